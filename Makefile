@@ -10,7 +10,7 @@ CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTOR
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint format format-check clean
+.PHONY: help setup build demo test python conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -19,7 +19,7 @@ help: ## this list
 setup: ## install what is missing: Debian packages (as root), libtorch into .venv
 	@scripts/setup.sh
 
-build: setup ## the library, build/bin/shadowgraph, the tests, the benchmarks in build/bench/
+build: setup ## the library, build/bin/shadowgraph, the tests
 	@$(CONFIGURE)
 	@cmake --build $(BUILD) -j $(JOBS)
 
@@ -56,22 +56,26 @@ nightly: conformance ## all OpInfo samples, long random programs; unit, pass and
 	$(SANITIZED) build-asan/bin/conformance $(BUILD)/fixtures/opinfo-whole.pt --allow tests/conformance/allow_list.txt \
 	  --jobs $(JOBS)
 
-operator-coverage: build ## write docs/operator-coverage.md: how each aten overload is run, and what conformance counts
+operator-coverage: build ## write build/operator-coverage.md: how each aten overload is run, and what conformance counts
 	@scripts/setup.sh --test
 	@.venv/bin/python tests/conformance/export_samples.py $(BUILD)/fixtures/opinfo.pt
 	$(BUILD)/bin/conformance $(BUILD)/fixtures/opinfo.pt --allow tests/conformance/allow_list.txt --jobs $(JOBS) \
 	  --table tests/conformance/counts.md
-	$(BUILD)/bin/operator_coverage docs/operator-coverage.md tests/conformance/counts.md tests/conformance/allow_list.txt
+	$(BUILD)/bin/operator_coverage $(BUILD)/operator-coverage.md tests/coverage/ways.md tests/conformance/counts.md \
+	  tests/conformance/allow_list.txt
 
-accuracy: build ## predicted peaks and times against real steps on this CPU, into docs/accuracy.md
+accuracy: build ## predicted peaks and times against real steps on this CPU, into docs/figures.md and build/accuracy.md
 	@scripts/setup.sh --test
-	@.venv/bin/python scripts/accuracy.py $(BUILD) --page docs/accuracy.md
+	@.venv/bin/python scripts/accuracy.py $(BUILD) --page $(BUILD)/accuracy.md --figures docs/figures/16-accuracy.json
+	@scripts/write_figures.py
 
-accuracy-gpu: build ## predictions for a GPU, beside what MEASUREMENTS=file has (scripts/measure_gpu.py), into docs/accuracy-gpu.md
-	@.venv/bin/python scripts/accuracy_gpu.py $(BUILD) --page docs/accuracy-gpu.md \
+accuracy-gpu: build ## predictions for a GPU, beside what MEASUREMENTS=file has (scripts/measure_gpu.py), into build/accuracy-gpu.md
+	@.venv/bin/python scripts/accuracy_gpu.py $(BUILD) --page $(BUILD)/accuracy-gpu.md \
 	  $(if $(MEASUREMENTS),--measurements "$(MEASUREMENTS)") $(if $(SPEC),--spec "$(SPEC)")
 
-bench: build ## run the benchmarks
+bench: setup ## build and run the benchmarks, in build/bench/
+	@$(CONFIGURE)
+	@cmake --build $(BUILD) -j $(JOBS) --target benchmarks
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \
 	  echo "== $$program"; $$program $(BENCH_FLAGS) || exit 1; done
 
@@ -81,10 +85,20 @@ fuzz: ## random bytes into what reads graphs, FUZZ_SECONDS=60 for each of text a
 	@cmake --build build-fuzz -j $(JOBS)
 	@scripts/fuzz.sh
 
-lint: setup ## include directions, README, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
+docs: ## check the documentation and build it as a site, into build/site
+	@scripts/setup.sh --docs
+	@scripts/check_docs.py
+	@scripts/check_readme.py
+	@scripts/write_figures.py --check
+	@scripts/draw_architecture.py --check
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/site
+
+lint: setup ## include directions, README, docs, prose, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
 	@scripts/check_readme.py
+	@scripts/check_docs.py
+	@scripts/lint.py --prose
 	@scripts/lint.py --python
 	@scripts/lint.py --jobs $(JOBS) $(LINT_FLAGS)
 

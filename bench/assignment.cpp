@@ -1,9 +1,9 @@
-// Assignment problems: reading, writing, evaluating and solving generated ones of 100k and 1M nodes; and the instances of
-// the IOPDDL contest (https://github.com/google/iopddl, benchmarks/*.json, unpacked), if their folder is given:
+// Reads, writes, evaluates and solves generated assignment problems of 100k and 1M nodes. Does so for the instances of
+// the IOPDDL contest (https://github.com/google/iopddl, benchmarks/*.json, unpacked), too, if their folder is given:
 //
 //     assignment --instances DIR [--share 0.25] [--threads 2]
 //
-// `--share`: of the contest's time limits, which have reading in them.
+// `--share` is the part of the contest's time limits to use; those have reading in them.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,11 +1,15 @@
-// Activation checkpointing: the pass at 10k, 100k and 1M nodes, us per node and growth; and shadowgraph::checkpoint in
-// eager programs against none, in one run; rotor's dynamic programme over 100 stages and 500 slots (bar: 100 ms); and the
-// curve of the policy optimal for GPT-2 and Llama 3 8B, with what it and the policies budget and sqrt compute again.
+// Measures activation checkpointing:
+//
+//   - the pass at 10k, 100k and 1M nodes, us per node and growth;
+//   - shadowgraph::checkpoint in eager programs against none, in one run;
+//   - rotor's dynamic programme over 100 stages and 500 slots (bar: 100 ms);
+//   - the curve of the policy optimal for GPT-2 and Llama 3 8B, with what it and the policies budget and sqrt compute
+//     again.
 //
 //     build/bench/checkpoint [--benchmark_filter=...]
 //
 // The generated training step is a chain of blocks, each mm, relu, mm, dropout (random), add in forward and five nodes
-// in backward; every block is checkpointed.
+// in backward. Every block is checkpointed.
 #include "shadowgraph/checkpoint.h"
 
 #include <benchmark/benchmark.h>
@@ -20,13 +24,13 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
-#include "shadowgraph/passes/chain.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/passes/chain_solver.h"
 #include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 #include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/units.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/units.h"
 
 namespace {
 

@@ -1,9 +1,10 @@
-// One operator call: on fake tensors, with recording, on plain meta tensors (the floor) and on the real CPU.
+// Measures one operator call: on fake tensors, with recording, on plain meta tensors (the floor) and on the real CPU.
 //
-// Prints Google Benchmark's rows and then the ratios against the bars of the design: fake <= 2.0 x meta as a geometric
-// mean, recording <= 1.0 us above fake, <= 600 bytes a node. One thread, no autograd, 64 x 32 tensors as in the probe.
-// Then a row or two for each family of rules (core/rules), without bars. What counts is the fastest of many batches of
-// 40 calls: some are undisturbed even on a busy machine. (The time that Google Benchmark prints is that of a batch.)
+// Prints Google Benchmark's rows and then the ratios against what the design allows. Fake may take 2.0 x meta as a
+// geometric mean, recording 1.0 us above fake, and a node 600 bytes. One thread, no autograd, 64 x 32 tensors as in the
+// probe. Then a row or two for each family of rules (core/rules/), without limits. What counts is the fastest of many
+// batches of 40 calls: some are undisturbed even on a busy machine. (The time that Google Benchmark prints is that of a
+// batch.)
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>
 

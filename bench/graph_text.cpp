@@ -1,16 +1,18 @@
-// Print, parse, verify and profile generated graphs of 10k, 100k and 1M nodes: us per node, and growth against the bar
-// "1M nodes take <= 12 x what 100k take".
+// Prints, parses, verifies and profiles generated graphs of 10k, 100k and 1M nodes. Prints us per node, and growth
+// against the bar "1M nodes take <= 12 x what 100k take".
 //
-// The graph is a chain of blocks like those of a captured network: mul, add with an older value, relu_, view, with
-// storages born and freed, saved tensors and one region a block.
+// The graph is a chain of blocks like those of a captured network: mul, add with an older value, relu_, view. Storages
+// are born and freed, tensors saved, and each block has a region.
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_memory.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/memory_plan.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 
@@ -20,13 +22,10 @@ using namespace shadowgraph;
 
 Graph generate(int64_t nodes) {
   Graph graph;
-  const auto target = [&](const char* name, const char* overload) {
-    return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
-  };
-  const TargetId mul = target("aten::mul", "Tensor");
-  const TargetId add = target("aten::add", "Tensor");
-  const TargetId relu = target("aten::relu_", "");
-  const TargetId view = target("aten::view", "");
+  const TargetId mul = graph.intern_operator("aten::mul.Tensor");
+  const TargetId add = graph.intern_operator("aten::add.Tensor");
+  const TargetId relu = graph.intern_operator("aten::relu_");
+  const TargetId view = graph.intern_operator("aten::view");
   const int64_t sizes[] = {8, 16};
   const int64_t strides[] = {16, 1};
   const int64_t flat[] = {128};

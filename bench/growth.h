@@ -1,4 +1,4 @@
-// Runs all benchmarks of a program that measure at 100k and 1M nodes, and prints us per node and growth as a table: the
+// Runs all benchmarks of a program that measure at 100k and 1M nodes, and prints us per node and growth as a table. The
 // bar is "1M nodes take <= 12 x what 100k take". Benchmarks must report in milliseconds, and run on one thread: what
 // counts is CPU time, as others may use the machine.
 #pragma once
@@ -30,7 +30,7 @@ inline Growth run_benchmarks(int argc, char** argv) {
   return growth;
 }
 
-// Of the benchmarks that ran at both sizes.
+// Prints the benchmarks that ran at both sizes.
 inline void print_growth(const Growth& growth) {
   std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (bar 12) |\n|---|---|---|---|\n");
   for (const auto& [name, by_size] : growth.milliseconds) {

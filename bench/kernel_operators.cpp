@@ -1,5 +1,6 @@
-// Kernels made on demand against eager, operator by operator, one thread: the best of alternating calls, and the ratio
-// (above 1: the kernel is faster); "used" once both ways were measured and the faster is taken. Then a step of AdamW over GPT-2's parameters in four ways.
+// Measures kernels made on demand against eager, operator by operator, on one thread. Prints the best of alternating
+// calls and the ratio (above 1: the kernel is faster). "used" stands where both ways were measured and the faster is
+// taken. Then runs a step of AdamW over GPT-2's parameters in four ways.
 //
 //     kernel_operators [FILTER]      operators whose line contains FILTER; "adamw" for the step alone
 #include <fmt/format.h>

@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python bench/kernel_peers.py build/bench [build/python]
 
 Step time (the best of many) and time to the first result, from a process without caches: Inductor's are in a temporary
-folder, ours too. Models by Hugging Face in eager mode and compiled, forward, backward and AdamW each, sizes as in
-kernels.cpp; with build/python the same modules captured and compiled by the package; then build/bench/kernels, which
-has our own modules of the same architectures. Needs torch and transformers.
+folder, ours too. Models by Hugging Face run in eager mode and compiled, with forward, backward and AdamW each, sizes as
+in bench/kernels.cpp. With build/python the package captures and compiles the same modules. Then comes
+build/bench/kernels, which has our own modules of the same architectures. Needs torch and transformers.
 """
 
 import os

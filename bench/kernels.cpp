@@ -1,5 +1,6 @@
-// Kernels made on demand: a training step eager, replayed, and replayed with kernels; chains of pointwise operators; what
-// a lookup, a compilation and a second process cost. One thread. Prints the ratios against the bars of docs/kernels.md.
+// Measures kernels made on demand: a training step eager, replayed, and replayed with kernels; chains of pointwise
+// operators. Also measures what a lookup, a compilation and a second process cost. One thread. Prints the ratios
+// against the bars of docs/kernels.md.
 //
 //     build/bench/kernels                  all
 //     build/bench/kernels step bert_base   a row; step, chains, hit, compile, load
@@ -24,7 +25,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/kernels/eager.h"
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace {
 

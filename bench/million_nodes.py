@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the text of a training step of many nodes in many modules, for the page of a report (docs/benchmarks.md).
+"""Writes the text of a training step of many nodes in many modules, for the page of a report (docs/figures.md).
 
     bench/million_nodes.py build/pages/graphs/million.sg [--nodes 1000001]
-    build/bin/shadowgraph report build/pages/graphs/million.sg -o build/pages/million.html
+    build/bin/shadowgraph draw build/pages/graphs/million.sg -o build/pages/million.html
 
-Blocks of layers as a transformer has them, in stages; each layer a little different from the one before, so that they
-do not fold into one: the page has all modules to show.
+The graph has blocks of layers as a transformer has them, in stages. Each layer is a little different from the one
+before, so that they do not fold into one: the page has all modules to show.
 """
 
 import argparse

@@ -1,11 +1,12 @@
-// Every pass of the table on generated graphs of 10k, 100k and 1M nodes, and on a captured Llama-3-8B training step: us
-// per node, and growth against the bar "1M nodes take <= 12 x what 100k take". Passes run with the options of kOptions.
+// Runs every pass of the table on generated graphs of 10k, 100k and 1M nodes, and on a captured Llama-3-8B training
+// step. Prints us per node, and growth against the bar "1M nodes take <= 12 x what 100k take". Passes run with the
+// options of kOptions.
 //
 //     build/bench/passes [name ...]        only passes whose name starts with one of these
 //
-// The generated graph is a chain of equal blocks of 14 nodes with work for every pass: a view there and back, a product
-// computed twice, a clone of what nobody writes, zeros that are overwritten, an in-place operator on a buffer,
-// arithmetic on constants, a dead branch, an elementwise chain, a region each.
+// The generated graph is a chain of equal blocks of 14 nodes with work for every pass. A block has a view there and
+// back, a product computed twice, a clone of what nobody writes, and zeros that are overwritten. It also has an
+// in-place operator on a buffer, arithmetic on constants, a dead branch, an elementwise chain, and a region.
 #include <fmt/format.h>
 #include <torch/optim/adamw.h>
 
@@ -16,7 +17,7 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"

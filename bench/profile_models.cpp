@@ -11,7 +11,7 @@
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 
 namespace {
 

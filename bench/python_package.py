@@ -6,7 +6,7 @@
 Times are CPU time of the thread, the least of several rounds, the first (cold) one left out. FakeTensorMode is on
 "cpu", ours on pretended CUDA. "recorded" is a whole capture, with module paths, saved tensors and source lines.
 make_fx traces forward and backward alone (tracing_mode="fake"), and is compared with our capture of those. The table
-in docs/benchmarks.md comes from here.
+in docs/figures.md comes from here.
 """
 
 import os

@@ -1,11 +1,12 @@
-"""Runs PyTorch's FakeTensorMode and make_fx, in Python, on the same operators and architectures as our benchmarks, in
-the same run, and prints the ratios as Markdown.
+"""Runs PyTorch's FakeTensorMode and make_fx, in Python, on the operators and architectures of our benchmarks.
+
+Both run in the same run; the ratios are printed as Markdown.
 
     python bench/python_peers.py build/bench
 
 Per operator: FakeTensorMode with a warm cache, 16 x 16 tensors, against `fake_operators`. Per model: make_fx with fake
-tensors over forward and backward of llama3_8b and bert_base (Hugging Face, random weights on fake tensors), against the
-capture of forward and backward by `capture_models`. Needs torch, and transformers for the models.
+tensors over forward and backward, against the capture of both by `capture_models`. The models are llama3_8b and
+bert_base (Hugging Face, random weights on fake tensors). Needs torch, and transformers for the models.
 """
 
 import json

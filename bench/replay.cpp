@@ -1,6 +1,6 @@
-// What replay adds to the operators it calls: the same chain of small operators called through at::, boxed by hand, and
-// by an Interpreter, and a captured training step of a model against eager. The table in docs/benchmarks.md comes from
-// here.
+// Measures what replay adds to the operators it calls. The same chain of small operators is called through at::, boxed
+// by hand, and by an Interpreter. A captured training step of a model runs against eager. The table in
+// docs/figures.md comes from here.
 //
 //     build/bench/replay --benchmark_min_time=0.5
 #include "shadowgraph/replay.h"

@@ -1,17 +1,19 @@
-// What automatic sharding costs: a training step (AdamW, bf16) of the Llama models on meshes of H100s, from the captured
-// graph to a plan; then the problem alone for programs of 100k and 1M nodes.
+// Measures what automatic sharding costs, from the captured graph to a plan: a training step (AdamW, bf16) of the Llama
+// models on meshes of H100s. Then the problem alone for programs of 100k and 1M nodes.
 #include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "bench/growth.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/sharding/shard.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/sharding/plan_step.h"
 #include "shadowgraph/text.h"
 
 namespace {
@@ -28,16 +30,16 @@ Graph step_of(const std::string& name, int64_t batch) {
   const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
   const auto model = models::build(name, {.batch = batch, .dtype = c10::kBFloat16});
   torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
-  Graph graph = capture_training_step(models::program_of(model, &optimizer)).graph;
-  split_mean_losses(graph);
-  return graph;
+  return capture_training_step(models::program_of(model, &optimizer)).graph;
 }
 
 void measure(const Graph& graph, const std::string& name, const char* mesh, const DeviceSpec& device,
              const Interconnect& links, const char* bar) {
-  const ShardingOptions options{.mesh = DeviceMesh::parse(mesh), .device = &device, .interconnect = &links};
+  Graph copy = clone(graph);
   const double before = peak_rss_mb();
-  const ShardingAnswer answer = shard(graph, options, {.compare = true});
+  const ShardingAnswer answer =
+      plan_step(std::move(copy), {.mesh = DeviceMesh::parse(mesh), .device = device, .links = links, .compare = true})
+          .answer;
   double by_hand = 0;
   for (const ComparedPlan& plan : answer.compared) {
     if (plan.seconds && (by_hand == 0 || *plan.seconds < by_hand)) by_hand = *plan.seconds;
@@ -52,11 +54,8 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
 // A chain of products and activations, so many nodes long.
 Graph chain(int64_t nodes) {
   Graph graph;
-  const auto target = [&](const char* name) {
-    return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""));
-  };
-  const TargetId mm = target("aten::mm");
-  const TargetId relu = target("aten::relu");
+  const TargetId mm = graph.intern_operator("aten::mm");
+  const TargetId relu = graph.intern_operator("aten::relu");
   const int64_t sizes[] = {64, 64};
   const int64_t strides[] = {64, 1};
   const auto result = [&](NodeId n) {

@@ -1,5 +1,5 @@
-// One graph for many sizes: what capturing costs against fitting, instantiating and rewriting in place; shape
-// propagation and decomposition of real models, in us per node.
+// Measures one graph for many sizes: what capturing costs against fitting, instantiating and rewriting in place. Also
+// shape propagation and decomposition of real models, in us per node.
 //
 //     build/bench/symbolic [model ...]          by default resnet50, bert_base, llama3_8b
 #include <torch/optim/adamw.h>
@@ -10,10 +10,12 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/decompose.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/sweep.h"
 
 namespace {
 

@@ -1,21 +1,45 @@
-#include "cli/checkpoint.h"
-
+// `shadowgraph checkpoint`: what backward computes again, for how many bytes.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
+#include <memory>
 
+#include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "shadowgraph/edit.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/recompute.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/recompute_curve.h"
+#include "shadowgraph/profile/recompute_exports.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 namespace {
+
+enum class RecomputeCost : uint8_t { kFlops, kTime };  // time: on the device of `spec`
+
+struct CheckpointRequest {
+  CaptureRequest capture;
+  std::string modules;           // stages are these; empty: they are found
+  std::optional<int64_t> bytes;  // the cheapest plan within these
+  bool pareto = false;           // the whole curve
+  RecomputeCost cost = RecomputeCost::kFlops;
+  std::string spec;                       // name of a device or file with its figures; empty: by the graph's device
+  std::optional<int64_t> link_bandwidth;  // B/s to the host and back, each; empty: nothing waits there
+  std::string output;                     // graph file: the step with the plan within `bytes`
+  std::string picture;                    // SVG file: the curve
+  std::string chain;                      // JSON file
+  std::string module_statistics;          // JSON file
+  bool json = false;
+
+  bool plans() const { return pareto || bytes || !picture.empty(); }
+  bool by_time() const { return cost == RecomputeCost::kTime; }
+};
 
 // The device whose memory is in question: that of the largest storages.
 c10::DeviceType device_of(const Graph& graph) {
@@ -35,29 +59,58 @@ std::vector<RegionId> stages_named(const Graph& graph, const std::string& module
   return regions;
 }
 
-}  // namespace
-
-void checkpoint(const CheckpointRequest& request) {
-  const bool plans = request.pareto || request.bytes || !request.picture.empty();
-  if (!plans && request.chain.empty() && request.module_statistics.empty()) {
+void check(const CheckpointRequest& request) {
+  if (!request.plans() && request.chain.empty() && request.module_statistics.empty()) {
     throw Error("what is asked for? Give --pareto, --bytes, --svg, --chain or --module-statistics");
   }
-  if (!request.output.empty() && !request.bytes)
+  if (!request.output.empty() && !request.bytes) {
     throw Error("-o writes the step with the plan within --bytes: give it");
+  }
+}
+
+CheckpointCurveOptions curve_options(const CheckpointRequest& request, const StepTime* times) {
+  CheckpointCurveOptions options;
+  if (request.by_time()) {
+    if (times == nullptr) throw Error("--cost time: no figures of this device; name some with --spec");
+    options.chain.cost = nanoseconds(*times);
+  }
+  if (request.link_bandwidth) {
+    if (!request.by_time()) throw Error("--link-bandwidth weighs transfers against computing: give --cost time");
+    options.chain.link = static_cast<double>(*request.link_bandwidth) * 1e-9;
+  }
+  return options;
+}
+
+// The plan within --bytes, alone in `figures` unless the whole curve is asked for, and the step that has it.
+void choose(const CheckpointRequest& request, const Graph& graph, const CheckpointCurve& curve,
+            RecomputeCurve& figures) {
+  const CheckpointChoice* choice = curve.within(*request.bytes);
+  if (choice == nullptr) {
+    throw Error(fmt::format(
+        "no plan is within {}: the lowest peak is {}, and {} are parameters, inputs and what else no plan "
+        "changes",
+        human_bytes(*request.bytes), human_bytes(figures.points.back().peak), human_bytes(figures.elsewhere)));
+  }
+  if (!request.output.empty()) {
+    Graph rewritten = clone(graph);
+    checkpoint_segments(rewritten, choice->segments);
+    write_graph_file(request.output, rewritten);
+  }
+  if (!request.pareto) {
+    figures.points = {figures.points[static_cast<size_t>(choice - curve.choices().data())]};
+    figures.others.clear();
+  }
+}
+
+int checkpoint(const CheckpointRequest& request) {
+  check(request);
   const LoadedGraph loaded = load(request.capture);
   const Graph& graph = loaded.graph;
   const auto spec = DeviceSpec::find(request.spec, device_of(graph));
   std::optional<StepTime> time;
   if (spec) time = StepTime::of(graph, *spec);
   const StepTime* times = time ? &*time : nullptr;
-  if (request.by_time && times == nullptr) throw Error("--cost time: no figures of this device; name some with --spec");
-
-  CheckpointCurveOptions options;
-  if (request.by_time) options.chain.cost = nanoseconds(*time);
-  if (request.link_bandwidth > 0) {
-    if (!request.by_time) throw Error("--link-bandwidth weighs transfers against computing: give --cost time");
-    options.chain.link = request.link_bandwidth * 1e-9;
-  }
+  const CheckpointCurveOptions options = curve_options(request, times);
   const std::vector<RegionId> regions = stages_named(graph, request.modules);
   if (!request.chain.empty()) {
     const CheckpointChain chain = CheckpointChain::of(graph, regions, options.chain);
@@ -67,7 +120,7 @@ void checkpoint(const CheckpointRequest& request) {
     if (times == nullptr) throw Error("--module-statistics: no figures of this device; name some with --spec");
     write_file(request.module_statistics, json_text(sac_ilp_module_info(graph, *time)));
   }
-  if (!plans) return;
+  if (!request.plans()) return 0;
 
   const CheckpointCurve curve = [&] {
     const Progress progress("trying what to compute again");
@@ -78,26 +131,44 @@ void checkpoint(const CheckpointRequest& request) {
   if (!request.picture.empty()) {
     write_file(request.picture, to_svg(figures, loaded.name + ": peak against recomputing"));
   }
-  if (request.bytes) {
-    const CheckpointChoice* choice = curve.within(*request.bytes);
-    if (choice == nullptr) {
-      throw Error(fmt::format(
-          "no plan is within {}: the lowest peak is {}, and {} are parameters, inputs and what else "
-          "no plan changes",
-          human_bytes(*request.bytes), human_bytes(figures.points.back().peak), human_bytes(figures.elsewhere)));
-    }
-    if (!request.output.empty()) {
-      Graph rewritten = clone(graph);
-      checkpoint_segments(rewritten, choice->segments);
-      write_file(request.output, to_text(rewritten));
-    }
-    if (!request.pareto) {
-      figures.points = {figures.points[static_cast<size_t>(choice - curve.choices().data())]};
-      figures.others.clear();
-    }
-  }
-  if (!request.pareto && !request.bytes) return;
-  std::fputs((request.json ? json_text(to_json(figures)) : to_text(figures)).c_str(), stdout);
+  if (request.bytes) choose(request, graph, curve, figures);
+  if (request.pareto || request.bytes) print_text(request.json ? json_text(to_json(figures)) : to_text(figures));
+  return 0;
+}
+
+void add_options(CLI::App& command, CheckpointRequest& request) {
+  add_source(command, request.capture);
+  add_capture_options(command, request.capture);
+  add_spec_option(command, request.spec);
+  add_bytes(command, "--link-bandwidth", request.link_bandwidth,
+            "With --cost time: bytes a second to the host, where kept tensors may then wait: 25GB", "25GB");
+  begin_group(command, "The plan");
+  command.add_flag("--pareto", request.pareto, "The curve: peaks that can be had, and what each takes again");
+  add_bytes(command, "--bytes", request.bytes, "The least to compute again so that live bytes stay within: 40GB");
+  command.add_option("--modules", request.modules,
+                     "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
+  add_choice(command, "--cost", request.cost, {{"flops", RecomputeCost::kFlops}, {"time", RecomputeCost::kTime}},
+             "What is to be least: flops, or time on the device of --spec");
+  begin_group(command, kOutput);
+  command.add_option("-o,--output", request.output, "With --bytes: graph file of the step with that plan");
+  command.add_option("--svg", request.picture, "File for a picture of the curve");
+  command.add_option("--chain", request.chain, "JSON file: the step as a chain of stages, for other solvers");
+  command.add_option("--module-statistics", request.module_statistics,
+                     "JSON file: what torch.distributed._tools.sac_ilp is given of modules");
+  command.add_flag("--json", request.json, "As JSON");
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph checkpoint gpt2 --batch 8 --seq 1024 --pareto --svg curve.svg\n"
+      "  shadowgraph checkpoint step.sg --bytes 24GiB -o smaller.sg");
+}
+
+}  // namespace
+
+Work declare_checkpoint(CLI::App& command) {
+  const auto request = std::make_shared<CheckpointRequest>();
+  request->capture.mode = CaptureMode::kTrain;
+  add_options(command, *request);
+  return [request] { return checkpoint(*request); };
 }
 
 }  // namespace shadowgraph::cli

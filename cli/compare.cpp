@@ -1,15 +1,20 @@
+// `shadowgraph compare`: what grew, and where, between two programs: totals and modules, node by node, or as a page.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdio>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 
-#include "cli/commands.h"
+#include "cli/estimates.h"
+#include "cli/option_checks.h"
 #include "cli/output.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
@@ -19,14 +24,46 @@ using nlohmann::json;
 
 constexpr const char* kWhole = "top_at_peak is all of it";
 
+constexpr int kDifferent = 1;  // of --nodes, as diff(1) has it
+constexpr const char* kPage = "The page (-o)";
+
+struct CompareRequest {
+  CaptureRequest capture;  // of both, where they are no saved graphs
+  std::string before, after;
+  bool nodes = false;           // node by node
+  std::optional<size_t> limit;  // most lines of a list; 0: all; empty: 10, or 200 nodes
+  bool json = false;
+  std::string page;  // HTML file; empty: text
+  std::string title;
+  std::string color;  // file of values by node; empty: none
+  EstimateRequest estimate;
+};
+
+CaptureRequest capture_of(const CompareRequest& request, const std::string& source) {
+  CaptureRequest capture = request.capture;
+  capture.source = source;
+  // What is saved is compared as it is: the other side may have been captured with checkpoints to see what they do.
+  if (kind_of_source(source) == SourceKind::kGraph) capture.checkpoint.clear();
+  return capture;
+}
+
+// A file of JSON that is no saved graph and should be a profile; null for anything else.
+json saved_profile(const std::string& source) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(source, ignored)) return {};
+  const std::string text = read_file(source);
+  if (!text.starts_with('{')) return {};
+  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return object.is_object() && !object.contains("shadowgraph") ? object : json();
+}
+
 // The JSON of a profile: a file of it, or that of a graph.
-json profile_of(const std::string& path) {
-  const std::string text = read_file(path);
-  if (text.starts_with('{')) {
-    json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (object.is_object() && object.contains("peak") && object.contains("nodes")) return object;
+json profile_of(const CompareRequest& request, const std::string& source) {
+  if (json saved = saved_profile(source); !saved.is_null()) {
+    if (saved.contains("peak") && saved.contains("nodes")) return saved;
+    throw Error(source + " is JSON and neither a profile.json nor a saved graph");
   }
-  const Graph graph = read_graph_file(path);
+  const Graph graph = load(capture_of(request, source)).graph;
   std::optional<DeviceSpec> spec;
   if (graph.metadata.device && graph.metadata.device->is_cuda()) spec = DeviceSpec::named("h100");
   json whole = to_json(profile(graph, {.top_at_peak = graph.storage_count(), .spec = spec ? &*spec : nullptr}));
@@ -117,14 +154,7 @@ std::vector<Change> changes_of(const std::map<std::string, double>& before, cons
   return changes;
 }
 
-}  // namespace
-
-void compare(const std::string& before_path, const std::string& after_path, size_t limit, bool as_json) {
-  const json before_json = profile_of(before_path);
-  const json after_json = profile_of(after_path);
-  const Figures before(before_json);
-  const Figures after(after_json);
-
+std::vector<Change> changed_totals(const Figures& before, const Figures& after) {
   std::vector<Change> totals;
   for (const char* pointer :
        {"/nodes", "/parameters", "/parameter_bytes", "/saved_activation_bytes", "/peak/bytes",
@@ -137,9 +167,13 @@ void compare(const std::string& before_path, const std::string& after_path, size
     std::replace(name.begin(), name.end(), '/', ' ');
     totals.push_back({name, name, a.value_or(0), b.value_or(0)});
   }
-  std::vector<Change> modules;
+  return totals;
+}
+
+std::vector<Change> changed_modules(const Figures& before, const Figures& after) {
   const auto tree_before = before.modules();
   const auto tree_after = after.modules();
+  std::vector<Change> modules;
   for (const char* figure :
        {"saved_activation_bytes", "parameter_bytes", "forward_flops", "backward_flops", "temporary_bytes"}) {
     const auto column = [&](const auto& tree) {
@@ -149,50 +183,137 @@ void compare(const std::string& before_path, const std::string& after_path, size
       }
       return values;
     };
-    auto changed = changes_of(column(tree_before), column(tree_after), figure);
+    const auto changed = changes_of(column(tree_before), column(tree_after), figure);
     modules.insert(modules.end(), changed.begin(), changed.end());
   }
-  // A file of a profile has the largest few storages alone, so the lists can be told apart only if both are of graphs.
-  const bool lists = before_json.contains(kWhole) && after_json.contains(kWhole);
-  const auto peak = lists ? changes_of(before.at_peak(), after.at_peak(), "bytes") : std::vector<Change>();
-  const auto operators = changes_of(before.operators(), after.operators(), "calls");
+  return modules;
+}
 
-  if (as_json) {
-    const auto rows = [&](const std::vector<Change>& changes, bool all) {
-      json list = json::array();
-      for (const Change& c : changes) {
-        if (all || list.size() < limit || limit == 0) {
-          list.push_back({{"what", c.what}, {"figure", c.figure}, {"before", c.before}, {"after", c.after}});
-        }
-      }
-      return list;
-    };
-    print_text(json_text({{"totals", rows(totals, true)},
-                          {"at_peak", rows(peak, false)},
-                          {"modules", rows(modules, false)},
-                          {"operators", rows(operators, false)}}));
-    return;
+// `limit` 0: all.
+json to_json(const std::vector<Change>& changes, size_t limit) {
+  json list = json::array();
+  for (const Change& c : changes) {
+    if (limit != 0 && list.size() == limit) break;
+    list.push_back({{"what", c.what}, {"figure", c.figure}, {"before", c.before}, {"after", c.after}});
   }
+  return list;
+}
+
+void print_totals(const std::vector<Change>& totals) {
   fmt::print("{:<34} {:>14} {:>14}  {}\n", "", "before", "after", "change");
   for (const Change& c : totals) {
     fmt::print("{:<34} {:>14} {:>14}  {}\n", c.what, in_unit(c.figure, c.before), in_unit(c.figure, c.after),
                c.before == c.after ? "" : change(c.figure, c.before, c.after));
   }
-  const auto print = [&](const char* title, const std::vector<Change>& changes, bool with_figure) {
-    if (changes.empty()) return;
-    fmt::print("\n{}\n", title);
-    for (size_t i = 0; i < changes.size() && (limit == 0 || i < limit); ++i) {
-      const Change& c = changes[i];
-      fmt::print("  {:>24}  {} -> {}  {}{}\n", change(c.figure, c.before, c.after), in_unit(c.figure, c.before),
-                 in_unit(c.figure, c.after), c.what, with_figure ? " " + c.figure : "");
-    }
-    if (limit != 0 && changes.size() > limit)
-      fmt::print("  and {} more (--limit 0 shows all)\n", changes.size() - limit);
-  };
-  print("what is alive at the peak", peak, false);
+}
+
+void print_changes(const char* title, const std::vector<Change>& changes, size_t limit, bool with_figure) {
+  if (changes.empty()) return;
+  fmt::print("\n{}\n", title);
+  for (size_t i = 0; i < changes.size() && (limit == 0 || i < limit); ++i) {
+    const Change& c = changes[i];
+    fmt::print("  {:>24}  {} -> {}  {}{}\n", change(c.figure, c.before, c.after), in_unit(c.figure, c.before),
+               in_unit(c.figure, c.after), c.what, with_figure ? " " + c.figure : "");
+  }
+  if (limit != 0 && changes.size() > limit) {
+    fmt::print("  and {} more (--limit 0 shows all)\n", changes.size() - limit);
+  }
+}
+
+int compare_figures(const CompareRequest& request) {
+  const json before_json = profile_of(request, request.before);
+  const json after_json = profile_of(request, request.after);
+  const Figures before(before_json);
+  const Figures after(after_json);
+  const std::vector<Change> totals = changed_totals(before, after);
+  const std::vector<Change> modules = changed_modules(before, after);
+  // A file of a profile has the largest few storages alone, so the lists can be told apart only if both are of graphs.
+  const bool lists = before_json.contains(kWhole) && after_json.contains(kWhole);
+  const auto peak = lists ? changes_of(before.at_peak(), after.at_peak(), "bytes") : std::vector<Change>();
+  const auto operators = changes_of(before.operators(), after.operators(), "calls");
+  const size_t limit = request.limit.value_or(10);
+  if (request.json) {
+    print_text(json_text({{"totals", to_json(totals, 0)},
+                          {"at_peak", to_json(peak, limit)},
+                          {"modules", to_json(modules, limit)},
+                          {"operators", to_json(operators, limit)}}));
+    return 0;
+  }
+  print_totals(totals);
+  print_changes("what is alive at the peak", peak, limit, false);
   if (!lists) fmt::print("\nwhat is alive at the peak: in graph files, not in profile.json\n");
-  print("modules", modules, true);
-  print("calls of operators", operators, false);
+  print_changes("modules", modules, limit, true);
+  print_changes("calls of operators", operators, limit, false);
+  return 0;
+}
+
+int compare_nodes(const CompareRequest& request) {
+  const Graph a = load(capture_of(request, request.before)).graph;
+  const Graph b = load(capture_of(request, request.after)).graph;
+  const GraphDiff diff = GraphDiff::of(a, b);
+  if (diff.empty()) return 0;
+  print_text(fmt::format("--- {}: {} nodes\n+++ {}: {} nodes\n", request.before, a.node_count(), request.after,
+                         b.node_count()) +
+             to_text(diff, a, b, request.limit.value_or(200)));
+  return kDifferent;
+}
+
+int write_comparison(const CompareRequest& request) {
+  const auto after = load_and_profile(capture_of(request, request.after), request.estimate);
+  HtmlOptions options{.title = request.title.empty() ? after->title : request.title};
+  std::unique_ptr<Profiled> before;
+  if (const json saved = saved_profile(request.before); !saved.is_null()) {
+    options.before_json = read_file(request.before);
+  } else {
+    before = load_and_profile(capture_of(request, request.before), request.estimate);
+    options.before = &before->costs;
+  }
+  options.before_title = before ? before->title : request.before;
+  std::optional<NodeColors> values;
+  if (!request.color.empty()) {
+    values = node_colors_of_file(after->loaded.graph, request.color);
+    options.values = &*values;
+  }
+  write_page(request.page, *after, options);
+  return 0;
+}
+
+int compare(const CLI::App& command, const CompareRequest& request) {
+  if (!request.page.empty()) {
+    takes_none_of(command, "-o", {"--nodes", "--json", "--limit"});
+    return write_comparison(request);
+  }
+  takes_none_of(command, "text, only with -o", {kPage});
+  if (!request.nodes) return compare_figures(request);
+  takes_none_of(command, "--nodes", {"--json"});
+  return compare_nodes(request);
+}
+
+void add_options(CLI::App& command, CompareRequest& request) {
+  command.add_option("BEFORE", request.before, "What it was: a SOURCE as of profile, or a profile.json")->required();
+  command.add_option("AFTER", request.after, "What it is; options hold for what is captured of the two")->required();
+  add_capture_options(command, request.capture);
+  begin_group(command, kOutput);
+  command.add_flag("--nodes", request.nodes, "Node by node; exit code 1 if they differ, as diff(1)");
+  command.add_option("-o,--output", request.page, "HTML file: a page of AFTER that shows what differs");
+  add_number(command, "--limit", request.limit, 0, "Most lines of a list (0: all; default: 10, and 200 nodes)");
+  command.add_flag("--json", request.json, "As JSON");
+  begin_group(command, kPage);
+  add_estimate_options(command, request.estimate);
+  command.add_option("--title", request.title, "Its title (default: the model, or the file)");
+  command.add_option("--color", request.color, "Values of nodes to colour by: FILE.json, FILE.csv or FILE.csv:COLUMN");
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph compare before.sg after.sg --nodes\n"
+      "  shadowgraph compare resnet18 resnet50 --mode train -o grown.html");
+}
+
+}  // namespace
+
+Work declare_compare(CLI::App& command) {
+  const auto request = std::make_shared<CompareRequest>();
+  add_options(command, *request);
+  return [request, &command] { return compare(command, *request); };
 }
 
 }  // namespace shadowgraph::cli

@@ -4,11 +4,16 @@
 
 #include <cstdio>
 
+#include "cli/progress.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
+
 namespace shadowgraph::cli {
 
-Estimates::Estimates(const ProfileRequest& request, const Graph& graph) {
+Estimates::Estimates(const EstimateRequest& request, const Graph& graph) {
   options_.memory.allocator = AllocatorSettings::parse(request.allocator);
-  if (request.device_memory) options_.memory.capacity = *request.device_memory;
+  if (request.memory) options_.memory.capacity = *request.memory;
   const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
   spec_ = DeviceSpec::find(request.spec, device.type());
   if (device.is_cpu()) measured_ = MeasuredCalls::read_file(MeasuredCalls::default_file());
@@ -31,6 +36,26 @@ void Estimates::measure(const Graph& graph) {
     fmt::print(stderr, "shadowgraph: not measured: {} x{}: {}\n", call.op, call.calls, call.reason);
   }
   measured_.write_file(MeasuredCalls::default_file());
+}
+
+std::unique_ptr<Profiled> load_and_profile(const CaptureRequest& capture, const EstimateRequest& request) {
+  auto result = std::make_unique<Profiled>(Profiled{load(capture), nullptr, {}, {}});
+  const LoadedGraph& loaded = result->loaded;
+  const Progress progress("profiling " + loaded.name);
+  verify(loaded.graph);
+  result->estimates = std::make_unique<Estimates>(request, loaded.graph);
+  result->costs = profile(loaded.graph, result->estimates->options());
+  result->costs.capture_seconds = loaded.capture_seconds;
+  result->title = loaded.capture_seconds ? loaded.name : capture.source;
+  return result;
+}
+
+void write_page(const std::string& path, const Profiled& profiled, const HtmlOptions& options) {
+  const Progress progress("writing " + path);
+  const std::string html = to_html(profiled.costs, options);
+  write_file(path, html);
+  fmt::print(stderr, "{}: {} nodes, {}\n", path, profiled.loaded.graph.node_count(),
+             human_bytes(static_cast<int64_t>(html.size())));
 }
 
 }  // namespace shadowgraph::cli

@@ -1,17 +1,35 @@
-#include "cli/fit.h"
-
+// `shadowgraph fit`: the largest batch, the longest sequence or context (--mode decode) that a device's memory holds. Or a
+// table over a range of batches.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <charconv>
 #include <cstdio>
+#include <memory>
 
+#include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/size_sweep.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph::cli {
 namespace {
+
+struct FitRequest {
+  CaptureRequest capture;
+  std::optional<int64_t> memory;  // bytes
+  BoundedBytes by = BoundedBytes::kDevice;
+  std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
+  std::optional<SizeRange> batches;      // --batch 1..512: a table over these instead of a search
+  std::optional<int64_t> longest_from;   // --seq 1k..: the sequence is looked for, from here on, at the batch given
+  std::vector<std::string> checkpoints;  // policies tried besides none: "auto", "layers.*"
+  bool json = false;
+};
 
 struct Probe {
   int64_t size = 0;
@@ -23,9 +41,8 @@ struct Probe {
   std::optional<CacheInfo> cache;
 };
 
-// What is looked for.
 bool looks_for_context(const FitRequest& request) {
-  return request.capture.generation == "decode" && request.capture.context == 0;
+  return request.capture.mode == CaptureMode::kDecode && request.capture.context == 0;
 }
 
 const char* name_of_size(const FitRequest& request) {
@@ -39,12 +56,13 @@ class Fitting {
   Fitting(const FitRequest& request, std::string checkpoint) : request_(request), checkpoint_(std::move(checkpoint)) {
     options_.memory.allocator = AllocatorSettings::parse(request.allocator);
     options_.top_at_peak = 0;
-    // A grown cache leaves free blocks that are a little too small for the next tokens; where they are in the way, the
-    // allocator gives them back and tries again, as it does on a device of this memory.
-    if (looks_for_context(request) && request.by != "live") {
-      options_.memory.capacity = request.memory + (request.by == "reserved" ? options_.memory.assumptions.context : 0);
+    // A grown cache leaves free blocks that are a little too small for the next tokens. Where they are in the way, the
+    // allocator gives them back and tries again, as on a device of this memory.
+    if (looks_for_context(request) && request.by != BoundedBytes::kLive) {
+      options_.memory.capacity =
+          *request.memory + (request.by == BoundedBytes::kReserved ? options_.memory.assumptions.context : 0);
     }
-    if (request.capture.device != "cpu") {
+    if (!request.capture.device.is_cpu()) {
       spec_ = DeviceSpec::named("h100");
       options_.spec = &*spec_;
     }
@@ -102,7 +120,7 @@ class Fitting {
     const Profile costs = profile(loaded->graph, options_);
     Probe probe{.size = size, .peak = costs.peak.bytes};
     probe.held = held(costs);
-    probe.fits = probe.held <= request_.memory && costs.out_of_memory.empty();
+    probe.fits = probe.held <= *request_.memory && costs.out_of_memory.empty();
     for (const auto& [phase, flops] : costs.flops) probe.flops = probe.flops + flops.matmul;
     probe.cache = costs.cache;
     if (costs.time() != nullptr) probe.seconds = costs.time()->seconds();
@@ -111,9 +129,10 @@ class Fitting {
   }
 
   int64_t held(const Profile& costs) const {
-    if (request_.by == "live") return costs.peak.bytes;
+    if (request_.by == BoundedBytes::kLive) return costs.peak.bytes;
     if (!costs.device_memory) return costs.peak_with_scratch.bytes;
-    return request_.by == "reserved" ? costs.device_memory->reserved_peak : costs.device_memory->footprint();
+    return request_.by == BoundedBytes::kReserved ? costs.device_memory->reserved_peak
+                                                  : costs.device_memory->footprint();
   }
 
   const FitRequest& request_;
@@ -122,9 +141,38 @@ class Fitting {
   std::optional<DeviceSpec> spec_;
 };
 
-}  // namespace
+nlohmann::json to_json(const std::string& policy, const char* what, const Fitting& fitting,
+                       const std::optional<Probe>& best) {
+  nlohmann::json entry{{"checkpoint", policy}, {"captures", fitting.captures}, {what, best ? best->size : 0}};
+  if (best) {
+    entry["bytes"] = best->held;
+    entry["peak_bytes"] = best->peak;
+    entry["flops"] = best->flops;
+    if (best->seconds > 0) entry["seconds"] = best->seconds;
+    if (best->cache) {
+      entry["cache_bytes"] = best->cache->bytes;
+      entry["bytes_per_token"] = best->cache->bytes_per_token;
+      entry["positions"] = best->cache->positions;
+    }
+  }
+  if (!fitting.limit.empty()) entry["limit"] = fitting.limit;
+  return entry;
+}
 
-void fit(const FitRequest& request) {
+void print_row(const std::string& policy, const Fitting& fitting, const Probe& best) {
+  fmt::print("{:<16} {:>8} {:>12} {:>12} {:>14} {:>14}  {} captures{}\n", policy, best.size, human_bytes(best.held),
+             human_bytes(best.peak), human_count(best.flops), best.seconds > 0 ? human_seconds(best.seconds) : "-",
+             fitting.captures, fitting.limit.empty() ? "" : "; no larger one: " + fitting.limit);
+  if (!best.cache) return;
+  fmt::print("{:<16} {:>8} {} bytes a token and sequence, {} in all{}\n", "", "",
+             exact_count(best.cache->bytes_per_token), human_bytes(best.cache->bytes),
+             best.cache->context > best.cache->positions
+                 ? fmt::format("; the model was trained on {} positions", exact_count(best.cache->positions))
+                 : "");
+}
+
+void check_search(const FitRequest& request) {
+  if (!request.memory) throw CLI::RequiredError("--memory");
   if (kind_of_source(request.capture.source) != SourceKind::kModel) {
     throw Error(request.capture.source +
                 ": fit changes the batch or the sequence, which only a built-in model takes; for a file "
@@ -133,16 +181,26 @@ void fit(const FitRequest& request) {
   if (looks_for_context(request) && request.longest_from) {
     throw Error("--mode decode looks for the longest context; it takes no --seq");
   }
-  if (request.by == "reserved" && request.capture.device == "cpu") {
+  if (request.by == BoundedBytes::kReserved && request.capture.device.is_cpu()) {
     throw Error("--by reserved: a CPU has no caching allocator; --by live, or --device cuda");
   }
+}
+
+// Captures at every size that is tried, at most some thirty; the answer is one of them, so nothing is extrapolated.
+// On a CPU, which reserves nothing, the bytes are the peak with what is known of scratch, or live bytes.
+int search(const FitRequest& request) {
+  check_search(request);
   const char* what = name_of_size(request);
+  const int64_t least = request.longest_from.value_or(1);
   std::vector<std::string> policies{request.capture.checkpoint};
-  if (request.capture.train) policies.insert(policies.end(), request.checkpoints.begin(), request.checkpoints.end());
+  if (request.capture.trains()) {
+    policies.insert(policies.end(), request.checkpoints.begin(), request.checkpoints.end());
+  }
   auto list = nlohmann::json::array();
   if (!request.json) {
     fmt::print("{:<16} {:>8} {:>12} {:>12} {:>14} {:>14}  {}\n", "CHECKPOINTS", what,
-               request.by == "device" ? "on device" : request.by, "live peak", "FLOPs a step", "time a step", "");
+               request.by == BoundedBytes::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
+               "time a step", "");
   }
   bool any = false;
   for (const std::string& policy : policies) {
@@ -150,54 +208,109 @@ void fit(const FitRequest& request) {
     const std::string name = policy.empty() ? "none" : policy;
     const auto best = [&] {
       const Progress progress("looking for the largest " + std::string(what));
-      return fitting.largest(request.longest_from.value_or(1));
+      return fitting.largest(least);
     }();
     any |= best.has_value();
     if (request.json) {
-      nlohmann::json entry{{"checkpoint", name}, {"captures", fitting.captures}, {what, best ? best->size : 0}};
-      if (best) {
-        entry["bytes"] = best->held;
-        entry["peak_bytes"] = best->peak;
-        entry["flops"] = best->flops;
-        if (best->seconds > 0) entry["seconds"] = best->seconds;
-        if (best->cache) {
-          entry["cache_bytes"] = best->cache->bytes;
-          entry["bytes_per_token"] = best->cache->bytes_per_token;
-          entry["positions"] = best->cache->positions;
-        }
-      }
-      if (!fitting.limit.empty()) entry["limit"] = fitting.limit;
-      list.push_back(std::move(entry));
-      continue;
-    }
-    if (!best) {
-      fmt::print("{:<16} {:>8}  not even {} {} fits\n", name, "-", what, request.longest_from.value_or(1));
-      continue;
-    }
-    fmt::print("{:<16} {:>8} {:>12} {:>12} {:>14} {:>14}  {} captures{}\n", name, best->size, human_bytes(best->held),
-               human_bytes(best->peak), human_count(best->flops),
-               best->seconds > 0 ? human_seconds(best->seconds) : "-", fitting.captures,
-               fitting.limit.empty() ? "" : "; no larger one: " + fitting.limit);
-    if (best->cache) {
-      fmt::print("{:<16} {:>8} {} bytes a token and sequence, {} in all{}\n", "", "",
-                 exact_count(best->cache->bytes_per_token), human_bytes(best->cache->bytes),
-                 best->cache->context > best->cache->positions
-                     ? fmt::format("; the model was trained on {} positions", exact_count(best->cache->positions))
-                     : "");
+      list.push_back(to_json(name, what, fitting, best));
+    } else if (best) {
+      print_row(name, fitting, *best);
+    } else {
+      fmt::print("{:<16} {:>8}  not even {} {} fits\n", name, "-", what, least);
     }
   }
   if (request.json) {
     nlohmann::json answer = list.front();  // without checkpoints, or with those asked for
-    answer["memory_bytes"] = request.memory;
-    answer["by"] = request.by;
+    answer["memory_bytes"] = *request.memory;
+    answer["by"] = to_string(request.by);
     answer["with_checkpoints"] = nlohmann::json::array();
     for (size_t i = 1; i < list.size(); ++i) answer["with_checkpoints"].push_back(list[i]);
     print_text(json_text(answer));
   }
-  if (!any) {
-    throw Error(fmt::format("{} does not fit into {} at {} {}", request.capture.source, human_bytes(request.memory),
-                            what, request.longest_from.value_or(1)));
-  }
+  if (any) return 0;
+  throw Error(fmt::format("{} does not fit into {} at {} {}", request.capture.source, human_bytes(*request.memory),
+                          what, least));
+}
+
+int sweep(const CLI::App& command, const FitRequest& request) {
+  takes_none_of(command, "--batch A..B", {"--with-checkpoint"});
+  if (request.longest_from) throw CLI::ValidationError("--seq", "one range is enough: --batch has one already");
+  const bool asked = command.count("--by") > 0;
+  if (asked && !request.memory) throw Error("--by says which bytes --memory is of: give --memory, too");
+  // A CPU has live bytes alone.
+  const BoundedBytes by = !asked && request.capture.device.is_cpu() ? BoundedBytes::kLive : request.by;
+  sweep_batches(request.capture, {*request.batches, request.memory, by, request.allocator, request.json});
+  return 0;
+}
+
+// "512", "4k", "1k..": the number.
+std::optional<int64_t> sequence_option(std::string text) {
+  if (text.ends_with("..")) text.resize(text.size() - 2);
+  const bool thousands = text.ends_with('k') || text.ends_with('K');
+  if (thousands) text.pop_back();
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
+    return std::nullopt;
+  return thousands ? number * 1024 : number;
+}
+
+void add_ranges(CLI::App& command, FitRequest& request) {
+  begin_group(command, kModel);
+  command
+      .add_option_function<std::string>(
+          "--batch",
+          [&request](const std::string& text) {
+            request.batches = parse_size_range(text);
+            if (!request.batches) request.capture.batch = std::stoll(text);
+          },
+          "With --seq 1k..: the batch; or a range, 1..512 or 8..512:8: a row for each of them")
+      ->check(
+          [](const std::string& text) { return parse_size_range(text) ? std::string() : whole_number_from(1)(text); });
+  command
+      .add_option_function<std::string>(
+          "--seq",
+          [&request](const std::string& text) {
+            const auto size = sequence_option(text);
+            if (text.ends_with("..")) {
+              request.longest_from = size;
+            } else {
+              request.capture.seq = *size;
+            }
+          },
+          "Sequence length, 512; or 1k.. for the longest one from there on, at --batch")
+      ->check([](const std::string& text) {
+        return sequence_option(text) ? std::string()
+                                     : "'" + text + "' is neither a length such as 512 or 1k nor a range such as 1k..";
+      });
+}
+
+void add_options(CLI::App& command, FitRequest& request) {
+  add_source(command, request.capture, "Built-in model");
+  add_ranges(command, request);
+  add_capture_options_but_sizes(command, request.capture);
+  add_bytes(command, "--memory", request.memory, "Memory of the device: 80GB, 24GiB");
+  using enum BoundedBytes;
+  add_choice(command, "--by", request.by, {{"live", kLive}, {"reserved", kReserved}, {"device", kDevice}},
+             "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
+  add_allocator_option(command, request.allocator);
+  begin_group(command, kOutput);
+  command.add_option("--with-checkpoint", request.checkpoints,
+                     "Also with these modules computed again in backward: auto, 'layers.*'; repeat");
+  command.add_flag("--json", request.json, "As JSON, key batch (or seq, or context)");
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph fit llama3_8b --memory 80GB --dtype bf16 --seq 8k.. --batch 1\n"
+      "  shadowgraph fit resnet50 --memory 24GiB --batch 1..256");
+}
+
+}  // namespace
+
+Work declare_fit(CLI::App& command) {
+  const auto request = std::make_shared<FitRequest>();
+  request->capture.mode = CaptureMode::kTrain;
+  add_options(command, *request);
+  return [request, &command] { return request->batches ? sweep(command, *request) : search(*request); };
 }
 
 }  // namespace shadowgraph::cli

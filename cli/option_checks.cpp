@@ -1,12 +1,14 @@
 #include "cli/option_checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <system_error>
 
-#include "cli/size_sweep.h"
+#include "cli/suggestion.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -18,17 +20,60 @@ std::optional<double> number_of(const std::string& text) {
   return number;
 }
 
+// `named_are_fine`: whether the words are those that may be given, or those that may not.
+void refuse(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words,
+            bool named_are_fine) {
+  for (const CLI::Option* given : command.get_options()) {
+    const std::string name = given->get_name();
+    if (given->count() == 0 || name == option) continue;
+    const bool named =
+        std::ranges::any_of(words, [&](std::string_view word) { return word == name || word == given->get_group(); });
+    if (named != named_are_fine) throw CLI::ValidationError(fmt::format("{} is not taken with {}", name, option));
+  }
+}
+
 }  // namespace
 
 CLI::Validator whole_number_from(int64_t least) {
-  return CLI::Validator(
-      [least](const std::string& text) {
-        int64_t number = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-        const bool fits = error == std::errc() && end == text.data() + text.size() && number >= least;
-        return fits ? std::string() : fmt::format("'{}' is not a whole number of at least {}", text, least);
-      },
-      fmt::format("INT>={}", least));
+  return {[least](const std::string& text) {
+            int64_t number = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+            const bool fits = error == std::errc() && end == text.data() + text.size() && number >= least;
+            return fits ? std::string() : fmt::format("'{}' is not a whole number of at least {}", text, least);
+          },
+          ""};
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  return {[words = std::move(words)](const std::string& text) {
+            if (std::ranges::find(words, text) != words.end()) return std::string();
+            const std::string near = closest(text, words);
+            return fmt::format("there is no '{}'{}; there are {}", text,
+                               near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(words, ", "));
+          },
+          ""};
+}
+
+CLI::Validator size_like(const std::string& example) {
+  return {[example](const std::string& text) {
+            return parse_bytes(text) ? std::string() : "'" + text + "' is no size such as " + example;
+          },
+          ""};
+}
+
+std::optional<int64_t> parse_bytes(const std::string& text) {
+  double number = 0;
+  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !(number > 0)) return std::nullopt;
+  std::string unit(next, static_cast<const char*>(text.data() + text.size()));
+  std::erase(unit, ' ');
+  // Nothing, B, KB, KiB and so on to TiB.
+  const size_t power = unit.empty() ? 0 : std::string_view("BKMGT").find(unit[0]);
+  const bool binary = unit.size() == 3;
+  const std::string_view rest = unit.empty() ? "" : std::string_view(unit).substr(1);
+  if (power == std::string_view::npos || rest != (power == 0 ? "" : binary ? "iB" : "B")) return std::nullopt;
+  const double bytes = number * std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power));
+  return bytes > 9e18 ? std::nullopt : std::optional(static_cast<int64_t>(std::floor(bytes)));
 }
 
 std::string positive_number(const std::string& text) {
@@ -41,22 +86,34 @@ std::string from_0_to_1(const std::string& text) {
   return number && *number >= 0 && *number <= 1 ? std::string() : "'" + text + "' is not a number from 0 to 1";
 }
 
-CLI::Validator size_like(const std::string& example) {
-  return {[example](const std::string& text) {
-            return parse_bytes(text) ? std::string() : "'" + text + "' is no size such as " + example;
-          },
-          ""};
+std::string device_name(const std::string& text) {
+  const bool cuda = text == "cuda" || (text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 &&
+                                       text.find_first_not_of("0123456789", 5) == std::string::npos);
+  return text == "cpu" || cuda ? std::string() : "'" + text + "' is not cpu, cuda or cuda:i";
 }
 
-std::optional<int64_t> sequence_option(std::string text) {
-  if (text.ends_with("..")) text.resize(text.size() - 2);
-  const bool thousands = text.ends_with('k') || text.ends_with('K');
-  if (thousands) text.pop_back();
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
-    return std::nullopt;
-  return thousands ? number * 1024 : number;
+void add_choice(CLI::App& command, const std::string& name, std::string& value, std::vector<std::string> words,
+                const std::string& description) {
+  command.add_option(name, value, description)->check(one_of(std::move(words)))->capture_default_str();
+}
+
+void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
+               const std::string& description, const std::string& example) {
+  const auto set = [&bytes](const std::string& text) { bytes = parse_bytes(text); };
+  command.add_option_function<std::string>(name, set, description)->type_name("SIZE")->check(size_like(example));
+}
+
+CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
+                      const std::string& description, char delimiter) {
+  return command.add_option(name, list, description)->take_all()->delimiter(delimiter);
+}
+
+void takes_only(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words) {
+  refuse(command, option, words, true);
+}
+
+void takes_none_of(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words) {
+  refuse(command, option, words, false);
 }
 
 }  // namespace shadowgraph::cli

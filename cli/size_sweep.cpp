@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/sweep.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
@@ -36,8 +37,9 @@ class Stopwatch {
 };
 
 // Empty if there is no such figure.
-std::optional<int64_t> bytes_of(const SizeCost& cost, const std::string& by) {
-  return by == "reserved" ? cost.reserved_bytes : by == "device" ? cost.footprint_bytes : cost.peak_bytes;
+std::optional<int64_t> bytes_of(const SizeCost& cost, BoundedBytes by) {
+  if (by == BoundedBytes::kReserved) return cost.reserved_bytes;
+  return by == BoundedBytes::kDevice ? cost.footprint_bytes : cost.peak_bytes;
 }
 
 class BatchProfile {
@@ -132,7 +134,7 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
     }
   }
   nlohmann::json json{{"model", request.source},
-                      {"mode", request.train ? "train" : "infer"},
+                      {"mode", request.trains() ? "train" : "infer"},
                       {"captures", profile.captures},
                       {"fit_seconds", profile.fit_seconds},
                       {"batches", std::move(rows)}};
@@ -148,13 +150,25 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
   }
   if (sweep.memory) {
     json["memory_limit"] = *sweep.memory;
-    json["by"] = sweep.by;
+    json["by"] = to_string(sweep.by);
     json["largest_batch"] = largest == nullptr ? nlohmann::json() : nlohmann::json(largest->batch);
   }
   return json;
 }
 
 }  // namespace
+
+std::string_view to_string(BoundedBytes bytes) {
+  switch (bytes) {
+    case BoundedBytes::kLive:
+      return "live";
+    case BoundedBytes::kReserved:
+      return "reserved";
+    case BoundedBytes::kDevice:
+      return "device";
+  }
+  return "";
+}
 
 std::optional<SizeRange> parse_size_range(const std::string& text) {
   SizeRange range;
@@ -174,32 +188,7 @@ std::optional<SizeRange> parse_size_range(const std::string& text) {
   return range;
 }
 
-std::optional<int64_t> parse_bytes(const std::string& text) {
-  double number = 0;
-  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !(number > 0)) return std::nullopt;
-  std::string unit(next, static_cast<const char*>(text.data() + text.size()));
-  std::erase(unit, ' ');
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},
-      {"B", 1},
-      {"KiB", 1024.0},
-      {"MiB", 1048576.0},
-      {"GiB", 1073741824.0},
-      {"TiB", 1099511627776.0},
-      {"KB", 1000},
-      {"MB", 1000 * 1e3},
-      {"GB", 1e9},
-      {"TB", 1e12},
-  };
-  const auto factor = kUnits.find(unit);
-  if (factor == kUnits.end() || number * factor->second > 9e18) return std::nullopt;
-  return static_cast<int64_t>(std::floor(number * factor->second));
-}
-
-void profile_batches(const CaptureRequest& request, const SweepRequest& given) {
-  SweepRequest sweep = given;
-  if (sweep.by.empty()) sweep.by = "live";
+void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
   if (kind_of_source(request.source) != SourceKind::kModel) {
     throw Error("--batch A..B needs a built-in model: " + request.source +
                 " is a file, whose batch is in its graph or in its --input");
@@ -213,7 +202,10 @@ void profile_batches(const CaptureRequest& request, const SweepRequest& given) {
   for (const Row& row : profile.rows) {
     if (!sweep.memory) continue;
     const auto bytes = bytes_of(row.cost, sweep.by);
-    if (!bytes) throw Error("--by " + sweep.by + ": a CPU has no caching allocator; --by live, or --device cuda");
+    if (!bytes) {
+      throw Error(
+          fmt::format("--by {}: a CPU has no caching allocator; --by live, or --device cuda", to_string(sweep.by)));
+    }
     if (*bytes <= *sweep.memory) largest = &row;
   }
   if (sweep.json) {
@@ -239,7 +231,7 @@ void profile_batches(const CaptureRequest& request, const SweepRequest& given) {
     fmt::print("\nNot all batches are one program, so some were captured one by one:\n{}\n", profile.why_captured);
   }
   if (sweep.memory) {
-    const std::string what = sweep.by == "live" ? "live" : sweep.by == "reserved" ? "reserved" : "on the device";
+    const std::string what(sweep.by == BoundedBytes::kDevice ? "on the device" : to_string(sweep.by));
     const std::string limit = human_bytes(*sweep.memory);
     fmt::print("{}\n", largest == nullptr
                            ? "no batch of the range fits into " + limit + " (bytes " + what + ")"

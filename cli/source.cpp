@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -36,15 +37,11 @@ namespace {
                           near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", ")));
 }
 
-bool is_model(const std::string& name) {
+// nullptr: there is none of that name.
+const models::ModelInfo* model_named(const std::string& name) {
   const auto& infos = models::available();
-  return std::any_of(infos.begin(), infos.end(), [&](const auto& info) { return info.name == name; });
-}
-
-bool takes_sequences(const std::string& name) {
-  const auto& infos = models::available();
-  return std::any_of(infos.begin(), infos.end(),
-                     [&](const auto& info) { return info.name == name && info.default_seq != 0; });
+  const auto found = std::ranges::find(infos, name, &models::ModelInfo::name);
+  return found == infos.end() ? nullptr : &*found;
 }
 
 // "item0=2.5" as name and text.
@@ -99,8 +96,8 @@ NamedDataSizes data_sizes(const CaptureRequest& request) {
 
 FakeTensorOptions mode_options(const CaptureRequest& request) {
   FakeTensorOptions options{
-      .device = c10::Device(request.device), .data_sizes = data_sizes(request), .host_reads = host_reads(request)};
-  if (request.attention == "math") {
+      .device = request.device, .data_sizes = data_sizes(request), .host_reads = host_reads(request)};
+  if (request.attention == AttentionKind::kMath) {
     DeviceProfile& profile = options.profile.emplace();
     profile.flash_attention = false;
     profile.efficient_attention = false;
@@ -110,23 +107,19 @@ FakeTensorOptions mode_options(const CaptureRequest& request) {
   return options;
 }
 
-c10::ScalarType dtype_of(const CaptureRequest& request) {
-  return request.dtype == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Float;
-}
-
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const CaptureRequest& request, Tensors parameters) {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::erase_if(parameters, [&](const at::Tensor& parameter) {
     return !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second;
   });
-  if (request.optimizer == "adamw") {
+  if (request.optimizer == OptimizerKind::kAdamW) {
     return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
   }
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-2));
 }
 
 void check_training_options(const CaptureRequest& request) {
-  if (request.train || request.training == TrainingOptions()) return;
+  if (request.trains() || request.training == TrainingOptions()) return;
   const TrainingOptions& training = request.training;
   throw Error(fmt::format("{} is of a training step: give --mode train", training.accumulate != 1  ? "--accumulate"
                                                                          : training.clip_grad_norm ? "--clip-grad-norm"
@@ -138,10 +131,8 @@ void check_training_options(const CaptureRequest& request) {
 Capture run(ProgramToCapture program, const CaptureRequest& request, const Tensors& parameters) {
   check_training_options(request);
   program.training = request.training;
-  if (!request.autocast.empty()) {
-    program.autocast = request.autocast == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Half;
-  }
-  if (!request.train) {
+  program.autocast = request.autocast;
+  if (!request.trains()) {
     const at::NoGradGuard no_grad;
     return capture_forward(program);
   }
@@ -155,12 +146,12 @@ Capture run(ProgramToCapture program, const CaptureRequest& request, const Tenso
 void describe(Graph& graph, const CaptureRequest& request, const std::string& name) {
   Metadata& metadata = graph.metadata;
   metadata.model = name;
-  metadata.mode = request.train ? ProgramMode::kTrain : ProgramMode::kInfer;
-  const c10::Device device(request.device);
+  metadata.mode = request.trains() ? ProgramMode::kTrain : ProgramMode::kInfer;
+  const c10::Device device = request.device;
   metadata.device = device.is_cuda() && !device.has_index() ? c10::Device(device.type(), 0) : device;
-  metadata.dtype = dtype_of(request);
-  if (request.train) {
-    metadata.optimizer = request.optimizer;
+  metadata.dtype = request.dtype;
+  if (request.trains()) {
+    metadata.optimizer = to_string(request.optimizer);
     if (request.run_steps == 0) metadata.step = request.steady_state ? TrainingStep::kSteady : TrainingStep::kFirst;
     const TrainingOptions& training = request.training;
     if (training.accumulate > 1) metadata.other["accumulate"] = std::to_string(training.accumulate);
@@ -169,55 +160,91 @@ void describe(Graph& graph, const CaptureRequest& request, const std::string& na
     if (training.ema) metadata.other["ema"] = fmt::format("{}", *training.ema);
     if (training.zero_grads) metadata.other["zero_grads"] = "true";
   }
-  if (!request.autocast.empty()) metadata.other["autocast"] = request.autocast;
+  if (request.autocast) metadata.other["autocast"] = *request.autocast == c10::kBFloat16 ? "bf16" : "f16";
   if (request.batch > 0) metadata.batch = request.batch;
   if (request.seq > 0) metadata.seq = request.seq;
 }
 
 // Prefill and decode: what their options must and must not be.
 void check_generation(const CaptureRequest& request, SourceKind kind) {
-  const bool decode = request.generation == "decode";
+  const bool decode = request.mode == CaptureMode::kDecode;
   if (request.context > 0 && !decode)
     throw Error("--context is the length of the cache before a token: give --mode decode");
-  if (!request.cache.empty() && request.generation.empty()) {
+  if (request.cache && !request.generates()) {
     throw Error("--cache is of inference with keys and values: give --mode prefill or --mode decode");
   }
-  if (request.generation.empty()) return;
+  if (!request.generates()) return;
   if (kind != SourceKind::kModel) {
-    throw Error("--mode " + request.generation +
-                " is of built-in language models; a file runs as it was written: give it "
-                "the cache among its inputs");
+    throw Error(fmt::format(
+        "--mode {} is of built-in language models; a file runs as it was written: give it the cache among its inputs",
+        to_string(request.mode)));
   }
   if (decode && request.context == 0) throw Error("--mode decode needs the tokens in the cache: --context 4096");
   if (decode && request.seq != 0) throw Error("--mode decode takes one token; the tokens before it are --context");
-  if (!request.autocast.empty())
-    throw Error("--autocast is not taken with --mode " + request.generation + ": give --dtype");
+  if (request.autocast) {
+    throw Error(fmt::format("--autocast is not taken with --mode {}: give --dtype", to_string(request.mode)));
+  }
 }
 
 LoadedGraph capture_model(const CaptureRequest& request) {
   if (!request.inputs.empty())
     throw Error("--input is for TorchScript and torch.export files; " + request.source + " has its own");
   const FakeTensorMode mode(mode_options(request));
-  const bool decodes = request.generation == "decode";
+  const bool decodes = request.mode == CaptureMode::kDecode;
   models::BuiltModel model = [&] {
     const Progress progress("building " + request.source);
-    return models::build(request.source, {.batch = request.batch,
-                                          .seq = decodes && takes_sequences(request.source) ? 1 : request.seq,
-                                          .dtype = dtype_of(request),
-                                          .training = request.train});
+    return models::build(request.source,
+                         {.batch = request.batch,
+                          .seq = decodes && model_named(request.source)->default_seq != 0 ? 1 : request.seq,
+                          .dtype = request.dtype,
+                          .training = request.trains()});
   }();
   const Progress progress("capturing " + request.source);
-  if (!request.generation.empty()) {
-    check_training_options(request);
-    Capture capture = models::capture_generation(model, {.prefill = request.generation == "prefill",
-                                                         .context = request.context,
-                                                         .static_cache = request.cache == "static"});
-    describe(capture.graph, request, request.source);
-    return {std::move(capture.graph), capture.seconds, request.source};
-  }
-  Capture capture = run(models::program_of(model), request, model.module->parameters());
+  if (request.generates()) check_training_options(request);
+  Capture capture = request.generates()
+                        ? models::capture_generation(model, {.prefill = request.mode == CaptureMode::kPrefill,
+                                                             .context = request.context,
+                                                             .static_cache = request.cache == CacheKind::kStatic})
+                        : run(models::program_of(model), request, model.module->parameters());
   describe(capture.graph, request, request.source);
   return {std::move(capture.graph), capture.seconds, request.source};
+}
+
+// Either is a program from a file: what differs is where its inputs come from.
+Capture capture_program(ScriptProgram& script, const std::vector<TensorSpecText>& specs,
+                        const CaptureRequest& request) {
+  script.train(request.trains());
+  Tensors inputs;
+  for (const TensorSpecText& spec : specs) inputs.push_back(spec.make());
+  return run(script.program(std::move(inputs)), request, script.parameters());
+}
+Capture capture_program(ExportedProgram& program, const std::vector<TensorSpecText>& specs,
+                        const CaptureRequest& request) {
+  return run(program.program(program.make_inputs(specs)), request, program.parameters());
+}
+
+template <class Program>
+LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
+  if (request.batch != 0 || request.seq != 0) {
+    throw Error(fmt::format("--batch and --seq are for built-in models; give {} with --input", what));
+  }
+  std::vector<TensorSpecText> specs;
+  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
+  FakeTensorOptions options = mode_options(request);
+  options.map_devices_to_default = true;
+  // Tensors in a file's code are constants, and sizes may follow from them.
+  options.real_tensors = RealTensors::kConstant;
+  Program program = [&] {
+    const Progress progress("loading " + request.source);
+    return Program::load(request.source);
+  }();
+  FakeTensorMode mode(options);
+  program.make_fake(mode, request.dtype == c10::kBFloat16 ? std::optional(request.dtype) : std::nullopt);
+  const Progress progress("capturing " + request.source);
+  const std::string name = std::filesystem::path(request.source).stem().string();
+  Capture capture = capture_program(program, specs, request);
+  describe(capture.graph, request, name);
+  return {std::move(capture.graph), capture.seconds, name};
 }
 
 LoadedGraph capture_script(const CaptureRequest& request) {
@@ -226,60 +253,31 @@ LoadedGraph capture_script(const CaptureRequest& request) {
         "a TorchScript file needs its inputs' dtypes and shapes: one --input each, in the order of forward's "
         "arguments, for example --input 'f32[8,3,224,224]'");
   }
-  if (request.batch != 0 || request.seq != 0) {
-    throw Error("--batch and --seq are for built-in models; give a TorchScript file's shapes with --input");
-  }
-  std::vector<TensorSpecText> specs;
-  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
-  FakeTensorOptions options = mode_options(request);
-  options.map_devices_to_default = true;
-  options.real_tensors =
-      RealTensors::kConstant;  // tensors in a file's code are constants, and sizes may follow from them
-  ScriptProgram script = [&] {
-    const Progress progress("loading " + request.source);
-    return ScriptProgram::load(request.source);
-  }();
-  FakeTensorMode mode(options);
-  script.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
-  script.train(request.train);
-  Tensors inputs;
-  for (const TensorSpecText& spec : specs) inputs.push_back(spec.make());
-  const Progress progress("capturing " + request.source);
-  const std::string name = std::filesystem::path(request.source).stem().string();
-  Capture capture = run(script.program(std::move(inputs)), request, script.parameters());
-  describe(capture.graph, request, name);
-  return {std::move(capture.graph), capture.seconds, name};
-}
-
-LoadedGraph capture_exported(const CaptureRequest& request) {
-  if (request.batch != 0 || request.seq != 0) {
-    throw Error("--batch and --seq are for built-in models; give a torch.export archive's sizes with --input");
-  }
-  std::vector<TensorSpecText> specs;
-  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
-  FakeTensorOptions options = mode_options(request);
-  options.map_devices_to_default = true;
-  options.real_tensors =
-      RealTensors::kConstant;  // tensors in a file's code are constants, and sizes may follow from them
-  ExportedProgram program = [&] {
-    const Progress progress("loading " + request.source);
-    return ExportedProgram::load(request.source);
-  }();
-  FakeTensorMode mode(options);
-  program.make_fake(mode, request.dtype == "bf16" ? std::optional(c10::ScalarType::BFloat16) : std::nullopt);
-  const Progress progress("capturing " + request.source);
-  const std::string name = std::filesystem::path(request.source).stem().string();
-  Capture capture = run(program.program(program.make_inputs(specs)), request, program.parameters());
-  describe(capture.graph, request, name);
-  return {std::move(capture.graph), capture.seconds, name};
+  return capture_file<ScriptProgram>(request, "a TorchScript file's shapes");
 }
 
 }  // namespace
 
+std::string_view to_string(CaptureMode mode) {
+  switch (mode) {
+    case CaptureMode::kInfer:
+      return "infer";
+    case CaptureMode::kTrain:
+      return "train";
+    case CaptureMode::kPrefill:
+      return "prefill";
+    case CaptureMode::kDecode:
+      return "decode";
+  }
+  return "";
+}
+
+std::string_view to_string(OptimizerKind optimizer) { return optimizer == OptimizerKind::kSgd ? "sgd" : "adamw"; }
+
 SourceKind kind_of_source(const std::string& source) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(source, ignored);
-  if (!is_file && is_model(source)) return SourceKind::kModel;
+  if (!is_file && model_named(source) != nullptr) return SourceKind::kModel;
   if (!is_file) refuse_source(source);
   std::ifstream file(source, std::ios::binary);
   std::string head(12, '\0');
@@ -301,17 +299,25 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
     case SourceKind::kTorchScript:
       return capture_script(request);
     case SourceKind::kExported:
-      return capture_exported(request);
+      return capture_file<ExportedProgram>(request, "a torch.export archive's sizes");
     case SourceKind::kGraph:
       break;
   }
   const Progress progress("reading " + request.source);
-  LoadedGraph loaded{read_graph_file(request.source), std::nullopt, {}};
+  LoadedGraph loaded{read_saved_graph(request.source), std::nullopt, {}};
   loaded.name = loaded.graph.metadata.model.value_or(std::filesystem::path(request.source).stem().string());
   return loaded;
 }
 
 }  // namespace
+
+Graph read_saved_graph(const std::string& path) {
+  const std::string text = read_file(path);
+  if (!text.starts_with('{')) return parse(text, path);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw Error(path + " begins as JSON and is none");
+  return from_json(json);
+}
 
 LoadedGraph load(const CaptureRequest& request) {
   LoadedGraph loaded = load_as_it_is(request);
@@ -327,7 +333,7 @@ LoadedGraph load(const CaptureRequest& request) {
 }
 
 LoadedGraph load_run(CaptureRequest request, int steps) {
-  if (!request.train) throw Error("--run is of training steps: give --mode train");
+  if (!request.trains()) throw Error("--run is of training steps: give --mode train");
   if (!request.checkpoint.empty()) {
     throw Error(
         "--run records steps as the program runs them: leave --checkpoint out, or write the checkpoints into "

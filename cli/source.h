@@ -1,8 +1,13 @@
 // Where a graph comes from: a built-in model, a TorchScript file, an archive of torch.export, or a saved graph.
 #pragma once
 
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shadowgraph/capture.h"
@@ -10,19 +15,26 @@
 
 namespace shadowgraph::cli {
 
+// Prefill and decode are inference with a cache of keys and values.
+enum class CaptureMode : uint8_t { kInfer, kTrain, kPrefill, kDecode };
+enum class OptimizerKind : uint8_t { kSgd, kAdamW };
+enum class AttentionKind : uint8_t { kAuto, kMath };  // which kernel scaled_dot_product_attention takes
+enum class CacheKind : uint8_t { kGrown, kStatic };   // grown by concatenation, or written to in place
+std::string_view to_string(CaptureMode mode);         // as options spell them
+std::string_view to_string(OptimizerKind optimizer);
+
 struct CaptureRequest {
   std::string source;  // model name or file
-  bool train = false;
-  std::string optimizer = "sgd";   // sgd | adamw
-  std::string device = "cuda";     // cpu | cuda | cuda:i
-  std::string dtype = "f32";       // f32 | bf16
-  std::string autocast;            // bf16 | f16; empty: none
-  std::string attention = "auto";  // auto | math: which kernel scaled_dot_product_attention takes
-  int64_t batch = 0;               // 0: the model's default
+  CaptureMode mode = CaptureMode::kInfer;
+  OptimizerKind optimizer = OptimizerKind::kSgd;
+  c10::Device device = c10::kCUDA;               // CPU, or CUDA with an index or without
+  c10::ScalarType dtype = c10::kFloat;           // or kBFloat16
+  std::optional<c10::ScalarType> autocast = {};  // kBFloat16 or kHalf
+  AttentionKind attention = AttentionKind::kAuto;
+  int64_t batch = 0;  // 0: the model's default
   int64_t seq = 0;
-  std::string generation;               // prefill | decode: a step of inference with a cache; empty: none
   int64_t context = 0;                  // decode: tokens in the cache
-  std::string cache;                    // grown | static; empty: grown
+  std::optional<CacheKind> cache = {};  // nothing: grown, and not asked for
   bool steady_state = false;            // record the second step, with optimizer state present
   std::vector<std::string> inputs;      // TorchScript, torch.export: one spec an input
   std::vector<std::string> host_reads;  // finite, mask-full, NAME=VALUE: what the program reads and data decides
@@ -30,6 +42,9 @@ struct CaptureRequest {
   TrainingOptions training;
   int run_steps = 0;       // that many steps of a training run as one graph; 0: one step
   std::string checkpoint;  // modules whose activations backward computes again; patterns as of the pass
+
+  bool trains() const { return mode == CaptureMode::kTrain; }
+  bool generates() const { return mode == CaptureMode::kPrefill || mode == CaptureMode::kDecode; }
 };
 
 struct LoadedGraph {
@@ -43,6 +58,8 @@ enum class SourceKind { kModel, kTorchScript, kExported, kGraph };
 SourceKind kind_of_source(const std::string& source);
 
 LoadedGraph load(const CaptureRequest& request);
+// A saved graph: text, or JSON as to_json() has it.
+Graph read_saved_graph(const std::string& path);
 // The first steps of a training run (capture_training_run), without checkpoints. Throws Error for a graph file.
 LoadedGraph load_run(CaptureRequest request, int steps);
 

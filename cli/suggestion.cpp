@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <numeric>
-#include <vector>
+
+#include "support/edit_distance.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -14,21 +14,6 @@ std::string letters_and_digits(std::string_view text) {
     if (std::isalnum(c)) plain += static_cast<char>(std::tolower(c));
   }
   return plain;
-}
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t above = row[j + 1];
-      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row.back();
 }
 
 }  // namespace

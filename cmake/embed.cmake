@@ -19,7 +19,9 @@ function(shadowgraph_embed target folder function)
   set(source ${PROJECT_BINARY_DIR}/generated/${function}.cpp)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
 "// Written by cmake/embed.cmake from ${folder}.
-#include \"profiler/embedded_files.h\"
+#include <span>
+
+#include \"support/embedded_file.h\"
 
 namespace shadowgraph {
 

@@ -6,6 +6,7 @@
 
 namespace shadowgraph {
 
+// Large blocks ask for large pages: a walk over a large graph then misses the TLB less.
 void* allocate_arena_block(size_t bytes) {
   // The size of x86's large pages; where they are another size, this is only a matter of speed.
   constexpr size_t kLargePage = size_t{1} << 21;

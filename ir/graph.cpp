@@ -1,3 +1,9 @@
+// Built on a small core: nodes, values and storages are records in arenas, and all lists (arguments, sizes, uses,
+// frees) are runs in pools.
+//
+//     Node     target, region, phase, previous/next          program order: a doubly linked list, with labels
+//     Value    dims (a run of ints_), storage, first_use     uses: a doubly linked list through uses_
+//     Storage  born, freed_after, place_in_frees             values in it: a list through siblings_
 #include "shadowgraph/graph.h"
 
 #include <c10/core/Contiguity.h>
@@ -6,8 +12,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "ir/graph_editor.h"
 #include "ir/operators/operator_facts.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 
@@ -24,6 +32,7 @@ std::string_view to_string(RegionKind kind) {
 
 namespace {
 
+// The first letter of a key keeps a user's function apart from an operator or built-in of the same schema text.
 constexpr char kKindLetters[] = {'o', 'b', 'f'};
 
 std::string target_key(TargetKind kind, const std::string& schema_text) {
@@ -37,6 +46,7 @@ struct BuiltinTarget {
 
 // Parsed once: every graph has them, also one that was moved from.
 const std::vector<BuiltinTarget>& builtin_targets() {
+  // The list is never freed: graphs in static storage may outlive it otherwise.
   static const auto* targets = [] {
     auto* made = new std::vector<BuiltinTarget>;
     for (uint32_t i = 0; i < kBuiltinCount; ++i) {
@@ -49,13 +59,15 @@ const std::vector<BuiltinTarget>& builtin_targets() {
   return *targets;
 }
 
-// Between the labels of nodes appended one after another, and from a node to one that is inserted behind it: many can
-// be inserted at one place, and 2^32 nodes appended, before labels have to move.
+// The distance between the labels of nodes appended one after another, and from a node to one that is inserted behind
+// it. Many can be inserted at one place, and 2^32 nodes appended, before labels have to move.
 constexpr uint64_t kAppendGap = uint64_t{1} << 32;
 constexpr uint64_t kInsertGap = uint64_t{1} << 16;
 
 }  // namespace
 
+// The ids of phases, built-in targets and the root region are constants of the API, so every graph begins with them, in
+// this order.
 Graph::Graph() {
   for (const char* phase : {"forward", "backward", "optimizer", "init"}) phases_.emplace_back(phase);
   for (const BuiltinTarget& builtin : builtin_targets()) {
@@ -70,6 +82,7 @@ Graph::Graph() {
 
 Graph::~Graph() = default;
 
+// A graph that was moved from is an empty one, not a broken one: it may be filled again.
 Graph::Graph(Graph&& other) noexcept : Graph() { swap(other); }
 
 Graph& Graph::operator=(Graph&& other) noexcept {
@@ -78,6 +91,8 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   return *this;
 }
 
+// Swaps member by member, since an InsertionPoint holds the graph's address. A member that is added to Graph must be
+// added here and in ir/edit/clone.cpp, but for place_, which no two graphs have in common.
 void Graph::swap(Graph& other) noexcept {
   TORCH_INTERNAL_ASSERT(insertion_points_.empty() && other.insertion_points_.empty(),
                         "a graph was moved while an InsertionPoint stood in it");
@@ -111,14 +126,20 @@ void Graph::swap(Graph& other) noexcept {
   both(&Graph::targets_);
   both(&Graph::target_ids_);
   both(&Graph::constants_);
+  both(&Graph::place_);
+  *place_ = this;
+  *other.place_ = &other;
 }
 
+// Text is interned so that a name costs 4 bytes a node however often it occurs. Texts are never dropped: an erased
+// node's source may still be asked for in a message.
 StringId Graph::intern(std::string_view text) {
   auto [entry, added] = string_ids_.try_emplace(std::string(text), StringId(static_cast<uint32_t>(strings_.size())));
   if (added) strings_.emplace_back(text);
   return entry->second;
 }
 
+// There are a handful of phases, so that a search beats a map.
 PhaseId Graph::intern_phase(std::string_view name) {
   for (uint32_t i = 0; i < phases_.size(); ++i) {
     if (phases_[i] == name) return PhaseId(i);
@@ -127,6 +148,8 @@ PhaseId Graph::intern_phase(std::string_view name) {
   return PhaseId(static_cast<uint32_t>(phases_.size() - 1));
 }
 
+// The key is the schema's text, not the name: overloads differ in it, and so does an operator whose schema changed
+// between versions of libtorch.
 TargetId Graph::intern_target(Target target) {
   const TargetId next(static_cast<uint32_t>(targets_.size()));
   auto [entry, added] = target_ids_.try_emplace(target_key(target.kind(), target.schema_text()), next);
@@ -134,14 +157,11 @@ TargetId Graph::intern_target(Target target) {
   return entry->second;
 }
 
-TargetId Graph::intern_operator(const c10::OperatorHandle& op) {
-  return intern_target(Target(TargetKind::kOperator, op.schema()));
-}
+ConstantId Graph::share_constant(const Graph& other, ConstantId id) { return add_constant(other.constant(id)); }
 
-ConstantId Graph::add_constant(at::Tensor tensor) {
-  constants_.push_back(std::move(tensor));
-  return ConstantId(static_cast<uint32_t>(constants_.size() - 1));
-}
+const at::Tensor& Graph::constant(ConstantId id) const { return constants_[id.index]; }
+
+uint32_t Graph::constant_count() const { return static_cast<uint32_t>(constants_.size()); }
 
 int64_t Graph::numel(ValueId id) const {
   int64_t count = 1;
@@ -149,6 +169,7 @@ int64_t Graph::numel(ValueId id) const {
   return count;
 }
 
+// Asks c10's own rule, so that sizes of 0 and 1 are judged as libtorch judges them.
 bool Graph::is_contiguous(ValueId id) const {
   const std::span<const int64_t> dims = sizes(id);
   const std::span<const int64_t> steps = strides(id);
@@ -161,11 +182,12 @@ int64_t Graph::logical_bytes(ValueId id) const {
   return v.kind == ValueKind::kTensor ? numel(id) * static_cast<int64_t>(c10::elementSize(v.dtype)) : 0;
 }
 
+// Searches by name. Schemas have few arguments; a caller that asks for many nodes keeps the position instead.
 const Argument* Graph::find_argument(NodeId id, std::string_view name) const {
-  const auto& formal = target(id).schema().arguments();
+  const auto& formal = target(id).signature().arguments;
   const auto actual = arguments(id);
   for (size_t i = 0; i < formal.size() && i < actual.size(); ++i) {
-    if (formal[i].name() == name) return &actual[i];
+    if (formal[i].name == name) return &actual[i];
   }
   return nullptr;
 }
@@ -175,158 +197,16 @@ Argument Graph::complex_argument(double real, double imaginary) {
   return Argument::of_run(ArgumentKind::kComplex, floats_.push_run(std::span<const double>(parts)));
 }
 
-// The use of a list element is noted in the element itself, so two nodes must not share one.
-Run Graph::own_arguments(std::span<const Argument> arguments) {
-  const Run run = arguments_.push_run(arguments);
-  for (uint32_t i = 0; i < run.size; ++i) {
-    const Argument argument = arguments_.view(run)[i];
-    if (argument.kind == ArgumentKind::kList && has_entered_uses(list(argument))) {
-      arguments_.view(run)[i].run = copy_list(argument.run);
-    }
-  }
-  return run;
-}
-
-NodeId Graph::insert_before(NodeId position, TargetId target, std::span<const Argument> arguments) {
-  Node node;
-  node.target = target;
-  node.region = kRootRegion;
-  node.phase = kForward;
-  node.arguments = own_arguments(arguments);
-  const NodeId id(nodes_.push(node));
-  order_.push(0);
-  link_before(id, position);
-  enter_uses(id, arguments_.view(node.arguments));
-  ++live_nodes_;
-  return id;
-}
-
-// Where these sizes and strides lie in ints_. What lies there is never written again: others may share it.
-uint32_t Graph::intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
-  const auto rank = static_cast<uint32_t>(sizes.size());
-  uint64_t hash = rank;
-  for (const int64_t size : sizes) hash = (hash ^ static_cast<uint64_t>(size)) * 0x9e3779b97f4a7c15U;
-  for (const int64_t stride : strides) hash = (hash ^ static_cast<uint64_t>(stride)) * 0x9e3779b97f4a7c15U;
-  RecentDims& recent = recent_dims_[(hash >> 32) % recent_dims_.size()];
-  if (recent.rank == rank) {
-    const auto known = ints_.view({recent.offset, 2 * rank});
-    if (std::equal(sizes.begin(), sizes.end(), known.begin()) &&
-        std::equal(strides.begin(), strides.end(), known.begin() + rank)) {
-      return recent.offset;
-    }
-  }
-  const Run dims = ints_.push_run(2 * rank);
-  const auto pool = ints_.view(dims);
-  std::copy(sizes.begin(), sizes.end(), pool.begin());
-  std::copy(strides.begin(), strides.end(), pool.begin() + rank);
-  if (rank != 0) recent = {dims.offset, rank};
-  return dims.offset;
-}
-
-ValueId Graph::new_tensor(NodeId producer, const TensorMeta& spec) {
-  const auto rank = static_cast<uint32_t>(spec.sizes.size());
-  Value value;
-  value.dtype = spec.dtype;
-  value.layout = spec.layout;
-  value.device_type = spec.device.type();
-  value.device_index = spec.device.index();
-  value.requires_grad = spec.requires_grad;
-  value.rank = static_cast<uint16_t>(rank);
-  value.dims = intern_dims(spec.sizes, spec.strides);
-  value.storage = spec.storage;
-  value.offset = spec.offset;
-  value.producer = producer;
-  const ValueId id(values_.push(value));
-  siblings_.push({});
-  join_storage(id);
-  return id;
-}
-
-void Graph::set_geometry(ValueId id, const TensorMeta& spec) {
-  Value& changed = values_[id.index];
-  changed.rank = static_cast<uint16_t>(spec.sizes.size());
-  changed.dims = intern_dims(spec.sizes, spec.strides);
-  changed.dtype = spec.dtype;
-  changed.layout = spec.layout;
-  changed.device_type = spec.device.type();
-  changed.device_index = spec.device.index();
-  changed.requires_grad = spec.requires_grad;
-  set_storage(id, spec.storage, spec.offset);
-}
-
-void Graph::own_dims(ValueId id) {
-  const Run own = ints_.push_run(2U * value(id).rank);
-  const auto shared = ints_.view({value(id).dims, own.size});
-  std::copy(shared.begin(), shared.end(), ints_.view(own).begin());
-  values_[id.index].dims = own.offset;
-}
-
-ValueId Graph::new_scalar(NodeId producer, ValueKind kind) {
-  Value value;
-  value.kind = kind;
-  value.producer = producer;
-  siblings_.push({});
-  return ValueId(values_.push(value));
-}
-
-void Graph::set_storage(ValueId id, StorageId storage, int64_t offset) {
-  values_[id.index].offset = offset;
-  if (value(id).storage == storage) return;
-  leave_storage(id);
-  values_[id.index].storage = storage;
-  join_storage(id);
-}
-
-void Graph::join_storage(ValueId id) {
-  const StorageId storage = value(id).storage;
-  if (storage.index >= storages_.size()) return;  // none, or a broken graph
-  if (storage.index >= first_in_storage_.size()) first_in_storage_.resize(storages_.size());
-  ValueId& first = first_in_storage_[storage.index];
-  siblings_[id.index] = {.previous = {}, .next = first};
-  if (first.valid()) siblings_[first.index].previous = id;
-  first = id;
-}
-
-void Graph::leave_storage(ValueId id) {
-  const StorageId storage = value(id).storage;
-  if (storage.index >= first_in_storage_.size()) return;
-  const Siblings around = siblings_[id.index];
-  if (around.next.valid()) siblings_[around.next.index].previous = around.previous;
-  if (around.previous.valid()) {
-    siblings_[around.previous.index].next = around.next;
-  } else if (first_in_storage_[storage.index] == id) {
-    first_in_storage_[storage.index] = around.next;
-  }
-}
-
-void Graph::set_results(NodeId id, std::span<const Argument> results) {
-  nodes_[id.index].results = arguments_.push_run(results);
-}
-
-ValueId Graph::add_tensor_result(NodeId id, const TensorMeta& spec) {
-  const ValueId value = new_tensor(id, spec);
-  std::vector<Argument> results(this->results(id).begin(), this->results(id).end());
-  results.push_back(Argument::of_value(value));
-  set_results(id, results);
-  return value;
-}
-
-void Graph::set_frees(NodeId id, std::span<const StorageId> frees) {
-  for (StorageId storage_id : this->frees(id)) storages_[storage_id.index].freed_after = NodeId();
-  nodes_[id.index].frees = frees_.push_run(frees);
-  if (!frees_room_.empty()) frees_room_.erase(id);
-  for (uint32_t i = 0; i < frees.size(); ++i) {
-    storages_[frees[i].index].freed_after = id;
-    storages_[frees[i].index].place_in_frees = i;
-  }
-}
-
 // ---- Notes ----------------------------------------------------------------------------------------------------------
 
+// A node's notes are a list sorted by key, so that two graphs with the same notes print alike. Most graphs have none,
+// hence a side table that grows when the first one comes.
 void Graph::set_note(NodeId id, std::string_view key, std::string_view value) {
   if (first_note(id) == kNoNote && value.empty()) return;
   if (id.index >= first_note_.size()) first_note_.resize(nodes_.size(), kNoNote);
   uint32_t* link = &first_note_[id.index];
+  // `link` points at the index to change, in the table or in the note before, so that the first note needs no special
+  // case.
   while (*link != kNoNote && text(notes_[*link].key) < key) link = &notes_[*link].next;
   const bool found = *link != kNoNote && text(notes_[*link].key) == key;
   if (value.empty()) {
@@ -345,6 +225,7 @@ std::string_view Graph::note(NodeId id, std::string_view key) const {
   return {};
 }
 
+// Counts what the arenas hold; texts and maps are left out, since they do not grow with the nodes.
 size_t Graph::allocated_bytes() const {
   return nodes_.allocated_bytes() + values_.allocated_bytes() + storages_.allocated_bytes() +
          regions_.allocated_bytes() + arguments_.allocated_bytes() + ints_.allocated_bytes() +
@@ -353,109 +234,9 @@ size_t Graph::allocated_bytes() const {
          first_in_storage_.capacity() * sizeof(ValueId) + first_note_.capacity() * sizeof(uint32_t);
 }
 
-void Graph::link_before(NodeId id, NodeId position) {
-  const NodeId previous = position.valid() ? node(position).previous : last_;
-  const auto room = [&] {
-    const uint64_t end = position.valid() ? order_[position.index] : UINT64_MAX;
-    return end - (previous.valid() ? order_[previous.index] : 0);
-  };
-  if (room() < 2) make_room_at(previous.valid() ? previous : position);
-  const uint64_t low = previous.valid() ? order_[previous.index] : 0;
-  order_[id.index] = low + std::min(position.valid() ? kInsertGap : kAppendGap, room() / 2);
-  nodes_[id.index].previous = previous;
-  nodes_[id.index].next = position;
-  (previous.valid() ? nodes_[previous.index].next : first_) = id;
-  (position.valid() ? nodes_[position.index].previous : last_) = id;
-}
-
-// Spreads the labels around a node whose neighbour's label leaves no room: over the smallest aligned range of labels
-// that is thinly settled, thinner the larger it is, which makes a logarithmic number of moves per insertion, amortised.
-// Bender, Cole, Demaine, Farach-Colton, Zito: Two Simplified Algorithms for Maintaining Order in a List (2002).
-void Graph::make_room_at(NodeId id) {
-  NodeId left = id;
-  NodeId right = id;
-  uint64_t count = 1;
-  double capacity = 1;
-  for (int bits = 1; bits < 64; ++bits) {
-    const uint64_t begin = order_[id.index] >> bits << bits;
-    const uint64_t end = begin + ((uint64_t{1} << bits) - 1);
-    for (NodeId n = node(left).previous; n.valid() && order_[n.index] >= begin; n = node(n).previous) {
-      left = n;
-      ++count;
-    }
-    for (NodeId n = node(right).next; n.valid() && order_[n.index] <= end; n = node(n).next) {
-      right = n;
-      ++count;
-    }
-    capacity *= 1.4;
-    const uint64_t step = (uint64_t{1} << bits) / count;
-    if (static_cast<double>(count) > capacity || step < 8) continue;
-    uint64_t label = begin + step / 2;
-    for (NodeId n = left;; n = node(n).next, label += step) {
-      order_[n.index] = label;
-      if (n == right) return;
-    }
-  }
-  TORCH_INTERNAL_ASSERT(false, "labels of more nodes than there are ids");
-}
-
-void Graph::unlink(NodeId id) {
-  for (InsertionPoint* point : insertion_points_) point->leave(id);
-  const Node& n = node(id);
-  (n.previous.valid() ? nodes_[n.previous.index].next : first_) = n.next;
-  (n.next.valid() ? nodes_[n.next.index].previous : last_) = n.previous;
-}
-
-void Graph::enter_uses(NodeId id, std::span<Argument> arguments) {
-  for (Argument& argument : arguments) {
-    if (argument.kind == ArgumentKind::kValue) {
-      argument.ref.use = uses_.push({.user = id, .value = argument.ref.value});
-      append_use(argument.ref.use, argument.ref.value);
-    } else if (argument.kind == ArgumentKind::kList) {
-      enter_uses(id, arguments_.view(argument.run));
-    }
-  }
-}
-
-void Graph::append_use(uint32_t use, ValueId id) {
-  Value& v = values_[id.index];
-  uses_[use].previous = v.last_use;
-  (v.last_use != Argument::kNoUse ? uses_[v.last_use].next : v.first_use) = use;
-  v.last_use = use;
-}
-
-void Graph::drop_uses(std::span<const Argument> arguments) {
-  for (const Argument& argument : arguments) {
-    if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) {
-      const Use use = uses_[argument.ref.use];
-      Value& v = values_[use.value.index];
-      (use.previous != Argument::kNoUse ? uses_[use.previous].next : v.first_use) = use.next;
-      (use.next != Argument::kNoUse ? uses_[use.next].previous : v.last_use) = use.previous;
-    } else if (argument.kind == ArgumentKind::kList) {
-      drop_uses(list(argument));
-    }
-  }
-}
-
-bool Graph::has_entered_uses(std::span<const Argument> arguments) const {
-  for (const Argument& argument : arguments) {
-    if (argument.kind == ArgumentKind::kValue && argument.ref.use != Argument::kNoUse) return true;
-    if (argument.kind == ArgumentKind::kList && has_entered_uses(list(argument))) return true;
-  }
-  return false;
-}
-
-Run Graph::copy_list(Run list) {
-  const Run copy = arguments_.push_run(arguments_.view(list));
-  for (uint32_t i = 0; i < copy.size; ++i) {
-    const Argument element = arguments_.view(copy)[i];
-    if (element.kind == ArgumentKind::kList) arguments_.view(copy)[i].run = copy_list(element.run);
-  }
-  return copy;
-}
-
 namespace {
 
+// The verifier asks these before it reads anything: a graph built from noise may hold any number as an index.
 template <class T>
 bool holds(const Arena<T>& arena, Run run) {
   return run.size == 0 || uint64_t{run.offset} + run.size <= arena.size();

@@ -1,6 +1,6 @@
-// The records of a graph, to be written: for who builds graphs anew or changes them in ways that Graph's edits do not
-// offer, and keeps the invariants (ir/analysis/verifier.cpp) himself. Internal: outside the library a graph changes by
-// its edits alone, so that one that verifies goes on doing so.
+// The records of a graph, to be written. They are for code that builds graphs anew, or changes them in ways that
+// Graph's edits do not offer, and keeps the invariants (ir/analysis/verifier.cpp) itself. Internal: outside the library
+// a graph changes by its edits alone, so that one that verifies goes on doing so.
 #pragma once
 
 #include "shadowgraph/graph.h"

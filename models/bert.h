@@ -110,8 +110,8 @@ struct BertModel : torch::nn::Module {
   std::shared_ptr<BertPooler> pooler;
 };
 
-// The model has no head of its own, so the loss takes the features of the pooler's output for classes and scores them
-// against one label a sequence: the gradient enters where that of a sequence classifier does.
+// The model has no head of its own. So the loss takes the features of the pooler's output for classes and scores them
+// against one label a sequence. The gradient enters where that of a sequence classifier does.
 BuiltModel build_bert(BertConfig config, const ModelOptions& options);
 
 }  // namespace shadowgraph::models

@@ -1,6 +1,6 @@
 // GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, by its names. It differs
-// from that in two places that change memory but no result: gelu_new is one fused operator unless the config says
-// otherwise, and the causal mask, unused with scaled_dot_product_attention, is not kept as a buffer in every layer.
+// from that in two places that change memory but no result. gelu_new is one fused operator unless the config says
+// otherwise. The causal mask, unused with scaled_dot_product_attention, is not kept as a buffer in every layer.
 #pragma once
 
 #include <torch/nn/modules/container/modulelist.h>

@@ -1,6 +1,7 @@
-// What a decoder keeps of the tokens that it has read: keys and values of every layer, [batch, kv_heads, tokens,
-// head_size]. As Hugging Face's DynamicCache (grown: every layer's tensors are concatenated with those of the new
-// tokens, and the old ones die) and StaticCache (allocated once, new tokens are copied in).
+// Holds what a decoder keeps of the tokens that it has read: keys and values of every layer, [batch, kv_heads, tokens,
+// head_size]. There are two ways, as in Hugging Face's DynamicCache and StaticCache. Grown: every layer's tensors are
+// concatenated with those of the new tokens, and the old ones die. Static: they are allocated once, and new tokens are
+// copied in.
 #pragma once
 
 #include <ATen/core/Tensor.h>

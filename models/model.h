@@ -1,12 +1,11 @@
-// What every model of the zoo is built from and what building one gives.
+// Defines what every model of the zoo is built from and what building one gives.
 //
 // Nothing here names a device: parameters, buffers and inputs appear wherever the caller's active mode puts them (under
-// a fake-tensor mode, on the pretended device), and what a forward function makes takes its device from a tensor it was
+// a fake-tensor mode, on the pretended device). What a forward function makes takes its device from a tensor it was
 // given. Nothing reads tensor data either, so all of it runs on fake tensors; it also runs for real.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>
@@ -16,6 +15,10 @@
 #include <vector>
 
 #include "models/key_value_cache.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace shadowgraph::models {
 
@@ -49,8 +52,8 @@ struct BuiltModel {
   std::function<Tensors(const Tensors& inputs)> forward;
   std::vector<std::string> output_names;  // parallel to what `forward` returns
 
-  // Models that generate token by token: what their cache is made of, and a step: the logits of the last of these
-  // tokens, which follow those in the cache. Otherwise empty.
+  // For models that generate token by token: what their cache is made of, and a step. A step gives the logits of the
+  // last of these tokens, which follow those in the cache. Otherwise empty.
   std::optional<CacheShape> cache;
   std::function<at::Tensor(const at::Tensor& input_ids, KeyValueCache& cache)> next;
 

@@ -3,8 +3,8 @@
     PYTHONPATH=<torchvision> .venv/bin/python models/reference_losses.py
 
 Needs torchvision and transformers; neither the build nor the tests do. Parameters and inputs are filled by formula, the
-same as in the test, so no weights are exchanged: that the losses agree shows that structure, parameter order and shapes
-are the same. The U-Net and the LSTM have no package; scripts/measure_gpu.py has them after their repositories.
+same as in the test, so no weights are exchanged. If the losses agree, structure, parameter order and shapes are the
+same. The U-Net and the LSTM have no package; scripts/measure_gpu.py has them after their repositories.
 """
 import pathlib
 import sys

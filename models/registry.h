@@ -21,8 +21,8 @@ struct ModelInfo {
 const std::vector<ModelInfo>& available();
 
 // Builds the model called `name`: module, batch, forward and loss. Throws std::invalid_argument for a name that is not
-// available (the message lists those that are) and for options the model cannot have (a sequence longer than its
-// positions, an image size it cannot divide, an integral dtype).
+// available (the message lists those that are) and for options the model cannot have. Such are a sequence longer than
+// its positions, an image size it cannot divide, an integral dtype.
 BuiltModel build(std::string_view name, const ModelOptions& options = {});
 
 }  // namespace shadowgraph::models

@@ -1,3 +1,9 @@
+// Runs passes one after another: parses the text of a pipeline, completes options, checks, times and dumps.
+//
+//     dce{random=drop},cse      two steps; options in braces, separated by ';', with quotes where a value needs them
+//
+// The graph is verified before the first step and after each one, so a broken graph is blamed on the right pass. That
+// is linear in the graph for each step, and can be switched off; so can the comparison with a copy.
 #include "shadowgraph/passes/pipeline.h"
 
 #include <c10/util/Exception.h>
@@ -12,33 +18,20 @@
 #include <filesystem>
 #include <optional>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
+#include "support/edit_distance.h"
 
 namespace shadowgraph {
 namespace {
-
-// How many letters must be put in, left out or replaced to make one word of the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 // "; did you mean dce or cse?", or all there are if none is near.
 std::string suggestion(std::string_view word, std::vector<std::string> known, std::string_view what) {
   if (known.empty()) return fmt::format("; it has no {}", what);
   std::vector<std::string> near;
   for (const std::string& name : known) {
+    // "canon" is far from "canonicalize" in letters, but is surely meant.
     const bool part = word.size() > 2 && name.find(word) != name.npos;
     if (part || edit_distance(word, name) <= std::max<size_t>(1, word.size() / 3)) near.push_back(name);
   }
@@ -194,6 +187,7 @@ std::string Pipeline::text_of(const Step& step) {
   if (step.given.empty()) return step.pass.name;
   std::vector<std::string> options;
   for (const auto& [name, value] : step.given) {
+    // Quotes only where the value would end early, so that text() gives back what a user typed.
     const bool plain = value.find_first_of(";}\"'") == value.npos;
     const char quote = value.find('"') == value.npos ? '"' : '\'';
     options.push_back(plain ? fmt::format("{}={}", name, value) : fmt::format("{0}={1}{2}{1}", name, quote, value));
@@ -214,6 +208,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   run.nodes_before = graph.node_count();
   const Dump dump(options, step.pass.name);
   dump.write(graph, "before");
+  // Checks are timed apart: they would make a cheap pass look slow.
   auto check_start = std::chrono::steady_clock::now();
   std::optional<Graph> before;
   if (options.check_unchanged) before.emplace(clone(graph));
@@ -224,6 +219,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   };
   const auto fail = [&](const std::string& reason) { throw PassError(step.pass.name, message(reason)); };
   const auto fail_as_bug = [&](const std::string& reason) {
+    // The broken graph is what a developer wants to see.
     dump.write(graph, "failed");
     throw PassBugError(step.pass.name, message(reason));
   };
@@ -235,6 +231,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   } catch (const c10::Error& error) {
     fail(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
+    // Memory that ran out is no fault of the pass, and a message would need more of it.
     throw;
   } catch (const std::exception& error) {
     fail(error.what());
@@ -250,6 +247,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
       fail_as_bug(std::string("it left a broken graph, which is a bug of the pass: ") + error.what());
     }
   }
+  // Callers skip work when nothing changed, so a wrong "no" would leave them with stale results.
   if (before && !run.result.changed) {
     if (const auto difference = first_difference(*before, graph)) {
       fail_as_bug("it says that it changed nothing, but it did, which is a bug of the pass: " + *difference);
@@ -267,6 +265,7 @@ PipelineReport Pipeline::run(Graph& graph, const PipelineOptions& options) const
     verify(graph);
     report.check_seconds += seconds_since(start);
   }
+  // A pass may fail halfway; the copy costs as much as the graph, so it is made on demand.
   std::optional<Graph> original;
   if (options.restore_on_error) original.emplace(clone(graph));
   try {

@@ -9,7 +9,7 @@
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/passes/pass.h"
 #include "shadowgraph/passes/rewrite.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/passes/structure.h"
 
@@ -31,6 +31,7 @@ struct Registry {
     if (!pass.run) throw Error("pass '" + pass.name + "' has no function");
     auto [entry, added] = passes.try_emplace(pass.name);
     if (!added) throw Error("there is a pass named '" + pass.name + "' already");
+    // Behind a pointer, since find_pass hands out addresses that must stay right when passes are added.
     entry->second = std::make_unique<const Pass>(std::move(pass));
   }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shadowgraph/profile/traffic.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -17,15 +18,16 @@ std::vector<NodeId> in_order(const Graph& graph) {
 }  // namespace
 
 ProgramCosts::ProgramCosts(const Graph& program, const MeasuredCalls* measured)
-    : graph(program),
-      nodes(in_order(program)),
+    : nodes(in_order(program)),
       order(program_order(program)),
       kinds(storage_kinds(program, order)),
       custom(CustomOperators::of(program)),
-      scratch(Scratch::of(program, measured)) {}
+      scratch(Scratch::of(program, measured)),
+      graph_(program) {}
 
 const NodeModules& ProgramCosts::modules() const {
   std::call_once(modules_once_, [&] {
+    const Graph& graph = this->graph();
     modules_.tree = ModuleTree::of(graph);
     modules_.of_node = IdMap<NodeId, uint32_t>(kNoGroup);
     modules_.of_node.reserve(graph.node_capacity());
@@ -35,17 +37,18 @@ const NodeModules& ProgramCosts::modules() const {
 }
 
 const Flops& ProgramCosts::flops() const {
-  std::call_once(flops_once_, [&] { flops_ = Flops::of(graph); });
+  std::call_once(flops_once_, [&] { flops_ = Flops::of(graph()); });
   return *flops_;
 }
 
 const Traffic& ProgramCosts::traffic() const {
-  std::call_once(traffic_once_, [&] { traffic_ = Traffic::of(graph); });
+  std::call_once(traffic_once_, [&] { traffic_ = Traffic::of(graph()); });
   return traffic_;
 }
 
 const NodeBytes& ProgramCosts::node_bytes() const {
   std::call_once(node_bytes_once_, [&] {
+    const Graph& graph = this->graph();
     const auto is_there = [&](NodeId node) { return node.valid() && !graph.is_erased(node); };
     for (IdMap<NodeId, int64_t>* map : {&node_bytes_.allocated, &node_bytes_.freed, &node_bytes_.saved}) {
       map->reserve(graph.node_capacity());

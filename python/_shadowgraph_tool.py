@@ -42,7 +42,7 @@ def folder_of(package):
 
 
 def path():
-    """Of the C++ tool; None if the package was built without it."""
+    """Returns the path of the C++ tool; None if the package was built without it."""
     package = folder_of("shadowgraph")
     tool = None if package is None else os.path.join(package, "bin", "shadowgraph")
     return tool if tool is not None and os.path.exists(tool) else None

@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
-"""Predicted against real on this machine's CPU: peak bytes of a step and its seconds, written into docs/accuracy.md.
+"""Predicted against real on this machine's CPU: peak bytes of a step and its seconds, a row a step and summed up.
 
-    accuracy.py BUILD [--only NAME ...] [--quick] [--page docs/accuracy.md]
+    accuracy.py BUILD [--only NAME ...] [--quick] [--page build/accuracy.md] [--figures docs/figures/16-accuracy.json]
 
-Every built-in model that fits into memory and TorchScript files of six other architectures at usual sizes, each in a
-process of its own (build/bin/step_accuracy), on one thread: inference, SGD and AdamW in float32, AdamW in bfloat16.
-Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model.
+The models are the built-in ones that fit into memory, and TorchScript files of six other architectures at usual sizes.
+Each step runs in a process of its own (build/bin/step_accuracy), on one thread. The modes are inference, SGD and AdamW
+in float32, and AdamW in bfloat16.
+Rows are kept in BUILD/accuracy/rows.json, so that an interrupted run goes on; --quick takes one row a model. --page
+writes all rows as a page, --figures a section of docs/figures.md (scripts/write_figures.py): a row a model, and all
+rows as data.
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
+
+import write_figures
 
 # name, batch, sequence
 BUILT_IN = [("resnet18", 8, 0), ("resnet50", 4, 0), ("vit_b_16", 4, 0), ("bert_base", 2, 256), ("gpt2", 2, 256),
@@ -84,8 +90,8 @@ def page(rows, machine):
            "- **live**: bytes of live storages, without scratch inside kernels: what the graph alone says.",
            "- **peak**: with scratch, each distinct call measured once on this machine (`--measure`).",
            "- **real**: most bytes that libtorch's CPU allocator had given out during the first real step; with "
-           "checkpoints, of the rewritten graph as the interpreter runs it. Of TorchScript files without the records "
-           "of source lines that a loaded file keeps (0.1 to 0.8 MiB; no tensors).", "",
+           "checkpoints, during a replay of the rewritten graph. The records of source lines that a loaded TorchScript "
+           "file keeps (0.1 to 0.8 MiB; no tensors) are not counted.", "",
            "## Peak memory, MiB", "",
            "| model | mode | dtype | live | | peak | | real | at |", "|---|---|---|---|---|---|---|---|---|"]
     low = high = 0.0
@@ -96,7 +102,7 @@ def page(rows, machine):
                    f"{percent(row['live_peak'], row['real_peak'])} | {mib(row['peak'])} | "
                    f"{percent(row['peak'], row['real_peak'])} | {mib(row['real_peak'])} | `{row['peak_op']}` |")
     out += ["", f"The peak with scratch is between {100 * low:+.2f} % and {100 * high:+.2f} % of the real one "
-            "(bars: -0.5 % and +3 %).", ""]
+            "(aim: between -0.5 % and +3 %).", ""]
     left = sorted({(op, reason) for row in rows for op, _, reason in row["not_measured"]})
     if left:
         out += ["Calls that could not be measured, so that their scratch is in no figure:", ""]
@@ -118,16 +124,72 @@ def page(rows, machine):
                    f"{percent(row['measured_calls_seconds'], real)} | {real:.3f} |")
     apart, right = ordered_pairs(rows)
     built_in = [error for error, row in zip(errors, rows) if row["model"] in {name for name, _, _ in BUILT_IN}]
-    out += ["", f"Mean error {100 * statistics.mean(built_in):.1f} % of the built-in models (bar 20 %), "
+    out += ["", f"Mean error {100 * statistics.mean(built_in):.1f} % of the built-in models (aim: at most 20 %), "
             f"{100 * statistics.mean(errors):.1f} % of all; from measured calls "
-            f"{100 * statistics.mean(call_errors):.1f} %. Of the {apart} pairs of steps whose real times are at least "
-            f"a quarter apart, {100 * right / max(1, apart):.1f} % are estimated in their order.", ""]
+            f"{100 * statistics.mean(call_errors):.1f} %. There are {apart} pairs of steps whose real times are at "
+            f"least a quarter apart; {100 * right / max(1, apart):.1f} % of them are estimated in their order.", ""]
     out += ["## On a GPU", "",
-            "[accuracy-gpu.md](accuracy-gpu.md), by `make accuracy-gpu`. The model of the caching allocator is held "
-            "against PyTorch's parser of its settings, its rules (caching_allocator_test.cpp) and the sequences of "
-            "its own tests (allocator_history_test.cpp, allocator_traces.txt; its documentation and tests have no "
-            "recorded snapshots).", ""]
+            "`make accuracy-gpu` writes predictions for a GPU. The model of the caching allocator is "
+            "held against PyTorch's parser of its settings, its rules and the sequences of its own tests "
+            "(`tests/profiler/allocator_traces.txt`).", ""]
     return "\n".join(out)
+
+
+def worst(values):
+    return f"{100 * max(values, key=abs):+.2f} %"
+
+
+def mean(values):
+    return f"{100 * statistics.mean(values):.1f} %"
+
+
+ABOUT = """Real steps of inference, SGD and AdamW in float32, AdamW in bfloat16 and with checkpoints, counted allocation
+by allocation. *Live* is what the graph alone says. *With scratch* adds each distinct call's scratch memory, measured
+once (`--measure`). Times are from `shadowgraph calibrate`, and from measured calls."""
+
+
+def figures(rows, machine, measured):
+    """The section of docs/figures.md: errors by model, and every row as data."""
+
+    def errors(some, predicted, real):
+        return [row[predicted] / row[real] - 1 for row in some]
+
+    def mean_error(some, predicted):
+        return mean([abs(error) for error in errors(some, predicted, "real_seconds")]) if some else ""
+
+    models = {}
+    for row in rows:
+        models.setdefault(row["model"], []).append(row)
+    summed, timed = [], [row for row in rows if "estimated_seconds" in row]
+    for name, own in models.items():
+        own_timed = [row for row in own if row in timed]
+        summed.append([name, str(len(own)), worst(errors(own, "live_peak", "real_peak")),
+                       worst(errors(own, "peak", "real_peak")), mean_error(own_timed, "estimated_seconds"),
+                       mean_error(own_timed, "measured_calls_seconds")])
+    times = ("estimated_seconds", "measured_calls_seconds", "real_seconds")
+    every = [[row["model"], row["size"], row["mode"], row["dtype"], mib(row["live_peak"]), mib(row["peak"]),
+              mib(row["real_peak"]), row["peak_op"], *(f"{row[key]:.3f}" if key in row else "" for key in times)]
+             for row in rows]
+    reading = [f"The peak with scratch is {worst(errors(rows, 'peak', 'real_peak'))} off at worst; the aim was between "
+               "-0.5 % and +3 %."]
+    if built_in := [row for row in timed if row["model"] in {name for name, _, _ in BUILT_IN}]:
+        apart, right = ordered_pairs(timed)
+        reading += [f"Estimated times of the built-in models are {mean_error(built_in, 'estimated_seconds')} off on "
+                    "average; the aim was at most 20 %.",
+                    f"{apart} pairs of steps differ by a quarter or more in real time; "
+                    f"{100 * right / max(1, apart):.1f} % of them are estimated in their order."]
+    if left := sorted({op for row in rows for op, _, _ in row["not_measured"]}):
+        reading.append(f"Some calls could not be measured, so their scratch is in no figure: "
+                       f"{', '.join(f'`{op}`' for op in left)}.")
+    return {
+        "title": "Accuracy on a CPU", "about": ABOUT.replace("\n", " "), "measured": measured, "machine": machine,
+        "command": "make accuracy", "reading": reading,
+        "tables": [
+            {"columns": ["model", "steps", "live peak off, worst", "with scratch, worst", "time off, mean",
+                         "by measured calls, mean"], "rows": summed},
+            {"about": "Every step: MiB of the first step, seconds of a later one", "data_only": True,
+             "columns": ["model", "size", "mode", "dtype", "live", "with scratch", "real", "at", "estimated s",
+                         "measured calls s", "real s"], "rows": every}]}
 
 
 def ordered_pairs(rows):
@@ -149,6 +211,7 @@ def main():
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--figures", type=pathlib.Path)
     options = parser.parse_args()
     folder = options.build / "accuracy"
     folder.mkdir(parents=True, exist_ok=True)
@@ -199,12 +262,15 @@ def main():
         partial = kept.with_suffix(".new")
         partial.write_text(json.dumps(rows))
         partial.rename(kept)
+    ordered = [rows[f"{name} {size} {mode} {dtype}"] for name, size, mode, dtype, _ in wanted
+               if f"{name} {size} {mode} {dtype}" in rows]
+    machine = json.loads(spec.read_text())["title"]
     if options.page and rows:
-        ordered = [rows[f"{name} {size} {mode} {dtype}"] for name, size, mode, dtype, _ in wanted
-                   if f"{name} {size} {mode} {dtype}" in rows]
         partial = options.page.with_suffix(".new")
-        partial.write_text(page(ordered, json.loads(spec.read_text())["title"]))
+        partial.write_text(page(ordered, machine))
         partial.rename(options.page)
+    if options.figures and rows:
+        write_figures.write(options.figures, figures(ordered, machine, datetime.date.today().isoformat()))
 
 
 if __name__ == "__main__":

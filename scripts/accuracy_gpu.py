@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Predictions for a GPU beside measurements from one, written into docs/accuracy-gpu.md.
+"""Predictions for a GPU beside measurements from one, as a page.
 
-    accuracy_gpu.py BUILD --page docs/accuracy-gpu.md                                 predictions alone
-    accuracy_gpu.py BUILD --page docs/accuracy-gpu.md --measurements measurements.json
+    accuracy_gpu.py BUILD --page build/accuracy-gpu.md                                 predictions alone
+    accuracy_gpu.py BUILD --page build/accuracy-gpu.md --measurements measurements.json
 
 The file of measurements is what scripts/measure_gpu.py writes on a machine with a GPU. Predictions are what
-`shadowgraph profile --json` says of the same configurations: the first step for the memory of a run, the second
-(--steady-state) for the memory and the time of those that follow. They are kept in BUILD/accuracy-gpu/ for as long as
-the tool stays the same, so that an interrupted run goes on.
+`shadowgraph profile --json` says of the same configurations. The first step gives the memory of a run, the second
+(--steady-state) the memory and the time of those that follow. Predictions are kept in BUILD/accuracy-gpu/ for as long
+as the tool stays the same, so that an interrupted run goes on.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import sys
 
 import measure_gpu
 
-BARS = {"active": 0.02, "reserved": 0.05, "time": 0.25}
+AIMS = {"active": 0.02, "reserved": 0.05, "time": 0.25}
 # Parts of a GPU's name as torch has it -> its spec, the first that fits. 16 GB cards and others need --spec.
 SPECS = [
     (("A100", "PCIE"), "a100_pcie"), (("A100", "40GB"), "a100_40gb"), (("A100", "80GB"), "a100"),
@@ -91,7 +91,7 @@ def spec_for(device):
     for parts, spec in SPECS:
         if all(part.lower() in device.lower() for part in parts):
             return spec
-    raise InputError(f"no spec is known for a '{device}': name one of `shadowgraph devices`, or a file, with --spec")
+    raise InputError(f"no spec is known for '{device}': name one of `shadowgraph list devices`, or a file, with --spec")
 
 
 class Predictor:
@@ -166,9 +166,9 @@ def label_of(key):
     return f"{name} {size}{f'x{sequence}' if sequence else ''} | {mode} | {dtype}"
 
 
-def bars_in_words():
-    return (f"active peak {100 * BARS['active']:.0f} %, reserved {100 * BARS['reserved']:.0f} %, step time "
-            f"{100 * BARS['time']:.0f} % mean error")
+def aims_in_words():
+    return (f"active peak {100 * AIMS['active']:.0f} %, reserved {100 * AIMS['reserved']:.0f} %, step time "
+            f"{100 * AIMS['time']:.0f} % mean error")
 
 
 HEAD = """# Predicted against a GPU
@@ -180,7 +180,8 @@ AdamW, in float32 and bfloat16. {which}
 - **steady**: the same of the steps after the first.
 - **reserved**: most bytes of its segments, MiB.
 - **ms**: of a step after the first, from issuing it to its end on the GPU.
-- **unknown**: calls of a step whose scratch inside kernels is unknown and in no figure ([why](device-memory.md)).
+- **unknown**: calls of a step whose scratch inside kernels is unknown and in no figure
+  (docs/memory.md says why).
 """
 
 HOW = """## Measuring
@@ -200,7 +201,7 @@ def page_of_predictions(keys, predictor):
     title = next(iter(predicted.values()))["title"]
     out = [HEAD.format(which=f"Figures of {title}."),
            "**No GPU was to be had where this page was made.** What follows are predictions alone; nobody has measured",
-           "one of them. The bars they will be held against:", bars_in_words() + ".", "",
+           "one of them. The aims that they will be held to, as errors of a prediction:", aims_in_words() + ".", "",
            "| model | mode | dtype | active | steady | reserved | unknown | ms |", "|---|---|---|---|---|---|---|---|"]
     for key, row in predicted.items():
         out.append(f"| {label_of(key)} | {mib(row['active'])} | {mib(row['steady'])} | {mib(row['reserved'])} | "
@@ -209,7 +210,7 @@ def page_of_predictions(keys, predictor):
 
 
 def verdict(errors):
-    over = [name for name, error in errors.items() if abs(error) > BARS[name]]
+    over = [name for name, error in errors.items() if abs(error) > AIMS[name]]
     return "within" if not over else ", ".join(over) + " off"
 
 
@@ -225,7 +226,7 @@ def machine_lines(machine, predicted):
     capability = machine.get("capability")
     if capability and capability[0] < 9 and assumed:
         lines += [f"Its compute capability is {capability[0]}.{capability[1]}, where PyTorch gives cuBLAS 8.1 MiB; the "
-                  f"predictions assume {mib(assumed)} MiB (docs/device-memory.md).", ""]
+                  f"predictions assume {mib(assumed)} MiB (docs/memory.md).", ""]
     if machine.get("cublas_workspace_config"):
         lines += ["CUBLAS_WORKSPACE_CONFIG was set; the predictions know nothing of it.", ""]
     if machine.get("allocator", "native") != "native":
@@ -239,8 +240,8 @@ def page_of_both(document, predictor):
     predicted = {key: predictor.of(key) for key in rows}
     title = next(iter(predicted.values()))["title"]
     out = [HEAD.format(which=f"Predictions with the figures of {title}."), *machine_lines(machine, predicted),
-           "Of each figure: predicted, measured, and by how much the prediction is off. Bars:",
-           bars_in_words() + ".", "",
+           "Each figure is predicted, measured, and by how much the prediction is off. Aims:",
+           aims_in_words() + ".", "",
            "| model | mode | dtype | active | | | steady | | | reserved | | | unknown | ms | | | verdict |",
            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     worst = {"active": 0.0, "reserved": 0.0}
@@ -264,7 +265,7 @@ def page_of_both(document, predictor):
         for name in worst:
             worst[name] = max(worst[name], off[name], key=abs)
         times.append(abs(off["seconds"]))
-        # A step of steady state is part of the run, and has the same bar.
+        # A step of steady state is part of the run, and has the same aim.
         said = verdict({"active": max(off["active"], off["steady"], key=abs), "reserved": off["reserved"],
                         "time": off["seconds"]})
         missed += said != "within"
@@ -272,17 +273,17 @@ def page_of_both(document, predictor):
                  for name in ("active", "steady", "reserved")]
         out.append(head + " | ".join(cells) + f" | {expected['unknown']} | {milliseconds(expected['seconds'])} | "
                    f"{milliseconds(real['seconds'])} | {percent(off['seconds'])} | {said} |")
-    out += ["", "A verdict holds the row's own time against the bar of the mean.", ""]
+    out += ["", "A verdict holds the row's own time against the aim for the mean.", ""]
     if times:
         mean = statistics.mean(times)
 
         def judged(name, error):
-            return f"{'within' if abs(error) <= BARS[name] else 'not within'} the bar of {100 * BARS[name]:.0f} %"
+            return f"{'within' if abs(error) <= AIMS[name] else 'not within'} the aim of {100 * AIMS[name]:.0f} %"
 
         out += [f"- {words}: the worst row is {percent(worst[name])} off, {judged(name, worst[name])}."
                 for name, words in [("active", "Active peak"), ("reserved", "Reserved")]]
         out += [f"- Step time: mean error {100 * mean:.1f} %, {judged('time', mean)}."]
-    out += [f"- {len(rows) - missed} of {len(rows)} rows are within all bars.", ""]
+    out += [f"- {len(rows) - missed} of {len(rows)} rows are within all aims.", ""]
     return "\n".join([*out, HOW])
 
 
@@ -290,7 +291,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--measurements", type=pathlib.Path, help="what measure_gpu.py wrote")
-    parser.add_argument("--spec", help="of `shadowgraph devices`, or a file (default: by the GPU's name, or h100)")
+    parser.add_argument("--spec", help="of `shadowgraph list devices`, or a file (default: by the GPU's name, or h100)")
     parser.add_argument("--only", nargs="+", metavar="MODEL", choices=list(measure_gpu.MODELS))
     parser.add_argument("--page", type=pathlib.Path, help="where to write the page (default: print it)")
     options = parser.parse_args()

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Holds the include directions: ir <- core <- passes <- kernels <- profiler <- sharding <- viz <- cli, python; models
-beside them.
+"""Holds the include directions: support <- ir <- core <- passes <- kernels <- profiler <- sharding <- viz <- cli and
+python; models beside them.
 
     scripts/check_includes.py [ROOT]     prints every violation as file:line and fails if there is one
     scripts/check_includes.py --test     proves that it fails on a tree with each kind of violation
 
 The rules: a layer includes itself and what is below it. models/ is included by cli/, tests/, bench/ and examples/ only;
-tests/ is included by nobody else. Inside core/ the rooms stand one upon the other (ROOMS). A public header
-(include/shadowgraph) belongs to a layer too (PUBLIC) and includes public headers alone, for no other is installed;
-models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named from the
-root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h"); examples, projects of their own, name the headers
-beside them. No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++ frontend that
-pulls it in.
+tests/ is included by nobody else. Inside core/ the rooms stand one upon the other (ROOMS); in no layer do rooms include
+one another in a circle. Public headers of graphs, profiles, layouts and pictures do not bring ATen or torch along, but
+for those that speak libtorch (SPEAK_LIBTORCH). The layers from passes/ on reach core by one face (FACE_OF_CORE).
+
+A public header (include/shadowgraph) belongs to a layer too (PUBLIC). It includes public headers alone, for no other is
+installed. models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named
+from the root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h"). Examples, projects of their own, name the
+headers beside them. No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++
+frontend that pulls it in.
 """
 
 import fnmatch
@@ -20,17 +23,18 @@ import re
 import sys
 import tempfile
 
-LAYERS = ["ir", "core", "passes", "kernels", "profiler", "sharding", "viz"]
+LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", "viz"]
 # Where a public header's declarations are defined.
 PUBLIC = {
-    "ir": ["analysis", "bgl", "edit", "error", "export", "graph", "graph/*", "text", "verify"],
-    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "graph_module", "process_group",
-             "replay", "rules"],
-    "passes": ["codegen", "passes", "passes/*"],
+    "support": ["export", "saturating", "units"],
+    "ir": ["analysis/*", "bgl", "edit/*", "error", "graph", "graph/*", "text", "verify"],
+    "core": ["capture", "checkpoint", "deferred", "exported_program", "fake", "functions", "graph_module", "mesh",
+             "process_group", "replay", "shape_rules"],
+    "passes": ["codegen", "codegen/*", "passes", "passes/*"],
     "kernels": ["kernels/*"],
     "profiler": ["operators", "profile", "profile/*"],
     "sharding": ["sharding/*"],
-    "viz": ["draw", "draw_colors", "draw_plan"],
+    "viz": ["draw", "draw_colors", "draw_plan", "operator_card"],
     "umbrella": ["shadowgraph"],
 }
 # The folders of core/, each with those below it that it includes. A public header of the same name is of the room.
@@ -41,23 +45,33 @@ ROOMS = {
     "process": ["fake", "rules", "dispatch"],
     "mode": ["fake", "rules", "dispatch", "process"],
 }
+ROOMS["calls"] = [*ROOMS]
 ROOMS["replay"] = ROOMS["capture"] = [*ROOMS]
 ROOMS["checkpoint"] = ROOMS["deferred"] = [*ROOMS]
 ROOMS["exported"] = [room for room in ROOMS if room != "deferred"]
+# By what the layers above reach core: nodes called again on fakes, and functions that graphs call by name.
+FACE_OF_CORE = re.compile(r"core/(calls/|replay/(body_function|replay_program)\.h|fake/process_groups\.h)")
+THROUGH_THE_FACE = {"passes", "profiler", "sharding", "viz"}
+# Asks every table of the tree what it knows of an operator.
+BEHIND_THE_FACE = "viz/operator_card/"
 MAY_INCLUDE = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
 # Public headers alone, but for those of their own folder.
 MAY_INCLUDE["models"] = {"models"}
-MAY_INCLUDE["cli"] = {"models", "cli"}
+MAY_INCLUDE["cli"] = {"models", "cli", "support"}
 MAY_INCLUDE["examples"] = {"models", "examples"}
 MAY_INCLUDE["python"] = {"python"}
 MAY_INCLUDE["bench"] = {"models", "bench"}
 MAY_INCLUDE["tests"] = {*LAYERS, "models", "cli", "examples", "tests"}
 MAY_INCLUDE["include"] = set()
 MAY_INCLUDE_PUBLIC = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
-MAY_INCLUDE_PUBLIC["models"] = {"ir", "core"}
+MAY_INCLUDE_PUBLIC["models"] = {"support", "ir", "core"}
 for user in ("cli", "examples", "python", "bench", "tests"):
     MAY_INCLUDE_PUBLIC[user] = {*LAYERS, "umbrella"}
 MAY_INCLUDE_PUBLIC["umbrella"] = set(LAYERS)
+# Public headers of these layers include nothing of ATen or torch, directly or not, but for those that are there for it.
+FREE_OF_LIBTORCH = ["support", "ir", "profiler", "sharding", "viz"]
+SPEAK_LIBTORCH = ["graph/libtorch", "operators", "sharding/parts", "sharding/simulate"]
+LIBTORCH = re.compile(r"(ATen|torch)/(?!headeronly/)")
 # Headers of the frontend that include most or all of <torch/torch.h>.
 FRONTEND = re.compile(r"torch/(all|data|extension|nn|optim|torch)\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
@@ -76,6 +90,7 @@ def room_violation(name, target):
     room = target.removeprefix("core/").removeprefix("shadowgraph/").removesuffix(".h").split("/")[0]
     if name.parts[0] != "core" or len(name.parts) < 3 or not target.startswith(("core/", "shadowgraph/")):
         return None
+    room = {"functions": "calls", "shape_rules": "rules"}.get(room, room)
     own = name.parts[1]
     if own not in ROOMS:
         return f"core/{own} has no place in the order of rooms; give it one in ROOMS"
@@ -84,7 +99,62 @@ def room_violation(name, target):
     return None
 
 
+def includes(path):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if match := INCLUDE.match(line):
+            yield number, match
+
+
+def way_to_libtorch(root, header):
+    """The headers by which `header` includes something of ATen or torch, and that; empty if it does not."""
+    pending, seen = [[header]], {header}
+    while pending:
+        way = pending.pop()
+        for _, match in includes(root / way[-1]):
+            target = match[2]
+            if LIBTORCH.match(target):
+                return [*way[1:], target]
+            for name in (f"include/{target}", target):
+                if name not in seen and (root / name).is_file():
+                    seen.add(name)
+                    pending.append([*way, name])
+    return []
+
+
+def heavy_headers(root):
+    for path in sorted((root / "include").rglob("*.h")):
+        name = str(path.relative_to(root / "include" / "shadowgraph"))
+        free = layer_of_public(name) in FREE_OF_LIBTORCH and name.removesuffix(".h") not in SPEAK_LIBTORCH
+        if free and (way := way_to_libtorch(root, str(path.relative_to(root)))):
+            yield f"include/shadowgraph/{name}: brings libtorch along: {' > '.join(way)}"
+
+
+def circles_of_rooms(root):
+    """Rooms of one layer that include one another, directly or by others."""
+    for layer in LAYERS:
+        below = {}
+        for path in sorted((root / layer).rglob("*")):
+            own = path.relative_to(root).parts
+            if path.suffix not in (".h", ".cpp") or len(own) < 3:
+                continue
+            for _, match in includes(path):
+                other = match[2].split("/")
+                if other[0] == layer and len(other) > 2 and other[1] != own[1]:
+                    below.setdefault(own[1], set()).add(other[1])
+        for room in below:
+            reached, pending = set(), [room]
+            while pending:
+                for other in below.get(pending.pop(), ()):
+                    if other not in reached:
+                        reached.add(other)
+                        pending.append(other)
+            if room in reached:
+                yield f"{layer}/{room}: is in a circle of rooms that include one another"
+
+
 def violations(root):
+    yield from heavy_headers(root)
+    yield from circles_of_rooms(root)
     folders = [root / name for name in MAY_INCLUDE if (root / name).is_dir()]
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".h", ".cpp")]
     for path in sorted(files):
@@ -96,16 +166,16 @@ def violations(root):
             if public_layer is None:
                 yield f"{name}: a public header of no layer; name its layer in PUBLIC"
                 continue
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            match = INCLUDE.match(line)
-            if not match:
-                continue
+        for number, match in includes(path):
             quote, target = match.groups()
             where = f"{name}:{number}"
-            if path.suffix == ".h" and target == "torch/torch.h":
+            if path.suffix == ".h" and target == "torch/torch.h" and not path.name.startswith("precompiled"):
                 yield f"{where}: a header includes <torch/torch.h>; use the smallest ATen, c10 or torch/nn header"
             elif path.suffix == ".h" and own in {*LAYERS, "include"} and FRONTEND.search(target):
                 yield f"{where}: <{target}> pulls in the C++ frontend; use the header of the one class"
+            through = own in THROUGH_THE_FACE and not str(name).startswith(BEHIND_THE_FACE)
+            if through and target.startswith("core/") and not FACE_OF_CORE.match(target):
+                yield f"{where}: {own} reaches core by core/calls alone, not by {target}"
             if problem := room_violation(name, target):
                 yield f"{where}: {problem}"
             folder = target.split("/")[0]
@@ -145,10 +215,19 @@ BAD = {
     "nn.h in a layer's header": ("core/a.h", "#include <torch/nn.h>"),
     "relative": ("ir/a.h", '#include "b.h"'),
     "a room upwards": ("core/rules/a.cpp", '#include "core/dispatch/b.h"'),
-    "a room upwards by a public header": ("core/fake/a.h", '#include "shadowgraph/rules.h"'),
+    "a room upwards by a public header": ("core/fake/a.h", '#include "shadowgraph/shape_rules.h"'),
     "a room on the one beside it": ("core/replay/a.cpp", '#include "core/capture/b.h"'),
     "a room without a place": ("core/other/a.cpp", '#include "core/fake/b.h"'),
     "the umbrella from within": ("core/a.cpp", '#include "shadowgraph/shadowgraph.h"'),
+    "libtorch in a header of graphs": ("include/shadowgraph/graph.h", "#include <ATen/core/Tensor.h>"),
+    "libtorch behind a header of profiles": ("include/shadowgraph/profile.h", '#include "shadowgraph/replay.h"'),
+    "a pass behind core's face": ("passes/a.cpp", '#include "core/fake/fake_tensor_impl.h"'),
+    "a circle of rooms": ("passes/a/a.h", '#include "passes/b/b.h"'),
+}
+# What the headers that a case names hold, where that matters.
+CONTENTS = {
+    "include/shadowgraph/replay.h": "#include <ATen/core/Tensor.h>",
+    "passes/b/b.h": '#include "passes/a/a.h"',
 }
 GOOD = {
     "itself": ("ir/a.cpp", '#include "ir/b.h"'),
@@ -162,6 +241,9 @@ GOOD = {
     "torch.h in a source": ("core/a.cpp", "#include <torch/torch.h>"),
     "a room downwards": ("core/deferred/a.cpp", '#include "core/mode/b.h"'),
     "a room downwards by a public header": ("core/mode/a.cpp", '#include "shadowgraph/fake.h"'),
+    "libtorch where it is spoken": ("include/shadowgraph/graph/libtorch.h", "#include <ATen/core/Tensor.h>"),
+    "a pass by core's face": ("passes/a.cpp", '#include "core/calls/node_calls.h"'),
+    "a room upon another": ("passes/c/a.h", '#include "passes/d/b.h"'),
     "in a comment": ("ir/a.h", '// #include "core/b.h"'),
 }
 
@@ -174,10 +256,12 @@ def self_test():
                 root = pathlib.Path(folder)
                 target = INCLUDE.search(line.lstrip("/ "))
                 public = target[2].startswith("shadowgraph/")
-                made = [] if "torch" in line or title == "relative" else ["include/" * public + target[2]]
-                for path, text in [(name, f"#pragma once\n{line}\n"), *((other, "#pragma once\n") for other in made)]:
+                outside = target[1] == "<" and not public
+                made = [] if outside or title == "relative" else ["include/" * public + target[2]]
+                contents = [(name, line), *((other, CONTENTS.get(other, "")) for other in made)]
+                for path, text in contents:
                     (root / path).parent.mkdir(parents=True, exist_ok=True)
-                    (root / path).write_text(text)
+                    (root / path).write_text(f"#pragma once\n{text}\n")
                 found = list(violations(root))
                 if bool(found) != expected:
                     wrong.append(f"{title}: {name} with {line} gives {found}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The page that `shadowgraph report` writes: whether the committed bundle is what its sources give, its types, lint and unit
+# The page that `shadowgraph draw -o page.html` writes: whether the committed bundle is what its sources give, its types, lint and unit
 # tests, and pages of models used in a real browser. Without npm or Chromium it says so, and leaves out what needs them.
 #
 #   scripts/check_page.sh               all of it, with build/bin/shadowgraph
@@ -57,18 +57,18 @@ say "pages of models in $chromium"
 rm -rf $pages
 mkdir -p $pages/graphs
 for model in resnet50 llama3_8b unet bert_base; do
-  "$tool" report $model --mode train -o $pages/$model.html
+  "$tool" draw $model --mode train -o $pages/$model.html
 done
-"$tool" report llama3_70b --mode train --optimizer adamw -o $pages/llama3_70b.html
-"$tool" report resnet50 -o $pages/resnet50_forward.html
+"$tool" draw llama3_70b --mode train --optimizer adamw -o $pages/llama3_70b.html
+"$tool" draw resnet50 -o $pages/resnet50_forward.html
 "$tool" capture resnet50 --mode train -o $pages/graphs/resnet50.sg
-"$tool" report resnet50 --mode train --checkpoint 'layer*' --compare $pages/graphs/resnet50.sg -o $pages/compare.html
-"$tool" report bert_base --mode train --compare resnet50 -o $pages/compare_others.html
-"$tool" profile $pages/graphs/resnet50.sg -o $pages/profile >/dev/null
-"$tool" report resnet50 --mode train --checkpoint 'layer*' --compare $pages/profile/profile.json -o $pages/saved.html
-"$tool" report $pages/graphs/resnet50.sg --color $pages/profile/nodes.csv:live_bytes -o $pages/given.html
+"$tool" compare $pages/graphs/resnet50.sg resnet50 --mode train --checkpoint 'layer*' -o $pages/compare.html
+"$tool" compare resnet50 bert_base --mode train -o $pages/compare_others.html
+"$tool" profile $pages/graphs/resnet50.sg -o $pages/profile --export nodes-csv >/dev/null
+"$tool" compare $pages/profile/profile.json resnet50 --mode train --checkpoint 'layer*' -o $pages/saved.html
+"$tool" draw $pages/graphs/resnet50.sg --color $pages/profile/nodes.csv:live_bytes -o $pages/given.html
 python3 bench/million_nodes.py $pages/graphs/million.sg
-"$tool" report $pages/graphs/million.sg -o $pages/million.html
+"$tool" draw $pages/graphs/million.sg -o $pages/million.html
 rm $pages/graphs/million.sg
 # Names that would leave their place if they could, one of them a megabyte long.
 python3 - $pages/graphs/hostile.sg <<'PYTHON'
@@ -90,5 +90,5 @@ lines += [f"n{i + 1}: %{i + 1} = aten::relu(self=%{i}) : f32[32,32] @s{i + 1} | 
           for i, name in enumerate(names)]
 open(sys.argv[1], "w").write("\n".join(lines) + "\n")
 PYTHON
-"$tool" report $pages/graphs/hostile.sg -o $pages/hostile.html
+"$tool" draw $pages/graphs/hostile.sg -o $pages/hostile.html
 CHROMIUM=$chromium node viz/page/test/browser/run.mjs $pages "${pictures[@]}"

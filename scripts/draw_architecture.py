@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Draws the rooms of the tree, and which includes which, into docs/architecture.md (a Mermaid picture between two
-markers).
+"""Draws the rooms of the tree, and which includes which, into docs/pictures/architecture.svg.
 
-    scripts/draw_architecture.py           writes it anew
-    scripts/draw_architecture.py --check   fails if the page shows another tree than the one that is here
+    scripts/draw_architecture.py           draws it anew
+    scripts/draw_architecture.py --check   fails if the picture shows another tree than the one that is here
 
-A room is a folder with C++ in it; the public headers of a layer are with the files on its top. An arrow leads from a
-room to one that its files include; where a room reaches another also by a longer way, the direct arrow is left out, so
-that the picture shows the layers.
+A room is a folder with C++ in it; the public headers of a layer are with the files on its top. An arrow leads down from
+a room to one that its files include. Where a room reaches another also by a longer way, the direct arrow is left out,
+so that the picture shows the layers. An arrow that leads up belongs to a circle, and is red.
 """
 
 import pathlib
@@ -17,9 +16,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from check_includes import INCLUDE, layer_of_public
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/architecture.md"
-LAYERS = ["ir", "core", "passes", "kernels", "profiler", "sharding", "viz", "models", "cli"]
-BEGIN, END = "<!-- drawn by scripts/draw_architecture.py -->", "<!-- end of the drawing -->"
+PICTURE = ROOT / "docs/pictures/architecture.svg"
+LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", "viz", "models", "cli"]
+MARGIN, BOX, ROW, GAP, LETTER = 16, 26, 58, 18, 7.3  # pixels: around, a box's height, rows' distance, boxes', a letter
 
 
 def rooms():
@@ -74,32 +73,103 @@ def reduced(edges):
     return sorted(edge for edge in edges if not reaches(edge[0], edge[1], edge))
 
 
+def ranks(found, edges):
+    """The row of each room within its layer, 0 the lowest: above all that it includes there, but for circles."""
+    below = {room: [b for a, b in edges if a == room and a.split("/")[0] == b.split("/")[0]] for room in found}
+    rank, open_rooms = {}, set()
+
+    def of(room):
+        if room not in rank:
+            open_rooms.add(room)
+            rank[room] = 1 + max((of(other) for other in below[room] if other not in open_rooms), default=-1)
+            open_rooms.discard(room)
+        return rank[room]
+
+    for room in sorted(found):
+        of(room)
+    for layer in LAYERS:  # public headers beside the highest rooms
+        if layer in found:
+            rank[layer] = max([0, *(rank[room] for room in found if room.startswith(layer + "/"))])
+    return rank
+
+
+def label_of(room):
+    if "/" in room:
+        return room.split("/", 1)[1]
+    return room if room in ("models", "cli") else "public headers"
+
+
+def placed(found, edges):
+    """The rows of rooms from the lowest on, with their layer, and x and width of each room."""
+    rank = ranks(found, edges)
+    width = {room: round(LETTER * len(label_of(room))) + 22 for room in found}
+    rows = []
+    for layer in LAYERS:
+        rooms = [room for room in found if room.split("/")[0] == layer]
+        rows += [(layer, [room for room in rooms if rank[room] == row]) for row in sorted({rank[r] for r in rooms})]
+    # Public headers stand in a column of their own, since most rooms reach them.
+    column = max(width[layer] for layer in LAYERS if layer in found) + 3 * GAP
+    extent = column + max(sum(width[room] + GAP for room in row if "/" in room) for _, row in rows)
+    x = {layer: (column - 3 * GAP - width[layer]) // 2 for layer in LAYERS if layer in found}
+    for _, row in rows:
+        # Each near the middle of what it includes.
+        def wanted(room):
+            under = [x[b] + width[b] / 2 for a, b in edges if a == room and b in x and "/" in b]
+            return (sum(under) / len(under) if under else extent / 2, room)
+
+        inner = sorted((room for room in row if "/" in room), key=wanted)
+        left = column + (extent - column - sum(width[room] + GAP for room in inner)) / 2
+        for room in inner:
+            x[room] = round(left)
+            left += width[room] + GAP
+    return rows, x, width, round(extent)
+
+
 def picture():
     found = rooms()
-    name = lambda room: room.replace("/", "_")  # noqa: E731
-    lines = ["```mermaid", "flowchart BT"]
-    for layer in LAYERS:
-        lines.append(f'  subgraph {layer}_layer["{layer}/"]')
-        for room in found:
-            if room.split("/")[0] == layer:
-                public = layer not in ("models", "cli")
-                label = room.removeprefix(layer + "/") if room != layer else "public headers" if public else layer
-                lines.append(f'    {name(room)}["{label}"]')
-        lines.append("  end")
-    for a, b in reduced(includes(found)):
-        lines.append(f"  {name(a)} --> {name(b)}")
-    return "\n".join([*lines, "```"])
+    edges = reduced(includes(found))
+    rows, x, width, extent = placed(found, edges)
+    left = MARGIN + 92
+    height = 2 * MARGIN + ROW * len(rows)
+    y = {room: height - MARGIN - ROW * (number + 1) + (ROW - BOX) // 2 for number, (_, row) in enumerate(rows)
+         for room in row}
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + extent + MARGIN} {height}" '
+           'font-family="sans-serif" font-size="13">',
+           '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+           '<path d="M0 0 L8 4 L0 8 z" fill="context-stroke"/></marker></defs>',
+           f'<rect width="{left + extent + MARGIN}" height="{height}" fill="#fff"/>']
+    for number, layer in enumerate(LAYERS):
+        of_layer = [y[room] for room in found if room.split("/")[0] == layer]
+        if not of_layer:
+            continue
+        top, bottom = min(of_layer) - (ROW - BOX) // 2 + 3, max(of_layer) + BOX + (ROW - BOX) // 2 - 3
+        out.append(f'<rect x="{MARGIN}" y="{top}" width="{left + extent - MARGIN}" height="{bottom - top}" rx="8" '
+                   f'fill="{("#f1f4f9", "#e6ebf3")[number % 2]}"/>')
+        out.append(f'<text x="{MARGIN + 10}" y="{(top + bottom) // 2 + 5}" font-weight="bold" fill="#334">'
+                   f'{layer}/</text>')
+    for a, b in edges:
+        begin, end = left + x[a] + width[a] // 2, left + x[b] + width[b] // 2
+        down = y[a] < y[b]
+        start, stop = (y[a] + BOX, y[b]) if down else (y[a], y[b] + BOX) if y[a] > y[b] else (y[a] + BOX, y[b] + BOX)
+        first, last = (start + (stop - start) // 2,) * 2 if start != stop else (start + ROW // 3, stop + ROW // 3)
+        colour = "#7b8cab" if down else "#c0392b"
+        out.append(f'<path d="M{begin} {start} C{begin} {first} {end} {last} {end} {stop}" fill="none" '
+                   f'stroke="{colour}" stroke-width="1.2" marker-end="url(#tip)"/>')
+    for room in found:
+        out.append(f'<rect x="{left + x[room]}" y="{y[room]}" width="{width[room]}" height="{BOX}" rx="5" fill="#fff" '
+                   'stroke="#556"/>')
+        out.append(f'<text x="{left + x[room] + width[room] // 2}" y="{y[room] + 17}" text-anchor="middle" fill="#112">'
+                   f'{label_of(room)}</text>')
+    return "\n".join([*out, "</svg>"]) + "\n"
 
 
 def main():
-    text = PAGE.read_text()
-    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    drawn = f"{text[:begin]}\n{picture()}\n{text[end:]}"
+    drawn = picture()
     if "--check" in sys.argv[1:]:
-        if drawn != text:
-            print("docs/architecture.md shows another tree; scripts/draw_architecture.py draws it anew")
-        sys.exit(drawn != text)
-    PAGE.write_text(drawn)
+        if not PICTURE.exists() or PICTURE.read_text() != drawn:
+            sys.exit("docs/pictures/architecture.svg shows another tree; scripts/draw_architecture.py draws it anew")
+        return
+    PICTURE.write_text(drawn)
 
 
 if __name__ == "__main__":

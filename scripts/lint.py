@@ -5,10 +5,12 @@
     scripts/lint.py --all        everything, however long it takes
     scripts/lint.py FILE...      these
     scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml): seconds
+    scripts/lint.py --prose [FILE OR FOLDER...]    comments and documents that take a second reading (prose.py): seconds
+    scripts/lint.py --prose --test                 proves that it refuses what it should
 
 A source has changed when it or a header that it includes, directly or not, has. The rest is taken in an order that each
-commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s
-(Debian's clang-tidy 14: 12 s and 35 s; scripts/setup.sh --lint installs a newer one that skips system headers). What
+commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s.
+Debian's clang-tidy 14 takes 12 s and 35 s; scripts/setup.sh --lint installs a newer one that skips system headers. What
 was clean is remembered in build-lint/, by a hash of the source, its headers and the checks. How many files the budget
 left out is printed.
 """
@@ -23,6 +25,8 @@ import re
 import subprocess
 import sys
 import time
+
+import prose
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-lint"
@@ -78,12 +82,16 @@ def main():
     parser.add_argument("files", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--python", action="store_true")
+    parser.add_argument("--prose", action="store_true")
+    parser.add_argument("--test", action="store_true", help="with --prose")
     parser.add_argument("--base", default=os.environ.get("LINT_BASE", "origin/main"))
     parser.add_argument("--budget", type=float, default=300, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if arguments.python:
         sys.exit(lint_python())
+    if arguments.prose:
+        sys.exit(prose.self_test() if arguments.test else prose.check(ROOT, arguments.files))
 
     clang_tidy = find("clang-tidy")
     sources = configure()

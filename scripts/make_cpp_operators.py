@@ -4,9 +4,10 @@
     scripts/make_cpp_operators.py [INCLUDE_DIRECTORY_OF_TORCH]      after another libtorch was installed
     scripts/make_cpp_operators.py --check                           fails if the file is not what it would write
 
-A schema does not say how C++ reaches it, so ATen's own headers are read. A row is the operator, how it is called
-(f: at::name(...), m: tensor.name(...), o: at::_ops::name_overload::call(...)), the header in ATen/ops, and a bit for
-every number of arguments that no other overload of that name takes: so many may be written, and the defaults left out.
+A schema does not say how C++ reaches it, so ATen's own headers are read. A row is the operator, how it is called,
+the header in ATen/ops, and bits. Calls are f: at::name(...), m: tensor.name(...), or
+o: at::_ops::name_overload::call(...). A bit stands for every number of arguments that no other overload of that name
+takes. So many may be written, and the defaults left out.
 """
 
 import collections

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Peak memory and times of real steps on a GPU, for docs/accuracy-gpu.md.
+"""Peak memory and times of real steps on a GPU, for scripts/accuracy_gpu.py.
 
 Needs torch 2.0 or newer and nothing else: copy this one file to a machine with an NVIDIA or AMD GPU.
 
@@ -14,10 +14,10 @@ same calls. tests/python/check_accuracy_gpu.py holds losses and gradients agains
 tests/package/test_plain_models.py FLOPs and peaks. The optimizers are written out as libtorch's C++ ones call them;
 torch.optim would take other kernels on a GPU (foreach), which hold more.
 
-Every configuration runs in a process of its own: a first step, two more to warm up, then --steps steps. Of each: the
-most bytes that the caching allocator had given out and had reserved (torch.cuda.memory_stats), seconds between CUDA
-events around a step, and seconds until the host had issued it. Rows are written as they come; an interrupted run goes
-on.
+Every configuration runs in a process of its own: a first step, two more to warm up, then --steps steps. A row has the
+most bytes that the caching allocator had given out and had reserved (torch.cuda.memory_stats). It also has seconds
+between CUDA events around a step, and seconds until the host had issued it. Rows are written as they come; an
+interrupted run goes on.
 """
 
 import argparse
@@ -35,7 +35,7 @@ import time
 
 FORMAT = "shadowgraph measurements on a GPU"
 VERSION = 1
-# name, batch, sequence: the defaults of `shadowgraph models`, but for llama3_70b, which no GPU holds
+# name, batch, sequence: the defaults of `shadowgraph list models`, but for llama3_70b, which no GPU holds
 CONFIGURATIONS = [
     ("resnet18", 32, 0), ("resnet50", 32, 0), ("vit_b_16", 32, 0), ("bert_base", 8, 512), ("gpt2", 8, 512),
     ("gpt2_medium", 8, 512), ("gpt2_large", 8, 512), ("gpt2_xl", 8, 512), ("llama3_8b", 1, 2048), ("unet", 4, 0),

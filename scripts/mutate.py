@@ -10,8 +10,8 @@ The mistakes are in tests/mutation/mistakes.txt:
     + used                             what it is by mistake
     ~ carried.finish(value_of);        a statement, which is left out
 
-All of them are compiled in at once, behind a switch, and put on one at a time by SHADOWGRAPH_MISTAKE=number, so that
-fifty cost one build. The files are put back afterwards (--keep leaves them, for another run with --only). The tests of
+All of them are compiled in at once, behind a switch: fifty cost one build. SHADOWGRAPH_MISTAKE=number puts on one at a
+time. The files are put back afterwards (--keep leaves them, for another run with --only). The tests of
 each mistake's folder run until one program fails; random programs are SHADOWGRAPH_RANDOM_PROGRAMS a suite, 400 unless
 set.
 """

@@ -6,6 +6,7 @@
 #   scripts/setup.sh --wheel   what makes the wheel of the Python package, too
 #   scripts/setup.sh --lint    clang-format, clang-tidy, ruff and mypy, too
 #   scripts/setup.sh --fuzz    clang and its sanitizers, too
+#   scripts/setup.sh --docs    mkdocs-material, which builds the documentation as a site, and nothing else
 #
 # Debian packages are installed when this runs as root; otherwise the exact line is printed and the script fails.
 # libtorch is the torch wheel in .venv, unless TORCH_DIR or CMAKE_PREFIX_PATH leads to one (cmake/FindLibtorch.cmake).
@@ -18,12 +19,16 @@ clang_tidy_version=23.1.4
 ruff_version=0.17.6
 mypy_version=2.4.1
 scikit_build_core_version=1.1.2
+mkdocs_material_version=9.8.1
 packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-dev python3-venv
   libboost-graph-dev libgraphviz-dev zlib1g-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 want_tests=
 want_lint=
 want_wheel=
+want_docs=
+want_libtorch=yes
+[[ $* == --docs ]] && want_libtorch= # the site needs Python alone
 for argument in "$@"; do
   case $argument in
     --test)
@@ -40,9 +45,11 @@ for argument in "$@"; do
     --wheel) want_wheel=yes ;;
     --lint) packages+=(clang-format); want_lint=yes ;;
     --fuzz) packages+=(clang libclang-rt-14-dev) ;;
-    *) echo "setup.sh: unknown argument $argument (known: --test, --wheel, --lint, --fuzz)" >&2; exit 2 ;;
+    --docs) want_docs=yes ;;
+    *) echo "setup.sh: unknown argument $argument (known: --test, --wheel, --lint, --fuzz, --docs)" >&2; exit 2 ;;
   esac
 done
+[[ -n $want_libtorch ]] || packages=(python3 python3-venv)
 say() { echo "setup: $*" >&2; }
 
 # --- Debian packages -------------------------------------------------------------------------------------------------
@@ -66,7 +73,7 @@ if command -v dpkg-query >/dev/null; then
     fi
   fi
 else
-  for program in c++ cmake ninja pkg-config; do
+  for program in ${want_libtorch:+c++ cmake ninja pkg-config}; do
     command -v $program >/dev/null || { say "$program is missing; not a Debian system, so install by hand what" \
       "Debian calls: ${packages[*]}"; exit 1; }
   done
@@ -100,7 +107,7 @@ fi
 has_package() { compgen -G ".venv/lib/python3*/site-packages/$1.dist-info/RECORD" >/dev/null; }
 
 wanted=()
-if [[ -z $given || -n $want_tests ]]; then
+if [[ -n $want_libtorch && -z $given || -n $want_tests ]]; then
   has_package "torch-$torch_version*" || wanted+=("torch==$torch_version")
   has_package 'numpy-*' || wanted+=(numpy)
 fi
@@ -119,6 +126,9 @@ if [[ -n $want_lint ]]; then
   has_package "clang_tidy-$clang_tidy_version*" || wanted+=("clang-tidy==$clang_tidy_version")
   has_package "ruff-$ruff_version*" || wanted+=("ruff==$ruff_version")
   has_package "mypy-$mypy_version*" || wanted+=("mypy==$mypy_version")
+fi
+if [[ -n $want_docs ]]; then
+  has_package "mkdocs_material-$mkdocs_material_version*" || wanted+=("mkdocs-material==$mkdocs_material_version")
 fi
 ((${#wanted[@]})) || exit 0
 
@@ -139,5 +149,6 @@ if [[ ! -x .venv/bin/python ]] || ! .venv/bin/python -m pip --version >/dev/null
 fi
 say "pip install ${wanted[*]}"
 # Named again so that nothing wanted moves torch to another version.
-if [[ ${wanted[*]} != clang-tidy* && ${wanted[*]} != ruff* && ${wanted[*]} != mypy* ]]; then wanted=("torch==$torch_version" "${wanted[@]}"); fi
+if [[ -n $want_libtorch && ${wanted[*]} != clang-tidy* && ${wanted[*]} != ruff* && ${wanted[*]} != mypy* &&
+  ${wanted[*]} != mkdocs* ]]; then wanted=("torch==$torch_version" "${wanted[@]}"); fi
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input "${wanted[@]}" >&2

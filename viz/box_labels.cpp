@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "profiler/module_tree.h"
-#include "shadowgraph/profile/units.h"
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 namespace {
@@ -58,7 +58,7 @@ void add_parameters(const Graph& graph, const DrawnGraph& drawn, NodeId id, std:
 std::string box_tooltip(const Graph& graph, const Flops& flops_of, NodeId id) {
   const Target& target = graph.target(id);
   std::string text = target.name();
-  const auto formal = target.schema().arguments();
+  const auto& formal = target.signature().arguments;
   const auto actual = graph.arguments(id);
   for (size_t i = 0; i < formal.size() && i < actual.size(); ++i) {
     std::string value;
@@ -66,7 +66,7 @@ std::string box_tooltip(const Graph& graph, const Flops& flops_of, NodeId id) {
     if (actual[i].kind == ArgumentKind::kFloat) value = fmt::format("{}", actual[i].d);
     if (actual[i].kind == ArgumentKind::kBool) value = actual[i].b ? "true" : "false";
     if (actual[i].kind == ArgumentKind::kIntList) value = fmt::format("[{}]", fmt::join(graph.ints(actual[i]), ", "));
-    if (!value.empty()) text += fmt::format("\n{} = {}", formal[i].name(), value);
+    if (!value.empty()) text += fmt::format("\n{} = {}", formal[i].name, value);
   }
   graph.for_each_output(id, [&](ValueId value) {
     text += "\n-> " + type_label(graph, value);

@@ -1,7 +1,6 @@
-// Values of nodes from a file: JSON or CSV, keyed by node.
+// Reads values of nodes from a file: JSON or CSV, keyed by node.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -11,6 +10,7 @@
 #include "shadowgraph/draw.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"
+#include "support/json.h"
 #include "viz/node_colors.h"
 
 namespace shadowgraph {
@@ -37,7 +37,7 @@ std::optional<double> number_of(std::string_view text) {
 }
 
 GivenValues read_json(const std::string& text, const std::string& name) {
-  const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json object = try_parse_json(text).value_or(json());
   if (!object.is_object()) throw Error(name + ": not a JSON object of values by node");
   GivenValues given;
   const bool wrapped = object.contains("nodes") && object["nodes"].is_object();
@@ -48,12 +48,12 @@ GivenValues read_json(const std::string& text, const std::string& name) {
     if (!value.is_number() && !value.is_string()) {
       throw Error(fmt::format("{}: the value of '{}' is neither a number nor a word", name, key));
     }
-    given.values.push_back({key, value.is_string() ? value.get<std::string>() : value.dump(), "key"});
+    given.values.push_back({key, value.is_string() ? value.get<std::string>() : json_text(value), "key"});
   }
   return given;
 }
 
-// The fields of the line at the front of `text`, which loses it; quoted ones may hold commas, quotes and line ends.
+// Takes the line at the front of `text` and returns its fields; quoted ones may hold commas, quotes and line ends.
 std::vector<std::string> take_csv_line(std::string_view& text, size_t& line) {
   std::vector<std::string> fields(1);
   bool quoted = false;
@@ -109,7 +109,7 @@ GivenValues read_csv(std::string_view text, const std::string& name, const std::
     if (fields.size() != head.size()) {
       throw Error(fmt::format("{}: line {}: {} fields, where line 1 has {}", name, at, fields.size(), head.size()));
     }
-    // What has no value is not coloured.
+    // A node without a value is not coloured.
     if (!fields[from].empty()) given.values.push_back({fields[node], fields[from], fmt::format("line {}", at)});
   }
   return given;
@@ -123,7 +123,7 @@ NodeColors::Unit unit_of(const std::string& text, const std::string& name) {
   throw Error(fmt::format("{}: no unit '{}'; there are flops, bytes, seconds and none", name, text));
 }
 
-// "n12", "12" as tables have it, "%7". Invalid if there is none.
+// Finds a node by "n12", by "12" as tables have it, or by its value "%7". Invalid if there is none.
 NodeId node_of(const Graph& graph, const Numbering& numbering, std::string_view key) {
   const bool value = key.starts_with('%');
   if (value || key.starts_with('n')) key.remove_prefix(1);
@@ -134,7 +134,7 @@ NodeId node_of(const Graph& graph, const Numbering& numbering, std::string_view 
   return number < numbering.nodes().size() ? numbering.nodes()[number] : NodeId();
 }
 
-// The column of "FILE.csv:COLUMN".
+// Finds the column in "FILE.csv:COLUMN".
 size_t column_start(std::string_view name) {
   const size_t at = name.rfind(".csv:");
   return at == std::string_view::npos ? name.size() : at + 4;

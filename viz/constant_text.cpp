@@ -1,6 +1,5 @@
 #include "viz/constant_text.h"
 
-#include <ATen/core/jit_type.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,21 +18,21 @@ class ConstantText {
 
   std::string of(NodeId id) const {
     std::string text;
-    const auto& formal = graph_.target(id).schema().arguments();
+    const auto& formal = graph_.target(id).signature().arguments;
     const auto actual = graph_.arguments(id);
     for (size_t i = 0; i < actual.size() && i < formal.size() && text.size() < kLongestConstants; ++i) {
       if (actual[i].kind == ArgumentKind::kNone || actual[i].kind == ArgumentKind::kValue) continue;
       const size_t before = text.size();
-      text += (text.empty() ? "" : ", ") + formal[i].name() + "=";
-      if (!append(text, actual[i], formal[i].real_type()->kind(), 0)) text.resize(before);
+      text += (text.empty() ? "" : ", ") + formal[i].name + "=";
+      if (!append(text, actual[i], formal[i].type.type, 0)) text.resize(before);
     }
     if (text.size() > kLongestConstants) text = text.substr(0, kLongestConstants) + " ...";
     return text;
   }
 
  private:
-  // Whether there is anything but values in it.
-  bool append(std::string& text, const Argument& argument, c10::TypeKind type, int depth) const {
+  // Appends an argument; says whether there is anything but values in it.
+  bool append(std::string& text, const Argument& argument, TypeClass type, int depth) const {
     switch (argument.kind) {
       case ArgumentKind::kNone:
         text += "None";
@@ -43,11 +42,11 @@ class ConstantText {
         text += std::to_string(number_of_(argument.ref.value));
         return false;
       case ArgumentKind::kInt:
-        if (type == c10::TypeKind::ScalarTypeType && argument.i >= 0 && argument.i < 127) {
+        if (type == TypeClass::kDtype && argument.i >= 0 && argument.i < 127) {
           text += dtype_word(static_cast<c10::ScalarType>(argument.i));
-        } else if (type == c10::TypeKind::LayoutType) {
+        } else if (type == TypeClass::kLayout) {
           text += layout_word(static_cast<c10::Layout>(argument.i));
-        } else if (type == c10::TypeKind::MemoryFormatType) {
+        } else if (type == TypeClass::kMemoryFormat) {
           text += memory_format_word(static_cast<c10::MemoryFormat>(argument.i));
         } else {
           append_int(text, argument.i);
@@ -80,8 +79,9 @@ class ConstantText {
         text += fmt::format("[{}]", fmt::join(graph_.ints(argument), ", "));
         return true;
       case ArgumentKind::kConstant: {
-        const at::Tensor& tensor = graph_.constant(argument.constant);
-        text += fmt::format("constant {}[{}]", dtype_word(tensor.scalar_type()), fmt::join(tensor.sizes(), ","));
+        const auto tensor = graph_.constant_meta(argument.constant);
+        text += tensor ? fmt::format("constant {}[{}]", dtype_word(tensor->dtype), fmt::join(tensor->sizes, ","))
+                       : std::string("constant");
         return true;
       }
       case ArgumentKind::kList: {
@@ -95,7 +95,7 @@ class ConstantText {
             text += "...";
             break;
           }
-          any = append(text, element, c10::TypeKind::AnyType, depth + 1) || any;
+          any = append(text, element, TypeClass::kAny, depth + 1) || any;
         }
         text += ']';
         return any;

@@ -11,9 +11,9 @@
 namespace shadowgraph {
 namespace {
 
-constexpr size_t kManyBoxes = 600;  // beyond, layout gives up some beauty for time
+constexpr size_t kManyBoxes = 600;  // beyond so many, layout gives up some beauty for time
 
-// Length of the UTF-8 character at the start of `text`; 0 if there is none.
+// Returns the length of the UTF-8 character at the start of `text`; 0 if there is none.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto continues = [&](size_t count) {
@@ -36,7 +36,7 @@ size_t utf8_length(std::string_view text) {
   return 0;
 }
 
-// `text` in XML: what an HTML-like label, and so an SVG, may hold.
+// Escapes `text` for XML, which an HTML-like label, and so an SVG, may hold.
 std::string escape_html(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -58,15 +58,15 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-// Viewers without the font that Graphviz measures with take a wider one (DejaVu Sans by a sixth): a title then stands out
-// of its box, unless it was measured with as many spaces after it.
+// Pads a title with spaces. Viewers without the font that Graphviz measures with take a wider one (DejaVu Sans by a
+// sixth). The title would then stand out of its box, unless it was measured with as many spaces after it.
 std::string padded(std::string_view title) {
   std::string text(title);
   text.append(title.size() * 2 / 5, ' ');
   return text;
 }
 
-// As in the page (viz/page/src/graph_view.tsx).
+// Edges look as in the page (viz/page/src/graph_view.tsx).
 std::string edge_look(ViewEdgeKind kind) {
   switch (kind) {
     case ViewEdgeKind::kAlias:
@@ -85,7 +85,7 @@ struct MarkStyle {
   std::string_view style;  // beside "filled"
   std::string_view label;
 };
-// Okabe and Ito's hues: the colour-blind tell them apart, and removed is dashed as well.
+// These are Okabe and Ito's hues, which the colour-blind tell apart; removed is dashed as well.
 constexpr MarkStyle kMarkStyles[] = {
     {ViewMark::kNamed, "#0072b2", "bold", "asked for"},
     {ViewMark::kAdded, "#009e73", "bold", "added"},
@@ -194,9 +194,9 @@ class Writer {
          escape_dot(edge.tooltip), 1.0 + 0.2 * width, look);
   }
 
-  // Dot puts a box without edges on the first row, and the clusters around it grow up to there: a batch norm's counter
-  // (`add_` to a buffer) would stretch every module over the whole picture. An invisible edge holds it beside the
-  // next box of its module, in program order, or else the one before.
+  // Holds boxes without edges in their place. Dot puts such a box on the first row, and the clusters around it grow up
+  // to there. A batch norm's counter (`add_` to a buffer) would stretch every module over the whole picture. An
+  // invisible edge holds it beside the next box of its module, in program order, or else the one before.
   void hold_loose_boxes() {
     std::vector<bool> held(model_.boxes.size());
     for (const ViewEdge& edge : model_.edges) {

@@ -7,8 +7,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
-#include "profiler/module_tree.h"
 #include "viz/graph_part.h"
 #include "viz/merged_graph.h"
 
@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kMostNodesOfAllPhases = 300;
 constexpr uint32_t kDeepestModule = 64;  // what is deeper belongs to the last level
 
-// Which phases to show.
+// Returns which phases to show.
 std::vector<uint8_t> shown_phases(const Graph& graph, const ViewOptions& options) {
   std::vector<uint8_t> shown(graph.phase_count(), 0);
   if (options.phases.empty()) {
@@ -92,7 +92,7 @@ class Selector {
     return options_.show_views || !is_view(target);
   }
 
-  // What a view shows is what its first tensor shows. Only views: anything else makes a value of its own.
+  // Lets a view show what its first tensor shows. Only views do: anything else makes a value of its own.
   void pass_through(NodeId node) {
     if (is_placeholder(graph_.node(node).target) || !is_view(graph_.node(node).target)) return;
     ValueId source;
@@ -154,7 +154,7 @@ class Clusters {
 
   uint32_t cluster_of(PhaseId phase, RegionId region) {
     auto& known = by_region_[phase.index];
-    // The module regions from here up to one that has a cluster.
+    // These are the module regions from here up to one that has a cluster.
     std::vector<RegionId> pending;
     uint32_t cluster = of_phase(phase);
     std::string path;
@@ -180,12 +180,12 @@ class Clusters {
     return cluster;
   }
 
-  // A module called `name` inside the module `path`, whose cluster is `at`.
+  // Returns the cluster of a module called `name` inside the module `path`, whose cluster is `at`.
   uint32_t enter(uint32_t at, const std::string& path, const std::string& name, const Region& module) {
     const bool below = !path.empty() && name.size() > path.size() && name.starts_with(path) && name[path.size()] == '.';
     std::string rest = path.empty() || !below ? name : name.substr(path.size() + 1);
     if (rest.empty() || name == path) return at;
-    // Containers on the way that no region names.
+    // Containers on the way have clusters, too, though no region names them.
     for (size_t dot = rest.find('.'); dot != std::string::npos && drawn_.clusters[at].depth + 1 < kDeepestModule;
          dot = rest.find('.')) {
       const auto [entry, added] = containers_.try_emplace({at, rest.substr(0, dot)}, 0);
@@ -221,7 +221,7 @@ DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options, const 
   drawn.stand_in.resize(drawn.nodes.size());
   for (uint32_t i = 0; i < drawn.stand_in.size(); ++i) drawn.stand_in[i] = i;
   if (!options.fold_repeats) return drawn;
-  // What is named, and what differs, is like nothing else.
+  // A node that is named or that differs is like no other.
   IdMap<NodeId, uint32_t> labels;
   const auto named = named_nodes(options);
   for (uint32_t i = 0; i < drawn.nodes.size(); ++i) {

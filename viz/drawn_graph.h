@@ -1,5 +1,5 @@
-// The nodes of a graph that a picture shows, the module clusters around them, and which clusters repeat one another.
-// The steps before view_model.h; of no use by themselves.
+// Says which nodes of a graph a picture shows, which module clusters are around them, and which clusters repeat one
+// another. These are the steps before view_model.h, of no use by themselves.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ struct DrawnGraph {
   std::vector<uint32_t> cluster_of;  // of each
   std::vector<uint32_t> stand_in;    // of each: the node drawn in its place, itself if it is not in a hidden copy
   IdMap<NodeId, uint32_t> index{kNone};
-  // The value that a value is a view of, through nodes that are not drawn.
+  // Gives for a value the one that it is a view of, through nodes that are not drawn.
   IdMap<ValueId, ValueId> origin;
   std::vector<ModuleCluster> clusters;  // parents before children; [0] is the whole
-  // What is next to the nodes and was left out, of a part of a graph.
+  // What is next to the nodes of a part of a graph and was left out.
   struct Omitted {
     uint32_t node;  // index into `nodes`
     bool makers;    // of what it reads, rather than users of what it makes
@@ -54,7 +54,7 @@ struct DrawnGraph {
   int64_t hidden_nodes = 0;  // of hidden phases
   int64_t plumbing = 0;      // views and the like that are drawn through
 
-  // Of `merged.graph` if there is one.
+  // Draws `merged.graph` if there is one, otherwise `graph`.
   static DrawnGraph of(const Graph& graph, const ViewOptions& options, const MergedGraph* merged = nullptr);
   ValueId origin_of(ValueId value) const {
     const ValueId source = origin[value];
@@ -62,11 +62,11 @@ struct DrawnGraph {
   }
 };
 
-// Finds runs of equal numbered siblings and fills stands_for, run, repeats, span and stand_in. Nodes of different labels
-// are not equal.
+// Finds runs of equal numbered siblings and fills stands_for, run, repeats, span and stand_in. Nodes of different
+// labels are not equal.
 void fold_repeats(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn);
 
-// "f32[8,512,768]"
+// Writes a tensor's type as "f32[8,512,768]".
 std::string type_label(const Graph& graph, ValueId value);
 
 }  // namespace shadowgraph

@@ -1,16 +1,16 @@
-// Finding equal layers: sibling modules, numbered or called repeatedly, that do the same by the rule of
-// passes/structure/blocks.h, which summaries and find-repeats go by, too.
+// Finds equal layers: sibling modules, numbered or called repeatedly, that do the same. What is the same,
+// ir/analysis/blocks.h says, which summaries and find-repeats go by, too.
 //
-// A module's block is its drawn nodes; they must lie in equal places below the module, and an operand that is a view
-// that is not drawn counts as what it shows. Each node is hashed once for every numbered module around it, so the work
-// is linear in nodes times nesting.
+// A module's block is its drawn nodes. They must lie in equal places below the module; an operand that is a view that
+// is not drawn counts as what it shows. Each node is hashed once for every numbered module around it, so the work is
+// linear in nodes times nesting.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
 
-#include "passes/structure/blocks.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/blocks.h"
+#include "support/hash_index.h"
 #include "viz/drawn_graph.h"
 
 namespace shadowgraph {
@@ -31,7 +31,7 @@ class Folder {
         names.push_back({cluster.name, cluster.class_name, cluster.call});
       }
       for (size_t first = 0; first < siblings.size();) {
-        // Phases have no number, so they are nobody's repetition.
+        // Phases have no number, so no phase repeats another.
         const size_t last = end_of_run(names, first, [&](size_t i) { return content(siblings[i]); });
         if (last - first > 1) mark_run(siblings, first, last, hidden);
         first = last;
@@ -67,7 +67,7 @@ class Folder {
     }
   }
 
-  // All drawn nodes below a cluster, in program order.
+  // Returns all drawn nodes below a cluster, in program order.
   std::vector<uint32_t> members(uint32_t cluster) const {
     std::vector<uint32_t> all;
     std::vector<uint32_t> pending{cluster};

@@ -6,15 +6,15 @@
 #include <charconv>
 #include <map>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/operators/operator_name.h"
-#include "profiler/module_tree.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {
 
-// Lists of indices, one after another.
+// Holds lists of indices, one after another.
 struct Lists {
   std::vector<uint32_t> start, items;
   std::span<const uint32_t> of(uint32_t i) const { return std::span(items).subspan(start[i], start[i + 1] - start[i]); }
@@ -130,7 +130,7 @@ class PartFinder {
     return text;
   }
 
-  // Of those that are drawn; a module may have nodes in phases that are not.
+  // Returns the places of those nodes that are drawn; a module may have nodes in phases that are not.
   std::vector<uint32_t> places(const std::vector<NodeId>& nodes) const {
     std::vector<uint32_t> found;
     for (const NodeId node : nodes) {
@@ -179,7 +179,7 @@ bool is_in_module(std::string_view path, std::string_view module) {
 }
 
 [[noreturn]] void no_such_node(const Graph& graph, std::string_view name) {
-  // The paths, names and operators that have it in them, the shortest first.
+  // Collects the paths, names and operators that have the text in them, the shortest first.
   std::map<std::pair<size_t, std::string>, bool> alike;
   const auto offer = [&](std::string text) {
     if (text.find(name) != text.npos) alike[{text.size(), std::move(text)}] = true;
@@ -225,7 +225,7 @@ std::vector<NodeId> nodes_named(const Graph& graph, std::string_view name) {
     if (target == name || overloads || short_name(target) == name) calling.push_back(node);
   }
   if (name.empty()) no_such_node(graph, name);
-  // A module's own work; its backward is near it.
+  // Take a module's own work; its backward is near it.
   std::vector<NodeId> forward;
   std::copy_if(in_module.begin(), in_module.end(), std::back_inserter(forward),
                [&](NodeId node) { return graph.node(node).phase == Graph::kForward; });

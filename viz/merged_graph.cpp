@@ -1,7 +1,9 @@
 #include "viz/merged_graph.h"
 
+#include <tuple>
+
 #include "ir/records.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/verify.h"
 
 namespace shadowgraph {
@@ -27,7 +29,7 @@ class Merger {
       paired[change.before.index] = 1;
       twin_[change.before] = change.after;
     }
-    // What the list of changes does not name is equal, in the same order in both.
+    // Nodes that the list of changes does not name are equal, and in the same order in both.
     NodeId at = after.first();
     uint32_t number = 0;
     for (const NodeId node : after.nodes()) merged_.number[node] = number++;
@@ -38,7 +40,7 @@ class Merger {
       twin_[node] = at;
       at = after.node(at).next;
     }
-    // From the end, so that what comes next is known.
+    // The walk goes from the end, so that what comes next is known.
     std::vector<NodeId> position(before_.node_capacity());
     NodeId next;
     for (const NodeId node : before_.nodes_reversed()) {
@@ -129,7 +131,7 @@ class Merger {
     return known;
   }
 
-  // The region of the same name and call under the same parent, or a new one.
+  // Returns the region of the same name and call under the same parent, or a new one.
   RegionId region_of(RegionId id) {
     if (!id.valid() || id == Graph::kRootRegion) return id;
     if (!regions_known_) {
@@ -137,7 +139,7 @@ class Merger {
       for (uint32_t i = 1; i < graph().region_count(); ++i) enter(RegionId(i));
     }
     if (const RegionId known = std::as_const(region_)[id]; known.valid()) return known;
-    // From the outside in.
+    // The list goes from the outside in.
     std::vector<RegionId> pending;
     for (RegionId at = id; at.valid() && at != Graph::kRootRegion && !std::as_const(region_)[at].valid() &&
                            pending.size() <= before_.region_count();
@@ -190,7 +192,7 @@ class Merger {
         return graph().complex_argument(parts[0], parts[1]);
       }
       case ArgumentKind::kConstant:
-        return Argument::of_constant(graph().add_constant(before_.constant(argument.constant)));
+        return Argument::of_constant(graph().share_constant(before_, argument.constant));
       case ArgumentKind::kList: {
         std::vector<Argument> elements;
         for (const Argument& element : before_.list(argument)) elements.push_back(copied(element));

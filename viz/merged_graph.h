@@ -1,5 +1,5 @@
-// Two graphs as one, for a picture of what differs: the later one, and in it, where they were, the nodes that only the
-// earlier one has.
+// Makes one graph of two, for a picture of what differs. It is the later graph, with the nodes that only the earlier
+// one has put in where they were.
 #pragma once
 
 #include <string>

@@ -7,10 +7,11 @@
 #include <array>
 #include <cmath>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
-#include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
 namespace {
@@ -34,14 +35,14 @@ constexpr ColorMode kColorModes[] = {
     {ColorBy::kGiven, "given", "given values"},
 };
 
-// Nunez, Anderton, Renslow: Optimizing colormaps with consideration for color vision deficiency (2018): cividis.
+// cividis, from Nunez, Anderton, Renslow: Optimizing colormaps with consideration for color vision deficiency (2018).
 constexpr std::string_view kCividis[] = {"#00224e", "#123570", "#3b496c", "#575d6d", "#707173",
                                          "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"};
 constexpr size_t kFirstUnderBlackText = 5;
 constexpr int kLegendSteps = 5;
 constexpr std::string_view kNoAmount = "#e6e6e6";
 
-// Okabe and Ito's hues, lightened so that black text is readable on them; then the same with more grey.
+// These are Okabe and Ito's hues, lightened so that black text is readable on them; then the same with more grey.
 constexpr std::string_view kKindFills[] = {"#8ec7ea", "#f6c667", "#7fd1b9", "#e3b5cf", "#f4ee9c", "#eda07a", "#9fb8e0",
                                            "#cfcfcf", "#b7dbe8", "#e8d5a9", "#b5d9cd", "#dcc9d6", "#e6e3c3", "#dfbfae"};
 constexpr size_t kMostKinds = std::size(kKindFills) - 1;  // the last one is for all others
@@ -62,7 +63,7 @@ std::string amount_text(double amount, NodeColors::Unit unit) {
   return {};
 }
 
-// The class of the innermost module around a node that has one.
+// Returns the class of the innermost module around a node that has one.
 std::string module_class(const Graph& graph, NodeId node) {
   RegionId at = charged_region(graph, node);
   for (uint32_t steps = 0; at.valid() && steps <= graph.region_count(); ++steps) {
@@ -80,11 +81,11 @@ std::string first_device(const Graph& graph, NodeId node) {
     if (name.empty() && graph.value(value).kind == ValueKind::kTensor) append_device(name, graph.value(value).device());
   };
   graph.for_each_output(node, take);
-  graph.for_each_input(node, take);  // of what has no results
+  graph.for_each_input(node, take);  // nodes without results
   return name.empty() ? "no device" : name;
 }
 
-// Of equal layers.
+// Counts copies of equal layers.
 struct Copies {
   double least = 0, mean = 0, most = 0;
   size_t count = 0;
@@ -104,7 +105,7 @@ struct Copies {
   }
 };
 
-// In the titles of open layers, what the folded ones have.
+// Writes into the titles of open layers what the boxes of folded ones have.
 void add_amounts_of_clusters(const DrawnGraph& drawn, const NodeColors& colors, ViewModel& view) {
   std::vector<double> sums(drawn.clusters.size(), 0);
   for (uint32_t node = 0; node < drawn.nodes.size(); ++node) {
@@ -247,7 +248,7 @@ NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
     if (time == nullptr) {
       throw Error(
           "times are not known: colours by time need a device's figures (--spec, or ProfileOptions::spec); "
-          "'shadowgraph devices' lists them");
+          "'shadowgraph list devices' shows them");
     }
     colors.title += " on " + time->spec();
     colors.unit = Unit::kSeconds;
@@ -305,7 +306,7 @@ NodeColors colors_by_kind(std::string title, const std::vector<std::pair<NodeId,
 }
 
 void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeColors& colors, ViewModel& view) {
-  // The categories are what boxes have without colours.
+  // Boxes have the categories without colours.
   if (colors.by == ColorBy::kOperator) return;
   view.legend_title = colors.title;
   const bool kinds = !colors.kind_entries.empty();

@@ -1,4 +1,4 @@
-// The fills of a view model's boxes, from values of the nodes in them.
+// Fills a view model's boxes by values of the nodes in them.
 #pragma once
 
 #include <map>
@@ -10,10 +10,11 @@
 
 namespace shadowgraph {
 
-// Before clusters are tidied: `view.clusters` are those of `drawn`. What stands for equal layers says the least, the mean and the most of them.
+// Call this before clusters are tidied: `view.clusters` are those of `drawn`. A box that stands for equal layers says
+// the least, the mean and the most of them.
 void color_boxes(const DrawnGraph& drawn, const BoxNodes& nodes_of, const NodeColors& colors, ViewModel& view);
 
-// Gives nodes kinds by name, each with a colour; beyond the colours that there are, one kind has all others.
+// Gives nodes kinds by name, each with a colour. When colours run out, one last kind has all others.
 class KindNumbers {
  public:
   explicit KindNumbers(NodeColors& colors) : colors_(colors) {}
@@ -25,7 +26,7 @@ class KindNumbers {
   std::map<std::string, uint32_t> numbers_;
 };
 
-// A kind for each of some nodes, by name; the kinds that most nodes have get the colours there are.
+// Gives some nodes a kind by name; the kinds that most nodes have get the colours there are.
 NodeColors colors_by_kind(std::string title, const std::vector<std::pair<NodeId, std::string>>& kind_of);
 
 }  // namespace shadowgraph

@@ -55,7 +55,7 @@ uint32_t Texts::number(std::string_view text) {
 }
 
 std::string packed(const std::string& bytes) {
-  // The last few percent cost seconds where there is much.
+  // In large data the last few percent of compression cost seconds.
   const int level = bytes.size() > 8'000'000 ? 5 : 9;
   uLongf size = compressBound(static_cast<uLong>(bytes.size()));
   std::vector<uint8_t> compressed(size);

@@ -1,4 +1,4 @@
-// The columns of a page's data, as viz/page/README.md describes them, and its texts by number.
+// Builds the columns of a page's data, as viz/page/README.md describes them, and its texts by number.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 
 namespace shadowgraph {
 
-// A column of whole numbers: variable-length, seven bits a byte; as they are, or as differences from the one before.
+// A column of whole numbers in variable length, seven bits a byte: as they are, or as differences from the one before.
 class Column {
  public:
   enum class Code : char { kPlain = 'u', kDelta = 'd' };
@@ -37,7 +37,7 @@ class Columns {
   Column& plain(const char* name) { return add(name, Column::Code::kPlain); }
   Column& delta(const char* name) { return add(name, Column::Code::kDelta); }
   nlohmann::json entries() const;
-  // All of them, in the order of entries().
+  // Appends all columns, in the order of entries().
   void append_to(std::string& bytes) const;
 
  private:
@@ -47,7 +47,7 @@ class Columns {
   std::vector<std::unique_ptr<Column>> columns_;
 };
 
-// Texts by number, each once; 0 is the empty one.
+// Numbers texts, each once; 0 is the empty one.
 class Texts {
  public:
   Texts() { number(""); }

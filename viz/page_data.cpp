@@ -1,17 +1,18 @@
 #include "viz/page_data.h"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cmath>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
 #include "profiler/memory/device_run.h"
-#include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/draw.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/traffic.h"
 #include "shadowgraph/text.h"
+#include "support/json.h"
 #include "viz/constant_text.h"
 #include "viz/node_colors.h"
 #include "viz/page_columns.h"
@@ -23,7 +24,55 @@ namespace {
 using nlohmann::json;
 
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
-constexpr size_t kMostPlannedStorages = 200'000;  // beyond, the page places the blocks that it shows by itself
+constexpr size_t kMostPlannedStorages = 200'000;  // beyond so many, the page itself places the blocks that it shows
+
+// The columns of nodes, in the order in which the page has them.
+struct CallColumns {
+  explicit CallColumns(Columns& columns)
+      : target(columns.plain("node.target")),
+        phase(columns.plain("node.phase")),
+        module(columns.delta("node.module")),
+        region(columns.delta("node.region")),
+        forward(columns.plain("node.forward")),
+        source(columns.delta("node.source")),
+        constant(columns.plain("node.constants")),
+        name(columns.plain("node.name")),
+        inputs(columns.plain("node.inputs")),
+        outputs(columns.plain("node.outputs")),
+        saved(columns.plain("node.saved")),
+        category(columns.plain("node.category")),
+        input_value(columns.plain("input.value")),
+        input_place(columns.plain("input.place")),
+        saved_value(columns.plain("saved.value")),
+        saved_role(columns.plain("saved.role")) {}
+
+  Column &target, &phase, &module, &region, &forward, &source, &constant, &name, &inputs, &outputs, &saved, &category;
+  Column &input_value, &input_place;  // of all nodes, one after the other
+  Column &saved_value, &saved_role;
+};
+
+struct CostColumns {
+  explicit CostColumns(Columns& columns)
+      : matmul(columns.plain("node.matmul")),
+        elementwise(columns.plain("node.elementwise")),
+        transcendental(columns.plain("node.transcendental")),
+        read(columns.plain("node.read")),
+        written(columns.plain("node.written")),
+        scratch(columns.plain("node.scratch")),
+        scratch_source(columns.plain("node.scratch_source")),
+        uncovered(columns.plain("node.uncovered")) {}
+
+  Column &matmul, &elementwise, &transcendental, &read, &written, &scratch, &scratch_source, &uncovered;
+};
+
+struct TimeColumns {
+  explicit TimeColumns(Columns& columns)
+      : picoseconds(columns.plain("node.picoseconds")),
+        kernel(columns.plain("node.kernel")),
+        bound(columns.plain("node.bound")) {}
+
+  Column &picoseconds, &kernel, &bound;
+};
 
 class PageData {
  public:
@@ -50,7 +99,7 @@ class PageData {
     const Numbering numbering = Numbering::of(graph_);
     storage_order_ = numbering.storages();
     for (uint32_t i = 0; i < storage_order_.size(); ++i) storage_number_[storage_order_[i]] = i;
-    // Those that nothing shown holds still take memory.
+    // Storages that nothing shown holds still take memory.
     for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
       if (std::as_const(storage_number_)[StorageId(i)] != kNoNumber) continue;
       storage_number_[StorageId(i)] = static_cast<uint32_t>(storage_order_.size());
@@ -74,7 +123,7 @@ class PageData {
     const Target& target = graph_.target(id);
     const OperatorFacts& facts = graph_.facts(id);
     json names = json::array();
-    for (const auto& formal : target.schema().arguments()) names.push_back(formal.name());
+    for (const auto& formal : target.signature().arguments) names.push_back(formal.name);
     json entry{{"name", target.name()},
                {"schema", target.schema_text()},
                {"arguments", std::move(names)},
@@ -89,97 +138,97 @@ class PageData {
   }
 
   void nodes() {
-    Column &target = columns_.plain("node.target"), &phase = columns_.plain("node.phase"),
-           &module = columns_.delta("node.module"), &region = columns_.delta("node.region"),
-           &forward = columns_.plain("node.forward"), &source = columns_.delta("node.source"),
-           &constant = columns_.plain("node.constants"), &name = columns_.plain("node.name"),
-           &inputs = columns_.plain("node.inputs"), &outputs = columns_.plain("node.outputs"),
-           &saved = columns_.plain("node.saved"), &category = columns_.plain("node.category");
-    Column &input_value = columns_.plain("input.value"), &input_place = columns_.plain("input.place");
-    Column &saved_value = columns_.plain("saved.value"), &saved_role = columns_.plain("saved.role");
-    Column &matmul = columns_.plain("node.matmul"), &elementwise = columns_.plain("node.elementwise"),
-           &transcendental = columns_.plain("node.transcendental"), &read = columns_.plain("node.read"),
-           &written = columns_.plain("node.written"), &scratch = columns_.plain("node.scratch"),
-           &scratch_source = columns_.plain("node.scratch_source"), &uncovered = columns_.plain("node.uncovered");
-    const StepTime* time = profile_.time();
-    Column* picoseconds = time != nullptr ? &columns_.plain("node.picoseconds") : nullptr;
-    Column* kernel = time != nullptr ? &columns_.plain("node.kernel") : nullptr;
-    Column* bound = time != nullptr ? &columns_.plain("node.bound") : nullptr;
-    const Traffic& traffic = costs_.traffic();
-    const IdMap<NodeId, uint32_t>& module_of = costs_.modules().of_node;
-    const auto number = [this](ValueId value) { return number_of(value); };
-    uint32_t next_value = 0;
+    CallColumns calls(columns_);
+    CostColumns costs(columns_);
+    std::optional<TimeColumns> times;
+    if (profile_.time() != nullptr) times.emplace(columns_);
     for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
       const NodeId id = costs_.nodes[i];
-      const Node& node = graph_.node(id);
-      target.add(target_number(node.target));
-      phase.add(node.phase.index);
-      category.add(static_cast<int64_t>(category_of(graph_, id)));
-      module.add(module_of[id]);
-      region.add(node.region.valid() ? node.region.index : 0);
-      const uint32_t of = number_of(node.forward);
-      forward.add(of == kNoNumber || of >= i ? 0 : i - of);
-      source.add(texts_.number(graph_.text_or_empty(node.source)));
-      const std::string placeholder = placeholder_name(graph_, id);
-      name.add(texts_.number(placeholder));
-      constant.add(texts_.number(placeholder.empty() ? constant_text(graph_, id, number) : std::string()));
-
-      const OperatorFacts& facts = graph_.facts(node.target);
-      const auto actual = graph_.arguments(id);
-      int64_t input_count = 0;
-      for (size_t place = 0; place < actual.size(); ++place) {
-        const bool writes = std::find(facts.written.begin(), facts.written.end(), place) != facts.written.end();
-        graph_.for_each_value(actual.subspan(place, 1), [&](ValueId value) {
-          const uint32_t number = number_of(value);
-          if (number == kNoNumber || number >= next_value) return;
-          ++input_count;
-          input_value.add(next_value - 1 - number);
-          input_place.add(static_cast<int64_t>(place) * 2 + (writes ? 1 : 0));
-        });
-      }
-      inputs.add(input_count);
-      int64_t output_count = 0;
-      graph_.for_each_output(id, [&](ValueId value) {
-        if (number_of(value) != next_value) return;
-        ++output_count;
-        ++next_value;
-      });
-      outputs.add(output_count);
-      int64_t saved_count = 0;
-      for (const SavedTensor& tensor : graph_.saved(id)) {
-        const uint32_t number = number_of(tensor.value);
-        if (number == kNoNumber || number >= next_value) continue;
-        ++saved_count;
-        saved_value.add(next_value - 1 - number);
-        saved_role.add(static_cast<int64_t>(tensor.role));
-      }
-      saved.add(saved_count);
-
-      const NodeFlops& flops = profile_.of(id);
-      matmul.add(flops.matmul);
-      elementwise.add(flops.elementwise);
-      transcendental.add(flops.transcendental);
-      uncovered.add(profile_.node_flops().is_uncovered(id) ? 1 : 0);
-      read.add(traffic.of(id).read);
-      written.add(traffic.of(id).written);
-      scratch.add(profile_.scratch(id).bytes);
-      scratch_source.add(static_cast<int64_t>(profile_.scratch(id).source));
-      if (time != nullptr) {
-        picoseconds->add(std::llround(time->of(id).seconds * 1e12));
-        kernel->add(static_cast<int64_t>(time->of(id).kind));
-        bound->add(static_cast<int64_t>(time->of(id).bound));
-      }
-      if (graph_.has_notes(id)) {
-        json list = json::array();
-        graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
-          list.push_back({std::string(key), std::string(text)});
-        });
-        notes_.push_back({i, std::move(list)});
-      }
+      add_call(calls, i, id);
+      add_operands(calls, id);
+      add_costs(costs, id);
+      if (times) add_time(*times, profile_.time()->of(id));
+      if (graph_.has_notes(id)) add_notes(i, id);
     }
   }
 
-  // Lists of numbers by text, each once: sizes and strides.
+  void add_call(CallColumns& to, uint32_t i, NodeId id) {
+    const Node& node = graph_.node(id);
+    to.target.add(target_number(node.target));
+    to.phase.add(node.phase.index);
+    to.category.add(static_cast<int64_t>(category_of(graph_, id)));
+    to.module.add(costs_.modules().of_node[id]);
+    to.region.add(node.region.valid() ? node.region.index : 0);
+    const uint32_t of = number_of(node.forward);
+    to.forward.add(of == kNoNumber || of >= i ? 0 : i - of);
+    to.source.add(texts_.number(graph_.text_or_empty(node.source)));
+    const std::string placeholder = placeholder_name(graph_, id);
+    to.name.add(texts_.number(placeholder));
+    const auto number = [this](ValueId value) { return number_of(value); };
+    to.constant.add(texts_.number(placeholder.empty() ? constant_text(graph_, id, number) : std::string()));
+  }
+
+  // A value is said by its distance from the next one to be made.
+  void add_operands(CallColumns& to, NodeId id) {
+    const OperatorFacts& facts = graph_.facts(graph_.node(id).target);
+    const auto actual = graph_.arguments(id);
+    int64_t input_count = 0;
+    for (size_t place = 0; place < actual.size(); ++place) {
+      const bool writes = std::find(facts.written.begin(), facts.written.end(), place) != facts.written.end();
+      graph_.for_each_value(actual.subspan(place, 1), [&](ValueId value) {
+        const uint32_t number = number_of(value);
+        if (number == kNoNumber || number >= next_value_) return;
+        ++input_count;
+        to.input_value.add(next_value_ - 1 - number);
+        to.input_place.add(static_cast<int64_t>(place) * 2 + (writes ? 1 : 0));
+      });
+    }
+    to.inputs.add(input_count);
+    int64_t output_count = 0;
+    graph_.for_each_output(id, [&](ValueId value) {
+      if (number_of(value) != next_value_) return;
+      ++output_count;
+      ++next_value_;
+    });
+    to.outputs.add(output_count);
+    int64_t saved_count = 0;
+    for (const SavedTensor& tensor : graph_.saved(id)) {
+      const uint32_t number = number_of(tensor.value);
+      if (number == kNoNumber || number >= next_value_) continue;
+      ++saved_count;
+      to.saved_value.add(next_value_ - 1 - number);
+      to.saved_role.add(static_cast<int64_t>(tensor.role));
+    }
+    to.saved.add(saved_count);
+  }
+
+  void add_costs(CostColumns& to, NodeId id) {
+    const NodeFlops& flops = profile_.of(id);
+    to.matmul.add(flops.matmul);
+    to.elementwise.add(flops.elementwise);
+    to.transcendental.add(flops.transcendental);
+    to.uncovered.add(profile_.node_flops().is_uncovered(id) ? 1 : 0);
+    to.read.add(costs_.traffic().of(id).read);
+    to.written.add(costs_.traffic().of(id).written);
+    to.scratch.add(profile_.scratch(id).bytes);
+    to.scratch_source.add(static_cast<int64_t>(profile_.scratch(id).source));
+  }
+
+  static void add_time(TimeColumns& to, const NodeTime& time) {
+    to.picoseconds.add(std::llround(time.seconds * 1e12));
+    to.kernel.add(static_cast<int64_t>(time.kind));
+    to.bound.add(static_cast<int64_t>(time.bound));
+  }
+
+  void add_notes(uint32_t i, NodeId id) {
+    json list = json::array();
+    graph_.for_each_note(id, [&](std::string_view key, std::string_view text) {
+      list.push_back({std::string(key), std::string(text)});
+    });
+    notes_.push_back({i, std::move(list)});
+  }
+
+  // Numbers lists of numbers (sizes and strides) by their text, each once.
   uint32_t list_number(std::span<const int64_t> numbers) {
     std::string text;
     for (const int64_t number : numbers) {
@@ -256,8 +305,8 @@ class PageData {
     if (!own.empty()) header_["registered_scratch"] = std::move(own);
   }
 
-  // What the caching allocator has reserved after each step, if it is the device's: of one step from nothing, before what
-  // is freed is taken again.
+  // Writes what the caching allocator has reserved after each step, if the device has one. It counts one step from
+  // nothing, before memory that is freed is taken again.
   void reserved() {
     if (!profile_.device_memory || costs_.nodes.empty() || costs_.nodes.size() > kMostPlannedStorages) return;
     std::vector<uint32_t> ends(costs_.nodes.size());
@@ -272,7 +321,7 @@ class PageData {
     for (const AllocatorPeaks& peak : peaks) bytes.add(peak.reserved);
   }
 
-  // Of the nodes of this graph: 1 removed or added, 2 changed.
+  // Marks the nodes of this graph that differ: 1 removed or added, 2 changed.
   void differences() {
     if (role_.diff == nullptr) return;
     std::vector<int64_t> state(costs_.nodes.size(), 0);
@@ -291,7 +340,7 @@ class PageData {
     header_["same"] = role_.diff->same;
   }
 
-  // Values of nodes from a file.
+  // Writes values of nodes that a file gave.
   void given() {
     if (role_.values == nullptr) return;
     const NodeColors& colors = *role_.values;
@@ -351,7 +400,7 @@ class PageData {
     header_["region_kinds"] = std::move(regions);
 
     header_["columns"] = columns_.entries();
-    const std::string head = header_.dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string head = json_text(header_);
     std::string all = "SGPD";
     for (int i = 0; i < 4; ++i) all += static_cast<char>(head.size() >> (8 * i) & 0xFF);
     all += head;
@@ -374,6 +423,7 @@ class PageData {
   IdMap<ValueId, uint32_t> value_number_{kNoNumber};
   IdMap<StorageId, uint32_t> storage_number_{kNoNumber};
   std::vector<ValueId> value_order_;
+  uint32_t next_value_ = 0;  // how many values the nodes so far made
   std::vector<StorageId> storage_order_;
 };
 

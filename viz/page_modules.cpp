@@ -47,7 +47,7 @@ void add_regions(const Graph& graph, Columns& columns, Texts& texts) {
     parent.add(region.parent.valid() ? int64_t{region.parent.index} + 1 : 0);
     std::string_view text = graph.text_or_empty(region.name);
     if (text.empty() && region.target.valid()) text = graph.target(region.target).name();
-    // Modules have their names in module.*; here it is calls of composite operators that matter.
+    // Modules have their names in module.*; calls of composite operators need theirs here.
     name.add(region.kind == RegionKind::kModule ? 0 : texts.number(text));
     call.add(region.call);
   }
@@ -73,7 +73,7 @@ void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
     const ModuleProfile& module = profile.modules[m];
     const GroupFigures& figures = module.figures;
     parent.add(parents[m]);
-    // The part below the parent: long paths would otherwise be there once a level.
+    // Write only the part below the parent: a long path would otherwise be there once a level.
     const std::string& above = profile.modules[parents[m]].path;
     const bool below = m != 0 && !above.empty() && module.path.size() > above.size() &&
                        module.path.starts_with(above) && module.path[above.size()] == '.';

@@ -1,16 +1,19 @@
-// The page: one HTML file with its program, its style and its data in it, which asks nothing of any network.
+// Writes the page: one HTML file with its program, its style and its data in it, which asks nothing of any network.
 //
-// What comes from the captured program stands in the page compressed and in base64, so that no name in it can end a script
-// or open a tag; the title alone is text, and is escaped.
-#include <nlohmann/json.hpp>
+// What comes from the captured program stands in the page compressed and in base64. So no name in it can end a script or
+// open a tag. The title alone is text, and is escaped.
 
-#include "profiler/embedded_files.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/verify.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
 #include "viz/page_data.h"
 
 namespace shadowgraph {
+
+std::span<const EmbeddedFile> page_files();  // viz/page/dist/, by cmake/embed.cmake
+
 namespace {
 
 std::string_view bundled(std::string_view name) {
@@ -22,7 +25,7 @@ std::string_view bundled(std::string_view name) {
 
 constexpr size_t kLongestTitle = 200;
 
-// Text of an HTML element; what is no printable character becomes a space.
+// Escapes text of an HTML element; a character that is not printable becomes a space.
 std::string escape_title(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -41,7 +44,7 @@ std::string escape_title(std::string_view text) {
         out += "&quot;";
         break;
       default:
-        // The page itself shows the name in full; the title of its window does with ASCII.
+        // The title of the window keeps ASCII only; the page itself shows the name in full.
         out += c >= 0x20 && c < 0x7F ? c : ' ';
     }
   }
@@ -60,11 +63,13 @@ void add_data(std::string& html, const char* id, const std::string& text) {
   html += "</script>\n";
 }
 
-// A saved profile as the page reads it (viz/page/src/differences.ts): its JSON without what a comparison leaves alone.
+// Returns a saved profile as the page reads it (viz/page/src/differences.ts): its JSON without what a comparison leaves
+// alone.
 std::string saved_profile(const HtmlOptions& options) {
   using nlohmann::json;
-  json profile = json::parse(options.before_json, nullptr, /*allow_exceptions=*/false);
-  if (profile.is_discarded()) throw Error("the profile to compare with is not JSON");
+  std::optional<json> parsed = try_parse_json(options.before_json);
+  if (!parsed) throw Error("the profile to compare with is not JSON");
+  json& profile = *parsed;
   const auto has = [&](const char* key, const char* inner) {
     return profile.is_object() && profile.contains(key) && profile[key].is_object() && profile[key].contains(inner);
   };
@@ -81,7 +86,7 @@ std::string saved_profile(const HtmlOptions& options) {
   profile["title"] = !options.before_title.empty() ? options.before_title
                      : named                       ? profile["model"].get<std::string>()
                                                    : "a saved profile";
-  return profile.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(profile);
 }
 
 }  // namespace

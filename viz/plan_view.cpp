@@ -1,16 +1,17 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "shadowgraph/draw_plan.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 #include "viz/node_colors.h"
 
 namespace shadowgraph {
 namespace {
 
-// "reduce_scatter tp, all_reduce dp 12.0 MiB"
+// Writes "reduce_scatter tp, all_reduce dp 12.0 MiB".
 std::string redistribution_text(const Graph& graph, const ShardingPlan& plan, const PlannedCopy& copy) {
   std::string text;
   for (const RedistributionStep& step : copy.way.steps) {
@@ -44,7 +45,7 @@ ViewModel view_of_plan(const Graph& graph, const ShardingPlan& plan, const Redis
   const NodeColors colors = colors_by_kind(fmt::format("layout on {}", plan.mesh.to_string()), lies);
   ViewOptions drawn = options;
   drawn.colors = &colors;
-  // Views are not drawn: what happens in front of them is said at the node that takes the view.
+  // A redistribution in front of a view is noted at the node that takes the view, for views are not drawn.
   drawn.edge_note = [&](NodeId user, ValueId value) {
     std::string note;
     for (size_t steps = 0; steps < graph.node_count(); ++steps) {

@@ -15,7 +15,8 @@
 namespace shadowgraph {
 namespace {
 
-// Graphviz' library, opened when the first picture is drawn: shadowgraph itself needs none, in a Python wheel least of all.
+// Graphviz' library is opened when the first picture is drawn. shadowgraph itself needs none, in a Python wheel least
+// of all.
 struct Graphviz {
   void* cgraph = dlopen("libcgraph.so.6", RTLD_NOW | RTLD_LOCAL);
   void* gvc = dlopen("libgvc.so.6", RTLD_NOW | RTLD_LOCAL);
@@ -61,7 +62,7 @@ constexpr Plugin kPlugins[] = {
     {"libgvplugin_dot_layout.so.6", "gvplugin_dot_layout_LTX_library"},
 };
 
-// The folder of Graphviz' plugins, which Debian and the makefiles of Graphviz put beside libgvc.
+// Returns the folder of Graphviz' plugins, which Debian and the makefiles of Graphviz put beside libgvc.
 std::string plugin_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(graphviz().gvContext), &info) == 0 || info.dli_fname == nullptr) return {};
@@ -70,7 +71,7 @@ std::string plugin_folder() {
   return slash == std::string::npos ? std::string() : library.substr(0, slash) + "/graphviz/";
 }
 
-// The plugins, loaded once and for good. Empty if one cannot be found.
+// Returns the plugins, loaded once and for good. Empty if one cannot be found.
 const std::vector<lt_symlist_t>& plugins() {
   static const auto* const loaded = [] {
     auto* symbols = new std::vector<lt_symlist_t>;
@@ -110,7 +111,8 @@ struct MessageGuard {
   throw Error(text);
 }
 
-// Names to ids, counted. Graphviz' own ids are addresses, and subgraphs are laid out and written in the order of ids.
+// Maps names to ids, counted. Graphviz' own ids are addresses, and subgraphs are laid out and written in the order of
+// ids.
 struct Names {
   std::unordered_map<std::string, IDTYPE> ids;
   std::unordered_map<IDTYPE, const std::string*> names;
@@ -141,7 +143,7 @@ void close_names(void* state) { delete static_cast<Names*>(state); }
 void register_id(void*, int, void*) {}
 Agiddisc_t counted_ids{open_names, map_name, allow_id, forget_id, name_of, close_names, register_id};
 
-// Reads from a string, a piece at a time.
+// Lets Graphviz read from a string, a piece at a time.
 struct Text {
   std::string_view left;
 };
@@ -167,7 +169,7 @@ struct GraphDeleter {
   void operator()(Agraph_t* graph) const { graphviz().agclose(graph); }
 };
 
-// One layout, freed before its graph and context.
+// Holds one layout, freed before its graph and context.
 struct GraphLayout {
   GVC_t* context;
   Agraph_t* graph;

@@ -68,7 +68,7 @@ void tidy_clusters(const std::vector<ModuleCluster>& modules, std::set<uint32_t>
   view.clusters = std::move(kept);
   for (ViewBox& box : view.boxes) {
     box.cluster = place[box.cluster];
-    // A module called relu whose only operator is relu.
+    // A module called relu whose only operator is relu says it once.
     if (box.lines.size() > 1 && box.lines[0] == box.lines[1]) box.lines.erase(box.lines.begin());
   }
 }

@@ -1,4 +1,4 @@
-// The last step of a view model: clusters that say nothing go.
+// Does the last step of a view model: drops clusters that say nothing.
 #pragma once
 
 #include <set>
@@ -8,9 +8,9 @@
 
 namespace shadowgraph {
 
-// Drops clusters without boxes, turns clusters of one box into a line of its label, joins a container with its only
-// module, and numbers what is left. `view.clusters` are those of `modules`; `titled` are the boxes whose first line is a
-// module's name.
+// Drops clusters without boxes and turns clusters of one box into a line of its label. Joins a container with its only
+// module, and numbers what is left. `view.clusters` are those of `modules`; `titled` are the boxes whose first line is
+// a module's name.
 void tidy_clusters(const std::vector<ModuleCluster>& modules, std::set<uint32_t>& titled, ViewModel& view);
 
 }  // namespace shadowgraph

@@ -36,7 +36,7 @@ class EdgeBuilder {
     }
   }
 
-  // What a node read before and reads no more.
+  // Adds edges for what a node read before and reads no more.
   void add_lost(const MergedGraph& merged) {
     std::set<std::pair<uint32_t, uint32_t>> seen;
     for (const MergedGraph::LostUse& use : merged.lost_uses) {
@@ -99,7 +99,7 @@ class EdgeBuilder {
     edge.tooltip += "\n" + note;
   }
 
-  // Whether a result of the node is in the same storage as what it reads.
+  // Says whether a result of the node is in the same storage as what it reads.
   bool is_alias(NodeId user, ValueId value) const {
     const StorageId storage = graph_.value(value).storage;
     bool same = false;
@@ -109,7 +109,7 @@ class EdgeBuilder {
     return same;
   }
 
-  // Whether two nodes lie in different copies of one run of equal modules.
+  // Says whether two nodes lie in different copies of one run of equal modules.
   bool in_different_copies(uint32_t a, uint32_t b) const {
     const auto& clusters = drawn_.clusters;
     for (uint32_t c = drawn_.cluster_of[a]; c != 0; c = clusters[c].parent) {

@@ -1,4 +1,4 @@
-// The edges of a picture, once it is known which box every node is in.
+// Makes the edges of a picture, once it is known which box every node is in.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ struct ViewEdges {
   int64_t from_hidden = 0;  // tensors from phases that are not shown
 };
 
-// What ViewOptions::edge_note is.
+// Does what ViewOptions::edge_note does.
 using EdgeNote = std::function<std::string(NodeId user, ValueId value)>;
 
-// `box_of_node`: DrawnGraph::kNone for what has no box. With `merged`, what was read before is among them.
+// `box_of_node` is DrawnGraph::kNone for a node without a box. With `merged`, edges also show what was read before.
 ViewEdges edges_of(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
                    const MergedGraph* merged, const EdgeNote& note);
 

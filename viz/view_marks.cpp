@@ -6,8 +6,8 @@
 #include <array>
 #include <map>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/operators/operator_name.h"
-#include "profiler/module_tree.h"
 #include "viz/box_labels.h"
 
 namespace shadowgraph {

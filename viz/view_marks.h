@@ -1,4 +1,4 @@
-// What the borders of boxes say, and what stands in grey at the rim of a part.
+// Sets the borders of boxes, and what stands in grey at the rim of a part.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,10 @@
 
 namespace shadowgraph {
 
-// Of boxes with nodes that are asked for, and with `merged`, that differ; edges of what was removed, too.
+// Marks boxes with nodes that are asked for and, with `merged`, those that differ; edges of what was removed, too.
 void mark_boxes(const BoxNodes& nodes, const IdMap<NodeId, uint8_t>& named, const MergedGraph* merged, ViewModel& view);
 
-// What is next to a part of a graph, in grey: one box for each side of a box, with its edge.
+// Adds in grey what is next to a part of a graph: one box for each side of a box, with its edge.
 void add_omitted(const Graph& graph, const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
                  ViewModel& view);
 

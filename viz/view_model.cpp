@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/operators/operator_name.h"
-#include "profiler/module_tree.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
 #include "viz/box_labels.h"
@@ -22,7 +22,7 @@ namespace shadowgraph {
 namespace {
 
 constexpr uint32_t kNone = DrawnGraph::kNone;
-constexpr size_t kFewBoxes = 8;  // a picture of less says nothing: rather a tall one
+constexpr size_t kFewBoxes = 8;  // a picture of fewer boxes says nothing; a tall one is better
 
 class ViewBuilder {
  public:
@@ -78,7 +78,8 @@ class ViewBuilder {
     return depth;
   }
 
-  // The picture with `depth` levels open, but for its clusters and notes. How many boxes stand below one another.
+  // Makes the picture with `depth` levels open, without its clusters and notes. Returns how many boxes stand below one
+  // another.
   size_t make(int depth) {
     ViewModel fresh;
     fresh.depth = depth;
@@ -115,7 +116,7 @@ class ViewBuilder {
       collapsed_[c] = !clusters()[c].phase && clusters()[c].depth > static_cast<uint32_t>(view_.depth) ? 1 : 0;
     }
     if (options_.depth) return;
-    // What is asked for is seen.
+    // A node that is asked for is always seen.
     for (uint32_t node = 0; node < drawn_.nodes.size(); ++node) {
       if (named_[drawn_.nodes[node]] == 0) continue;
       for (uint32_t c = drawn_.cluster_of[node]; c != 0 && collapsed_[c] != 0; c = clusters()[c].parent)
@@ -136,7 +137,7 @@ class ViewBuilder {
       collapsed_[c] = 1;
       ++crowded_;
     }
-    // The outermost collapsed cluster around each.
+    // Find the outermost collapsed cluster around each.
     box_of_cluster_.assign(clusters().size(), kNone);
     collapsed_into_.assign(clusters().size(), ModuleCluster::kNone);
     for (uint32_t c = 1; c < clusters().size(); ++c) {
@@ -161,7 +162,7 @@ class ViewBuilder {
     if (clusters()[c].repeats > 1) text += " each";
     return text;
   }
-  // "7.44 G" and "FLOPs" make "7.44 GFLOPs", "320" and "FLOPs" make "320 FLOPs".
+  // Joins a count and its unit: "7.44 G" and "FLOPs" make "7.44 GFLOPs", "320" and "FLOPs" make "320 FLOPs".
   static std::string spaced(std::string count) {
     if (std::isdigit(static_cast<unsigned char>(count.back())) != 0) count += ' ';
     return count;
@@ -192,7 +193,7 @@ class ViewBuilder {
       box_of_node_[node] = box_of_node_[drawn_.stand_in[node]];
   }
 
-  // By the node's place in the graph that it is from.
+  // Names a box by the node's place in the graph that it is from.
   std::string box_id(char letter, uint32_t node) const {
     if (merged_ == nullptr) return fmt::format("{}{}", letter, drawn_.position[node]);
     const NodeId id = drawn_.nodes[node];
@@ -239,7 +240,8 @@ class ViewBuilder {
     return static_cast<uint32_t>(view_.boxes.size() - 1);
   }
 
-  // Clusters of the picture: the open modules that are not hidden, under their indices in the module tree for now.
+  // Makes the clusters of the picture: the open modules that are not hidden, under their indices in the module tree for
+  // now.
   void make_clusters() {
     view_.clusters.resize(clusters().size());
     for (uint32_t c = 0; c < clusters().size(); ++c) {
@@ -251,7 +253,7 @@ class ViewBuilder {
     }
   }
 
-  // Runs of up to `each` neighbours in program order become one box: what is left where no modules can be closed.
+  // Makes one box of up to `each` neighbours in program order, which is left to do where no modules can be closed.
   void join_runs(size_t each, bool placeholders) {
     const size_t count = view_.boxes.size();
     std::vector<ViewBox> joined;

@@ -22,7 +22,7 @@ void name_tensors(CaptureSession& session, const ProgramToCapture& program) {
   }
 }
 
-// As given, and what that leaves open as the program's own tensors have it.
+// Returns the options as given; the program's own tensors fill in what they leave open.
 CaptureOptions completed(const ProgramToCapture& program, CaptureOptions options) {
   Tensors own;
   if (program.module != nullptr) {
@@ -52,7 +52,7 @@ void check_parameters_are_fake(const ProgramToCapture& program) {
   }
 }
 
-// The loop of a program, its gradients gone, after the steps that are not recorded: they leave the optimizer's state.
+// Runs the loop of a program for the steps that are not recorded: they leave the optimizer's state and no gradients.
 class WarmLoop {
  public:
   WarmLoop(const ProgramToCapture& program, const CaptureOptions& options) {
@@ -86,7 +86,8 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
   CaptureSession session(completed(program, options));
   name_tensors(session, program);
   const Tensors outputs = [&] {
-    const AutocastScope autocast(state_of(session.mode()).options.device->type(), program.autocast);
+    std::optional<AutocastScope> autocast;
+    enter_autocast(autocast, state_of(session.mode()).options.device->type(), program.autocast);
     return program.forward(program.inputs);
   }();
   Graph graph = session.finish(outputs);
@@ -95,7 +96,7 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
 
 namespace {
 
-// Warms the program up and records what `body` makes the loop do; it gives the loss.
+// Warms the program up and records what `body` makes the loop do; `body` returns the loss.
 template <class Body>
 Capture record_training(const ProgramToCapture& program, const CaptureOptions& given, const Body& body) {
   const CaptureOptions options = completed(program, given);

@@ -11,7 +11,7 @@
 namespace shadowgraph {
 namespace {
 
-// What comes from outside may have any contents, whatever it is filled with now.
+// Forgets contents: a tensor from outside may have any, whatever it is filled with now.
 void forget_what_it_holds(const at::Tensor& tensor) {
   close_open_literal();
   if (is_fake(tensor)) forget_contents(*tensor.storage().unsafeGetStorageImpl());
@@ -90,7 +90,7 @@ void CaptureSession::name_input(const at::Tensor& tensor, const std::string& nam
 void CaptureSession::name_module(const torch::nn::Module& root) {
   for (const auto& entry : root.named_parameters()) name_parameter(entry.value(), entry.key());
   for (const auto& entry : root.named_buffers()) name_buffer(entry.value(), entry.key());
-  // Walked by hand: Module::named_modules() wants the root to be owned by a shared_ptr.
+  // The walk is by hand: Module::named_modules() wants the root to be owned by a shared_ptr.
   std::vector<std::pair<const torch::nn::Module*, std::string>> pending{{&root, ""}};
   while (!pending.empty()) {
     const auto [module, path] = pending.back();

@@ -21,7 +21,7 @@ namespace {
 // Marks a source that stands for a noted stack. No path of a file begins so.
 constexpr std::string_view kNoted = "\x01stack ";
 
-// The folder that shadowgraph was compiled in: its own frames are known by it where it is linked statically.
+// Returns the folder that shadowgraph was compiled in. Its own frames are known by it where it is linked statically.
 std::string_view own_folder() {
   constexpr std::string_view file = __FILE__;
   constexpr std::string_view name = "core/capture/cpp_backtrace.cpp";
@@ -38,7 +38,8 @@ bool is_library(std::string_view path) {
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-// Headers of libtorch and of the standard library, whose code is compiled into the user's program; shadowgraph's own.
+// Says whether a file is a header of libtorch or of the standard library, which is compiled into the user's program, or
+// shadowgraph's own.
 bool is_others_source(std::string_view file) {
   for (const char* part : {"/torch/include/", "/include/torch/", "/include/ATen/", "/include/c10/",
                            "/csrc/api/include/", "/include/c++/", "/bits/", "/include/shadowgraph/"}) {
@@ -51,7 +52,7 @@ bool is_others_source(std::string_view file) {
                      [&](const char* room) { return file.substr(own.size()).starts_with(room); });
 }
 
-// In single quotes, for a shell.
+// Quotes a text for a shell, in single quotes.
 std::string quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -95,7 +96,7 @@ class TemporaryFile {
   std::string path_;
 };
 
-// "file:line", without what binutils adds: " (discriminator 2)". Empty where it knows none.
+// Returns "file:line" without what binutils adds: " (discriminator 2)". Empty where binutils knows none.
 std::string place_of(std::string_view line) {
   line = line.substr(0, std::min(line.find(" ("), line.size()));
   const size_t colon = line.rfind(':');
@@ -118,7 +119,7 @@ std::string CppBacktraces::note() {
   return std::string(kNoted) + std::to_string(entry->second);
 }
 
-// What is asked for is the call, which ends before the address that it returns to.
+// The question is about the call, which ends before the address that it returns to.
 void CppBacktraces::symbolize(const std::vector<const Stack*>& stacks) {
   struct Asked {
     std::string addresses;  // a line each
@@ -143,7 +144,7 @@ void CppBacktraces::symbolize(const std::vector<const Stack*>& stacks) {
     const TemporaryFile addresses(asked.addresses);
     const auto lines =
         lines_of_command("addr2line -a -i -e " + quoted(library) + " < " + quoted(addresses.path()) + " 2> /dev/null");
-    // A line with the address, then one for each function that is inlined there, innermost first.
+    // Each answer is a line with the address, then one for each function that is inlined there, innermost first.
     size_t frame = 0;
     bool any = false;
     for (const std::string& line : lines) {
@@ -155,7 +156,7 @@ void CppBacktraces::symbolize(const std::vector<const Stack*>& stacks) {
       }
     }
     if (any) continue;
-    // No binutils: libtorch reads the line table itself, without what is inlined.
+    // Without binutils, libtorch reads the line table itself and misses what is inlined.
     const auto found = torch::unwind::symbolize(asked.frames, torch::unwind::Mode::fast);
     for (size_t i = 0; i < found.size(); ++i) {
       if (found[i].lineno == 0 || found[i].filename.starts_with("??")) continue;

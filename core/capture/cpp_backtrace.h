@@ -1,5 +1,5 @@
-// Where in the user's C++ a program is: call stacks noted while it runs, made lines when the record ends. Internal to
-// core/capture.
+// Finds where in the user's C++ a program is: notes call stacks while it runs, and turns them into lines when the
+// record ends. Internal to core/capture.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ namespace shadowgraph {
 
 class CppBacktraces {
  public:
-  // Notes the calling stack; the text stands for it until resolve().
+  // Notes the calling stack; the returned text stands for it until resolve().
   std::string note();
-  // "file:line" of a noted stack: of the innermost frame that is in neither libtorch nor shadowgraph nor the standard
-  // library, inlined ones included. Empty if the program has no debug information there.
+  // Returns "file:line" of a noted stack. It is that of the innermost frame, inlined ones included, that is not in
+  // libtorch, shadowgraph or the standard library. Empty if the program has no debug information there.
   std::string line_of(const std::string& noted);
-  // Puts lines in place of what was noted, in the sources of all nodes. All addresses are asked for at once, since
+  // Puts lines in place of what was noted, in the sources of all nodes. It asks for all addresses at once, since
   // reading a program's debug information takes long.
   void resolve(Graph& graph);
 

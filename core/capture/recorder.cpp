@@ -1,41 +1,22 @@
 #include "core/capture/recorder.h"
 
 #include <ATen/SequenceNumber.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/node.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
 
-#include "core/capture/call_record.h"
+#include "core/calls/call_record.h"
 #include "core/dispatch/operator_info.h"
+#include "core/fake/autocast.h"
 #include "core/fake/converter.h"
+#include "core/fake/fake_tensor_impl.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/process_groups.h"
-#include "core/fake/saved_data.h"
 #include "ir/records.h"
 
 namespace shadowgraph {
-namespace {
-
-class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
- public:
-  explicit SavedTensorHook(Recorder& recorder) : recorder_(recorder) {}
-  void call_pack_hook(const at::Tensor& tensor) override {
-    data_.emplace(tensor);
-    recorder_.tensor_saved(tensor);
-  }
-  at::Tensor call_unpack_hook() override { return data_->unpack(); }
-
- private:
-  Recorder& recorder_;
-  std::optional<SavedData> data_;
-};
-
-}  // namespace
-
 Recorder::Recorder(ModeState& mode)
     : mode_(mode),
       session_(next_session()),
@@ -81,230 +62,6 @@ ValueId Recorder::declare(const at::Tensor& tensor) {
   return value_of(*as_fake(fake));
 }
 
-// ---- Tensors to values
-
-bool Recorder::matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const {
-  const auto equal = [](std::span<const int64_t> a, c10::IntArrayRef b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end());
-  };
-  return value.offset == fake.storage_offset() && value.dtype == fake.dtype().toScalarType() &&
-         equal(graph_.sizes(id), fake.sizes()) && equal(graph_.strides(id), fake.strides()) &&
-         value.storage == find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
-}
-
-ValueId Recorder::value_of(FakeTensorImpl& fake) {
-  if (fake.session() == session_) {
-    Value& value = mutable_value(graph_, fake.value());
-    if (matches(value, fake.value(), fake)) {
-      if (!value.requires_grad) value.requires_grad = fake.requires_grad();
-      return fake.value();
-    }
-  }
-  const StorageId storage = find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
-  if (!storage.valid()) return placeholder_for(fake);
-
-  const ValueId root = storage_root_[storage.index];
-  if (matches(graph_.value(root), root, fake)) {
-    fake.bind(session_, root);
-    return root;
-  }
-  const Argument source[] = {Argument::of_value(root)};
-  const NodeId node = graph_.append(target_of(Builtin::kAlias), source);
-  mutable_node(graph_, node).region = materialise(regions_.size() - 1);
-  mutable_node(graph_, node).phase = phase_.valid() ? phase_ : Graph::kForward;
-  if (!recomputations_.empty()) mutable_node(graph_, node).phase = Graph::kBackward;
-  const ValueId value = new_value(node, fake, storage);
-  const Argument result[] = {Argument::of_value(value)};
-  graph_.set_results(node, result);
-  if (!body_.valid()) body_ = node;
-  last_ = node;
-  return value;
-}
-
-// set_ with a storage, which no value is: `after`, its self as it left it, says which part of which storage it took, so
-// it is recorded as set_ with a tensor, an alias of that storage. A storage that no tensor of the program had stays
-// opaque.
-TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& after) {
-  const c10::StorageImpl* storage = after.unsafe_storage().unsafeGetStorageImpl();
-  if (!find_storage_id(*storage, session_).valid()) {
-    for (auto& [real, entry] : mode_.memo.tensors) {
-      FakeTensorImpl* fake = as_fake(entry.fake);
-      if (fake == nullptr || fake->unsafe_storage().unsafeGetStorageImpl() != storage) continue;
-      value_of(*fake);
-      break;
-    }
-  }
-  if (!find_storage_id(*storage, session_).valid()) return target_of_operator(info);
-  const Argument self = arguments_[0];
-  after.bind(0, ValueId());
-  arguments_ = {self, Argument::of_value(value_of(after))};
-  static const auto set_tensor = c10::Dispatcher::singleton().findSchemaOrThrow("aten::set_", "source_Tensor");
-  return target_of_operator(OperatorInfo::of(set_tensor));
-}
-
-ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
-  const at::Tensor real = real_of_fake(fake, mode_);
-  auto name = names_.find(&fake);
-  if (name == names_.end() && real.defined()) name = names_.find(real.unsafeGetTensorImpl());
-
-  Builtin kind = Builtin::kInput;
-  Argument argument;
-  if (name != names_.end()) {
-    kind = name->second.kind;
-    argument = graph_.string_argument(name->second.name);
-  } else if (real.defined()) {
-    kind = Builtin::kConstant;
-    argument = Argument::of_constant(graph_.add_constant(real));
-  } else {
-    std::string unused;
-    do {
-      unused = "input" + std::to_string(inputs_++);
-    } while (input_names_.contains(unused));
-    argument = graph_.string_argument(unused);
-  }
-  const Argument arguments[] = {argument};
-  const NodeId node = graph_.insert_before(body_, target_of(kind), arguments);
-
-  Storage storage = storage_of(fake, node);
-  static constexpr StorageKind kKinds[] = {StorageKind::kParameter, StorageKind::kBuffer, StorageKind::kInput,
-                                           StorageKind::kConstant};
-  storage.kind = kKinds[static_cast<size_t>(kind)];
-  const StorageId id = graph_.add_storage(storage);
-  bind_storage(*fake.unsafe_storage().unsafeGetStorageImpl(), id, c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
-
-  const ValueId value = new_value(node, fake, id);
-  const Argument result[] = {Argument::of_value(value)};
-  graph_.set_results(node, result);
-  storage_root_.resize(size_t{id.index} + 1);
-  storage_root_[id.index] = value;
-  graph_.set_requires_grad(value, fake.requires_grad());
-  if (mode_.watch_size_reads && kind == Builtin::kInput) fake.watch_size_reads();
-  if (kind == Builtin::kParameter || kind == Builtin::kBuffer) {
-    const size_t dot = name->second.name.rfind('.');
-    owners_.resize(std::max<size_t>(owners_.size(), size_t{id.index} + 1));
-    if (dot != std::string::npos) owners_[id.index] = graph_.intern(name->second.name.substr(0, dot));
-  }
-  return value;
-}
-
-ValueId Recorder::new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage) {
-  const ValueId value = graph_.new_tensor(producer, spec_of(fake, storage));
-  fake.bind(session_, value);
-  return value;
-}
-
-StorageId Recorder::storage_of_result(FakeTensorImpl& fake, NodeId node) {
-  c10::StorageImpl& impl = *fake.unsafe_storage().unsafeGetStorageImpl();
-  const auto bytes = static_cast<int64_t>(impl.nbytes());
-  const StorageId known = find_storage_id(impl, session_);
-  if (known.valid()) {
-    // resize_ may have grown it.
-    mutable_storage(graph_, known).bytes = std::max(graph_.storage(known).bytes, bytes);
-    return known;
-  }
-  const StorageId id = graph_.add_storage(storage_of(fake, node));
-  bind_storage(impl, id, c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
-  storage_root_.resize(size_t{id.index} + 1);
-  return id;
-}
-
-// ---- Arguments and results
-
-Argument Recorder::argument_of_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined()) return Argument::none();
-  if (FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) return Argument::of_value(value_of(*fake));
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return number_of(graph_, tensor);
-  return Argument::of_value(value_of(*as_fake(fake_of_real(tensor, &mode_))));
-}
-
-Argument Recorder::argument_of(const CallArgument& value) {
-  using Kind = CallArgument::Kind;
-  c10::SmallVector<Argument, 8> elements;
-  switch (value.kind()) {
-    case Kind::kBoxed:
-      return argument_of(value.boxed());
-    case Kind::kNone:
-      return Argument::none();
-    case Kind::kTensor:
-      return argument_of_tensor(value.tensor());
-    case Kind::kTensors:
-      for (const at::Tensor& element : value.tensors()) elements.push_back(argument_of_tensor(element));
-      break;
-    case Kind::kTensorRefs:
-      for (const at::Tensor& element : value.tensor_refs()) elements.push_back(argument_of_tensor(element));
-      break;
-    case Kind::kOptionalTensors:
-      return argument_of(c10::IValue(value.optional_tensors()));
-    case Kind::kInt:
-      return Argument::of_int(value.integer());
-    case Kind::kInts:
-      return graph_.int_list({value.ints().data(), value.ints().size()});
-    case Kind::kFloat:
-      return Argument::of_float(value.real());
-    case Kind::kBool:
-      return Argument::of_bool(value.boolean());
-    case Kind::kBools:
-      for (const bool element : value.bools()) elements.push_back(Argument::of_bool(element));
-      break;
-    case Kind::kScalar:
-      return argument_of(c10::IValue(value.scalar()));
-    case Kind::kString:
-      return graph_.string_argument(value.string());
-    case Kind::kDevice:
-      return Argument::of_device(value.device());
-    case Kind::kGenerator:
-      return Argument::of_device(value.generator().device(), ArgumentKind::kGenerator);
-  }
-  return graph_.make_list({elements.data(), elements.size()});
-}
-
-Argument Recorder::argument_of(const c10::IValue& value) {
-  return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& t) { return argument_of_tensor(t); });
-}
-
-Argument Recorder::result_of_tensor(const at::Tensor& tensor, NodeId node) {
-  FakeTensorImpl* fake = as_fake(tensor);
-  if (fake == nullptr) return Argument::none();
-  const StorageId storage = storage_of_result(*fake, node);
-  const ValueId id = new_value(node, *fake, storage);
-  if (!storage_root_[storage.index].valid()) storage_root_[storage.index] = id;
-  return Argument::of_value(id);
-}
-
-Argument Recorder::result_of(const CallArgument& value, NodeId node) {
-  using Kind = CallArgument::Kind;
-  switch (value.kind()) {
-    case Kind::kBoxed:
-      return result_of(value.boxed(), node);
-    case Kind::kTensor:
-      return result_of_tensor(value.tensor(), node);
-    case Kind::kTensors: {
-      c10::SmallVector<Argument, 8> elements;
-      for (const at::Tensor& element : value.tensors()) elements.push_back(result_of_tensor(element, node));
-      return graph_.make_list({elements.data(), elements.size()});
-    }
-    case Kind::kInt:
-      return Argument::of_value(graph_.new_scalar(node, ValueKind::kInt));
-    case Kind::kFloat:
-      return Argument::of_value(graph_.new_scalar(node, ValueKind::kFloat));
-    case Kind::kBool:
-      return Argument::of_value(graph_.new_scalar(node, ValueKind::kBool));
-    default:
-      return Argument::none();
-  }
-}
-
-Argument Recorder::result_of(const c10::IValue& value, NodeId node) {
-  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& t) { return result_of_tensor(t, node); });
-}
-
-TargetId Recorder::target_of_operator(const OperatorInfo& info) {
-  if (info.id >= targets_.size()) targets_.resize(info.id + 64);
-  TargetId& target = targets_[info.id];
-  if (!target.valid()) target = graph_.intern_target(info.target);
-  return target;
-}
-
 // ---- Calls
 
 void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) {
@@ -316,7 +73,8 @@ void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument
   for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
 }
 
-// What a group is stands in the graph before the first collective on it. A name that nobody has: the call will say so.
+// Describes a group in the graph before the first collective on it. If nobody has a group of that name, the call will
+// say so.
 void Recorder::declare_group(const c10::IValue& group) {
   const auto info = describe_group(group);
   if (!info || !groups_.insert(info->name).second) return;
@@ -341,8 +99,8 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   Node& n = mutable_node(graph_, node);
   n.flags.grad_mode = c10::GradMode::is_enabled();
   n.flags.inference_mode = c10::InferenceMode::is_enabled();
-  n.flags.autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);
-  n.flags.autocast_cuda = at::autocast::is_autocast_enabled(at::kCUDA);
+  n.flags.autocast_cpu = is_autocast_enabled(at::kCPU);
+  n.flags.autocast_cuda = is_autocast_enabled(at::kCUDA);
   n.phase = Graph::kForward;
   n.region = Graph::kRootRegion;
   if (recomputations_.empty()) {
@@ -354,8 +112,8 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
     link_recomputation(node);
   }
   for (const uint32_t checkpoint : open_checkpoints_) checkpoints_[checkpoint].push_back(node);
-  // An autograd function of the program's runs without gradients, behind a grad_fn that it has made: where it communicates,
-  // that is the collective's.
+  // An autograd function of the program's runs without gradients, behind a grad_fn that it has made. If it
+  // communicates, that grad_fn is the collective's.
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
@@ -370,7 +128,7 @@ std::string text_of(const c10::Scalar& value) {
 
 }  // namespace
 
-// The program has read a value: item(), equal(). The path depends on it.
+// Notes that the program has read a value (item(), equal()): the path depends on it.
 void Recorder::note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result) {
   if (result.kind() != CallArgument::Kind::kBoxed || !result.boxed().isScalar()) return;
   ValueId read;
@@ -405,7 +163,7 @@ void Recorder::note_backtraces() {
   locate_ = [] { return current_recorder()->backtraces_->note(); };
 }
 
-// A size that the user gave in place of data: named at the node, and what the path depended on.
+// Notes a size that the user gave in place of data: at the node, and as something that the path depended on.
 void Recorder::note_data_sizes(NodeId node) {
   ValueId result;
   graph_.for_each_output(node, [&](ValueId value) {
@@ -425,7 +183,7 @@ void Recorder::abandon_call(const OperatorInfo& info) noexcept {
   mode_.host_answers.forget_asked();
 }
 
-// The numbers of at::tensor({...}), or what an accessor wrote: copied from a constant of the graph.
+// Records the numbers of at::tensor({...}), or what an accessor wrote, as a copy from a constant of the graph.
 void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   const KernelDepth depth;
   if (link_->has_deaths()) flush_deaths();
@@ -469,46 +227,6 @@ void Recorder::flush_deaths() {
   if (last_.valid() && deaths_.size() > known) graph_.set_frees(last_, deaths_);
 }
 
-// ---- Autograd
-
-// A node that runs under the engine belongs to backward, and to the forward node that made the engine's current
-// grad_fn.
-void Recorder::link_backward(NodeId node) {
-  const auto grad_fn = torch::autograd::get_current_node();
-  if (!grad_fn) return;
-  Node& n = mutable_node(graph_, node);
-  n.phase = Graph::kBackward;
-  const uint64_t sequence = grad_fn->sequence_nr();
-  if (sequence < sequence_base_ || sequence - sequence_base_ >= sequence_owner_.size()) return;
-  n.forward = sequence_owner_[sequence - sequence_base_];
-  if (!n.forward.valid()) return;
-  n.region = graph_.node(n.forward).region;
-  n.source = graph_.node(n.forward).source;
-}
-
-// A node that is run again is part of backward, as far as the run in forward went the same way.
-void Recorder::link_recomputation(NodeId node) {
-  Node& n = mutable_node(graph_, node);
-  n.phase = Graph::kBackward;
-  n.region = current_region(arguments_);
-  Recomputation& run = recomputations_.back();
-  const std::vector<NodeId>& first = checkpoints_[run.checkpoint];
-  if (run.next == first.size()) return;
-  const NodeId repeated = first[run.next++];
-  if (graph_.node(repeated).target != n.target) {
-    // What torch.utils.checkpoint does with a tensor that it keeps now.
-    if (graph_.target(n.target).name() == "aten::detach") {
-      --run.next;
-      return;
-    }
-    // Another way: an operator that both take later on is not the same one.
-    run.next = static_cast<uint32_t>(first.size());
-    return;
-  }
-  n.forward = repeated;
-  n.source = graph_.node(repeated).source;
-}
-
 void Recorder::record_function(const Target& target, std::span<const c10::IValue> arguments, const at::Tensor& result) {
   const KernelDepth depth;
   if (link_->has_deaths()) flush_deaths();
@@ -526,76 +244,11 @@ void Recorder::record_function(const Target& target, std::span<const c10::IValue
   n.region = materialise(regions_.size() - 1);
 }
 
-// Autograd makes the grad_fn of an operator just before it calls it: sequence numbers not yet claimed are this node's.
-void Recorder::claim_sequence(NodeId node) {
-  if (!own_link_) return;  // goes on in other scopes and threads, where numbers mean nothing
-  const uint64_t now = at::sequence_number::peek();
-  if (now == sequence_seen_) return;
-  sequence_seen_ = now;
-  sequence_owner_.resize(now - sequence_base_, node);
-}
-
-std::unique_ptr<torch::autograd::SavedVariableHooks> Recorder::hooks_for_saved_tensor() {
-  return std::make_unique<SavedTensorHook>(*this);
-}
-
-void Recorder::tensor_saved(const at::Tensor& tensor) {
-  const KernelDepth depth;
-  const Argument argument = argument_of_tensor(tensor);
-  if (argument.kind != ArgumentKind::kValue) return;
-  saved_.push_back({at::sequence_number::peek() - 1, last_, argument.ref.value});
-}
-
-void Recorder::attach_saved_tensors() {
-  std::vector<std::pair<NodeId, SavedTensor>> attached;
-  attached.reserve(saved_.size());
-  for (const Saved& saved : saved_) {
-    NodeId owner;
-    if (saved.sequence >= sequence_base_ && saved.sequence - sequence_base_ < sequence_owner_.size()) {
-      owner = sequence_owner_[saved.sequence - sequence_base_];
-    }
-    if (!owner.valid()) owner = saved.last_node;
-    if (!owner.valid()) continue;
-    SavedTensor entry;
-    entry.value = saved.value;
-    uint16_t position = 0;
-    for (const Argument& argument : graph_.arguments(owner)) {
-      graph_.for_each_value({&argument, 1}, [&](ValueId value) {
-        if (entry.role == SavedRole::kInternal && value == saved.value) {
-          entry.role = SavedRole::kArgument;
-          entry.index = position;
-        }
-      });
-      ++position;
-    }
-    if (entry.role == SavedRole::kInternal) {
-      uint16_t index = 0;
-      graph_.for_each_output(owner, [&](ValueId value) {
-        if (value == saved.value) {
-          entry.role = SavedRole::kResult;
-          entry.index = index;
-        }
-        ++index;
-      });
-    }
-    attached.emplace_back(owner, entry);
-  }
-  std::stable_sort(attached.begin(), attached.end(),
-                   [](const auto& a, const auto& b) { return a.first.index < b.first.index; });
-  std::vector<SavedTensor> group;
-  for (size_t i = 0; i < attached.size();) {
-    const NodeId owner = attached[i].first;
-    group.clear();
-    for (; i < attached.size() && attached[i].first == owner; ++i) group.push_back(attached[i].second);
-    graph_.set_saved(owner, group);
-  }
-}
-
 // ---- What the path depended on
 
 void Recorder::size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {
   try {
-    // Only what the program itself asked for: not a decomposition, not autograd.
+    // Note only what the program itself asked for: not a decomposition, not autograd.
     if (regions_.back().region.kind == RegionKind::kComposite || phase_.valid()) return;
     if (torch::autograd::get_current_node()) return;
     const KernelDepth depth;
@@ -635,7 +288,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   flush_deaths();
   const auto declare_value = [&](const at::Tensor& tensor) { return argument_of_tensor(tensor); };
   for (const auto& [parameter, gradient] : gradients) {
-    // The parameter as it was declared, not as the optimizer's last in-place update left it.
+    // Take the parameter as it was declared, not as the optimizer's last in-place update left it.
     const Argument last = declare_value(parameter);
     const ValueId declared = storage_root_[graph_.value(last.ref.value).storage.index];
     const Argument pair[] = {Argument::of_value(declared), declare_value(gradient)};

@@ -1,8 +1,8 @@
 // Writes what the program does into a Graph. Internal to core/capture; programs use CaptureSession.
 //
-// The tensors are the truth. A fake tensor carries the Value it was last seen as, its storage carries a StorageId; at
-// each use the recorder compares them with what the graph believes. An unknown tensor on a known storage becomes an
-// alias value (`.data =`, detach and unpacked saved variables need no hook), an unknown storage becomes a placeholder.
+// The tensors are the truth. A fake tensor carries the Value it was last seen as, and its storage carries a StorageId.
+// At each use the recorder compares them with what the graph believes. An unknown tensor on a known storage becomes an
+// alias value (`.data =`, detach and unpacked saved variables need no hook). An unknown storage becomes a placeholder.
 // The recorder holds no fake tensor, so use counts, and with them autograd's in-place gradient accumulation, are as
 // without it.
 #pragma once
@@ -29,8 +29,8 @@ namespace shadowgraph {
 class Recorder final : public CallObserver, public SavedTensorObserver {
  public:
   explicit Recorder(ModeState& mode);
-  // With a link of the caller's, which must outlive the recorder and is not closed by it: what the storages keep alive
-  // may then own the recorder.
+  // Uses a link of the caller's, which must outlive the recorder and which it does not close. What the storages keep
+  // alive may then own the recorder.
   Recorder(ModeState& mode, SessionLink& link);
   // A number that no other session has.
   static uint32_t next_session();
@@ -47,18 +47,19 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   void enter_module(const void* module, const std::string& class_name);
   void leave_region() noexcept;
   bool is_in_module() const { return regions_.back().region.kind == RegionKind::kModule; }
-  // An activation checkpoint (shadowgraph/checkpoint.h): what is recorded until it is left, and later, in backward,
-  // the same again: a region of the same name and class "recompute", each node linked to the one it repeats.
+  // Opens an activation checkpoint (shadowgraph/checkpoint.h) for what is recorded until it is left. When backward runs
+  // the same again, that becomes a region of the same name and class "recompute". Each node there is linked to the one
+  // it repeats.
   uint32_t enter_checkpoint(const std::string& name);
   void leave_checkpoint() noexcept;
   void enter_recomputation(uint32_t checkpoint, const std::string& name);
   void leave_recomputation() noexcept;
-  // A call of a function that no operator made. Undefined results are none.
+  // Records a call of a function that no operator made. Undefined results are none.
   void record_function(const Target& target, std::span<const c10::IValue> arguments, const at::Tensor& result);
   uint32_t session() const { return session_; }
   PhaseId set_phase(PhaseId phase) { return std::exchange(phase_, phase); }
   PhaseId phase_named(const std::string& name) { return graph_.intern_phase(name); }
-  // Tells "file:line" of what the program is doing, or an empty text; asked at every node that is not backward's.
+  // Returns "file:line" of what the program is doing, or an empty text; asked at every node that is not backward's.
   using Locate = CaptureSession::Locate;
   Locate set_locate(Locate locate) { return std::exchange(locate_, locate); }
   // Call stacks of C++ are the sources, wherever nothing else tells them.
@@ -70,7 +71,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   // ---- The record so far, for who goes on with it
   const Graph& graph() const { return graph_; }
   NodeId last_node() const { return last_; }
-  // The first value that the storage was seen as.
+  // Returns the first value that the storage was seen as.
   ValueId root_of(StorageId storage) const { return storage_root_[storage.index]; }
 
   // ---- CallObserver
@@ -182,7 +183,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   std::unordered_set<uint64_t> size_reads_;
 };
 
-// Of the capture that goes on on this thread, or nullptr.
+// Returns the recorder of the capture that is under way on this thread, or nullptr.
 Recorder* current_recorder();
 
 // The insides of CaptureSession, for core.

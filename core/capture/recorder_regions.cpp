@@ -1,13 +1,13 @@
-// The recorder's regions: module scopes, composite calls, and modules inferred from who owns the parameters.
+// Keeps the recorder's regions: module scopes, composite calls, and modules inferred from who owns the parameters.
 //
-// Regions are entered eagerly but become part of the graph only when a node is recorded inside, so that composites
-// which compute nothing (reshape of a contiguous tensor to its own shape) leave no trace.
+// Regions are entered eagerly but become part of the graph only when a node is recorded inside. So composites that
+// compute nothing leave no trace, such as reshape of a contiguous tensor to its own shape.
 #include "core/capture/recorder.h"
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
 #include "ir/records.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/recompute_regions.h"
 
 namespace shadowgraph {
 namespace {
@@ -120,7 +120,7 @@ RegionId Recorder::materialise(size_t depth) {
 
 StringId Recorder::owner_path(std::span<const Argument> arguments) const {
   StringId owner;
-  // By storage, so that views count: a matmul with weight.t() belongs to the weight's module.
+  // The search goes by storage, so that views count: a matmul with weight.t() belongs to the weight's module.
   graph_.for_each_value(arguments, [&](ValueId value) {
     const StorageId storage = graph_.value(value).storage;
     if (!owner.valid() && storage.index < owners_.size()) owner = owners_[storage.index];
@@ -128,7 +128,7 @@ StringId Recorder::owner_path(std::span<const Argument> arguments) const {
   return owner;
 }
 
-// The module inside the open region `depth` whose parameters are among `arguments`, or that region itself.
+// Returns the module inside the open region `depth` whose parameters are among `arguments`, or that region itself.
 RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> arguments) {
   const RegionId outer = materialise(depth);
   const StringId path = owner_path(arguments);
@@ -155,8 +155,8 @@ RegionId Recorder::inferred_region(size_t depth, std::span<const Argument> argum
   return open.inferred;
 }
 
-// For programs without a ModuleScope: what uses no parameter belongs to the smallest module that holds the operators
-// before and after it.
+// Infers modules for programs without a ModuleScope. A node that uses no parameter belongs to the smallest module that
+// holds the operators before and after it.
 void Recorder::infer_modules_from_neighbours() {
   struct Unit {
     NodeId node;
@@ -206,7 +206,8 @@ void Recorder::infer_modules_from_neighbours() {
   put_parents_first();
 }
 
-// Regions inferred at the end were appended after what they hold; a graph wants parents before children.
+// Reorders regions: those inferred at the end were appended after what they hold, and a graph wants parents before
+// children.
 void Recorder::put_parents_first() {
   std::vector<Region> ordered;
   std::vector<RegionId> moved(graph_.region_count());

@@ -47,7 +47,7 @@ void UsersFrame::add(std::string_view file, std::string_view line) {
 std::string script_location() {
   UsersFrame location;
   for (const torch::jit::StackEntry& frame : torch::jit::currentCallstack()) {
-    // The range is of the code in the file; what that was generated from is the Python.
+    // The range is of the code in the file; that was generated from the Python that is wanted.
     if (const auto python = frame.range.findSourceRangeThatGenerated()) add_range(*python, location);
     if (location.found()) break;
   }

@@ -12,15 +12,15 @@ struct Binding final : StorageWatcher {
       : session(known_session), id(known_id), link(std::move(known_link)) {}
   ~Binding() override { link->storage_died(id); }
 
-  // Changes when another session takes the binding over, which no reader of either is looking for then; `id` and `link`
-  // are set before it.
+  // The session changes when another one takes the binding over. By then no reader of either is looking for it. `id`
+  // and `link` are set before it.
   std::atomic<uint32_t> session;
   StorageId id;
   c10::intrusive_ptr<SessionLink> link;  // read and taken over under `links`, but for a session's own
   c10::Storage kept;
 };
 
-// Who asks for links of all sessions, or takes a binding over, holds this.
+// Whoever asks for links of all sessions, or takes a binding over, holds this.
 std::mutex& links() {
   static auto* mutex = new std::mutex;
   return *mutex;

@@ -59,7 +59,8 @@ void flatten(const c10::IValue& value, Tensors& tensors) {
   }
 }
 
-// The interpreter puts what went wrong behind the source of every module on the way to it. Keeps that and the place.
+// Shortens an error. The interpreter puts what went wrong behind the source of every module on the way to it; this
+// keeps that and the place.
 std::string shortened(std::string_view message) {
   constexpr std::string_view kError = "\nRuntimeError: ";
   constexpr std::string_view kFrame = "\n  File \"";
@@ -89,8 +90,8 @@ void check_input_count(const c10::FunctionSchema& forward, size_t given) {
   }
 }
 
-// Preparing a graph for its first run folds what can be computed from constants. That must happen on real tensors: the
-// results stay in the module, and are constants of the program, not calls that it makes.
+// Prepares a graph for its first run, which folds what can be computed from constants. That must happen on real
+// tensors: the results stay in the module, and are constants of the program, not calls that it makes.
 void compile(const torch::jit::Module& module, const std::vector<c10::IValue>& arguments) {
   const UnfakeGuard real;
   torch::jit::Stack stack{module._ivalue()};

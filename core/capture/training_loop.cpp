@@ -1,8 +1,7 @@
-// The pieces of a training loop that libtorch's C++ frontend lacks, or has in another form than Python's: each calls the
-// operators that the Python file named beside it calls, in that order, which is what a graph of it must show.
+// Has the pieces of a training loop that libtorch's C++ frontend lacks, or has in another form than Python's. Each
+// calls the operators that the Python file named beside it calls, in that order, which is what a graph of it must show.
 #include "core/capture/training_loop.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/_foreach_lerp.h>
@@ -30,7 +29,7 @@ void check(bool holds, const std::string& message) {
   if (!holds) throw Error(message);
 }
 
-// Lists of tensors of one device and dtype, in the order of first sight: what foreach operators take.
+// Groups tensors by device and dtype, in the order of first sight, as foreach operators take them.
 std::vector<Tensors> by_device_and_dtype(const Tensors& tensors) {
   std::vector<Tensors> groups;
   for (const at::Tensor& tensor : tensors) {
@@ -83,27 +82,12 @@ FiniteGradients::~FiniteGradients() {
 
 // ---- torch/amp/autocast_mode.py
 
-AutocastScope::AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype)
-    : device_(device), entered_(dtype.has_value()) {
-  if (!entered_) return;
+void enter_autocast(std::optional<AutocastScope>& scope, c10::DeviceType device, std::optional<c10::ScalarType> dtype) {
+  if (!dtype) return;
   check(*dtype == c10::ScalarType::BFloat16 || *dtype == c10::ScalarType::Half,
         std::string("autocast takes bfloat16 or float16, not ") + c10::toString(*dtype));
-  check(at::autocast::is_autocast_available(device), "there is no autocast for " + c10::DeviceTypeName(device, true));
-  was_enabled_ = at::autocast::is_autocast_enabled(device);
-  was_ = at::autocast::get_autocast_dtype(device);
-  was_cached_ = at::autocast::is_autocast_cache_enabled();
-  at::autocast::set_autocast_enabled(device, true);
-  at::autocast::set_autocast_dtype(device, *dtype);
-  at::autocast::set_autocast_cache_enabled(true);
-  at::autocast::increment_nesting();
-}
-
-AutocastScope::~AutocastScope() {
-  if (!entered_) return;
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(device_, was_enabled_);
-  at::autocast::set_autocast_dtype(device_, was_);
-  at::autocast::set_autocast_cache_enabled(was_cached_);
+  check(is_autocast_available(device), "there is no autocast for " + c10::DeviceTypeName(device, true));
+  scope.emplace(device, dtype);
 }
 
 // ---- torch/amp/grad_scaler.py
@@ -181,7 +165,10 @@ TrainingLoop::TrainingLoop(const ProgramToCapture& program, const FakeTensorOpti
   check(!training.ema || (*training.ema >= 0 && *training.ema <= 1), "the decay of an average is between 0 and 1");
   check(!training.grad_scaler || program.optimizer != nullptr,
         "a GradScaler steps an optimizer, and this program has none");
-  { const AutocastScope tried(device_, program.autocast); }
+  {
+    std::optional<AutocastScope> tried;
+    enter_autocast(tried, device_, program.autocast);
+  }
   if (!training.ema) return;
   const at::NoGradGuard no_grad;
   const auto copy = [&](const std::string& name, const at::Tensor& tensor) {
@@ -237,7 +224,8 @@ void TrainingLoop::backward(const at::Tensor& loss) {
 void TrainingLoop::step(at::Tensor& loss) {
   for (int64_t i = 0; i < program_.training.accumulate; ++i) {
     {
-      const AutocastScope autocast(device_, program_.autocast);
+      std::optional<AutocastScope> autocast;
+      enter_autocast(autocast, device_, program_.autocast);
       Tensors outputs = program_.forward(program_.inputs);
       loss = checked_loss(program_, outputs);
       // As in a training loop: only the loss is still held when backward runs.
@@ -288,7 +276,7 @@ void TrainingLoop::clip_gradients() const {
   for (const Tensors& group : groups) at::_foreach_mul_(group, clamped.to(group[0].device()));
 }
 
-// torch/optim/swa_utils.py: AveragedModel.update_parameters, but for its count of updates, a tensor on the CPU.
+// torch/optim/swa_utils.py: does AveragedModel.update_parameters without its count of updates, a tensor on the CPU.
 void TrainingLoop::update_averages() {
   const at::NoGradGuard no_grad;
   Tensors averages, current;
@@ -298,7 +286,7 @@ void TrainingLoop::update_averages() {
     if (averaged_ == 0) averages_[i].second.detach().copy_(current[i]);
   }
   if (averaged_++ == 0) return;
-  // Lists of equal device and dtype, as the parameters have them: an average has its parameter's.
+  // The parameters have the same lists of device and dtype: an average has its parameter's.
   const auto grouped = by_device_and_dtype(averages);
   const auto with = by_device_and_dtype(current);
   for (size_t i = 0; i < grouped.size(); ++i) at::_foreach_lerp_(grouped[i], with[i], 1 - *program_.training.ema);

@@ -1,4 +1,4 @@
-// One step of a training loop as PyTorch programs write it, with the options of TrainingOptions. Internal to
+// Runs one step of a training loop as PyTorch programs write it, with the options of TrainingOptions. Internal to
 // core/capture.
 #pragma once
 
@@ -9,18 +9,19 @@
 #include <utility>
 #include <vector>
 
+#include "core/fake/autocast.h"
 #include "shadowgraph/capture.h"
 
 namespace shadowgraph {
 
-// torch.amp.GradScaler at its defaults, for one optimizer.
+// Does what torch.amp.GradScaler does at its defaults, for one optimizer.
 class GradScaler {
  public:
   at::Tensor scale(const at::Tensor& loss);
   void unscale_(torch::optim::Optimizer& optimizer);
   void step(torch::optim::Optimizer& optimizer);
   void update();
-  // Of the state, what is there.
+  // Returns those tensors of the state that exist.
   std::vector<std::pair<std::string, at::Tensor>> buffers() const;
 
  private:
@@ -30,14 +31,16 @@ class GradScaler {
 
 class TrainingLoop {
  public:
-  // Throws Error for options that make no sense. Makes the averaged copies, so inside the mode that the module is of.
+  // Throws Error for options that make no sense. Makes the averaged copies, so it must be called inside the mode of the
+  // module.
   TrainingLoop(const ProgramToCapture& program, const FakeTensorOptions& mode);
 
-  // What is there already and belongs to no module: averaged copies, gradients that stay, the scaler's state.
+  // Names what is there already and belongs to no module: averaged copies, gradients that stay, the scaler's state.
   void name_state(CaptureSession& session) const;
   // Zeroes gradients, or lets go of them.
   void zero_grad() const;
-  // All of one step after zero_grad. `loss` is the variable of the loop: what it had dies where the program sets it.
+  // Does all of one step after zero_grad. `loss` is the variable of the loop: its old tensor dies where the program
+  // sets it.
   void step(at::Tensor& loss);
 
  private:
@@ -57,20 +60,7 @@ class TrainingLoop {
 // Each parameter of the program once, by its first name.
 std::vector<std::pair<std::string, at::Tensor>> parameters_of(const ProgramToCapture& program);
 
-// torch.autocast while it lives; nothing without a type.
-class AutocastScope {
- public:
-  AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype);
-  ~AutocastScope();
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  c10::DeviceType device_;
-  bool entered_;
-  bool was_enabled_ = false;
-  bool was_cached_ = false;
-  c10::ScalarType was_ = c10::ScalarType::Undefined;
-};
+// Enters autocast; nothing happens without a dtype. Throws Error if there is no autocast of that dtype on the device.
+void enter_autocast(std::optional<AutocastScope>& scope, c10::DeviceType device, std::optional<c10::ScalarType> dtype);
 
 }  // namespace shadowgraph

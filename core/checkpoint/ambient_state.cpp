@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 
+#include "core/calls/random_state.h"
 #include "core/capture/recorder.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
-#include "core/replay/random_state.h"
 
 namespace shadowgraph {
 
@@ -23,7 +23,7 @@ at::Tensor fake_state(c10::Device device) {
                                c10::MemoryFormat::Contiguous, kCpu);
 }
 
-// What the generator is left with; undefined if nothing is drawn here.
+// Returns the state that the generator is left with; undefined if nothing is drawn here.
 at::Tensor take(c10::Device device) {
   if (!is_faking()) return random_state(device);
   if (current_recorder() == nullptr) return {};
@@ -68,7 +68,7 @@ void AutocastState::set() const {
   at::autocast::set_autocast_cache_enabled(cache_enabled_);
 }
 
-// As torch.autocast enters and leaves: copies of weights that were cast are kept until the outermost one ends.
+// It enters and leaves as torch.autocast does: copies of weights that were cast are kept until the outermost one ends.
 AutocastState::Restored::Restored(const AutocastState& state) {
   state.set();
   at::autocast::increment_nesting();

@@ -1,5 +1,5 @@
-// What a function sees besides its inputs, taken when it runs and put back when it runs again: random state and
-// autocast. Internal to core/checkpoint.
+// Takes what a function sees besides its inputs (random state, autocast) when it runs, and puts it back when it runs
+// again. Internal to core/checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,7 @@ class AutocastState {
   bool cache_enabled_;
 };
 
-// Until its end, that state on this thread.
+// Until its end, this thread has that state.
 class AutocastState::Restored {
  public:
   explicit Restored(const AutocastState& state);
@@ -38,8 +38,8 @@ class AutocastState::Restored {
   const AutocastState before_;
 };
 
-// States of the default generators of the CPU and of the inputs' CUDA devices. Fake tensors draw no numbers: under a
-// FakeTensorMode there is no state, but in a capture there are the tensors that would hold it, and the graph says so.
+// States of the default generators of the CPU and of the inputs' CUDA devices. Fake tensors draw no numbers, so a
+// FakeTensorMode has no state. A capture has the tensors that would hold it, and the graph says so.
 class RandomStates {
  public:
   RandomStates() = default;  // none

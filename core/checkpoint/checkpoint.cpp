@@ -17,7 +17,7 @@ namespace {
 
 using Hooks = torch::autograd::SavedVariableHooks;
 
-// The region of a capture; nothing without one, or when the capture has ended meanwhile.
+// Marks the region of a capture; does nothing without one, or when the capture has ended meanwhile.
 class CheckpointRegion {
  public:
   CheckpointRegion(const std::string& name, uint32_t& session, uint32_t& recorded_as) : recorder_(current_recorder()) {
@@ -86,7 +86,8 @@ class PlainHook final : public Hooks {
   std::optional<SavedData> data_;
 };
 
-// Thrown through the function when its last tensor is there. Not an exception that a function would catch by its type.
+// Thrown through the function when its last tensor is there. It is no exception that a function would catch by its
+// type.
 struct AllSlotsFilled {};
 
 class RefillHook final : public Hooks {
@@ -108,7 +109,7 @@ class Refill final : public SavedTensorObserver {
  public:
   Refill(RefillHook::Fill fill, SavedTensorObserver* capture) : fill_(std::move(fill)), capture_(capture) {}
   std::unique_ptr<Hooks> hooks_for_saved_tensor() override {
-    // In a capture, its hook keeps the tensor, so that the graph knows that this node's tensor is kept.
+    // In a capture, autograd's hook keeps the tensor, so that the graph knows that this node's tensor is kept.
     std::unique_ptr<Hooks> data =
         capture_ == nullptr ? std::make_unique<PlainHook>() : capture_->hooks_for_saved_tensor();
     return std::make_unique<RefillHook>(fill_, std::move(data));
@@ -152,7 +153,7 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
   const std::lock_guard lock(mutex_);
   auto found = slot.filled.find(task);
   if (found == slot.filled.end()) {
-    // Asked a second time in one backward, or by nobody's backward: for this tensor alone.
+    // If a slot is asked a second time in one backward, or by no backward, it is filled for this tensor alone.
     const bool first = task >= 0 && tasks_run_.insert(task).second;
     if (first) forget_after(task);
     run_again(task, first ? nullptr : &slot);
@@ -167,7 +168,7 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
   return data->call_unpack_hook();
 }
 
-// What a backward did not ask for (it may be after some gradients only) goes when it ends.
+// Forgets what a backward did not ask for (it may be after some gradients only) when it ends.
 void CheckpointFrame::forget_after(int task) {
   torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), task] {
     const auto alive = frame.lock();
@@ -181,7 +182,7 @@ void CheckpointFrame::forget_after(int task) {
 }
 
 void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
-  // First: this may run an outer checkpoint's function.
+  // This comes first, for it may run an outer checkpoint's function.
   std::vector<at::Tensor> inputs;
   for (const auto& input : inputs_) inputs.push_back(input.unpack());
 
@@ -228,7 +229,7 @@ void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
 
 std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
                                            const CheckpointOptions& options) {
-  // Nothing would be saved.
+  // Without gradients nothing would be saved.
   if (!c10::GradMode::is_enabled()) return function(inputs);
   const auto frame = std::make_shared<CheckpointFrame>(std::move(function), options);
   return frame->run_forward(inputs);

@@ -1,11 +1,15 @@
-// One call of a checkpointed function: its inputs, and a slot for every tensor that autograd wanted to save in it.
-// Internal to core/checkpoint.
+// Keeps one call of a checkpointed function: its inputs, and a slot for every tensor that autograd wanted to save in
+// it. Internal to core/checkpoint.
 //
-// Who holds whom: a grad_fn made in the function holds a hook in place of a tensor, the hook holds its slot and the
-// frame, the frame holds the function and the inputs, as autograd would save them outside the function (so an outer
-// checkpoint keeps a slot for them in its turn), and knows the slots without holding them. When the last grad_fn lets
-// go, all of it goes. A slot is filled by a run of the function for one backward (one graph task) and emptied when it
-// is asked.
+// Who holds whom:
+//
+//     grad_fn made in the function  a hook in place of a tensor
+//     hook                          its slot and the frame
+//     frame                         the function and the inputs; it knows the slots without holding them
+//
+// The frame keeps inputs as autograd would save them outside the function, so an outer checkpoint has a slot for them
+// in its turn. When the last grad_fn lets go, all of it goes. A run of the function fills a slot for one backward (one
+// graph task); asking the slot empties it.
 #pragma once
 
 #include <torch/csrc/autograd/saved_variable.h>
@@ -25,7 +29,7 @@ namespace shadowgraph {
 
 struct CheckpointSlot {
   size_t index = 0;
-  // What was to be saved, to be compared with what comes the second time.
+  // Describes what was to be saved, to compare it with what comes the second time.
   std::vector<int64_t> sizes;
   at::ScalarType dtype = at::kFloat;
   c10::Device device = c10::Device(c10::DeviceType::CPU);

@@ -1,5 +1,6 @@
-// Running parts of a record on real tensors: Recipe says what, RandomStreams with which numbers, Interpreter how.
+// Runs parts of a record on real tensors: Recipe says what, RandomStreams with which numbers, Interpreter how.
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 
@@ -8,7 +9,6 @@
 #include "core/deferred/piece.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
-#include "ir/operators/formals.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
@@ -16,7 +16,8 @@
 namespace shadowgraph {
 namespace {
 
-// As it was when the program was described, for operators that take their result's dtype from it.
+// Sets the default dtype to what it was when the program was described, for operators that take their result's dtype
+// from it.
 class DefaultDtype {
  public:
   explicit DefaultDtype(at::ScalarType dtype) : before_(c10::get_default_dtype_as_scalartype()) {
@@ -34,7 +35,7 @@ class DefaultDtype {
   bool changed_ = false;
 };
 
-// The default CPU generator as something else for a while: for random operators that take no generator.
+// Replaces the default CPU generator for a while, for random operators that take no generator.
 class DefaultGeneratorAs {
  public:
   explicit DefaultGeneratorAs(const at::Generator& given) : lock_(mutex()), given_(given) {
@@ -60,7 +61,8 @@ class DefaultGeneratorAs {
   RandomState before_;
 };
 
-// aten::rand -> aten::rand.generator: the same operator with a generator after what `op` has; nullopt if there is none.
+// Finds the same operator with a generator after what `op` has (aten::rand -> aten::rand.generator); nullopt if there
+// is none.
 struct WithGenerator {
   c10::OperatorHandle op;
   size_t position;
@@ -80,7 +82,7 @@ std::optional<WithGenerator> overload_with_generator(const c10::OperatorHandle& 
 
 class Replay final : public Interpreter {
  public:
-  // What happens after a node: of the piece, as all ids here.
+  // Says what happens after a node; all ids are the piece's.
   struct Hooks {
     struct Kept {
       StorageId storage;  // of the record
@@ -103,7 +105,7 @@ class Replay final : public Interpreter {
         seed_(seed),
         done_(done) {}
 
-  // Where the draw that is asked for (a node of the record) begins and ends, rather than where it is in the record.
+  // where the draw that is asked for (a node of the record) begins and ends, rather than where it is in the record
   std::optional<NodeId> given_draw;
   RandomState given_state;
 
@@ -202,7 +204,7 @@ void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
   }
 }
 
-// What a run writes to a storage.
+// Keeps what a run writes to a storage.
 struct WritesOfRun {
   uint32_t count = 0;
   NodeId last;
@@ -275,7 +277,7 @@ void DeferredRecord::run(Recipe::Group group, const ComputeOptions& options,
     graph().for_each_output(step.node, touch);
     if (step.role != Recipe::Role::kRun) continue;
     graph().for_each_input(step.node, touch);
-    // A check may throw: what it is about is handed over afterwards.
+    // A check may throw, so what it is about is handed over afterwards.
     if (graph().results(step.node).empty()) {
       for (auto& [storage, last] : last_touch) {
         if (last.valid()) last = here;

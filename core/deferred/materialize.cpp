@@ -3,6 +3,8 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
+#include <unordered_map>
+
 #include "core/deferred/record.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/known_contents.h"
@@ -13,7 +15,7 @@
 namespace shadowgraph {
 namespace {
 
-// What a materialised tensor keeps in order to be described again.
+// Keeps with a materialised tensor what describes it again.
 struct RecipeOfTensor final : c10::intrusive_ptr_target {
   c10::intrusive_ptr<DeferredLink> link;
   StorageId storage;
@@ -65,7 +67,7 @@ at::Tensor on_storage(c10::Storage storage, FakeTensorImpl& fake, caffe2::TypeMe
   return tensor;
 }
 
-// All elements of the storage, converted.
+// Returns all elements of the storage, converted.
 c10::Storage converted(const c10::Storage& storage, caffe2::TypeMeta from, c10::Device device, at::ScalarType to) {
   const RealCalls real;
   at::Tensor flat = at::empty({0}, at::TensorOptions().dtype(from).device(storage.device()));
@@ -75,7 +77,7 @@ c10::Storage converted(const c10::Storage& storage, caffe2::TypeMeta from, c10::
   return flat.to(device, to).storage();
 }
 
-// The tensors of one record that are to become real, by storage.
+// Collects the tensors of one record that are to become real, by storage.
 class Batch {
  public:
   Batch(std::shared_ptr<DeferredRecord> record, const MaterializeOptions& options)
@@ -150,7 +152,7 @@ class Batch {
     }
   }
 
-  // Somebody has made the storage real before.
+  // Shares a storage that somebody has made real before.
   void share(StorageId id, const c10::Storage& storage) {
     const auto& known = record_->real.at(id);
     for (const Named& named : storages_.at(id)) {
@@ -179,7 +181,7 @@ class Batch {
     }
     real.storage = storage.getWeakStorageImpl();
     real.device = device;
-    // Other fakes may still look at it: as long as they do, it stays.
+    // Other fakes may still look at the storage; as long as they do, it stays.
     attach_to_storage(*first.unsafe_storage().unsafeGetStorageImpl(), record_->session(), storage);
     for (const Named& named : tensors) {
       if (FakeTensorImpl* fake = as_fake(named.tensor)) {
@@ -208,7 +210,7 @@ class Batch {
   }
 
   std::string name_near(NodeId node) const {
-    // The first that is still a fake: groups come one after the other.
+    // Find the first group that is still a fake: groups come one after the other.
     for (const StorageId id : order_) {
       const auto& tensors = storages_.at(id);
       for (const Named& named : tensors) {
@@ -251,7 +253,7 @@ void materialize(const std::vector<Named>& tensors, const MaterializeOptions& op
   }
 }
 
-// A module and its submodules, children first. Walked by hand: Module::modules() wants a shared_ptr to the root.
+// A module and its submodules, children first. The walk is by hand: Module::modules() wants a shared_ptr to the root.
 struct Visited {
   const torch::nn::Module* module;
   std::string path;

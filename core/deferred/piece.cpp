@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "shadowgraph/graph/libtorch.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -68,7 +70,7 @@ void Piece::copy(NodeId node) {
 void Piece::allocate(NodeId node) {
   const ValueId result = record_.results(node)[0].ref.value;
   const Value& value = record_.value(result);
-  const NodeId here = graph_.append(graph_.intern_operator(empty_strided()),
+  const NodeId here = graph_.append(intern_operator(graph_, empty_strided()),
                                     {graph_.int_list(record_.sizes(result)), graph_.int_list(record_.strides(result)),
                                      Argument::of_int(static_cast<int64_t>(value.dtype)), Argument::none(),
                                      Argument::of_device(value.device()), Argument::none()});

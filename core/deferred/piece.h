@@ -1,14 +1,17 @@
-// The steps of a Recipe::Group as a graph of their own, for the interpreter: so running a few nodes of a large record
-// costs what those few cost. What was left out is gone: identities are their operand's value, allocations are
-// aten::empty_strided, and what a snapshot holds is an sg::constant (which the interpreter copies if it is written)
-// with an sg::alias for every tensor on it.
+// Makes the steps of a Recipe::Group a graph of their own, for the interpreter. Running a few nodes of a large record
+// then costs what those few cost. What was left out is gone:
+//
+//   - an identity is its operand's value;
+//   - an allocation is aten::empty_strided;
+//   - what a snapshot holds is an sg::constant, with an sg::alias for every tensor on it. The interpreter copies the
+//     constant if it is written.
 #pragma once
 
 #include <unordered_map>
 #include <vector>
 
 #include "core/deferred/recipe.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 
 namespace shadowgraph {
 
@@ -19,15 +22,15 @@ class Piece {
   Piece& operator=(const Piece&) = delete;
 
   const Graph& graph() const { return graph_; }
-  // In the order to run them.
+  // Returns the nodes in the order to run them.
   const std::vector<NodeId>& nodes() const { return nodes_; }
-  // What a value of the record is here; invalid if it is not.
+  // Returns what a value of the record is here; invalid if it is not.
   ValueId value(ValueId of_record) const { return copier_.value(of_record); }
-  // The node here that a step became; invalid for an identity, and for what a snapshot holds.
+  // Returns the node here that a step became; invalid for an identity, and for what a snapshot holds.
   NodeId node(NodeId of_record) const;
-  // The node of the record that a node here stands for.
+  // Returns the node of the record that a node here stands for.
   NodeId of_record(NodeId here) const { return made_from_[here.index].node; }
-  // Whether it is that very node, rather than an allocation, or a part of a snapshot, in its place.
+  // Says whether it is that very node, rather than an allocation or a part of a snapshot in its place.
   bool is_copy(NodeId here) const { return made_from_[here.index].copied; }
 
  private:

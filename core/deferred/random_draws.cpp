@@ -11,10 +11,10 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 
 #include "core/deferred/mt19937_jump.h"
 #include "core/fake/known_contents.h"
-#include "ir/operators/formals.h"
 
 namespace shadowgraph {
 namespace {
@@ -29,7 +29,7 @@ Consumption words(uint64_t count) { return {Kind::kWords, count}; }
 
 uint64_t elements(const Graph& graph, ValueId value) { return static_cast<uint64_t>(graph.numel(value)); }
 
-// The words that one uniform number takes; 0 for a dtype that the kernels do not have.
+// Returns the words that one uniform number takes; 0 for a dtype that the kernels do not have.
 uint64_t words_of_uniform(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -55,7 +55,7 @@ Consumption of_normal(const Graph& graph, ValueId value) {
   if (each == 0) return {};
   if (n < 16 || !graph.is_contiguous(value)) return {Kind::kNormals, n};
   const uint64_t tail = n % 16 != 0 ? 16 : 0;
-  // Half types are made sixteen at a time, the others first filled as a whole.
+  // Half types are made sixteen at a time; the others are first filled as a whole.
   const bool whole = dtype == at::kFloat || dtype == at::kDouble;
   return words(each * ((whole ? n : n - n % 16) + tail));
 }
@@ -68,7 +68,7 @@ Consumption of_random(const Graph& graph, ValueId value) {
 Consumption of_range(const Graph& graph, ValueId value, int64_t from, int64_t to) {
   const uint64_t range = static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
   constexpr uint64_t kWide = uint64_t{1} << 28;
-  // For floating types the bounds are rounded first: not decided here near the limit.
+  // Floating types round the bounds first, so nothing is decided here near the limit.
   if (range > kWide - kWide / 64 && range < kWide + kWide / 64 &&
       !at::isIntegralType(graph.value(value).dtype, /*includeBool=*/true)) {
     return {};
@@ -247,7 +247,7 @@ void skip(RandomState& state, const Consumption& consumption) {
     advance(state.engine, 4);
     return;
   }
-  // The second half of the last pair stays in the generator: it must be made.
+  // The second half of the last pair stays in the generator, so it must be made.
   const RealCalls real;
   const at::Generator generator = at::detail::createCPUGenerator();
   state.put_into(generator);

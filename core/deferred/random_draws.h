@@ -1,13 +1,14 @@
-// What a random operator takes from the CPU generator, where that can be known without running it.
+// Says what a random operator takes from the CPU generator, where that can be known without running it.
 //
 //     Consumption c = consumption_of(graph, node);     // aten::uniform_ on f32[4096,4096]: 16,777,216 words
 //     if (c.is_known()) skip(state, c);                // microseconds, see core/deferred/mt19937_jump.h
 //
-// libtorch's CPU kernels draw serially, so the closed forms are those of ATen/native/cpu/DistributionTemplates.h; each
-// is checked against the operator in tests/core/deferred/random_draws_test.cpp. Whether bernoulli_ and exponential_
-// take one number as the seed of MKL's generator or one a value depends on the build and the processor: that is asked
-// once, by running them on a small tensor with a generator of their own. The rest (rejection samplers, poisson,
-// multinomial, dropout, ...) is not known.
+// libtorch's CPU kernels draw serially, so the closed forms are those of ATen/native/cpu/DistributionTemplates.h. Each
+// is checked against the operator in tests/core/deferred/random_draws_test.cpp.
+//
+// bernoulli_ and exponential_ take one number as the seed of MKL's generator, or one a value, depending on the build
+// and the processor. That is asked once, by running them on a small tensor with a generator of their own. The rest
+// (rejection samplers, poisson, multinomial, dropout, ...) is not known.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -48,7 +49,7 @@ Consumption consumption_of(const Graph& graph, NodeId node);
 // `consumption` must be known.
 void skip(RandomState& state, const Consumption& consumption);
 
-// How the random fill of a whole tensor spreads over its elements, for who fills it piece by piece.
+// Says how the random fill of a whole tensor spreads over its elements, for code that fills it piece by piece.
 enum class FillKind : uint8_t {
   kNone,     // no such fill
   kSerial,   // element i comes from words i * words_each, ...

@@ -11,7 +11,7 @@
 namespace shadowgraph {
 namespace {
 
-// Vigna's splitmix64: well-mixed 64-bit numbers from consecutive ones.
+// Vigna's splitmix64 makes well-mixed 64-bit numbers from consecutive ones.
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15U;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -37,7 +37,7 @@ RandomStreams::RandomStreams(const Graph& graph, RunDraw run)
 
 // ---- Tickets
 
-// Noise, so that whoever draws from it past the record at least gets numbers that look random.
+// Fills a ticket with noise: whoever draws from it past the record at least gets numbers that look random.
 void RandomStreams::make_noise(Stream& stream) const {
   at::mt19937_data_pod& engine = stream.noise;
   engine = stream.known.begin()->second.state.engine;
@@ -64,7 +64,7 @@ void RandomStreams::put_ticket(uint32_t number) {
   stream.has_ticket = true;
 }
 
-// What the program has done to the generator since the last ticket.
+// Finds what the program has done to the generator since the last ticket.
 void RandomStreams::observe(uint32_t number) {
   Stream& stream = streams_[number];
   if (!stream.has_ticket) return;
@@ -146,7 +146,7 @@ void RandomStreams::draw(NodeId node, const std::optional<at::Generator>& genera
   if (streams_[number].has_ticket) {
     observe(number);
   } else {
-    // Not met before, or met outside the described program: it is where it is.
+    // The stream was not met before, or was met outside the described program: it is where it is.
     keep(streams_[number], position, RandomState::of(streams_[number].generator), /*pinned=*/true);
     streams_[number].at_cursor.reset();
   }

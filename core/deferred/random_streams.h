@@ -1,8 +1,8 @@
-// The random numbers of a described program: which draw comes from which state of which generator.
+// Tracks the random numbers of a described program: which draw comes from which state of which generator.
 //
 // While a program is described nothing is drawn. For every generator it uses, the state before the first draw is kept,
 // and every draw is entered with what it takes (core/deferred/random_draws.h). The state before any draw then follows
-// from the nearest known one, mostly without running anything; so tensors may be materialised in any order, any number
+// from the nearest known one, mostly without running anything. So tensors may be materialised in any order, any number
 // of times.
 //
 //     base ── uniform_ (16,777,216 words) ── normal_ (58,720,256) ── manual_seed: another base ── poisson (unknown) ── ...
@@ -23,7 +23,7 @@ namespace shadowgraph {
 
 class RandomStreams {
  public:
-  // Runs an unknown draw and gives the state after it. Earlier draws may be asked for meanwhile, but no later ones.
+  // Runs an unknown draw and gives the state after it. It may ask for earlier draws meanwhile, but for no later ones.
   using RunDraw = std::function<RandomState(NodeId node, const RandomState& before)>;
 
   struct Place {
@@ -33,20 +33,20 @@ class RandomStreams {
 
   RandomStreams(const Graph& graph, RunDraw run);
 
-  // The program begins, or goes on after pause(): the default CPU generator gets a ticket.
+  // Begins the program, or goes on after pause(): the default CPU generator gets a ticket.
   void resume();
-  // The generators are left where the program would have left them. Throws what running an unknown draw throws, and
-  // GeneratorMovedError; they are then where the last known state is.
+  // Leaves the generators where the program would have left them. Throws what running an unknown draw throws, and
+  // GeneratorMovedError; generators are then where the last known state is.
   void pause();
 
-  // A random node has been recorded that draws from `generator`, or from the default one of its device. Outside of
-  // resume/pause the generator is moved at once.
+  // Enters a random node that has been recorded and that draws from `generator`, or from the default one of its device.
+  // Outside of resume/pause the generator is moved at once.
   void draw(NodeId node, const std::optional<at::Generator>& generator);
 
   bool is_draw(NodeId node) const { return places_.contains(node); }
   Place place_of(NodeId node) const { return places_.at(node); }
   RandomState state_before(Place place);
-  // What running the draw led to: saves the next one the way.
+  // Notes what running the draw led to, which saves the next one the way.
   void note_state_after(Place place, const RandomState& state);
 
  private:
@@ -86,8 +86,8 @@ class RandomStreams {
   bool active_ = false;
 };
 
-// The state of draw number `draw` of `stream` in the mode of independent streams: a function of these and the seed
-// alone.
+// Returns the state of draw number `draw` of `stream` in the mode of independent streams: a function of these and the
+// seed alone.
 RandomState independent_state(uint64_t seed, RandomStreams::Place place);
 
 }  // namespace shadowgraph

@@ -9,7 +9,7 @@
 namespace shadowgraph {
 namespace {
 
-// What makes linalg operators throw: run with the node whose result it looks at.
+// This operator makes linalg operators throw. It runs with the node whose result it looks at.
 constexpr std::string_view kCheck = "aten::_linalg_check_errors";
 
 bool is_whole(const Graph& graph, ValueId value) {
@@ -85,10 +85,11 @@ void Recipe::note_origin(NodeId node) {
   origins_[after.index] = origin_of(before);
 }
 
-// Backwards through the program, nodes by descending id; placeholders, which may have any id, on the side.
+// Walks backwards through the program, nodes by descending id. Placeholders, which may have any id, are kept on the
+// side.
 class Recipe::Walk {
  public:
-  // Those of `without` begin at the beginning.
+  // Storages in `without` begin at the beginning.
   Walk(Recipe& recipe, const Snapshots* snapshots, const std::unordered_set<StorageId>& without)
       : recipe_(recipe), graph_(recipe.graph_), snapshots_(snapshots), without_(without) {}
 
@@ -98,8 +99,8 @@ class Recipe::Walk {
   }
   void want_run(NodeId node) { reach(node, kContents); }
 
-  // To be looked at when steps() have been made. Storages whose contents are needed from before their snapshot, too:
-  // the steps are then good for nothing.
+  // Returns storages whose contents are needed from before their snapshot, too; look when steps() have been made. If
+  // there are any, the steps are good for nothing.
   const std::unordered_set<StorageId>& begun_too_late() const { return begun_too_late_; }
   std::unordered_map<StorageId, Snapshots::Snapshot> take_snapshots() { return std::move(begins_); }
 
@@ -144,7 +145,7 @@ class Recipe::Walk {
     if (value.valid()) reach(graph_.value(value).producer, kTensor);
   }
 
-  // The contents of `storage` as a node with id `before` finds them.
+  // Asks for the contents of `storage` as a node with id `before` finds them.
   void need_contents(StorageId storage, uint32_t before) {
     if (!storage.valid()) return;
     uint32_t& covered = covered_from_.try_emplace(storage, UINT32_MAX).first->second;
@@ -188,7 +189,7 @@ class Recipe::Walk {
     return snapshots_->latest(storage, before);
   }
 
-  // Whether all that `node` gives is on storages that begin later.
+  // Says whether all that `node` gives is on storages that begin later.
   bool is_before_snapshots(NodeId node) const {
     bool all = true;
     bool any = false;
@@ -200,7 +201,7 @@ class Recipe::Walk {
     return any && all;
   }
 
-  // A view that a node with id `before` takes of `storage` lies within it.
+  // Asks for the size of `storage`: a view that a node with id `before` takes lies within it.
   void need_size(StorageId storage, uint32_t before) {
     const auto found = recipe_.growers_.find(storage);
     if (found == recipe_.growers_.end()) return;
@@ -295,96 +296,133 @@ Recipe::Reached Recipe::reach(std::span<const StorageId> wanted, NodeId node, co
   }
 }
 
-std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots) {
-  const auto [steps, begins] = reach(wanted, NodeId(), snapshots);
+// Parts the steps into groups. Steps that touch a storage belong together, unless they share only a placeholder that
+// nobody writes; such placeholders go to every group that reads them. An item is a step, or a storage that is wanted.
+class Recipe::Grouping {
+ public:
+  Grouping(const Recipe& recipe, const Reached& reached, std::span<const StorageId> wanted)
+      : recipe_(recipe),
+        graph_(recipe.graph_),
+        steps_(reached.steps),
+        begins_(reached.snapshots),
+        wanted_(wanted),
+        first_wanted_(static_cast<uint32_t>(steps_.size())),
+        sets_(steps_.size() + wanted.size()) {}
 
-  // Steps that touch a storage belong together, but for those that share nothing but a placeholder nobody writes.
-  std::unordered_map<StorageId, uint32_t> set_of;
-  DisjointSets sets(steps.size() + wanted.size());
-  std::unordered_map<StorageId, bool> shared;
-  for (const Step& step : steps) {
-    if (graph_.is_placeholder(step.node)) {
+  std::vector<Group> run() {
+    find_placeholders();
+    join_steps();
+    for (uint32_t i = 0; i < wanted_.size(); ++i) touch(first_wanted_ + i, wanted_[i]);
+    place_steps();
+    place_wanted();
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      std::vector<Step> all;
+      for (const NodeId node : given_[i]) all.push_back({node, Role::kRun});
+      all.insert(all.end(), groups_[i].steps.begin(), groups_[i].steps.end());
+      groups_[i].steps = std::move(all);
+    }
+    return std::move(groups_);
+  }
+
+ private:
+  void find_placeholders() {
+    for (const Step& step : steps_) {
+      if (!graph_.is_placeholder(step.node)) continue;
       graph_.for_each_output(step.node, [&](ValueId v) {
         const StorageId storage = graph_.value(v).storage;
-        shared[storage] = storage.index >= writers_.size() || writers_[storage.index].empty();
+        shared_[storage] = storage.index >= recipe_.writers_.size() || recipe_.writers_[storage.index].empty();
+        placeholder_of_[v] = step.node;
       });
     }
   }
-  const auto touch = [&](uint32_t item, StorageId storage) {
-    if (!storage.valid()) return;
-    const auto known = shared.find(storage);
-    if (known != shared.end() && known->second) return;
-    const auto [entry, added] = set_of.try_emplace(storage, item);
-    if (!added) sets.join(item, entry->second);
-  };
-  std::unordered_map<NodeId, uint32_t> item_of;
-  for (uint32_t i = 0; i < steps.size(); ++i) {
-    if (!graph_.is_placeholder(steps[i].node)) item_of[steps[i].node] = i;
-    const auto visit = [&](ValueId value) {
-      touch(i, graph_.value(value).storage);
-      // Views of a shared placeholder belong to who uses them.
-      const auto producer = item_of.find(graph_.value(value).producer);
-      if (producer != item_of.end()) sets.join(i, producer->second);
-    };
-    graph_.for_each_output(steps[i].node, visit);
-    if (steps[i].role == Role::kRun) graph_.for_each_input(steps[i].node, visit);
-  }
-  const auto first_wanted = static_cast<uint32_t>(steps.size());
-  for (uint32_t i = 0; i < wanted.size(); ++i) touch(first_wanted + i, wanted[i]);
 
-  std::vector<Group> groups;
-  std::unordered_map<uint32_t, size_t> group_of;
-  const auto group = [&](uint32_t item) -> Group& {
-    const auto [entry, added] = group_of.try_emplace(sets.find(item), groups.size());
-    if (added) groups.emplace_back();
-    return groups[entry->second];
-  };
-  // Unwritten placeholders go to every group that reads them.
-  std::unordered_map<ValueId, NodeId> placeholder_of;
-  std::vector<std::vector<NodeId>> given;
-  for (uint32_t i = 0; i < steps.size(); ++i) {
-    if (!graph_.is_placeholder(steps[i].node)) continue;
-    graph_.for_each_output(steps[i].node, [&](ValueId v) { placeholder_of[v] = steps[i].node; });
+  void touch(uint32_t item, StorageId storage) {
+    if (!storage.valid()) return;
+    const auto known = shared_.find(storage);
+    if (known != shared_.end() && known->second) return;
+    const auto [entry, added] = set_of_.try_emplace(storage, item);
+    if (!added) sets_.join(item, entry->second);
   }
-  for (uint32_t i = 0; i < steps.size(); ++i) {
-    if (graph_.is_placeholder(steps[i].node)) continue;
-    Group& own = group(i);
-    if (steps[i].role == Role::kSnapshot) {
-      graph_.for_each_output(steps[i].node, [&](ValueId v) {
-        const StorageId storage = graph_.value(v).storage;
-        own.snapshots[storage] = begins.at(storage);
-      });
+
+  void join_steps() {
+    std::unordered_map<NodeId, uint32_t> item_of;
+    for (uint32_t i = 0; i < steps_.size(); ++i) {
+      if (!graph_.is_placeholder(steps_[i].node)) item_of[steps_[i].node] = i;
+      const auto visit = [&](ValueId value) {
+        touch(i, graph_.value(value).storage);
+        // Views of a shared placeholder belong to the steps that use them.
+        const auto producer = item_of.find(graph_.value(value).producer);
+        if (producer != item_of.end()) sets_.join(i, producer->second);
+      };
+      graph_.for_each_output(steps_[i].node, visit);
+      if (steps_[i].role == Role::kRun) graph_.for_each_input(steps_[i].node, visit);
     }
-    if (steps[i].role == Role::kRun) {
-      graph_.for_each_input(steps[i].node, [&](ValueId v) {
-        const auto placeholder = placeholder_of.find(v);
-        if (placeholder == placeholder_of.end()) return;
-        const auto index = static_cast<size_t>(&own - groups.data());
-        if (given.size() < groups.size()) given.resize(groups.size());
-        auto& mine = given[index];
-        if (std::find(mine.begin(), mine.end(), placeholder->second) == mine.end()) mine.push_back(placeholder->second);
-      });
+  }
+
+  // Groups come in the order in which items first name them.
+  size_t group_of(uint32_t item) {
+    const auto [entry, added] = group_of_.try_emplace(sets_.find(item), groups_.size());
+    if (added) {
+      groups_.emplace_back();
+      given_.emplace_back();
     }
-    own.steps.push_back(steps[i]);
+    return entry->second;
   }
-  for (uint32_t i = 0; i < wanted.size(); ++i) {
-    Group& own = group(first_wanted + i);
-    own.wanted.push_back(wanted[i]);
-    // A storage that is a placeholder's, touched by nothing else.
-    const NodeId born = graph_.storage(wanted[i]).born;
-    if (!graph_.is_placeholder(born)) continue;
-    const auto index = static_cast<size_t>(&own - groups.data());
-    if (given.size() < groups.size()) given.resize(groups.size());
-    if (std::find(given[index].begin(), given[index].end(), born) == given[index].end()) given[index].push_back(born);
+
+  void give(size_t group, NodeId placeholder) {
+    std::vector<NodeId>& given = given_[group];
+    if (std::find(given.begin(), given.end(), placeholder) == given.end()) given.push_back(placeholder);
   }
-  given.resize(groups.size());
-  for (size_t i = 0; i < groups.size(); ++i) {
-    std::vector<Step> all;
-    for (const NodeId node : given[i]) all.push_back({node, Role::kRun});
-    all.insert(all.end(), groups[i].steps.begin(), groups[i].steps.end());
-    groups[i].steps = std::move(all);
+
+  void place_steps() {
+    for (uint32_t i = 0; i < steps_.size(); ++i) {
+      const Step& step = steps_[i];
+      if (graph_.is_placeholder(step.node)) continue;
+      const size_t group = group_of(i);
+      if (step.role == Role::kSnapshot) {
+        graph_.for_each_output(step.node, [&](ValueId v) {
+          const StorageId storage = graph_.value(v).storage;
+          groups_[group].snapshots[storage] = begins_.at(storage);
+        });
+      }
+      if (step.role == Role::kRun) {
+        graph_.for_each_input(step.node, [&](ValueId v) {
+          const auto placeholder = placeholder_of_.find(v);
+          if (placeholder != placeholder_of_.end()) give(group, placeholder->second);
+        });
+      }
+      groups_[group].steps.push_back(step);
+    }
   }
-  return groups;
+
+  void place_wanted() {
+    for (uint32_t i = 0; i < wanted_.size(); ++i) {
+      const size_t group = group_of(first_wanted_ + i);
+      groups_[group].wanted.push_back(wanted_[i]);
+      // This storage is a placeholder's, and nothing else touches it.
+      const NodeId born = graph_.storage(wanted_[i]).born;
+      if (graph_.is_placeholder(born)) give(group, born);
+    }
+  }
+
+  const Recipe& recipe_;
+  const Graph& graph_;
+  const std::vector<Step>& steps_;
+  const std::unordered_map<StorageId, Snapshots::Snapshot>& begins_;
+  const std::span<const StorageId> wanted_;
+  const uint32_t first_wanted_;  // items before it are steps
+  DisjointSets sets_;
+  std::unordered_map<StorageId, bool> shared_;  // a placeholder's: nobody writes it
+  std::unordered_map<ValueId, NodeId> placeholder_of_;
+  std::unordered_map<StorageId, uint32_t> set_of_;  // an item that touches it
+  std::vector<Group> groups_;
+  std::vector<std::vector<NodeId>> given_;         // by group: the placeholders that it reads
+  std::unordered_map<uint32_t, size_t> group_of_;  // by set
+};
+
+std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots) {
+  const Reached reached = reach(wanted, NodeId(), snapshots);
+  return Grouping(*this, reached, wanted).run();
 }
 
 Recipe::Group Recipe::group_for_node(NodeId node, const Snapshots* snapshots) {

@@ -1,20 +1,19 @@
-// What must run so that some storages hold what the described program left in them.
+// Finds what must run so that some storages hold what the described program left in them.
 //
-// The graph is append-only here, so a node's id is its place in the program (placeholders, which compute nothing,
-// apart). For every storage the nodes that write it are kept in order; walking back from a reader to the last node that
-// overwrites the whole storage gives what the reader needs, at a cost of what is found:
+// The graph is append-only here, so a node's id is its place in the program (but for placeholders, which compute
+// nothing). For every storage the nodes that write it are kept in order. The walk goes back from a reader to the last
+// node that overwrites the whole storage. That gives what the reader needs, at a cost of what is found:
 //
 //     %0 = aten::empty([4])         allocated, its contents are not needed
 //     %1 = aten::uniform_(%0)       left out: the next node overwrites all of it
 //     %2 = aten::normal_(%1)
 //     %3 = aten::add_(%2, 1)
 //
-// A view reads nothing of its storage, but the storage must be large enough: what has made it larger runs, too.
+// A view reads nothing of its storage, but the storage must be large enough: nodes that have made it larger run, too.
 //
-// An operator that was left out but whose result is used (normal_ above takes %1) stands for the tensor that it was
-// given first, %0; a factory whose contents nobody reads becomes an empty tensor. Where there is a snapshot of a
-// storage (core/deferred/snapshots.h), nothing before that is run for it, and earlier tensors on it are views of the
-// snapshot.
+// An operator may be left out although its result is used (normal_ above takes %1). It then stands for the tensor that
+// it was given first, %0. A factory whose contents nobody reads becomes an empty tensor. Where a storage has a snapshot
+// (core/deferred/snapshots.h), nothing before that is run for it, and earlier tensors on it are views of the snapshot.
 #pragma once
 
 #include <span>
@@ -32,7 +31,7 @@ class Recipe {
  public:
   explicit Recipe(const Graph& graph) : graph_(graph) {}
 
-  // `node` has just been appended.
+  // Call this when `node` has just been appended.
   void add(NodeId node);
 
   enum class Role : uint8_t {
@@ -51,12 +50,12 @@ class Recipe {
     std::vector<StorageId> wanted;
     std::unordered_map<StorageId, Snapshots::Snapshot> snapshots;  // of those that begin there
   };
-  // For the storages as they are now; each once. Groups come in program order. Linear in what is returned, but for a
-  // logarithm. Without `snapshots` everything begins at the beginning.
+  // Returns groups for the storages as they are now; each storage is named once. Groups come in program order. The cost
+  // is linear in what is returned, but for a logarithm. Without `snapshots` everything begins at the beginning.
   std::vector<Group> groups_for(std::span<const StorageId> wanted, const Snapshots* snapshots = nullptr);
-  // As one group: what `node` needs in order to run.
+  // Returns, as one group, what `node` needs in order to run.
   Group group_for_node(NodeId node, const Snapshots* snapshots = nullptr);
-  // The first value that is the same tensor as `value`, by in-place operators that keep the geometry.
+  // Returns the first value that is the same tensor as `value`, by in-place operators that keep the geometry.
   ValueId origin_of(ValueId value) const {
     return value.index < origins_.size() && origins_[value.index].valid() ? origins_[value.index] : value;
   }
@@ -87,6 +86,7 @@ class Recipe {
     std::vector<Step> steps;
     std::unordered_map<StorageId, Snapshots::Snapshot> snapshots;
   };
+  class Grouping;
   Reached reach(std::span<const StorageId> wanted, NodeId node, const Snapshots* snapshots);
 
   const Graph& graph_;
@@ -95,7 +95,7 @@ class Recipe {
   std::unordered_map<StorageId, std::vector<NodeId>> growers_;  // what made a storage larger (resize_, out=), in order
   std::unordered_map<NodeId, NodeId> checks_;                   // of results that nothing else may read
   std::vector<ValueId> origins_;                                // by value, see origin_of
-  // Views of them may be conjugated or negated lazily, which values do not say: they have no snapshots.
+  // Views of these may be conjugated or negated lazily, which values do not say; so they have no snapshots.
   std::unordered_set<StorageId> lazily_changed_;
 };
 

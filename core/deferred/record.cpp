@@ -55,7 +55,8 @@ void for_each_tensor(const CallArgument& argument, F&& f) {
   }
 }
 
-// Objects have contents that the record does not keep: a storage, a stream, an object of a custom class.
+// Says whether a value is plain. Objects have contents that the record does not keep: a storage, a stream, an object of
+// a custom class.
 bool is_plain(const c10::IValue& value) {
   if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) {
@@ -124,7 +125,7 @@ StorageId DeferredRecord::storage_of(const FakeTensorImpl& fake) const {
 void DeferredRecord::end_scope() {
   const std::lock_guard lock(mutex_);
   in_scope_ = false;
-  // What stood for tensors from outside would keep this record alive, and lifetimes no longer matter.
+  // Fakes of tensors from outside would keep this record alive, and lifetimes no longer matter.
   mode_->memo = {};
   link_->close();
   streams_.pause();

@@ -1,10 +1,11 @@
-// The record of a described program, owned by the tensors it describes. Internal to core/deferred; programs use
+// Keeps the record of a described program, owned by the tensors it describes. Internal to core/deferred; programs use
 // deferred_init.h and materialize.h.
 //
-// It is a Recorder (core/capture) that goes on after its scope: calls on described tensors outside of any mode are
-// recorded as well, so that nothing done to them later is lost. What it adds is what replaying in parts needs: who
-// writes which storage (recipe.h), where random numbers come from (random_streams.h), and in which version tensors from
-// outside were.
+// It is a Recorder (core/capture/) that goes on after its scope. Calls on described tensors outside of any mode are
+// recorded as well, so that nothing done to them later is lost. It adds what replaying in parts needs:
+//   - who writes which storage (recipe.h);
+//   - where random numbers come from (random_streams.h);
+//   - in which version tensors from outside were.
 #pragma once
 
 #include <mutex>
@@ -19,7 +20,7 @@ namespace shadowgraph {
 
 class DeferredRecord;
 
-// Held by every storage that the record describes, and so the record lives as long as one of them.
+// Every storage that the record describes holds this link, so the record lives as long as one of them.
 class DeferredLink final : public SessionLink {
  public:
   explicit DeferredLink(uint32_t session) : SessionLink(session) {}
@@ -29,19 +30,21 @@ class DeferredLink final : public SessionLink {
 
 class DeferredRecord final : public CallObserver, public LastingMode {
  public:
-  // In a mode that has just begun; it becomes the mode's observer.
+  // Begins a record in a mode that has just begun; it becomes the mode's observer.
   static c10::intrusive_ptr<DeferredLink> begin(std::shared_ptr<ModeState> mode);
-  // The record that describes `tensor`, nullptr if none does: O(1). Another thread may be turning it real meanwhile.
+  // Returns the record that describes `tensor`, nullptr if none does. O(1). Another thread may be turning it real
+  // meanwhile.
   static std::shared_ptr<DeferredRecord> of(const FakeTensorImpl& fake);
-  // Held alone while a tensor changes its storage for another, so that who asks on another thread finds one of them whole.
+  // A tensor holds this alone while it changes its storage for another. A thread that asks then finds one of them
+  // whole.
   static std::shared_mutex& turning();
-  // Whether a program is being described on this thread: deferred_init then joins it.
+  // Says whether a program is being described on this thread: deferred_init then joins it.
   static bool is_recording();
 
   DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mode);
   ~DeferredRecord() override;
 
-  // The scope ends: generators are left where the program would have left them. Throws as RandomStreams::pause.
+  // Ends the scope: generators are left where the program would have left them. Throws as RandomStreams::pause.
   void end_scope();
 
   const Graph& graph() const { return recorder_.graph(); }
@@ -58,18 +61,18 @@ class DeferredRecord final : public CallObserver, public LastingMode {
     std::optional<c10::Device> device;  // in place of the recorded one
     std::optional<uint64_t> independent_streams;
   };
-  // Runs what the storages need, in groups that share nothing, one after the other; each storage is handed over when
-  // nothing needs it any more. `done` may keep or drop it.
+  // Runs what the storages need, in groups that share nothing, one after the other. Each storage is handed over when
+  // nothing needs it any more; `done` may keep or drop it.
   void compute(const std::vector<StorageId>& storages, const ComputeOptions& options,
                const std::function<void(Computed)>& done);
-  // A real tensor with the contents that `fake` has now, for our own use.
+  // Returns a real tensor with the contents that `fake` has now, for our own use.
   at::Tensor value_of(const FakeTensorImpl& fake, const ComputeOptions& options);
   Recipe& recipe() { return recipe_; }
   RandomStreams& streams() { return streams_; }
-  // How many nodes have been run so far, or given in another way: the work of it all.
+  // Returns how many nodes have been run so far, or given in another way: the work of it all.
   uint64_t nodes_run() const { return nodes_run_; }
   const Snapshots& snapshots() const { return snapshots_; }
-  // Constants of the steps are as they were when they were recorded. Throws ExternalTensorChangedError.
+  // Checks that constants of the steps are as they were when they were recorded. Throws ExternalTensorChangedError.
   void check_constants(const std::vector<Recipe::Step>& steps) const;
 
   // ---- Storages that have become real
@@ -81,7 +84,7 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   std::unordered_map<StorageId, RealStorage> real;
   // Meta storages made anew for what was dematerialised.
   std::unordered_map<StorageId, c10::weak_intrusive_ptr<c10::StorageImpl>> remade;
-  // The real storage, if somebody still holds it.
+  // Returns the real storage, if somebody still holds it.
   c10::Storage real_storage(StorageId id);
   c10::intrusive_ptr<DeferredLink> link() { return c10::intrusive_ptr<DeferredLink>::reclaim_copy(link_); }
 

@@ -1,7 +1,8 @@
-// Part of a tensor without the whole: its recipe run on one window of elements after the other.
+// Makes part of a tensor without the whole: runs its recipe on one window of elements after the other.
 //
-// Works where element i of the result depends on element i of what came before and on random numbers whose place in the
-// generator's sequence is known for each element. So each window runs the very same nodes, on one-dimensional pieces:
+// This works where element i of the result depends on element i of what came before, and on random numbers with a known
+// place. That place in the generator's sequence must be known for each element. So each window runs the very same
+// nodes, on one-dimensional pieces:
 //
 //     %0 = aten::empty([4096, 4096])            a piece of 262,144 elements
 //     %1 = aten::normal_(%0, 0, 0.02)           the generator skipped to the piece's first block of sixteen
@@ -17,6 +18,7 @@
 #include "core/fake/known_contents.h"
 #include "shadowgraph/deferred.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/replay.h"
 
 namespace shadowgraph {
@@ -24,11 +26,11 @@ namespace {
 
 constexpr int64_t kShardWindow = int64_t{1} << 18;  // elements
 
-// Fresh results that are alike in every place, and whose arguments say how many places there are.
+// Says whether a factory's results are alike in every place, and its arguments say how many places there are.
 bool is_even_factory(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (!facts.written.empty() || !(facts.uninitialised || facts.fills)) return false;
-  return facts.geometry_only || target.schema().argumentIndexWithName("size").has_value();
+  return facts.geometry_only || target.signature().position_of("size").has_value();
 }
 
 bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
@@ -44,7 +46,7 @@ bool is_whole(const Graph& graph, ValueId value, int64_t numel) {
   return graph.storage(v.storage).bytes == graph.logical_bytes(value);
 }
 
-// Why `step` cannot run piece by piece; empty if it can.
+// Returns why `step` cannot run piece by piece; empty if it can.
 std::string obstacle(const Graph& graph, const Recipe::Step& step, int64_t numel) {
   if (step.role != Recipe::Role::kRun) return "";
   const Target& target = graph.target(step.node);
@@ -69,7 +71,7 @@ class WindowReplay final : public Interpreter {
                int64_t numel)
       : Interpreter(piece.graph(), std::move(options)), piece_(piece), record_(record), seed_(seed), numel_(numel) {}
 
-  // Elements begin to end; begin is a multiple of 16. One-dimensional.
+  // Returns elements begin to end, one-dimensional; begin is a multiple of 16.
   at::Tensor window(int64_t begin, int64_t end) {
     begin_ = begin;
     count_ = end - begin;
@@ -108,7 +110,7 @@ class WindowReplay final : public Interpreter {
     uint64_t words = 0;  // skipped since the draw began
   };
 
-  // A generator that stands `words` after the beginning of the draw. Asked for in ascending order, mostly.
+  // Returns a generator that stands `words` after the beginning of the draw. Calls mostly ascend.
   const at::Generator& generator_at(NodeId node, uint64_t words) {
     auto entry = positions_.find(node);
     if (entry == positions_.end() || entry->second.words > words) {
@@ -123,35 +125,35 @@ class WindowReplay final : public Interpreter {
     return generator_;
   }
 
-  // The fill on `count` elements from there: in place where the node is, a factory otherwise.
+  // Returns the fill on `count` elements from there: in place where the node is, a factory otherwise.
   at::Tensor filled(NodeId node, const torch::jit::Stack& arguments, int64_t count, const at::Generator& generator) {
     const Value& result = graph().value(graph().results(node)[0].ref.value);
     at::Tensor piece = at::empty({count}, at::TensorOptions().dtype(result.dtype));
     const Target& target = graph().target(node);
-    const auto& schema = target.schema();
+    const Signature& signature = target.signature();
     const auto number = [&](std::string_view name, double otherwise) {
-      for (size_t i = 0; i < schema.arguments().size(); ++i) {
-        if (schema.arguments()[i].name() == name && arguments[i].isScalar()) return arguments[i].toScalar().toDouble();
+      for (size_t i = 0; i < signature.arguments.size(); ++i) {
+        if (signature.arguments[i].name == name && arguments[i].isScalar()) return arguments[i].toScalar().toDouble();
       }
       return otherwise;
     };
     if (facts_of(node).is_in_place) {
       torch::jit::Stack stack = arguments;
       stack[0] = piece;
-      for (size_t i = 0; i < schema.arguments().size(); ++i) {
-        if (schema.arguments()[i].name() == "generator") stack[i] = generator;
+      for (size_t i = 0; i < signature.arguments.size(); ++i) {
+        if (signature.arguments[i].name == "generator") stack[i] = generator;
       }
-      target.find_operator()->callBoxed(stack);
+      find_operator(target)->callBoxed(stack);
       return piece;
     }
-    const std::string name = schema.name();
+    const std::string& name = signature.name;
     if (name == "aten::rand" || name == "aten::rand_like") return piece.uniform_(0, 1, generator);
     if (name.starts_with("aten::randint")) {
       int64_t low = 0;
       int64_t high = 0;
-      for (size_t i = 0; i < schema.arguments().size(); ++i) {
-        if (schema.arguments()[i].name() == "low") low = arguments[i].toInt();
-        if (schema.arguments()[i].name() == "high") high = arguments[i].toInt();
+      for (size_t i = 0; i < signature.arguments.size(); ++i) {
+        if (signature.arguments[i].name == "low") low = arguments[i].toInt();
+        if (signature.arguments[i].name == "high") high = arguments[i].toInt();
       }
       return piece.random_(low, high, generator);
     }
@@ -291,7 +293,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
     const int64_t first = done / part * row + start * inner + done % part;
     const int64_t begin = first / 16 * 16;
     const int64_t end = std::min(numel, begin + kShardWindow);
-    // As far as parts reach into a window of full size; not beyond what is needed.
+    // The window ends where parts reach into one of full size, and not beyond what is needed.
     const int64_t last_row = std::min(rows - 1, (end - 1) / row);
     int64_t needed = first + 1;
     for (int64_t r = done / part; r <= last_row; ++r) {

@@ -1,4 +1,4 @@
-// Contents of storages at places in the program, kept so that what is read later need not begin at the beginning.
+// Keeps contents of storages at places in the program, so that what is read later need not begin at the beginning.
 //
 //     for (int i = 0; i < 100'000; ++i) {
 //       total.add_(x[i]);
@@ -6,8 +6,9 @@
 //     }
 //
 // A storage with a long history gets a snapshot every `spacing` writes, wherever it is computed, and one where it was
-// computed last. All of a record take no more than kMostBytes: beyond that, those of the storage that has most are
-// thinned to every second one. So a read costs `spacing` writes at most, and large storages have few snapshots or none.
+// computed last. All snapshots of a record take no more than kMostBytes. Beyond that, those of the storage that has
+// most are thinned to every second one. So a read costs `spacing` writes at most, and large storages have few snapshots
+// or none.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,17 +24,17 @@ class Snapshots {
  public:
   static constexpr int64_t kMostBytes = int64_t{64} << 20;
   static constexpr uint32_t kSpacing = 64;
-  // Writes that a storage must have seen before a run leaves a snapshot at its end.
+  // A storage must have seen so many writes before a run leaves a snapshot at its end.
   static constexpr uint32_t kLongHistory = 16;
 
   struct Snapshot {
     uint32_t position = 0;  // as the node with this id finds it
     at::Tensor bytes;       // all of the storage; undefined: there is none
   };
-  // The latest that is not later than `before`.
+  // Returns the latest snapshot that is not later than `before`.
   Snapshot latest(StorageId storage, uint32_t before) const;
   uint32_t spacing(StorageId storage) const;
-  // Copies `contents`. One that does not stay goes when the next such one of the storage comes.
+  // Copies `contents`. A copy that does not stay goes when the next such copy of the storage comes.
   void keep(StorageId storage, uint32_t position, const c10::Storage& contents, bool stays);
   int64_t bytes() const { return bytes_; }
 

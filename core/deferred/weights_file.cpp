@@ -186,7 +186,7 @@ WrittenWeights write_weights(const std::string& path, const std::vector<std::pai
         throw;
       }
     } catch (const c10::Error&) {
-      // The stream's own failure (a full disk) is reported by write_file, with its reason.
+      // write_file reports the stream's own failure (a full disk), with its reason.
       if (file) throw;
     }
   });

@@ -1,5 +1,5 @@
-// What every call on fake tensors goes through, boxed (fallback.cpp) or unboxed (unboxed_call.h): the sequence itself
-// (carry_out), the state that a kernel runs under, and the device of its results. Internal to core/.
+// Has what every call on fake tensors goes through, boxed (fallback.cpp) or unboxed (unboxed_call.h). That is the
+// sequence itself (carry_out), the state that a kernel runs under, and the device of its results. Internal to core/.
 #pragma once
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -41,7 +41,7 @@ class KernelScope {
   KernelDepth depth_;
 };
 
-// The device that the operands of a call agree on, as far as they do: those that do not are for fallback.cpp to judge.
+// Finds the device that a call's operands agree on. If they do not agree, fallback.cpp judges.
 class CommonDevice {
  public:
   void see(const FakeTensorImpl& fake) {
@@ -56,7 +56,7 @@ class CommonDevice {
   bool known() const { return known_; }
   bool is_mixed() const { return mixed_; }
   c10::Device value() const { return device_; }
-  // Without operands the mode's default device.
+  // Without operands it is the mode's default device.
   c10::Device or_default(const ModeState* mode) const {
     return known_ ? device_ : mode != nullptr ? mode->default_device : c10::Device(c10::kCPU);
   }
@@ -67,7 +67,7 @@ class CommonDevice {
   bool mixed_ = false;
 };
 
-// A kernel's result as a fake on `device`, unless it is undefined or a fake already: an operand, or made by a rule.
+// Makes a kernel's result a fake on `device`, unless it is undefined or a fake already: an operand, or made by a rule.
 // Only now are reads of its sizes watched: a kernel may still have to set them.
 inline void wrap_result(at::Tensor& result, c10::Device device, bool watch) {
   if (!result.defined()) return;
@@ -81,7 +81,7 @@ inline void wrap_result(at::Tensor& result, c10::Device device, bool watch) {
   }
 }
 
-// If at::tensor({...}) may have asked for it.
+// Opens a literal if at::tensor({...}) may have asked for `fresh`.
 void open_if_literal(const at::Tensor& fresh);
 
 // Shows a composite call, from its start to its end, to the mode's observer, if it has one.
@@ -103,7 +103,8 @@ class CompositeScope {
 
 inline bool watches_size_reads(const ModeState* mode) { return mode != nullptr && mode->watch_size_reads; }
 
-// Whether a composite call is the program's own, to be shown and perhaps replaced by a rule, and not part of a kernel.
+// Says whether a composite call is the program's own and not part of a kernel: it is then shown, and perhaps replaced
+// by a rule.
 inline bool takes_composites(const ModeState* mode) {
   return mode != nullptr && mode->kind == ModeKind::kFake && thread_state.kernel_depth == 0;
 }

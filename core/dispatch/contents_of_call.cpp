@@ -34,7 +34,7 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
 
 bool in(uint64_t mask, uint16_t position) { return position < 64 && ((mask >> position) & 1) != 0; }
 
-// What a write to a part of the storage needs: the rest stays as it is.
+// Says whether all of the storage can be known. A write to a part of it needs that: the rest stays as it is.
 bool is_knowable_whole(const at::Tensor& tensor) {
   const auto* context = find_storage_context(storage_of(tensor));
   return is_knowable(tensor) && context != nullptr && context->contents && context->contents->known.empty();
@@ -45,7 +45,8 @@ bool is_at_hand(const c10::StorageImpl& storage) {
   return contents.real || (contents.uniform && contents.bytes <= kLittle);
 }
 
-// Operands that the call leaves as they were, as far as the user's assumptions go: a GradScaler's found_inf.
+// Returns the operands that the call leaves as they were, as far as the user's assumptions go: a GradScaler's
+// found_inf.
 uint64_t leaves_as_found(const OperatorInfo& info) {
   const ModeState* mode = thread_state.mode;
   if (info.contents_rule != ContentsRule::kFindsNothing) return 0;
@@ -100,7 +101,7 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   }
 }
 
-// For results that only a run can give.
+// Computes operands for results that only a run can give.
 void ContentsOfCall::compute_operands(const torch::jit::Stack& stack, size_t begin) {
   known_ = true;
   for (const uint16_t position : info_.tensor_arguments) {
@@ -124,7 +125,7 @@ std::optional<c10::Scalar> ContentsOfCall::decided(const torch::jit::Stack& stac
       for (const uint16_t position : info_.tensor_arguments) {
         const c10::IValue& argument = stack[begin + position];
         if (!argument.isTensor() || as_fake(argument.toTensor()) == nullptr) continue;
-        // Of integers, "or" gives more than truth.
+        // For integers "or" is more than truth: it combines bits.
         if (argument.toTensor().scalar_type() != c10::kBool && (absorbing || info_.name != "aten::bitwise_and.Tensor"))
           continue;
         const auto value = uniform_value(argument.toTensor());
@@ -163,7 +164,7 @@ std::optional<c10::Scalar> ContentsOfCall::decided(const torch::jit::Stack& stac
 
 bool ContentsOfCall::decides_results() const { return known_ && info_.depends_on_data && !info_.writes; }
 
-// Fakes become real tensors on their contents, devices the CPU.
+// Makes fakes real tensors on their contents, and devices the CPU.
 torch::jit::Stack ContentsOfCall::real_arguments() {
   torch::jit::Stack real = arguments_;
   const auto converted = [&](const at::Tensor& tensor, uint16_t position) -> at::Tensor {
@@ -280,7 +281,8 @@ void ContentsOfCall::run_after(const torch::jit::Stack& stack, size_t results) {
     }
     // NOLINTNEXTLINE(bugprone-empty-catch)
   } catch (const std::exception&) {
-    // The CPU has no such kernel, or refuses the values: the contents are unknown, as they would be without all this.
+    // The CPU has no such kernel, or refuses the values: the contents are unknown, as they would be without this
+    // attempt.
     forget_written();
   }
 }

@@ -1,4 +1,4 @@
-// What becomes of known contents (core/fake/known_contents.h) in one boxed call. Internal to core/.
+// Says what becomes of known contents (core/fake/known_contents.h) in one boxed call. Internal to core/.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -13,16 +13,16 @@ namespace shadowgraph {
 
 class ContentsOfCall {
  public:
-  // Before the call; the operands are fakes. Forgets what the call makes unknown. Throws DataDependentError if the
-  // results follow from what is known, but only at more than the budget allows.
+  // Construct it before the call; the operands are fakes. It forgets what the call makes unknown. Throws
+  // DataDependentError if the results follow from what is known, but only at more than the budget allows.
   ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
-  // Whether the results can only be had by running the call for real, and it can be: all operands are known and the
-  // results depend on data.
+  // Says whether the results can only be had by running the call for real, and it can be run. All operands are then
+  // known, and the results depend on data.
   bool decides_results() const;
-  // Runs it for real in place of the fake one: the operands on the stack become fake results on `device`. Throws what
-  // the operator throws.
+  // Runs the call for real in place of the fake one: the operands on the stack become fake results on `device`. Throws
+  // what the operator throws.
   void run_instead(torch::jit::Stack& stack, size_t begin, c10::Device device);
-  // After the call: gives the results on the stack, from `results` on, their contents, if they are known.
+  // Gives, after the call, the results on the stack, from `results` on, their contents, if they are known.
   void run_after(const torch::jit::Stack& stack, size_t results);
 
  private:
@@ -31,7 +31,7 @@ class ContentsOfCall {
   void compute_operands(const torch::jit::Stack& stack, size_t begin);
   void forget_written() noexcept;
 
-  // The call's results, all of them, are this number whatever the operands hold.
+  // Returns the number that all of the call's results are, whatever the operands hold, if there is one.
   std::optional<c10::Scalar> decided(const torch::jit::Stack& stack, size_t begin) const;
 
   const OperatorInfo& info_;

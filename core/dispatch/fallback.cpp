@@ -1,4 +1,4 @@
-// One call of an operator on fake tensors, boxed. Its steps are carry_out's (call.h):
+// Carries out one call of an operator on fake tensors, boxed. Its steps are carry_out's (call.h):
 //
 //   program -> autograd, ... -> fake_fallback
 //                                 take_operands   real operands replaced by fakes (the mode's memo)
@@ -31,7 +31,7 @@ namespace {
 
 using torch::jit::Stack;
 
-// The device that results will pretend to be on. Leaves "meta" in an explicit device argument.
+// Returns the device that results will pretend to be on. Leaves "meta" in an explicit device argument.
 c10::Device result_device(const OperatorInfo& info, const OperandDevices& operands, ModeState* mode, Stack& stack,
                           size_t begin) {
   const c10::Device fallback = operands.or_default(mode);
@@ -42,7 +42,7 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
     device = argument.toDevice();
     if (mode != nullptr && mode->maps_devices()) device = mode->default_device;
   }
-  // Not for operators that merely accept a device beside their operand: None keeps meaning "the operand's".
+  // This is not for operators that merely accept a device beside their operand: None keeps meaning "the operand's".
   if (argument.isDevice() || !operands.known()) argument = c10::Device(c10::DeviceType::Meta);
   return device;
 }
@@ -55,15 +55,15 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
       "under an UnfakeGuard");
 }
 
-// Composites that copy a tensor to the CPU and read it through a pointer: what TensorImpl says then. All errors of
-// libtorch are c10::Error, so that nothing but its words tells this one from the operator's own.
+// Says whether an error comes from a composite that copies a tensor to the CPU and reads it through a pointer. All
+// errors of libtorch are c10::Error, so only the words of TensorImpl tell this one from the operator's own.
 bool reads_data(const c10::Error& error) {
   const std::string_view words = error.what_without_backtrace();
   return words.find("its data is not allocated yet") != std::string_view::npos ||
          words.find(kPrintedFake) != std::string_view::npos;
 }
 
-// False if there is no such form, or that calls the out= form itself (linalg_lstsq).
+// Returns false if there is no such form, or one that calls the out= form itself (linalg_lstsq).
 bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   if (!info.writes || thread_state.run_as_functional == &info) return false;
   const FreshForm* fresh = form_of_tensors(info.target);
@@ -77,7 +77,7 @@ bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   return true;
 }
 
-// A value that the program reads: as the user says it is. False if this call reads none.
+// Answers with a value that the program reads, as the user says it is. Returns false if this call reads none.
 bool answer_host_read(const OperatorInfo& info, Stack* stack) {
   static const c10::OperatorHandle item =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
@@ -189,8 +189,8 @@ void mark_views_of_real(const Stack& stack, size_t begin) {
   }
 }
 
-// Whether the call computes from host scalars alone: real CPU tensors of one element, such as the sizes that a
-// TorchScript trace turns into tensors and back. Those keep their values, so the call runs for real. What is allocated like
+// Says whether the call computes from host scalars alone: real CPU tensors of one element. A TorchScript trace turns
+// sizes into such tensors and back. Those keep their values, so the call runs for real. A tensor that is allocated like
 // such a number (new_empty) has no value: it is the program's first tensor of its own.
 bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (info.writes || info.random || info.lifts || info.tensor_arguments.empty()) return false;
@@ -219,8 +219,8 @@ bool computes_on_host_scalars(const OperatorInfo& info, const Stack& stack, size
   return any;
 }
 
-// Of those, the calls on numbers that the program never had as tensors: torch.div(3, 2). What they give is the program's
-// first tensor, and so a fake one.
+// Says whether such a call is on numbers that the program never had as tensors: torch.div(3, 2). Its result is the
+// program's first tensor, and so a fake one.
 bool computes_on_plain_numbers(const OperatorInfo& info, const Stack& stack, size_t begin) {
   return std::ranges::all_of(info.tensor_arguments, [&](uint16_t position) {
     const c10::IValue& argument = stack[begin + position];
@@ -242,7 +242,7 @@ void run_for_real(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* sta
   info.op.redispatchBoxed(keys & below, stack);
 }
 
-// What an observer gets to see of a boxed call.
+// Returns what an observer gets to see of a boxed call.
 c10::SmallVector<CallArgument, 12> viewed(const Stack& stack, size_t begin) {
   c10::SmallVector<CallArgument, 12> arguments;
   for (size_t i = begin; i < stack.size(); ++i) arguments.emplace_back(stack[i]);
@@ -252,7 +252,7 @@ std::span<const CallArgument> as_span(const c10::SmallVector<CallArgument, 12>& 
   return {arguments.data(), arguments.size()};
 }
 
-// A mode that shows real calls without changing them.
+// Serves a mode that shows real calls without changing them.
 void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack, CallObserver& observer) {
   observer.begin_call(info, as_span(viewed(*stack, stack->size() - info.argument_count)));
   try {
@@ -264,7 +264,7 @@ void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack
   observer.end_call(info, as_span(viewed(*stack, stack->size() - info.return_count)));
 }
 
-// The lasting mode of an operand, if one has one.
+// Returns the lasting mode of an operand, if one has one.
 std::shared_ptr<LastingMode> lasting_mode_of(const OperatorInfo& info, const Stack& stack) {
   const FindLastingMode find = find_lasting_mode.load(std::memory_order_acquire);
   if (find == nullptr) return nullptr;
@@ -301,7 +301,7 @@ class LastingScope {
   ModeState* outer_;
 };
 
-// Operands that the kernel may resize (resize_, an `out=`) are not watched while it runs.
+// Stops watching operands that the kernel may resize (resize_, an `out=`) while it runs.
 class UnwatchedOperands {
  public:
   UnwatchedOperands(const OperatorInfo& info, const Stack& stack, size_t begin, const ModeState* mode) {
@@ -324,7 +324,7 @@ class UnwatchedOperands {
   c10::SmallVector<at::Tensor, 2> unwatched_;
 };
 
-// at::tensor({...}) begins with at::empty on the CPU, or where nobody says.
+// Says whether this may begin at::tensor({...}): at::empty on the CPU, or where nobody names a device.
 bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t begin) {
   static const OperatorInfo& empty =
       OperatorInfo::of(c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty", "memory_format"));
@@ -333,7 +333,7 @@ bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t
   return !device.isDevice() || device.toDevice().is_cpu();
 }
 
-// Whether a call of such an operator is one kernel of the CPU's.
+// Says whether a call of such an operator is one kernel of the CPU's.
 bool runs_directly(const OperatorInfo& info, const Stack& stack, size_t begin) {
   if (!info.direct_on_cpu) return false;
   const at::Tensor& self = stack[begin].toTensor();
@@ -439,8 +439,8 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   }
   const size_t begin = stack->size() - info.argument_count;
   if (info.route == Route::kComposite || (info.direct_on_cpu && !runs_directly(info, *stack, begin))) {
-    // Reached when autograd is skipped (inference mode), and by out= forms that it does not know: the parts are calls
-    // of their own.
+    // This is reached when autograd is skipped (inference mode), and by out= forms that autograd does not know. The
+    // parts are calls of their own.
     const bool implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
     op.callBoxedForDispatchKey(
         implicit ? c10::DispatchKey::CompositeImplicitAutograd : c10::DispatchKey::CompositeExplicitAutograd, *stack);
@@ -473,14 +473,14 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
 
 namespace {
 
-// libtorch's set_data is no operator, but it asks this one first.
+// Says whether this is the operator that libtorch's set_data, which is none itself, asks first.
 bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
   static const size_t asked = std::hash<c10::OperatorHandle>{}(
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
   return std::hash<c10::OperatorHandle>{}(op) == asked;
 }
 
-// `.data =` and Module::to would leave a real tensor object with a fake's insides.
+// Refuses `.data =` and Module::to, which would leave a real tensor object with a fake's insides.
 void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
   const at::Tensor& self = stack[begin].toTensor();
   if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
@@ -489,7 +489,7 @@ void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t
                         "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
 }
 
-// Whether autocast is on and has a kernel for `op`.
+// Says whether autocast is on and has a kernel for `op`.
 bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   for (const auto key :
        {c10::DispatchKey::AutocastCUDA, c10::DispatchKey::AutocastXPU, c10::DispatchKey::AutocastMPS}) {
@@ -498,7 +498,7 @@ bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   return false;
 }
 
-// Operands of integers that a decomposition reads through their pointers.
+// Makes operands of integers readable for a decomposition that reads them through their pointers.
 void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t begin) {
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];

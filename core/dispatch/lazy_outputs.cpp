@@ -8,7 +8,7 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/kernel_depth.h"
-#include "ir/operators/operator_facts.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 

@@ -8,21 +8,21 @@
 #include <span>
 
 #include "ir/operators/operator_forms.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph {
 namespace {
 
 using torch::jit::Stack;
 
-// Iterators over operands that are promoted, without the tag `pointwise` on every overload.
+// These iterate over operands that are promoted, without the tag `pointwise` on every overload.
 constexpr std::array kUntagged = {
     "aten::elu_backward",         "aten::floor_divide",       "aten::gelu_backward",     "aten::hardshrink_backward",
     "aten::hardsigmoid_backward", "aten::hardswish_backward", "aten::hardtanh_backward", "aten::leaky_relu_backward",
     "aten::mish_backward",        "aten::mse_loss",           "aten::smooth_l1_loss",    "aten::softplus_backward",
     "aten::softshrink_backward",  "aten::threshold_backward",
 };
-// Tagged, but what they do with operands of other dtypes they do themselves, and their rules know.
+// These are tagged, but deal with operands of other dtypes themselves, as their rules know.
 constexpr std::array kOwnWay = {
     "aten::where", "aten::masked_fill",  "aten::clone",     "aten::native_dropout_backward",
     "aten::equal", "aten::mvlgamma.out", "aten::angle.out", "aten::conj_physical.out",
@@ -32,7 +32,7 @@ bool contains(std::span<const char* const> names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What the iterator computes in. An operator that makes integers floating is known by its result.
+// Returns the dtype that the iterator computes in. The result tells whether an operator makes integers floating.
 c10::ScalarType common_dtype(const OperatorInfo& info, const Stack& arguments, c10::ScalarType result_dtype) {
   at::native::ResultTypeState state;
   const auto& formals = info.op.schema().arguments();
@@ -49,7 +49,7 @@ c10::ScalarType common_dtype(const OperatorInfo& info, const Stack& arguments, c
   return made_floating ? c10::get_default_dtype_as_scalartype() : common;
 }
 
-// Replaces operands by what they are copied to; whether there were any.
+// Replaces operands by what they are copied to; says whether there were any.
 bool replace_operands(const OperatorInfo& info, Stack& arguments, c10::ScalarType common) {
   bool replaced = false;
   for (const uint16_t position : info.tensor_arguments) {
@@ -63,8 +63,8 @@ bool replace_operands(const OperatorInfo& info, Stack& arguments, c10::ScalarTyp
   return replaced;
 }
 
-// `out=`: checked and resized for the operands as they are; only where it is resized do strides follow from operands,
-// and then they are those of the functional overload.
+// Runs a call with `out=`, which is checked and resized for the operands as they are. Strides follow from operands only
+// where it is resized; they are then those of the functional overload.
 void run_with_out(const OperatorInfo& info, Stack* stack, MetaKernel kernel) {
   const size_t begin = stack->size() - info.argument_count;
   Stack functional;

@@ -1,7 +1,6 @@
-// Operators of several dtypes on the CPU: at::TensorIterator there copies each operand that does not have the common
-// dtype to that dtype before it looks at strides (`compute_types` in aten/src/ATen/TensorIterator.cpp), and the strides
-// of the result follow from those of the copies. A GPU's kernel casts as it loads, and so do Meta kernels, which copy
-// nothing.
+// Handles operators of several dtypes on the CPU. at::TensorIterator there copies each operand without the common dtype
+// to that dtype before it looks at strides (`compute_types` in aten/src/ATen/TensorIterator.cpp). The strides of the
+// result follow from those of the copies. A GPU's kernel casts as it loads, and so do Meta kernels, which copy nothing.
 //
 //     f32[2,1,2]{2,4,1} - i32[2,1,2]{0,2,1}     CPU: {2,2,1}, after the copy i32 -> f32[2,1,2]{2,2,1}
 //                                               GPU, Meta: {2,4,1}
@@ -16,11 +15,11 @@
 
 namespace shadowgraph {
 
-// Whether this operator's own kernel gets its result's strides from such an iterator. Not for those made of others,
-// each of which is a call of its own.
+// Says whether this operator's own kernel gets its result's strides from such an iterator. Operators made of others do
+// not count: each of those is a call of its own.
 bool copies_operands_on_cpu(const c10::OperatorHandle& op);
 
-// Whether it can matter for the operands seen.
+// Says whether it can matter for the operands seen.
 class OperandDtypes {
  public:
   void see(const at::Tensor& tensor) {
@@ -42,7 +41,7 @@ class OperandDtypes {
   bool gaps_ = false;
 };
 
-// Runs `kernel` (a rule or the Meta kernel of `info`) on the arguments on top of `stack`, leaving results laid out as
+// Runs `kernel`, a rule or the Meta kernel of `info`, on the arguments on top of `stack`. Leaves results laid out as
 // the CPU's are. The kernel may run twice; what it writes it writes once.
 using MetaKernel = void (*)(const OperatorInfo& info, torch::jit::Stack* stack);
 void run_with_copied_operands(const OperatorInfo& info, torch::jit::Stack* stack, MetaKernel kernel);

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <mutex>
 #include <typeinfo>
 
 #include "core/fake/converter.h"
@@ -37,8 +38,9 @@ void OperandDevices::refuse_index_device() const {
                             common_.device.str() + ")");
 }
 
-// Argument 0 is what is written, 1 are the indices, which go where that is, and 2 the values. One number is taken
-// from anywhere if it has no dimension; of a CPU tensor also if a mask selects, for then the call is masked_fill_.
+// Argument 0 is written, 1 has the indices, which go where that is, and 2 the values. The values may be one number from
+// anywhere if it has no dimension. A CPU tensor of one element will also do if a mask selects, for then the call is
+// masked_fill_.
 void OperandDevices::see_indexed_write(const FakeTensorImpl& fake, c10::Device device, uint16_t position) {
   if (position == 0) {
     common_.known = true;
@@ -59,7 +61,7 @@ bool is_adopted(const at::Tensor& real, ModeState* mode) {
   const std::lock_guard lock(mode->memo_mutex);
   if (mode->memo.adopted.empty()) return false;
   if (mode->memo.adopted.count(real.unsafeGetTensorImpl()) != 0) return true;
-  // Or another tensor of the same storage: optimizers write to `p.data()`.
+  // Another tensor of the same storage will do, too: optimizers write to `p.data()`.
   const c10::StorageImpl* storage = real.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   return std::any_of(mode->memo.adopted.begin(), mode->memo.adopted.end(), [&](const auto& entry) {
     return entry.first->unsafe_storage().unsafeGetStorageImpl() == storage;
@@ -75,7 +77,7 @@ bool writes_reach_real(const at::Tensor& fake, ModeState* mode) {
   if (view == nullptr || !view->has_bw_view()) return false;
   const at::Tensor& base = view->get_backward_view().base_;
   if (is_fake(base)) return has_version_of_real(base);
-  // Materialised since (core/deferred): its descriptions of before have words of their own for a write.
+  // It was materialised since (core/deferred/): its earlier descriptions have words of their own for a write.
   const bool was_fake = typeid(*base.unsafeGetTensorImpl()) == typeid(FakeTensorImpl);
   return was_fake ? as_fake(fake)->is_view_of_real() : !is_adopted(base, mode);
 }

@@ -1,5 +1,5 @@
-// The tensor operands of a boxed call: one walk replaces the real ones by fakes and judges on which device the results
-// belong. Internal to core/.
+// Walks once over the tensor operands of a boxed call: replaces the real ones by fakes and judges on which device the
+// results belong. Internal to core/.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -35,7 +35,7 @@ class OperandDevices {
       refuse_index_device();
     }
   }
-  // After all operands: an operand that is written must be where the results are.
+  // Checks, after all operands, that an operand that is written is where the results are.
   void check_written() const {
     if (info_.device_rule == DeviceRule::kCommon) common_.check_written(*this);
     for (const Agreement& slot : slots_) slot.check_written(*this);
@@ -45,13 +45,13 @@ class OperandDevices {
   c10::Device or_default(const ModeState* mode) const {
     return known() ? common_.device : mode != nullptr ? mode->default_device : c10::Device(c10::kCPU);
   }
-  // Where result `slot` of a list belongs.
+  // Returns where result `slot` of a list belongs.
   c10::Device of_slot(size_t slot, c10::Device otherwise) const {
     return slot < slots_.size() && slots_[slot].known ? slots_[slot].device : otherwise;
   }
 
  private:
-  // In eager's own words: those of TensorIterator for pointwise operators, those of the generated wrappers for the
+  // Refuses in eager's own words: those of TensorIterator for pointwise operators, those of the generated wrappers for
   // others.
   [[noreturn]] void refuse(uint16_t position, c10::Device common, c10::Device other) const;
   [[noreturn]] void refuse_index_device() const;
@@ -100,14 +100,15 @@ class OperandScan {
 
   void run(torch::jit::Stack& stack, size_t begin);
   const OperandDevices& devices() const { return devices_; }
-  // Whether the call makes views of a real tensor.
+  // Says whether the call makes views of a real tensor.
   bool views_real() const { return views_real_; }
 
  private:
   void visit_slot(c10::IValue& slot);
   void visit_list(c10::IValue& slot);
   void visit_optional_list(c10::IValue& slot);
-  // Nothing for what stays as it is: a number that the C++ API wrapped (x * 2), which Meta kernels take as it is.
+  // Returns nothing for what stays as it is: a number that the C++ API wrapped (x * 2), which Meta kernels take as it
+  // is.
   std::optional<at::Tensor> converted_operand(const at::Tensor& real);
 
   const OperatorInfo& info_;
@@ -118,10 +119,10 @@ class OperandScan {
   bool views_real_ = false;
 };
 
-// Whether a write to the fake would reach a real tensor's version and history: autograd made it a view of one. Those that
-// stand for their fakes (fakeify) do not count.
+// Says whether a write to the fake would reach a real tensor's version and history, because autograd made it a view of
+// one. Real tensors that stand for their fakes (fakeify) do not count.
 bool writes_reach_real(const at::Tensor& fake, ModeState* mode);
-// A quick answer: false if they do not.
+// Answers quickly: false if writes do not reach any.
 inline bool writes_may_reach_real(const at::Tensor& fake) {
   return fake.unsafeGetTensorImpl()->autograd_meta() != nullptr || as_fake(fake)->has_version_of_real();
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <unordered_map>
 
 #include "core/dispatch/operand_copies.h"
 #include "core/fake/dispatch_keys.h"
@@ -18,7 +19,7 @@ namespace {
 
 constexpr DeviceRule kAnywhere = DeviceRule::kFirst;
 
-// Operators whose operands need not all be on one device.
+// Lists operators whose operands need not all be on one device.
 constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
     {"aten::copy_", kAnywhere},
     {"aten::copy", kAnywhere},
@@ -44,7 +45,7 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
     {"aten::_use_miopen_ctc_loss.Tensor", kAnywhere},
     {"aten::repeat_interleave.Tensor", kAnywhere},
     {"aten::is_same_size", kAnywhere},
-    // What libtorch generates for those: the functional form, and a copy to wherever `out` is.
+    // libtorch generates this from the functional form, and copies to wherever `out` is.
     {"aten::copy.out", kAnywhere},
     {"aten::slice_scatter.out", kAnywhere},
     {"aten::select_scatter.out", kAnywhere},
@@ -58,10 +59,10 @@ constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
     {"aten::repeat_interleave.Tensor_out", kAnywhere},
 };
 
-// Not run for real on known contents: what they do is no result, or a tensor without memory.
+// These are not run for real on known contents: what they do is no result, or gives a tensor without memory.
 constexpr std::string_view kNotEvaluable[] = {"aten::record_stream", "aten::_efficientzerotensor"};
 
-// Composites whose decomposition reads operands of integers through a pointer: lengths, places to split at.
+// The decompositions of these composites read operands of integers through a pointer: lengths, places to split at.
 constexpr std::string_view kReadsOperands[] = {"aten::ctc_loss.Tensor",
                                                "aten::tensor_split.tensor_indices_or_sections"};
 
@@ -107,7 +108,8 @@ bool is_device(const c10::Type& type) {
   return type.kind() == c10::TypeKind::DeviceObjType;
 }
 
-// out= forms whose Meta kernel refuses to run or keeps strides that eager does not: core/dispatch/out_form.h is right.
+// The Meta kernels of these out= forms refuse to run or keep strides that eager does not; core/dispatch/out_form.h is
+// right.
 constexpr std::string_view kRefuseMeta[] = {
     "aten::mode.values",
     "aten::reflection_pad3d.out",
@@ -115,14 +117,14 @@ constexpr std::string_view kRefuseMeta[] = {
     "aten::replication_pad3d.out",
 };
 
-// Not hasComputedKernelForDispatchKey: libtorch has a fallback on Meta, which refuses, so that is always true.
+// hasComputedKernelForDispatchKey would not do: libtorch has a fallback on Meta, which refuses, so that is always true.
 bool has_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
   return has_meta_kernel_of_its_own(op) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-// What libtorch generates for composites that have no out= form of their own. Autograd has no kernel for these: their
+// Says whether libtorch generated an out= form for a composite without its own. Autograd has no kernel for these: their
 // parts are differentiated, and count the writes.
 bool is_out_form_of_composite(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
@@ -187,7 +189,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     const bool is_read = !facts.fills || !facts.geometry_only || position >= 64;
     if (!is_read) unread_arguments |= (uint64_t{1} << position) & ~touched_arguments;
   }
-  // Operators of the user's own are run for real by nobody but the user: they may have side effects.
+  // Nobody but the user runs the user's own operators for real: they may have side effects.
   evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&
               !facts.uninitialised && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
               !is_one_of(kNotEvaluable, without_overload(name));

@@ -1,4 +1,4 @@
-// What the fallback needs to know about an operator, worked out once from its schema and the registries.
+// Holds what the fallback needs to know about an operator, worked out once from its schema and the registries.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,7 +12,7 @@
 
 namespace shadowgraph {
 
-// How a call is carried out, in order of preference.
+// Says how a call is carried out, in order of preference.
 enum class Route : uint8_t {
   kRule,           // core/rules or a user's rule
   kComposite,      // its decomposition, with the Fake key still on
@@ -21,7 +21,7 @@ enum class Route : uint8_t {
   kNone,           // refused: NoRuleError
 };
 
-// Where the outputs live.
+// Says where the outputs live.
 enum class DeviceRule : uint8_t {
   kCommon,          // all operands agree; 0-dim CPU tensors go with anything
   kFirst,           // the first tensor decides and the others may live anywhere: copy_, slice_scatter, ...
@@ -31,7 +31,7 @@ enum class DeviceRule : uint8_t {
   kDeviceArgument,  // an explicit device argument, otherwise as kCommon, otherwise the mode's default device
 };
 
-// What is known of results although the operands are not (core/dispatch/contents_of_call.h).
+// Says what is known of results although the operands are not (core/dispatch/contents_of_call.h).
 enum class ContentsRule : uint8_t {
   kNone,
   kAbsorbedByFalse,  // logical_and: false wherever an operand is
@@ -83,10 +83,10 @@ struct OperatorInfo {
   std::shared_ptr<const ShapeRule> rule;
   std::shared_ptr<const ShapeRule> composite_rule;
 
-  // False once a rule has been registered since: ask again.
+  // Returns false once a rule has been registered since: ask again then.
   bool is_current() const { return generation == RuleRegistry::generation(); }
 
-  // The cached facts of `op`. Thread-safe, a few nanoseconds once cached; never destroyed.
+  // Returns the cached facts of `op`. Thread-safe, a few nanoseconds once cached; never destroyed.
   static const OperatorInfo& of(const c10::OperatorHandle& op);
 };
 

@@ -10,7 +10,7 @@
 namespace shadowgraph {
 namespace {
 
-// What is not pointwise and still gives results the strides of new ones: whatever they were, or those that were
+// Says which results of an operator that is not pointwise have the strides of new ones: all of them, or those that were
 // resized.
 enum class Restrided : uint8_t { kAlways, kIfResized };
 constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
@@ -19,8 +19,8 @@ constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
     {"aten::replication_pad3d.out", Restrided::kAlways},   {"aten::nonzero.out", Restrided::kIfResized},
 };
 
-// Results whose elements share memory, with each other or with an operand's, are refused; a pointwise kernel may write
-// to an operand.
+// Refuses results whose elements share memory, with each other or with an operand's. A pointwise kernel may write to an
+// operand.
 void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
   for (const at::Tensor& out : outs) {
     at::assert_no_internal_overlap(out);
@@ -39,12 +39,12 @@ void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack&
 
 const FreshForm* form_of_tensors(const Target& op) {
   size_t results = 0;
-  for (const c10::Argument& argument : op.schema().arguments()) {
-    if (!argument.is_out()) continue;
-    if (argument.type()->kind() != c10::TypeKind::TensorType) return nullptr;
+  for (const Formal& argument : op.signature().arguments) {
+    if (!argument.out) continue;
+    if (argument.type.type != TypeClass::kTensor || argument.type.optional) return nullptr;
     ++results;
   }
-  return results != 0 && results == op.schema().returns().size() ? fresh_form(op) : nullptr;
+  return results != 0 && results == op.signature().returns.size() ? fresh_form(op) : nullptr;
 }
 
 void run_out_form(const c10::OperatorHandle& out_form, const FreshForm& fresh, torch::jit::Stack* stack) {

@@ -22,7 +22,7 @@ std::recursive_mutex resolving;
 
 bool holds(uint64_t mask, uint16_t position) { return position < 64 && ((mask >> position) & 1) != 0; }
 
-// A tensor of the same geometry without memory.
+// Returns a tensor of the same geometry without memory.
 at::Tensor without_memory(const at::Tensor& tensor) {
   auto geometry = c10::make_intrusive<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kCPU), nullptr, false),
@@ -34,14 +34,14 @@ at::Tensor without_memory(const at::Tensor& tensor) {
   return like;
 }
 
-// One element in place of many, with as many dimensions.
+// Returns one element in place of many, with as many dimensions.
 at::Tensor one_element(const at::Tensor& like) {
   const c10::DimVector ones(like.sizes().size(), 1);
   return at::detail::empty_cpu(ones, like.scalar_type(), std::nullopt, std::nullopt, std::nullopt, std::nullopt);
 }
 
-// Of operators that give one number everywhere if their operands have one number everywhere: an element depends on
-// those at its place, or on all alike.
+// Says whether an operator gives one number everywhere if its operands have one number everywhere. That is so if an
+// element depends on those at its place, or on all alike.
 bool is_uniform_on_uniform(const OperatorInfo& info) {
   static constexpr std::string_view kNames[] = {
       "aten::all",  "aten::any",  "aten::amax",         "aten::amin",     "aten::max",   "aten::min", "aten::mean",
@@ -61,7 +61,7 @@ bool is_uniform_fill(const OperatorInfo& info) {
 
 }  // namespace
 
-// What carrying out calls for one reader may cost, and has cost.
+// Counts what carrying out calls for one reader may cost, and has cost.
 class PendingCall::Spending {
  public:
   Spending() : budget_(budget()), begin_(std::chrono::steady_clock::now()) {}
@@ -118,7 +118,7 @@ bool PendingCall::keep(const at::Tensor& tensor, uint16_t argument, int32_t inde
   return true;
 }
 
-// What is overwritten as a whole need not be known, unless it is read as well: x.copy_(x.t()).
+// An operand that is overwritten as a whole need not be known, unless it is read as well: x.copy_(x.t()).
 void PendingCall::keep_what_overwritten_operands_share() {
   for (Operand& operand : operands_) {
     if (operand.overwritten) {
@@ -160,7 +160,7 @@ std::shared_ptr<PendingCall> PendingCall::of(const OperatorInfo& info, const tor
   }
   call->keep_what_overwritten_operands_share();
   if (call->depth <= kDeepest) return call;
-  // Now, so that what comes does not wait for all of it.
+  // Do this now, so that what comes does not wait for all of it.
   for (Operand& operand : call->operands_) {
     if (!operand.contents || !operand.contents->pending) continue;
     try {
@@ -209,7 +209,7 @@ void PendingCall::promise(const torch::jit::Stack& arguments, const torch::jit::
   }
 }
 
-// Operands of calls that wait first, without recursion: a program may have built a long chain.
+// Operands of calls that wait come first, without recursion: a program may have built a long chain.
 void PendingCall::resolve(KnownContents& contents) {
   const std::lock_guard lock(resolving);
   if (!contents.pending) return;
@@ -232,12 +232,12 @@ void PendingCall::resolve(KnownContents& contents) {
   }
 }
 
-// The arguments with real tensors, as the CPU takes them.
+// Returns the arguments with real tensors, as the CPU takes them.
 torch::jit::Stack PendingCall::with_operands(const std::vector<at::Tensor>& operands) const {
   torch::jit::Stack stack = arguments_;
   for (const uint16_t position : info_.tensor_arguments) {
     if (!stack[position].isList()) continue;
-    // Lists are shared with whoever calls again.
+    // Lists are shared with whoever calls again, so they are copied.
     if (stack[position].isTensorList()) {
       stack[position] = stack[position].toTensorList().copy();
     } else {
@@ -273,7 +273,7 @@ at::Tensor result_in(const torch::jit::Stack& results, uint16_t result, int32_t 
 
 }  // namespace
 
-// With one element in place of many, if that shows what all of them are.
+// Runs the call with one element in place of many, if that shows what all of them are.
 bool PendingCall::run_on_one_element() {
   const bool fill = is_uniform_fill(info_);
   if (!fill && !is_uniform_on_uniform(info_)) return false;

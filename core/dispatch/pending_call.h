@@ -1,5 +1,5 @@
-// Calls whose results somebody may ask for later (core/fake/known_contents.h): what is kept of them, and how they are
-// carried out then. Internal to core/.
+// Keeps calls whose results somebody may ask for later (core/fake/known_contents.h), and carries them out then.
+// Internal to core/.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -16,15 +16,15 @@ namespace shadowgraph {
 // Holds no tensor of the program: nothing lives longer because of it. All operands are known (is_knowable).
 class PendingCall final : public PendingContents, public std::enable_shared_from_this<PendingCall> {
  public:
-  // `arguments` are fakes; those written are as they were before the call. nullptr if something cannot be kept.
+  // `arguments` are fakes; those that are written are as before the call. Returns nullptr if something cannot be kept.
   static std::shared_ptr<PendingCall> of(const OperatorInfo& info, const torch::jit::Stack& arguments);
-  // After the call: the contents of the operands that it wrote and of its results, on the stack from `results` on, come
-  // from here.
+  // Promises, after the call, contents: those of the operands that it wrote and of its results, on the stack from
+  // `results` on, come from here.
   void promise(const torch::jit::Stack& arguments, const torch::jit::Stack& stack, size_t results);
 
   void resolve(KnownContents& contents) override;
 
-  // Whether all of what `tensor`'s storage holds is what `tensor` shows.
+  // Says whether `tensor` shows all of what its storage holds.
   static bool covers_storage(const at::Tensor& tensor);
 
  private:
@@ -50,7 +50,7 @@ class PendingCall final : public PendingContents, public std::enable_shared_from
   explicit PendingCall(const OperatorInfo& info) : info_(info) {}
   bool keep(const at::Tensor& tensor, uint16_t argument, int32_t index);
   void keep_what_overwritten_operands_share();
-  // The operands as real tensors, those that share a storage on one memory; nothing if one cannot be had.
+  // Returns the operands as real tensors, those that share a storage on one memory; nothing if one cannot be had.
   std::optional<std::vector<at::Tensor>> real_operands(Spending& spending) const;
   void run(Spending& spending);
   bool run_on_one_element();

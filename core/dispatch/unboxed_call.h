@@ -1,9 +1,9 @@
-// Kernels with the C++ signature of one operator, for the operators that programs call most.
+// Makes kernels with the C++ signature of one operator, for the operators that programs call most.
 //
-// A boxed call moves every argument into an IValue and a list of sizes into a heap object, the kernel behind it moves
-// them back, and so do the results: half of the time of an add. These kernels do what fake_fallback does, in the same
-// order, without that, and hand over to it whatever is not the common case: a real operand, an observed real run, a
-// rule whose C++ function does not have exactly the operator's types.
+// A boxed call moves every argument into an IValue and a list of sizes into a heap object. The kernel behind it moves
+// them back, and so do the results: that is half of the time of an add. These kernels do what fake_fallback does, in
+// the same order, without that. They hand over to it whatever is not the common case: a real operand, an observed real
+// run, a rule of other C++ types.
 //
 //     register_unboxed<at::_ops::mm, at::_ops::bmm>(library);  // library: aten on kFakeKey
 //
@@ -15,18 +15,21 @@
 #include <ATen/ops/to_ops.h>
 #include <torch/library.h>
 
+#include <atomic>
+
 #include "core/dispatch/call.h"
 #include "core/dispatch/fallback.h"
+#include "core/dispatch/fast_paths.h"
 #include "core/dispatch/operand_copies.h"
 #include "core/dispatch/operand_scan.h"
 #include "core/dispatch/unboxed_operands.h"
 
 namespace shadowgraph {
 
-// The operator's facts, found once: nullptr when its rule cannot be called unboxed.
+// Has the operator's facts, found once: nullptr when its rule cannot be called unboxed.
 class UnboxedOperator {
  public:
-  // A rule's function must have one of the two types: the operator's, with SymInt arguments or with plain ones.
+  // A rule's function must have one of two types: the operator's, with SymInt arguments or with plain ones.
   UnboxedOperator(const char* name, const char* overload, const std::type_info& symbolic, const std::type_info& plain);
 
   const OperatorInfo* info() {
@@ -54,7 +57,7 @@ class UnboxedCall<Operator, Return(Args...)> {
     return *found;
   }
 
-  // On kFakeKey.
+  // Runs on kFakeKey.
   static Return fake(c10::DispatchKeySet keys, Args... args) {
     const OperatorInfo* info = operator_().info();
     if (C10_UNLIKELY(info == nullptr || (info->route != Route::kRule && info->route != Route::kMeta)))
@@ -96,7 +99,7 @@ class UnboxedCall<Operator, Return(Args...)> {
     }
   }
 
-  // On kCompositeKey.
+  // Runs on kCompositeKey.
   static Return composite(c10::DispatchKeySet keys, Args... args) {
     constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
     const ModeState* mode = thread_state.mode;
@@ -125,7 +128,7 @@ class UnboxedCall<Operator, Return(Args...)> {
   }
 
  private:
-  // The steps of carry_out, for operands that are fakes already and contents that stay as they are.
+  // Has the steps of carry_out, for operands that are fakes already and contents that stay as they are.
   struct Steps {
     using Result = Return;
     const OperatorInfo& info;
@@ -183,7 +186,7 @@ class UnboxedCall<Operator, Return(Args...)> {
     return thread_state.literal != nullptr && is_refused_to_print(self);
   }
 
-  // Of an argument that is written.
+  // Handles an argument that is written.
   template <class T>
   static bool reach_real(const std::decay_t<T>& argument) {
     if constexpr (std::is_same_v<T, at::Tensor&>) {
@@ -254,18 +257,19 @@ std::string unboxed_name() {
 
 // `aten` implements that namespace on kFakeKey, or on kCompositeKey.
 template <class... Operators>
-void register_unboxed(torch::Library& aten) {
+void register_unboxed(torch::Library& aten, std::source_location place = std::source_location::current()) {
+  (note_fast_path("aten::" + unboxed_name<Operators>(), place), ...);
   (aten.impl(unboxed_name<Operators>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operators>::fake)))), ...);
 }
 template <class... Operators>
-void register_unboxed_composite(torch::Library& aten) {
+void register_unboxed_composite(torch::Library& aten, std::source_location place = std::source_location::current()) {
+  (note_fast_path("aten::" + unboxed_name<Operators>(), place), ...);
   (aten.impl(unboxed_name<Operators>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operators>::composite)))),
    ...);
 }
 
-// The operators that have such kernels: those that programs call most, by a count over training steps of the built-in
-// models. All others come through the boxed fallback, with the same results. A file by family, since each compiles
-// long.
+// These operators have such kernels: programs call them most, by a count over training steps of the built-in models.
+// All others come through the boxed fallback, with the same results. Each family has a file, since each compiles long.
 void register_unboxed_views(torch::Library& aten);
 void register_unboxed_pointwise(torch::Library& aten);
 void register_unboxed_products(torch::Library& aten);

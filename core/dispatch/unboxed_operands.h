@@ -1,5 +1,5 @@
-// What kernels with an operator's own signature (core/dispatch/unboxed_call.h) ask of single arguments and do to single
-// results: templates over their types, one overload or specialisation a kind. Internal to core/.
+// Says what kernels with an operator's own signature (core/dispatch/unboxed_call.h) ask of single arguments and do to
+// single results. There are templates over their types, one overload or specialisation a kind. Internal to core/.
 #pragma once
 
 #include <ATen/ops/_to_copy_ops.h>
@@ -23,7 +23,7 @@
 
 namespace shadowgraph {
 
-// The operands of an unboxed call: whether all of them are fakes, and their device.
+// Looks at the operands of an unboxed call: whether all of them are fakes, and on which device.
 class OperandView {
  public:
   template <class T>
@@ -40,10 +40,11 @@ class OperandView {
       }
     }
   }
-  // Not when a real tensor must first become a fake, or when no operand is one and the call may be on host scalars.
+  // Returns false when a real tensor must first become a fake, or when no operand is one and the call may be on host
+  // scalars.
   bool are_fakes() const { return fakes_; }
   bool has_contents_among() const { return contents_; }
-  // Devices that differ, or contents that the call may read or write: the boxed call knows what to do.
+  // Returns false where devices differ, or the call may read or write contents: the boxed call knows what to do.
   bool are_plain(bool writes) const { return !device_.is_mixed() && (!contents_ || (unknown_ && !writes)); }
   const CommonDevice& device() const { return device_; }
 
@@ -63,7 +64,7 @@ class OperandView {
   bool unknown_ = false;   // ... are not
 };
 
-// Whether contents may become known by a call of this operator although those of no operand are.
+// Says whether contents may become known by a call of this operator although those of no operand are.
 template <class Operator>
 struct MakesContents {
   template <class... Args>
@@ -91,9 +92,9 @@ template <>
 struct MakesContents<at::_ops::zeros_like> : MakesContentsAlways {};
 template <>
 struct MakesContents<at::_ops::ones_like> : MakesContentsAlways {};
-// A copy's source must be known: then the operands have contents already.
+// A copy's source must be known: the operands have contents then.
 
-// What printing a tensor calls: the conversion to doubles, and copies and parts of what that gives.
+// Printing a tensor calls these: the conversion to doubles, and copies and parts of its result.
 template <class Operator>
 inline constexpr bool kIsPrintedWith =
     std::is_same_v<Operator, at::_ops::_to_copy> || std::is_same_v<Operator, at::_ops::clone> ||
@@ -104,7 +105,7 @@ inline constexpr bool kIsOperand = std::is_same_v<T, at::Tensor> || std::is_same
                                    std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef> ||
                                    std::is_same_v<T, c10::List<std::optional<at::Tensor>>>;
 
-// An explicit device becomes "meta" for the kernel.
+// Makes an explicit device "meta" for the kernel.
 template <class T>
 void take_explicit_device(T& argument, c10::Device& device, const ModeState* mode, bool has_operands) {
   if constexpr (std::is_same_v<T, std::optional<c10::Device>>) {

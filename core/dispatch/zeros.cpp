@@ -23,7 +23,7 @@ at::Tensor zeros_of(const at::Tensor& fake) {
   return real;
 }
 
-// Whether operands say where to read: an integer tensor beside another tensor, or a name that says so.
+// Says whether operands tell where to read: an integer tensor beside another tensor, or a name that says so.
 bool indexes(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) {
   for (const char* word : {"index", "gather", "scatter", "embedding", "take", "put_", "lookup", "select"}) {
     if (info.name.find(word) != std::string::npos) return true;

@@ -1,6 +1,5 @@
 #include "core/exported/archive.h"
 
-#include <nlohmann/json.hpp>
 #include <torch/csrc/export/pt2_archive_constants.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <string_view>
 
 #include "shadowgraph/error.h"
+#include "support/json.h"
 
 namespace shadowgraph {
 namespace {
@@ -18,7 +18,7 @@ namespace spec = torch::_export::archive_spec;
 constexpr std::string_view kSaveAgain =
     "; load it with torch.export.load of a PyTorch that can and save it again with torch.export.save";
 
-// The name of a zip's first record, wherever its directory is, if it has one: all that a torn file still tells.
+// Returns the name of a zip's first record, wherever its directory is, if it has one: all that a torn file still tells.
 std::string name_of_first_record(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string header(30, '\0');
@@ -30,7 +30,8 @@ std::string name_of_first_record(const std::string& path) {
   return name;
 }
 
-// torch.export.save until PyTorch 2.7: records without a folder, which no PyTorchStreamReader opens.
+// Says whether torch.export.save of PyTorch 2.7 or before wrote it: records without a folder, which no
+// PyTorchStreamReader opens.
 bool is_of_old_layout(std::string_view first) {
   return first == "version" || first.starts_with("serialized_exported_program") ||
          first.starts_with("serialized_state_dict");
@@ -126,7 +127,7 @@ size_t ExportArchive::size_of(const std::string& record) const {
   if (!has(record)) refuse("is damaged: it has no record " + record);
   try {
     const size_t bytes = reader_->getRecordSize(record);
-    // PyTorch's writer does not compress: a record larger than the file is a torn directory.
+    // PyTorch's writer does not compress, so a record larger than the file means a torn directory.
     if (bytes > file_bytes_) refuse("is damaged: the record " + record + " is said to be larger than the file");
     return bytes;
   } catch (const c10::Error& failure) {
@@ -145,9 +146,9 @@ std::string ExportArchive::bytes_of(const std::string& record) const {
 }
 
 nlohmann::json ExportArchive::json_of(const std::string& record) const {
-  nlohmann::json json = nlohmann::json::parse(bytes_of(record), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) refuse("is damaged: the record " + record + " is not JSON");
-  return json;
+  std::optional<nlohmann::json> json = try_parse_json(bytes_of(record));
+  if (!json) refuse("is damaged: the record " + record + " is not JSON");
+  return std::move(*json);
 }
 
 }  // namespace shadowgraph

@@ -1,5 +1,4 @@
-// The records of a torch.export archive (.pt2): a zip file of PyTorch's, read record by record. Internal to
-// core/exported.
+// Reads the records of a torch.export archive (.pt2), a zip file of PyTorch's, one by one. Internal to core/exported.
 #pragma once
 
 #include <caffe2/serialize/inline_container.h>
@@ -13,19 +12,19 @@ namespace shadowgraph {
 
 class ExportArchive {
  public:
-  // Opening reads the zip's directory and nothing else. Throws FileError if there is no such file, Error if it is no
-  // archive of torch.export, or one of another layout.
+  // Opening reads only the zip's directory. Throws FileError if there is no such file, Error if it is no archive of
+  // torch.export, or one of another layout.
   explicit ExportArchive(std::string path);
 
-  // By what the file holds: also archives that this class then refuses with words of their own (of PyTorch 2.7, of
-  // AOTInductor), and torn ones that begin as one. Never throws.
+  // Judges by what the file holds. It also accepts torn archives that begin as one, and those of PyTorch 2.7 and
+  // AOTInductor, which this class refuses in words of their own. Never throws.
   static bool looks_like_one(const std::string& path);
 
   const std::string& path() const { return path_; }
   // "model", as torch.export.save names it, or the only one.
   const std::string& model() const { return model_; }
   bool has(const std::string& record) const { return reader_->hasRecord(record); }
-  // Throw Error if there is no such record, or it is damaged.
+  // These throw Error if there is no such record, or it is damaged.
   size_t size_of(const std::string& record) const;
   std::string bytes_of(const std::string& record) const;
   nlohmann::json json_of(const std::string& record) const;

@@ -37,7 +37,7 @@ at::Tensor number_as_tensor(const c10::IValue& number) {
   return tensor;
 }
 
-// One that is no list; empty if it does not fit.
+// Converts a value that is no list; empty if it does not fit.
 std::optional<c10::IValue> converted(const c10::TypePtr& type, const c10::IValue& value) {
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
@@ -74,7 +74,8 @@ std::optional<c10::IValue> converted(const c10::TypePtr& type, const c10::IValue
   }
 }
 
-// dtypes, layouts and memory formats are integers to a schema; numbers that are none of them must not reach a kernel.
+// Checks dtypes, layouts and memory formats, which are integers to a schema: numbers that are none of them must not
+// reach a kernel.
 bool is_of_enumeration(const c10::Argument& argument, const c10::IValue& value) {
   c10::TypePtr type = argument.real_type();
   if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
@@ -88,7 +89,8 @@ bool is_of_enumeration(const c10::Argument& argument, const c10::IValue& value) 
 
 c10::IValue list_for(const c10::Argument& argument, const c10::TypePtr& element, const ExportedOperand& operand,
                      const ValueTable& values) {
-  // Lists of optional tensors, of tensors, of numbers: the type decides, and symbolic types are plain ones at run time.
+  // The type decides between lists of optional tensors, of tensors and of numbers. Symbolic types are plain ones at run
+  // time.
   c10::TypePtr stored = element;
   if (element->kind() == c10::TypeKind::SymIntType) stored = c10::IntType::get();
   if (element->kind() == c10::TypeKind::SymFloatType) stored = c10::FloatType::get();

@@ -1,4 +1,4 @@
-// What a node is given, as calls want it. Internal to core/exported.
+// Turns what a node is given into what calls want. Internal to core/exported.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -11,14 +11,14 @@
 
 namespace shadowgraph {
 
-// By number: what the nodes of a graph have made so far.
+// What the nodes of a graph have made so far, by number.
 using ValueTable = std::vector<c10::IValue>;
 
-// As the schema's argument wants it: an integer where a tensor is asked for becomes a number that is not recorded as a
-// tensor, an integer for a float a float. Throws Error that names the argument.
+// Returns an operand as the schema's argument wants it. An integer for a float becomes a float. An integer in place of
+// a tensor becomes a number that is not recorded as a tensor. Throws Error that names the argument.
 c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& operand, const ValueTable& values);
 
-// All operands in order, lists flattened: of what has no schema. Throws Error for graphs.
+// Returns all operands in order, lists flattened, for what has no schema. Throws Error for graphs.
 std::vector<c10::IValue> plain_arguments(std::span<const NamedOperand> operands, const ValueTable& values);
 
 }  // namespace shadowgraph

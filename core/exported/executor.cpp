@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kOperators = "torch.ops.";
 constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
 
-// Checks that hold of the shapes and say nothing else; export writes them where eager has none.
+// These checks hold of the shapes and say nothing else; export writes them where eager has none.
 constexpr std::string_view kChecksWithoutWork[] = {
     "torch.ops.aten.sym_constrain_range.default", "torch.ops.aten.sym_constrain_range_for_size.default",
     "torch.ops.aten._assert_tensor_metadata.default",  // of the device and dtype that the program was exported for
@@ -25,7 +25,7 @@ constexpr std::string_view kAssertScalar = "torch.ops.aten._assert_scalar.defaul
 thread_local const std::string* current_source = nullptr;
 std::string exported_location() { return current_source != nullptr ? *current_source : std::string(); }
 
-// Nodes recorded while it lives carry the line of Python that the exported node carries.
+// While it lives, recorded nodes carry the line of Python that the exported node carries.
 class ExportedLocations {
  public:
   ExportedLocations()
@@ -49,7 +49,7 @@ class Located : public Kind {
   using Kind::Kind;
 };
 
-// "torch.ops.aten.linear.default" -> aten::linear, "".
+// Returns aten::linear, "" for "torch.ops.aten.linear.default".
 c10::OperatorName operator_name(std::string_view target) {
   const std::string_view rest = target.substr(std::min(kOperators.size(), target.size()));
   const size_t first = rest.find('.');
@@ -83,10 +83,10 @@ size_t count_of(const std::vector<ExportedOperand>& outputs) {
   return count;
 }
 
-// Graphs within the node give their results one by one, however the node groups them.
+// Assigns results. Graphs within the node give theirs one by one, however the node groups them.
 void assign_results(const ExportedNode& node, std::vector<c10::IValue> results, bool flat, ValueTable& values) {
   const size_t expected = flat ? count_of(node.outputs) : node.outputs.size();
-  // The format leaves out what an operator without results gives, and None.
+  // The format leaves out None and what an operator without results gives.
   const bool nothing = std::all_of(node.outputs.begin(), node.outputs.end(), [](const ExportedOperand& output) {
     return output.kind == ExportedOperand::Kind::kLiteral;
   });

@@ -15,16 +15,16 @@ namespace shadowgraph {
 
 class ExportedExecutor {
  public:
-  // Both are referred to. `path` is for messages.
+  // Keeps references to both. `path` is for messages.
   ExportedExecutor(const SavedProgram& program, const std::string& path) : program_(program), path_(path) {}
 
-  // One value for each input of the graph. What operators throw comes with the file, the node and the operator before
-  // it: DataDependentError and NoRuleError as such, all else as Error.
+  // Takes one value for each input of the graph. What operators throw comes with the file, the node and the operator
+  // before it: DataDependentError and NoRuleError as such, all else as Error.
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs) const;
 
  private:
   using ModuleStack = std::vector<SavedModuleCall>;
-  // Where a graph runs: its nodes that say nothing of modules are in those `around` it, as the branches of cond.
+  // Says where a graph runs: its nodes that say nothing of modules are in those `around` it, as the branches of cond.
   struct Place {
     const ModuleStack& around;
     ModuleRegions& regions;

@@ -24,7 +24,7 @@ struct ExportedProgram::State {
   MadeWeights weights;
   SymbolValues symbols;  // of the inputs made last
 
-  // f(spec, tensor) for parameters, buffers and constants, those that the graph does not take last.
+  // Calls f(spec, tensor) for parameters, buffers and constants; those that the graph does not take come last.
   template <class F>
   void for_each_weight(F f) const {
     for (size_t i = 0; i < weights.inputs.size(); ++i) {
@@ -46,7 +46,7 @@ void add_tensors(const c10::IValue& value, Tensors& tensors) {
 
 bool is_of_user(const SavedInput& spec) { return spec.kind == SavedInput::Kind::kUser; }
 
-// What a mutation writes to, among the inputs of the graph.
+// Returns what a mutation writes to, among the inputs of the graph.
 size_t target_of_mutation(const SavedProgram& saved, const SavedOutput& output, const std::string& path) {
   for (size_t i = 0; i < saved.inputs.size(); ++i) {
     const SavedInput& input = saved.inputs[i];

@@ -1,11 +1,12 @@
 #include "core/exported/higher_order.h"
 
-#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <optional>
 #include <string_view>
 
+#include "core/fake/autocast.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/checkpoint.h"
 #include "shadowgraph/error.h"
@@ -24,48 +25,19 @@ const ExportedGraph& graph_at(const HigherOrderCall& call, size_t position) {
   return *call.node.inputs[position].operand.graph;
 }
 
-// What stands before the graph.
+// Returns what stands before the graph.
 IValues leading(const HigherOrderCall& call, size_t count) {
   if (call.node.inputs.size() < count) refuse_form("it has too few inputs");
   return plain_arguments(std::span(call.node.inputs).first(count), call.values);
 }
 
-// From `first` on: what the graph is given.
+// Returns, from `first` on, what the graph is given.
 IValues operands_from(const HigherOrderCall& call, size_t first) {
   if (call.node.inputs.size() < first) refuse_form("it has too few inputs");
   IValues operands = plain_arguments(std::span(call.node.inputs).subspan(first), call.values);
   for (const uint32_t value : call.node.unused) call.values[value] = c10::IValue();
   return operands;
 }
-
-// While it lives, autocast is as given, on the device that the program runs on.
-class AutocastScope {
- public:
-  AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype, bool enabled, bool cache)
-      : device_(device),
-        enabled_(at::autocast::is_autocast_enabled(device)),
-        cache_(at::autocast::is_autocast_cache_enabled()),
-        dtype_(at::autocast::get_autocast_dtype(device)) {
-    at::autocast::set_autocast_enabled(device, enabled);
-    if (dtype) at::autocast::set_autocast_dtype(device, *dtype);
-    at::autocast::set_autocast_cache_enabled(cache);
-    at::autocast::increment_nesting();
-  }
-  ~AutocastScope() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, enabled_);
-    at::autocast::set_autocast_dtype(device_, dtype_);
-    at::autocast::set_autocast_cache_enabled(cache_);
-  }
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  c10::DeviceType device_;
-  bool enabled_;
-  bool cache_;
-  c10::ScalarType dtype_;
-};
 
 IValues with_grad_mode(const HigherOrderCall& call) {
   const IValues head = leading(call, 1);

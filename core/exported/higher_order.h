@@ -1,4 +1,4 @@
-// Operators that are given graphs: torch.ops.higher_order.*. Internal to core/exported.
+// Runs operators that are given graphs: torch.ops.higher_order.*. Internal to core/exported.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace shadowgraph {
 
-// Runs a graph within the node; what it takes is handed over.
+// Runs a graph within the node; what the graph takes is handed over.
 using RunGraph = std::function<std::vector<c10::IValue>(const ExportedGraph&, std::vector<c10::IValue>)>;
 
 struct HigherOrderCall {
@@ -19,7 +19,8 @@ struct HigherOrderCall {
   RunGraph run_later;  // as the same, but also after the program is through: in backward
 };
 
-// wrap_with_set_grad_enabled, wrap_with_autocast, cond, invoke_subgraph, tag_activation_checkpoint; Error for others.
+// Knows wrap_with_set_grad_enabled, wrap_with_autocast, cond, invoke_subgraph, tag_activation_checkpoint; throws Error
+// for others.
 std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call);
 
 }  // namespace shadowgraph

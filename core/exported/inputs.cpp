@@ -35,7 +35,7 @@ class InputBinder {
 
   SymbolValues& symbols() { return symbols_; }
 
-  // What the size says of symbols that have no value yet.
+  // Binds what the size says of symbols that have no value yet.
   void bind(const SavedInput& spec, size_t dimension, int64_t given) {
     const SymbolicSize& size = spec.geometry->sizes[dimension];
     if (!size.expression) return;
@@ -92,7 +92,7 @@ TensorSpecText example_of(const SavedInput& spec, const std::string& path, c10::
   return example;
 }
 
-// Those of the archive if they are not the contiguous ones.
+// Returns the archive's strides if they are not the contiguous ones.
 std::vector<int64_t> strides_for(const SavedGeometry& geometry, const std::vector<int64_t>& sizes,
                                  const SymbolValues& symbols) {
   std::vector<int64_t> strides;
@@ -162,7 +162,7 @@ BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, st
       for (size_t d = 0; d < bound.tensors[i].sizes.size(); ++d) f(*specs[i], d, bound.tensors[i].sizes[d]);
     }
   };
-  // Twice: s0 + s1 in the first input, s1 in the second.
+  // Go round twice: an input may have s0 + s1, and the next one s1.
   for (int round = 0; round < 2; ++round) {
     for_each_size([&](const SavedInput& spec, size_t d, int64_t size) { binder.bind(spec, d, size); });
   }

@@ -1,4 +1,4 @@
-// What the user gives an exported program against what it was exported for. Internal to core/exported.
+// Checks what the user gives an exported program against what it was exported for. Internal to core/exported.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@
 
 namespace shadowgraph {
 
-// "x f32[s77 = 4 (2 to 64), 8]": the tensors that the user gives, in order.
+// Describes the tensors that the user gives, in order: "x f32[s77 = 4 (2 to 64), 8]".
 std::vector<std::string> describe_inputs(const SavedProgram& program);
 
 struct BoundInputs {
@@ -23,12 +23,12 @@ struct BoundInputs {
   SymbolValues symbols;
 };
 
-// `given`: nothing, for the sizes of the example inputs, or one for each tensor of the user's. Floating-point ones are
-// expected as `dtype` if one is given. Throws Error that names the input and the dimension.
+// `given` has one entry for each tensor of the user's, or none, for the sizes of the example inputs. Floating-point
+// tensors are expected as `dtype` if one is given. Throws Error that names the input and the dimension.
 BoundInputs bind_inputs(const SavedProgram& program, const std::string& path, std::span<const TensorSpecText> given,
                         std::optional<c10::ScalarType> dtype);
 
-// An integer of the user's: what the tensors' sizes say, or else what it was in the example.
+// Returns an integer of the user's: what the tensors' sizes say, or else what it was in the example.
 int64_t number_for(const SavedInput& spec, const SymbolValues& symbols, const std::string& path);
 
 }  // namespace shadowgraph

@@ -1,5 +1,6 @@
-// A value of the archive's JSON that knows where it stands, so that what is missing or of another type is named:
-// "net.pt2 is damaged: models/model.json, graph_module.graph.nodes[3].target is missing". Internal to core/exported.
+// Wraps a value of the archive's JSON that knows where it stands, so that errors name what is missing or of another
+// type. "net.pt2 is damaged: models/model.json, graph_module.graph.nodes[3].target is missing". Internal to
+// core/exported.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,7 +20,7 @@ class JsonPlace {
   JsonPlace(const nlohmann::json& document, std::string_view file, std::string_view record)
       : value_(&document), file_(file), record_(record) {}
 
-  // The member; what is absent or null is missing.
+  // Returns the member; one that is absent or null counts as missing.
   JsonPlace operator[](const char* key) const;
   std::optional<JsonPlace> find(const char* key) const;
   // The members of a list.
@@ -31,7 +32,7 @@ class JsonPlace {
     if (!value_->is_object()) fail("is not an object");
     for (const auto& [name, value] : value_->items()) f(name, inside(value, "." + name));
   }
-  // The format's unions: an object with one member.
+  // Reads one of the format's unions: an object with one member.
   std::pair<std::string, JsonPlace> alternative() const;
 
   const std::string& text() const;

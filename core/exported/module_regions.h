@@ -1,4 +1,4 @@
-// The modules that nodes were called in, as regions of the capture under way. Internal to core/exported.
+// Opens the modules that nodes were called in as regions of the capture under way. Internal to core/exported.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace shadowgraph {
 
 class ModuleRegions {
  public:
-  // Within `around`, modules that are entered already.
+  // `around` are modules that are entered already.
   explicit ModuleRegions(const std::vector<SavedModuleCall>* around = nullptr)
       : recorder_(current_recorder()), around_(around != nullptr ? around->size() : 0), open_(copy_of(around)) {}
   ~ModuleRegions() { leave_to(around_); }

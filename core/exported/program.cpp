@@ -13,7 +13,7 @@
 namespace shadowgraph {
 namespace {
 
-// The breaking changes of schema.py; its smaller ones add to it.
+// Counts the breaking changes of schema.py; its smaller ones add to it.
 constexpr int64_t kSchemaVersion = 8;
 
 void check_version(const ExportArchive& archive, const JsonPlace& program) {
@@ -77,7 +77,7 @@ SavedOutput read_output(const ExportArchive& archive, const JsonPlace& place) {
   refuse_part(archive, "an output of kind '" + kind + "'");
 }
 
-// Gives those that are parameters.
+// Returns the payloads that are parameters.
 std::set<std::string> read_payloads(const ExportArchive& archive, const std::string& folder, const std::string& config,
                                     std::map<std::string, SavedPayload>& payloads) {
   std::set<std::string> parameters;
@@ -97,7 +97,8 @@ std::set<std::string> read_payloads(const ExportArchive& archive, const std::str
   return parameters;
 }
 
-// Strict export leaves out of the graph what it does not use: num_batches_tracked of a batch norm in eval().
+// Finds weights that strict export leaves out of the graph because it does not use them: num_batches_tracked of a batch
+// norm in eval().
 void find_idle(const std::set<std::string>& parameters, SavedProgram& program) {
   std::set<std::string> used;
   for (const SavedInput& input : program.inputs) used.insert(input.target);

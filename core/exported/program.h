@@ -1,10 +1,10 @@
-// An exported program as plain structs, checked while it is read: every value is made before it is used, every input of
-// the graph has its line in the signature. Internal to core/exported.
+// Holds an exported program as plain structs, checked while it is read. Every value is made before it is used, and
+// every input of the graph has its line in the signature. Internal to core/exported.
 //
 //     %linear = torch.ops.aten.linear.default(input=%x, weight=%p_weight)      one ExportedNode, two NamedOperands
 //
-// Names of values are numbers here. What is not known (an operator, a kind of argument) is kept and refused when it is
-// run: a program may hold more than what runs.
+// Names of values are numbers here. An unknown operator or kind of argument is kept and refused when it is run: a
+// program may hold more than what runs.
 #pragma once
 
 #include <ATen/core/ivalue.h>

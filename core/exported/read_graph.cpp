@@ -16,7 +16,7 @@ struct SavedDtype {
   int64_t number;
   c10::ScalarType dtype;
 };
-// schema.py numbers them in its own way.
+// schema.py numbers dtypes in its own way.
 constexpr SavedDtype kSavedDtypes[] = {
     {1, c10::ScalarType::Byte},
     {2, c10::ScalarType::Char},
@@ -78,7 +78,8 @@ c10::Device read_device(const JsonPlace& place) {
   }
 }
 
-// 'File "/net.py", line 12, in forward\n    code\n  File ...', from the outermost frame to the innermost.
+// Reads a trace: 'File "/net.py", line 12, in forward\n    code\n  File ...', from the outermost frame to the
+// innermost.
 std::string source_of(std::string_view trace) {
   constexpr std::string_view kFile = "File \"";
   constexpr std::string_view kLine = "\", line ";
@@ -163,7 +164,7 @@ class GraphReader {
     return operand;
   }
 
-  // `is_made`: the names in it are those of new values.
+  // `is_made` says that the names in it are those of new values.
   ExportedOperand read_operand(const JsonPlace& place, bool is_made) {
     const auto [kind, inside] = place.alternative();
     const auto tensor = [&](const JsonPlace& p) { return value(p["name"], is_made); };
@@ -312,7 +313,7 @@ uint32_t ModuleStacks::intern(const std::string& text) {
                          std::string(entry.substr(entry.rfind('.') + 1))};
     // What PyTorch's own passes add is in no module.
     if (call.key == "_empty_nn_module_stack_from_metadata_hook") continue;
-    // Strict export of older versions: "L['self'].layers.0".
+    // Strict export of older versions writes "L['self'].layers.0".
     constexpr std::string_view kSelf = "L['self']";
     if (call.path.starts_with(kSelf)) call.path.erase(0, kSelf.size() + (call.path.size() > kSelf.size() ? 1 : 0));
     stack.push_back(std::move(call));

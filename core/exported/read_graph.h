@@ -1,4 +1,4 @@
-// The graph of an exported program, read from its JSON. Internal to core/exported.
+// Reads the graph of an exported program from its JSON. Internal to core/exported.
 #pragma once
 
 #include <string>
@@ -11,17 +11,17 @@
 
 namespace shadowgraph {
 
-// The format's number of a dtype. Throws Error for one that is not known.
+// Reads the format's number of a dtype. Throws Error for one that is not known.
 c10::ScalarType read_dtype(const JsonPlace& place);
 SavedGeometry read_geometry(const JsonPlace& place);
-// A number, or an expression with what it was for the example inputs.
+// Reads a number, or an expression with its value for the example inputs.
 SymbolicSize read_symbolic_size(const JsonPlace& place);
 
-// The stacks of modules that nodes were called in, each once.
+// Keeps the stacks of modules that nodes were called in, each once.
 class ModuleStacks {
  public:
   ModuleStacks() : stacks_(1) {}
-  // Of a node's metadata: "key,path,class;key,path,class", from the outermost.
+  // Takes the text in a node's metadata: "key,path,class;key,path,class", from the outermost.
   uint32_t intern(const std::string& text);
   std::vector<std::vector<SavedModuleCall>> take() && { return std::move(stacks_); }
 
@@ -30,7 +30,7 @@ class ModuleStacks {
   std::unordered_map<std::string, uint32_t> known_;
 };
 
-// Graphs within it, too.
+// Reads graphs within it, too.
 ExportedGraph read_graph(const JsonPlace& place, ModuleStacks& modules);
 
 }  // namespace shadowgraph

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 
 #include "shadowgraph/error.h"
@@ -157,7 +158,7 @@ constexpr ScalarOperator kScalarOperators[] = {
     {"torch._sym_sqrt", 1, [](Operands in) { return c10::IValue(std::sqrt(real(in[0]))); }},
 };
 
-// Asked of the tensor itself, which notes that the program did.
+// The size is asked of the tensor itself, which notes that the program did.
 std::optional<c10::IValue> size_question(std::string_view target, Operands in) {
   const auto dimension = [&] {
     if (in.size() != 2 || !in[1].isInt()) throw Error("it takes a tensor and a dimension");

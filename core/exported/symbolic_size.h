@@ -1,8 +1,9 @@
-// Sizes as torch.export writes them: numbers, or expressions of symbols with what they were for the example inputs.
+// Reads sizes as torch.export writes them: numbers, or expressions of symbols with their values for the example inputs.
 // Internal to core/exported.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,19 +14,21 @@ namespace shadowgraph {
 
 using SymbolValues = std::map<std::string, int64_t, std::less<>>;
 
-// SymPy's own notation of a tree: "FloorDiv(Add(Symbol('s77', positive=True, integer=True), Integer(3)), Integer(2))".
+// A size as a tree, which SymPy writes as "FloorDiv(Add(Symbol('s77', positive=True, integer=True), Integer(3)),
+// Integer(2))".
 class SizeExpression {
  public:
-  // Empty if the text is not of that notation.
+  // Returns nothing if the text is not of that notation.
   static std::optional<SizeExpression> parse(std::string_view text);
 
-  // Empty if a symbol has no value, a function is not known here or a number does not fit.
+  // Returns nothing if a symbol has no value, a function is not known here or a number does not fit.
   std::optional<int64_t> evaluate(const SymbolValues& values) const;
-  // The only symbol of the expression that has no value, empty if there are none or several.
+  // Returns the only symbol of the expression that has no value; nothing if there are none or several.
   std::optional<std::string> unknown(const SymbolValues& values) const;
-  // The value of `symbol` for which the expression is `result`, if the expression is linear in it and there is one.
+  // Returns the value of `symbol` for which the expression is `result`, if the expression is linear in it and there is
+  // one.
   std::optional<int64_t> solve(const std::string& symbol, int64_t result, SymbolValues values) const;
-  // For people: "s77", "2*s77", "(s77 + 3) // 2".
+  // Writes it for people: "s77", "2*s77", "(s77 + 3) // 2".
   std::string to_string() const;
 
  private:

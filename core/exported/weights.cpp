@@ -13,7 +13,8 @@
 namespace shadowgraph {
 namespace {
 
-// Position ids and masks of small models; what is larger is rather a table of numbers that is looked up in.
+// Position ids and masks of small models stay below this; anything larger is rather a table of numbers that is looked
+// up in.
 constexpr size_t kMostBytesRead = 64 * 1024;
 
 struct FixedGeometry {
@@ -24,7 +25,7 @@ struct FixedGeometry {
   auto operator<=>(const FixedGeometry&) const = default;
 };
 
-// All weights on one record of the archive.
+// Has all weights on one record of the archive.
 struct SharedRecord {
   at::Tensor base;   // of one dimension, over all of it; made when somebody needs it
   at::Tensor whole;  // the first weight, if that is all of it
@@ -81,7 +82,7 @@ class WeightMaker {
     return result;
   }
 
-  // How many elements of the storage the tensor reaches over, from the storage's begin.
+  // Returns how many elements of the storage the tensor reaches over, from the storage's begin.
   int64_t extent(const SavedInput& spec, const FixedGeometry& geometry) const {
     int64_t last = geometry.offset;
     for (size_t i = 0; i < geometry.sizes.size(); ++i) {

@@ -1,4 +1,4 @@
-// Parameters, buffers and constants of an exported program as fakes. Internal to core/exported.
+// Makes parameters, buffers and constants of an exported program as fakes. Internal to core/exported.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,9 +18,9 @@ struct MadeWeights {
 
 // `inputs` is parallel to program.inputs, undefined where that is the user's. All are on the active mode's device.
 // Weights that share a record of the archive share a storage; those of the same geometry are one tensor. Floating-point
-// ones become `dtype`.
-// Of the archive's bytes only those are read whose values may decide something: integers and booleans that are no
-// parameters, up to 64 KiB, and single numbers.
+// weights become `dtype`.
+// Bytes of the archive are only read if their values may decide something. Those are single numbers, and integers and
+// booleans that are no parameters, up to 64 KiB.
 MadeWeights make_weights(const ExportArchive& archive, const SavedProgram& program,
                          std::optional<c10::ScalarType> dtype);
 

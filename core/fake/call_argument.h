@@ -1,5 +1,5 @@
-// One argument or result of an operator call, wherever it lies: in an IValue of a boxed call, or in the C++ argument of
-// an unboxed one. A view: nothing is copied, and no reference is counted, so what it looks at must outlive it.
+// Views one argument or result of an operator call: an IValue of a boxed call, or the C++ argument of an unboxed one.
+// Nothing is copied and no reference is counted, so what it looks at must outlive it.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -35,11 +35,11 @@ class CallArgument {
 
   explicit CallArgument(const c10::IValue& value) : kind_(Kind::kBoxed), pointer_(&value) {}
 
-  // The view of a C++ argument or result. Types that no operator with an unboxed kernel has do not compile.
+  // Views a C++ argument or result. Types that no operator with an unboxed kernel has do not compile.
   template <class T>
   static CallArgument of(const T& value);
 
-  // A copy that lives on its own, for observers that do not mind the cost.
+  // Returns a copy that lives on its own, for observers that do not mind the cost.
   c10::IValue value() const;
 
   Kind kind() const { return kind_; }

@@ -1,4 +1,4 @@
-// The interface between the fake tensor fallback and whoever wants to see the calls: the recorder of core/capture.
+// Lets others see the calls that the fake tensor fallback carries out: the recorder of core/capture/ does.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -16,8 +16,8 @@ struct OperatorInfo;
 class FakeTensorImpl;
 enum class SizeRead { kRank, kSize, kSizes };
 
-// Arguments are those of the schema, in its order, and results its returns. Called on the thread that runs the program,
-// never re-entrantly: calls made by a kernel belong to the outer call and are not shown.
+// Arguments are those of the schema, in its order, and results its returns. Calls come on the thread that runs the
+// program, never re-entrantly: what a kernel calls belongs to the outer call and is not shown.
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
@@ -33,19 +33,19 @@ class CallObserver {
   virtual void enter_composite(const OperatorInfo& info, std::span<const CallArgument> arguments) = 0;
   virtual void leave_composite() noexcept = 0;
 
-  // With ModeState::reads_data: carries out a call whose results depend on the contents of fakes, nothing of it shown
-  // otherwise: true if it did, with the results on the stack in place of the arguments.
+  // With ModeState::reads_data: carries out a call whose results depend on the contents of fakes. Nothing of it is
+  // shown otherwise. Returns true if it did, with the results on the stack in place of the arguments.
   virtual bool compute(const OperatorInfo& info, torch::jit::Stack& stack) { return false; }
 
-  // Where in its source the program is, "train.py:12"; "" if nobody knows.
+  // Returns where in its source the program is, "train.py:12"; "" if nobody knows.
   virtual std::string location() { return ""; }
 
   // An UnfakeGuard begins and ends on the observed thread.
   virtual void mode_suspended() {}
   virtual void mode_resumed() noexcept {}
 
-  // The host wrote `value` (a real tensor, to be kept by the observer) into a fake tensor whose contents are known,
-  // through a data pointer: at::tensor({...}), an accessor. Shown before the first call that can see it.
+  // The host wrote `value` into a fake tensor whose contents are known, through a data pointer: at::tensor({...}), an
+  // accessor. `value` is a real tensor that the observer keeps. It is shown before the first call that can see it.
   virtual void host_wrote(const at::Tensor& fake, const at::Tensor& value) {}
 
   // The program asked for a size outside any kernel.

@@ -1,4 +1,4 @@
-// The real memory behind known contents. Internal to core/.
+// Holds the real memory behind known contents. Internal to core/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,9 +6,9 @@
 
 namespace shadowgraph {
 
-// So many bytes of zeros, on the CPU.
+// Returns so many bytes of zeros, on the CPU.
 c10::Storage zeroed(size_t bytes);
-// A real CPU tensor on `memory` with the geometry, dtype and lazy bits of `like`.
+// Returns a real CPU tensor on `memory` with the geometry, dtype and lazy bits of `like`.
 at::Tensor real_view(const c10::Storage& memory, const at::Tensor& like);
 
 }  // namespace shadowgraph

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "core/fake/error_translation.h"
@@ -20,7 +21,7 @@
 namespace shadowgraph {
 namespace {
 
-// The entry of the memo for `real` and a device, if there is one.
+// Returns the entry of the memo for `real` and a device, if there is one.
 template <class Entry, class Real>
 Entry* find_entry(std::unordered_multimap<const Real*, Entry>& entries, const Real* real, c10::Device device) {
   const auto [first, last] = entries.equal_range(real);
@@ -35,7 +36,7 @@ c10::Storage meta_storage_of(const c10::Storage& storage, ModeState* mode, c10::
   if (entry == nullptr) {
     entry = &mode->memo.storages.emplace(key, ConversionMemo::StorageEntry{.device = device})->second;
   }
-  // The weak reference keeps the address from being used again, so it is the same storage; another size: resize_.
+  // The weak reference keeps the address from being used again, so it is the same storage. Another size means resize_.
   if (!entry->meta || entry->meta.nbytes() != storage.nbytes()) {
     entry->real = storage.getWeakStorageImpl();
     entry->meta = meta_storage(storage.nbytes());
@@ -43,8 +44,8 @@ c10::Storage meta_storage_of(const c10::Storage& storage, ModeState* mode, c10::
   return entry->meta;
 }
 
-// Where a fake goes if nobody says: where the real tensor is, unless fakes of its memory were told to be elsewhere, and
-// only there.
+// Returns where a fake goes if nobody says: where the real tensor is, unless all fakes of its memory were told to be
+// elsewhere.
 c10::Device device_of_memory(const c10::Storage& storage, ModeState* mode, c10::Device own) {
   if (mode == nullptr) return own;
   const std::lock_guard lock(mode->memo_mutex);
@@ -58,7 +59,7 @@ c10::Device device_of_memory(const c10::Storage& storage, ModeState* mode, c10::
   return found;
 }
 
-// From within the engine, which hands on what Python knows.
+// Refuses from within the engine, which hands on what Python knows.
 [[noreturn]] void refuse_in_backward(const std::string& words) {
   const RealTensorError error(words);
   translate(error);
@@ -75,7 +76,7 @@ class RealHistory final : public torch::autograd::Node {
   std::string name() const override { return "RealHistory"; }
 };
 
-// Before the gradient of a real leaf, or before the history of a real tensor.
+// Stands before the gradient of a real leaf, or before the history of a real tensor.
 class RefusesFakes final : public torch::autograd::FunctionPreHook {
  public:
   explicit RefusesFakes(std::string leaf) : leaf_(std::move(leaf)) {}
@@ -95,7 +96,7 @@ class RefusesFakes final : public torch::autograd::FunctionPreHook {
   std::string leaf_;  // its sizes
 };
 
-// What libtorch does around a conversion is not the program's: nobody watches.
+// Hides from observers what libtorch does around a conversion: it is not the program's.
 class Unobserved {
  public:
   explicit Unobserved(ModeState* mode) : mode_(mode) {
@@ -117,7 +118,7 @@ class Unobserved {
   SavedTensorObserver* saved_tensors_ = nullptr;
 };
 
-// Operators run as in the program, above autograd, whatever kernel we are in.
+// Lets operators run as in the program, above autograd, whatever kernel we are in.
 class ProgramLevel {
  public:
   ProgramLevel() : depth_(std::exchange(thread_state.kernel_depth, 0)), keys_(keys()) {}
@@ -137,8 +138,8 @@ class ProgramLevel {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// The same view of the fake of its base, known to autograd as one. Nothing if libtorch could not make it of the base in
-// one step: another dtype.
+// Returns the same view of the fake of its base, known to autograd as one. Returns nothing if libtorch could not make
+// it of the base in one step: another dtype.
 at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, c10::Device device) {
   if (mode == nullptr || real.is_inference() || !real.is_view()) return {};
   const at::Tensor base(real._base());
@@ -154,7 +155,7 @@ at::Tensor view_of_fake_base(const at::Tensor& real, ModeState* mode, c10::Devic
 }
 
 at::Tensor detached_fake(const at::Tensor& real, ModeState* mode, c10::Device device) {
-  // An inference tensor gives one, and others do not, whatever is on now.
+  // An inference tensor gives an inference tensor, and others do not, whatever is on now.
   const c10::InferenceMode inference(real.is_inference());
   auto fake = c10::make_intrusive<FakeTensorImpl>(meta_storage_of(real.storage(), mode, device), fake_key_set(device),
                                                   real.dtype(), device);
@@ -169,7 +170,7 @@ bool takes_contents(const at::Tensor& real, const ModeState* mode) {
          (mode->real_tensors() == RealTensors::kConstant && real.numel() <= most_known_elements(real.scalar_type()));
 }
 
-// As takes_contents, where a dtype is not known: one number, or as many as are kept of the widest.
+// Does as takes_contents, where a dtype is not known: keeps one number, or as many as are kept of the widest dtype.
 bool keeps_contents_of(const c10::Storage& real, const ModeState& mode) {
   if (!real.device().is_cpu() || real.nbytes() == 0 || real.data() == nullptr) return false;
   const auto bytes = static_cast<int64_t>(sizeof(double));
@@ -182,7 +183,7 @@ void take_contents(const at::Tensor& fake, const at::Tensor& real) {
   const auto elements = static_cast<int64_t>(storage.nbytes() / real.dtype().itemsize());
   if (static_cast<size_t>(elements) * real.dtype().itemsize() != storage.nbytes()) return;
   const RealCalls calls;
-  // The whole storage: its other views see it too.
+  // Read the whole storage: its other views see it too.
   const auto whole = [&](const at::Tensor& tensor, c10::DispatchKeySet keys) {
     auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), keys,
                                                      tensor.dtype());
@@ -210,7 +211,7 @@ bool still_describes(const ConversionMemo::TensorEntry& entry, const at::Tensor&
          entry.geometry == geometry_of(real) && (!entry.has_contents || entry.version == version_of(real));
 }
 
-// Entries of real tensors that are gone, now and then.
+// Removes entries of real tensors that are gone, now and then.
 void sweep(ConversionMemo& memo) {
   static constexpr size_t kLeast = 64;
   if (memo.tensors.size() < kLeast || (memo.tensors.size() & (memo.tensors.size() - 1)) != 0) return;
@@ -294,7 +295,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
   } else {
     mode->memo.tensors.emplace(key, std::move(entry));
   }
-  // Last: a gradient's gradient may lead back here.
+  // This comes last: a gradient's gradient may lead back here.
   if (real.is_leaf() && real.requires_grad() && real.grad().defined() && real.grad().layout() == c10::Layout::Strided) {
     fake.mutable_grad() = fake_of_real(real.grad(), mode, pretended);
   }
@@ -319,9 +320,9 @@ c10::Storage fake_storage_of(const c10::Storage& real, ModeState* mode, c10::Dev
   const ConversionMemo::StorageEntry* before = find_entry(mode->memo.storages, key, device);
   const c10::StorageImpl* known = before != nullptr ? before->meta.unsafeGetStorageImpl() : nullptr;
   c10::Storage meta = meta_storage_of(real, mode, device);
-  // Later the fake's own may differ, or no longer be known.
+  // Later the fake's own contents may differ, or no longer be known.
   if (meta.unsafeGetStorageImpl() != known && keeps_contents_of(real, *mode)) {
-    // As a tensor of bytes: whatever dtype it is read as, these are its contents.
+    // Compare as tensors of bytes: whatever dtype they are read as, these are the contents.
     const auto bytes = [&](const c10::Storage& storage, c10::DispatchKeySet keys) {
       auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), keys,
                                                        caffe2::TypeMeta::Make<uint8_t>());

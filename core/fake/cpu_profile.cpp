@@ -1,4 +1,4 @@
-// What libtorch says that this machine's processor can do.
+// Reports what libtorch says that this machine's processor can do.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
@@ -7,8 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// An operator without arguments that tells what oneDNN supports here. Its kernel is called whatever mode this thread is
-// in.
+// Asks an operator without arguments what oneDNN supports here. Its kernel is called whatever mode this thread is in.
 bool onednn_says(const char* name) {
   const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
   if (!op) return false;  // a libtorch without oneDNN

@@ -1,5 +1,5 @@
-// The sizes that the user gave for results that depend on data, and what was asked of them. Internal to core/; the
-// options are FakeTensorOptions::data_sizes and data_size_hint (shadowgraph/fake.h).
+// Keeps the sizes that the user gave for results that depend on data, and what was asked of them. Internal to core/;
+// the options are FakeTensorOptions::data_sizes and data_size_hint (shadowgraph/fake.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,11 +19,11 @@ class DataSizes {
  public:
   void give(NamedDataSizes sizes) { given_.merge(sizes); }
   void give(DataSizeHint hint) { hint_ = std::move(hint); }
-  // A mask of bools keeps everything.
+  // Says whether a mask of bools keeps everything.
   void assume_masks_full(bool full) { masks_full_ = full; }
 
-  // The size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none was
-  // given, and Error if it is negative or more than `most`.
+  // Returns the size for `question` ("nonzero") about `tensor`. Throws DataDependentError that tells its name if none
+  // was given, and Error if it is negative or more than `most`.
   int64_t size(const std::string& op, const std::string& question, const at::Tensor& tensor, int64_t most);
 
   // What was asked since the last call of this, by name, again or for the first time.

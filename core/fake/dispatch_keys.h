@@ -1,4 +1,4 @@
-// The two dispatch keys shadowgraph takes; everything else in the tree refers to these names.
+// Names the two dispatch keys that shadowgraph takes; everything else in the tree refers to these names.
 #pragma once
 
 #include <c10/core/DispatchKey.h>

@@ -1,4 +1,5 @@
-// Errors of ours on their way out through libtorch's dispatcher, to whoever called an operator. Internal to core/.
+// Translates our errors on their way out through libtorch's dispatcher, to whoever called an operator. Internal to
+// core/.
 #pragma once
 
 #include <atomic>

@@ -87,7 +87,7 @@ FakeTensorImpl::FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys,
 }
 
 // Copies the geometry with everything libtorch has derived from it (contiguity and the like) instead of deriving it
-// again: this runs for every result of every call.
+// again. This runs for every result of every call.
 FakeTensorImpl::FakeTensorImpl(const c10::TensorImpl& meta, c10::Device device)
     : TensorImpl(fake_key_set(device), meta.dtype(), c10::Device(c10::DeviceType::Meta)), pretended_device_(device) {
   const c10::DispatchKeySet keys = key_set_;  // without autograd's in inference mode
@@ -214,7 +214,7 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& imp
     bind(fake->session_, fake->value_);
     set_custom_device(true);
   } else {
-    // `.data = ` something real: real from here on.
+    // `.data =` made it something real: it is real from here on.
     pretended_device_ = impl->device();
     set_custom_device(false);
     set_custom_sizes_strides(SizesStridesPolicy::Default);

@@ -1,13 +1,13 @@
-// A tensor without data that pretends to live on a device.
+// Defines a tensor without data that pretends to live on a device.
 //
 // It *is* a meta tensor: its storage is a meta storage, shared with its views, so libtorch's own aliasing, version
 // counters and autograd work unchanged. It answers "meta" for its device while a kernel runs on this thread and the
 // pretended device otherwise. (c10's own TensorImpl::set_fake_device answers the pretended device inside kernels too,
-// and copy_ then runs the CPU loop on a null pointer; see docs/fake-tensors.md.)
+// and copy_ then runs the CPU loop on a null pointer; see docs/captures.md.)
 //
 // A recorder finds its bookkeeping in the tensor itself: which session knows it, and as which Value.
 //
-// A fake tensor that was described rather than run (core/deferred) may later become real, in place: the object, its
+// A fake tensor that was described rather than run (core/deferred/) may later become real, in place. The object, its
 // autograd history and everybody who holds it stay. From then on it is a tensor like any other, and as_fake() says so.
 #pragma once
 
@@ -23,14 +23,14 @@ namespace shadowgraph {
 
 class FakeTensorImpl final : public c10::TensorImpl {
  public:
-  // A fake with `meta`'s geometry, dtype and storage (shared), pretending to be on `device`.
+  // Returns a fake with `meta`'s geometry, dtype and storage (shared), pretending to be on `device`.
   static at::Tensor wrap(const c10::TensorImpl& meta, c10::Device device);
 
-  // A fresh one on `device`, with a storage of its own: what a kernel would allocate.
+  // Returns a fresh fake on `device`, with a storage of its own: what a kernel would allocate.
   static at::Tensor empty(c10::IntArrayRef sizes, caffe2::TypeMeta dtype, c10::MemoryFormat format, c10::Device device);
   static at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, caffe2::TypeMeta dtype,
                                   c10::Device device);
-  // A view of this one, as a view kernel makes it: same storage, dispatch keys and device, no autograd yet.
+  // Returns a view of this one, as a view kernel makes it: same storage, dispatch keys and device, no autograd yet.
   at::Tensor view(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) const;
 
   FakeTensorImpl(c10::Storage&& storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, c10::Device device);
@@ -39,14 +39,14 @@ class FakeTensorImpl final : public c10::TensorImpl {
                  c10::Device device);
 
   c10::Device pretended_device() const { return pretended_device_; }
-  // For a result that a rule made on the call's device and that belongs on another: _foreach_*.
+  // Moves a result that a rule made on the call's device to another one where it belongs: _foreach_*.
   void move_to(c10::Device device);
-  // The mode it was made in (ModeState::id); 0: in none.
+  // Returns the mode it was made in (ModeState::id); 0 if in none.
   uint32_t mode_id() const { return mode_id_; }
-  // dim() for us: noted as read by nobody.
+  // Returns dim() for us, without noting that somebody read it.
   size_t rank() const { return sizes_and_strides_.size(); }
 
-  // Which capture session last met this tensor (0: none), and the Value it is there.
+  // Return which capture session last met this tensor (0: none), and the Value it is there.
   uint32_t session() const { return session_; }
   ValueId value() const { return value_; }
   void bind(uint32_t session, ValueId value) {
@@ -62,22 +62,23 @@ class FakeTensorImpl final : public c10::TensorImpl {
   int64_t size_custom(int64_t dimension) const override;
   int64_t dim_custom() const override;
   void watch_size_reads();
-  // Whether it was watched. libtorch refuses to resize a tensor with sizes of its own, so kernels get it unwatched.
+  // Says whether it was watched. libtorch refuses to resize a tensor with sizes of its own, so kernels get it
+  // unwatched.
   bool stop_watching_size_reads();
   // Takes over `real`'s storage, dtype, geometry, device and dispatch keys; `recipe` is kept for whoever made it real.
   void become_real(const c10::intrusive_ptr<TensorImpl>& real, c10::intrusive_ptr<c10::intrusive_ptr_target> recipe);
-  // The way back: `fake`'s storage and geometry, its device and keys.
+  // Goes back: takes `fake`'s storage and geometry, its device and keys.
   void become_fake(const FakeTensorImpl& fake);
   const c10::intrusive_ptr<c10::intrusive_ptr_target>& recipe() const { return recipe_; }
   void forget_recipe() { recipe_.reset(); }
 
-  // A view kernel made this one of a real tensor: its memory is that of the real one's fake, and autograd goes on to give
-  // it the real one for a base or, where it tracks no view (detach), the real one's version counter.
+  // Notes that a view kernel made this one of a real tensor: its memory is that of the real one's fake. Autograd goes
+  // on to give it the real one for a base or, where it tracks no view (detach), the real one's version counter.
   void set_view_of_real() { view_of_real_ = true; }
   bool is_view_of_real() const { return view_of_real_; }
   bool has_version_of_real() const { return version_of_real_; }
 
-  // Whether a rule made this one and no call has returned it yet. Asking makes it known.
+  // Says whether a rule made this one and no call has returned it yet. Asking makes it known.
   bool take_fresh() { return std::exchange(fresh_, false); }
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
@@ -101,10 +102,10 @@ class FakeTensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<c10::intrusive_ptr_target> recipe_;  // of a real one
 };
 
-// A storage of so many bytes on the meta device: none are allocated.
+// Returns a storage of so many bytes on the meta device: none are allocated.
 c10::Storage meta_storage(size_t bytes);
 
-// A tensor always has a device with an index: "cuda" is the current device.
+// Returns a device with an index, which a tensor always has: "cuda" is the current device.
 c10::Device with_current_index(c10::DeviceType type);
 inline c10::Device with_index(c10::Device device) {
   return C10_LIKELY(device.has_index()) || device.is_cpu() || device.is_meta() ? device

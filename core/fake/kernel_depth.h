@@ -1,11 +1,11 @@
-// For who looks at fakes from outside a kernel and must see them as a kernel does. Internal to core/.
+// Serves code that looks at fakes from outside a kernel and must see them as a kernel does. Internal to core/.
 #pragma once
 
 #include "core/fake/thread_state.h"
 
 namespace shadowgraph {
 
-// Fakes answer as within a kernel while it lives: "meta" for their device.
+// While it lives, fakes answer as within a kernel: "meta" for their device.
 class KernelDepth {
  public:
   KernelDepth() { ++thread_state.kernel_depth; }

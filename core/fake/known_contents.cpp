@@ -50,7 +50,7 @@ KnownContents* contents_of(const c10::StorageImpl& storage) {
   return has_contents(storage) ? find_storage_context(storage)->contents.get() : nullptr;
 }
 
-// The same number everywhere.
+// Returns the same number everywhere.
 at::Tensor uniform_view(const UniformContents& uniform, const at::Tensor& like) {
   const c10::TensorImpl& impl = *like.unsafeGetTensorImpl();
   auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(uniform.element),
@@ -91,7 +91,7 @@ bool all_known(const KnownContents& contents, const at::Tensor& tensor) {
   return all;
 }
 
-// The host has asked for a pointer to write through: from now on its writes are looked for.
+// Notes that the host has asked for a pointer to write through: from now on its writes are looked for.
 void host_takes_pointer(c10::StorageImpl* storage) {
   KnownContents* contents = contents_of(*storage);
   if (contents == nullptr) return;
@@ -188,7 +188,7 @@ std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor) {
 
 namespace {
 
-// In place of what was there.
+// Makes new contents in place of what was there.
 std::shared_ptr<KnownContents>& new_contents(const at::Tensor& fake) {
   c10::StorageImpl& storage = storage_of(fake);
   forget_contents(storage);
@@ -198,7 +198,7 @@ std::shared_ptr<KnownContents>& new_contents(const at::Tensor& fake) {
   return storage_context_of(storage).contents = std::move(contents);
 }
 
-// Contents that nobody else has, as a buffer; nullptr if they cannot be.
+// Returns contents that nobody else has, as a buffer; nullptr if they cannot be had.
 KnownContents* own_buffer(c10::StorageImpl& storage) {
   if (contents_of(storage) == nullptr) return nullptr;
   std::shared_ptr<KnownContents>& held = storage_context_of(storage).contents;
@@ -295,7 +295,7 @@ void settle_uniform(KnownContents& contents, const at::Tensor& element) {
 void forget_contents(c10::StorageImpl& storage) {
   StorageContext* context = find_storage_context(storage);
   if (context == nullptr || !has_contents(storage)) return;
-  // The host may still hold a pointer: the memory lives on, for nobody to read.
+  // The host may still hold a pointer, so the memory lives on, for nobody to read.
   if (!context->contents->host_may_write) context->contents.reset();
   set_pointer(storage, nullptr, &delete_storage_context);
 }
@@ -326,7 +326,7 @@ void mark_known(const at::Tensor& fake) {
 
 namespace {
 
-// Memory to be read as uninitialised, as much as a literal can have; costs nothing until it is read.
+// Memory to be read as uninitialised, as much as a literal can have. It costs nothing until it is read.
 constexpr size_t kLargestLiteral = size_t{1} << 30;
 void* uninitialised_memory() {
   static void* const memory = [] {
@@ -436,7 +436,7 @@ void close_literal() {
   }
 }
 
-// What the host wrote since the observer last saw this tensor.
+// Shows what the host wrote since the observer last saw this tensor.
 void show_host_writes(const at::Tensor& fake, CallObserver& observer) {
   KnownContents* contents = contents_of(storage_of(fake));
   if (contents == nullptr || !contents->host_may_write) return;

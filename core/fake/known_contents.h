@@ -1,8 +1,8 @@
-// Fake tensors whose contents are known: literals, and what is computed from nothing else. Internal to core/.
+// Tracks fake tensors whose contents are known: literals, and what is computed from nothing else. Internal to core/.
 //
 // A program may write `if (at::tensor({1, 2}).sum().item<int>() > 2)`, count steps in a tensor, or loop over the values
-// of an arange. Contents belong to storages: every view of a known storage is known, and a write through any alias
-// either happens to the contents too (everything that decides it is known) or makes them unknown. Nothing else keeps
+// of an arange. Contents belong to storages: every view of a known storage is known. A write through any alias happens
+// to the contents too if everything that decides it is known, and otherwise makes them unknown. Nothing else keeps
 // them.
 //
 //   at hand    literals (at::tensor, torch::tensor), small factories that take numbers (zeros, full, arange, ...), real
@@ -13,7 +13,7 @@
 //              more than that number
 //   never      random numbers, uninitialised memory, operators of the user's own
 //
-// On a pretended CPU a buffer can be read as a real tensor's can (data_ptr, accessor), and written: what the host wrote
+// On a pretended CPU a buffer can be read as a real tensor's can (data_ptr, accessor), and written. What the host wrote
 // is noticed at the next use, and shown to the observer.
 #pragma once
 
@@ -32,8 +32,8 @@ inline constexpr int64_t kMostKnownElements = int64_t{1} << 18;  // token ids an
 inline constexpr int64_t kMostFilledElements = 64;  // of what is filled with a number, as optimizer states begin
 inline constexpr size_t kMostKnownBytes = 8 * kMostKnownElements;
 
-// Token ids, masks and lengths decide which way a program goes; what is computed from floating-point tables (rotary
-// embeddings) does not, and would be computed for real with every capture.
+// Returns how many elements are kept. Token ids, masks and lengths decide which way a program goes. What is computed
+// from floating-point tables (rotary embeddings) does not, and would be computed for real with every capture.
 inline int64_t most_known_elements(c10::ScalarType dtype) {
   constexpr int64_t kMostFloatingElements = 1024;
   return c10::isIntegralType(dtype, /*includeBool=*/true) ? kMostKnownElements : kMostFloatingElements;
@@ -45,17 +45,17 @@ struct UniformContents {
   c10::Storage element;  // one, on the CPU
 };
 
-// What makes contents when somebody reads them.
+// Makes contents when somebody reads them.
 class PendingContents {
  public:
   virtual ~PendingContents() = default;
-  // Gives `contents`, which wait for this, their buffer or uniform element. Throws DataDependentError beyond the budget,
-  // and what the calls throw.
+  // Gives `contents`, which wait for this, their buffer or uniform element. Throws DataDependentError beyond the
+  // budget, and what the calls throw.
   virtual void resolve(struct KnownContents& contents) = 0;
   uint32_t depth = 1;  // of calls that wait for calls
 };
 
-// Exactly one of `real`, `uniform` and `pending`.
+// Exactly one of `real`, `uniform` and `pending` is set.
 struct KnownContents {
   size_t bytes = 0;  // of the meta storage, when these were its contents
   std::shared_ptr<const UniformContents> uniform;
@@ -69,34 +69,36 @@ struct KnownContents {
   c10::Storage recorded;        // what the observer has been shown, if the host may write
 };
 
-// Whether every element is at hand. Any tensor may be asked: a fake, or what a kernel made of one.
+// Says whether every element is at hand. Any tensor may be asked: a fake, or what a kernel made of one.
 bool is_known(const at::Tensor& tensor);
-// Whether every element is at hand or can be computed.
+// Says whether every element is at hand or can be computed.
 bool is_knowable(const at::Tensor& tensor);
-// The contents as a real CPU tensor of the same sizes and dtype, computed if need be; empty if they are not known. On
-// the same memory with the same strides, or, if one number is everywhere, with strides of zero. Throws
-// DataDependentError if that would cost more than the budget.
+// Returns the contents as a real CPU tensor of the same sizes and dtype, computed if need be; empty if they are not
+// known. The tensor is on the same memory with the same strides or, if one number is everywhere, has strides of zero.
+// Throws DataDependentError if computing it would cost more than the budget.
 std::optional<at::Tensor> known_value(const at::Tensor& tensor);
-// Puts them behind the tensor's pointer, for the host to read, computed if need be; nothing where they are not known or
-// the pretended device is not the CPU. Throws DataDependentError if that would cost more than the budget.
+// Puts the contents behind the tensor's pointer, for the host to read, computed if need be. Does nothing where they are
+// not known or the pretended device is not the CPU. Throws DataDependentError if that would cost more than the budget.
 void make_readable(const at::Tensor& fake);
-// The number that every element is known to be, without computing anything; nothing for buffers of more than a few.
+// Returns the number that every element is known to be, without computing anything; nothing for buffers of more than a
+// few.
 std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor);
-// Makes them known: a copy of `real`, which has the same sizes and dtype. Ignored if they are too many.
+// Makes the contents known: a copy of `real`, which has the same sizes and dtype. Ignored if they are too many.
 void give_contents(const at::Tensor& fake, const at::Tensor& real);
-// The same number everywhere, in the whole storage of `fake`, whose contents are forgotten.
+// Puts the same number everywhere, in the whole storage of `fake`, whose contents are forgotten.
 void give_uniform_contents(const at::Tensor& fake, const c10::Scalar& number);
-// They will be what `pending` makes of them.
+// Lets the contents be what `pending` makes of them.
 std::shared_ptr<KnownContents> give_pending_contents(const at::Tensor& fake, std::shared_ptr<PendingContents> pending);
-// The storage's contents as they are now, whatever is written later; nullptr if they are not known.
+// Returns the storage's contents as they are now, whatever is written later; nullptr if they are not known.
 std::shared_ptr<KnownContents> snapshot_of_contents(const at::Tensor& fake);
-// A real tensor on `contents` with the geometry of `like`; computed if need be, nothing if they cannot be.
+// Returns a real tensor on `contents` with the geometry of `like`; computed if need be, nothing if they cannot be.
 std::optional<at::Tensor> value_in(KnownContents& contents, const at::Tensor& like);
-// `real`, with as many bytes, becomes them; or `element`, a tensor of one element, everywhere.
+// Makes `real`, with as many bytes, the contents; or `element`, a tensor of one element, everywhere.
 void settle(KnownContents& contents, c10::Storage real);
 void settle_uniform(KnownContents& contents, const at::Tensor& element);
 void forget_contents(c10::StorageImpl& storage);
-// To be written: a real CPU tensor on the contents, all unknown where there were none; mark_known once it is done.
+// Returns a real CPU tensor on the contents, to be written, all unknown where there were none. Call mark_known once it
+// is done.
 at::Tensor contents_to_write(const at::Tensor& fake);
 void mark_known(const at::Tensor& fake);
 
@@ -115,20 +117,20 @@ class RealCalls {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// at::tensor({...}) makes an empty tensor and writes the numbers through data_ptr: a new one-dimensional tensor can be
-// written that way until the next call on this thread.
+// at::tensor({...}) makes an empty tensor and writes the numbers through data_ptr. This lets a new one-dimensional
+// tensor be written that way until the next call on this thread.
 void open_for_literal(const at::Tensor& fake);
 void close_literal();
 inline void close_open_literal() {
   if (C10_UNLIKELY(thread_state.literal != nullptr)) close_literal();
 }
 
-// Printing a tensor converts it to a CPU tensor of doubles, which it reads through a pointer: from a conversion to
-// exactly that until the next call on this thread, reading such a fake throws with words of ours. Later libtorch's own
-// words have to do: the same flag of a storage answers whoever asks where its data begins, to see whether tensors
+// Printing a tensor converts it to a CPU tensor of doubles, which it reads through a pointer. After a conversion to
+// exactly that, reading such a fake throws with words of ours, until the next call on this thread. Later libtorch's own
+// words have to do. The same flag of a storage answers whoever asks where its data begins, to see whether tensors
 // overlap.
 void refuse_to_print(const at::Tensor& fake);
-// Whether `fake` was just refused: a copy that printing makes of it is to be refused, too.
+// Says whether `fake` was just refused: a copy that printing makes of it is to be refused, too.
 bool is_refused_to_print(const at::Tensor& fake);
 // How that error begins.
 inline constexpr std::string_view kPrintedFake = "a fake tensor has no data to print or to read";

@@ -6,8 +6,9 @@
 namespace shadowgraph {
 namespace {
 
-// The dispatcher tells nobody about kernels that are hidden. An explicit instantiation may name private members: these are
-// OperatorHandle's pointer to its definition and OperatorEntry's kernels by dispatch key, newest first (libtorch 2.13.0).
+// The dispatcher tells nobody about kernels that are hidden, but an explicit instantiation may name private members.
+// These are OperatorHandle's pointer to its definition and OperatorEntry's kernels by dispatch key, newest first
+// (libtorch 2.13.0).
 template <class Name, auto member>
 struct Opened {
   friend constexpr auto member_called(Name) { return member; }
@@ -27,13 +28,13 @@ const c10::KernelFunction* cpp_kernel(const c10::OperatorHandle& op, c10::Dispat
   if (found == kernels.end()) return nullptr;
   for (const auto& annotated : found->second) {
     const c10::KernelFunction& kernel = annotated.kernel;
-    // Kernels from Python are boxed alone.
+    // Kernels from Python are boxed only.
     if (!kernel.isFallthrough() && (kernel.isValidUnboxed() || kernel.isValidSymUnboxed())) return &kernel;
   }
   return nullptr;
 }
 
-// So that a test can compare the two.
+// Says whether the environment asks for Python's kernels, so that a test can compare the two.
 bool leaves_them_to_python() {
   static const bool python = [] {
     const char* const kernels = std::getenv("SHADOWGRAPH_META_KERNELS");

@@ -1,4 +1,4 @@
-// The C++ kernel that libtorch has for an operator on Meta tensors. Internal to core/.
+// Finds the C++ kernel that libtorch has for an operator on Meta tensors. Internal to core/.
 //
 // `import torch` registers some 1,350 Python functions for aten operators on the same dispatch key, in front of the C++
 // kernels (torch/_meta_registrations.py, torch/_decomp). Their results are the same, but a redispatch to Meta would run
@@ -13,11 +13,12 @@
 
 namespace shadowgraph {
 
-// What a redispatch to Meta would call if nothing had been registered from Python: the kernel for Meta or, without one, for
-// a composite key. nullptr: there is none in C++. Kernels of libtorch stay registered for the life of the process.
+// Returns what a redispatch to Meta would call if nothing had been registered from Python. That is the kernel for Meta
+// or, without one, for a composite key; nullptr if there is none in C++. Kernels of libtorch stay registered for the
+// life of the process.
 const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op);
-// Whether a kernel is registered for Meta itself: for libtorch's own operators one in C++, for others any, since that is how
-// the shape functions of custom operators come (torch.library.register_fake).
+// Says whether a kernel is registered for Meta itself. For libtorch's own operators it must be in C++. For others any
+// will do, since shape functions of custom operators come that way (torch.library.register_fake).
 bool has_meta_kernel_of_its_own(const c10::OperatorHandle& op);
 
 // Calls it: OnMeta<at::_ops::clone>::call(x, format).

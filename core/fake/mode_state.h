@@ -1,4 +1,4 @@
-// What an active mode consists of. Internal to core/; programs use FakeTensorMode and CaptureSession.
+// Holds what an active mode consists of. Internal to core/; programs use FakeTensorMode and CaptureSession.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +27,8 @@ enum class ModeKind : uint8_t {
   kObserve,  // nothing is faked: real calls are shown to the observer (tests compare against this)
 };
 
-// Real tensors met so far and their fakes. Weak on the real side: nothing real is kept alive. One real tensor may have
-// fakes on several devices, and they share nothing.
+// Keeps real tensors met so far and their fakes. It is weak on the real side: nothing real is kept alive. One real
+// tensor may have fakes on several devices, and they share nothing.
 struct ConversionMemo {
   struct StorageEntry {
     c10::weak_intrusive_ptr<c10::StorageImpl> real{c10::intrusive_ptr<c10::StorageImpl>()};
@@ -36,7 +36,8 @@ struct ConversionMemo {
     c10::Device device;  // of the fakes
   };
   struct TensorEntry {
-    // What the real tensor was like: `.data =`, t_() or a write (where contents were taken) since make another fake.
+    // Keeps what the real tensor was like: `.data =`, t_() or a write (where contents were taken) since make another
+    // fake.
     const c10::StorageImpl* storage = nullptr;
     std::vector<int64_t> geometry;
     uint32_t version = 0;
@@ -49,7 +50,7 @@ struct ConversionMemo {
   std::unordered_multimap<const c10::StorageImpl*, StorageEntry> storages;
   std::unordered_multimap<const c10::TensorImpl*, TensorEntry> tensors;        // by the real tensor, an entry a device
   std::unordered_map<const c10::TensorImpl*, const c10::TensorImpl*> origins;  // fake -> real, same entries
-  // Real tensors that stand for their fakes (fakeify): a write to one is a write to its fake. Counted.
+  // Counts real tensors that stand for their fakes (fakeify): a write to one is a write to its fake.
   std::unordered_map<const c10::TensorImpl*, int> adopted;
 };
 
@@ -72,13 +73,13 @@ struct ModeState {
   RealTensors real_tensors() const { return *options.real_tensors; }
 };
 
-// The insides of FakeTensorMode, for core and passes.
+// Gives core and passes the insides of FakeTensorMode.
 struct ModeAccess {
   static const std::shared_ptr<ModeState>& state(FakeTensorMode& mode) { return mode.state_; }
 };
 inline ModeState& state_of(FakeTensorMode& mode) { return *ModeAccess::state(mode); }
 
-// A record that goes on after its scope (core/deferred): calls outside any mode that are given one of its tensors are
+// A record that goes on after its scope (core/deferred/). Calls outside any mode that are given one of its tensors are
 // shown to its observer. `enter` gives the mode to run the call under, on this thread, until `leave`.
 class LastingMode {
  public:

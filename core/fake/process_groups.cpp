@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <set>
@@ -33,7 +34,7 @@ bool is_class(const c10::Type& type, const char* name) {
   return type.kind() == c10::TypeKind::ClassType && type.str() == name;
 }
 
-// What FakeMesh and fake_process_group have made, by name.
+// Keeps what FakeMesh and fake_process_group have made, by name.
 struct KnownGroups {
   std::mutex mutex;
   struct Known {
@@ -58,7 +59,7 @@ Group find_group(const std::string& name) {
   }
 }
 
-// What real tensors would be sent with: Backend's own methods refuse, with this name.
+// Stands for what real tensors would be sent with: Backend's own methods refuse, with this name.
 class FakeBackend final : public c10d::Backend {
  public:
   using Backend::Backend;
@@ -168,7 +169,7 @@ ProcessGroupInfo describe(const Group& group) {
       return found->second.info;
     }
   }
-  // What DeviceMesh calls the groups of its axes.
+  // DeviceMesh gives the groups of its axes this prefix.
   constexpr std::string_view kMesh = "mesh_";
   if (const std::string& words = group->getGroupDesc(); words.starts_with(kMesh))
     info.axis = words.substr(kMesh.size());
@@ -371,9 +372,9 @@ std::string process_group_of(const Graph& graph, NodeId node) {
   if (target.name() == process_group_target().name()) return {};
   const auto arguments = graph.arguments(node);
   for (const char* name : {"group_name", "process_group"}) {
-    const auto position = target.schema().argumentIndexWithName(name);
-    if (position && static_cast<size_t>(*position) < arguments.size()) {
-      return text_of(graph, arguments[static_cast<size_t>(*position)]);
+    const auto position = target.signature().position_of(name);
+    if (position && *position < arguments.size()) {
+      return text_of(graph, arguments[*position]);
     }
   }
   return {};

@@ -1,4 +1,4 @@
-// c10d's objects in the words of a graph, and back: a process group is its name, a reduction "sum", "avg", ...
+// Puts c10d's objects into the words of a graph, and back: a process group is its name, a reduction "sum", "avg", ...
 // Internal to core/.
 #pragma once
 
@@ -18,29 +18,29 @@ class Work;
 
 namespace shadowgraph {
 
-// The name of a ProcessGroup or ReduceOp; nothing for other objects, and for reductions that are more than a name
-// (premul_sum).
+// Returns the name of a ProcessGroup or ReduceOp. Returns nothing for other objects, and for reductions that are more
+// than a name (premul_sum).
 std::optional<std::string> name_of_object(const c10::IValue& object);
 
-// Whether an argument of that type is one of those, where the graph has a name.
+// Says whether an argument of that type is one of those, for which the graph has a name.
 bool is_named_object(const c10::Type& type);
-// The object that has the name in this process, or in `problem` why there is none.
+// Returns the object that has the name in this process, or says in `problem` why there is none.
 c10::IValue object_named(const c10::Type& type, const std::string& name, std::string& problem);
 
-// The group that an argument means: a ProcessGroup, or its name. nullptr if there is none of that name.
+// Returns the group that an argument means: a ProcessGroup, or its name. nullptr if there is none of that name.
 c10::intrusive_ptr<c10d::ProcessGroup> group_of_argument(const c10::IValue& argument);
 
-// What is known of the group that an argument means; nothing if there is none of that name.
+// Returns what is known of the group that an argument means; nothing if there is none of that name.
 std::optional<ProcessGroupInfo> describe_group(const c10::IValue& argument);
 
-// A collective that is done. wait() records, if the call was asynchronous and a capture goes on, that the program now
-// waits for `tensors`: _c10d_functional::wait_tensor.
+// Returns a collective that is done. If the call was asynchronous and a capture goes on, wait() records that the
+// program now waits for `tensors`: _c10d_functional::wait_tensor.
 c10::intrusive_ptr<c10d::Work> completed_work(std::vector<at::Tensor> tensors, bool asynchronous);
 
 // Waits for a c10d::Work among the results of a call on real tensors.
 void wait_for_work(std::span<const c10::IValue> results);
 
-// The schema and the arguments of the node that says what a group is (shadowgraph/process_group.h).
+// Returns the target of the node that says what a group is (shadowgraph/process_group.h), with its schema.
 const Target& process_group_target();
 std::vector<c10::IValue> process_group_arguments(const ProcessGroupInfo& info);
 // Throws Error if this process has no such group. Its arguments are those of the node.

@@ -4,7 +4,7 @@
 
 namespace shadowgraph {
 
-// No inference tensor, which has no versions: autograd refuses to save one before it asks any hook.
+// No inference tensor comes here, for it has no versions: autograd refuses to save one before it asks any hook.
 SavedData::SavedData(const at::Tensor& tensor)
     : data_(tensor.tensor_data()),
       version_counter_(torch::autograd::impl::version_counter(tensor)),

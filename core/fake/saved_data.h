@@ -1,6 +1,6 @@
-// What stands in for a tensor that autograd saves.
+// Stands in for a tensor that autograd saves.
 //
-// Holding the tensor itself would close a cycle through its grad_fn, so this holds its data; eager's check against
+// Holding the tensor itself would close a cycle through its grad_fn, so this holds its data. Eager's check against
 // in-place changes, which saved-tensor hooks switch off, is repeated here.
 #pragma once
 

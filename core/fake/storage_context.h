@@ -1,5 +1,5 @@
-// What shadowgraph keeps in the meta storage of a fake tensor, as the context of its DataPtr: who wants to know of its
-// death, and its contents where they are known (core/fake/known_contents.h). Internal to core/.
+// Holds what shadowgraph keeps in the meta storage of a fake tensor, as the context of its DataPtr. That is who wants
+// to know of its death, and its contents if they are known (core/fake/known_contents.h). Internal to core/.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -11,7 +11,7 @@ namespace shadowgraph {
 
 struct KnownContents;
 
-// Destroyed when the storage is, on whatever thread that happens.
+// It is destroyed when the storage is, on whatever thread that happens.
 class StorageWatcher {
  public:
   virtual ~StorageWatcher() = default;
@@ -19,7 +19,7 @@ class StorageWatcher {
 };
 
 struct StorageContext {
-  // Only ever added to, at the front: walking needs no lock.
+  // Watchers are only ever added, at the front: walking needs no lock.
   std::atomic<StorageWatcher*> watchers{nullptr};
   std::shared_ptr<KnownContents> contents;
 
@@ -31,11 +31,11 @@ struct StorageContext {
   void watch(StorageWatcher* watcher);
 };
 
-// Deleters of the context, by which a storage is known to have one, and to have contents.
+// These delete the context. By them a storage is known to have one, and to have contents.
 void delete_storage_context(void* context);
 void delete_storage_context_with_contents(void* context);
 
-// libtorch's own accessors check first what we need not ask.
+// Avoids libtorch's own accessors, which check first what we need not ask.
 inline c10::DataPtr& raw_data_ptr(const c10::StorageImpl& storage) {
   return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
 }

@@ -1,7 +1,7 @@
-// All that core/ keeps for a thread: which mode is active, whether a kernel is running right now, what is under way.
+// Holds all that core/ keeps for a thread: which mode is active, whether a kernel is running, what is under way.
 //
-// Read on every operator call and on every device() of a fake tensor, hence one plain thread-local record with the
-// initial-exec model (one load, no call). What a thread must destroy when it ends is beside it, behind a call.
+// It is read on every operator call and on every device() of a fake tensor. Hence it is one plain thread-local record
+// with the initial-exec model (one load, no call). What a thread must destroy when it ends is beside it, behind a call.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -26,8 +26,8 @@ class SHADOWGRAPH_API CaptureSession;
 class SavedTensorObserver;
 
 struct ThreadState {
-  // > 0 while a Meta kernel or a rule runs: fake tensors then answer "meta" for their device, and inner calls are part
-  // of the outer operator.
+  // Above 0 while a Meta kernel or a rule runs. Fake tensors then answer "meta" for their device, and inner calls are
+  // part of the outer operator.
   uint32_t kernel_depth = 0;
   // The pretended device of the outermost call, for rules.
   c10::DeviceType kernel_device_type = c10::DeviceType::CPU;
@@ -64,8 +64,8 @@ extern thread_local constinit ThreadState thread_state __attribute__((tls_model(
 // What is destroyed with the thread.
 struct ThreadBelongings {
   std::unordered_map<c10::Device, at::Generator> generators;  // of pretended devices
-  // The storage whose readers are refused until the next call (core/fake/known_contents.h). Weak: who counts references
-  // must not notice.
+  // The storage whose readers are refused until the next call (core/fake/known_contents.h). It is weak: code that
+  // counts references must not notice.
   c10::weak_intrusive_ptr<c10::StorageImpl> refused{c10::intrusive_ptr<c10::StorageImpl>()};
   std::shared_ptr<void> convolution_answers;  // the cache of core/rules/convolution.cpp
 };

@@ -21,7 +21,7 @@ CrossRefError::CrossRefError(CrossRefDifference difference)
 
 namespace {
 
-// A tensor of the call, by name: "self", "tensors[1]", "result 0".
+// Names a tensor of the call: "self", "tensors[1]", "result 0".
 struct Named {
   std::string name;
   at::Tensor tensor;
@@ -62,7 +62,7 @@ c10::IValue faked(const c10::IValue& value, FakeTensorMode& mode) {
   return value;
 }
 
-// What is compared of one tensor, in the order of telling.
+// Returns what is compared of one tensor, in the order of telling.
 std::vector<std::pair<const char*, std::string>> facts(const std::vector<Named>& all, size_t index) {
   const at::Tensor& tensor = all[index].tensor;
   if (!tensor.defined()) return {{"defined", "no"}};
@@ -172,7 +172,7 @@ class CrossRefMode::Observer final : public CallObserver {
   void abandon_call(const OperatorInfo& info) noexcept override {
     if (!comparable_ || error_) return;
     ++compared;
-    // The real call is throwing: this is told when it is done.
+    // The real call is throwing: this difference is told when it is done.
     differences.push_back({info.name, "the call", "raised", "an error", "nothing"});
   }
   void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}

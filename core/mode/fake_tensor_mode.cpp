@@ -47,7 +47,7 @@ std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
   return state;
 }
 
-// The modes there are, for tensors that know theirs by number.
+// Lists the modes there are, for tensors that know theirs by number.
 struct Modes {
   std::mutex mutex;
   std::unordered_map<uint32_t, FakeTensorMode*> by_id;

@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
+#include <mutex>
 #include <unordered_set>
 
 #include "core/fake/converter.h"

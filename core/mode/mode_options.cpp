@@ -9,7 +9,7 @@
 namespace shadowgraph {
 namespace {
 
-// In words, if `one` and `other` cannot hold for one program; what either leaves open fits everything.
+// Says in words why `one` and `other` cannot hold for one program; what either leaves open fits everything.
 std::optional<std::string> difference(const FakeTensorOptions& one, const FakeTensorOptions& other) {
   if (one.device && other.device && with_index(*one.device) != with_index(*other.device)) {
     return "device " + one.device->str() + " and " + other.device->str();
@@ -41,7 +41,8 @@ struct Behind {
   bool of_mode = false;  // one that is still there; otherwise only a device is known
 };
 
-// Nothing if there is no fake among them. Of modes that have ended, the device that all the tensors are on is left.
+// Returns nothing if there is no fake among them. If their modes have ended, only the device that all the tensors are
+// on is known.
 std::optional<Behind> behind(at::TensorList tensors) {
   std::optional<Behind> found;
   std::unordered_set<uint32_t> seen;

@@ -1,5 +1,5 @@
-// The options of a mode around tensors that are there already, so that a capture need not be told again what the module
-// was made with. Internal to core/; the rules are those of CaptureOptions (shadowgraph/capture.h).
+// Finds the options of a mode around tensors that are there already. A capture then need not be told again what the
+// module was made with. Internal to core/; the rules are those of CaptureOptions (shadowgraph/capture.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,12 @@
 
 namespace shadowgraph {
 
-// Those of the mode with this number, if it is still there, with nothing left open.
+// Returns the options of the mode with this number, if it is still there, with nothing left open.
 std::optional<FakeTensorOptions> options_of_mode(uint32_t id);
 
-// `given`, and what it leaves open from the mode that the fakes among `own` were made in; without any from that of
-// `inputs`, or else from the innermost mode of this thread. Throws ModeMismatchError if the modes of `own`, or one of
-// them and `given`, differ in device or profile.
+// Completes `given` from the mode that the fakes among `own` were made in. Without any it takes the mode of `inputs`,
+// or else the innermost mode of this thread. Throws ModeMismatchError if the modes of `own`, or one of them and
+// `given`, differ in device or profile.
 FakeTensorOptions options_around(at::TensorList own, at::TensorList inputs, FakeTensorOptions given);
 
 // Throws ModeMismatchError if `tensor`, called `name`, was made in a mode that differs from `mode` in device or

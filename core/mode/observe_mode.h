@@ -1,7 +1,7 @@
 // Shows the calls of a real program to an observer, at the level where fake tensors run, without changing any of them.
 //
-// The yardstick for captures: the same program, run for real under an ObserveMode and captured on fake tensors, must
-// make the same calls with the same results. Thread-local like FakeTensorMode; does not nest inside one.
+// This is the yardstick for captures. The same program, run for real under an ObserveMode and captured on fake tensors,
+// must make the same calls with the same results. It is thread-local like FakeTensorMode and does not nest inside one.
 #pragma once
 
 #include <c10/core/impl/LocalDispatchKeySet.h>

@@ -26,7 +26,7 @@ constexpr DeviceType kNothing = DeviceType::CPU;
 
 bool in_fake_mode() { return thread_state.mode != nullptr && thread_state.mode->kind == ModeKind::kFake; }
 
-// The one kind of accelerator that the graph behind `roots` is on.
+// Returns the one kind of accelerator that the graph behind `roots` is on.
 DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
   DeviceType found = kNothing;
   std::vector<torch::autograd::Node*> waiting;
@@ -56,7 +56,7 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
 
 // ---- What programs and backwards ask an accelerator
 
-// Seeds and offsets, no random numbers: for programs that seed every device.
+// Has seeds and offsets, no random numbers: for programs that seed every device.
 class PretendedGenerator final : public c10::GeneratorImpl {
  public:
   explicit PretendedGenerator(c10::Device device)
@@ -132,7 +132,8 @@ class PretendedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return in_fake_mode(); }
 };
 
-// The engine asks the backend's hooks, which a backend registers when it is loaded. Ours, if nobody did until now.
+// Registers hooks. The engine asks the backend's, which a backend registers when it is loaded; ours serve if nobody did
+// until now.
 void ensure_privateuse1_hooks() {
   static std::once_flag once;
   std::call_once(once, [] {

@@ -1,8 +1,13 @@
-// Which kind of accelerator this process seems to have: libtorch is built for one, and asks its hooks which (isBuilt).
+// Says which kind of accelerator this process seems to have: libtorch is built for one, and asks its hooks which
+// (isBuilt).
 //
-// autograd's engine keeps the streams of that kind alone, and asserts that every gradient on an accelerator has one; so
-// the answer follows what is computed. During a backward over fakes it is the kind that its graph is on; otherwise,
-// inside a mode, the mode's default device, or CUDA if that is none; outside, none. Internal to core/.
+// autograd's engine keeps the streams of that kind alone, and asserts that every gradient on an accelerator has one. So
+// the answer follows what is computed:
+//
+//   - during a backward over fakes, the kind that its graph is on;
+//   - otherwise, inside a mode, the mode's default device, or CUDA if that is none;
+//   - outside, none.
+// Internal to core/.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -12,11 +17,11 @@
 
 namespace shadowgraph {
 
-// Whether hooks that are ours should say that libtorch was built for `type`, now and on this thread.
+// Says whether hooks that are ours should say that libtorch was built for `type`, now and on this thread.
 bool seems_built_for(c10::DeviceType type);
 
-// A generator of a pretended device has seeds and offsets, no random numbers: for programs that seed every device. The
-// first is this thread's own.
+// Returns a generator of a pretended device. It has seeds and offsets, no random numbers, for programs that seed every
+// device. The first is this thread's own.
 const at::Generator& pretended_generator(c10::Device device);
 at::Generator new_pretended_generator(c10::Device device);
 
@@ -33,13 +38,13 @@ class AcceleratorScope {
   c10::DeviceType outer_;
 };
 
-// After a backward has failed: throws EnvironmentError if the reason is that its fakes are on an accelerator that is
-// only there inside a mode.
+// Call this after a backward has failed. Throws EnvironmentError if the reason is that its fakes are on an accelerator
+// that is only there inside a mode.
 void explain_missing_accelerator(const torch::autograd::edge_list& roots);
 
-// XPU and MPS hooks, where none are registered. Before libtorch asks for them: it caches what it finds.
+// Registers XPU and MPS hooks where none are. Call it before libtorch asks for them, for it caches what it finds.
 void register_accelerator_hooks();
-// For when libtorch has asked already, and found none.
+// Serves when libtorch has asked already, and found none.
 void replace_missing_accelerator_hooks();
 
 }  // namespace shadowgraph

@@ -148,9 +148,9 @@ bool machine_has_a_gpu() {
   return guard != nullptr && guard->deviceCount() > 0;
 }
 
-// getCUDAHooks() caches its first answer for the life of the process, so this cannot wait for the first mode. A CUDA
-// build of libtorch registers hooks of its own, before or after ours as the loader likes: on a machine with a GPU they
-// must win, and without one ours must, because theirs then refuse every question about a device.
+// Registers hooks. getCUDAHooks() caches its first answer for the life of the process, so this cannot wait for the
+// first mode. A CUDA build of libtorch registers hooks of its own, before or after ours as the loader likes. On a
+// machine with a GPU they must win. Without one ours must, because theirs then refuse every question about a device.
 void register_hooks() {
   auto& registry = *at::CUDAHooksRegistry();
   if (!registry.Has("CUDAHooks")) {
@@ -165,8 +165,8 @@ void register_hooks() {
 
 // ---- Autograd engine
 
-// What was the default engine before (`inner`: Python's, in a Python process) goes on running backward; ours only adds saved
-// tensor hooks where the program has none of its own. Without one it is libtorch's base engine.
+// What was the default engine before (`inner`: Python's, in a Python process) goes on running backward. Ours only adds
+// saved tensor hooks where the program has none of its own. Without `inner` it is libtorch's base engine.
 class ObservingEngine final : public torch::autograd::Engine {
  public:
   explicit ObservingEngine(torch::autograd::Engine* inner) : inner_(inner) {}
@@ -220,7 +220,7 @@ class ObservingEngine final : public torch::autograd::Engine {
   torch::autograd::Engine* const inner_;
 };
 
-// Before device guards are there, or an engine would start a worker thread for each pretended device.
+// This must run before device guards are there, or an engine would start a worker thread for each pretended device.
 void install_engine() {
   ObservingEngine::instance().start_threads();
   torch::autograd::set_default_engine_stub([]() -> torch::autograd::Engine& { return ObservingEngine::instance(); });
@@ -235,9 +235,9 @@ void check_key_is_free(c10::DispatchKey key) {
   }
 }
 
-// detach is a view that autograd does not track: that of a real tensor shares the real one's version counter, and with it
-// goes a mark (FakeTensorImpl) that refuses writes. Above autograd, because below it nobody knows whether autograd will be
-// asked: torch.nn.Parameter(data) is a detach without.
+// detach is a view that autograd does not track. That of a real tensor shares the real one's version counter, and with
+// it goes a mark (FakeTensorImpl) that refuses writes. It is handled above autograd, because below it nobody knows
+// whether autograd will be asked: torch.nn.Parameter(data) is a detach without.
 at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
   constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
   at::Tensor result = at::_ops::detach::redispatch(keys & kBelow, self);

@@ -1,4 +1,4 @@
-// Who is asked about tensors that autograd saves on this thread, besides the active mode
+// Chooses who is asked about tensors that autograd saves on this thread, besides the active mode
 // (core/process/process_state.h).
 //
 //     const SavedTensorScope scope(&observer);   // until its end: observer's hooks, instead of the mode's
@@ -22,7 +22,7 @@ class SavedTensorScope {
   SavedTensorObserver* outer_;
 };
 
-// That of the active mode on this thread; nullptr if there is none.
+// Returns the observer of the active mode on this thread; nullptr if there is none.
 SavedTensorObserver* saved_tensor_observer_of_mode();
 
 }  // namespace shadowgraph

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "shadowgraph/functions.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {
 
-// The graph before the interpreter that looks at it.
+// Holds the graph before the interpreter that looks at it.
 struct Body {
   Graph graph;
   Interpreter interpreter;
@@ -18,7 +19,7 @@ struct Body {
         interpreter(graph, {.device = options.device, .check_results = options.check_results}) {}
 };
 
-// Outputs that are one tensor, as the operand and the result of an in-place operator are, become several: whoever
+// Makes several tensors of outputs that are one, as the operand and the result of an in-place operator are. Whoever
 // changes the geometry of one later (t_) must not change the other's.
 void part(std::vector<at::Tensor>& outputs) {
   for (size_t i = 1; i < outputs.size(); ++i) {
@@ -31,9 +32,9 @@ void part(std::vector<at::Tensor>& outputs) {
   }
 }
 
-size_t tensors_in(const std::vector<c10::Argument>& arguments) {
+size_t tensors_in(const std::vector<Formal>& arguments) {
   return static_cast<size_t>(std::ranges::count_if(
-      arguments, [](const c10::Argument& a) { return a.type()->kind() == c10::TypeKind::TensorType; }));
+      arguments, [](const Formal& a) { return a.type.type == TypeClass::kTensor && !a.type.optional; }));
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target,
     if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
     last = node;
   }
-  if (inputs != tensors_in(target.schema().arguments()) || outputs != target.schema().returns().size()) {
+  if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
     throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
                           std::to_string(outputs) + ", unlike " + target.schema_text(),
                       NodeId());

@@ -1,17 +1,20 @@
-// A call that carries what it stands for: passes/collapse.h writes the nodes it hides as the text of a graph into the
-// call's note "body", and the call can be run wherever its graph is read.
+// Runs a call that carries what it stands for. passes/structure/collapse.cpp writes the nodes it hides into the call's
+// note "body", as the text of a graph. The call can be run wherever its graph is read.
 //
 // The body's sg::input placeholders stand, in order, for the call's tensor arguments, its outputs for the call's
-// results. Writes reach the tensors given; random numbers come from the default generator, as in the nodes that were
+// results. Writes reach the tensors given. Random numbers come from the default generator, as in the nodes that were
 // there.
 #pragma once
 
 #include <memory>
 #include <string_view>
 
-#include "shadowgraph/replay.h"
+#include "shadowgraph/graph/target.h"
 
 namespace shadowgraph {
+
+struct SHADOWGRAPH_API InterpreterOptions;
+struct SHADOWGRAPH_API RegisteredFunction;
 
 constexpr std::string_view kBodyNote = "body";
 

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kHashKey = "shadowgraph.graph_hash";
 
-// FNV-1a of the canonical text.
+// Returns FNV-1a of the canonical text.
 int64_t hash_of(const Graph& graph) {
   uint64_t hash = 14695981039346656037ULL;
   for (const char c : to_text(graph, PrintPreset::kCanonical)) {
@@ -68,7 +68,8 @@ class GraphModule::Checked : public Interpreter {
   void check(NodeId node, ValueId value, const at::Tensor& tensor) const {
     if (!tensor.defined()) return;
     const auto& function = tensor.grad_fn();
-    // By name: of the two nodes that stand for a missing derivative, one has a type that libtorch keeps to itself.
+    // Compare by name: of the two nodes that stand for a missing derivative, one has a type that libtorch keeps to
+    // itself.
     const bool lacking = function && function->name().find("NotImplemented") != std::string::npos;
     const bool lost = !tensor.requires_grad() && graph().value(value).requires_grad && tensor.is_floating_point();
     if (!lacking && !lost) return;
@@ -105,7 +106,7 @@ void GraphModule::refuse_training() const {
   }
 }
 
-// sg::constant becomes sg::buffer: then it moves and is saved as buffers are.
+// Makes sg::constant sg::buffer, so that it moves and is saved as buffers are.
 void GraphModule::own_constants() {
   std::vector<NodeId> constants;
   for (const NodeId node : graph_.nodes()) {

@@ -1,5 +1,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -13,6 +15,7 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
 #include "core/replay/replay_program.h"
+#include "shadowgraph/functions.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 
@@ -27,8 +30,8 @@ ModeState* active_fake_mode() {
   return mode != nullptr && mode->kind == ModeKind::kFake ? mode : nullptr;
 }
 
-// Where the graph was recorded: below autograd, view tracking and autocast. The grad mode, which kernels may ask for,
-// follows the nodes.
+// Runs nodes where the graph was recorded: below autograd, view tracking and autocast. The grad mode, which kernels may
+// ask for, follows the nodes.
 class BelowAutograd {
  private:
   c10::AutoGradMode grad_mode_{false};
@@ -67,7 +70,8 @@ class GeneratorInPlaceOfDefault {
   at::Tensor before_;
 };
 
-// Another tensor over `source`'s storage or another one, with its dispatch keys, device and kind of TensorImpl.
+// Returns a tensor over `source`'s storage or another one, with `source`'s dispatch keys, device and kind of
+// TensorImpl.
 at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
                          c10::IntArrayRef strides, int64_t offset) {
   auto impl = source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
@@ -82,7 +86,7 @@ at::Tensor shallow_copy(const at::Tensor& tensor) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
 }
 
-// The whole storage as bytes.
+// Returns the whole storage as bytes.
 at::Tensor bytes_of(const at::Tensor& tensor) {
   const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
   at::Tensor view =
@@ -99,7 +103,7 @@ c10::Storage copy_of_storage(const at::Tensor& tensor) {
   return copy.storage();
 }
 
-// Operands that are the very tensor of an `out=` that is not dense, or has no elements, get one of their own
+// Gives operands a tensor of their own if they are the very tensor of an `out=` that is not dense, or has no elements
 // (ReplayProgram::Step::loose_out).
 void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
   for (size_t out = 0; out < stack.size(); ++out) {
@@ -131,7 +135,7 @@ std::string message_of(const std::exception& error) {
 
 }  // namespace
 
-// What a run leaves behind, whichever way it ends: nothing.
+// Cleans up after a run, whichever way it ends.
 class Interpreter::Run {
  public:
   explicit Run(Interpreter& interpreter) : interpreter_(interpreter) {
@@ -210,7 +214,8 @@ void Interpreter::run_steps(bool caller_mode) {
   }
 }
 
-// Kernels see memory, no operators: whoever watches those, or stands in for them, must see the nodes.
+// Says whether groups run as kernels. Kernels see memory, no operators: whoever watches those, or stands in for them,
+// must see the nodes.
 bool Interpreter::runs_groups() const {
   if (program_->groups.empty() || thread_state.mode != nullptr) return false;
   const c10::DispatchKeySet watched({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
@@ -277,7 +282,7 @@ void Interpreter::check_binding(NodeId node, const at::Tensor& tensor) const {
                  "program does not mind");
 }
 
-// The run's own TensorImpl of a bound tensor: what changes its geometry must not change the caller's.
+// Returns the run's own TensorImpl of a bound tensor: what changes its geometry must not change the caller's.
 at::Tensor Interpreter::own_tensor(const at::Tensor& bound, bool copied) {
   at::Tensor tensor = bound;
   if (ModeState* mode = active_fake_mode()) tensor = fake_of_real(bound, mode);
@@ -330,7 +335,7 @@ void Interpreter::bind(const Bindings& bindings) {
   }
 }
 
-// A name that no placeholder has. In a slice, placeholders that it does not need may be bound as well.
+// Refuses a name that no placeholder has. In a slice, placeholders that it does not need may be bound as well.
 void Interpreter::check_names(const Bindings& bindings) const {
   std::unordered_map<std::string_view, bool> known;
   for (const NodeId node : graph_.nodes()) {
@@ -377,7 +382,7 @@ void Interpreter::push_arguments(uint32_t number) {
   program_->templates.push(program_->steps[number].call, content, stack_);
 }
 
-// Values that are the same tensor as an operand whose geometry is about to change get a tensor of their own.
+// Gives values that are the same tensor as an operand whose geometry is about to change a tensor of their own.
 void Interpreter::preserve(uint32_t number) {
   for (const ValueId id : program_->preserved(program_->steps[number])) {
     c10::IValue& content = values_[id.index];
@@ -492,7 +497,7 @@ at::Tensor Interpreter::alias_of(NodeId node) const {
   const Value& result = graph_.value(to);
   const auto dtype = caffe2::TypeMeta::fromScalarType(result.dtype);
   const auto item = static_cast<int64_t>(dtype.itemsize());
-  // Relative to the source: a bound tensor may begin elsewhere in its storage than the captured one did.
+  // The offset is relative to the source: a bound tensor may begin elsewhere in its storage than the captured one did.
   const auto source_item = static_cast<int64_t>(source.itemsize());
   const int64_t moved = (source.storage_offset() - graph_.value(from).offset) * source_item;
   const int64_t begin = moved + result.offset * item;

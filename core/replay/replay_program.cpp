@@ -6,9 +6,11 @@
 #include "core/replay/body_function.h"
 #include "core/replay/slice.h"
 #include "ir/analysis/tensor_geometry.h"
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
+#include "shadowgraph/analysis/aliases.h"
+#include "shadowgraph/functions.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 namespace {
@@ -88,7 +90,7 @@ class Compiler {
     }
   }
 
-  // All of the group is in the slice, and of what only the group sees nothing is wanted.
+  // Says whether all of the group is in the slice, and nothing is wanted of what only the group sees.
   bool holds_whole(const NodeGroups::Group& group, uint32_t begin, const std::vector<NodeId>& nodes,
                    const std::vector<bool>& chosen) const {
     if (begin + group.nodes.size() > nodes.size()) return false;
@@ -163,7 +165,7 @@ class Compiler {
 
   // ---- Arguments
 
-  void compile_arguments(Step& step, const TargetFormals& formals) {
+  void compile_arguments(Step& step, const Signature& formals) {
     const auto device = [this](c10::Device named) {
       note_device(mapped(named), node_);
       return mapped(named);
@@ -174,7 +176,7 @@ class Compiler {
   }
 
   // A factory that named no device or dtype took the defaults of that time: here they are what the result says.
-  void name_factory_options(const Step& step, const TargetFormals& formals) {
+  void name_factory_options(const Step& step, const Signature& formals) {
     const auto results = graph_.results(node_);
     const ValueId result = results.empty() ? ValueId() : first_tensor(graph_, results[0]);
     if (!result.valid() || graph_.value(result).kind != ValueKind::kTensor) return;
@@ -248,8 +250,8 @@ class Compiler {
         preserve(before);
       }
     };
-    // An in-place operator gives its self back, also set_, which is said to alias its source.
-    const bool in_place = !facts.written.empty() && is_in_place_name(graph_.target(node_).schema().name());
+    // An in-place operator gives its self back. So does set_, which is said to alias its source.
+    const bool in_place = !facts.written.empty() && is_in_place_name(graph_.target(node_).signature().name);
     if (in_place) follow(facts.written[0], 0, true);
     for (const auto& alias : facts.aliases) {
       if (in_place && alias.result == 0) continue;
@@ -287,19 +289,19 @@ class Compiler {
 
   // ---- Steps
 
-  void find_operator(Step& step, const Target& target, TargetId id) {
+  void look_up_operator(Step& step, const Target& target, TargetId id) {
     auto& handle = program_->operators[id.index];
-    if (!looked_up_[id.index]) handle = target.find_operator();
+    if (!looked_up_[id.index]) handle = find_operator(target);
     looked_up_[id.index] = true;
     if (handle) {
       step.op = &*handle;
       return;
     }
-    const bool other = c10::Dispatcher::singleton().findSchema(target.schema().operator_name()).has_value();
-    note_problem(other ? "this process has the operator with another schema than " + target.schema_text() +
-                             "; capture the graph again with this libtorch"
-                       : "the operator is not registered in this process; load the library that defines " +
-                             target.name());
+    note_problem(has_another_schema(target)
+                     ? "this process has the operator with another schema than " + target.schema_text() +
+                           "; capture the graph again with this libtorch"
+                     : "the operator is not registered in this process; load the library that defines " +
+                           target.name());
   }
 
   void find_function_of(Step& step, const Target& target, TargetId id) {
@@ -318,13 +320,13 @@ class Compiler {
     }
   }
 
-  // Of an `out=` that has gaps or no elements kernels refuse the very tensor as an operand, though not another one on the
-  // same memory; the program may have had two tensors that are one value here (`.data =`).
+  // Kernels refuse the very tensor of an `out=` that has gaps or no elements as an operand, but not another one on the
+  // same memory. The program may have had two tensors that are one value here (`.data =`).
   bool has_loose_out() const {
-    const auto& formals = graph_.target(node_).schema().arguments();
+    const auto& formals = graph_.target(node_).signature().arguments;
     const auto arguments = graph_.arguments(node_);
     for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
-      if (!formals[i].is_out() || arguments[i].kind != ArgumentKind::kValue) continue;
+      if (!formals[i].out || arguments[i].kind != ArgumentKind::kValue) continue;
       const ValueId out = arguments[i].ref.value;
       if (graph_.numel(out) == 0 || !is_dense(view_of(graph_, out))) return true;
     }
@@ -343,13 +345,13 @@ class Compiler {
     } else {
       program_->grad_mode |= step.grad_mode;
       if (target.kind() == TargetKind::kOperator) {
-        find_operator(step, target, id);
+        look_up_operator(step, target, id);
         step.loose_out = has_loose_out();
       } else {
         step.kind = StepKind::kFunction;
         find_function_of(step, target, id);
       }
-      compile_arguments(step, formals_.of(graph_, id));
+      compile_arguments(step, graph_.target(id).signature());
       compile_identity(step);
     }
     compile_results(step);
@@ -391,7 +393,6 @@ class Compiler {
   const Graph& graph_;
   const InterpreterOptions& options_;
   std::unique_ptr<ReplayProgram> program_;
-  Formals formals_;
   NodeId node_;
   IdMap<NodeId, uint32_t> position_;   // of placeholders
   std::vector<bool> looked_up_;        // by TargetId

@@ -1,10 +1,12 @@
-// What Interpreter runs: a graph compiled once into steps.
-// Internal to core/replay and to code generation (passes/codegen), which lays the same steps out as text.
+// Compiles a graph once into the steps that Interpreter runs. Internal to core/replay and to code generation
+// (passes/codegen/), which lays the same steps out as text.
 //
-// One TensorImpl can be several values: an in-place operator gives its self back as a new value. Where such an operator
-// changes the geometry (t_, resize_, set_, an `out=` that is resized) the old values must keep theirs if they are used
-// later, so the step lists them under `preserved`, and they become aliases of their own before the operator runs.
+// One TensorImpl can be several values: an in-place operator gives its self back as a new value. Such an operator may
+// change the geometry: t_, resize_, set_, an `out=` that is resized. The old values must keep theirs if they are used
+// later. So the step lists them under `preserved`, and they become aliases of their own before the operator runs.
 #pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <memory>
 #include <optional>
@@ -12,8 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "core/replay/call_templates.h"
-#include "shadowgraph/analysis.h"
+#include "core/calls/call_templates.h"
 #include "shadowgraph/replay.h"
 
 namespace shadowgraph {
@@ -39,7 +40,8 @@ struct ReplayProgram {
     Range preserved;            // into values
   };
 
-  // What becomes of the results on the stack, flattened: a value's index, kNoValue, or kList | how many codes follow.
+  // Says what becomes of the results on the stack, flattened: a value's index, kNoValue, or kList | how many codes
+  // follow.
   static constexpr uint32_t kNoValue = 0xFFFFFFFFU;
   static constexpr uint32_t kList = 0x80000000U;
 

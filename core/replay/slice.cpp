@@ -23,7 +23,8 @@ std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::s
   }
 
   std::vector<NodeId> nodes;
-  // Backwards: a storage becomes needed at its last reader, so that writes after it are not part of the slice.
+  // The walk goes backwards: a storage becomes needed at its last reader, so that writes after it are not part of the
+  // slice.
   for (NodeId node = graph.last(); node.valid(); node = graph.node(node).previous) {
     const TargetId target = graph.node(node).target;
     if (target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient)) continue;

@@ -1,8 +1,8 @@
 // Scaled dot product attention.
 //
 // On a CPU libtorch's own composite picks between one fused operator and the mathematical definition by looking at the
-// operands, so fakes need nothing but rules for the operator and its backward. On CUDA the choice is made inside
-// libtorch_cuda, which may not be there: sdpa_on_gpu repeats it for the profiled device, then pads and converts the
+// operands. So fakes need nothing but rules for the operator and its backward. On CUDA the choice is made inside
+// libtorch_cuda, which may not be there. sdpa_on_gpu repeats it for the profiled device, then pads and converts the
 // operands as the composite does and calls the chosen operator above autograd.
 //
 // The choice follows sdp_utils.cpp of 2.13 (native/transformers/cuda); the checks that libtorch keeps in a header are
@@ -31,9 +31,14 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -41,8 +46,8 @@ namespace {
 using at::ScalarType;
 using at::SDPBackend;
 using c10::IntArrayRef;
-// Sizes among results are SymInt in C++ too: output, logsumexp, cumulative lengths of q and k (nested tensors only),
-// longest q and k, seed, offset, debug mask.
+// Sizes among results are SymInt in C++ too. The results are output, logsumexp, cumulative lengths of q and k (nested
+// tensors only), longest q and k, seed, offset, debug mask.
 using FusedResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
                                 at::Tensor, at::Tensor>;
 

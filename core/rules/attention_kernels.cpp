@@ -6,7 +6,7 @@
 
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -15,7 +15,7 @@ using at::Tensor;
 using c10::IntArrayRef;
 using FusedResults = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 
-// Of float8 queries, keys and values the result is bfloat16.
+// For float8 queries, keys and values the result is bfloat16.
 Tensor computed_in(const Tensor& query) {
   return query.scalar_type() == c10::kFloat8_e4m3fn ? rules::empty_like(query, c10::kBFloat16) : query;
 }

@@ -1,8 +1,8 @@
 // Collectives: c10d's functional operators (_c10d_functional), which give fresh tensors, and those behind
 // c10d::ProcessGroup's methods (c10d), which write into their operands and give a Work.
 //
-// The rules are boxed: the objects among the arguments (ProcessGroup, ReduceOp, Work) and names that may be either a
-// string or an object have no C++ type that all of them share.
+// The rules are boxed: some arguments have no C++ type that all of them share. These are objects (ProcessGroup,
+// ReduceOp, Work), and names that may be a string or an object.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -12,7 +12,7 @@
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -1,6 +1,6 @@
-// Convolutions. The kernel that eager would use decides the strides of the result and of the gradients, so that choice
-// is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". It asks
-// this machine's processor what oneDNN computes with; where the pretended CPU differs, select_backend mends that. All
+// Convolutions. The kernel that eager would use decides the strides of the result and of the gradients. That choice is
+// left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". It asks this
+// machine's processor what oneDNN computes with; where the pretended CPU differs, select_backend mends that. All
 // backends give output, input gradient and weight gradient in the backend's memory format:
 //   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/core/rules/convolution_test.cpp;
 //   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
@@ -16,7 +16,7 @@
 #include "core/rules/families.h"
 #include "core/rules/onednn.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

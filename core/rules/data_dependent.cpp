@@ -1,9 +1,10 @@
-// Operators whose results have as many elements as their data says: the size is a hint of the user's
-// (shadowgraph/fake.h), and without one they end in DataDependentError.
+// Operators whose results have as many elements as their data says. The size is a hint of the user's
+// (shadowgraph/fake.h); without one they end in DataDependentError.
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
@@ -13,7 +14,7 @@
 #include "core/rules/registry.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 

@@ -1,11 +1,13 @@
-// Kernels behind aten::convolution, called by their own names: they take the operands as they are, one group, and give
-// the memory format that they are written in. Compared with eager CPU; CUDA's allocate contiguous.
+// Kernels behind aten::convolution, called by their own names. They take the operands as they are, have one group, and
+// give the memory format that they are written in. They are compared with eager CPU; CUDA's allocate contiguous.
 #include <ATen/native/ConvUtils.h>
 #include <ATen/native/Resize.h>
 
+#include <array>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -17,7 +19,7 @@ using c10::MemoryFormat;
 constexpr int64_t kOnes[] = {1, 1, 1};
 constexpr int64_t kZeros[] = {0, 0, 0};
 
-// What decides the result's sizes. Of `channels` the convolution makes as many.
+// Decides the result's sizes. `channels` says how many the convolution makes.
 struct Window {
   int64_t channels;
   IntArrayRef kernel;

@@ -12,7 +12,7 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -105,7 +105,7 @@ ScalarType complex_type_of(const Tensor& x, const Tensor& y) {
   return c10::toComplexType(x.scalar_type());
 }
 
-// Of real and imaginary parts, or of lengths and angles.
+// Makes complex numbers of real and imaginary parts, or of lengths and angles.
 Tensor complex_of(const Tensor& x, const Tensor& y) { return elementwise({x, y}, {.output = complex_type_of(x, y)}); }
 
 Tensor& complex_of_out(const Tensor& x, const Tensor& y, Tensor& result) {

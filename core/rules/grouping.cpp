@@ -1,7 +1,7 @@
 // Elements grouped by value (histograms) or by segment. How many groups there are is an argument or a size.
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -68,7 +68,7 @@ Tensor histogramdd_from_edges(const Tensor& x, at::TensorList edges, const Optio
   return rules::empty(bins, x);
 }
 
-// Of all elements: each is a row of one coordinate.
+// Takes all elements as rows of one coordinate.
 Tensor as_rows(const Tensor& x) { return rules::empty({x.numel(), 1}, x); }
 OptionalTensor as_rows(const OptionalTensor& weight, const Tensor& x) {
   if (!given(weight)) return weight;

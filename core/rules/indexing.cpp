@@ -4,7 +4,7 @@
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -5,7 +5,7 @@
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -52,7 +52,7 @@ Tensor binary_cross_entropy_backward(const Tensor& /*grad*/, const Tensor& input
   return rules::empty_like(input);
 }
 
-// The kernels write through a view without dimensions of size 1: a result that has to be resized stays as it was, and
+// The kernels write through a view without dimensions of size 1. A result that has to be resized stays as it was, and
 // what is done to it afterwards finds that.
 Tensor& binary_cross_entropy_out(const Tensor& input, const Tensor& target, const OptionalTensor& weight,
                                  int64_t reduction, Tensor& loss) {

@@ -14,10 +14,12 @@
 #include <ATen/native/layer_norm.h>
 #include <c10/core/InferenceMode.h>
 
+#include <array>
+
 #include "core/fake/dispatch_keys.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

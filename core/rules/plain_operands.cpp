@@ -1,15 +1,15 @@
 // The common case of operators whose Meta kernels are right but slow: operands of one floating dtype, laid out row by
 // row.
 //
-// TensorIterator answers what the result of an add looks like for any operands; for two of the same shape and dtype
+// TensorIterator answers what the result of an add looks like for any operands. For two of the same shape and dtype
 // without gaps the answer is "like either of them", and a training step is made of those. Each function here checks
-// that its operands are of that kind and refers everything else, errors included, to the Meta kernel.
+// that its operands are of that kind. It refers everything else, errors included, to the Meta kernel.
 #include <ATen/Operators.h>
 
 #include "core/fake/meta_kernel.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

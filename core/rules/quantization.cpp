@@ -1,5 +1,5 @@
-// Low precision in dense tensors: fake quantization, which trains a model for integers in floating point,
-// multiplication by packed or scaled weights, jagged batches as values and offsets. (Tensors of quantised dtypes are
+// Low precision in dense tensors: fake quantization, multiplication by packed or scaled weights, jagged batches as
+// values and offsets. Fake quantization trains a model for integers in floating point. (Tensors of quantised dtypes are
 // refused.)
 #include <ATen/ScalarOps.h>
 #include <ATen/native/GroupedMMUtils.h>
@@ -10,7 +10,7 @@
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -4,14 +4,14 @@
 // mkldnn_rnn_layer per layer and direction, everything else its cells. Fakes need rules for the fused operator, and the
 // override here where the pretended CPU differs from this machine's, which the composites ask.
 //
-// On CUDA the composites call into libtorch_cuda for cuDNN, which may not be there. The overrides make the call
-// that native/cudnn/RNN.cpp makes, above autograd. Parameters that were flattened into one buffer
-// (_cudnn_rnn_flatten_weight) are recognised and passed as that buffer; otherwise cuDNN copies them into a new one at
+// On CUDA the composites call into libtorch_cuda for cuDNN, which may not be there. The overrides make the call that
+// native/cudnn/RNN.cpp makes, above autograd. Parameters that were flattened into one buffer
+// (_cudnn_rnn_flatten_weight) are recognised and passed as that buffer. Otherwise cuDNN copies them into a new one at
 // each call, as in eager. Note that the flatten_parameters() of C++ modules gives up on fakes: it compares data
 // pointers, and they have none.
 //
-// Sizes that only cuDNN knows are estimates: the reserve of its forward, its dropout state (eager makes one
-// per device and process, here each call makes its own). oneDNN's workspace is exact.
+// Sizes that only cuDNN knows are estimates. These are the reserve of its forward and its dropout state (eager makes
+// one per device and process, here each call makes its own). oneDNN's workspace is exact.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/stack.h>
@@ -27,11 +27,12 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/rules/families.h"
 #include "core/rules/onednn.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {
@@ -47,9 +48,10 @@ int64_t gate_count(Mode mode) { return mode == Mode::kLstm ? 4 : mode == Mode::k
 
 // ---- oneDNN (native/mkldnn/RNN.cpp)
 
-// Bytes of what oneDNN's LSTM keeps for backward (set_offsets in its cpu/rnn/rnn_utils.cpp): seven arrays, each
-// starting on a page, rows padded to cache lines and away from multiples of 256 elements. Equal to what the installed
-// library asks for, compared on random sizes in float32 and bfloat16; the same with SSE 4.1, AVX2 and AVX-512.
+// Returns the bytes of what oneDNN's LSTM keeps for backward (set_offsets in its cpu/rnn/rnn_utils.cpp). These are
+// seven arrays, each starting on a page, with rows padded to cache lines and away from multiples of 256 elements. Equal
+// to what the installed library asks for, compared on random sizes in float32 and bfloat16; the same with SSE 4.1, AVX2
+// and AVX-512.
 int64_t mkldnn_workspace(int64_t steps, int64_t batch, int64_t input_size, int64_t hidden, int64_t element_size) {
   constexpr int64_t kPage = 4096;
   constexpr int64_t kFloat = 4;
@@ -301,8 +303,8 @@ struct LstmWeights {
   at::Tensor input, hidden, input_bias, hidden_bias, projection;
 };
 
-// One layer in one direction, step by step, as LSTMCell and FullLayer of native/RNN.cpp do it on a CPU: [T, B,
-// features] to [T, B, H], the state that is left in `h` and `c`.
+// Runs one layer in one direction, step by step, as LSTMCell and FullLayer of native/RNN.cpp do it on a CPU. It takes
+// [T, B, features] to [T, B, H] and leaves the state in `h` and `c`.
 at::Tensor lstm_of_cells(const at::Tensor& input, const LstmWeights& weights, bool reverse, at::Tensor& h,
                          at::Tensor& c) {
   const auto linear = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {

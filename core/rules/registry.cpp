@@ -17,16 +17,23 @@ RuleRegistry& RuleRegistry::global() {
   return *registry;
 }
 
-void RuleRegistry::insert_into(Table& table, const std::string& operator_name, ShapeRule rule) {
+void RuleRegistry::insert_into(Table& table, const std::string& operator_name, ShapeRule rule,
+                               std::source_location place) {
   const std::lock_guard lock(mutex_);
-  table[operator_name] = std::make_shared<const ShapeRule>(std::move(rule));
+  table[operator_name] = {std::make_shared<const ShapeRule>(std::move(rule)), place};
   generation_.fetch_add(1, std::memory_order_release);
 }
 
 std::shared_ptr<const ShapeRule> RuleRegistry::find_in(const Table& table, const std::string& operator_name) const {
   const std::lock_guard lock(mutex_);
   const auto found = table.find(operator_name);
-  return found == table.end() ? nullptr : found->second;
+  return found == table.end() ? nullptr : found->second.rule;
+}
+
+std::source_location RuleRegistry::place_in(const Table& table, const std::string& operator_name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = table.find(operator_name);
+  return found == table.end() ? std::source_location() : found->second.place;
 }
 
 std::vector<std::string> RuleRegistry::names() const {
@@ -38,11 +45,11 @@ std::vector<std::string> RuleRegistry::names() const {
 }
 
 void internal::add_rule(const std::string& operator_name, ShapeRule rule) {
-  RuleRegistry::global().insert(operator_name, std::move(rule));
+  RuleRegistry::global().insert(operator_name, std::move(rule), std::source_location());
 }
 
 void internal::add_composite_rule(const std::string& operator_name, ShapeRule rule) {
-  RuleRegistry::global().insert_composite(operator_name, std::move(rule));
+  RuleRegistry::global().insert_composite(operator_name, std::move(rule), std::source_location());
 }
 
 std::vector<std::string> operators_with_rule() { return RuleRegistry::global().names(); }

@@ -1,14 +1,15 @@
-// Who has a shape rule. Internal to core/; users register theirs with register_rule (shadowgraph/rules.h).
+// Says who has a shape rule, and where it was registered. Internal to core/; users register theirs with register_rule (shadowgraph/shape_rules.h).
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <source_location>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph {
 
@@ -20,16 +21,22 @@ class RuleRegistry {
   static RuleRegistry& global();
 
   template <class Return, class... Args>
-  void add(const std::string& operator_name, Return (*function)(Args...)) {
-    insert(operator_name, ShapeRule::of(function));
+  void add(const std::string& operator_name, Return (*function)(Args...),
+           std::source_location place = std::source_location::current()) {
+    insert(operator_name, ShapeRule::of(function), place);
   }
   template <class Return, class... Args>
-  void add_composite(const std::string& operator_name, Return (*function)(Args...)) {
-    insert_composite(operator_name, ShapeRule::of(function));
+  void add_composite(const std::string& operator_name, Return (*function)(Args...),
+                     std::source_location place = std::source_location::current()) {
+    insert_composite(operator_name, ShapeRule::of(function), place);
   }
-  void insert(const std::string& operator_name, ShapeRule rule) { insert_into(rules_, operator_name, std::move(rule)); }
-  void insert_composite(const std::string& operator_name, ShapeRule rule) {
-    insert_into(composites_, operator_name, std::move(rule));
+  void insert(const std::string& operator_name, ShapeRule rule,
+              std::source_location place = std::source_location::current()) {
+    insert_into(rules_, operator_name, std::move(rule), place);
+  }
+  void insert_composite(const std::string& operator_name, ShapeRule rule,
+                        std::source_location place = std::source_location::current()) {
+    insert_into(composites_, operator_name, std::move(rule), place);
   }
 
   // nullptr if there is none.
@@ -39,14 +46,24 @@ class RuleRegistry {
   std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
     return find_in(composites_, operator_name);
   }
+  // Returns where a rule was registered: line 0 if there is none, or if a user did it.
+  std::source_location place(const std::string& operator_name) const { return place_in(rules_, operator_name); }
+  std::source_location place_of_composite(const std::string& operator_name) const {
+    return place_in(composites_, operator_name);
+  }
   std::vector<std::string> names() const;
   // Changes whenever a rule is added; facts derived from the registry are stale then.
   static uint64_t generation() { return generation_.load(std::memory_order_acquire); }
 
  private:
-  using Table = std::unordered_map<std::string, std::shared_ptr<const ShapeRule>>;
-  void insert_into(Table& table, const std::string& operator_name, ShapeRule rule);
+  struct Entry {
+    std::shared_ptr<const ShapeRule> rule;
+    std::source_location place;
+  };
+  using Table = std::unordered_map<std::string, Entry>;
+  void insert_into(Table& table, const std::string& operator_name, ShapeRule rule, std::source_location place);
   std::shared_ptr<const ShapeRule> find_in(const Table& table, const std::string& operator_name) const;
+  std::source_location place_in(const Table& table, const std::string& operator_name) const;
 
   mutable std::mutex mutex_;
   Table rules_;

@@ -9,9 +9,11 @@
 #include <ATen/ops/_fused_sgd_ops.h>
 #include <ATen/ops/cat.h>
 
+#include <array>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

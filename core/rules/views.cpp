@@ -1,6 +1,6 @@
 // Views that programs make all the time. Their Meta kernels are right but reach the view through more dispatcher calls
-// (t -> transpose -> as_strided) and make a tensor that must then be wrapped; these make the fake at once. What is an
-// error is left to libtorch's own kernel.
+// (t -> transpose -> as_strided) and make a tensor that must then be wrapped. These rules make the fake at once. Errors
+// are left to libtorch's own kernel.
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
@@ -16,6 +16,8 @@
 #include <ATen/ops/view_ops.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include <limits>
+
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/meta_kernel.h"
@@ -24,7 +26,7 @@
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
 namespace {

@@ -1,9 +1,11 @@
-// An operator of one's own, outside shadowgraph's tree: made known in one statement, then captured and profiled on a
-// pretended GPU that neither the operator nor this machine has.
+// Makes an operator of one's own known in one statement, outside shadowgraph's tree. It is then captured and profiled
+// on a pretended GPU that neither the operator nor this machine has.
 #include <ATen/ATen.h>
 #include <shadowgraph/capture.h>
 #include <shadowgraph/operators.h>
 #include <shadowgraph/profile.h>
+#include <shadowgraph/profile/operand_shapes.h>
+#include <shadowgraph/profile/operator_costs.h>
 #include <torch/library.h>
 
 #include <iostream>

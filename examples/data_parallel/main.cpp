@@ -1,11 +1,14 @@
-// Data parallel training as DistributedDataParallel does it: every process has the whole model and a part of the batch;
-// gradients are gathered in buckets of 25 MiB, and a bucket is averaged over all processes as soon as backward has filled
-// it. Nothing is sent and no GPU is needed: one process of 16 is captured, and its graph says what it would cost.
+// Trains data parallel as DistributedDataParallel does it: every process has the whole model and a part of the batch.
+// Gradients are gathered in buckets of 25 MiB, and a bucket is averaged over all processes as soon as backward has
+// filled it. Nothing is sent and no GPU is needed: one process of 16 is captured, and its graph says what it would
+// cost.
 #include <shadowgraph/capture.h>
 #include <shadowgraph/process_group.h>
 #include <shadowgraph/profile.h>
 #include <shadowgraph/profile/communication.h>
-#include <shadowgraph/profile/time.h>
+#include <shadowgraph/profile/device_spec.h>
+#include <shadowgraph/profile/interconnect.h>
+#include <shadowgraph/profile/overlapped_step.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>

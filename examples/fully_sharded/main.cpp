@@ -1,13 +1,16 @@
-// Training as FSDP does it: a process owns one part in 16 of each layer's parameters, gathers a layer just before it is
-// used, lets go of it after, gathers it again in backward, and scatters the sums of the gradients to their owners. One
-// process is captured, without a GPU and without a network.
+// Trains as FSDP does it: a process owns one part in 16 of each layer's parameters. It gathers a layer just before it
+// is used, lets go of it after, and gathers it again in backward. The sums of the gradients are scattered to their
+// owners. One process is captured, without a GPU and without a network.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <shadowgraph/capture.h>
 #include <shadowgraph/checkpoint.h>
 #include <shadowgraph/process_group.h>
 #include <shadowgraph/profile.h>
+#include <shadowgraph/profile/collective_kind.h>
 #include <shadowgraph/profile/communication.h>
-#include <shadowgraph/profile/time.h>
+#include <shadowgraph/profile/device_spec.h>
+#include <shadowgraph/profile/interconnect.h>
+#include <shadowgraph/profile/overlapped_step.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn.h>
 #include <torch/optim/adamw.h>
@@ -27,8 +30,8 @@ at::Tensor call(const char* name, torch::jit::Stack stack) {
   return stack[0].toTensor();
 }
 
-// The whole of a flat parameter of which each process has a part; backward, each gets the sum of its part. (Of these
-// operators libtorch 2.13 has gradients in Python alone.)
+// Gathers the whole of a flat parameter of which each process has a part; in backward, each gets the sum of its part.
+// (libtorch 2.13 has gradients for these operators in Python alone.)
 struct Gather : torch::autograd::Function<Gather> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& part) {
     return call("_c10d_functional::all_gather_into_tensor", {part, kProcesses, "fsdp"});
@@ -90,7 +93,7 @@ int main() {
                      std::abs(sent.seconds - seconds) < 1e-6 * seconds &&
                      communication.of(sg::Graph::kForward).calls == kLayers &&
                      // The model is 256 MiB. A process has a 16th of parameters, gradients and the two states of AdamW,
-                     // 64 MiB, and of one layer at a time the whole, its gradient, and that of its halves.
+                     // 64 MiB. It also has the whole of one layer at a time, its gradient, and that of its halves.
                      profile.peak.bytes > 2 * layer && profile.peak.bytes < 64 * (1 << 20) + 5 * layer;
   std::cout << "\npeak of a process " << profile.peak.bytes << " bytes, sends " << sent.wire << " bytes in "
             << sent.seconds * 1e3 << " ms; a step takes " << profile.overlap()->seconds() * 1e3 << " ms\n"

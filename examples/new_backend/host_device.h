@@ -1,5 +1,5 @@
 // A device for PyTorch in a page of code: "host", the machine's own memory under another name (PrivateUse1). It has an
-// allocator, a guard, copies and views, and no compute kernel at all: whatever else is called falls back to the CPU, on
+// allocator, a guard, copies and views, and no compute kernel at all. Whatever else is called falls back to the CPU, on
 // the same memory, without a copy, and is counted.
 //
 //     host::register_device();

@@ -1,5 +1,6 @@
-// A device that has no compute kernel of its own trains a small network: what is pointwise or reduces rows is compiled
-// when it is met first, the rest runs on the CPU and is listed. The same steps on the CPU give the same losses.
+// Trains a small network on a device that has no compute kernel of its own. Pointwise operators and those that reduce
+// rows are compiled when they are met first; the rest runs on the CPU and is listed. The same steps on the CPU give the
+// same losses.
 #include <shadowgraph/kernels/eager.h>
 #include <torch/torch.h>
 

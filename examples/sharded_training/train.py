@@ -4,8 +4,8 @@
     python train.py --mesh dp=2,tp=2                       gloo, on this machine's CPU
     python train.py --mesh dp=2,tp=2 --backend nccl        the same code, a GPU for each process
 
-A small network is captured, `shadowgraph shard` finds a plan (a few tensors are pinned, or so small a network would
-stay on one device) and writes every rank's graph; each process replays its own on its parts of parameters and batch.
+A small network is captured. `shadowgraph shard` finds a plan and writes every rank's graph; a few tensors are pinned,
+or so small a network would stay on one device. Each process replays its own graph on its parts of parameters and batch.
 What it is left with is compared with the parts of what one process computes from the whole graph.
 """
 

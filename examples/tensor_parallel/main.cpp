@@ -1,12 +1,14 @@
-// Tensor parallel as Megatron-LM does it: the first matrix of an MLP split by columns and the second by rows, attention
-// split by heads, so that each needs one sum over the processes forward and one backward. One process of 8 is captured,
+// Runs tensor parallel as Megatron-LM does it: the first matrix of an MLP is split by columns and the second by rows,
+// attention by heads. So each needs one sum over the processes forward and one backward. One process of 8 is captured,
 // without a GPU and without a network.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <shadowgraph/capture.h>
 #include <shadowgraph/process_group.h>
 #include <shadowgraph/profile.h>
 #include <shadowgraph/profile/communication.h>
-#include <shadowgraph/profile/time.h>
+#include <shadowgraph/profile/device_spec.h>
+#include <shadowgraph/profile/interconnect.h>
+#include <shadowgraph/profile/overlapped_step.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>

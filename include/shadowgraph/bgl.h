@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 
@@ -25,13 +24,13 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     std::vector<NodeId> order;
 //     boost::topological_sort(def_use, std::back_inserter(order));   // reversed, as always with BGL
 //
-// Models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph), with parallel edges where a node
-// reads a value twice, and a vertex_index property: the position in program order, dense whatever was erased.
+// It models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph). Parallel edges stand where a
+// node reads a value twice. The vertex_index property is the position in program order, dense whatever was erased.
 // Topological sort, dominator tree, components, breadth and depth first search work as they are; max-flow wants a copy
 // with capacities.
 //
 // The view holds the graph by reference and 8 bytes a node; edits of the graph invalidate it. Edges follow values only:
-// writes to storages order nodes too, see shadowgraph/analysis.h.
+// writes to storages order nodes too, see shadowgraph/analysis/dependences.h.
 
 // One argument that reads a value. `use` names the edge, Graph::use(use) the value.
 struct DefUseEdge {
@@ -255,11 +254,12 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // DefUseGraph models the concepts directly, so anything else in Boost.Graph can be called on it. Linear, or nearly, but
 // for max-flow (fast in practice, cubic at worst). Safe on millions of nodes: Boost's searches keep their own stack,
-// and where one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/analysis.h, by
+// and where one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/analysis/dependences.h, by
 // Boost's search.
 
-// The node over which every way from the placeholders to a node leads last; invalid for nodes that no single node
-// dominates (placeholders, what depends on two of them). Ways follow values. (boost::lengauer_tarjan_dominator_tree)
+// Returns for each node the last one that every way from the placeholders to it leads over. Invalid for nodes that no
+// single node dominates (placeholders, what depends on two of them). Ways follow values.
+// (boost::lengauer_tarjan_dominator_tree)
 IdMap<NodeId, NodeId> immediate_dominators(const Graph& graph);
 // The same from the end: the first node over which every way from a node to the nodes without users leads.
 IdMap<NodeId, NodeId> immediate_post_dominators(const Graph& graph);

@@ -41,20 +41,21 @@ class Recorder;
 
 // The options of the fake mode that a capture runs in, and what recording adds.
 //
-// The device is named once, where the module is made: what `mode` leaves open is as in the mode that the module's own
-// tensors were made in (without a module those of the program, then the inputs; without any fake the innermost mode of
-// this thread; without a mode FakeTensorOptions' defaults). If that mode has ended, the device is the one that those
-// tensors are on and the rest is FakeTensorOptions' defaults. Flags and sizes given here add to those of that mode.
-// Naming a device or a profile other than that mode's throws ModeMismatchError: half of the program would run
-// elsewhere.
+// The device is named once, where the module is made. What `mode` leaves open is as in the mode that the module's own
+// tensors were made in. Without a module these are the tensors of the program, then the inputs. Without any fake it is
+// the innermost mode of this thread, and without a mode FakeTensorOptions' defaults. If that mode has ended, the device
+// is the one that those tensors are on and the rest is FakeTensorOptions' defaults.
+//
+// Flags and sizes given here add to those of that mode. Naming a device or a profile other than that mode's throws
+// ModeMismatchError: half of the program would run elsewhere.
 struct CaptureOptions {
   FakeTensorOptions mode;     // the graph lists the data sizes that were asked for as guards
   bool saved_tensors = true;  // record what autograd keeps for backward
   bool guards = true;         // record sizes that the program asked for
-  // The lines of the user's C++ as sources of nodes: the innermost frame of the call stack that is neither libtorch's nor
-  // ours, inlined ones included. Costs some microseconds a node and, when the record ends, a reading of the program's
-  // debug information by addr2line (binutils; without it by libtorch, which tells no inlined frames). A program without
-  // debug information (-g1) has no lines. What TorchScript and Python tell comes first.
+  // Sources of nodes are lines of the user's C++: those of the innermost frame that is neither libtorch's nor ours,
+  // inlined ones included. It costs some microseconds a node and, when the record ends, a reading of the program's
+  // debug information by addr2line. Without binutils libtorch reads it, which tells no inlined frames. A program
+  // without debug information (-g1) has no lines. What TorchScript and Python tell comes first.
   bool cpp_sources = false;
 };
 
@@ -74,11 +75,11 @@ class CaptureSession {
   void name_module(const torch::nn::Module& root);
   void name_parameter(const at::Tensor& tensor, const std::string& name);
   void name_buffer(const at::Tensor& tensor, const std::string& name);
-  // What an input holds is forgotten, since it may hold anything in the next run, unless the program is to read it:
-  // an attention mask, lengths. What was read is then among the graph's guards.
+  // What an input holds is forgotten, since it may hold anything in the next run. It is kept if the program is to read
+  // it (an attention mask, lengths); what was read is then among the graph's guards.
   void name_input(const at::Tensor& tensor, const std::string& name, bool keep_contents = false);
 
-  // ---- For programs whose modules are no torch::nn::Module: a Python binding, an interpreter of one's own
+  // ---- For programs whose modules are no torch::nn::Module: a Python binding, one's own interpreter
   // A module is any address that stays the same: its path for enter_module.
   void name_module(const void* module, std::string path);
   // What runs until leave_module belongs to the module: to its path if it has one, otherwise to `class_name`. Calls nest;
@@ -163,7 +164,7 @@ struct Capture {
 };
 
 // What a training loop does around forward, backward and the optimizer's step. All of it combines; each piece runs the
-// operators that PyTorch's own does (docs/profiling.md).
+// operators that PyTorch's own does (docs/memory.md).
 struct TrainingOptions {
   // Micro-batches a step, each the inputs given: forward, loss / accumulate, backward; gradients add up in .grad.
   int64_t accumulate = 1;
@@ -196,8 +197,8 @@ struct ProgramToCapture {
   std::optional<c10::ScalarType> autocast;
 };
 
-// While it lives the innermost mode of this thread takes gradients to be finite (HostReads::finite), unless it was told
-// anything about host reads: what a GradScaler's steps stand in.
+// While it lives the innermost mode of this thread takes gradients to be finite (HostReads::finite). It does not if the
+// mode was told anything about host reads. A GradScaler's steps stand in this scope.
 class FiniteGradients {
  public:
   FiniteGradients();
@@ -213,14 +214,17 @@ class FiniteGradients {
 // Error for TrainingOptions other than the default.
 Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& options = {});
 
-// zero_grad, forward, loss, backward, optimizer step. Throws Error if the loss is not a scalar that requires grad, and
-// RealTensorError if the module has real parameters: they would receive fake gradients; make the module inside a
-// FakeTensorMode. Error, too, for options that make no sense: accumulate below 1, a norm or decay out of its range, a
-// GradScaler without an optimizer, autocast to other types.
+// Captures zero_grad, forward, loss, backward, optimizer step. Throws
+//
+//   - Error if the loss is not a scalar that requires grad;
+//   - RealTensorError if the module has real parameters, which would receive fake gradients: make the module inside a
+//     FakeTensorMode;
+//   - Error for options that make no sense: accumulate below 1, a norm or decay out of its range;
+//   - Error for a GradScaler without an optimizer, or autocast to other types.
 Capture capture_training_step(const ProgramToCapture& program, const CaptureOptions& options = {});
 
-// The first steps of a training run as one graph, each in a scope region "step 1", "step 2", ...: what one step leaves
-// to the next, and when that dies, is recorded and not assumed (shadowgraph/profile/training_run.h). Throws as
+// Captures the first steps of a training run as one graph, each in a scope region "step 1", "step 2", ... What one step
+// leaves to the next, and when that dies, is recorded and not assumed (shadowgraph/profile/training_run.h). Throws as
 // capture_training_step does, and Error for fewer than one step; warmup_steps come before.
 Capture capture_training_run(const ProgramToCapture& program, int steps = 3, const CaptureOptions& options = {});
 
@@ -300,8 +304,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 class ModuleScope {
  public:
-  // `module` must be the module given to the capture or one of its submodules to get its registered path; any other
-  // module is shown by its class name alone. Scopes nest and must be destroyed in reverse order of construction.
+  // The module given to the capture, and its submodules, get their registered paths; any other module is shown by its
+  // class name alone. Scopes nest and must be destroyed in reverse order of construction.
   explicit ModuleScope(const torch::nn::Module& module);
   ~ModuleScope();
   ModuleScope(const ModuleScope&) = delete;

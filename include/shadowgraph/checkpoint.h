@@ -4,18 +4,21 @@
 //     Tensors ys = shadowgraph::checkpoint([&](const Tensors& in) { return two_outputs(in[0], in[1]); }, {a, b});
 //
 // The function runs as it stands, under autograd; only the tensors that autograd would save are not kept. When backward
-// asks for the first of them the function runs again, with the inputs, and hands them over; that run ends as soon as
-// the last one is there. So gradients are those without checkpoint, bit for bit, `torch::autograd::grad`, inputs that
-// need no gradient, tensors that the function captures, several outputs, retain_graph, double backward (each backward
-// runs the function again), in-place operators inside and checkpoints within checkpoints work. The inputs are kept; a
-// tensor that the function captures must not be written to before backward: the function would see what it is then.
+// asks for the first of them the function runs again, with the inputs, and hands them over. That run ends as soon as
+// the last one is there. So gradients are those without checkpoint, bit for bit. All of these work:
 //
-// Again as it was: the random state of the CPU and of the inputs' CUDA devices (unless preserve_random_state is false),
-// and autocast. Not: what the function changes outside (running statistics of a batch norm are updated twice, as they
-// are with Python's checkpoint; nothing here can know better. The pass `checkpoint` does), and the thread: backward of
-// CUDA tensors runs on a thread of the engine's. The function lives until the last of its saved tensors dies.
+//   - `torch::autograd::grad`, retain_graph, double backward (each backward runs the function again);
+//   - inputs that need no gradient, tensors that the function captures, several outputs;
+//   - in-place operators inside, and checkpoints within checkpoints.
 //
-// In a capture this is a region of kind checkpoint, and the second run is part of backward: shadowgraph/analysis.h.
+// The inputs are kept. A tensor that the function captures must not be written to before backward: the function would
+// see what it is then. The function lives until the last of its saved tensors dies.
+//
+// The second run finds the random state of the CPU and of the inputs' CUDA devices as it was (unless
+// preserve_random_state is false), and autocast. It does not find what the function changes outside: running statistics
+// of a batch norm are updated twice, as they are with Python's checkpoint. Nothing here can know better; the pass
+// `checkpoint` does. It may not find the thread: backward of CUDA tensors runs on a thread of the engine's.
+// In a capture this is a region of kind checkpoint, and the second run is part of backward: shadowgraph/analysis/recompute_regions.h.
 //
 // The idea is torch.utils.checkpoint's with use_reentrant=False; the C++ frontend has none. A program whose autograd
 // engine is Python's cannot use it (EnvironmentError): use Python's own there. Costs the second run and about 20 us a
@@ -52,13 +55,14 @@ class CheckpointError : public Error {
 using CheckpointedFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
 // Undefined inputs are handed on as such. Throws what the function throws; EnvironmentError as said above. Backward
-// throws CheckpointError if the second run saves fewer tensors than the first, or (without early_stop) more, or others
-// in dtype, sizes or device; and libtorch's error about in-place changes if an input was written to since.
+// throws CheckpointError if the second run saves fewer tensors than the first, or others in dtype, sizes or device;
+// without early_stop also for more. It throws libtorch's error about in-place changes if an input was written to since.
 std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
                                            const CheckpointOptions& options = {});
 
-// What the capture under way, if there is one, is told of a checkpoint that somebody else carries out
-// (torch.utils.checkpoint): every run of the function is entered and left, and the first is forward's. Of one thread.
+// Tells the capture under way, if there is one, of a checkpoint that somebody else carries out
+// (torch.utils.checkpoint). Every run of the function is entered and left, and the first is forward's. For use on one
+// thread.
 class CheckpointRuns {
  public:
   explicit CheckpointRuns(std::string name) : name_(std::move(name)) {}

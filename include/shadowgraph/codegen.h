@@ -2,63 +2,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "shadowgraph/codegen/options.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
-
-// ---------------------------------------------------------------------------------------------------------------------
-// What a graph is written as code for, and what came out. The languages: emit_cpp, emit_python.
-
-struct CodegenOptions {
-  // The namespace, and the name of the files; made an identifier.
-  std::string name = "graph";
-  // What these values need, and return them, named by `only_names` if that has as many; empty: the whole graph.
-  std::vector<ValueId> only;
-  std::vector<std::string> only_names;
-  // Every device in the graph means this one: a capture on fake CUDA as code for the CPU.
-  std::optional<c10::Device> device;
-  // What functions of the user's own are in the code, by name: {"my::add_relu", {"my_library::add_relu",
-  // "my/add_relu.h"}}. `from` is the header that declares it; in Python the module, of which `callee` is a member:
-  // {"add_relu", "my.kernels"}. It is called with the arguments that the schema has, in their order: tensors as
-  // at::Tensor, lists of them as at::TensorList, numbers as int64_t, double, bool or at::Scalar; several results are a
-  // std::tuple.
-  struct Function {
-    std::string callee;
-    std::string from;
-  };
-  std::map<std::string, Function> functions;
-  // Forward graphs: code that autograd differentiates, with checkpoint regions recomputed in backward. Otherwise the
-  // code runs below autograd, where it was recorded.
-  bool autograd = false;
-  // Modules with fewer operators are not functions of their own.
-  int min_function_nodes = 6;
-  // A function with more statements is cut in parts.
-  int max_function_items = 250;
-  // Constants of more elements go to the side file.
-  int64_t max_embedded_elements = 32;
-};
-
-// A graph that cannot be written as code: names the node and what to do.
-class CodegenError : public Error {
- public:
-  explicit CodegenError(const std::string& message, NodeId node = NodeId()) : Error(message), node_(node) {}
-  NodeId node() const { return node_; }  // invalid if it is about none
-
- private:
-  NodeId node_;
-};
-
-// Throws CodegenError with the node's text.
-[[noreturn]] void refuse_node(const Graph& graph, NodeId node, const std::string& what);
 
 struct GeneratedCode {
   std::map<std::string, std::string> files;                   // name -> text
@@ -69,9 +23,9 @@ struct GeneratedCode {
   std::vector<std::string> libraries_of;                      // namespaces of operators that are not libtorch's own
 };
 
-// Sets `only` to what patterns name: "%12" as the text of the graph numbers values, or "output0",
-// "gradient.layer.weight", "layer.weight" (a parameter, buffer or input, as the graph leaves it), with * and ? as in a
-// shell. Throws CodegenError for a pattern that matches nothing; the message lists what there is.
+// Sets `only` to what patterns name, with * and ? as in a shell. They name "%12" as the text of the graph numbers
+// values, "output0", "gradient.layer.weight", or "layer.weight" (a parameter, buffer or input, as the graph leaves it).
+// Throws CodegenError for a pattern that matches nothing; the message lists what there is.
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options);
 
 // Writes all files into `directory`, which is made if it is not there: each whole or not at all, the side file first.
@@ -93,13 +47,12 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     std::map<std::string, at::Tensor> run_by_name(const std::map<std::string, at::Tensor>& tensors, ...);
 //     }
 //
-// The code calls the operators of the graph in its order, so it gives bit for bit what the program gave; what is
-// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/codegen.md tells
+// The code calls the operators of the graph in its order, so it gives bit for bit what the program gave. What is
+// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/weights-and-code.md tells
 // the rest.
 //
-// Throws CodegenError for what has no C++ form (functions that nothing describes, objects that a graph does not hold,
-// constants whose contents are gone), naming the node; and for `autograd` on a graph with a backward. Linear in the
-// graph.
+// Throws CodegenError, naming the node, for functions that nothing describes, objects that a graph does not hold, and
+// constants whose contents are gone. Throws it, too, for `autograd` on a graph with a backward. Linear in the graph.
 
 GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 

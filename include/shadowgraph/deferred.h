@@ -23,9 +23,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     auto net = shadowgraph::deferred_init([] { return std::make_shared<Net>(70'000'000'000); });   // nothing allocated
 //     shadowgraph::materialize_module(*net->layer3);   // shadowgraph/deferred.h: bitwise what eager would have made
 //
-// Every tensor made inside is a fake one and every operator is recorded, in one graph that the tensors own: what is
+// Every tensor made inside is a fake one and every operator is recorded, in one graph that the tensors own. What is
 // done to them later, outside of any mode, is recorded too. Under a FakeTensorMode or a CaptureSession a described
-// tensor is a fake like any other: what is done there is asking "what if", and no part of the recipe.
+// tensor is a fake like any other. What is done there asks "what if", and is no part of the recipe.
 //
 // Random numbers: nothing is drawn, but when deferred_init returns, generators are where eager would have left them,
 // and materialising does not move them. So what is drawn afterwards is as in eager, whatever is materialised and when.
@@ -94,17 +94,17 @@ class Module;
 namespace SHADOWGRAPH_API shadowgraph {
 
 // ---------------------------------------------------------------------------------------------------------------------
-// From described tensors (shadowgraph/deferred.h) to real ones, in place.
+// Turns described tensors (deferred_init) into real ones, in place.
 //
 //     materialize_tensor(net->weight);                            // one
 //     materialize_module(*net, {.buffers_only = true});           // those of a module
 //     at::Tensor rows = materialize_shard(weight, 0, 4096, 1024); // a part, without ever having the whole
 //
-// The tensor object itself becomes real: whoever holds it (the module, an optimizer, a tied module, autograd) sees it,
-// and views that share its storage share the real one once they are materialised too. Any order, partly or wholly,
-// gives bitwise what eager construction would have given under the same seed. Storages are computed one after the
-// other, each with just the operators it needs, so that memory peaks at one tensor above what is kept (unless tensors
-// were computed from one another). Operators whose results are overwritten unread do not run.
+// The tensor object itself becomes real: whoever holds it (the module, an optimizer, a tied module, autograd) sees it.
+// Views that share its storage share the real one once they are materialised too. Any order, partly or wholly, gives
+// bitwise what eager construction would have given under the same seed. Storages are computed one after the other, each
+// with just the operators it needs. So memory peaks at one tensor above what is kept (unless tensors were computed from
+// one another). Operators whose results are overwritten unread do not run.
 //
 // Computed on the CPU, then moved; a description for a CUDA device thus gets the numbers of the CPU's generators.
 //
@@ -116,8 +116,8 @@ class Graph;
 struct MaterializeOptions {
   std::optional<c10::Device> device;    // in place of the one it was described for
   std::optional<at::ScalarType> dtype;  // of floating-point tensors: what eager and then .to(dtype) gives
-  // Random numbers from a stream of its own for every draw of the description, seeded with this: the same in every
-  // process that describes the same program, and for parts. Not what eager gives.
+  // Gives every draw of the description a stream of random numbers of its own, seeded with this. It is the same in
+  // every process that describes the same program, and for parts. It is not what eager gives.
   std::optional<uint64_t> independent_streams;
   bool keep_recipe = true;  // for dematerialize; otherwise the description goes with its last fake tensor
 };
@@ -136,8 +136,8 @@ void materialize_tensors(const std::vector<at::Tensor>& tensors, const Materiali
 // same objects.
 void materialize_module(const torch::nn::Module& module, const MaterializeModuleOptions& options = {});
 
-// A new real tensor with tensor.narrow(dim, start, length), contiguous; `tensor` stays described. If its recipe is made
-// of factories, random fills and elementwise operators on whole tensors, no more than that part and a small buffer is
+// Returns a new real tensor with tensor.narrow(dim, start, length), contiguous; `tensor` stays described. If its recipe
+// has only factories, random fills and elementwise operators on whole tensors, just that part and a small buffer are
 // allocated. Otherwise the whole is, for the time being; with `never_whole` that throws DeferredError.
 at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length,
                              const MaterializeOptions& options = {}, bool never_whole = false);
@@ -146,9 +146,9 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
 bool is_deferred(const at::Tensor& tensor);
 bool is_deferred(const torch::nn::Module& module);
 
-// Drops the data and keeps the recipe: the tensor is described again, as it was when it was materialised; what has been
+// Drops the data and keeps the recipe: the tensor is described again, as it was when it was materialised. What has been
 // written since is lost. The memory is free once no real tensor shares it. Throws NotDeferredError for a tensor that
-// has no recipe. Of a module: those parameters and buffers that have one.
+// has no recipe. For a module it drops those parameters and buffers that have one.
 void dematerialize(const at::Tensor& tensor);
 void dematerialize(const torch::nn::Module& module);
 

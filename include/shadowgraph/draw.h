@@ -18,9 +18,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 // ---------------------------------------------------------------------------------------------------------------------
 // What kind of work an operator is: what a picture colours by.
 //
-// The first that applies: the graph's own nodes are placeholders; nodes of phase optimizer are optimizer; then by name
-// and by the cost tables (profiler/cost/flop_table.h, profiler/cost/elementwise_table.h), so that an operator with a
-// cost has a colour.
+// The first that applies counts. The graph's own nodes are placeholders; nodes of phase optimizer are optimizer. Others
+// go by name and by the cost tables (profiler/cost/flop_table.h, profiler/cost/elementwise_table.h), so that an
+// operator with a cost has a colour.
 
 enum class OperatorCategory : uint8_t {
   kMatmul,  // matrix products, convolutions, recurrent layers
@@ -56,8 +56,8 @@ OperatorCategory category_of(const Target& target);
 //     const ViewModel model = ViewModel::of(graph, {.depth = 2});
 //     write_dot(model);
 //
-// A box is one operator or one collapsed module; boxes lie in nested clusters, one a module call (all calls of a
-// container that no region names are one). What makes a large graph readable, each with an option to switch it off:
+// A box is one operator or one collapsed module. Boxes lie in nested clusters, one a module call (all calls of a
+// container that no region names are one). These make a large graph readable, each with an option to switch it off:
 //
 // - phases    A graph of more than 300 nodes shows its forward phase only; a smaller one shows all, each phase but
 //             forward in a cluster of its own.
@@ -72,15 +72,20 @@ OperatorCategory category_of(const Target& target);
 // - limits    A module with more than 400 boxes directly in it is collapsed; more than 3,000 boxes in all are reduced
 //             by depth, and if need be by joining runs of operators. `notes` says what was left out and why.
 //
-// A part of a graph, `around` some nodes or on the `paths` between some, is drawn with all its phases, and its modules
-// open; what was left out next to it is grey. What is asked for is drawn whatever it is, views and parameters included.
-// With `before`, both graphs are one picture: what went stands where it was.
+// A part of a graph is what lies `around` some nodes or on the `paths` between some. It is drawn with all its phases,
+// and its modules open. What was left out next to it is grey. What is asked for is drawn whatever it is, views and
+// parameters included. With `before`, both graphs are one picture: what went stands where it was.
 //
 // A module with a single box is not a cluster: the box carries its name. Deterministic; nothing in it is an address.
 
-// All nodes that a reader may mean by `name`: "n12" and "%7" (the node that makes it), as in the text of the graph; a
-// module's path: its nodes, in forward if it has any there; the name of a parameter, buffer or input; an operator,
-// "aten::mm" or "mm". In program order. Throws Error, with names that are alike, if there is none.
+// Returns all nodes that a reader may mean by `name`, in program order:
+//
+//   - "n12" and "%7" (the node that makes it), as in the text of the graph;
+//   - a module's path: its nodes, in forward if it has any there;
+//   - the name of a parameter, buffer or input;
+//   - an operator, "aten::mm" or "mm".
+//
+// Throws Error, with names that are alike, if there is none.
 std::vector<NodeId> nodes_named(const Graph& graph, std::string_view name);
 
 // What lies on the ways of tensors from one of `from` to one of `to`.
@@ -192,9 +197,9 @@ std::string escape_dot(std::string_view text, std::string_view line_end = "\\n")
 // ---------------------------------------------------------------------------------------------------------------------
 // DOT to SVG by Graphviz' own library, in this process.
 //
-// Only the layout and the plain renderer are loaded, from the folder beside libgvc, so neither the `dot` program nor
-// its configuration file is needed, and text is measured from built-in metrics: the same picture on every machine,
-// whatever fonts it has. Graphviz is not thread-safe; calls take turns. It writes nothing to stderr.
+// Only the layout and the plain renderer are loaded, from the folder beside libgvc. So neither the `dot` program nor
+// its configuration file is needed. Text is measured from built-in metrics: the same picture on every machine, whatever
+// fonts it has. Graphviz is not thread-safe; calls take turns. It writes nothing to stderr.
 
 // What Graphviz lays out in seconds: its time grows with the square of the boxes and more. For ViewOptions::most_boxes.
 constexpr size_t kMostBoxesOfSvg = 250;
@@ -203,7 +208,7 @@ constexpr size_t kMostBoxesOfSvg = 250;
 std::string render_svg(const std::string& dot);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A profile as one HTML file: the graph to open and search, the memory over the step, the tables (docs/report.md).
+// A profile as one HTML file: the graph to open and search, the memory over the step, the tables (docs/pictures.md).
 //
 //     write_file("report.html", to_html(costs));
 //     write_file("change.html", to_html(after, {.before = &before}));     // and what differs

@@ -20,9 +20,9 @@ struct Profile;
 //     const NodeColors colors = NodeColors::of(costs, ColorBy::kTime);
 //     write_dot(ViewModel::of(costs.graph(), {.colors = &colors}));
 //
-// Amounts are on a logarithmic scale of ten colours that the colour-blind can tell apart (cividis: dark is little, yellow
-// much), from the least amount in the picture to the most; a box of several operators has their sum, one without any is
-// grey. Kinds have a colour each; a box of several kinds is grey and says so.
+// Amounts are on a logarithmic scale of ten colours that the colour-blind can tell apart, from the least amount in the
+// picture to the most. (cividis: dark is little, yellow much.) A box of several operators has their sum, one without
+// any is grey. Kinds have a colour each; a box of several kinds is grey and says so.
 
 enum class ColorBy : uint8_t {
   kOperator,   // its category
@@ -72,14 +72,14 @@ struct NodeColors {
 //     node,seconds
 //     n12,0.25
 //
-// All values are numbers, none below 0, or all are words; `unit` is "flops", "bytes", "seconds" or "". Of a table (CSV,
-// the first line names its columns) `column` is the one to take, by default the second; a name that ends with _bytes,
+// All values are numbers, none below 0, or all are words; `unit` is "flops", "bytes", "seconds" or "". In a table (CSV,
+// whose first line names its columns) `column` is the one to take, by default the second. A name that ends with _bytes,
 // _flops or seconds says its unit. Nodes that are not named have none.
 
 // Throws Error, naming the line or key, if that is not what `text` holds. `name` is of the file, for messages and title.
 NodeColors node_colors_of_text(const Graph& graph, const std::string& text, const std::string& name,
                                const std::string& column = {});
-// Of "FILE.json", "FILE.csv" or "FILE.csv:COLUMN". Throws what reading the file throws, too.
+// Reads "FILE.json", "FILE.csv" or "FILE.csv:COLUMN". Throws what reading the file throws, too.
 NodeColors node_colors_of_file(const Graph& graph, const std::string& name);
 // Whether `name` is that of such a file, rather than of a mode.
 bool is_color_file(std::string_view name);

@@ -98,7 +98,7 @@ class NotDeferredError : public DeferredError {
   using DeferredError::DeferredError;
 };
 
-// A real tensor from outside, which the recipe uses, has been written since: names what was to be materialised, the
+// A real tensor from outside, which the recipe uses, has been written since. Names what was to be materialised, the
 // tensor from outside and the versions.
 class ExternalTensorChangedError : public DeferredError {
  public:
@@ -109,8 +109,8 @@ class ExternalTensorChangedError : public DeferredError {
   NodeId node_;
 };
 
-// A call that cannot be recorded: an argument that is an object, a fake tensor of another record, an inference tensor
-// from outside, a write to a tensor from outside.
+// A call cannot be recorded: it writes to a tensor from outside, or has an argument that the record cannot hold. Such
+// are objects, fake tensors of another record and inference tensors from outside.
 class UnrecordableCallError : public DeferredError {
  public:
   using DeferredError::DeferredError;
@@ -140,9 +140,9 @@ class MaterializeError : public DeferredError {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// For bindings to other languages: an error that leaves an operator call passes through libtorch, which may know how to
-// hand exceptions of its own to the caller's language, but not these. The translator is called with each and may throw one
-// of libtorch's in its place. nullptr: nobody is called. Thread-safe.
+// Serves bindings to other languages. An error that leaves an operator call passes through libtorch. That may know how
+// to hand exceptions of its own to the caller's language, but not these. The translator is called with each and may
+// throw one of libtorch's in its place. nullptr: nobody is called. Thread-safe.
 
 using ErrorTranslator = void (*)(const Error& error);
 void set_error_translator(ErrorTranslator translator);

@@ -9,7 +9,7 @@
 // The archive is what torch.export.save of PyTorch 2.9 to 2.13 writes (schema version 8). Its nodes are called one by
 // one, as they were exported: what was decided while exporting (train() or eval(), branches on sizes) stays so. Each
 // node that is recorded carries the modules that it was called in, with their classes, and its line of Python. Weights
-// become fakes by their sizes alone; tied ones stay tied. docs/exported-programs.md says what is supported.
+// become fakes by their sizes alone; tied ones stay tied. docs/captures.md says what is supported.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +30,8 @@ class ExportedProgram {
   // Whether the file is an archive of torch.export, or begins as one, by what it holds, not by its name. Never throws.
   static bool is_archive(const std::string& path);
 
-  // Reads the graph, none of the weights. Throws FileError if there is no such file, Error if it is no such archive, is
-  // damaged, of another version or holds what is not supported: script objects, a joint graph, compiled code.
+  // Reads the graph, none of the weights. Throws FileError if there is no such file. Throws Error if it is no such
+  // archive, is damaged, is of another version, or holds script objects, a joint graph or compiled code.
   static ExportedProgram load(const std::string& path);
   ~ExportedProgram();
   ExportedProgram(ExportedProgram&&) noexcept;
@@ -46,9 +46,9 @@ class ExportedProgram {
   // Distinct ones.
   std::vector<at::Tensor> parameters() const;
 
-  // Tensors to run on, on the active mode's device, after make_fake: of the sizes that the program was exported with,
-  // or of those given, one for each input. Throws Error that names the input and the dimension if a size contradicts
-  // the archive: a static one, another dimension of the same symbol, a range.
+  // Makes tensors to run on, on the active mode's device; call it after make_fake. They have the sizes that the program
+  // was exported with, or those given, one for each input. Throws Error that names the input and the dimension if a
+  // size contradicts the archive: a static one, another of the same symbol, a range.
   Tensors make_inputs(const std::vector<TensorSpecText>& given = {});
 
   // Forward on tensors of make_inputs: tensors of the result, nested or not, are the outputs, in order; numbers are

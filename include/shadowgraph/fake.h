@@ -23,15 +23,15 @@ namespace SHADOWGRAPH_API shadowgraph {
 // What the pretended device is and can do. Hooks and rules obey it where eager would ask the driver, the processor or a
 // library.
 
-// Of a pretended CPU. Vector units change how long a kernel takes and what scratch it has inside, which no graph shows.
-// What shows is which kernels there are, and libtorch decides that by what oneDNN can compute with:
+// A pretended CPU. Vector units change how long a kernel takes and what scratch it has inside, which no graph shows. A
+// graph shows which kernels there are, and libtorch decides that by what oneDNN can compute with:
 //   mkldnn_bf16   bfloat16: with AVX-512, or AVX-NE-CONVERT
 //   mkldnn_fp16   half: with AVX512-FP16, or AVX-NE-CONVERT
 // Where it can, in that dtype,
-//   - convolutions and their gradients are oneDNN's: strides of results, and a weight gradient nobody asked for;
-//   - at::lstm is one mkldnn_rnn_layer a layer and direction (half: only without gradients), which keeps its workspace for
-//     backward; otherwise it is its cells, each of which keeps what autograd keeps of every step;
-//   - at::mkldnn_convolution and at::mkldnn_rnn_layer run, and throw where it cannot.
+// - convolutions and their gradients are oneDNN's: strides of results, and a weight gradient nobody asked for;
+// - at::lstm is one mkldnn_rnn_layer a layer and direction (half: only without gradients), which keeps its workspace
+//   for backward. Otherwise it is its cells, each of which keeps what autograd keeps of every step;
+// - at::mkldnn_convolution and at::mkldnn_rnn_layer run, and throw where it cannot.
 //
 //     FakeTensorMode old({.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});   // AVX2 and no more
 struct CpuProfile {
@@ -77,14 +77,15 @@ struct DeviceProfile {
 // Sizes of results that depend on data, given by the user: how many elements a mask keeps, how many values are unique.
 //
 // Fake tensors have no data, so nonzero() and its kin throw DataDependentError unless the mode has a size for them.
-// Sizes have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ... "nonzero" is all of its kind:
-// so many, or as many as there can be. A function can be asked too, for those that are not given by name.
+// Sizes have names, given in the order of asking: "nonzero0", "nonzero1", "unique0", ... The name "nonzero" stands for
+// all of its kind: so many, or as many as there can be. A function can be asked too, for those that are not given by
+// name.
 //
 //     FakeTensorMode mode({.data_sizes = {{"nonzero0", 17}}});
 //     at::Tensor rows = mask.nonzero();            // [17, mask.dim()]
 //     at::Tensor kept = x.masked_select(mask);     // [17]: the same mask is not asked twice
 //
-// The same question about the same contents (storage, geometry and version) has one name and one size; after a write to
+// The same question about the same contents (storage, geometry and version) has one name and one size. After a write to
 // the tensor it is another question. What is asked about a tensor whose contents are known needs no hint.
 
 using NamedDataSizes = std::map<std::string, int64_t>;
@@ -99,8 +100,9 @@ struct DataSizeQuestion {
 using DataSizeHint = std::function<std::optional<int64_t>(const DataSizeQuestion&)>;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Contents. What a program computes from constants and sizes alone is known: what is small at once, the rest when
-// somebody reads it, from a record of the calls that made it. Uniform tensors (ones, zeros, full) are known at any size.
+// What a program computes from constants and sizes alone is known. Small contents are known at once, the rest when
+// somebody reads it, from a record of the calls that made it. Uniform tensors (ones, zeros, full) are known at any
+// size.
 
 // What computing contents for a reader may cost. Beyond it DataDependentError, which says what it would have cost.
 struct ContentsBudget {
@@ -129,7 +131,7 @@ using HostReadHint = std::function<std::optional<c10::Scalar>(const HostReadQues
 struct HostReads {
   std::map<std::string, c10::Scalar> values = {};  // "item0", or for all others of a kind "bool", "int", "float"
   HostReadHint hint = {};
-  // No floating-point number is an infinity or NaN: isfinite(x) is true everywhere, isnan(x) and isinf(x) nowhere, a
+  // No floating-point number is an infinity or NaN: isfinite(x) is true everywhere, isnan(x) and isinf(x) nowhere. A
   // GradScaler finds nothing to skip, and a floating-point number that is read is 1.
   bool finite = false;
   // Inputs that mask hide nothing: those of dtype bool and those of integers with "mask" in their names are full of
@@ -146,7 +148,7 @@ struct HostReads {
 //     auto x = at::empty({64, 32});                             // "cuda:0", 0 bytes
 //     auto y = x.t().matmul(x);                                 // float32 [32, 32] on cuda:0
 //
-// While a mode lives, factories on this thread make fake tensors (on `device` unless told otherwise), real tensors that
+// While a mode lives, factories on this thread make fake tensors (on `device` unless told otherwise). Real tensors that
 // meet them are converted on the way in, and backward runs on the calling thread. Modes nest; the innermost one counts.
 // Fake tensors may outlive their mode and still behave as fake tensors. The idea is PyTorch's FakeTensorMode and
 // torchdistx' fake tensors, without Python.
@@ -161,8 +163,8 @@ enum class RealTensors : uint8_t {
   kConstant,  // as kConvert, and small CPU tensors keep their values
 };
 
-// What is left open (nullopt, empty, false) a FakeTensorMode takes from the defaults named here, and a capture from the
-// mode that its module was made in (shadowgraph/capture.h).
+// A field may be left open (nullopt, empty, false). A FakeTensorMode then takes the defaults named here, and a capture
+// takes the field from the mode that its module was made in (shadowgraph/capture.h).
 struct FakeTensorOptions {
   // For factories that name none: CPU, CUDA, XPU, MPS, PrivateUse1 or meta. Without an index: the current one. By
   // default the CPU.
@@ -185,19 +187,21 @@ struct FakeTensorOptions {
 class FakeTensorMode {
  public:
   // Throws EnvironmentError if libtorch in this process cannot be used (another library has taken what fake tensors
-  // need), and Error for a device type that cannot be pretended.
+  // need). Throws Error for a device type that cannot be pretended.
   explicit FakeTensorMode(FakeTensorOptions options = {});
   ~FakeTensorMode();
   FakeTensorMode(const FakeTensorMode&) = delete;
   FakeTensorMode& operator=(const FakeTensorMode&) = delete;
 
-  // The fake of a real tensor, on `device` or else where the real one is, or where its fakes were told to be: dtype,
-  // sizes, strides, offset, conjugate and negative bits, requires_grad, and the fake of its gradient. The same tensor
-  // gives the same fake on a device, tensors that share a storage give fakes that share one, a view gives a view of its
-  // base's fake. A tensor with a history that requires grad gives one whose backward ends in an error: the history is
-  // real. A fake of this mode is its own fake; one of another mode gets a fake of its own. Nothing is allocated, and
-  // nothing read but the value of a CPU tensor of one element (see RealTensors). Throws RealTensorError for layouts other
-  // than dense strided ones.
+  // Returns the fake of a real tensor, on `device` or else where the real one is, or where its fakes were told to be.
+  // It has the same dtype, sizes, strides, offset, conjugate and negative bits and requires_grad, and the fake of its
+  // gradient. The same tensor gives the same fake on a device. Tensors that share a storage give fakes that share one,
+  // and a view gives a view of its base's fake. A tensor with a history that requires grad gives one whose backward
+  // ends in an error: the history is real.
+  //
+  // A fake of this mode is its own fake; one of another mode gets a fake of its own. Nothing is allocated, and nothing
+  // read but the value of a CPU tensor of one element (see RealTensors). Throws RealTensorError for layouts other than
+  // dense strided ones.
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
   // Lets go of the fakes of a real tensor that is gone, or about to be: otherwise that happens now and then.
   void forget(const c10::TensorImpl* real);
@@ -243,7 +247,7 @@ class UnfakeGuard {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// A capture was told another device (or device profile) than the mode has that its module was made in; or the tensors
+// A capture was told another device (or device profile) than the mode has that its module was made in. Or the tensors
 // of one question are of two modes.
 class ModeMismatchError : public Error {
  public:
@@ -284,9 +288,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     }                                     // the very same parameters, gradients, versions and values as before
 //
 // C++ modules keep their tensors in members that nothing outside can replace. So the tensors stay, and stand for their
-// fakes: inside the mode every operator call on one is on its fake, writes included (without fakeify those are
-// refused), and gradients that arrive at one are fakes. The fakes pretend to be where the real tensors are. What would
-// change the tensor object itself is refused: Module::to, `.data =`, t_(), resize_().
+// fakes. Inside the mode every operator call on one is on its fake, writes included; without fakeify those are refused.
+// Gradients that arrive at one are fakes. The fakes pretend to be where the real tensors are. What would change the
+// tensor object itself is refused: Module::to, `.data =`, t_(), resize_().
 
 class FakeTensorMode;
 
@@ -319,10 +323,10 @@ class FakeModule {
 //     net->forward(x).sum().backward();         // real, with real results
 //     // CrossRefError: aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake
 //
-// Compared below autograd, after every call: how many results, sizes, dtype, strides, offset, device, which results and
-// operands share memory or are the same, the geometry that written operands were left with, and that both raise or
-// neither. Operators that fakes refuse (DataDependentError, NoRuleError) are counted, not compared. The idea is
-// PyTorch's CrossRefFakeMode.
+// The comparison is below autograd, after every call. It covers how many results there are, and their sizes, dtype,
+// strides, offset and device. It also covers which results and operands share memory or are the same, and the geometry
+// of operands after a write. Both must raise or neither. Operators that fakes refuse (DataDependentError, NoRuleError)
+// are counted, not compared. The idea is PyTorch's CrossRefFakeMode.
 
 struct CrossRefDifference {
   std::string op;     // "aten::gelu"

@@ -11,17 +11,16 @@
 //
 // Creation functions check nothing beyond bounds; shadowgraph/verify.h states and checks every invariant. Edits keep
 // them: a graph that verifies does so after each, or the edit throws GraphEditError and has changed nothing. What an
-// edit cannot know is whether the program still computes the same: see shadowgraph/analysis.h. New nodes go in through
-// an InsertionPoint (shadowgraph/edit.h).
+// edit cannot know is whether the program still computes the same: see shadowgraph/analysis/effects.h. New nodes go in through
+// an InsertionPoint (shadowgraph/edit/insertion_point.h).
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,9 +36,14 @@
 #include "shadowgraph/graph/target.h"
 #include "shadowgraph/graph/types.h"
 
+namespace at {
+class Tensor;
+}
+
 namespace SHADOWGRAPH_API shadowgraph {
 
 class InsertionPoint;
+class WeakGraph;
 
 // What the path that the program took depended on: a size, rank or host value that the program asked for.
 struct Guard {
@@ -58,7 +62,7 @@ class Graph {
   // What was moved from is an empty graph, good for use. Not while an InsertionPoint stands in it.
   Graph(Graph&& other) noexcept;
   Graph& operator=(Graph&& other) noexcept;
-  Graph(const Graph&) = delete;  // shadowgraph/edit.h
+  Graph(const Graph&) = delete;  // shadowgraph/edit/copy.h
   Graph& operator=(const Graph&) = delete;
 
   Metadata metadata;
@@ -82,7 +86,8 @@ class Graph {
   uint32_t phase_count() const { return static_cast<uint32_t>(phases_.size()); }
 
   TargetId intern_target(Target target);
-  TargetId intern_operator(const c10::OperatorHandle& op);
+  // An operator of this process by its full name, "aten::add.Tensor". Throws Error if there is none of that name.
+  TargetId intern_operator(std::string_view name);
   const Target& target(TargetId id) const { return targets_[id.index]; }
   const Target& target(NodeId id) const { return targets_[node(id).target.index]; }
   // What a target does to its arguments, cached with it.
@@ -91,8 +96,13 @@ class Graph {
   uint32_t target_count() const { return static_cast<uint32_t>(targets_.size()); }
 
   ConstantId add_constant(at::Tensor tensor);
-  const at::Tensor& constant(ConstantId id) const { return constants_[id.index]; }
-  uint32_t constant_count() const { return static_cast<uint32_t>(constants_.size()); }
+  // The same tensor as one of another graph.
+  ConstantId share_constant(const Graph& other, ConstantId id);
+  const at::Tensor& constant(ConstantId id) const;
+  // What is known of it without libtorch: no storage of this graph; empty for an undefined tensor. Sizes and strides lie
+  // in the tensor.
+  std::optional<TensorMeta> constant_meta(ConstantId id) const;
+  uint32_t constant_count() const;
 
   // ---- Reading
   const Node& node(NodeId id) const { return nodes_[id.index]; }
@@ -282,9 +292,11 @@ class Graph {
   size_t allocated_bytes() const;
 
  private:
+  class Editor;  // ir/graph_editor.h: how edits are carried out
   friend class GraphCopy;
   friend class GraphRecords;
   friend class InsertionPoint;
+  friend class WeakGraph;
 
   static constexpr uint32_t kNoNote = 0xFFFFFFFFU;
   struct Note {
@@ -296,44 +308,7 @@ class Graph {
   };
 
   void swap(Graph& other) noexcept;
-  void link_before(NodeId id, NodeId position);
-  void unlink(NodeId id);
-  void make_room_at(NodeId id);
   uint32_t first_note(NodeId id) const { return id.index < first_note_.size() ? first_note_[id.index] : kNoNote; }
-  void enter_uses(NodeId id, std::span<Argument> arguments);
-  void drop_uses(std::span<const Argument> arguments);
-  void append_use(uint32_t use, ValueId value);
-  bool has_entered_uses(std::span<const Argument> arguments) const;
-  Run copy_list(Run list);
-  Run own_arguments(std::span<const Argument> arguments);
-  void join_storage(ValueId id);
-  void leave_storage(ValueId id);
-
-  struct Rehoming;  // from here on in graph_edits.cpp
-  class DoomedNodes;
-  bool mentions(std::span<const Argument> arguments, ValueId id) const;
-  void forget_saved_elsewhere(NodeId id);
-  void repair_saved(NodeId id);
-  void add_frees(NodeId id, std::span<const StorageId> storages);
-  void drop_free(StorageId id);
-  void remove(NodeId id);
-  void hand_births_on(NodeId id, const DoomedNodes* doomed);
-  void hand_deaths_on(NodeId id, NodeId heir);
-  // Placeholders come first (0), sg::output and sg::gradient last (2), everything else between.
-  static constexpr int kPlaceholderRank = 0;
-  static constexpr int kEndRank = 2;
-  static int rank_of(TargetId target);
-  void check_operands(std::span<const Argument> arguments, NodeId position, const char* what) const;
-  void check_order_of_kinds(NodeId before, TargetId target, NodeId after) const;
-  void check_range_move(NodeId first, NodeId last, NodeId position) const;
-  uint32_t redirect(ValueId of, ValueId with, const UseFilter* filter);
-  void collect_arguments(std::span<Argument> arguments, NodeId user, ValueId of, const UseFilter* filter,
-                         std::vector<Argument*>& found);
-  void follow_aliases(Rehoming& rehoming);
-  void check_extents(const Rehoming& rehoming) const;
-  void rehome(const Rehoming& rehoming);
-  std::string describe(NodeId id) const;
-  uint32_t intern_dims(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 
   Arena<Node> nodes_;
   Arena<Value> values_;
@@ -370,6 +345,9 @@ class Graph {
   std::vector<Target> targets_;
   std::unordered_map<std::string, TargetId> target_ids_;  // by kind and schema text
   std::vector<at::Tensor> constants_;
+  // Where this graph is, for those that name it without keeping it (shadowgraph/graph/weak_graph.h). It goes along when
+  // the graph is moved, and dies with it.
+  std::shared_ptr<const Graph*> place_ = std::make_shared<const Graph*>(this);
 };
 
 // The nodes that call `name`, in program order: all its overloads, "aten::add", or one, "aten::add.Tensor". One walk.

@@ -44,8 +44,8 @@ class GraphModuleError : public Error {
 
 class GraphModule : public torch::nn::Module {
  public:
-  // Takes what the graph names from `source`, shared. Throws GraphModuleError: if `source` lacks a parameter or buffer,
-  // or has it in another dtype or shape; for a graph with a backward or an optimizer step.
+  // Takes what the graph names from `source`, shared. Throws GraphModuleError if `source` lacks a parameter or buffer,
+  // or has it in another dtype or shape. Throws it for a graph with a backward or an optimizer step, too.
   GraphModule(Graph graph, const torch::nn::Module& source);
   // The same from tensors by name.
   GraphModule(Graph graph, const std::map<std::string, at::Tensor>& tensors);

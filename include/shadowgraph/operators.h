@@ -1,121 +1,3 @@
-// Operators of your own, made known in one statement: what their results look like and what a call costs.
-#pragma once
-
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-
-#include "shadowgraph/export.h"
-#include "shadowgraph/graph/target.h"
-#include "shadowgraph/rules.h"
-
-namespace SHADOWGRAPH_API shadowgraph {
-
-// ---------------------------------------------------------------------------------------------------------------------
-// What a cost rule sees of one call: the shapes of its tensors and its numbers, by schema position, and no graph.
-//
-// Cost rules (flop_table.h, elementwise_table.h) are pure functions of this, so that they are tested on shapes written
-// by hand. A rule must not trust ranks or counts: graphs come from files too. Reading past the end answers kAbsent.
-//
-//     std::vector<int64_t> a{2, 3}, b{3, 5};
-//     Operand arguments[] = {Operand::of_tensor(a), Operand::of_tensor(b)};
-//     matmul_flops("aten::mm", {.arguments = arguments});   // 2 * 2 * 3 * 5
-
-using Shape = std::span<const int64_t>;  // sizes, elements
-
-struct Operand {
-  enum class Kind : uint8_t {
-    kAbsent,   // None, an undefined tensor, or no such position
-    kTensor,   // shape
-    kTensors,  // tensors; undefined ones are left out
-    kNumber,   // number: int, float or bool
-    kInts,     // shape holds the integers; bools are 0 and 1
-    kOther,    // a string, a device, a generator, ...
-  };
-  Kind kind = Kind::kAbsent;
-  double number = 0;
-  Shape shape;
-  std::span<const Shape> tensors;
-  int64_t element_bytes = 0;  // of a tensor, or of the first of a list; 0: not known
-
-  static Operand of_tensor(Shape sizes, int64_t element_bytes = 0) {
-    return {.kind = Kind::kTensor, .shape = sizes, .element_bytes = element_bytes};
-  }
-  static Operand of_tensors(std::span<const Shape> list, int64_t element_bytes = 0) {
-    return {.kind = Kind::kTensors, .tensors = list, .element_bytes = element_bytes};
-  }
-  static Operand of_ints(Shape ints) { return {.kind = Kind::kInts, .shape = ints}; }
-  static Operand of_number(double value) { return {.kind = Kind::kNumber, .number = value}; }
-  bool is_tensor() const { return kind == Kind::kTensor; }
-  bool present() const { return kind != Kind::kAbsent; }
-};
-
-struct OperandShapes {
-  std::span<const Operand> arguments;  // one per schema argument
-  std::span<const Operand> results;    // one per schema return
-
-  const Operand& argument(size_t i) const { return i < arguments.size() ? arguments[i] : kAbsentOperand; }
-  const Operand& result(size_t i) const { return i < results.size() ? results[i] : kAbsentOperand; }
-  // A tensor argument's shape; empty if it is not a tensor (as for a 0-dim tensor: ask is_tensor() where it matters).
-  Shape shape(size_t i) const { return argument(i).is_tensor() ? argument(i).shape : Shape(); }
-  size_t rank(size_t i) const { return argument(i).is_tensor() ? argument(i).shape.size() : kNoRank; }
-  double number(size_t i, double otherwise) const {
-    return argument(i).kind == Operand::Kind::kNumber ? argument(i).number : otherwise;
-  }
-  // The same as an integer; what no int64 can hold becomes `otherwise`.
-  int64_t integer(size_t i, int64_t otherwise) const {
-    const double value = number(i, static_cast<double>(otherwise));
-    return value > -9.2e18 && value < 9.2e18 ? static_cast<int64_t>(value) : otherwise;
-  }
-  bool flag(size_t i, bool otherwise = false) const { return number(i, otherwise ? 1 : 0) != 0; }
-  // Element `k` of a list of ints or bools.
-  int64_t element(size_t i, size_t k, int64_t otherwise) const {
-    const Operand& list = argument(i);
-    return list.kind == Operand::Kind::kInts && k < list.shape.size() ? list.shape[k] : otherwise;
-  }
-
-  static constexpr size_t kNoRank = static_cast<size_t>(-1);
-
- private:
-  static constexpr Operand kAbsentOperand{};
-};
-
-// Counts saturate at the largest int64 instead of overflowing: absurd shapes from a file must not be undefined
-// behaviour.
-inline int64_t saturating_multiply(int64_t a, int64_t b) {
-  int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
-}
-inline int64_t saturating_add(int64_t a, int64_t b) {
-  int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
-}
-inline int64_t product_of(Shape sizes) {
-  int64_t product = 1;
-  for (int64_t size : sizes) product = saturating_multiply(product, size);
-  return product;
-}
-inline int64_t product_of(std::initializer_list<int64_t> sizes) {
-  return product_of(Shape(sizes.begin(), sizes.size()));
-}
-// Elements of a tensor, or of all tensors of a list; 0 for anything else.
-inline int64_t element_count(const Operand& operand) {
-  if (operand.kind == Operand::Kind::kTensor) return product_of(operand.shape);
-  int64_t count = 0;
-  for (Shape shape : operand.tensors) count = saturating_add(count, product_of(shape));
-  return count;
-}
-// As many bytes as they take without gaps.
-inline int64_t byte_count(const Operand& operand) {
-  return saturating_multiply(element_count(operand), operand.element_bytes);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
 // An operator of your own, made known in one statement: what its result looks like and what a call costs.
 //
 //     at::Tensor gated_mlp(const at::Tensor& x, const at::Tensor& weight, int64_t groups);   // a shape rule
@@ -125,8 +7,8 @@ inline int64_t byte_count(const Operand& operand) {
 //         .bytes = [](const sg::OperandShapes& call) { return byte_count(call.argument(0)) + byte_count(call.result(0)); },
 //         .scratch = [](const sg::OperandShapes& call) { return byte_count(call.result(0)); }});
 //
-// The shape rule is that of shadowgraph/rules.h; leave it out for an operator that has a Meta kernel or is made of
-// others. Costs are functions of the shapes, dtypes and numbers of one call (shadowgraph/operators.h), each optional:
+// The shape rule is that of shadowgraph/shape_rules.h; leave it out for an operator that has a Meta kernel or is made of
+// others. Costs are functions of the shapes, dtypes and numbers of one call (OperandShapes), each optional:
 //   flops    2 a multiply-accumulate; counted as NodeFlops::matmul, of which PyTorch's FlopCounterMode knows nothing.
 //            Without it, and without a row in the tables, the operator is listed as uncovered.
 //   bytes    what a call reads and writes
@@ -137,29 +19,21 @@ inline int64_t byte_count(const Operand& operand) {
 //
 // The name carries the overload ("my::op.out"); one without is taken for every overload that has none of its own. The
 // operator need not be known yet. Thread-safe; a profile that runs meanwhile may not see it.
+#pragma once
 
-// Empty: not known for these operands.
-using CostRule = std::function<std::optional<int64_t>(const OperandShapes&)>;
+#include <string>
+#include <utility>
 
-struct OperatorCosts {
-  CostRule flops;
-  CostRule bytes;
-  CostRule scratch;
-};
+#include "shadowgraph/export.h"
+#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/shape_rules.h"
 
-// Throws Error if the name is none ("space::name") or has been given to register_operator before.
-void register_operator(const std::string& operator_name, OperatorCosts costs);
+namespace SHADOWGRAPH_API shadowgraph {
 
 template <class Return, class... Args>
 void register_operator(const std::string& operator_name, Return (*shape)(Args...), OperatorCosts costs = {}) {
   register_operator(operator_name, std::move(costs));
   register_rule(operator_name, shape);
 }
-
-// What was registered for a target, or for the operator that it calls functionally; nullptr if nothing was.
-std::shared_ptr<const OperatorCosts> registered_costs(const Target& target);
-
-// `rule`'s answer; empty if there is no rule, if it throws, or if the answer is negative.
-std::optional<int64_t> evaluate(const CostRule& rule, const OperandShapes& call);
 
 }  // namespace shadowgraph

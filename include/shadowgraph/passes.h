@@ -1,15 +1,17 @@
-// Passes: what changes graphs. Each is a function of its own; passes/pass.h has the table that text forms are run by.
+// Passes: functions that change graphs. shadowgraph/passes/pass.h has the table that text forms are run by.
 #pragma once
 
-#include "shadowgraph/passes/chain.h"
+#include "shadowgraph/passes/chain_solver.h"
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 #include "shadowgraph/passes/decompose.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/passes/options.h"
 #include "shadowgraph/passes/pass.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/polynomial.h"
 #include "shadowgraph/passes/rewrite.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/passes/structure.h"
+#include "shadowgraph/passes/symbolic_graph.h"

@@ -11,6 +11,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/mesh.h"
 
 namespace c10d {
 class ProcessGroup;  // torch/csrc/distributed/c10d/ProcessGroup.hpp
@@ -30,19 +31,14 @@ namespace SHADOWGRAPH_API shadowgraph {
 // under these names in c10d, so that operators which take a name (`_c10d_functional::all_reduce(x, "sum", "tp")`) find
 // them. The last axis varies fastest, as in torch's DeviceMesh: neighbours in it are neighbours in rank.
 //
-// On fake tensors a collective is its shape rule: results have the sizes, dtype and aliasing that NCCL would give, and a
-// Work is complete at once. Real tensors are refused: there is nobody to send them to. Sizes that do not fit the group are
-// refused as c10d refuses them (both c10::Error).
-
-struct MeshAxis {
-  std::string name;
-  int64_t size = 1;
-};
+// On fake tensors a collective is its shape rule: results have the sizes, dtype and aliasing that NCCL would give. A
+// Work is complete at once. Real tensors are refused: there is nobody to send them to. Sizes that do not fit the group
+// are refused as c10d refuses them (both c10::Error).
 
 class FakeMesh {
  public:
-  // Throws Error if there is no axis, a size is below 1, a name is empty, given twice or taken by a group that is
-  // registered in this process, or `rank` is not in the mesh.
+  // Throws Error if there is no axis, a size is below 1, or `rank` is not in the mesh. Throws it, too, if a name is
+  // empty, given twice or taken by a group that is registered in this process.
   explicit FakeMesh(std::vector<MeshAxis> axes, int64_t rank = 0);
   ~FakeMesh();  // the names are free again; groups that the program still holds go on working
   FakeMesh(const FakeMesh&) = delete;
@@ -66,12 +62,9 @@ class FakeMesh {
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups_;  // of the axes, then the world
 };
 
-// Axes as people write them, "dp=8,tp=4". Throws Error.
-std::vector<MeshAxis> parse_mesh(std::string_view text);
-
 // ---------------------------------------------------------------------------------------------------------------------
-// One group, registered under `name` until unregister_fake_process_group. Throws Error if `rank` is not in 0 ... size - 1,
-// if the name is empty or taken, or if `ranks` is neither empty nor as long as the group.
+// One group, registered under `name` until unregister_fake_process_group. Throws Error if `rank` is not in 0 ... size -
+// 1, or if the name is empty or taken. Throws it, too, if `ranks` is neither empty nor as long as the group.
 
 struct ProcessGroupInfo {
   std::string name;
@@ -87,8 +80,8 @@ void unregister_fake_process_group(const std::string& name);
 
 // What is known of the group registered under a name, whoever made it; nothing if there is none.
 std::optional<ProcessGroupInfo> find_process_group(const std::string& name);
-// Where ranks and axes of groups that others made are known from (torch.distributed keeps them in Python): asked for
-// groups that are not of this header. nullptr: nobody.
+// Tells the ranks and axes of groups that others made (torch.distributed keeps them in Python). It is asked about
+// groups that were not made here. nullptr: nobody.
 using DescribeProcessGroup = bool (*)(ProcessGroupInfo& info);
 void set_describe_process_group(DescribeProcessGroup describe);
 

@@ -12,25 +12,31 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/process_group.h"
+#include "shadowgraph/mesh.h"
+#include "shadowgraph/profile/custom_operators.h"
 #include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/findings.h"
 #include "shadowgraph/profile/flops.h"
+#include "shadowgraph/profile/group_figures.h"
+#include "shadowgraph/profile/live_storages.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/memory_plan.h"
+#include "shadowgraph/profile/parameter_count.h"
+#include "shadowgraph/profile/saved_bytes.h"
 #include "shadowgraph/profile/scratch.h"
-#include "shadowgraph/profile/summary.h"
-#include "shadowgraph/profile/sweep.h"
+#include "shadowgraph/profile/storage_kinds.h"
+#include "shadowgraph/profile/summary_table.h"
 #include "shadowgraph/profile/timeline.h"
 #include "shadowgraph/profile/training_run.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-struct DeviceSpec;  // shadowgraph/profile/time.h
-class StepTime;
-struct Interconnect;  // shadowgraph/profile/communication.h
-class Communication;
-class OverlappedStep;
+struct DeviceSpec;     // shadowgraph/profile/device_spec.h
+class StepTime;        // shadowgraph/profile/step_time.h
+struct Interconnect;   // shadowgraph/profile/interconnect.h
+class Communication;   // shadowgraph/profile/communication.h
+class OverlappedStep;  // shadowgraph/profile/overlapped_step.h
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Everything the profiler knows of a graph, asked for in one way.
@@ -40,10 +46,9 @@ class OverlappedStep;
 //     std::cout << to_text(costs.summary()) << to_text(costs);
 //     std::cout << to_json(costs).dump(2);
 //
-// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once; the views
-// read it, and the graph, which must outlive them unchanged. The figures, text and JSON are values of their own. What
-// is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
-// docs/profiling.md defines every figure.
+// What the figures are made of (FLOPs of nodes, kinds of storages, the tree of modules) is worked out once. The views
+// read it, and the graph, which must not change meanwhile. The figures are values of their own. What is not known is absent (an empty optional, a missing JSON key) or listed (uncovered operators), never zero.
+// docs/memory.md defines every figure.
 
 struct ProfileOptions {
   size_t top_at_peak = 10;
@@ -75,7 +80,7 @@ struct PeakInfo {
   BytesByKind by_kind{};
 };
 
-// Of a step of inference with a cache of keys and values; from the graph's metadata (shadowgraph capture --mode
+// Describes a step of inference with a cache of keys and values, from the graph's metadata (shadowgraph capture --mode
 // decode).
 struct CacheInfo {
   std::string step;             // "prefill" or "decode"
@@ -138,6 +143,9 @@ struct Profile {
   bool timeline_in_json = false;
 
   // ---- Views
+  // A profile neither keeps its graph nor copies it, which may be large. It follows a graph that is moved. Once the
+  // graph is gone, figures, timeline(), of(), kind(), scratch() and time() still answer. What must read it throws Error:
+  // graph(), summary(), plan(), another device's timeline, text and JSON.
   // Live bytes of `device`, whose peak is `peak`; and those of another.
   const Graph& graph() const;
   const MemoryTimeline& timeline() const { return *timeline_; }

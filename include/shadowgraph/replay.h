@@ -32,7 +32,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     Bindings().module(net).bind("input0", x)         by name
 //     Bindings().in_order({weight, bias, x})           all of them, in program order
 //
-// A name that the graph does not have is an error, but for those of a module: a pass may have dropped a parameter that
+// A name that the graph does not have is an error, except for a module's: a pass may have dropped a parameter that
 // nothing uses. Tensors are held, not copied.
 
 class Bindings {
@@ -63,57 +63,20 @@ class Bindings {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Functions of the user's own that a graph may call (TargetKind::kFunction): fused kernels, opaque leaf modules.
-//
-// A graph names a function by its schema, as it names operators; what it does is registered here, for this process.
-// The schema's alias annotations are its contract: effects, slices and passes believe them.
-//
-//     register_function("my::add_relu(Tensor a, Tensor b) -> Tensor",
-//                       [](auto arguments) { return results(at::empty_like(arguments[0].toTensor())); },
-//                       [](auto arguments) { return results((arguments[0].toTensor() + arguments[1].toTensor()).relu()); });
-//
-// Registering a name again replaces what was there. Thread-safe; a run that has begun keeps what it found.
-
-// Takes one IValue per schema argument and gives one per schema return.
-using FunctionKernel = std::function<std::vector<c10::IValue>(std::span<const c10::IValue> arguments)>;
-
-template <class... Values>
-std::vector<c10::IValue> results(Values&&... values) {
-  return {c10::IValue(std::forward<Values>(values))...};
-}
-
-struct RegisteredFunction {
-  std::string schema_text;  // as Target::schema_text() prints it
-  // Run on fake or meta tensors: gives results of the right dtype, sizes, strides and aliasing; reads no data.
-  FunctionKernel shape_rule;
-  FunctionKernel kernel;  // run on real tensors; may be empty
-};
-
-// Throws ParseError if `schema_text` is not a schema, and Error if there is no shape rule.
-void register_function(const std::string& schema_text, FunctionKernel shape_rule, FunctionKernel kernel = {});
-
-// What is registered under the target's name and with its very schema, or nullptr.
-std::shared_ptr<const RegisteredFunction> find_function(const Target& target);
-// The same by name ("my::add_relu"), whatever its schema.
-std::shared_ptr<const RegisteredFunction> find_function(const std::string& name);
-// Names, sorted.
-std::vector<std::string> registered_functions();
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Runs a graph, or the slice of it that some values need, on real or fake tensors.
 //
 //     Interpreter interpreter(graph);
 //     ReplayResult result = interpreter.run(Bindings().module(net).bind("input0", x));
 //     // result.outputs, result.gradients["layer.weight"]
 //
-// The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise:
-// operators are called with autograd, view tracking and autocast off, and what comes out has no history. Values are
+// The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise.
+// Operators are called with autograd, view tracking and autocast off, and what comes out has no history. Values are
 // released after their last use. Random operators draw from the default generators, so after the same manual_seed a run
 // gives bitwise what eager gives.
 //
-// What a run does to the tensors it is given: writes reach their storages, as in eager (or copies of them, see
-// `copy_inputs`), and count as one in-place change for autograd. Their own geometry stays: `t_`, `set_` or `resize_` on
-// a placeholder acts on the run's tensor of it. Constants that the graph writes are copied first, so that every run
+// A run writes to the storages of the tensors it is given, as eager does (or to copies of them, see `copy_inputs`).
+// Each such tensor counts one in-place change for autograd. Its own geometry stays: `t_`, `set_` or `resize_` on a
+// placeholder acts on the run's tensor of it. Constants that the graph writes are copied first, so that every run
 // begins with the same. An sg::alias is a view of its storage with the value's geometry.
 //
 // Contents that no node wrote (aten::empty) are whatever the allocator gives, as in eager.
@@ -122,9 +85,10 @@ std::vector<std::string> registered_functions();
 // thread, its graph must outlive it unchanged. Derive from it to watch or replace single nodes. The idea is
 // torch.fx.Interpreter's.
 
-// Nodes that may run as one call, and an order in which they stand together: kernels made of them
-// (shadowgraph/kernels/replay.h), or whatever gives the same results. A run asks each time that it comes to a group; what
-// it does not do runs node by node. For one graph; its ids must stay. Interpreters of several threads may ask.
+// Names nodes that may run as one call, and an order in which they stand together. The call is a kernel made of them
+// (shadowgraph/kernels/groups.h), or whatever gives the same results. A run asks each time that it comes to a group;
+// what the group does not do runs node by node. It serves one graph, whose ids must stay. Interpreters of several
+// threads may ask.
 class NodeGroups {
  public:
   struct Group {
@@ -160,12 +124,12 @@ struct InterpreterOptions {
   // Operators go through autograd, with gradients where the caller has them on and the program had: what comes out has
   // a history. For forward graphs. A graph that was captured wholly without gradients follows the caller alone.
   bool autograd = false;
-  // Nodes that cannot run (operator not registered, opaque argument) throw when reached, not before the first one runs;
-  // for derived classes that run them in their own way.
+  // Nodes that cannot run (operator not registered, opaque argument) throw when reached, not before the first one runs.
+  // This is for derived classes that run them in their own way.
   bool defer_errors = false;
-  // Made for this very graph. Groups run as one where a run is plain: on real tensors, without `autograd` and `nodes`,
-  // with nobody watching (a capture, a mode of Python's); with `only`, those that the slice holds whole. run_node is not
-  // called for nodes that ran so.
+  // Groups made for this very graph. They run as one where a run is plain: on real tensors, without `autograd` and
+  // `nodes`, with nobody watching (a capture, a mode of Python's). With `only`, those run that the slice holds whole.
+  // run_node is not called for nodes that ran so.
   std::shared_ptr<NodeGroups> groups;
 };
 
@@ -185,6 +149,7 @@ class ReplayError : public Error {
 };
 
 struct ReplayProgram;
+struct RegisteredFunction;  // shadowgraph/functions.h
 
 class Interpreter {
  public:
@@ -249,10 +214,9 @@ class Interpreter {
 //     at::Tensor y = executor.run({weight, bias, x})[0];                      by position: executor.input_names()
 //     ReplayResult step = executor.run(Bindings().module(net).bind("x", x));  by name, gradients included
 //
-// It is an Interpreter (shadowgraph/replay.h, which tells what a run is) that owns its graph and knows what it takes.
-// Every error is a ReplayError that names the node and what to do: a missing tensor, one of another dtype, shape,
-// stride or device, an operator or device that this process lacks. Costs about 30 ns a node above calling the operators
-// boxed.
+// It is an Interpreter that owns its graph and knows what it takes. Every error is a ReplayError that names the node
+// and what to do. A tensor may be missing or of another dtype, shape, stride or device; this process may lack an
+// operator or device. Costs about 30 ns a node above calling the operators boxed.
 
 class ReplayExecutor {
  public:

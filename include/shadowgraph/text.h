@@ -30,10 +30,11 @@ std::optional<c10::Device> parse_device(std::string_view text);
 // ---------------------------------------------------------------------------------------------------------------------
 // Canonical numbers of what is alive in a graph: the numbers that the text form, JSON and messages show.
 //
-// Nodes are numbered in program order, values in the order in which their nodes produce them, storages, constants and
-// user phases in the order of first appearance. What nothing alive refers to has no number and vanishes from the text:
-// erased nodes, their values, storages that only those used. Regions keep their numbers, they are a record of what the
-// program entered. Two graphs that print alike are numbered alike, however they were built or edited.
+// Nodes are numbered in program order, and values in the order in which their nodes produce them. Storages, constants
+// and user phases are numbered in the order of first appearance. What nothing alive refers to has no number and
+// vanishes from the text: erased nodes, their values, storages that only those used. Regions keep their numbers, they
+// are a record of what the program entered. Two graphs that print alike are numbered alike, however they were built or
+// edited.
 
 class Numbering {
  public:
@@ -80,7 +81,7 @@ class Numbering {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A graph as text: lossless, readable, diffable, one node a line. docs/ir.md holds the grammar.
+// A graph as text: lossless, readable, diffable, one node a line. docs/graph.md holds the grammar.
 //
 //     shadowgraph 1 libtorch 2.13.0
 //     operator aten::mm(Tensor self, Tensor mat2) -> Tensor
@@ -90,20 +91,20 @@ class Numbering {
 //     n1: %1 = aten::t(self=%0) : f32[3,2]{1,3} @s0
 //     n2: %2 = aten::mm(self=%0, mat2=%1) : f32[2,2] @s1 | backward of n1 "net.cpp:12"
 //
-// What is left out has one meaning: an argument not named has its schema default, no strides {..} means contiguous, no
-// +offset means 0, no device that of the storage, no region r0, no phase forward. Erased nodes and what only they used
-// vanish, everything else is renumbered (shadowgraph/text.h), so two graphs with the same content give the same bytes.
-// `writes(s4@2)`, the version a node makes, is derived (shadowgraph/analysis.h); the parser checks it.
+// What is left out has one meaning. An argument not named has its schema default, no strides {..} means contiguous, and
+// no +offset means 0. No device is that of the storage, no region r0, no phase forward. Erased nodes and what only they
+// used vanish, and everything else is renumbered (Numbering), so two graphs with the same content give the same bytes.
+// `writes(s4@2)`, the version a node makes, is derived (shadowgraph/analysis/effects.h); the parser checks it.
 //
 // About 1 us and 150 bytes a node.
 
 enum class PrintPreset {
   // For people: nodes only, tensor arguments by position, long lists cut, no "aten::", regions, storages or effects.
   kShort,
-  // Everything; what shadowgraph/text.h reads back.
+  // Everything. Reading it gives the same graph.
   kCanonical,
-  // Structure alone: repeated blocks of a model give equal text. A value made k values ago is `^k`, one from outside
-  // (when printing some nodes) or from a placeholder is its type; names, regions, storages, sources and saved tensors
+  // Structure alone: repeated blocks of a model give equal text. A value made k values ago is `^k`. One from outside
+  // (when printing some nodes) or from a placeholder is its type. Names, regions, storages, sources and saved tensors
   // are left out.
   kFingerprint,
 };
@@ -126,18 +127,18 @@ std::string type_text(const Graph& graph, ValueId value);
 void write_graph_file(const std::string& path, const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Reads the text form that shadowgraph/text.h writes; docs/ir.md holds the grammar.
+// Reads the text form that to_text writes; docs/graph.md holds the grammar.
 //
 //     Graph g = parse(to_text(graph));      // deeply equal to `graph`, ids renumbered
 //     Graph g = read_graph_file("resnet50.sg");
 //
 // The text may come from anywhere: whatever is in it, the answer is a graph or a ParseError. Memory and time are linear
-// in the length of the text (no number in it sizes an allocation), lists nest at most kMaxListDepth deep, and every
+// in the length of the text: no number in it sizes an allocation. Lists nest at most kMaxListDepth deep, and every
 // reference is resolved. Apart from that, whether the graph makes sense is the verifier's business
 // (shadowgraph/verify.h).
 //
-// For people who write graphs by hand, more is accepted than the printer writes: blank lines, `# comment` lines, `n3:`
-// left out, arguments in any order, arguments stated that equal their default, `writes(...)` left out.
+// People who write graphs by hand may write more than the printer does: blank lines, `# comment` lines, arguments in
+// any order. `n3:` and `writes(...)` may be left out, and arguments that equal their default may be stated.
 //
 // About 2 us a node.
 
@@ -167,11 +168,15 @@ Graph read_graph_file(const std::string& path);
 //                 "notes": [["part", "0"]], "source": "net.cpp:12"}]}
 //
 // Numbers of nodes, values, storages and constants are those of the text (a node's is its index). Unlike the text, JSON
-// says everything: defaults, strides, devices. Arguments: ints, bools, strings and null as they are; floats always with
-// a point or exponent (0.5, 1.0), {"float": "nan"} for what JSON has no number for; {"value": 3}, {"dtype": "f32"},
-// {"layout": ..}, {"memory_format": ..}, {"device": "cuda:0"}, {"complex": [re, im]}, {"constant": 0},
-// {"generator": "cpu"}, {"opaque": "type"}; arrays for lists. {"ints": [..]} and {"list": [..]} occur where the schema
-// expects the other kind of list. A string that is not UTF-8 is {"escaped": ".."} with the text form's escapes.
+// says everything: defaults, strides, devices. Arguments are
+//
+//     ints, bools, strings and null as they are; floats always with a point or exponent (0.5, 1.0)
+//     {"float": "nan"} for what JSON has no number for; {"complex": [re, im]}; {"value": 3}; {"constant": 0}
+//     {"dtype": "f32"}, {"layout": ..}, {"memory_format": ..}, {"device": "cuda:0"}, {"generator": "cpu"}
+//     {"opaque": "type"}; arrays for lists
+//
+// {"ints": [..]} and {"list": [..]} occur where the schema expects the other kind of list. A string that is not UTF-8
+// is {"escaped": ".."} with the text form's escapes.
 
 nlohmann::json to_json(const Graph& graph);
 

@@ -81,10 +81,11 @@ void verify(const Graph& graph);
 //
 //     if (auto difference = first_difference(before, after)) FAIL() << *difference;
 //
-// Compared by canonical numbers (shadowgraph/text.h): nodes in program order with all their attributes and notes,
-// values, storages with birth and death, regions, metadata, guards, and tensor constants bit by bit. NaNs are compared
-// by bits, -0.0 is not 0.0, an unset string is "". Not compared: order in the lists of uses, erased nodes and what only
-// they used, which are no part of the content. Constants without readable contents (meta, sparse) count as equal.
+// The comparison goes by canonical numbers (Numbering): nodes in order with all their attributes and notes, values,
+// storages with birth and death, regions, metadata, guards. Tensor constants are compared bit by bit. NaNs are
+// compared by bits, -0.0 is not 0.0, an unset string is "". Not compared are the order in lists of uses, erased nodes
+// and what only they used, which are no part of the content. Constants without readable contents (meta, sparse) count
+// as equal.
 
 // Empty if equal, otherwise a sentence that names the place, with both versions of it. Linear.
 std::optional<std::string> first_difference(const Graph& a, const Graph& b);
@@ -105,9 +106,9 @@ std::optional<std::string> first_difference(const Graph& a, const Graph& b);
 // those that agree are compared in all that is printed of them, operands by the node that makes them. So renumbering is
 // no difference, and one inserted node is one difference.
 //
-// Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986): linear when little differs. Where
-// more than kMaxEdits differences lie together, the alignment goes on from the best point found, so that it costs at
-// most kMaxEdits steps a node, and may then report more than the least.
+// Myers' O(N D) algorithm (An O(ND) Difference Algorithm and Its Variations, 1986) is linear when little differs. Where
+// more than kMaxEdits differences lie together, the alignment goes on from the best point found. It then costs at most
+// kMaxEdits steps a node, and may report more than the least.
 
 class GraphDiff {
  public:

@@ -1,3 +1,5 @@
+// Decides whether two views of one storage share bytes. The question is about sets of bytes, so order, sizes of 1 and
+// the way dimensions are divided are forgotten first.
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 
@@ -6,7 +8,7 @@
 #include <numeric>
 #include <optional>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/aliases.h"
 
 namespace shadowgraph {
 namespace {
@@ -16,8 +18,8 @@ struct Dimension {
   int64_t stride = 0;  // bytes
 };
 
-// The places that a view visits, order forgotten: dimensions by falling stride, in bytes, neighbours merged, those of
-// size 1 left out, the elements themselves as the innermost run.
+// The places that a view visits, order forgotten. Dimensions come by falling stride, in bytes, with neighbours merged
+// and those of size 1 left out. The elements themselves are the innermost run.
 struct Lattice {
   c10::SmallVector<Dimension, 6> dimensions;
   int64_t begin = 0;  // byte of the lowest element
@@ -26,6 +28,7 @@ struct Lattice {
   bool nested = true;
   bool repeats = false;  // a stride of 0: places are visited twice
 
+  // Saturates: a view that visits more places than 2^63 is only compared with kMostRuns.
   int64_t places() const {
     int64_t count = 1;
     for (const Dimension& d : dimensions) {
@@ -40,7 +43,9 @@ Lattice lattice_of(const StridedView& view) {
   result.begin = view.offset * view.itemsize;
   result.run = view.itemsize;
   for (size_t i = 0; i < view.sizes.size(); ++i) {
+    // A size of 1 never steps, whatever its stride says.
     if (view.sizes[i] == 1) continue;
+    // A stride of 0 visits the same places again; for overlap with others one visit is enough.
     if (view.strides[i] == 0) {
       result.repeats = true;
     } else {
@@ -62,6 +67,8 @@ Lattice lattice_of(const StridedView& view) {
     }
   }
   dims.erase(dims.begin(), dims.begin() + static_cast<std::ptrdiff_t>(kept));
+  // A dimension may step less than what lies inside it reaches, as in as_strided with overlapping windows. Then a byte
+  // may belong to several places.
   int64_t inner = result.run;
   for (size_t i = dims.size(); i-- > 0;) {
     if (dims[i].stride < inner) result.nested = false;
@@ -73,6 +80,7 @@ Lattice lattice_of(const StridedView& view) {
 // The first byte at or after `byte` that lies in a nested lattice; nothing if there is none.
 std::optional<int64_t> next_byte_in(const Lattice& lattice, int64_t byte) {
   int64_t rest = byte - lattice.begin;
+  // The search goes down the dimensions like digits of a number: each takes as many whole steps as fit.
   if (rest <= 0) return lattice.begin;
   int64_t at = lattice.begin;
   // Where to go on if the digits below lead past their end: the place one further in the innermost dimension that has
@@ -89,6 +97,8 @@ std::optional<int64_t> next_byte_in(const Lattice& lattice, int64_t byte) {
 
 // Whether a lattice of at most kMostRuns places has a byte in common with a nested one.
 bool meets(const Lattice& walked, const Lattice& nested) {
+  // An odometer over the places of the walked lattice: at most kMostRuns searches, each logarithmic in nothing but the
+  // rank.
   c10::SmallVector<int64_t, 6> index(walked.dimensions.size(), 0);
   int64_t at = walked.begin;
   while (true) {
@@ -112,7 +122,9 @@ bool apart_modulo_strides(const Lattice& a, const Lattice& b) {
   for (const Lattice* lattice : {&a, &b}) {
     for (const Dimension& d : lattice->dimensions) step = std::gcd(step, d.stride);
   }
+  // Both are single runs; the byte ranges, compared before, decide.
   if (step == 0) return false;
+  // The distance is taken modulo the common step, so that it does not matter which view begins first.
   const int64_t distance = ((b.begin - a.begin) % step + step) % step;
   return distance >= a.run && distance + b.run <= step;
 }
@@ -146,6 +158,7 @@ bool same_geometry(const StridedView& a, const StridedView& b) {
          same_numbers(a.strides, b.strides);
 }
 
+// Strides of dimensions of size 1 do not matter: no element is reached by them.
 bool same_elements(const StridedView& a, const StridedView& b) {
   if (a.itemsize != b.itemsize || a.offset != b.offset || !same_numbers(a.sizes, b.sizes)) return false;
   for (size_t i = 0; i < a.sizes.size(); ++i) {
@@ -165,12 +178,14 @@ std::string_view to_string(Overlap overlap) {
   return kNames[static_cast<size_t>(overlap)];
 }
 
+// Cheap answers come first; nearly all pairs of a real graph end before the lattices are walked.
 Overlap overlap(const StridedView& a, const StridedView& b) {
   if (a.numel() == 0 || b.numel() == 0) return Overlap::kNone;
   if (same_elements(a, b)) return Overlap::kSame;
   const auto [a_begin, a_end] = a.bytes();
   const auto [b_begin, b_end] = b.bytes();
   if (a_end <= b_begin || b_end <= a_begin) return Overlap::kNone;
+  // Both begin at the same byte, which both have.
   if (a_begin == b_begin) return Overlap::kPartial;
   const Lattice x = lattice_of(a);
   const Lattice y = lattice_of(b);
@@ -178,6 +193,7 @@ Overlap overlap(const StridedView& a, const StridedView& b) {
   if (apart_modulo_strides(x, y)) return Overlap::kNone;
   const int64_t x_places = x.places();
   const int64_t y_places = y.places();
+  // The view with fewer runs is walked, and the other one, which must be nested, is searched.
   if (y.nested && x_places <= kMostRuns && (x_places <= y_places || !x.nested)) {
     return meets(x, y) ? Overlap::kPartial : Overlap::kNone;
   }
@@ -186,6 +202,7 @@ Overlap overlap(const StridedView& a, const StridedView& b) {
   return Overlap::kMay;
 }
 
+// Asks whether a view visits a byte twice. Writing through such a view is not defined.
 Overlap internal_overlap(const StridedView& view) {
   if (view.numel() <= 1) return Overlap::kNone;
   const Lattice lattice = lattice_of(view);
@@ -193,6 +210,7 @@ Overlap internal_overlap(const StridedView& view) {
   if (lattice.nested) return Overlap::kNone;
   const int64_t places = lattice.places();
   if (places > kMostRuns) return Overlap::kMay;
+  // All places where a run begins, dimension by dimension; after sorting, only neighbours can overlap.
   std::vector<int64_t> starts{lattice.begin};
   starts.reserve(static_cast<size_t>(places));
   for (const Dimension& d : lattice.dimensions) {
@@ -208,6 +226,7 @@ Overlap internal_overlap(const StridedView& view) {
   return Overlap::kNone;
 }
 
+// Sorts values by storage in two walks (count, then place): no list per storage is allocated.
 AliasAnalysis AliasAnalysis::of(const Graph& graph) {
   AliasAnalysis result(graph);
   const uint32_t storages = graph.storage_count();
@@ -237,12 +256,14 @@ AliasAnalysis AliasAnalysis::of(const Graph& graph) {
   return result;
 }
 
+// Values in different storages never alias: a capture gives one StorageId to one allocation.
 Overlap AliasAnalysis::relation(ValueId a, ValueId b) const {
   const Value& x = graph_->value(a);
   const Value& y = graph_->value(b);
   if (x.kind != ValueKind::kTensor || y.kind != ValueKind::kTensor || !x.storage.valid() || x.storage != y.storage) {
     return a == b && x.kind == ValueKind::kTensor ? Overlap::kSame : Overlap::kNone;
   }
+  // Sparse and mkldnn tensors have no strides to compare.
   if (x.layout != c10::Layout::Strided || y.layout != c10::Layout::Strided) {
     return a == b ? Overlap::kSame : Overlap::kMay;
   }

@@ -1,3 +1,6 @@
+// Runs algorithms of the Boost Graph Library over a graph: dominators, components, minimum cuts.
+//
+// Boost's headers are slow to compile and stay in this file. Dominators cost about O(E log V), components about O(E).
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/boykov_kolmogorov_max_flow.hpp>
 #include <boost/graph/dominator_tree.hpp>
@@ -22,6 +25,7 @@ void on_large_stack(size_t nodes, std::function<void()> work) {
     std::function<void()> work;
     std::exception_ptr error;
   } call{std::move(work), nullptr};
+  // std::thread cannot choose its stack, and the caller's is 8 MiB as a rule.
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kLeastStack + nodes * kStackBytesPerNode);
@@ -33,6 +37,7 @@ void on_large_stack(size_t nodes, std::function<void()> work) {
         try {
           c.work();
         } catch (...) {
+          // An exception that leaves a thread ends the process, so it is carried over.
           c.error = std::current_exception();
         }
         return nullptr;
@@ -50,6 +55,7 @@ using Edges = std::vector<std::pair<uint32_t, uint32_t>>;
 // Dominators from an added vertex, the last, which leads to all vertices without edges in.
 IdMap<NodeId, NodeId> dominators(const DefUseGraph& def_use, Edges edges) {
   const auto count = static_cast<uint32_t>(num_vertices(def_use));
+  // Dominators need one entry, but a graph has many: every placeholder and constant is one.
   std::vector<char> entered(count);
   for (const auto& [from, to] : edges) entered[to] = 1;
   for (uint32_t i = 0; i < count; ++i) {
@@ -64,6 +70,7 @@ IdMap<NodeId, NodeId> dominators(const DefUseGraph& def_use, Edges edges) {
   });
   IdMap<NodeId, NodeId> result;
   for (uint32_t i = 0; i < count; ++i) {
+    // A node whose dominator is the added vertex has none in the graph.
     if (found[i] < count) result[def_use.nodes()[i]] = def_use.nodes()[found[i]];
   }
   return result;
@@ -106,6 +113,7 @@ Components components(const Graph& graph) {
   std::vector<uint32_t> numbers(count, UINT32_MAX);
   for (size_t i = 0; i < count; ++i) {
     uint32_t& number = numbers[sets.find_set(i)];
+    // Numbers follow the program order of the first node of each, so they are the same in each run.
     if (number == UINT32_MAX) number = result.count++;
     result.of[def_use.nodes()[i]] = number;
   }
@@ -126,6 +134,7 @@ MinCut min_cut(uint32_t vertices, std::span<const FlowEdge> edges, uint32_t sour
     if (edge.from >= vertices || edge.to >= vertices) throw Error("min_cut: an edge of a vertex that is out of range");
     if (edge.capacity < 0) throw Error("min_cut: a negative capacity");
     const auto there = boost::add_edge(edge.from, edge.to, Arc{.capacity = edge.capacity}, network).first;
+    // The algorithm sends flow back along reverse edges, which have no capacity of their own.
     const auto back = boost::add_edge(edge.to, edge.from, Arc{}, network).first;
     network[there].reverse = back;
     network[back].reverse = there;
@@ -140,6 +149,7 @@ MinCut min_cut(uint32_t vertices, std::span<const FlowEdge> edges, uint32_t sour
       boost::make_iterator_property_map(predecessors.begin(), index),
       boost::make_iterator_property_map(colors.begin(), index),
       boost::make_iterator_property_map(distances.begin(), index), index, source, sink);
+  // Black vertices are the tree that grew from the source, which is its side of the cut.
   result.on_source_side.resize(vertices);
   for (uint32_t v = 0; v < vertices; ++v) result.on_source_side[v] = colors[v] == boost::black_color;
   return result;

@@ -1,4 +1,4 @@
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/recompute_regions.h"
 
 namespace shadowgraph {
 

@@ -1,9 +1,10 @@
+// Compares two graphs in three steps. Nodes are hashed by what they are by themselves, the sequences of hashes are
+// aligned, and aligned nodes are compared in what surrounds them.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 
-#include "ir/operators/formals.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 
@@ -27,6 +28,7 @@ class Fingerprints {
           mix(static_cast<uint64_t>(graph.target(TargetId(i)).kind()), graph.target(TargetId(i)).schema_text());
     }
   }
+  // Leaves out ids, operands, regions and sources: a node that moved or was renumbered must keep its hash.
   uint64_t of(NodeId n) const {
     uint64_t hash = targets_[graph_.node(n).target.index];
     hash = mix(hash, graph_.phase_name(graph_.node(n).phase));
@@ -35,6 +37,7 @@ class Fingerprints {
   }
 
  private:
+  // The storage is left out: its number changes with every storage inserted before.
   uint64_t type(uint64_t hash, ValueId v) const {
     const Value& value = graph_.value(v);
     hash = mix(hash, static_cast<uint64_t>(value.kind) << 8 | static_cast<uint64_t>(value.dtype));
@@ -107,6 +110,7 @@ Start start_of(const Reach& previous, int d, int64_t k) {
 
 // Pairs (i, j) of equal elements, both growing: a long common subsequence, the longest if it takes at most kMaxEdits
 // edits.
+// Equal beginnings and ends go first, so that a small edit of a large graph costs what the edit costs.
 std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
   auto x0 = uint32_t{0};
@@ -125,6 +129,8 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
     int64_t end_k = 0;
     int end_d = -1;
     int64_t best = -1;
+    // Myers: for d = 0, 1, 2, ... edits, how far along each diagonal do they reach? The first d that reaches the end is
+    // the least.
     for (int d = 0; d <= kMax && end_d < 0; ++d) {
       auto& row = furthest[static_cast<size_t>(d)];
       row.assign(static_cast<size_t>(2 * d + 1), -1);
@@ -139,6 +145,7 @@ std::vector<std::pair<uint32_t, uint32_t>> align(const std::vector<uint64_t>& a,
           end_k = k;
           break;
         }
+        // Beyond kMaxEdits the way that reaches farthest is taken as far as it goes, and the search begins anew there.
         if (d == kMax && x + y > best) {
           best = x + y;
           end_k = k;
@@ -180,6 +187,7 @@ class Wiring {
   Wiring(const Graph& before, const Graph& after)
       : before_(before), after_(after), partner_(before.value_capacity()), node_partner_(before.node_capacity()) {}
 
+  // Pairs say which value of the one graph is which of the other; operands are then equal if they are pairs.
   void pair(NodeId a, NodeId b) {
     node_partner_[a.index] = b;
     std::vector<ValueId> values;
@@ -191,6 +199,7 @@ class Wiring {
     });
   }
 
+  // Compares everything that is printed of a node, and names the first thing that differs.
   std::string difference(NodeId a, NodeId b) const {
     std::vector<ValueId> values;
     after_.for_each_input(b, [&](ValueId v) { values.push_back(v); });
@@ -258,6 +267,8 @@ GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
   std::vector<std::pair<NodeId, NodeId>> rows;  // all nodes, with their partners, in order
   uint32_t next_a = 0;
   uint32_t next_b = 0;
+  // Between aligned nodes there are some on both sides. A node that calls the same operator as its partner is one that
+  // changed, otherwise one went and one came.
   const auto gap = [&](uint32_t end_a, uint32_t end_b) {
     while (next_a < end_a || next_b < end_b) {
       const bool same_operator =
@@ -295,6 +306,7 @@ GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
     diff.changed += x.valid() && y.valid();
     diff.changes.push_back({x, y, std::move(what)});
   }
+  // Equal nodes do not mean equal graphs: storages and metadata may differ.
   if (diff.changes.empty()) diff.elsewhere = first_difference(before, after);
   return diff;
 }
@@ -311,6 +323,7 @@ std::string to_text(const GraphDiff& diff, const Graph& before, const Graph& aft
       text += fmt::format("... and {} more\n", diff.changes.size() - limit);
       break;
     }
+    // Changes that follow one another share a heading.
     const bool goes_on = (change.before.valid() ? before.node(change.before).previous == last_before : shown > 1) &&
                          (change.after.valid() ? after.node(change.after).previous == last_after : shown > 1);
     if (!goes_on || shown == 1) {

@@ -1,8 +1,9 @@
+// Compares two graphs by canonical numbers. Both are numbered in program order, so numbers agree wherever the graphs do
+// up to there, and ids, pools and interning orders do not matter.
 #include <fmt/format.h>
 
 #include <bit>
 
-#include "ir/operators/formals.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
@@ -45,6 +46,8 @@ class Comparison {
   std::vector<TargetId> targets_;  // the target of b that was found equal to this one of a
 };
 
+// Targets are equal by schema text. Found pairs are remembered, so that texts are compared once a target, not once a
+// node.
 bool Comparison::same_target(TargetId a, TargetId b) {
   const bool a_valid = a.index < a_.target_count();
   if (!a_valid || b.index >= b_.target_count()) return a_valid == (b.index < b_.target_count());
@@ -56,6 +59,7 @@ bool Comparison::same_target(TargetId a, TargetId b) {
   return true;
 }
 
+// Values are equal by number, constants by number (their contents are compared once, in heads()), floats by bits.
 bool Comparison::same_argument(const Argument& a, const Argument& b, int depth) {
   if (a.kind != b.kind) return false;
   switch (a.kind) {
@@ -95,6 +99,7 @@ bool Comparison::same_arguments(std::span<const Argument> a, std::span<const Arg
                     [&](const Argument& x, const Argument& y) { return same_argument(x, y, depth); });
 }
 
+// Geometry, place and flags must agree; the storage by its number, which is by first appearance.
 bool Comparison::same_value(ValueId a, ValueId b) const {
   const Value& x = a_.value(a);
   const Value& y = b_.value(b);
@@ -105,6 +110,7 @@ bool Comparison::same_value(ValueId a, ValueId b) const {
          same_number(x.storage, y.storage) && x.storage.valid() == y.storage.valid() && x.offset == y.offset;
 }
 
+// Constants without readable contents count as equal: nothing of them is known.
 bool Comparison::same_constant(ConstantId a, ConstantId b) const {
   const auto x = tensor_bytes(a_.constant(a));
   const auto y = tensor_bytes(b_.constant(b));
@@ -112,6 +118,7 @@ bool Comparison::same_constant(ConstantId a, ConstantId b) const {
   return x->dtype == y->dtype && x->sizes == y->sizes && x->strides == y->strides && x->bytes == y->bytes;
 }
 
+// Compares what is not a node. It comes last, although it is printed first: a differing node says more.
 std::optional<std::string> Comparison::heads() {
   if (a_.metadata != b_.metadata) return "the metadata differ";
   if (na_.storages().size() != nb_.storages().size()) {
@@ -155,6 +162,7 @@ std::optional<std::string> Comparison::heads() {
   return std::nullopt;
 }
 
+// Returns a part of a sentence, for the message; the order is the one in which a reader looks.
 const char* Comparison::difference_of(NodeId a, NodeId b) {
   const Node& x = a_.node(a);
   const Node& y = b_.node(b);
@@ -201,6 +209,7 @@ std::optional<std::string> Comparison::run() {
     const NodeId a = na_.nodes()[i];
     const NodeId b = nb_.nodes()[i];
     const char* what = difference_of(a, b);
+    // Results have the same structure here, so values can be walked side by side.
     if (what == nullptr) {
       std::vector<ValueId> values;
       b_.for_each_output(b, [&](ValueId v) { values.push_back(v); });

@@ -1,11 +1,11 @@
-// A tensor's geometry as a value of its own, and the ways in which two tensors of a graph are alike.
+// Holds a tensor's geometry as a value of its own, and the ways in which two tensors of a graph are alike.
 //
 //     same_type               dtype, sizes, strides, device, layout        "f32[2,3]{3,1} cpu", as hash_of_type hashes it
 //     same_type_and_offset    and the offset                               a view of the one is a view of the other
 //     same_place              and the storage                              one tensor under two names
 //
-// Of memory alone, whatever the dtype means: StridedView (shadowgraph/analysis.h), same_geometry and same_elements of
-// it.
+// StridedView (shadowgraph/analysis/aliases.h), and same_geometry and same_elements of it, are about memory alone, whatever the
+// dtype means.
 #pragma once
 
 #include <c10/core/Device.h>

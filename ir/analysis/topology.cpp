@@ -8,7 +8,8 @@
 #include <unordered_set>
 
 #include "ir/operators/operator_facts.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -23,68 +24,115 @@ struct History {
   std::vector<NodeId> viewers;  // since then
 };
 
-}  // namespace
+// Finds what each node directly depends on, node by node in program order.
+//
+// One walk keeps for every storage who wrote it last and who read it since. So an edge is made only to the last of
+// each, and there are about as many edges as operands.
+class DirectDependences {
+ public:
+  DirectDependences(const Graph& graph, const Effects& effects)
+      : graph_(graph), effects_(effects), histories_(graph.storage_count() + effects.pseudo_storage_count()) {}
 
-Dependences Dependences::of(const Graph& graph, const Effects& effects) {
-  Dependences result;
-  const uint32_t count = graph.node_capacity();
-  result.before_begin_.assign(count + 1, 0);
-  std::vector<History> histories(graph.storage_count() + effects.pseudo_storage_count());
-  NodeId last_on_host;
-  std::vector<std::pair<NodeId, NodeId>> edges;  // user, used; by user in program order
-  std::vector<NodeId> direct;
-  const auto reshapes_what_it_writes = [&](TargetId target) {
-    const OperatorFacts& facts = graph.facts(target);
-    return facts.changes_objects || facts.is_out_variant;
-  };
-  for (NodeId n : graph.nodes()) {
-    direct.clear();
-    const auto depend = [&](NodeId on) {
-      if (on.valid() && on != n && !graph.is_erased(on)) direct.push_back(on);
-    };
-    const auto touch = [&](ValueId v) {
-      const StorageId s = graph.value(v).storage;
-      if (s.valid()) depend(graph.storage(s).born);
-    };
-    graph.for_each_input(n, [&](ValueId v) {
-      depend(graph.value(v).producer);
+  // Each once, in the order of their numbers; good until the next call.
+  const std::vector<NodeId>& of(NodeId n) {
+    direct_.clear();
+    node_ = n;
+    follow_values();
+    const bool reshapes = effects_.unknown(n) || reshapes_what_it_writes(graph_.node(n).target);
+    follow_contents(reshapes);
+    // Reads and writes are noted after the edges are made, so that add_(x, x) does not depend on itself.
+    note_contents(reshapes);
+    // What the host saw, it saw in that order: a branch may depend on it.
+    if (effects_.host_read(n) || effects_.unknown(n)) {
+      depend(last_on_host_);
+      last_on_host_ = n;
+    }
+    std::sort(direct_.begin(), direct_.end());
+    direct_.erase(std::unique(direct_.begin(), direct_.end()), direct_.end());
+    return direct_;
+  }
+
+ private:
+  // A node may need the same node several times over; duplicates go before edges are kept.
+  void depend(NodeId on) {
+    if (on.valid() && on != node_ && !graph_.is_erased(on)) direct_.push_back(on);
+  }
+
+  // Whatever touches a storage comes after its allocation, even if no value leads there.
+  void touch(ValueId v) {
+    const StorageId s = graph_.value(v).storage;
+    if (s.valid()) depend(graph_.storage(s).born);
+  }
+
+  void follow_values() {
+    graph_.for_each_input(node_, [this](ValueId v) {
+      depend(graph_.value(v).producer);
       touch(v);
     });
-    graph.for_each_output(n, touch);
-    depend(graph.node(n).forward);
-    const bool views = effects.geometry_only(n);
-    for (const StorageVersion& read : effects.reads(n)) {
-      const History& history = histories[read.storage.index];
+    graph_.for_each_output(node_, [this](ValueId v) { touch(v); });
+    depend(graph_.node(node_).forward);
+  }
+
+  // Most writes leave geometry as it is, and views may pass them. These do not: t_, resize_, set_, an `out=` that is
+  // resized.
+  bool reshapes_what_it_writes(TargetId target) const {
+    const OperatorFacts& facts = graph_.facts(target);
+    return facts.changes_objects || facts.is_out_variant;
+  }
+
+  // A write comes after the last write and after all reads of what it overwrites.
+  void follow_contents(bool reshapes) {
+    const bool views = effects_.geometry_only(node_);
+    for (const StorageVersion& read : effects_.reads(node_)) {
+      const History& history = histories_[read.storage.index];
       depend(views ? history.reshaper : history.writer);
     }
-    const bool reshapes = effects.unknown(n) || reshapes_what_it_writes(graph.node(n).target);
-    for (const StorageWrite& write : effects.writes(n)) {
-      History& history = histories[write.storage.index];
+    for (const StorageWrite& write : effects_.writes(node_)) {
+      const History& history = histories_[write.storage.index];
       depend(history.writer);
       for (NodeId reader : history.readers) depend(reader);
       if (!reshapes) continue;
       for (NodeId viewer : history.viewers) depend(viewer);
     }
-    for (const StorageVersion& read : effects.reads(n)) {
-      History& history = histories[read.storage.index];
-      (views ? history.viewers : history.readers).push_back(n);
+  }
+
+  void note_contents(bool reshapes) {
+    const bool views = effects_.geometry_only(node_);
+    for (const StorageVersion& read : effects_.reads(node_)) {
+      History& history = histories_[read.storage.index];
+      (views ? history.viewers : history.readers).push_back(node_);
     }
-    for (const StorageWrite& write : effects.writes(n)) {
-      History& history = histories[write.storage.index];
-      history.writer = n;
+    for (const StorageWrite& write : effects_.writes(node_)) {
+      History& history = histories_[write.storage.index];
+      history.writer = node_;
       history.readers.clear();
       if (!reshapes) continue;
-      history.reshaper = n;
+      history.reshaper = node_;
       history.viewers.clear();
     }
-    if (effects.host_read(n) || effects.unknown(n)) {
-      depend(last_on_host);
-      last_on_host = n;
-    }
-    std::sort(direct.begin(), direct.end());
-    direct.erase(std::unique(direct.begin(), direct.end()), direct.end());
-    for (NodeId on : direct) edges.emplace_back(n, on);
-    result.before_begin_[n.index + 1] = static_cast<uint32_t>(direct.size());
+  }
+
+  const Graph& graph_;
+  const Effects& effects_;
+  std::vector<History> histories_;  // by storage, pseudo storages last
+  NodeId last_on_host_;
+  NodeId node_;  // asked for
+  std::vector<NodeId> direct_;
+};
+
+}  // namespace
+
+// Keeps edges in two compressed tables, by user and by used, so that both directions cost no search.
+Dependences Dependences::of(const Graph& graph, const Effects& effects) {
+  Dependences result;
+  const uint32_t count = graph.node_capacity();
+  result.before_begin_.assign(count + 1, 0);
+  std::vector<std::pair<NodeId, NodeId>> edges;  // user, used; by user in program order
+  DirectDependences direct(graph, effects);
+  for (NodeId n : graph.nodes()) {
+    const std::vector<NodeId>& needed = direct.of(n);
+    for (NodeId on : needed) edges.emplace_back(n, on);
+    result.before_begin_[n.index + 1] = static_cast<uint32_t>(needed.size());
   }
   result.after_begin_.assign(count + 1, 0);
   for (const auto& [user, used] : edges) ++result.after_begin_[used.index + 1];
@@ -103,6 +151,7 @@ Dependences Dependences::of(const Graph& graph, const Effects& effects) {
   return result;
 }
 
+// Says without an order of the whole graph whether one node may move: its own edges decide.
 bool Dependences::can_move_before(const Graph& graph, NodeId node, NodeId position) const {
   if (position == node || position == graph.node(node).next) return true;
   // Where it would stand, neighbours of the right kind.
@@ -123,6 +172,8 @@ bool Dependences::can_move_before(const Graph& graph, NodeId node, NodeId positi
                      [&](NodeId n) { return position.valid() && !graph.is_before(n, position); });
 }
 
+// Finds a place for several nodes at once. There are three cases, from the cheapest on. All can wait for the last, all
+// can come before the first user, or users between have to wait for them.
 Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::span<const NodeId> nodes,
                                                      size_t farthest) const {
   const auto earlier = [&](NodeId a, NodeId b) { return graph.is_before(a, b); };
@@ -140,7 +191,7 @@ Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::sp
   }
   if (!user.valid() || earlier(last, user)) return {.position = graph.node(last).next};
   if (!needed.valid() || earlier(needed, user)) return {.position = user, .at_last = false};
-  // Whoever between them needs one of the nodes, directly or not, has to wait.
+  // Whoever between the two needs one of the nodes, directly or not, has to wait.
   MeetingPoint point{.position = graph.node(needed).next, .at_last = false};
   std::unordered_set<NodeId> waiting;
   const auto waits = [&](NodeId n) { return waiting.contains(n); };
@@ -151,11 +202,13 @@ Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::sp
       point.delayed.push_back(n);
     }
     if (n == needed) break;
+    // The search is bounded: a pattern in a graph of a million nodes must not look at all of it for each match.
     if (farthest-- == 0) {
       point.obstacle = needed;
       return point;
     }
   }
+  // A node that must wait and is needed by one of the nodes makes a circle.
   for (NodeId n : nodes) {
     const auto needs = before(n);
     const auto found = std::find_if(needs.begin(), needs.end(), waits);
@@ -164,6 +217,8 @@ Dependences::MeetingPoint Dependences::meeting_point(const Graph& graph, std::sp
   return point;
 }
 
+// Finds a way out of the nodes and back into them, which would forbid running them at one point. One walk over the
+// stretch between the first and the last: a node is tainted if it depends on one of them, directly or not.
 std::optional<NodeId> Dependences::way_back_into(const Graph& graph, std::span<const NodeId> nodes) const {
   if (nodes.empty()) return std::nullopt;
   const auto earlier = [&](NodeId a, NodeId b) { return graph.is_before(a, b); };
@@ -189,6 +244,7 @@ std::optional<NodeId> Dependences::way_back_into(const Graph& graph, std::span<c
   }
 }
 
+// The order changes as little as it must: units are started in program order.
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences) {
   return topological_order(graph, dependences, IdMap<NodeId, int32_t>(-1));
 }
@@ -212,10 +268,11 @@ struct Placing : boost::default_dfs_visitor {
 }  // namespace
 
 // Units, single nodes and groups, are taken in program order; those that one depends on and that are not placed yet
-// come first. Boost's search keeps a stack of its own, and over its compressed rows takes a fifth of the time that a
+// come first. Boost's search keeps a stack of its own. Over its compressed rows it takes a fifth of the time that a
 // walk over vectors of vectors took (1M nodes: 0.19 s against 1.0).
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences,
                                       const IdMap<NodeId, int32_t>& group_of) {
+  // A group is one unit, and so is every node in none.
   std::vector<uint32_t> unit_of(graph.node_capacity());
   std::vector<NodeId> first_of;  // by unit
   std::vector<int64_t> unit_of_group;
@@ -240,6 +297,7 @@ std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dep
   std::vector<uint32_t> next(members_begin.begin(), members_begin.end() - 1);
   for (NodeId n : graph.nodes()) members[next[unit_of[n.index]]++] = n;
 
+  // Edges within a unit are no constraint on the order of units.
   std::vector<std::pair<uint32_t, uint32_t>> edges;
   for (uint32_t unit = 0; unit < count; ++unit) {
     for (uint32_t i = members_begin[unit]; i < members_begin[unit + 1]; ++i) {

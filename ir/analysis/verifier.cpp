@@ -1,10 +1,12 @@
+// Checks the rules of shadowgraph/verify.h, by their numbers there. Nothing may be believed before it is checked: a
+// graph may be noise. So links and references come first, and a node with a reference out of range is looked at no
+// further.
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/text.h"
@@ -38,6 +40,7 @@ class Verifier {
     found_.push_back({rule, node, std::move(message)});
   }
 
+  // Nodes are live if the walk along the links met them, whatever their records say.
   bool live(NodeId id) const { return id.index < ordinals_.size() && ordinals_[id.index] != kNone; }
   bool earlier(NodeId id, NodeId than) const { return live(id) && ordinals_[id.index] < ordinals_[than.index]; }
 
@@ -63,7 +66,6 @@ class Verifier {
   const Graph& graph_;
   std::vector<Violation> found_;
   std::optional<Numbering> numbering_;
-  Formals formals_;
   std::vector<NodeId> order_;
   std::vector<uint32_t> ordinals_;  // position in program order
   std::vector<bool> broken_;        // by node: a reference out of range
@@ -77,6 +79,7 @@ class Verifier {
 
 // ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
 
+// A list that goes in a circle ends the check of links: everything else walks along them.
 void Verifier::links() {
   NodeId previous;
   for (NodeId n = graph_.first(); n.valid(); n = graph_.node(n).next) {
@@ -85,11 +88,13 @@ void Verifier::links() {
     if (ordinals_[n.index] != kNone)
       return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
     if (graph_.is_erased(n)) return report(Rule::kLinks, {}, "the node list comes to id {}, which is erased", n.index);
+    // Positions are counted here and not asked of the graph, whose own order may be broken.
     ordinals_[n.index] = static_cast<uint32_t>(order_.size());
     order_.push_back(n);
     if (graph_.node(n).previous != previous) {
       report(Rule::kLinks, {}, "node id {} names as previous another than the one it comes after", n.index);
     }
+    // Labels are checked beside the links: is_before() answers from labels alone.
     if (previous.valid() && !graph_.is_before(previous, n)) {
       report(Rule::kLinks, {}, "is_before() does not say that node id {} comes after the one before it", n.index);
     }
@@ -99,6 +104,7 @@ void Verifier::links() {
   if (order_.size() != graph_.node_count()) {
     report(Rule::kLinks, {}, "the list holds {} nodes, the graph counts {}", order_.size(), graph_.node_count());
   }
+  // A node that is not erased and in no list is lost.
   for (uint32_t i = 0; i < graph_.node_capacity(); ++i) {
     if (ordinals_[i] == kNone && !graph_.is_erased(NodeId(i))) {
       report(Rule::kLinks, {}, "live node id {} is not in the list", i);
@@ -106,6 +112,7 @@ void Verifier::links() {
   }
 }
 
+// Lists nest at most kMaxListDepth deep, so that later walks may recurse without asking.
 bool Verifier::arguments_in_range(std::span<const Argument> arguments, int depth, bool results) {
   return std::all_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
     if (!graph_.in_bounds(a) || a.kind > ArgumentKind::kOpaque) return false;
@@ -114,8 +121,11 @@ bool Verifier::arguments_in_range(std::span<const Argument> arguments, int depth
   });
 }
 
+// Every index in the record must name something. Messages do not print such a node, as printing would follow the
+// indices.
 bool Verifier::references(NodeId id) {
   const Node& n = graph_.node(id);
+  // The first fault is enough: behind it nothing of the node can be trusted.
   const auto bad = [&](const char* what) {
     broken_[id.index] = true;
     report(Rule::kReferences, id, "node id {}: {} is out of range", id.index, what);
@@ -128,6 +138,7 @@ bool Verifier::references(NodeId id) {
   if (n.region.index >= graph_.region_count()) return bad("the region");
   if (n.phase.index >= graph_.phase_count()) return bad("the phase");
   if (n.source.valid() && n.source.index >= graph_.string_count()) return bad("the source line");
+  // An erased forward node is in range, and is allowed.
   if (n.forward.valid() && n.forward.index >= graph_.node_capacity()) return bad("the forward node");
   for (const SavedTensor& saved : graph_.saved(id)) {
     if (saved.value.index >= graph_.value_capacity()) return bad("a saved tensor");
@@ -140,6 +151,7 @@ bool Verifier::references(NodeId id) {
   return values || bad("the sizes of a result");
 }
 
+// Parents come first, so a region tree cannot have a circle.
 void Verifier::regions() {
   for (uint32_t i = 0; i < graph_.region_count(); ++i) {
     const Region& region = graph_.region(RegionId(i));
@@ -154,14 +166,17 @@ void Verifier::regions() {
       report(Rule::kReferences, {}, "r{}: its name, class, target or arguments are out of range", i);
       continue;
     }
+    // A composite's arguments are checked by their number alone; their values may be gone.
     if (region.arguments.size != 0 &&
-        (!region.target.valid() || region.arguments.size != graph_.target(region.target).schema().arguments().size())) {
+        (!region.target.valid() ||
+         region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
       report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
              region.arguments.size);
     }
   }
 }
 
+// Storages are checked here by themselves; whether values lie within them, result() asks.
 void Verifier::storages() {
   for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
     const Storage& storage = graph_.storage(StorageId(i));
@@ -177,12 +192,14 @@ void Verifier::storages() {
 
 // ---- 3, 4: uses -----------------------------------------------------------------------------------------------------
 
+// An operand's use must be in the list of its value, and its maker must come before.
 void Verifier::inputs(NodeId id, std::span<const Argument> arguments, int depth) {
   for (const Argument& a : arguments) {
     if (a.kind == ArgumentKind::kList && depth < kMaxListDepth) inputs(id, graph_.list(a), depth + 1);
     if (a.kind != ArgumentKind::kValue) continue;
     const ValueId v = a.ref.value;
     ++use_counts_[v.index];
+    // A node that uses its own result is refused too: it is not earlier than itself.
     if (!earlier(graph_.value(v).producer, id)) {
       report(Rule::kOrder, id, "uses a value (id {}) that no earlier node makes", v.index);
     } else {
@@ -194,6 +211,7 @@ void Verifier::inputs(NodeId id, std::span<const Argument> arguments, int depth)
   }
 }
 
+// Walks along each value's uses and counts. The list must hold exactly what arguments mention, no more and no less.
 void Verifier::uses() {
   for (uint32_t i = 0; i < graph_.value_capacity(); ++i) {
     const Value& value = graph_.value(ValueId(i));
@@ -219,6 +237,8 @@ void Verifier::uses() {
 
 // ---- 6, 7: schemas --------------------------------------------------------------------------------------------------
 
+// Kinds are compared with the schema's type, generously where libtorch converts: a number stands for a tensor, a value
+// for a number of its kind.
 bool Verifier::fits(const Argument& a, TypeClass type, bool optional) const {
   if (a.kind == ArgumentKind::kNone) return optional || type == TypeClass::kTensor || type == TypeClass::kAny;
   if (a.kind == ArgumentKind::kOpaque || type == TypeClass::kAny) return true;
@@ -274,6 +294,7 @@ bool Verifier::fits(const Argument& a, const FormalType& type) const {
   }
 }
 
+// A result that is not there is None: kernels may leave out what a flag switches off.
 bool Verifier::result_fits(const Argument& a, TypeClass type) const {
   if (a.kind == ArgumentKind::kNone) return true;
   if (a.kind == ArgumentKind::kList) return type == TypeClass::kList || type == TypeClass::kAny;
@@ -284,8 +305,9 @@ bool Verifier::result_fits(const Argument& a, TypeClass type) const {
   return !tensor && fits(a, type, false);
 }
 
+// A schema with `...` says nothing of the arguments behind.
 void Verifier::signature(NodeId id) {
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(id).target);
+  const Signature& formals = graph_.target(id).signature();
   const auto arguments = graph_.arguments(id);
   const size_t wanted = formals.arguments.size();
   if (formals.variadic_arguments ? arguments.size() < wanted : arguments.size() != wanted) {
@@ -297,12 +319,13 @@ void Verifier::signature(NodeId id) {
     }
   }
   const auto results = graph_.results(id);
+  // A node without results is an operator whose results nobody recorded (write-only forms).
   if (results.empty() || formals.variadic_returns) return;
   if (results.size() != formals.returns.size()) {
     report(Rule::kReturns, id, "{} results, but the schema returns {}", results.size(), formals.returns.size());
   }
   for (size_t i = 0; i < std::min(results.size(), formals.returns.size()); ++i) {
-    const FormalType& type = formals.returns[i];
+    const FormalType& type = formals.returns[i].type;
     bool good = result_fits(results[i], type.type);
     if (good && results[i].kind == ArgumentKind::kList) {
       for (const Argument& element : graph_.list(results[i])) good = good && result_fits(element, type.element);
@@ -313,6 +336,7 @@ void Verifier::signature(NodeId id) {
 
 // ---- 5, 8, 9, 11: values and storages -------------------------------------------------------------------------------
 
+// A value must be made by one node, once, and lie within its storage.
 void Verifier::result(NodeId id, ValueId v) {
   const Value& value = graph_.value(v);
   if (value.producer != id)
@@ -333,6 +357,7 @@ void Verifier::result(NodeId id, ValueId v) {
   }
   const Storage& storage = graph_.storage(value.storage);
   if (storage.device() != value.device()) report(Rule::kStorage, id, "a result is on another device than its storage");
+  // Sparse and other layouts have no extent in bytes, and an empty tensor reaches nowhere.
   if (extent && *extent > 0 && value.layout == c10::Layout::Strided && value.offset >= 0 &&
       value.dtype < c10::ScalarType::Undefined) {
     int64_t end = 0;
@@ -351,6 +376,7 @@ void Verifier::lifetime(NodeId id, ValueId v, bool as_result) {
   if (value.kind != ValueKind::kTensor || value.storage.index >= graph_.storage_count()) return;
   const Storage& storage = graph_.storage(value.storage);
   const char* what = as_result ? "a result" : "an argument";
+  // A storage without birth was there before the graph.
   if (storage.born.valid() && storage.born != id && !earlier(storage.born, id)) {
     report(Rule::kLifetime, id, "the storage of {} is born after this node, or at an erased one", what);
   }
@@ -365,6 +391,7 @@ void Verifier::aliases(NodeId id) {
   const auto results = graph_.results(id);
   const auto storage_of = [&](ValueId v) { return graph_.value(v).storage; };
   for (const OperatorFacts::Alias& alias : facts.aliases) {
+    // Operators such as reshape may copy, so only aliases that are certain are checked.
     if (!alias.always || alias.argument >= arguments.size() || alias.result >= results.size()) continue;
     std::vector<StorageId> known;
     graph_.for_each_value(arguments.subspan(alias.argument, 1), [&](ValueId v) { known.push_back(storage_of(v)); });
@@ -373,7 +400,7 @@ void Verifier::aliases(NodeId id) {
     graph_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
       if (!std::binary_search(known.begin(), known.end(), storage_of(v))) {
         report(Rule::kAlias, id, "result {} must share the storage of argument '{}'", alias.result,
-               graph_.target(id).schema().arguments()[alias.argument].name());
+               graph_.target(id).signature().arguments[alias.argument].name);
       }
     });
   }
@@ -381,6 +408,7 @@ void Verifier::aliases(NodeId id) {
 
 // ---- 13 to 17 -------------------------------------------------------------------------------------------------------
 
+// Placeholders, calls, ends: once a later kind has come, an earlier one must not.
 void Verifier::placement(NodeId id) {
   const TargetId target = graph_.node(id).target;
   const bool placeholder = target.index <= target_of(Builtin::kConstant).index;
@@ -392,6 +420,8 @@ void Verifier::placement(NodeId id) {
   if (target == target_of(Builtin::kOutput) && ++outputs_ > 1) report(Rule::kOutput, id, "a second sg::output");
 }
 
+// A tensor saved as an argument is that argument or shares its storage: autograd may save a view or an unpacked form of
+// it.
 void Verifier::saved(NodeId id) {
   const auto arguments = graph_.arguments(id);
   for (const SavedTensor& saved : graph_.saved(id)) {
@@ -417,6 +447,8 @@ void Verifier::saved(NodeId id) {
   }
 }
 
+// Deaths are told twice, by the node and by the storage; both must agree, in both directions. The other direction is
+// checked in run().
 void Verifier::frees(NodeId id) {
   for (const StorageId storage : graph_.frees(id)) {
     if (storage_frees_[storage.index].valid())
@@ -434,6 +466,7 @@ void Verifier::node(NodeId id) {
   signature(id);
   aliases(id);
   placement(id);
+  // A forward node that is erased is no error: passes erase forward nodes whose backward still runs.
   const NodeId forward = graph_.node(id).forward;
   if (forward.valid() && !graph_.is_erased(forward) && !earlier(forward, id)) {
     report(Rule::kForward, id, "its forward node does not come before it");
@@ -442,6 +475,7 @@ void Verifier::node(NodeId id) {
   frees(id);
 }
 
+// All nodes' references are checked before any node's meaning, since a node's meaning asks other nodes.
 std::vector<Violation> Verifier::run() {
   regions();
   storages();
@@ -473,6 +507,8 @@ std::string_view to_string(Rule rule) {
 
 std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).run(); }
 
+// The message lists every violation: one broken edit often breaks several rules, and the first is seldom the telling
+// one.
 void verify(const Graph& graph) {
   const std::vector<Violation> found = violations(graph);
   if (found.empty()) return;

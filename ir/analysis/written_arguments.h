@@ -5,8 +5,8 @@
 
 namespace shadowgraph {
 
-// Whether the argument at `position`, one of OperatorFacts::written, is written by this call, if anything is
-// (writes_now, ir/operators/operator_facts.h): the gradients of _fused_adamw_ are where a scaler is given.
+// Says whether this call writes the argument at `position`, one of OperatorFacts::written, if it writes anything
+// (writes_now, ir/operators/operator_facts.h). The gradients of _fused_adamw_ are written where a scaler is given.
 bool writes_argument(const Graph& graph, NodeId node, size_t position);
 
 }  // namespace shadowgraph

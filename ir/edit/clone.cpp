@@ -1,18 +1,24 @@
+// Copies of graphs: whole ones, node by node, and pieces that are cut out or put in.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
+#include "ir/graph_editor.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/insertion_point.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
 
 // ---- Whole ----------------------------------------------------------------------------------------------------------
 
-// What may read all of a graph.
+// Reads all of a graph. A copy of the arenas keeps every id, so side tables of the one are good for the other. A node
+// by node copy would give new ids and cost far more.
 class GraphCopy {
  public:
   static Graph run(const Graph& graph);
@@ -60,11 +66,16 @@ NodeCopier::NodeCopier(const Graph& from, Graph& into, RegionId region) : from_(
   regions_[Graph::kRootRegion] = region;
 }
 
+// Lets a value of the other graph stand for one of this. It also binds their storages, so that views of it that are
+// copied later land in the right place:
+//
+//     piece: %0 @s0, %1 = t(%0) @s0      into: %7 @s4 +6      bind(%0, %7)      copy of %1: @s4 +6
 void NodeCopier::bind(ValueId from, ValueId to) {
   const Value& inner = from_.value(from);
   const Value& outer = into_.value(to);
   if (inner.storage.valid() && outer.storage.valid()) {
     const HomeOfStorage home{.storage = outer.storage, .shift = outer.offset - inner.offset, .bound = true};
+    // Two inputs that share a storage must stand for two values that do, at the same distance.
     HomeOfStorage& known = storages_[inner.storage];
     if (known.storage.valid() && (known.storage != home.storage || known.shift != home.shift)) {
       throw GraphEditError(
@@ -77,6 +88,8 @@ void NodeCopier::bind(ValueId from, ValueId to) {
   values_[from] = to;
 }
 
+// Copies a region with those around it that are not here yet, outermost first: a region's parent must have the smaller
+// id. The root stands for the region that the piece is put into.
 RegionId NodeCopier::region(RegionId from) {
   std::vector<RegionId> missing;
   RegionId known = from;
@@ -90,6 +103,8 @@ RegionId NodeCopier::region(RegionId from) {
     copy.class_name = into_.intern(from_.text_or_empty(copy.class_name));
     if (copy.target.valid()) copy.target = into_.intern_target(from_.target(copy.target));
     copy.arguments = {};
+    // Values among a composite's arguments may be none that is copied; a region says what it was called with, and
+    // nothing computes from it.
     std::vector<Argument> arguments;
     for (const Argument& a : from_.region_arguments(missing[i])) arguments.push_back(copy_argument(a, true));
     const RegionId id = into_.add_region(copy);
@@ -99,7 +114,7 @@ RegionId NodeCopier::region(RegionId from) {
   return regions_[from];
 }
 
-// `tolerant`: a value that is not here becomes one that is not there.
+// Copies an argument. With `tolerant`, a value that was not copied becomes one that is not there.
 Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
   switch (from.kind) {
     case ArgumentKind::kValue: {
@@ -130,9 +145,10 @@ Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
       return into_.make_list(elements);
     }
     case ArgumentKind::kConstant: {
+      // Within one graph constants are shared, so that a copy of a node costs no tensor.
       if (&from_ == &into_) return from;
       const auto [to, added] = constants_.try_emplace(from.constant);
-      if (added) to->second = into_.add_constant(from_.constant(from.constant));
+      if (added) to->second = into_.share_constant(from_, from.constant);
       return Argument::of_constant(to->second);
     }
     default:
@@ -140,6 +156,8 @@ Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
   }
 }
 
+// Copies a result: makes the value, and its storage the first time that one is met. A bound storage decides the device:
+// a piece may be spliced into a program on another one.
 Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
   if (from.kind == ArgumentKind::kList) {
     std::vector<Argument> elements;
@@ -156,6 +174,7 @@ Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
   HomeOfStorage home;
   c10::Device device = value.device();
   if (value.storage.valid()) {
+    // A storage of the piece is born where its first copied value is made, if the node that allocated it is not copied.
     HomeOfStorage& known = storages_[value.storage];
     if (!known.storage.valid()) {
       Storage copy = from_.storage(value.storage);
@@ -181,6 +200,8 @@ Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
   return Argument::of_value(values_[id]);
 }
 
+// Copies one node before `position`. Lists are copied out first: both graphs may be the same one, whose pools grow
+// meanwhile.
 NodeId NodeCopier::copy(NodeId from, NodeId position) {
   const Node node = from_.node(from);
   TargetId& target = targets_[node.target];
@@ -197,6 +218,7 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
   copy.phase = node.phase.index <= Graph::kInit.index ? node.phase : into_.intern_phase(from_.phase_name(node.phase));
   copy.flags = node.flags;
   copy.source = node.source.valid() ? into_.intern(std::string(from_.text_or_empty(node.source))) : StringId();
+  // The forward link is kept where that node is copied, too. In the same graph it may also stay where it was.
   if (node.forward.valid()) {
     copy.forward = this->node(node.forward);
     if (!copy.forward.valid() && &from_ == &into_) copy.forward = node.forward;
@@ -206,6 +228,8 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
     results.push_back(copy_result(r, to));
   }
   if (!results.empty()) into_.set_results(to, results);
+  // Deaths are copied for storages that the copy made. A bound storage belongs to the graph around, which decides when
+  // it dies.
   std::vector<StorageId> freed;
   for (StorageId s : from_.frees(from)) {
     const auto home = storages_.find(s);
@@ -214,11 +238,13 @@ NodeId NodeCopier::copy(NodeId from, NodeId position) {
   if (!freed.empty()) into_.set_frees(to, freed);
   std::vector<std::pair<std::string, std::string>> notes;
   from_.for_each_note(from, [&](const std::string& key, const std::string& text) { notes.emplace_back(key, text); });
+  // The list is sorted by key; setting the last first makes every insertion a constant one.
   for (size_t i = notes.size(); i-- > 0;) into_.set_note(to, notes[i].first, notes[i].second);
   if (node.saved.size != 0) copy_saved(from, to);
   return to;
 }
 
+// Tensors saved from a node that comes later are not known yet; finish() asks again.
 void NodeCopier::copy_saved(NodeId from, NodeId to) {
   std::vector<SavedTensor> saved;
   for (SavedTensor tensor : from_.saved(from)) {
@@ -233,6 +259,7 @@ void NodeCopier::finish() {
   for (NodeId from : std::exchange(unfinished_, {})) copy_saved(from, node(from));
 }
 
+// A placeholder other than sg::constant is given from outside; a constant belongs to the piece.
 // ---- Pieces ---------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -247,6 +274,8 @@ ValueId only_result(const Graph& graph, NodeId n) {
   return results.size() == 1 && results[0].kind == ArgumentKind::kValue ? results[0].ref.value : ValueId();
 }
 
+// Checks all that the piece takes for granted about an input. Strides and offset matter only where the piece makes
+// views of it, since a view's geometry is written as numbers.
 void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId formal, ValueId actual) {
   const auto refuse = [&](const std::string& what) {
     throw GraphEditError(fmt::format("cannot splice: {}:\n  {}", what, to_text(piece, piece.value(formal).producer)));
@@ -269,6 +298,8 @@ void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId
   if (!a.storage.valid()) return;
   bool views = false;
   piece.for_each_value_in(a.storage,
+                          // Only a view that the piece makes itself counts; other placeholders on the storage are
+                          // checked by their own.
                           [&](ValueId v) { views = views || !piece.is_placeholder(piece.value(v).producer); });
   if (!views) return;
   if (!same(piece.strides(formal), into.strides(actual))) {
@@ -289,8 +320,10 @@ void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId
 
 }  // namespace
 
+// Splices a graph in. Everything that can be wrong with inputs is found before the first node is made.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs) {
   if (&into == &piece) throw GraphEditError("cannot splice a graph into itself; clone it first");
+  // The place is after the placeholders and before sg::output and sg::gradient, whatever was asked for.
   if (!position.valid()) position = InsertionPoint::at_end(into).position();
   while (position.valid() && into.is_placeholder(position)) position = into.node(position).next;
   const NodeId before = position.valid() ? into.node(position).previous : into.last();
@@ -320,6 +353,7 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
         fmt::format("the graph to be spliced has {} placeholders, {} values are given", next, inputs.size()));
   }
 
+  // Constants of the piece go behind the placeholders that are there, since placeholders come first.
   NodeId past_placeholders = into.first();
   while (past_placeholders.valid() && into.is_placeholder(past_placeholders)) {
     past_placeholders = into.node(past_placeholders).next;
@@ -338,6 +372,7 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
     }
     const bool constant = piece.is_placeholder(n);
     const NodeId copy = copier.copy(n, constant ? past_placeholders : position);
+    // What the piece reads must live until its copies have read it.
     const auto touch = [&](ValueId v) {
       if (into.value(v).storage.valid()) into.extend_life(into.value(v).storage, copy);
     };
@@ -351,6 +386,8 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
   return outputs;
 }
 
+// Cuts nodes out as a graph of their own; `graph` stays as it is. Values from outside become sg::input, values that
+// others use or save become outputs.
 Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   Subgraph result;
   NodeCopier copier(graph, result.graph);
@@ -368,7 +405,8 @@ Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
       if (!inside.contains(graph.value(v).producer) && seen.insert(v).second) result.inputs.push_back(v);
     });
   }
-  // Storages of inputs are there before the piece, whatever they are to the graph around.
+  // Storages of inputs are there before the piece begins, whatever they are to the graph around. Inputs that share one
+  // share it in the piece, too, so that writes and views mean the same.
   std::unordered_map<StorageId, StorageId> storages;
   for (size_t i = 0; i < result.inputs.size(); ++i) {
     const ValueId v = result.inputs[i];
@@ -413,6 +451,7 @@ Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   }
   const Argument list[] = {result.graph.make_list(outputs)};
   const NodeId end = result.graph.append(target_of(Builtin::kOutput), list);
+  // Outputs are handed to the caller, so their storages live to the end.
   result.graph.for_each_input(end, [&](ValueId v) {
     const StorageId storage = result.graph.value(v).storage;
     if (storage.valid()) result.graph.extend_life(storage, end);

@@ -1,15 +1,21 @@
+// Turns nodes into one call of a user's function, and a call back into nodes. What must hold for that is checked
+// against the function's schema.
+#include "shadowgraph/edit/group_call.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/records.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -34,6 +40,9 @@ struct Deeds {
   bool anything = false;  // host reads, unknown
 };
 
+// Sums up what the nodes do to others. A write to a storage that only they know is nobody's business:
+//
+//     %3 = empty(..) @s3, %4 = add_(%3, 1) @s3, %5 = mul(%0, %4)        no deed: s3 is born and dies inside
 Deeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes, const Boundary& boundary) {
   Deeds deeds;
   std::unordered_set<StorageId> known;
@@ -55,7 +64,8 @@ const char* scalar_type(ValueKind kind) {
   return kind == ValueKind::kInt ? "int" : kind == ValueKind::kFloat ? "float" : "bool";
 }
 
-// Innermost region around two.
+// Returns the innermost region around two others. Parents have smaller indices, so the larger one is always the one to
+// leave.
 RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
   // Parents have smaller indices.
   while (a != b) {
@@ -64,6 +74,7 @@ RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
   return a;
 }
 
+// What a call will be made of, worked out before the graph is touched.
 struct Planned {
   std::vector<NodeId> nodes;  // in program order
   TargetId target;
@@ -75,9 +86,8 @@ struct Planned {
   throw GraphEditError("cannot replace nodes by a call of " + schema + ": " + what);
 }
 
-// All that can be said before the graph is touched.
-Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
-  Planned planned;
+// Returns the nodes of a group in program order, each a call.
+std::vector<NodeId> calls_of(const Graph& graph, const GroupCall& group) {
   if (group.nodes.empty()) refuse(group.schema, "there are none");
   for (NodeId n : group.nodes) {
     if (n.index >= graph.node_capacity() || graph.is_erased(n)) refuse(group.schema, "one of them does not exist");
@@ -85,100 +95,145 @@ Planned plan(Graph& graph, const Effects& effects, const GroupCall& group) {
       refuse(group.schema, "this one is no call:\n  " + to_text(graph, n));
     }
   }
-  planned.nodes = in_program_order(graph, group.nodes);
-  if (std::adjacent_find(planned.nodes.begin(), planned.nodes.end()) != planned.nodes.end()) {
-    refuse(group.schema, "one is named twice");
-  }
-  const std::unordered_set<NodeId> inside(planned.nodes.begin(), planned.nodes.end());
-  const Boundary boundary = boundary_of(graph, planned.nodes);
-  const Target target(TargetKind::kFunction, group.schema);
-  const TargetFormals formals = formals_of(target);
-  const OperatorFacts& facts = target.facts();
-  planned.target = graph.intern_target(target);
-
-  planned.arguments = group.arguments;
-  if (planned.arguments.empty()) {
-    if (boundary.inputs.size() > formals.arguments.size()) {
-      refuse(group.schema, fmt::format("they read {} values", boundary.inputs.size()));
-    }
-    for (ValueId v : boundary.inputs) planned.arguments.push_back(Argument::of_value(v));
-    for (size_t i = planned.arguments.size(); i < formals.arguments.size(); ++i) {
-      const auto& default_value = formals.arguments[i].default_value;
-      if (!default_value) refuse(group.schema, "argument '" + formals.arguments[i].name + "' has no value");
-      planned.arguments.push_back(default_value->make(graph));
-    }
-  }
-  if (formals.variadic_arguments ? planned.arguments.size() < formals.arguments.size()
-                                 : planned.arguments.size() != formals.arguments.size()) {
-    refuse(group.schema, fmt::format("{} arguments are given", planned.arguments.size()));
-  }
-  std::unordered_set<ValueId> given;
-  std::unordered_set<StorageId> given_storages;
-  graph.for_each_value(planned.arguments, [&](ValueId v) {
-    given.insert(v);
-    if (graph.value(v).storage.valid()) given_storages.insert(graph.value(v).storage);
-  });
-  for (ValueId v : boundary.inputs) {
-    if (!given.contains(v)) refuse(group.schema, "they read a value that is no argument: " + type_text(graph, v));
-  }
-  for (ValueId v : given) {
-    if (inside.contains(graph.value(v).producer)) refuse(group.schema, "one of them makes an argument");
-  }
-
-  planned.outputs = group.outputs.empty() ? boundary.outputs : group.outputs;
-  const std::unordered_set<ValueId> returned(planned.outputs.begin(), planned.outputs.end());
-  if (planned.outputs.size() != formals.returns.size()) {
-    refuse(group.schema, fmt::format("they give {} values", planned.outputs.size()));
-  }
-  for (ValueId v : boundary.outputs) {
-    if (!returned.contains(v)) refuse(group.schema, "a value that others use is not returned: " + type_text(graph, v));
-  }
-  for (ValueId v : planned.outputs) {
-    if (!inside.contains(graph.value(v).producer)) refuse(group.schema, "it returns a value that none of them makes");
-  }
-
-  const Deeds deeds = deeds_of(graph, effects, planned.nodes, boundary);
-  if (facts.unknown) return planned;
-  if (deeds.anything) refuse(group.schema, "one of them reads the host or is unknown; the schema needs '...'");
-  if (deeds.random && !facts.random)
-    refuse(group.schema, "one of them draws random numbers; the schema needs a 'Generator?'");
-  if (deeds.collective && !facts.collective)
-    refuse(group.schema, "one of them is a collective; the schema needs a 'str group_name'");
-  const auto storages_of = [&](uint16_t position) {
-    std::vector<StorageId> storages;
-    graph.for_each_value(std::span(planned.arguments).subspan(position, 1),
-                         [&](ValueId v) { storages.push_back(graph.value(v).storage); });
-    return storages;
-  };
-  std::unordered_set<StorageId> may_write;
-  for (const uint16_t i : facts.written) {
-    for (StorageId s : storages_of(i)) may_write.insert(s);
-  }
-  for (StorageId s : deeds.written) {
-    if (!may_write.contains(s)) refuse(group.schema, "they write an argument that the schema does not mark with (a!)");
-  }
-  std::vector<char> marked(planned.outputs.size());
-  for (const OperatorFacts::Alias& alias : facts.aliases) {
-    const StorageId s = graph.value(planned.outputs[alias.result]).storage;
-    const auto storages = storages_of(alias.argument);
-    const bool shares = s.valid() && contains(storages, s);
-    if (shares) marked[alias.result] = 1;
-    if (alias.always && !shares && !storages.empty()) {
-      refuse(group.schema, fmt::format("result {} does not share the storage of its argument", alias.result));
-    }
-  }
-  for (size_t r = 0; r < planned.outputs.size(); ++r) {
-    if (marked[r] == 0 && given_storages.contains(graph.value(planned.outputs[r]).storage)) {
-      refuse(group.schema, fmt::format("result {} shares a storage with an argument, unmarked", r));
-    }
-  }
-  return planned;
+  std::vector<NodeId> nodes = in_program_order(graph, group.nodes);
+  if (std::adjacent_find(nodes.begin(), nodes.end()) != nodes.end()) refuse(group.schema, "one is named twice");
+  return nodes;
 }
 
+// Works a plan out, and refuses on the way what the schema does not allow.
+class GroupPlanner {
+ public:
+  GroupPlanner(Graph& graph, const Effects& effects, const GroupCall& group)
+      : graph_(graph),
+        effects_(effects),
+        group_(group),
+        planned_{.nodes = calls_of(graph, group)},
+        inside_(planned_.nodes.begin(), planned_.nodes.end()),
+        boundary_(boundary_of(graph, planned_.nodes)),
+        target_(TargetKind::kFunction, group.schema) {}
+
+  Planned run() {
+    planned_.target = graph_.intern_target(target_);
+    take_arguments();
+    take_outputs();
+    // What the nodes do must be in the schema. Passes believe schemas, so a write that is not in it would be moved over.
+    if (!target_.facts().unknown) {
+      check_deeds();
+      check_aliases();
+    }
+    return std::move(planned_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const { shadowgraph::refuse(group_.schema, what); }
+
+  // Without arguments by the caller, the schema's come in the order in which the nodes first use them, then defaults.
+  void take_arguments() {
+    const Signature& formals = target_.signature();
+    planned_.arguments = group_.arguments;
+    if (planned_.arguments.empty()) {
+      if (boundary_.inputs.size() > formals.arguments.size()) {
+        refuse(fmt::format("they read {} values", boundary_.inputs.size()));
+      }
+      for (ValueId v : boundary_.inputs) planned_.arguments.push_back(Argument::of_value(v));
+      for (size_t i = planned_.arguments.size(); i < formals.arguments.size(); ++i) {
+        const auto& default_value = formals.arguments[i].default_value;
+        if (!default_value) refuse("argument '" + formals.arguments[i].name + "' has no value");
+        planned_.arguments.push_back(default_value->make(graph_));
+      }
+    }
+    if (formals.variadic_arguments ? planned_.arguments.size() < formals.arguments.size()
+                                   : planned_.arguments.size() != formals.arguments.size()) {
+      refuse(fmt::format("{} arguments are given", planned_.arguments.size()));
+    }
+    std::unordered_set<ValueId> given;
+    graph_.for_each_value(planned_.arguments, [&](ValueId v) {
+      given.insert(v);
+      if (graph_.value(v).storage.valid()) given_storages_.insert(graph_.value(v).storage);
+    });
+    // The call must see everything that the nodes see.
+    for (ValueId v : boundary_.inputs) {
+      if (!given.contains(v)) refuse("they read a value that is no argument: " + type_text(graph_, v));
+    }
+    for (ValueId v : given) {
+      if (inside_.contains(graph_.value(v).producer)) refuse("one of them makes an argument");
+    }
+  }
+
+  // A value that somebody outside uses must come out of the call, else it is lost.
+  void take_outputs() {
+    planned_.outputs = group_.outputs.empty() ? boundary_.outputs : group_.outputs;
+    const std::unordered_set<ValueId> returned(planned_.outputs.begin(), planned_.outputs.end());
+    if (planned_.outputs.size() != target_.signature().returns.size()) {
+      refuse(fmt::format("they give {} values", planned_.outputs.size()));
+    }
+    for (ValueId v : boundary_.outputs) {
+      if (!returned.contains(v)) refuse("a value that others use is not returned: " + type_text(graph_, v));
+    }
+    for (ValueId v : planned_.outputs) {
+      if (!inside_.contains(graph_.value(v).producer)) refuse("it returns a value that none of them makes");
+    }
+  }
+
+  void check_deeds() const {
+    const OperatorFacts& facts = target_.facts();
+    const Deeds deeds = deeds_of(graph_, effects_, planned_.nodes, boundary_);
+    if (deeds.anything) refuse("one of them reads the host or is unknown; the schema needs '...'");
+    if (deeds.random && !facts.random) refuse("one of them draws random numbers; the schema needs a 'Generator?'");
+    if (deeds.collective && !facts.collective)
+      refuse("one of them is a collective; the schema needs a 'str group_name'");
+    std::unordered_set<StorageId> may_write;
+    for (const uint16_t i : facts.written) {
+      for (StorageId s : storages_of(i)) may_write.insert(s);
+    }
+    for (StorageId s : deeds.written) {
+      if (!may_write.contains(s)) refuse("they write an argument that the schema does not mark with (a!)");
+    }
+  }
+
+  // An alias that the schema does not mention is as bad as a write that it does not mention.
+  void check_aliases() const {
+    std::vector<char> marked(planned_.outputs.size());
+    for (const OperatorFacts::Alias& alias : target_.facts().aliases) {
+      const StorageId s = graph_.value(planned_.outputs[alias.result]).storage;
+      const auto storages = storages_of(alias.argument);
+      const bool shares = s.valid() && contains(storages, s);
+      if (shares) marked[alias.result] = 1;
+      if (alias.always && !shares && !storages.empty()) {
+        refuse(fmt::format("result {} does not share the storage of its argument", alias.result));
+      }
+    }
+    for (size_t r = 0; r < planned_.outputs.size(); ++r) {
+      if (marked[r] == 0 && given_storages_.contains(graph_.value(planned_.outputs[r]).storage)) {
+        refuse(fmt::format("result {} shares a storage with an argument, unmarked", r));
+      }
+    }
+  }
+
+  std::vector<StorageId> storages_of(uint16_t position) const {
+    std::vector<StorageId> storages;
+    graph_.for_each_value(std::span(planned_.arguments).subspan(position, 1),
+                          [&](ValueId v) { storages.push_back(graph_.value(v).storage); });
+    return storages;
+  }
+
+  Graph& graph_;
+  const Effects& effects_;
+  const GroupCall& group_;
+  Planned planned_;
+  const std::unordered_set<NodeId> inside_;
+  const Boundary boundary_;
+  const Target target_;
+  std::unordered_set<StorageId> given_storages_;  // of the arguments
+};
+
+// Puts the call in the place of the first node. Its results live where the old ones did, so that aliases, lives and
+// views are right at once.
 NodeId make_call(Graph& graph, const Planned& planned) {
   NodeId call;
   RegionId region = graph.node(planned.nodes.front()).region;
   for (NodeId n : planned.nodes) region = common_region(graph, region, graph.node(n).region);
+  // The point must be gone before nodes are erased.
   {
     InsertionPoint at(graph, planned.nodes.front());
     call = at.insert(planned.target, planned.arguments);
@@ -206,6 +261,8 @@ NodeId make_call(Graph& graph, const Planned& planned) {
   }
   graph.set_results(call, results);
 
+  // Autograd keeps of the call what it kept of the nodes, as far as that is one of the call's arguments or results.
+  // Tensors within are gone with the nodes.
   std::unordered_map<ValueId, SavedTensor> known;
   for (size_t r = 0; r < planned.outputs.size(); ++r) {
     known[planned.outputs[r]] = {
@@ -232,6 +289,8 @@ NodeId make_call(Graph& graph, const Planned& planned) {
   return call;
 }
 
+// Links backward nodes to the call. A backward node that now stands before the call (it was moved up) has no forward
+// node.
 void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
   for (NodeId n : graph.nodes()) {
     const auto found = replaced.find(graph.node(n).forward);
@@ -242,6 +301,7 @@ void relink(Graph& graph, const std::unordered_map<NodeId, NodeId>& replaced) {
 
 }  // namespace
 
+// A value is an output if somebody outside uses it, or saves it for backward.
 Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
   Boundary boundary;
   const std::vector<NodeId> sorted = in_program_order(graph, nodes);
@@ -260,6 +320,8 @@ Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
   return boundary;
 }
 
+// Writes a schema that is legal for the nodes: "(a!)" where they write, the same letter where a result shares the
+// storage, options for random numbers and collectives.
 std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const std::string& name) {
   return schema_of(graph, nodes, name, Effects::of(graph));
 }
@@ -310,12 +372,14 @@ NodeId replace_by_call(Graph& graph, const GroupCall& group) {
   return replace_by_calls(graph, std::span(&group, 1))[0];
 }
 
+// Replaces several groups at once: one analysis of effects, and one new order in which each group stands together.
+// Group by group, each would move nodes that the next one has planned with.
 std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> groups) {
   const Effects effects = Effects::of(graph);
   std::vector<Planned> all;
   IdMap<NodeId, int32_t> group_of(-1);
   for (const GroupCall& group : groups) {
-    all.push_back(plan(graph, effects, group));
+    all.push_back(GroupPlanner(graph, effects, group).run());
     for (NodeId n : all.back().nodes) {
       if (group_of[n] >= 0) refuse(group.schema, "one of them is in another group:\n  " + to_text(graph, n));
       group_of[n] = static_cast<int32_t>(all.size() - 1);
@@ -323,7 +387,8 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
   }
   const std::vector<NodeId> order = topological_order(graph, Dependences::of(graph, effects), group_of);
   if (!std::equal(order.begin(), order.end(), graph.nodes().begin())) graph.reorder(order);
-  // From the end of the program on: what an earlier group makes is then still known by the name it was planned with.
+  // Calls are made from the end of the program on. What an earlier group makes is then still known by the name it was
+  // planned with: its own replacement comes later.
   std::vector<size_t> from_last(all.size());
   std::iota(from_last.begin(), from_last.end(), size_t{0});
   std::sort(from_last.begin(), from_last.end(),
@@ -338,6 +403,8 @@ std::vector<NodeId> replace_by_calls(Graph& graph, std::span<const GroupCall> gr
   return calls;
 }
 
+// Puts the body in a call's place. Results of the call become the body's outputs, at the same storages where those
+// alias its arguments.
 void inline_call(Graph& graph, NodeId call, const Graph& body) {
   std::vector<ValueId> inputs;
   graph.for_each_input(call, [&](ValueId v) { inputs.push_back(v); });
@@ -353,6 +420,7 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
     throw GraphEditError(fmt::format("cannot inline: the body outputs {} values, the call has {}:\n  {}", outputs,
                                      results.size(), to_text(graph, call)));
   }
+  // Whether the body made any node decides whether backward nodes have something to link to.
   const NodeId before = graph.node(call).previous;
   const std::vector<ValueId> made = splice(graph, call, body, inputs);
   NodeId last;
@@ -363,6 +431,7 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
       throw GraphEditError("cannot inline: the body outputs None where the call has a result:\n  " +
                            to_text(graph, call));
     }
+    // The body's fresh storages have no death of their own: sg::output kept them alive there.
     const StorageId from = graph.value(results[i]).storage;
     const StorageId to = graph.value(made[i]).storage;
     graph.replace_all_uses_with(results[i], made[i]);

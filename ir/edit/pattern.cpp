@@ -1,3 +1,6 @@
+// Reads patterns. A pattern is a small program; what it does not say may be anything (pattern_search.cpp finds it).
+#include "shadowgraph/edit/pattern.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,20 +8,17 @@
 #include <optional>
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
 #include "ir/operators/operator_name.h"
 #include "ir/text/argument_reader.h"
 #include "ir/text/cursor.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {
 
 constexpr size_t kMaxCalls = 256;  // a search tries one call inside the other
-
-// ---- Reading --------------------------------------------------------------------------------------------------------
 
 class PatternReader {
  public:
@@ -37,13 +37,13 @@ class PatternReader {
   Cursor cursor_;
   const Graph* targets_;
   Pattern pattern_;
-  Formals formals_;
-  ArgumentReader literals_{cursor_, *pattern_.literals, formals_,
+  ArgumentReader literals_{cursor_, *pattern_.literals,
                            [this](bool) -> ValueId { cursor_.fail("a value where a constant is expected"); }};
   std::unordered_map<std::string, uint32_t> values_, arguments_;
   bool returned_ = false;
 };
 
+// A pattern must say which values come out: others may not be used by the rest of the graph.
 Pattern PatternReader::run() {
   while (cursor_.next_line()) {
     if (returned_) cursor_.fail("a line after 'return'", "the end");
@@ -61,6 +61,7 @@ Pattern PatternReader::run() {
   return std::move(pattern_);
 }
 
+// Numbers values in the order of first mention; -1 as maker means a wildcard.
 uint32_t PatternReader::take_value() {
   cursor_.expect('%');
   const std::string name = "%" + std::string(cursor_.take_identifier());
@@ -98,6 +99,7 @@ void PatternReader::take_results(PatternCall& call) {
   } while (cursor_.eat(','));
 }
 
+// A pattern may name functions of the user's own, which only the graph that it is for may know.
 TargetId PatternReader::take_target(PatternCall& call) {
   cursor_.peek();
   const auto place = cursor_.place();
@@ -105,17 +107,19 @@ TargetId PatternReader::take_target(PatternCall& call) {
   if (targets_ != nullptr) {
     for (uint32_t i = 0; i < targets_->target_count(); ++i) {
       const Target& target = targets_->target(TargetId(i));
+      // The graph goes first: it may hold another version of the schema than this libtorch.
       if (target.name() == call.target && target.kind() != TargetKind::kBuiltin) {
         return pattern_.literals->intern_target(target);
       }
     }
   }
-  if (const auto found = c10::Dispatcher::singleton().findSchema(operator_name(call.target))) {
-    return pattern_.literals->intern_operator(*found);
+  if (const auto found = find_operator(call.target)) {
+    return intern_operator(*pattern_.literals, *found);
   }
   cursor_.fail_at(place, "unknown operator '" + call.target + "'", "one with its overload, such as aten::add.Tensor");
 }
 
+// The search tries one call inside the other, so its stack is as deep as the pattern is long.
 void PatternReader::call_line() {
   if (pattern_.calls.size() == kMaxCalls) cursor_.fail("too many calls", fmt::format("at most {}", kMaxCalls));
   PatternCall call;
@@ -130,7 +134,7 @@ void PatternReader::call_line() {
 }
 
 void PatternReader::take_arguments(PatternCall& call, TargetId target) {
-  const TargetFormals& formals = formals_.of(*pattern_.literals, target);
+  const Signature& formals = pattern_.literals->target(target).signature();
   call.arguments.resize(formals.arguments.size());
   std::vector<bool> stated(call.arguments.size());
   cursor_.expect('(');
@@ -138,6 +142,7 @@ void PatternReader::take_arguments(PatternCall& call, TargetId target) {
     do {
       cursor_.peek();
       const auto place = cursor_.place();
+      // "...": all arguments that are not named may be anything.
       if (cursor_.eat('.')) {
         cursor_.expect('.');
         cursor_.expect('.');
@@ -157,6 +162,7 @@ void PatternReader::take_arguments(PatternCall& call, TargetId target) {
     } while (cursor_.eat(','));
     cursor_.expect(')');
   }
+  // An argument that is left out means its default, not "anything": patterns must not match more than they say.
   for (size_t i = 0; i < stated.size(); ++i) {
     if (stated[i]) continue;
     if (call.more) {
@@ -171,6 +177,7 @@ void PatternReader::take_arguments(PatternCall& call, TargetId target) {
   }
 }
 
+// An int list is one constant; another list may have values in it, so its elements are patterns themselves.
 PatternArgument PatternReader::take_argument(const FormalType& type, int depth) {
   PatternArgument result;
   if (cursor_.eat_word("_")) {
@@ -204,269 +211,14 @@ PatternArgument PatternReader::take_argument(const FormalType& type, int depth) 
   return result;
 }
 
-// ---- Searching ------------------------------------------------------------------------------------------------------
-
-class Search {
- public:
-  Search(const Graph& graph, const Pattern& pattern, const Dependences& dependences);
-  std::vector<Match> run(std::vector<std::string>* refused);
-
- private:
-  struct Step {
-    size_t call = 0;
-    enum class How : uint8_t { kAnchor, kProducer, kUser } how = How::kAnchor;
-    uint32_t value = 0;  // whose producer or user the call is
-  };
-  void plan();
-  bool solve(size_t step);
-  bool try_node(const Step& step, size_t number, NodeId n);
-  bool unify(const PatternCall& call, NodeId n);
-  bool unify(const PatternArgument& wanted, const Argument& actual);
-  bool bind(uint32_t value, ValueId to);
-  bool legal();
-  void undo(size_t values, size_t arguments);
-
-  const Graph& graph_;
-  const Pattern& pattern_;
-  const Dependences& dependences_;
-  std::vector<Step> steps_;
-  std::vector<std::vector<bool>> targets_;  // by call: which targets of the graph it may be
-  std::vector<char> taken_;                 // by node: 1 in an earlier match, 2 in this one
-  std::vector<NodeId> nodes_;
-  Dependences::MeetingPoint place_;
-  NodeId obstacle_;  // to what fits from the node that is tried
-  std::vector<ValueId> values_;
-  std::vector<std::optional<Argument>> arguments_;
-  std::vector<uint32_t> bound_values_, bound_arguments_;  // in order, to undo
-};
-
-void values_of(const PatternArgument& argument, std::vector<uint32_t>& values) {
-  if (argument.kind == PatternArgument::Kind::kValue) values.push_back(argument.index);
-  for (const PatternArgument& e : argument.elements) values_of(e, values);
-}
-
-Search::Search(const Graph& graph, const Pattern& pattern, const Dependences& dependences)
-    : graph_(graph),
-      pattern_(pattern),
-      dependences_(dependences),
-      taken_(graph.node_capacity()),
-      nodes_(pattern.calls.size()),
-      values_(pattern.value_names.size()),
-      arguments_(pattern.argument_names.size()) {
-  for (const PatternCall& call : pattern.calls) {
-    auto& wanted = targets_.emplace_back(graph.target_count());
-    for (uint32_t i = 0; i < graph.target_count(); ++i) {
-      wanted[i] = graph.target(TargetId(i)).name() == call.target &&
-                  graph.target(TargetId(i)).schema().arguments().size() == call.arguments.size();
-    }
-  }
-  plan();
-}
-
-// From the last call to what makes its operands, and to other calls that share a value.
-void Search::plan() {
-  const auto& calls = pattern_.calls;
-  std::vector<std::vector<uint32_t>> reads(calls.size());
-  for (size_t i = 0; i < calls.size(); ++i) {
-    for (const PatternArgument& a : calls[i].arguments) values_of(a, reads[i]);
-  }
-  std::vector<bool> placed(calls.size()), known(pattern_.value_names.size());
-  const auto place = [&](Step step) {
-    placed[step.call] = true;
-    for (uint32_t v : reads[step.call]) known[v] = true;
-    for (int32_t v : calls[step.call].results) {
-      if (v >= 0) known[static_cast<size_t>(v)] = true;
-    }
-    steps_.push_back(step);
-  };
-  place({calls.size() - 1});
-  while (steps_.size() < calls.size()) {
-    std::optional<Step> next;
-    for (size_t i = calls.size(); i-- > 0 && !next;) {
-      if (placed[i]) continue;
-      for (int32_t v : calls[i].results) {
-        if (v >= 0 && known[static_cast<size_t>(v)]) next = Step{i, Step::How::kProducer, static_cast<uint32_t>(v)};
-      }
-    }
-    for (size_t i = calls.size(); i-- > 0 && !next;) {
-      if (placed[i]) continue;
-      for (uint32_t v : reads[i]) {
-        if (known[v]) next = Step{i, Step::How::kUser, v};
-      }
-    }
-    if (!next) {
-      size_t i = 0;
-      while (placed[i]) ++i;
-      throw Error(
-          fmt::format("line {} of the pattern shares no value with the others; match it by itself", calls[i].line));
-    }
-    place(*next);
-  }
-}
-
-void Search::undo(size_t values, size_t arguments) {
-  for (; bound_values_.size() > values; bound_values_.pop_back()) values_[bound_values_.back()] = ValueId();
-  for (; bound_arguments_.size() > arguments; bound_arguments_.pop_back()) arguments_[bound_arguments_.back()].reset();
-}
-
-bool Search::bind(uint32_t value, ValueId to) {
-  if (values_[value].valid()) return values_[value] == to;
-  values_[value] = to;
-  bound_values_.push_back(value);
-  return true;
-}
-
-bool Search::unify(const PatternArgument& wanted, const Argument& actual) {
-  switch (wanted.kind) {
-    case PatternArgument::Kind::kAnything:
-      return true;
-    case PatternArgument::Kind::kDefault:
-      return false;
-    case PatternArgument::Kind::kLiteral:
-      return same_constant_argument(*pattern_.literals, wanted.literal, graph_, actual);
-    case PatternArgument::Kind::kValue:
-      return actual.kind == ArgumentKind::kValue && bind(wanted.index, actual.ref.value);
-    case PatternArgument::Kind::kArgument: {
-      auto& bound = arguments_[wanted.index];
-      if (!bound) {
-        bound = actual;
-        bound_arguments_.push_back(wanted.index);
-        return true;
-      }
-      if (bound->kind == ArgumentKind::kValue || actual.kind == ArgumentKind::kValue) {
-        return bound->kind == actual.kind && bound->ref.value == actual.ref.value;
-      }
-      return same_constant_argument(graph_, *bound, graph_, actual);
-    }
-    case PatternArgument::Kind::kList: {
-      if (actual.kind != ArgumentKind::kList) return false;
-      const auto list = graph_.list(actual);
-      return std::equal(wanted.elements.begin(), wanted.elements.end(), list.begin(), list.end(),
-                        [&](const PatternArgument& w, const Argument& a) { return unify(w, a); });
-    }
-  }
-  return false;
-}
-
-bool Search::unify(const PatternCall& call, NodeId n) {
-  const auto arguments = graph_.arguments(n);
-  if (arguments.size() < call.arguments.size() || (arguments.size() > call.arguments.size() && !call.more))
-    return false;
-  for (size_t i = 0; i < call.arguments.size(); ++i) {
-    if (!unify(call.arguments[i], arguments[i])) return false;
-  }
-  size_t flat = 0;
-  bool good = true;
-  graph_.for_each_output(n, [&](ValueId v) {
-    if (flat < call.results.size() && call.results[flat] >= 0) {
-      good = good && bind(static_cast<uint32_t>(call.results[flat]), v);
-    }
-    ++flat;
-  });
-  // A pattern that names fewer results leaves the last ones unnamed.
-  return good && flat >= call.results.size();
-}
-
-bool Search::try_node(const Step& step, size_t number, NodeId n) {
-  if (taken_[n.index] != 0 || !targets_[step.call][graph_.node(n).target.index]) return false;
-  const size_t values = bound_values_.size();
-  const size_t arguments = bound_arguments_.size();
-  taken_[n.index] = 2;
-  nodes_[step.call] = n;
-  if (unify(pattern_.calls[step.call], n) && solve(number + 1)) return true;
-  taken_[n.index] = 0;
-  undo(values, arguments);
-  return false;
-}
-
-bool Search::solve(size_t number) {
-  if (number == steps_.size()) return legal();
-  const Step& step = steps_[number];
-  const ValueId value = values_[step.value];
-  if (step.how == Step::How::kProducer) return try_node(step, number, graph_.value(value).producer);
-  const std::vector<NodeId> users = graph_.users_of(value);
-  return std::any_of(users.begin(), users.end(), [&](NodeId n) { return try_node(step, number, n); });
-}
-
-bool Search::legal() {
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const PatternCall& call = pattern_.calls[i];
-    size_t flat = 0;
-    bool good = true;
-    graph_.for_each_output(nodes_[i], [&](ValueId v) {
-      const int32_t named = flat < call.results.size() ? call.results[flat] : -1;
-      ++flat;
-      const bool returned = named >= 0 && std::find(pattern_.returns.begin(), pattern_.returns.end(),
-                                                    static_cast<uint32_t>(named)) != pattern_.returns.end();
-      if (returned) return;
-      good = good && !graph_.is_saved_elsewhere(v);
-      graph_.for_each_use(v, [&](NodeId user) { good = good && taken_[user.index] == 2; });
-    });
-    if (!good) return false;
-  }
-  place_ = dependences_.meeting_point(graph_, nodes_);
-  if (place_.obstacle.valid()) obstacle_ = place_.obstacle;
-  return !place_.obstacle.valid();
-}
-
-std::vector<Match> Search::run(std::vector<std::string>* refused) {
-  std::vector<Match> matches;
-  for (NodeId n : graph_.nodes()) {
-    obstacle_ = NodeId();
-    if (!try_node(steps_[0], 0, n)) {
-      if (refused != nullptr && obstacle_.valid()) {
-        refused->push_back(fmt::format(
-            "no place for what ends at\n  {}\nbefore, between or behind\n  {}\nwhich needs a part of it and is "
-            "needed by another, or is too far away",
-            to_text(graph_, n), to_text(graph_, obstacle_)));
-      }
-      continue;
-    }
-    Match match;
-    match.nodes = nodes_;
-    match.last =
-        *std::max_element(nodes_.begin(), nodes_.end(), [&](NodeId a, NodeId b) { return graph_.is_before(a, b); });
-    match.place = place_;
-    match.values = values_;
-    for (const auto& argument : arguments_) match.arguments.push_back(argument.value_or(Argument()));
-    match.pattern = &pattern_;
-    matches.push_back(std::move(match));
-    for (NodeId m : nodes_) taken_[m.index] = 1;
-    undo(0, 0);
-  }
-  return matches;
-}
-
 }  // namespace
 
 Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_view name) {
   return PatternReader(text, targets, name).run();
 }
 
-std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, std::vector<std::string>* refused) {
-  return find_matches(graph, pattern, Dependences::of(graph), refused);
-}
-
-std::vector<Match> find_matches(const Graph& graph, const Pattern& pattern, const Dependences& dependences,
-                                std::vector<std::string>* refused) {
-  if (pattern.calls.empty()) throw Error("a pattern without a call matches nothing in particular");
-  return Search(graph, pattern, dependences).run(refused);
-}
-
-ValueId Match::value(std::string_view name) const {
-  const auto& names = pattern->value_names;
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) throw Error(fmt::format("the pattern has no value {}", name));
-  return values[static_cast<size_t>(found - names.begin())];
-}
-
-const Argument& Match::argument(std::string_view name) const {
-  const auto& names = pattern->argument_names;
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) throw Error(fmt::format("the pattern has no argument {}", name));
-  return arguments[static_cast<size_t>(found - names.begin())];
-}
-
+// Compares constants by content. Floats are compared by bits: NaN equals itself, and -0.0 is not 0.0. A tensor constant
+// is the same only within one graph.
 bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y) {
   if (x.kind != y.kind) return false;
   const auto same_bits = [](double p, double q) { return std::bit_cast<uint64_t>(p) == std::bit_cast<uint64_t>(q); };
@@ -502,6 +254,7 @@ bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, c
                         [&](const Argument& s, const Argument& t) { return same_constant_argument(a, s, b, t); });
     }
     case ArgumentKind::kConstant:
+      // Constants may be huge, so their contents are never compared.
       return &a == &b && x.constant == y.constant;
     case ArgumentKind::kValue:
       return false;

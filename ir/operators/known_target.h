@@ -1,6 +1,8 @@
 // What is kept with a target, shared by its copies: its schema, its facts, its other forms. Internal to ir/.
 #pragma once
 
+#include <ATen/core/function_schema.h>
+
 #include <atomic>
 #include <list>
 #include <memory>
@@ -55,10 +57,12 @@ class GenerationSlot {
 };
 
 struct KnownTarget : Target::Known {
-  using Known::Known;
+  explicit KnownTarget(c10::FunctionSchema s) : schema(std::move(s)) {}
   static KnownTarget& of(const Target& target) { return static_cast<KnownTarget&>(*target.known_); }
 
-  std::mutex mutex;                                  // for the next three
+  const c10::FunctionSchema schema;
+  std::mutex mutex;                                  // for the next four
+  std::unique_ptr<const Signature> final_signature;  // what `signature` points to
   std::unique_ptr<const OperatorFacts> final_facts;  // what `facts` points to
   std::unique_ptr<const OperatorFacts> facts_without_tags;
   uint64_t looked_for_tags = 0;  // the generation in which the operator was not there

@@ -1,60 +1,44 @@
 #include "ir/operators/operator_facts.h"
 
 #include <ATen/core/enum_tag.h>
-#include <ATen/core/jit_type.h>
 
 #include <algorithm>
 
-#include "ir/operators/formals.h"
 #include "ir/operators/known_target.h"
 #include "ir/operators/operator_name.h"
 #include "ir/operators/operator_table.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 namespace {
 
-// The alias sets of a type, those of a list's elements included.
-void collect_sets(const c10::AliasInfo& info, std::vector<c10::Symbol>& sets) {
-  sets.insert(sets.end(), info.beforeSets().begin(), info.beforeSets().end());
-  for (const c10::AliasInfo& contained : info.containedTypes()) collect_sets(contained, sets);
+bool share_a_set(const Formal& a, const Formal& b) {
+  return std::ranges::any_of(
+      a.alias_sets, [&](const std::string& set) { return std::ranges::find(b.alias_sets, set) != b.alias_sets.end(); });
 }
 
-bool share_a_set(const std::vector<c10::Symbol>& a, const std::vector<c10::Symbol>& b) {
-  return std::any_of(a.begin(), a.end(), [&](c10::Symbol s) { return std::find(b.begin(), b.end(), s) != b.end(); });
+int position_of(const Signature& signature, std::string_view name) {
+  const auto position = signature.position_of(name);
+  return position ? static_cast<int>(*position) : -1;
 }
 
-bool is_tensor_like(const FormalType& type) {
-  return type.type == TypeClass::kTensor || (type.type == TypeClass::kList && type.element == TypeClass::kTensor);
-}
-
-int position_of(const c10::FunctionSchema& schema, std::string_view name) {
-  const auto& arguments = schema.arguments();
-  const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const auto& a) { return a.name() == name; });
-  return found == arguments.end() ? -1 : static_cast<int>(found - arguments.begin());
-}
-
-void read_schema(const c10::FunctionSchema& schema, const TargetFormals& formals, OperatorFacts& facts) {
-  std::vector<std::vector<c10::Symbol>> sets(schema.arguments().size());
+void read_signature(const Signature& signature, OperatorFacts& facts) {
   bool writes_other_than_out = false;
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    const c10::Argument& argument = schema.arguments()[i];
-    if (formals.arguments[i].type.type == TypeClass::kGenerator) facts.generators.push_back(static_cast<uint16_t>(i));
-    if (argument.alias_info() == nullptr) continue;
-    collect_sets(*argument.alias_info(), sets[i]);
-    if (argument.alias_info()->isWrite()) {
+  for (size_t i = 0; i < signature.arguments.size(); ++i) {
+    const Formal& argument = signature.arguments[i];
+    if (argument.type.type == TypeClass::kGenerator) facts.generators.push_back(static_cast<uint16_t>(i));
+    if (argument.writes) {
       facts.written.push_back(static_cast<uint16_t>(i));
-      (argument.is_out() ? facts.is_out_variant : writes_other_than_out) = true;
+      (argument.out ? facts.is_out_variant : writes_other_than_out) = true;
     }
   }
   facts.is_in_place = writes_other_than_out;
-  for (size_t r = 0; r < schema.returns().size(); ++r) {
-    if (schema.returns()[r].alias_info() == nullptr) continue;
-    std::vector<c10::Symbol> result_sets;
-    collect_sets(*schema.returns()[r].alias_info(), result_sets);
-    for (size_t i = 0; i < sets.size(); ++i) {
-      if (share_a_set(result_sets, sets[i])) {
+  for (size_t r = 0; r < signature.returns.size(); ++r) {
+    const Formal& result = signature.returns[r];
+    for (size_t i = 0; i < signature.arguments.size(); ++i) {
+      if (share_a_set(result, signature.arguments[i])) {
         // With a choice, (a|b), it is one or the other.
-        facts.aliases.push_back({static_cast<uint16_t>(r), static_cast<uint16_t>(i), result_sets.size() == 1});
+        facts.aliases.push_back({static_cast<uint16_t>(r), static_cast<uint16_t>(i), result.alias_sets.size() == 1});
       }
     }
   }
@@ -64,22 +48,22 @@ bool is_in(const std::vector<uint16_t>& positions, size_t position) {
   return std::find(positions.begin(), positions.end(), position) != positions.end();
 }
 
-void apply(const OperatorRow& row, const c10::FunctionSchema& schema, OperatorFacts& facts) {
+void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& facts) {
   std::string_view rest = row.writes;
   while (!rest.empty()) {
     const size_t space = std::min(rest.find(' '), rest.size());
-    const int position = position_of(schema, rest.substr(0, space));
+    const int position = position_of(signature, rest.substr(0, space));
     rest.remove_prefix(std::min(space + 1, rest.size()));
     if (position < 0) continue;
     const auto p = static_cast<uint16_t>(position);
     if (!is_in(facts.written, p)) facts.written.push_back(p);
   }
   std::sort(facts.written.begin(), facts.written.end());
-  if (!row.when.empty()) facts.write_condition = position_of(schema, row.when);
+  if (!row.when.empty()) facts.write_condition = position_of(signature, row.when);
   if (row.maybe_alias) {
     for (OperatorFacts::Alias& alias : facts.aliases) alias.always = false;
   }
-  if (const int source = position_of(schema, row.alias_of); !row.alias_of.empty() && source >= 0) {
+  if (const int source = position_of(signature, row.alias_of); !row.alias_of.empty() && source >= 0) {
     facts.aliases.push_back({0, static_cast<uint16_t>(source), !row.maybe_alias});
   }
   facts.uninitialised = facts.uninitialised || row.uninitialised;
@@ -98,33 +82,33 @@ struct Unread {
   bool geometry_only = false;
 };
 
-void conclude_contents(const c10::FunctionSchema& schema, const TargetFormals& formals, const Unread& unread,
-                       OperatorFacts& facts) {
+void conclude_contents(const Signature& signature, const Unread& unread, OperatorFacts& facts) {
   for (const uint16_t position : facts.written) {
-    const c10::Argument& argument = schema.arguments()[position];
+    const Formal& argument = signature.arguments[position];
     // Batch norm's `save_mean` stays as it is outside training.
-    const bool given_back = argument.is_out() && !facts.uninitialised && !facts.resizes && facts.write_condition < 0;
-    if (given_back || (unread.overwrites && is_written(argument))) facts.overwritten.push_back(position);
+    const bool given_back = argument.out && !facts.uninitialised && !facts.resizes && facts.write_condition < 0;
+    if (given_back || (unread.overwrites && argument.writes)) facts.overwritten.push_back(position);
   }
   if (facts.is_out_variant) facts.write_condition = -1;  // results are written in any case
   // Whether contents are read beyond those of `self`, where a row speaks of that.
   bool reads = false;
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    if (!is_tensor_like(formals.arguments[i].type) || is_in(facts.overwritten, i)) continue;
-    if (schema.arguments()[i].is_out()) continue;
-    reads = reads || !unread.geometry_only || schema.arguments()[i].name() != "self";
+  for (size_t i = 0; i < signature.arguments.size(); ++i) {
+    const Formal& formal = signature.arguments[i];
+    if (!formal.type.is_tensor_like() || formal.out || is_in(facts.overwritten, i)) continue;
+    reads = reads || !unread.geometry_only || formal.name != "self";
   }
   facts.fills = unread.fills && !reads;
   facts.draws = facts.random && !reads;
   facts.geometry_only = unread.geometry_only && !reads;
 }
 
-// Of a collective: objects of c10d that only say where it communicates and how, not what.
+// Says whether a collective's argument is an object of c10d that only says where it communicates and how, not what.
 bool names_a_group(std::string_view argument) {
   return argument == "group_name" || argument == "process_group" || argument == "reduce_op";
 }
 
-// `op`: the operator in this process, if it is there.
+// `op`: the operator in this process, if it is there. Facts come from three sources, in this order. These are the
+// schema, rows of the table where schemas lie or say nothing, and tags that the operator has in this process.
 OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHandle>& op) {
   OperatorFacts facts;
   if (target.kind() == TargetKind::kBuiltin) {
@@ -135,14 +119,13 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     }
     return facts;
   }
-  const c10::FunctionSchema& schema = target.schema();
-  const TargetFormals formals = formals_of(target);
-  read_schema(schema, formals, facts);
+  const Signature& signature = target.signature();
+  read_signature(signature, facts);
   facts.random = !facts.generators.empty();
   Unread unread;
   for (const OperatorRow& row : operator_table()) {
     if (!stands_for(row.name, target.name())) continue;
-    apply(row, schema, facts);
+    apply(row, signature, facts);
     unread.overwrites = unread.overwrites || row.overwrites;
     unread.fills = unread.fills || row.fills;
     unread.geometry_only = unread.geometry_only || row.geometry_only;
@@ -153,35 +136,38 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
     facts.pointwise = facts.pointwise || op->hasTag(at::Tag::pointwise);
     facts.changes_objects = facts.resizes || facts.takes_storage || op->hasTag(at::Tag::inplace_view);
   } else {
+    // An operator that this process does not have may change objects: nobody can say. Analyses then take the careful
+    // way.
     facts.changes_objects = target.kind() == TargetKind::kOperator;
   }
 
   const std::string_view space = namespace_of(target.name());
   facts.collective = std::ranges::find(collective_namespaces(), space) != collective_namespaces().end();
-  // Functions that take a generator's state out and put it back (core/replay/random_state.h): ordered among the draws,
-  // and what is put in decides what is drawn later, which no result shows.
+  // Functions that take a generator's state out and put it back (core/calls/random_state.h) are ordered among the
+  // draws. What is put in decides what is drawn later, which no result shows.
   if (space == "sg_random") {
     facts.random = true;
     facts.host_read = target.name() != "sg_random::get_state";
   }
+  // A user's function says by its arguments what it is; see shadowgraph/graph/target.h.
   if (target.kind() == TargetKind::kFunction) {
-    for (size_t i = 0; i < schema.arguments().size(); ++i) {
-      facts.collective = facts.collective || (schema.arguments()[i].name() == "group_name" &&
-                                              formals.arguments[i].type.type == TypeClass::kString);
+    for (const Formal& formal : signature.arguments) {
+      facts.collective = facts.collective || (formal.name == "group_name" && formal.type.type == TypeClass::kString);
     }
   }
-  facts.unknown = formals.variadic_arguments || formals.variadic_returns ||
-                  std::any_of(formals.arguments.begin(), formals.arguments.end(), [&](const Formal& formal) {
+  facts.unknown = signature.variadic_arguments || signature.variadic_returns ||
+                  std::any_of(signature.arguments.begin(), signature.arguments.end(), [&](const Formal& formal) {
                     return formal.type.type == TypeClass::kAny && !(facts.collective && names_a_group(formal.name));
                   });
-  conclude_contents(schema, formals, unread, facts);
+  conclude_contents(signature, unread, facts);
   size_t tensor_results = 0;
   size_t aliased_results = 0;
-  for (size_t r = 0; r < formals.returns.size(); ++r) {
-    tensor_results += is_tensor_like(formals.returns[r]);
+  for (size_t r = 0; r < signature.returns.size(); ++r) {
+    tensor_results += signature.returns[r].type.is_tensor_like();
     aliased_results +=
         std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
   }
+  // A view gives nothing fresh: all its tensor results alias something, and it writes nothing.
   facts.is_view = tensor_results > 0 && aliased_results == tensor_results && facts.written.empty();
   // A view that may be a copy reads what it copies.
   const bool always_view = facts.is_view && std::all_of(facts.aliases.begin(), facts.aliases.end(),
@@ -192,13 +178,16 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
 
 }  // namespace
 
+// Facts are worked out once for all copies of a target. They are final once the operator was found with its tags;
+// before that they are worked out again when a library has registered operators since.
 const OperatorFacts& Target::work_out_facts() const {
   KnownTarget& known = KnownTarget::of(*this);
+  signature();  // facts_of asks for it, and working it out takes the same lock
   const std::lock_guard lock(known.mutex);
   if (known.final_facts) return *known.final_facts;
   const uint64_t generation = operator_generation();
   if (known.facts_without_tags && known.looked_for_tags == generation) return *known.facts_without_tags;
-  const auto op = find_operator();
+  const auto op = find_operator(*this);
   if (kind_ == TargetKind::kOperator && !op) {
     known.looked_for_tags = generation;
     if (!known.facts_without_tags) {
@@ -207,6 +196,7 @@ const OperatorFacts& Target::work_out_facts() const {
     return *known.facts_without_tags;
   }
   known.final_facts = std::make_unique<const OperatorFacts>(facts_of(*this, op));
+  // Readers take the pointer without the lock.
   known.facts.store(known.final_facts.get(), std::memory_order_release);
   return *known.final_facts;
 }

@@ -6,11 +6,6 @@
 
 namespace shadowgraph {
 
-// By its schema alone: Tensor(a!).
-inline bool is_written(const c10::Argument& formal) {
-  return formal.alias_info() != nullptr && formal.alias_info()->isWrite();
-}
-
 // Whether the write of `facts.written` happens at this node.
 bool writes_now(const Graph& graph, NodeId node, const OperatorFacts& facts);
 

@@ -1,3 +1,5 @@
+// Finds other forms of an operator by name and schema. No list of pairs is kept: libtorch's naming is regular, and the
+// few exceptions are rows of the operator table.
 #include "ir/operators/operator_forms.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,6 +14,7 @@
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "ir/operators/operator_table.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 namespace {
@@ -19,10 +22,11 @@ namespace {
 constexpr std::string_view kFunctionalSuffix = "_functional";
 
 bool same_target(const Target& a, const Target& b) {
-  return a.kind() == b.kind() && a.name() == b.name() && a.schema() == b.schema();
+  return a.kind() == b.kind() && a.name() == b.name() && function_schema(a) == function_schema(b);
 }
 
-// Of all overloads, or of the one that the name says.
+// Returns all overloads, or the one that the name says. The dispatcher knows operators by exact name; libtorch's JIT
+// lists the overloads.
 std::vector<c10::OperatorHandle> operators_named(std::string_view name) {
   std::vector<c10::OperatorHandle> found;
   const std::string all(without_overload(name));
@@ -53,6 +57,7 @@ bool same_type(const c10::Argument& a, const c10::Argument& b) {
   return required(*a.real_type()) == required(*b.real_type());
 }
 
+// A factory's options say what its result is like; an `out=` tensor says that itself.
 bool describes_result(const std::string& name) {
   constexpr std::array<std::string_view, 4> kOptions = {"dtype", "layout", "device", "pin_memory"};
   return std::find(kOptions.begin(), kOptions.end(), name) != kOptions.end();
@@ -94,26 +99,34 @@ bool gives(const FunctionalForm& form, const c10::FunctionSchema& schema, const 
   return true;
 }
 
+// A functional form takes the same arguments without the `out=` ones. It returns the fresh results and then what the
+// other leaves in its written arguments:
+//
+//     _native_batch_norm_legit(x, w, b, mean!, var!, ..) -> (y, m, v)
+//     _native_batch_norm_legit_functional(x, w, b, mean, var, ..) -> (y, m, v, mean, var)
 std::optional<FunctionalForm> match_functional(const Target& original, const c10::OperatorHandle& op) {
-  auto arguments = match_arguments(original.schema(), op.schema());
+  auto arguments = match_arguments(function_schema(original), op.schema());
   if (!arguments || is_among(*arguments, FreshForm::kOfResult)) return std::nullopt;
   FunctionalForm form{.target = Target(TargetKind::kOperator, op.schema()), .arguments = std::move(*arguments)};
   const OperatorFacts& facts = original.facts();
   const OperatorFacts& functional = form.target.facts();
+  // It must be functional itself; a view may stand for one that writes geometry (t_ and t).
   if (!functional.written.empty() || functional.unknown) return std::nullopt;
   if (!functional.aliases.empty() && !functional.is_view) return std::nullopt;
   form.written = facts.written;
+  // Results for `out=` arguments come first in every functional form that libtorch has.
   std::stable_partition(form.written.begin(), form.written.end(),
-                        [&](uint16_t position) { return original.schema().arguments()[position].is_out(); });
-  for (size_t r = 0; r < original.schema().returns().size(); ++r) {
+                        [&](uint16_t position) { return original.signature().arguments[position].out; });
+  for (size_t r = 0; r < original.signature().returns.size(); ++r) {
     if (!is_result_of_write(facts, r)) form.fresh.push_back(static_cast<uint16_t>(r));
   }
-  if (!gives(form, original.schema(), op.schema())) return std::nullopt;
+  if (!gives(form, function_schema(original), op.schema())) return std::nullopt;
   return form;
 }
 
+// A fresh form makes its `out=` results and writes whatever else the original writes.
 std::optional<FreshForm> match_fresh(const Target& original, const c10::OperatorHandle& op) {
-  const auto& schema = original.schema();
+  const auto& schema = function_schema(original);
   const auto& returns = op.schema().returns();
   auto arguments = match_arguments(schema, op.schema());
   if (!arguments || returns.size() != schema.returns().size()) return std::nullopt;
@@ -127,8 +140,8 @@ std::optional<FreshForm> match_fresh(const Target& original, const c10::Operator
   return FreshForm{op, std::move(*arguments)};
 }
 
-// The search. Of those among `names` that match(op) answers: the one with the overload name of `target`, or else the
-// first one, or the first of those that take the fewest arguments.
+// Searches `names` for operators that match(op) answers. Takes the one with the overload name of `target`, or else
+// the first one, or the first of those that take the fewest arguments.
 template <class Form, class Match>
 std::optional<Form> best_form(const Target& target, const std::vector<std::string>& names, Match&& match) {
   std::optional<Form> best;
@@ -137,7 +150,7 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
     for (const c10::OperatorHandle& op : operators_named(name)) {
       std::optional<Form> form = match(op);
       if (!form) continue;
-      if (op.schema().overload_name() == target.schema().overload_name() || !overload_of(name).empty()) return form;
+      if (op.schema().overload_name() == target.signature().overload || !overload_of(name).empty()) return form;
       const size_t taken = op.schema().arguments().size();
       if (best && taken >= fewest) continue;
       best = std::move(form);
@@ -147,17 +160,19 @@ std::optional<Form> best_form(const Target& target, const std::vector<std::strin
   return best;
 }
 
-// The `out=` operators that PyTorch generates call the functional form and copy its first results: what else they are
+// The `out=` operators that PyTorch generates call the functional form and copy its first results. What else they are
 // said to write stays as it was (aten::_fused_adamw.out and its moments).
 bool leaves_the_rest(const Target& target) {
-  const auto op = target.find_operator();
+  const auto op = find_operator(target);
   if (!op || !op->hasTag(at::Tag::generated)) return false;
-  const auto& arguments = target.schema().arguments();
+  const auto& arguments = target.signature().arguments;
   const auto& written = target.facts().written;
   return target.facts().is_out_variant &&
-         std::any_of(written.begin(), written.end(), [&](uint16_t position) { return !arguments[position].is_out(); });
+         std::any_of(written.begin(), written.end(), [&](uint16_t position) { return !arguments[position].out; });
 }
 
+// Names are tried from the most telling: rows of the table, then the name without `out=`, without the underscore, with
+// the suffix.
 std::optional<FunctionalForm> find_functional_form(const Target& target) {
   const OperatorFacts& facts = target.facts();
   if (target.kind() != TargetKind::kOperator || facts.written.empty() || facts.unknown) return std::nullopt;
@@ -166,7 +181,7 @@ std::optional<FunctionalForm> find_functional_form(const Target& target) {
   for (const OperatorRow& row : operator_table()) {
     if (!row.functional.empty() && stands_for(row.name, target.name())) names.emplace_back(row.functional);
   }
-  const std::string& name = target.schema().name();
+  const std::string& name = target.signature().name;
   if (facts.is_out_variant) names.push_back(name);
   if (is_in_place_name(name)) names.emplace_back(without_underscore(name));
   names.push_back(name + std::string(kFunctionalSuffix));
@@ -174,13 +189,14 @@ std::optional<FunctionalForm> find_functional_form(const Target& target) {
                                    [&](const c10::OperatorHandle& op) { return match_functional(target, op); });
 }
 
+// The in-place form is found backwards: it must have this operator as its functional form.
 std::optional<InPlaceForm> find_in_place_form(const Target& target) {
   if (target.kind() != TargetKind::kOperator) return std::nullopt;
   std::vector<std::string> names;
   for (const OperatorRow& row : operator_table()) {
     if (!row.functional.empty() && row.functional == target.name()) names.emplace_back(row.name);
   }
-  const std::string& name = target.schema().name();
+  const std::string& name = target.signature().name;
   names.push_back(name + "_");
   if (name.ends_with(kFunctionalSuffix)) names.push_back(name.substr(0, name.size() - kFunctionalSuffix.size()));
   const auto is_form = [&](const c10::OperatorHandle& op) -> std::optional<InPlaceForm> {
@@ -195,7 +211,7 @@ std::optional<InPlaceForm> find_in_place_form(const Target& target) {
 
 std::optional<FreshForm> find_fresh_form(const Target& target) {
   if (target.kind() != TargetKind::kOperator || !target.facts().is_out_variant) return std::nullopt;
-  return best_form<FreshForm>(target, {target.schema().name()},
+  return best_form<FreshForm>(target, {target.signature().name},
                               [&](const c10::OperatorHandle& op) { return match_fresh(target, op); });
 }
 
@@ -205,6 +221,7 @@ bool operator==(const FunctionalForm& a, const FunctionalForm& b) { return same_
 bool operator==(const InPlaceForm& a, const InPlaceForm& b) { return same_target(a.target, b.target); }
 bool operator==(const FreshForm& a, const FreshForm& b) { return a.op == b.op; }
 
+// Answers are kept with the target and looked for again when operators were registered since.
 const FunctionalForm* functional_form(const Target& target) {
   return KnownTarget::of(target).functional.get([&] { return find_functional_form(target); });
 }

@@ -1,4 +1,4 @@
-// The other forms of an operator: which one computes, without writing, what it writes, and the other way.
+// Finds the other forms of an operator: which one computes, without writing, what it writes, and the other way.
 //
 //     aten::add_.Tensor(self!, other)            aten::add.Tensor(self, other) -> self
 //     aten::mm.out(self, mat2, out!)             aten::mm(self, mat2) -> out
@@ -6,13 +6,15 @@
 //     aten::_native_batch_norm_legit(...)        aten::_native_batch_norm_legit_functional(...) -> (results..., mean, var)
 //     aten::t_(self!)                            aten::t(self), a view
 //
-// Found by name and schema among the operators of this process: the name as it is (for `out=`), without its last
-// underscore, with "_functional", or as the table says (OperatorRow::functional); any overload that takes the same
-// arguments in the same order, without the `out=` ones, and returns what they would have held.
+// A form is found by name and schema among the operators of this process. The name is the same (for `out=`), has no
+// last underscore, has "_functional", or is what the table says (OperatorRow::functional). Any overload will do that
+// takes the same arguments in the same order, without the `out=` ones, and returns what they would have held.
 //
-// Answers are kept with the target and looked for again when an operator has been registered since; a pointer stays
+// Answers are kept with the target and looked for again when an operator has been registered since. A pointer stays
 // good as long as a copy of the target that was asked about. Thread-safe.
 #pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
 #include <vector>
@@ -40,8 +42,8 @@ struct InPlaceForm {
 const Target* in_place_form(const Target& target);
 
 // An `out=` operator's overload that makes its results, and may write the rest of what is written: running statistics.
-// It may take more arguments, which say what the results are like and which `out=` tensors answer themselves: dtype,
-// layout, device and pin_memory of a factory.
+// It may take more arguments, which say what the results are like: dtype, layout, device and pin_memory of a factory.
+// The `out=` tensors answer those themselves.
 struct FreshForm {
   static constexpr uint16_t kOfResult = 0xFFFF;
   c10::OperatorHandle op;

@@ -5,10 +5,6 @@
 // Tables name "aten::add" and mean every overload of it, or "aten::add.Tensor" and mean that one, which comes first.
 #pragma once
 
-#include <ATen/core/function_schema.h>
-#include <ATen/core/operator_name.h>
-
-#include <string>
 #include <string_view>
 
 namespace shadowgraph {
@@ -59,14 +55,6 @@ auto find_by_operator(Map& rows, std::string_view name) {
   using Key = typename Map::key_type;
   const auto own = rows.find(Key(name));
   return own != rows.end() ? own : rows.find(Key(without_overload(name)));
-}
-
-// "aten::add.Tensor" of a schema or operator, and back.
-inline std::string full_name(const c10::FunctionSchema& schema) {
-  return schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
-}
-inline c10::OperatorName operator_name(std::string_view name) {
-  return {std::string(without_overload(name)), std::string(overload_of(name))};
 }
 
 }  // namespace shadowgraph

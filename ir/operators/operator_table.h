@@ -11,6 +11,7 @@
 // happened. So adding a row is two lines: one here, one call there.
 #pragma once
 
+#include <source_location>
 #include <span>
 #include <string_view>
 
@@ -42,6 +43,8 @@ struct OperatorRow {
 
   // The operator that gives what this one writes, if its name does not follow from this one's (operator_forms.h).
   std::string_view functional;
+
+  const char* file = std::source_location::current().file_name();  // that the row stands in
 };
 
 std::span<const OperatorRow> operator_table();

@@ -1,3 +1,8 @@
+// Reads the arguments of a call, as the schema of its target asks for them.
+//
+//     aten::sum(self=%1, dim=[0,1], dtype=f32)      keepdim is left out and gets its default
+//
+// Schema and text go in the same order as a rule, so a name is found at once. Linear in the text.
 #include "ir/text/argument_reader.h"
 
 #include <fmt/format.h>
@@ -6,8 +11,9 @@
 
 namespace shadowgraph {
 
+// Reads a call's arguments by name. Arguments that are not stated get their defaults, made once a schema.
 std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool forward_references) {
-  const TargetFormals& formals = formals_.of(graph_, target);
+  const Signature& formals = graph_.target(target).signature();
   arguments_.assign(formals.arguments.size(), Argument());
   stated_.assign(formals.arguments.size(), false);
   cursor_.expect('(');
@@ -31,6 +37,7 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
           append_quoted(what, name);
           cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());
         }
+        // The later one would silently win.
         if (stated_[position]) cursor_.fail_at(place, "an argument given twice", "each argument once");
         stated_[position] = true;
         arguments_[position] = take_argument(formals.arguments[position].type, forward_references, 0);
@@ -54,6 +61,7 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
   return arguments_;
 }
 
+// The first character tells most kinds; the schema's type decides only between words.
 Argument ArgumentReader::take_argument(const FormalType& type, bool forward_references, int depth) {
   const char c = cursor_.peek();
   switch (c) {
@@ -70,7 +78,7 @@ Argument ArgumentReader::take_argument(const FormalType& type, bool forward_refe
     const Cursor::Place place = cursor_.place();
     const std::string_view token = cursor_.take_number();
     if (const auto value = parse_int(token)) return Argument::of_int(*value);
-    // Digits alone are an integer, never rounded to a float.
+    // Digits alone are an integer, never rounded to a float: 9007199254740993 must come back as it is.
     if (token.find_first_not_of("0123456789", 1) != std::string_view::npos) {
       if (const auto value = parse_float(token)) return Argument::of_float(*value);
     }
@@ -79,6 +87,7 @@ Argument ArgumentReader::take_argument(const FormalType& type, bool forward_refe
   return take_word_argument(type, forward_references, depth);
 }
 
+// Words mean dtypes, layouts or memory formats where the schema has such a type, since "i8" may be a string elsewhere.
 Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward_references, int depth) {
   const Cursor::Place place = cursor_.place();
   const auto finite = [&] {
@@ -89,6 +98,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
     return *value;
   };
   if (cursor_.eat_word("nan")) {
+    // The usual NaN needs no bits; another one states its own.
     if (cursor_.peek() != '(') return Argument::of_float(*parse_float("nan"));
     cursor_.expect('(');
     const auto value = parse_float(fmt::format("nan({})", cursor_.take_identifier()));
@@ -132,6 +142,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
     cursor_.expect(')');
     return argument;
   }
+  // c0, c1, ... are constants; no device is called so.
   if (word.size() > 1 && word[0] == 'c' && word[1] >= '0' && word[1] <= '9') {
     const auto number = parse_int(word.substr(1));
     if (!number || *number >= graph_.constant_count()) {
@@ -140,6 +151,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
     return Argument::of_constant(ConstantId(static_cast<uint32_t>(*number)));
   }
   if (const auto device = parse_device(word)) return Argument::of_device(*device);
+  // The message says what the schema wants here, since the word alone may be right elsewhere.
   std::string what = word.empty() ? "no value" : "no value ";
   if (!word.empty()) append_quoted(what, word);
   const std::string_view expected = type.type == TypeClass::kDtype          ? "a dtype such as f32"
@@ -161,6 +173,7 @@ Argument ArgumentReader::take_ints() {
   return graph_.int_list(ints_);
 }
 
+// An int list where the schema has one is a run of numbers, not of arguments: sizes are what most lists are.
 Argument ArgumentReader::take_list(bool as_ints, const FormalType& type, bool forward_references, int depth) {
   if (as_ints) return take_ints();
   if (depth >= kMaxListDepth) {
@@ -169,6 +182,7 @@ Argument ArgumentReader::take_list(bool as_ints, const FormalType& type, bool fo
   FormalType element;
   element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
   cursor_.expect('[');
+  // Lists nest, so all share one stack instead of allocating a vector each.
   const size_t base = stack_.size();
   if (!cursor_.eat(']')) {
     do {

@@ -1,14 +1,14 @@
 // Reads the arguments of a call in the text form: `(self=%1, other=0.5, dims=[1, 2])`. What ir/text/parser.cpp and
-// patterns (shadowgraph/edit.h) share. docs/ir.md holds the grammar.
+// patterns (shadowgraph/edit/pattern.h) share. docs/graph.md holds the grammar.
 #pragma once
 
 #include <functional>
 #include <span>
 #include <vector>
 
-#include "ir/operators/formals.h"
 #include "ir/text/cursor.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph/signature.h"
 
 namespace shadowgraph {
 
@@ -18,8 +18,8 @@ class ArgumentReader {
   using TakeValue = std::function<ValueId(bool forward_references)>;
 
   // Lists, strings and the like go into the pools of `graph`. All must outlive the reader.
-  ArgumentReader(Cursor& cursor, Graph& graph, Formals& formals, TakeValue take_value)
-      : cursor_(cursor), graph_(graph), formals_(formals), take_value_(std::move(take_value)) {}
+  ArgumentReader(Cursor& cursor, Graph& graph, TakeValue take_value)
+      : cursor_(cursor), graph_(graph), take_value_(std::move(take_value)) {}
 
   // All arguments of a call of `target`, parentheses included, by schema position, defaults filled in. Good until the
   // next call. Throws ParseError.
@@ -34,7 +34,6 @@ class ArgumentReader {
 
   Cursor& cursor_;
   Graph& graph_;
-  Formals& formals_;
   TakeValue take_value_;
   // Scratch, kept to spare allocations.
   std::vector<Argument> arguments_;

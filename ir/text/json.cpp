@@ -1,14 +1,18 @@
-// from_json writes the text form of what it is given and lets the one parser judge it: every line of that text belongs
-// to one JSON element, which is how errors find their way back. So JSON can hold nothing that text cannot.
+// Writes graphs as JSON, for readers that have no parser for the text form.
+//
+// The way back, from_json, writes the text form of what it is given and lets the one parser judge it. Every line of
+// that text belongs to one JSON element, which is how errors find their way back. So JSON can hold nothing that text
+// cannot.
+//
+// Linear in the graph. The whole value is built in memory, where the text form is written in pieces.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
 
-#include "ir/operators/formals.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/words.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -16,13 +20,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kGuardKinds[] = {"rank", "size", "sizes", "host_value"};
-
+// nlohmann::json throws for strings that are no UTF-8, and sources or names may be any bytes.
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
     const size_t length = lead < 0x80 ? 1 : (lead >> 5) == 6 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 ? 4 : 0;
     if (length == 0 || i + length > text.size()) return false;
+    // Overlong forms and surrogates are refused: two texts would mean the same.
     uint32_t point = length == 1 ? lead : lead & (0x7fU >> length);
     for (size_t k = 1; k < length; ++k) {
       const auto next = static_cast<unsigned char>(text[i + k]);
@@ -43,6 +47,7 @@ json string_json(std::string_view text) {
   return json{{"escaped", quoted.substr(1, quoted.size() - 2)}};
 }
 
+// JSON has no infinities and NaNs.
 json float_json(double value) {
   if (std::isfinite(value)) return value;
   std::string text;
@@ -58,6 +63,7 @@ std::string device_text(c10::Device device) {
 
 // ---- Graph to JSON --------------------------------------------------------------------------------------------------
 
+// Says everything, defaults included: readers of JSON have no schemas at hand.
 class Exporter {
  public:
   explicit Exporter(const Graph& graph)
@@ -85,9 +91,9 @@ class Exporter {
   const Graph& graph_;
   const Numbering numbering_;
   const Effects effects_;
-  Formals formals_;
 };
 
+// Kinds that JSON lacks become objects with one key, so that a reader can tell them from strings and numbers.
 json Exporter::argument(const Argument& a, const FormalType& type) const {
   switch (a.kind) {
     case ArgumentKind::kNone:
@@ -95,6 +101,7 @@ json Exporter::argument(const Argument& a, const FormalType& type) const {
     case ArgumentKind::kValue:
       return {{"value", number(a.ref.value)}};
     case ArgumentKind::kInt:
+      // c10's enumerations are a byte wide, so a large number must not be cast to one.
       if (a.i >= 0 && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
         if (type.type == TypeClass::kDtype) return {{"dtype", dtype_word(static_cast<c10::ScalarType>(a.i))}};
         const auto layout = layout_word(static_cast<c10::Layout>(a.i));
@@ -118,6 +125,7 @@ json Exporter::argument(const Argument& a, const FormalType& type) const {
     case ArgumentKind::kIntList: {
       json list = json::array();
       for (const int64_t i : graph_.ints(a)) list.push_back(i);
+      // The kind of list that the schema expects is a plain array, the other one is marked.
       return type.is_int_list() ? list : json{{"ints", std::move(list)}};
     }
     case ArgumentKind::kList: {
@@ -138,7 +146,7 @@ json Exporter::argument(const Argument& a, const FormalType& type) const {
 }
 
 json Exporter::arguments(TargetId target, std::span<const Argument> actual) {
-  const auto& formals = formals_.of(graph_, target).arguments;
+  const auto& formals = graph_.target(target).signature().arguments;
   json result = json::object();
   for (size_t i = 0; i < std::min(actual.size(), formals.size()); ++i) {
     result[formals[i].name] = argument(actual[i], formals[i].type);
@@ -192,6 +200,7 @@ json Exporter::region(RegionId id) {
 
 json Exporter::constant(ConstantId id) const {
   const auto bytes = tensor_bytes(graph_.constant(id));
+  // A meta or sparse tensor has no bytes to show; the rest of the graph is still worth having.
   if (!bytes) return nullptr;
   std::string base64;
   append_base64(base64, bytes->bytes);
@@ -201,14 +210,16 @@ json Exporter::constant(ConstantId id) const {
           {"base64", std::move(base64)}};
 }
 
+// Lists that are empty are left out, so that most nodes stay short.
 json Exporter::node(NodeId id) {
   const Node& node = graph_.node(id);
   json result = {{"target", target_name(node.target)},
                  {"arguments", arguments(node.target, graph_.arguments(id))},
                  {"region", node.region.index},
                  {"phase", string_json(graph_.phase_name(node.phase))}};
-  const auto& formals = formals_.of(graph_, node.target).arguments;
+  const auto& formals = graph_.target(node.target).signature().arguments;
   const auto actual = graph_.arguments(id);
+  // Arguments of variadic calls have no name, so they come as a list.
   for (size_t i = formals.size(); i < actual.size(); ++i) result["more"].push_back(argument(actual[i], {}));
   if (node.results.size != 0) result["results"] = results(graph_.results(id));
   if (numbering_.of(node.forward) != Numbering::kNone) result["forward"] = number(node.forward);
@@ -242,10 +253,12 @@ json Exporter::node(NodeId id) {
 
 json Exporter::run() {
   json result = {{"shadowgraph", kTextFormatVersion}, {"libtorch", libtorch_version()}, {"metadata", json::array()}};
+  // Tables that are empty are there too, so that readers need not ask.
   for (const char* table : {"operators", "storages", "regions", "constants", "dependencies", "nodes"}) {
     result[table] = json::array();
   }
   json metadata = json::object();
+  // Metadata is an object unless a key is no UTF-8: then it is a list of pairs.
   bool plain_keys = true;
   for (const auto& [key, value] : graph_.metadata.lines()) {
     result["metadata"].push_back(json::array({string_json(key), string_json(value)}));
@@ -268,12 +281,13 @@ json Exporter::run() {
   for (uint32_t i = 0; i < graph_.region_count(); ++i) result["regions"].push_back(region(RegionId(i)));
   for (const ConstantId id : numbering_.constants()) result["constants"].push_back(constant(id));
   for (const Guard& guard : graph_.guards) {
-    result["dependencies"].push_back({{"kind", kGuardKinds[static_cast<size_t>(guard.kind)]},
+    result["dependencies"].push_back({{"kind", guard_word(guard.kind)},
                                       {"value", number(guard.value)},
                                       {"dimension", guard.dimension},
                                       {"observed", string_json(guard.observed)}});
   }
   json& nodes = result["nodes"];
+  // Nodes are most of a graph, and their array would move its elements as it grows.
   nodes.get_ref<json::array_t&>().reserve(numbering_.nodes().size());
   for (const NodeId id : numbering_.nodes()) nodes.push_back(node(id));
   return result;

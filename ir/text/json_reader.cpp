@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ir/operators/formals.h"
 #include "ir/text/words.h"
 #include "shadowgraph/text.h"
 
@@ -13,6 +12,8 @@ namespace {
 
 using nlohmann::json;
 
+// Writes JSON as graph text, line by line, and lets the one parser judge it. Only what the text cannot express safely
+// is checked here: words that could break out of their place.
 class Importer {
  public:
   explicit Importer(const json& source) : source_(source) {}
@@ -20,6 +21,7 @@ class Importer {
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
+    // The error names the path of the element, as /nodes/12: a line of the text would tell the user nothing.
     const int line = static_cast<int>(paths_.size()) + 1;
     throw ParseError(fmt::format("json:{}: {}", path_.empty() ? "/" : path_, what), line, 1);
   }
@@ -48,7 +50,13 @@ class Importer {
   void put_result_types(const json& results, int depth);
   void put_type(const json& type);
   void put_node(const json& node);
+  void put_header();
+  void put_metadata();
+  void put_target(const json& target);
+  void put_storage(const json& storage, size_t number);
+  void put_constant(const json& constant, size_t number);
   void put_region(const json& region, size_t number);
+  void put_dependency(const json& dependency);
   void put_saved(const json& saved);
   void end_line() {
     text_ += '\n';
@@ -63,9 +71,12 @@ class Importer {
   std::vector<std::string> paths_;  // by line
 };
 
+// Returns a string that may stand in the text as it is. Anything with a space, quote or bracket could end its field and
+// begin another.
 std::string_view Importer::word(const json& value, std::string_view what) const {
   if (!value.is_string()) fail(fmt::format("no string, expected {}", what));
   const std::string_view text = value.get_ref<const std::string&>();
+  // One rule for all words: dtypes, devices, kinds and names of operators with their overloads.
   const auto plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
            c == ':' || c == '#';
@@ -76,11 +87,14 @@ std::string_view Importer::word(const json& value, std::string_view what) const 
 
 void Importer::put_int(const json& value) {
   if (!value.is_number_integer()) fail("not an integer where one is expected");
+  // Numbers keep all 64 bits; a double in between would round them.
   put(value.is_number_unsigned() ? fmt::to_string(value.get<uint64_t>()) : fmt::to_string(value.get<int64_t>()));
 }
 
+// JSON strings are UTF-8. Other bytes come as the text form's escapes.
 void Importer::put_quoted(const json& value) {
   if (value.is_object()) {
+    // Unquoted and quoted again, so that nothing but a proper string gets into the text.
     const auto text = field(value, "escaped").is_string() ? unquote(value["escaped"].get<std::string>()) : std::nullopt;
     if (!text) fail("a broken 'escaped' string");
     return append_quoted(text_, *text);
@@ -90,6 +104,7 @@ void Importer::put_quoted(const json& value) {
 }
 
 void Importer::put_float(const json& value) {
+  // JSON has no infinity and no NaN, so they come as strings.
   if (value.is_number()) return append_float(text_, value.get<double>());
   const auto number = value.is_string() ? parse_float(value.get<std::string>()) : std::nullopt;
   if (!number) fail("no float, expected a number, \"inf\", \"-inf\" or \"nan\"");
@@ -115,6 +130,7 @@ void Importer::put_ints(const json& list, char open, char close) {
   text_ += close;
 }
 
+// Depth is checked here, too, for this recursion runs before the parser's.
 void Importer::put_list(const json& list, int depth) {
   if (!list.is_array()) fail("no array where one is expected");
   if (depth > kMaxListDepth) fail("lists nest too deep");
@@ -146,10 +162,12 @@ void Importer::put_argument(const json& value, int depth) {
     default:
       fail("no argument");
   }
+  // Kinds that JSON has no type for are objects with one key. Two keys would leave open which one is meant.
   if (value.size() != 1) fail("no argument: an object with one key is expected");
   const std::string& key = value.begin().key();
   const json& content = value.begin().value();
   if (key == "value") return put_value(content);
+  // {"float": "inf"}: a bare string would be a string argument.
   if (key == "float") return put_float(content);
   if (key == "escaped") return put_quoted(value);
   if (key == "dtype" || key == "layout" || key == "memory_format" || key == "device") return put(word(content, key));
@@ -186,6 +204,7 @@ void Importer::put_arguments(const json& object, const json* more) {
   if (!object.is_object()) fail("no object of arguments where one is expected");
   put("(");
   bool first = true;
+  // Arguments beyond the schema's, of variadic functions, have no name and come in "more".
   for (const auto& [name, value] : object.items()) {
     if (!first) put(", ");
     first = false;
@@ -239,6 +258,8 @@ void Importer::put_result_types(const json& results, int depth) {
   }
 }
 
+// The parser checks types itself, so a wrong dtype is reported in the same words as in the text form.
+// Everything is written out, also what equals its default: the parser drops it.
 void Importer::put_type(const json& type) {
   if (const json* scalar = optional_field(type, "scalar")) return put(word(*scalar, "int, float or bool"));
   put(word(field(type, "dtype"), "a dtype"));
@@ -294,6 +315,7 @@ void Importer::put_saved(const json& saved) {
   put(")");
 }
 
+// Follows the order of the text's node lines.
 void Importer::put_node(const json& node) {
   if (const json* results = optional_field(node, "results"); results != nullptr && !results->empty()) {
     put_result_names(*results, 0);
@@ -311,6 +333,7 @@ void Importer::put_node(const json& node) {
     put_int(*region);
   }
   if (const json* phase = optional_field(node, "phase")) {
+    // The four known phases are words of the text form; others are quoted, so that they cannot be taken for words.
     const bool known = *phase == "forward" || *phase == "backward" || *phase == "optimizer" || *phase == "init";
     put(known ? " " : " phase ");
     known ? put(phase->get_ref<const std::string&>()) : put_quoted(*phase);
@@ -378,6 +401,7 @@ void Importer::put_region(const json& region, size_t number) {
     put(" inferred");
 }
 
+// Notes for every line which element it came from, so that the parser's error can name that.
 template <class F>
 void Importer::each(const char* table, F&& f) {
   path_ = fmt::format("/{}", table);
@@ -390,14 +414,17 @@ void Importer::each(const char* table, F&& f) {
   }
 }
 
-Graph Importer::run() {
+void Importer::put_header() {
   put("shadowgraph ");
   put_int(field(source_, "shadowgraph"));
   put(" libtorch ");
   put(word(field(source_, "libtorch"), "a libtorch version"));
   path_ = "/shadowgraph";
   end_line();
+}
 
+// Metadata is an object, or an array of pairs where JSON cannot have the keys.
+void Importer::put_metadata() {
   path_ = "/metadata";
   const auto meta = [&](const json& key, const json& value) {
     put("meta ");
@@ -415,53 +442,67 @@ Graph Importer::run() {
       meta(pair[0], pair[1]);
     }
   }
-  each("operators", [&](const json& target, size_t) {
-    put(word(field(target, "kind"), "operator or function"));
-    put(" ");
-    const json& schema = field(target, "schema");
-    if (!schema.is_string() || schema.get_ref<const std::string&>().find_first_of("\n\r") != std::string::npos) {
-      fail("no schema on one line");
-    }
-    put(schema.get_ref<const std::string&>());
-  });
-  each("storages", [&](const json& storage, size_t i) {
-    put(fmt::format("s{} = ", i));
-    put_int(field(storage, "bytes"));
-    put(fmt::format(" {} {} born ", word(field(storage, "device"), "a device"),
-                    word(field(storage, "kind"), "a kind")));
-    if (const json* born = optional_field(storage, "born")) {
-      put("n");
-      put_int(*born);
-    } else {
-      put("before");
-    }
-  });
+}
+
+void Importer::put_target(const json& target) {
+  put(word(field(target, "kind"), "operator or function"));
+  put(" ");
+  const json& schema = field(target, "schema");
+  // A line break in a schema would begin another line, of any kind.
+  if (!schema.is_string() || schema.get_ref<const std::string&>().find_first_of("\n\r") != std::string::npos) {
+    fail("no schema on one line");
+  }
+  put(schema.get_ref<const std::string&>());
+}
+
+void Importer::put_storage(const json& storage, size_t number) {
+  put(fmt::format("s{} = ", number));
+  put_int(field(storage, "bytes"));
+  put(fmt::format(" {} {} born ", word(field(storage, "device"), "a device"), word(field(storage, "kind"), "a kind")));
+  if (const json* born = optional_field(storage, "born")) {
+    put("n");
+    put_int(*born);
+  } else {
+    put("before");
+  }
+}
+
+void Importer::put_constant(const json& constant, size_t number) {
+  put(fmt::format("c{} = ", number));
+  if (constant.is_null()) return put("unreadable");
+  put(word(field(constant, "dtype"), "a dtype"));
+  put_ints(field(constant, "sizes"), '[', ']');
+  put_ints(field(constant, "strides"), '{', '}');
+  put(" ");
+  put_quoted(field(constant, "base64"));
+}
+
+void Importer::put_dependency(const json& dependency) {
+  put(fmt::format("depends {}(", word(field(dependency, "kind"), "a kind")));
+  put_value(field(dependency, "value"));
+  if (const json& dimension = field(dependency, "dimension"); dimension != -1) {
+    put(", ");
+    put_int(dimension);
+  }
+  put(") = ");
+  put_quoted(field(dependency, "observed"));
+}
+
+Graph Importer::run() {
+  put_header();
+  put_metadata();
+  each("operators", [&](const json& target, size_t) { put_target(target); });
+  each("storages", [&](const json& storage, size_t i) { put_storage(storage, i); });
   // Constants come before what refers to them: arguments of regions may.
-  each("constants", [&](const json& constant, size_t i) {
-    put(fmt::format("c{} = ", i));
-    if (constant.is_null()) return put("unreadable");
-    put(word(field(constant, "dtype"), "a dtype"));
-    put_ints(field(constant, "sizes"), '[', ']');
-    put_ints(field(constant, "strides"), '{', '}');
-    put(" ");
-    put_quoted(field(constant, "base64"));
-  });
+  each("constants", [&](const json& constant, size_t i) { put_constant(constant, i); });
   each("regions", [&](const json& region, size_t i) { put_region(region, i); });
-  each("dependencies", [&](const json& dependency, size_t) {
-    put(fmt::format("depends {}(", word(field(dependency, "kind"), "a kind")));
-    put_value(field(dependency, "value"));
-    if (const json& dimension = field(dependency, "dimension"); dimension != -1) {
-      put(", ");
-      put_int(dimension);
-    }
-    put(") = ");
-    put_quoted(field(dependency, "observed"));
-  });
+  each("dependencies", [&](const json& dependency, size_t) { put_dependency(dependency); });
   each("nodes", [&](const json& node, size_t i) {
     put(fmt::format("n{}: ", i));
     put_node(node);
   });
 
+  // The parser's error tells a line of the intermediate text, which nobody has seen; it becomes a path in the JSON.
   try {
     return parse(text_, "json");
   } catch (const ParseError& error) {

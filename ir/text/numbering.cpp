@@ -1,10 +1,11 @@
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
 
+// Numbers things in the order in which they are first met. Ids out of range are skipped: broken graphs are numbered,
+// too, for messages.
 template <class I>
 void Numbering::number(std::vector<uint32_t>& numbers, std::vector<I>& order, I id) {
   if (id.index >= numbers.size() || numbers[id.index] != kNone) return;
@@ -23,6 +24,7 @@ bool Numbering::number_arguments(const Graph& graph, std::span<const Argument> a
   return true;
 }
 
+// Values and their storages are numbered where they are made, so that numbers rise along the program.
 bool Numbering::number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth) {
   for (const Argument& result : results) {
     if (result.kind == ArgumentKind::kValue && result.ref.value.index < values_.size()) {
@@ -56,6 +58,7 @@ Numbering Numbering::of(const Graph& graph) {
     result.target_order_.push_back(id);
   };
 
+  // Stops at a node that is met twice: a list of a broken graph may be a circle.
   for (NodeId n = graph.first(); n.index < graph.node_capacity() && result.of(n) == kNone; n = graph.node(n).next) {
     number(result.nodes_, result.node_order_, n);
     if (!graph.in_bounds(graph.node(n))) continue;
@@ -69,7 +72,8 @@ Numbering Numbering::of(const Graph& graph) {
     see_target(graph.region(RegionId(i)).target);
     result.number_arguments(graph, graph.region_arguments(RegionId(i)), 0);
   }
-  // Allocated by a node, but not (yet) seen through a value: kept, or the memory timeline would lose it.
+  // A storage may be allocated by a node and not (yet) seen through a value. It is kept, or the memory timeline would
+  // lose it.
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     if (result.of(graph.storage(StorageId(i)).born) != kNone) {
       number(result.storages_, result.storage_order_, StorageId(i));

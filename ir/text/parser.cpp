@@ -1,10 +1,9 @@
-// The reader of graph text (docs/ir.md has the format by example, printer.cpp writes it).
+// Reads graph text (docs/graph.md has the format by example, printer.cpp writes it).
 //
-// One pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may be
-// anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k, so that what
-// parse gives prints back byte for byte. What a line says of later lines (values of composites' arguments, deaths and
-// births, forward links) waits in lists of (number, place) until finish(), so that its error, too, names line and
-// column.
+// There is one pass over the lines, by recursive descent where brackets nest, with a bound on their depth: the text may
+// be anybody's. The graph is built while it is read, and ids are positions: the k-th node line is node k. So what parse
+// gives prints back byte for byte. A line may speak of later lines: values of composites' arguments, deaths and births,
+// forward links. That waits in lists of (number, place) until finish(), so that its error, too, names line and column.
 //
 // Only the form is checked here, and what the graph could not hold. Whether it makes sense is the verifier's question.
 #include <fmt/format.h>
@@ -13,13 +12,12 @@
 #include <optional>
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
 #include "ir/records.h"
-#include "ir/text/argument_reader.h"
-#include "ir/text/cursor.h"
 #include "ir/text/tensor_bytes.h"
+#include "ir/text/text_parser.h"
 #include "ir/text/words.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -30,94 +28,12 @@ namespace {
 constexpr size_t kMaxSchemaBytes = size_t{1} << 16;
 constexpr int kMaxSchemaNesting = 32;
 constexpr int kMaxSchemaListSize = 1024;
-// intern_phase compares with all phases there are.
-constexpr uint32_t kMaxPhases = 1024;
 
-struct NameHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
-};
+}  // namespace
 
-class Parser {
- public:
-  Parser(std::string_view text, std::string_view name) : cursor_(text, name) {
-    for (uint32_t i = 0; i < kBuiltinCount; ++i) name_target(TargetId(i));
-  }
-  Graph run();
-
- private:
-  using Place = Cursor::Place;
-
-  void header();
-  void meta_line();
-  void target_line(TargetKind kind);
-  void storage_line();
-  void region_line();
-  void constant_line();
-  void guard_line();
-  void node_line();
-
-  void name_target(TargetId id);
-  TargetId take_target();
-  // "%4"; with `forward`, also "%?" (no longer alive) and values that come later, which are checked at the end.
-  ValueId take_value(bool forward);
-  StorageId take_storage();
-  NodeId take_node();
-
-  void take_result_names(int depth);
-  void take_results(NodeId node);
-  Argument take_result(NodeId node, size_t& shape, int depth);
-  ValueId take_type(NodeId node);
-  void take_sizes(char open, char close, std::vector<int64_t>& sizes);
-  void take_attributes(NodeId node);
-  void take_phase(NodeId node);
-  void take_saved(NodeId node);
-  void take_writes(NodeId node);
-  void take_frees(NodeId node);
-  void take_notes(NodeId node);
-
-  void finish();
-  void check_writes();
-
-  Cursor cursor_;
-  Graph graph_;
-  Formals formals_;
-  ArgumentReader arguments_{cursor_, graph_, formals_, [this](bool forward) { return take_value(forward); }};
-  std::unordered_map<std::string, TargetId, NameHash, std::equal_to<>> target_names_;
-
-  // Scratch, kept to spare allocations.
-  std::vector<Argument> stack_;  // elements of the lists of results being read, innermost last
-  std::vector<int64_t> sizes_, strides_;
-  // A line names its results before their types, %1, [%2, %3] = ... : f32[2], [f32[3], f32[4]]; the names' brackets are
-  // kept until the types are read and must nest alike.
-  struct Shape {
-    enum Kind : uint8_t { kNone, kValue, kOpen, kClose } kind;
-  };
-  std::vector<Shape> shapes_;  // of the names left of '='
-  std::vector<Argument> results_;
-  uint32_t named_values_ = 0;  // values whose name was read; graph_.value_capacity() have their type too
-
-  // What can only be checked when all is read.
-  struct Forward {
-    uint32_t index;
-    Place place;
-  };
-  std::vector<Forward> forward_values_, forward_nodes_;
-  struct Born {
-    bool stated = false;
-    NodeId node;
-  };
-  std::vector<Born> born_;  // by storage
-  struct Written {
-    NodeId node;
-    StorageId storage;
-    uint32_t version;
-    Place place;
-  };
-  std::vector<Written> writes_;
-};
-
-Graph Parser::run() {
+// A line says what it is by its first word or letter. Lines may come in any order, as long as what they cite is
+// declared above.
+Graph TextParser::run() {
   header();
   while (cursor_.next_line()) {
     if (cursor_.at_id('n') || cursor_.peek() == '%') {
@@ -147,7 +63,9 @@ Graph Parser::run() {
 
 // ---- The head -------------------------------------------------------------------------------------------------------
 
-void Parser::header() {
+// The version stands first, so that a text of a later format is refused as such and not as nonsense. The libtorch
+// version is for people; schemas in the text say what operators take.
+void TextParser::header() {
   if (!cursor_.next_line() || !cursor_.eat_word("shadowgraph")) {
     cursor_.fail("this is no shadowgraph text", "a first line such as 'shadowgraph 1 libtorch 2.13.0'");
   }
@@ -164,7 +82,8 @@ void Parser::header() {
   if (cursor_.take_rest().empty()) cursor_.fail("no libtorch version", "a version such as 2.13.0");
 }
 
-void Parser::meta_line() {
+// Metadata checks its own values; its error gets the place in the text.
+void TextParser::meta_line() {
   cursor_.peek();
   const Place place = cursor_.place();
   std::string key = cursor_.take_quoted();
@@ -182,15 +101,17 @@ void Parser::meta_line() {
 }
 
 // A schema goes to libtorch's own parser, which was not written for text that means harm: bounds first.
-void Parser::target_line(TargetKind kind) {
+void TextParser::target_line(TargetKind kind) {
   cursor_.peek();
   const Place place = cursor_.place();
+  // Everything is bounded before libtorch's parser sees it.
   const std::string_view text = cursor_.take_rest();
   if (text.size() > kMaxSchemaBytes) cursor_.fail_at(place, "a schema that is too long", "at most 64 KiB");
   int nesting = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     nesting += (text[i] == '(' || text[i] == '[') - (text[i] == ')' || text[i] == ']');
     if (nesting > kMaxSchemaNesting) cursor_.fail_at(place, "a schema that nests too deep", "at most 32 brackets");
+    // `int[1000000000] x=0` would become a list of as many ints.
     if (text[i] == '[' && i + 1 < text.size() && text[i + 1] >= '0' && text[i + 1] <= '9') {
       const size_t end = std::min(text.find_first_not_of("0123456789", i + 1), text.size());
       const auto size = parse_int(text.substr(i + 1, end - i - 1));
@@ -206,20 +127,22 @@ void Parser::target_line(TargetKind kind) {
     cursor_.fail_at(place, "not an operator schema that libtorch can read",
                     "one such as aten::mm(Tensor self, Tensor mat2) -> Tensor");
   }
+  // Interning says whether the schema was there before: a second line for it would shift no id, but prints differently.
   const uint32_t before = graph_.target_count();
   const TargetId id = graph_.intern_target(std::move(*target));
   if (graph_.target_count() == before) cursor_.fail_at(place, "a schema that was there before", "each schema once");
   name_target(id);
 }
 
-void Parser::name_target(TargetId id) {
+// Names of targets are what node lines cite, so they must be unique.
+void TextParser::name_target(TargetId id) {
   const std::string& name = graph_.target(id).name();
   std::string unique = name;
   // Two schemas of one name (a function declared again otherwise) are f and f#2, in the order of their lines.
   for (int copy = 2; !target_names_.emplace(unique, id).second; ++copy) unique = fmt::format("{}#{}", name, copy);
 }
 
-TargetId Parser::take_target() {
+TargetId TextParser::take_target() {
   cursor_.peek();
   const Place place = cursor_.place();
   const std::string_view name = cursor_.take_name();
@@ -238,7 +161,9 @@ TargetId Parser::take_target() {
   return found->second;
 }
 
-void Parser::storage_line() {
+// Storages, regions and constants are numbered by their lines. A number out of order is an error, since it would come
+// back as another one.
+void TextParser::storage_line() {
   const Place place = cursor_.place();
   if (cursor_.take_id('s', "a storage") != graph_.storage_count()) {
     cursor_.fail_at(place, "a storage out of order", fmt::format("s{}", graph_.storage_count()));
@@ -260,7 +185,7 @@ void Parser::storage_line() {
                     "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary");
   }
   storage.kind = *kind;
-  // Mostly a storage is born at the first node whose result has it, and the text leaves that out; take_type fills it
+  // Most storages are born at the first node whose result has them. The text leaves that out, and take_type fills it
   // in.
   Born born;
   if (cursor_.eat_word("born")) {
@@ -271,7 +196,7 @@ void Parser::storage_line() {
   born_.push_back(born);
 }
 
-void Parser::region_line() {
+void TextParser::region_line() {
   const Place place = cursor_.place();
   const uint32_t number = cursor_.take_id('r', "a region");
   // r0, the root, is in every graph; a line for it, if any, is the first and gives it a name.
@@ -323,7 +248,7 @@ void Parser::region_line() {
   if (!arguments.empty()) graph_.set_region_arguments(RegionId(number), arguments);
 }
 
-void Parser::constant_line() {
+void TextParser::constant_line() {
   const Place place = cursor_.place();
   if (cursor_.take_id('c', "a constant") != graph_.constant_count()) {
     cursor_.fail_at(place, "a constant out of order", fmt::format("c{}", graph_.constant_count()));
@@ -355,14 +280,13 @@ void Parser::constant_line() {
   graph_.add_constant(std::move(*made));
 }
 
-void Parser::guard_line() {
-  static constexpr std::string_view kKinds[] = {"rank", "size", "sizes", "host_value"};
+void TextParser::guard_line() {
   cursor_.peek();
   const Place place = cursor_.place();
-  const auto kind = std::find(std::begin(kKinds), std::end(kKinds), cursor_.take_identifier());
-  if (kind == std::end(kKinds)) cursor_.fail_at(place, "no kind of dependency", "rank, size, sizes or host_value");
+  const auto kind = parse_guard_kind(cursor_.take_identifier());
+  if (!kind) cursor_.fail_at(place, "no kind of dependency", "rank, size, sizes or host_value");
   Guard guard;
-  guard.kind = static_cast<Guard::Kind>(kind - std::begin(kKinds));
+  guard.kind = *kind;
   cursor_.expect('(');
   guard.value = take_value(true);
   if (cursor_.eat(',')) guard.dimension = cursor_.take_int();
@@ -374,7 +298,7 @@ void Parser::guard_line() {
 
 // ---- References -----------------------------------------------------------------------------------------------------
 
-ValueId Parser::take_value(bool forward) {
+ValueId TextParser::take_value(bool forward) {
   cursor_.peek();
   const Place place = cursor_.place();
   // Erased since: composites' arguments and guards may outlive the values they name.
@@ -389,7 +313,8 @@ ValueId Parser::take_value(bool forward) {
   return ValueId(number);
 }
 
-StorageId Parser::take_storage() {
+// Storages are declared above all nodes, so a number that is too large is known to be wrong at once.
+StorageId TextParser::take_storage() {
   cursor_.peek();
   const Place place = cursor_.place();
   const uint32_t number = cursor_.take_id('s', "a storage");
@@ -399,7 +324,8 @@ StorageId Parser::take_storage() {
   return StorageId(number);
 }
 
-NodeId Parser::take_node() {
+// A node may be cited before its line (deaths, births), so the check waits for finish().
+NodeId TextParser::take_node() {
   cursor_.peek();
   const Place place = cursor_.place();
   const uint32_t number = cursor_.take_id('n', "a node");
@@ -407,310 +333,10 @@ NodeId Parser::take_node() {
   return NodeId(number);
 }
 
-// ---- Nodes ----------------------------------------------------------------------------------------------------------
-
-void Parser::node_line() {
-  const Place place = cursor_.place();
-  const uint32_t number = graph_.node_capacity();
-  if (cursor_.at_id('n')) {
-    if (cursor_.take_id('n', "a node") != number) {
-      cursor_.fail_at(place, "a node out of order", fmt::format("n{}", number));
-    }
-    cursor_.expect(':');
-  }
-  shapes_.clear();
-  if (const char c = cursor_.peek(); c == '%' || c == '[' || cursor_.eat_word("None")) {
-    if (c == 'N') shapes_.push_back({Shape::kNone});
-    if (c != 'N' || cursor_.eat(',')) take_result_names(0);
-    cursor_.expect('=');
-  }
-  const TargetId target = take_target();
-  const NodeId node = graph_.append(target, arguments_.take_arguments(target, false));
-  if (!shapes_.empty()) take_results(node);
-  if (cursor_.eat('|')) take_attributes(node);
-}
-
-void Parser::take_result_names(int depth) {
-  do {
-    const char c = cursor_.peek();
-    const Place place = cursor_.place();
-    if (c == '%') {
-      if (cursor_.take_id('%', "a result") != named_values_) {
-        cursor_.fail_at(place, "a result out of order", fmt::format("%{}", named_values_));
-      }
-      ++named_values_;
-      shapes_.push_back({Shape::kValue});
-    } else if (c == '[') {
-      if (depth >= kMaxListDepth) cursor_.fail("results that nest too deep", "fewer lists in lists");
-      cursor_.expect('[');
-      shapes_.push_back({Shape::kOpen});
-      if (cursor_.peek() != ']') take_result_names(depth + 1);
-      cursor_.expect(']');
-      shapes_.push_back({Shape::kClose});
-    } else if (cursor_.eat_word("None")) {
-      shapes_.push_back({Shape::kNone});
-    } else {
-      cursor_.fail("no result", "%0, None or [...]");
-    }
-  } while (cursor_.eat(','));
-}
-
-void Parser::take_results(NodeId node) {
-  cursor_.expect(':');
-  results_.clear();
-  size_t shape = 0;
-  while (shape < shapes_.size()) {
-    if (shape != 0) cursor_.expect(',');
-    results_.push_back(take_result(node, shape, 0));
-  }
-  graph_.set_results(node, results_);
-}
-
-Argument Parser::take_result(NodeId node, size_t& shape, int depth) {
-  switch (shapes_[shape++].kind) {
-    case Shape::kValue:
-      return Argument::of_value(take_type(node));
-    case Shape::kOpen: {
-      cursor_.expect('[');
-      const size_t base = stack_.size();
-      for (bool first = true; shapes_[shape].kind != Shape::kClose; first = false) {
-        if (!first) cursor_.expect(',');
-        const Argument element = take_result(node, shape, depth + 1);
-        stack_.push_back(element);
-      }
-      ++shape;
-      cursor_.expect(']');
-      const Argument list = graph_.make_list(std::span<const Argument>(stack_).subspan(base));
-      stack_.resize(base);
-      return list;
-    }
-    default:
-      cursor_.expect_word("None");
-      return {};
-  }
-}
-
-void Parser::take_sizes(char open, char close, std::vector<int64_t>& sizes) {
-  sizes.clear();
-  cursor_.expect(open);
-  const Place place = cursor_.place();
-  if (!cursor_.eat(close)) {
-    do {
-      sizes.push_back(cursor_.take_int());
-    } while (cursor_.eat(','));
-    cursor_.expect(close);
-  }
-  if (sizes.size() > UINT16_MAX) cursor_.fail_at(place, "too many dimensions", "at most 65535");
-}
-
-// f32[2,3]{1,2} @s4+6 cuda:0 grad: all but dtype and sizes may be left out, for contiguous, no storage, offset 0, the
-// storage's device, strided.
-ValueId Parser::take_type(NodeId node) {
-  cursor_.peek();
-  const Place place = cursor_.place();
-  const std::string_view word = cursor_.take_identifier();
-  if (cursor_.peek() != '[') {
-    if (word == "int") return graph_.new_scalar(node, ValueKind::kInt);
-    if (word == "float") return graph_.new_scalar(node, ValueKind::kFloat);
-    if (word == "bool") return graph_.new_scalar(node, ValueKind::kBool);
-  }
-  TensorMeta spec;
-  const auto dtype = parse_dtype(word);
-  if (!dtype) cursor_.fail_at(place, "no type", "one such as f32[2,3], int, float or bool");
-  spec.dtype = *dtype;
-  take_sizes('[', ']', sizes_);
-  if (cursor_.peek() == '{') {
-    take_sizes('{', '}', strides_);
-    if (sizes_.size() != strides_.size()) cursor_.fail("not as many strides as sizes", "one stride a dimension");
-  } else {
-    contiguous_strides(sizes_, strides_);
-  }
-  spec.sizes = sizes_;
-  spec.strides = strides_;
-  if (cursor_.eat('@')) {
-    if (!cursor_.eat_word("none")) {
-      spec.storage = take_storage();
-      spec.device = graph_.storage(spec.storage).device();
-      if (!born_[spec.storage.index].stated) born_[spec.storage.index] = {true, node};
-    }
-    if (cursor_.eat('+')) {
-      spec.offset = cursor_.take_int();
-    }
-  }
-  for (char c = cursor_.peek(); c >= 'a' && c <= 'z'; c = cursor_.peek()) {
-    const Place word_place = cursor_.place();
-    const std::string_view attribute = cursor_.take_name();
-    if (attribute == "grad") {
-      spec.requires_grad = true;
-    } else if (const auto device = parse_device(attribute); device && attribute != "mkldnn") {  // a layout and a device
-      spec.device = *device;
-    } else if (const auto layout = parse_layout(attribute)) {
-      spec.layout = *layout;
-    } else {
-      cursor_.fail_at(word_place, "nothing that a type has", "@storage, a device, a layout or grad");
-    }
-  }
-  return graph_.new_tensor(node, spec);
-}
-
-void Parser::take_attributes(NodeId node) {
-  const uint32_t regions = graph_.region_count();
-  while (!cursor_.at_end()) {
-    const Place place = cursor_.place();
-    if (cursor_.at_id('r')) {
-      const uint32_t region = cursor_.take_id('r', "a region");
-      if (region >= regions) {
-        cursor_.fail_at(place, fmt::format("there is no r{}", region), "a region that a line above declares");
-      }
-      mutable_node(graph_, node).region = RegionId(region);
-    } else if (cursor_.peek() == '"') {
-      mutable_node(graph_, node).source = graph_.intern(cursor_.take_quoted());
-    } else if (cursor_.eat_word("grad_mode")) {
-      mutable_node(graph_, node).flags.grad_mode = true;
-    } else if (cursor_.eat_word("inference_mode")) {
-      mutable_node(graph_, node).flags.inference_mode = true;
-    } else if (cursor_.eat_word("autocast_cpu")) {
-      mutable_node(graph_, node).flags.autocast_cpu = true;
-    } else if (cursor_.eat_word("autocast_cuda")) {
-      mutable_node(graph_, node).flags.autocast_cuda = true;
-    } else if (cursor_.eat_word("of")) {
-      mutable_node(graph_, node).forward = take_node();
-    } else if (cursor_.eat_word("saved")) {
-      take_saved(node);
-    } else if (cursor_.eat_word("writes")) {
-      take_writes(node);
-    } else if (cursor_.eat_word("free")) {
-      take_frees(node);
-    } else if (cursor_.eat_word("note")) {
-      take_notes(node);
-    } else {
-      take_phase(node);
-    }
-  }
-}
-
-// Built-in phases are words; a user's, which may be called anything, are quoted: phase "warm up".
-void Parser::take_phase(NodeId node) {
-  for (uint32_t i = 0; i <= Graph::kInit.index; ++i) {
-    if (cursor_.eat_word(graph_.phase_name(PhaseId(i)))) {
-      mutable_node(graph_, node).phase = PhaseId(i);
-      return;
-    }
-  }
-  const Place place = cursor_.place();
-  if (!cursor_.eat_word("phase")) {
-    cursor_.fail("nothing that a node has",
-                 "a region, a phase, 'of', a mode, 'saved', 'writes', 'free', 'note' or a quoted source line");
-  }
-  mutable_node(graph_, node).phase = graph_.intern_phase(cursor_.take_quoted());
-  if (graph_.phase_count() > kMaxPhases) {
-    cursor_.fail_at(place, "too many phases", fmt::format("at most {}", kMaxPhases));
-  }
-}
-
-void Parser::take_saved(NodeId node) {
-  const auto& formals = formals_.of(graph_, graph_.node(node).target).arguments;
-  const auto arguments = graph_.arguments(node);
-  std::vector<SavedTensor> saved;
-  cursor_.expect('(');
-  do {
-    cursor_.peek();
-    const Place place = cursor_.place();
-    SavedTensor tensor;
-    const std::string_view word = cursor_.take_identifier();
-    if ((word == "argument" || word == "result") && cursor_.eat('[')) {
-      const int64_t index = cursor_.take_int();
-      if (index < 0 || index > UINT16_MAX) cursor_.fail_at(place, "an index out of range", "0 to 65535");
-      cursor_.expect(']');
-      tensor.role = word == "result" ? SavedRole::kResult : SavedRole::kArgument;
-      tensor.index = static_cast<uint16_t>(index);
-    } else if (word != "internal") {
-      const auto formal = std::find_if(formals.begin(), formals.end(), [&](const Formal& f) { return f.name == word; });
-      if (formal == formals.end()) {
-        cursor_.fail_at(place, "no saved tensor", "an argument's name, argument[0], result[0] or internal=%0");
-      }
-      tensor.role = SavedRole::kArgument;
-      tensor.index = static_cast<uint16_t>(formal - formals.begin());
-    }
-    // An argument or result says which value it is, unless that is a list or the tensor saved is another one.
-    if (cursor_.eat('=')) {
-      tensor.value = take_value(true);
-    } else if (tensor.role == SavedRole::kArgument && tensor.index < arguments.size() &&
-               arguments[tensor.index].kind == ArgumentKind::kValue) {
-      tensor.value = arguments[tensor.index].ref.value;
-    } else if (tensor.role == SavedRole::kResult) {
-      uint32_t flat = 0;
-      graph_.for_each_output(node, [&](ValueId v) {
-        if (flat++ == tensor.index) tensor.value = v;
-      });
-      if (!tensor.value.valid()) cursor_.fail_at(place, "no result of this index", "one of the results");
-    } else {
-      cursor_.fail_at(place, "a saved tensor that is not a single tensor argument", "its value too: name=%0");
-    }
-    saved.push_back(tensor);
-  } while (cursor_.eat(','));
-  cursor_.expect(')');
-  graph_.set_saved(node, saved);
-}
-
-// Writes follow from schemas and order; the text repeats them for its readers, and check_writes() holds them against
-// that.
-void Parser::take_writes(NodeId node) {
-  cursor_.expect('(');
-  do {
-    cursor_.peek();
-    const Place place = cursor_.place();
-    const StorageId storage = take_storage();
-    cursor_.expect('@');
-    const int64_t version = cursor_.take_int();
-    if (version < 1 || version > UINT32_MAX) cursor_.fail_at(place, "no version that a write makes", "1 or more");
-    writes_.push_back({node, storage, static_cast<uint32_t>(version), place});
-  } while (cursor_.eat(','));
-  cursor_.expect(')');
-}
-
-void Parser::take_frees(NodeId node) {
-  std::vector<StorageId> freed;
-  cursor_.expect('(');
-  do {
-    cursor_.peek();
-    const Place place = cursor_.place();
-    const StorageId storage = take_storage();
-    if (graph_.storage(storage).freed_after.valid()) {
-      cursor_.fail_at(place, "a storage that was freed before", "each storage freed once");
-    }
-    mutable_storage(graph_, storage).freed_after = node;
-    freed.push_back(storage);
-  } while (cursor_.eat(','));
-  cursor_.expect(')');
-  graph_.set_frees(node, freed);
-}
-
-void Parser::take_notes(NodeId node) {
-  cursor_.expect('(');
-  cursor_.peek();
-  const Place place = cursor_.place();
-  std::vector<std::pair<std::string, std::string>> notes;
-  do {
-    std::string key = cursor_.take_quoted();
-    cursor_.expect('=');
-    notes.emplace_back(std::move(key), cursor_.take_quoted());
-    if (notes.back().second.empty()) cursor_.fail_at(place, "an empty note", "no note, or one that says something");
-  } while (cursor_.eat(','));
-  cursor_.expect(')');
-  // Last key first: a note goes before those it meets, without a walk along them.
-  std::sort(notes.begin(), notes.end(), std::greater<>());
-  for (size_t i = 0; i < notes.size(); ++i) {
-    if (i != 0 && notes[i].first == notes[i - 1].first) {
-      cursor_.fail_at(place, "two notes of one key", "each key once");
-    }
-    graph_.set_note(node, notes[i].first, notes[i].second);
-  }
-}
-
 // ---- The end --------------------------------------------------------------------------------------------------------
 
-void Parser::finish() {
+// What was cited before its line is checked now, in the order of citation, so that the first wrong one is reported.
+void TextParser::finish() {
   for (const Forward& forward : forward_values_) {
     if (forward.index >= graph_.value_capacity()) {
       cursor_.fail_at(forward.place, fmt::format("no line makes %{}", forward.index), "a value of this text");
@@ -721,12 +347,15 @@ void Parser::finish() {
       cursor_.fail_at(forward.place, fmt::format("there is no n{}", forward.index), "a node of this text");
     }
   }
+  // Births are set last: a storage's line may cite a node that comes later.
   for (uint32_t i = 0; i < born_.size(); ++i) mutable_storage(graph_, StorageId(i)).born = born_[i].node;
   check_writes();
 }
 
-// Both lists are in program order, so one walk along both will do. Random numbers are no storages of the text.
-void Parser::check_writes() {
+// Compares the stated writes with the real ones. Both lists are in program order, so one walk along both will do.
+// Random numbers are no storages of the text.
+void TextParser::check_writes() {
+  // Without a statement there is nothing to hold against anything, and effects cost a walk.
   if (writes_.empty()) return;
   const Effects effects = Effects::of(graph_);
   for (size_t i = 0; i < writes_.size();) {
@@ -746,9 +375,7 @@ void Parser::check_writes() {
   }
 }
 
-}  // namespace
-
-Graph parse(std::string_view text, std::string_view name) { return Parser(text, name).run(); }
+Graph parse(std::string_view text, std::string_view name) { return TextParser(text, name).run(); }
 
 Graph read_graph_file(const std::string& path) { return parse(read_file(path), path); }
 

@@ -1,6 +1,13 @@
+// Turns a strided tensor into sizes, strides and bytes, and back.
+//
+// The bytes reach from the first element to the last one, gaps included. Gaps are zero, so equal tensors have equal
+// bytes. An expanded tensor stays as small as its storage.
+//
+// Linear in the bytes.
 #include "ir/text/tensor_bytes.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -9,6 +16,7 @@
 namespace shadowgraph {
 namespace {
 
+// Strides of huge sizes overflow. Wrapping is defined, and both functions below wrap in the same way.
 int64_t wrapping_product(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
@@ -19,6 +27,7 @@ void copy_elements(const TensorBytes& like, const uint8_t* from, uint8_t* to, si
   std::vector<int64_t> strides;
   for (size_t d = 0; d < like.sizes.size(); ++d) {
     if (like.sizes[d] == 0) return;
+    // All indices of stride 0 are one byte range: an expanded tensor would be copied over and over.
     if (like.strides[d] == 0 || like.sizes[d] == 1) continue;
     sizes.push_back(like.sizes[d]);
     strides.push_back(like.strides[d]);
@@ -27,6 +36,7 @@ void copy_elements(const TensorBytes& like, const uint8_t* from, uint8_t* to, si
   int64_t at = 0;
   while (true) {
     std::memcpy(to + static_cast<size_t>(at) * item, from + static_cast<size_t>(at) * item, item);
+    // Counts like an odometer, the last dimension fastest, and keeps `at` up to date with one addition.
     size_t d = sizes.size();
     while (d > 0) {
       --d;
@@ -46,6 +56,7 @@ std::optional<int64_t> extent_of(std::span<const int64_t> sizes, std::span<const
   int64_t last = 0;
   bool empty = false;
   for (size_t d = 0; d < sizes.size(); ++d) {
+    // Sizes may come from a file, so nothing about them is taken for granted.
     if (sizes[d] < 0 || strides[d] < 0) return std::nullopt;
     if (sizes[d] == 0) {
       empty = true;
@@ -86,6 +97,7 @@ std::optional<TensorBytes> tensor_bytes(const at::Tensor& given) {
     if (!tensor.device().is_cuda() || !tensor.has_storage() || tensor.storage().data() == nullptr) return std::nullopt;
     tensor = tensor.to(c10::kCPU);
   }
+  // The flags are not in the bytes, so the values are computed first.
   if (tensor.is_conj() || tensor.is_neg()) tensor = tensor.resolve_conj().resolve_neg();
   TensorBytes result{tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec(), {}};
   const auto extent = extent_of(result.sizes, result.strides);

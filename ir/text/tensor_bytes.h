@@ -2,13 +2,17 @@
 // printing must work while a fake mode would answer for at::empty.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+namespace at {
+class Tensor;
+}
 
 namespace shadowgraph {
 

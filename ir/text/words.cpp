@@ -1,3 +1,6 @@
+// Spells the small things of the text form, and reads them back: dtypes, devices, numbers, quoted strings, bytes.
+//
+// Whatever is written reads back as the same bits. Words stand for c10's integers, since those are libtorch's own.
 #include "ir/text/words.h"
 
 #include <torch/headeronly/version.h>
@@ -10,7 +13,8 @@
 namespace shadowgraph {
 namespace {
 
-// By the integer of the ScalarType; c10 promises never to renumber them, they are in serialized files.
+// By the integer of the ScalarType. c10 promises never to renumber them, for they are in serialized files. The
+// assertions below catch a libtorch that adds one.
 constexpr std::string_view kDtypes[] = {
     "u8",      "i8",    "i16",    "i32",    "i64",       "f16",         "f32",        "f64",   "c32",     "c64",
     "c128",    "bool",  "qi8",    "qu8",    "qi32",      "bf16",        "qu4x2",      "qu2x4", "bits1x8", "bits2x4",
@@ -26,11 +30,16 @@ static_assert(static_cast<size_t>(c10::Layout::Jagged) + 1 == std::size(kLayouts
 constexpr std::string_view kMemoryFormats[] = {"contiguous", "preserve", "channels_last", "channels_last_3d"};
 static_assert(static_cast<size_t>(c10::MemoryFormat::ChannelsLast3d) == 3);
 
+// Spelled as PyTorch spells them, by the integer of the DeviceType.
 constexpr std::string_view kDevices[] = {"cpu",  "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip",
                                          "fpga", "maia", "xla",    "vulkan", "metal",  "xpu",   "mps",
                                          "meta", "hpu",  "ve",     "lazy",   "ipu",    "mtia",  "privateuseone"};
 static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES));
 
+// By the integer of the Guard::Kind.
+constexpr std::string_view kGuardKinds[] = {"rank", "size", "sizes", "host_value"};
+
+// The tables are short, and f32 is answered before (parse_dtype).
 template <class E, size_t N>
 std::optional<E> find_word(const std::string_view (&words)[N], std::string_view word) {
   for (size_t i = 0; i < N; ++i) {
@@ -39,10 +48,12 @@ std::optional<E> find_word(const std::string_view (&words)[N], std::string_view 
   return std::nullopt;
 }
 
+// The NaN that a processor makes; others keep their bits in the text.
 constexpr uint64_t kUsualNan = 0x7ff8000000000000;
 constexpr char kBase64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr char kHex[] = "0123456789abcdef";
 
+// Lower case alone, as the writer makes it: one number has one text.
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -51,6 +62,7 @@ int hex_digit(char c) {
 
 }  // namespace
 
+// What is out of range prints as "undefined": broken graphs must print.
 std::string_view dtype_word(c10::ScalarType dtype) {
   const auto i = static_cast<size_t>(dtype);
   return i < std::size(kDtypes) ? kDtypes[i] : "undefined";
@@ -100,6 +112,7 @@ std::optional<c10::Device> parse_device(std::string_view text) {
 }
 
 std::optional<StorageKind> parse_storage_kind(std::string_view word) {
+  // Asks the writer's own words, so that the two cannot differ.
   for (int i = 0; i < kStorageKindCount; ++i) {
     if (to_string(static_cast<StorageKind>(i)) == word) return static_cast<StorageKind>(i);
   }
@@ -113,7 +126,13 @@ std::optional<RegionKind> parse_region_kind(std::string_view word) {
   return std::nullopt;
 }
 
+std::string_view guard_word(Guard::Kind kind) { return kGuardKinds[static_cast<size_t>(kind)]; }
+
+std::optional<Guard::Kind> parse_guard_kind(std::string_view word) { return find_word<Guard::Kind>(kGuardKinds, word); }
+
+// to_chars neither allocates nor asks the locale.
 void append_int(std::string& out, int64_t value) {
+  // -2^63 has 20 characters.
   char buffer[24];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
   out.append(buffer, end);
@@ -134,6 +153,7 @@ void append_float(std::string& out, double value) {
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
   const std::string_view text(buffer, static_cast<size_t>(end - buffer));
   out += text;
+  // "1" would come back as an int.
   if (text.find_first_of(".einf") == std::string_view::npos) out += ".0";
 }
 
@@ -147,6 +167,7 @@ std::optional<int64_t> parse_int(std::string_view text) {
 std::optional<double> parse_float(std::string_view text) {
   if (text == "nan") return std::bit_cast<double>(kUsualNan);
   if (text.starts_with("nan(")) {
+    // All 16 digits must be there: "nan(" + 16 + ")".
     if (text.size() != 21 || text.back() != ')') return std::nullopt;
     uint64_t bits = 0;
     for (char c : text.substr(4, 16)) {
@@ -163,6 +184,7 @@ std::optional<double> parse_float(std::string_view text) {
   return value;
 }
 
+// Text files hold ASCII alone, whatever bytes the names have: they survive every editor and diff.
 void append_quoted(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
@@ -195,6 +217,7 @@ std::optional<std::string> unquote(std::string_view text) {
       out += text[i];
       continue;
     }
+    // A backslash at the end escapes nothing.
     if (++i == text.size()) return std::nullopt;
     switch (text[i]) {
       case '"':
@@ -223,6 +246,7 @@ std::optional<std::string> unquote(std::string_view text) {
   return out;
 }
 
+// Constants are bytes, so their bits survive.
 void append_base64(std::string& out, std::span<const uint8_t> bytes) {
   out.reserve(out.size() + (bytes.size() + 2) / 3 * 4);
   for (size_t i = 0; i < bytes.size(); i += 3) {

@@ -36,9 +36,13 @@ void append_device(std::string& out, c10::Device device);
 std::optional<StorageKind> parse_storage_kind(std::string_view word);
 std::optional<RegionKind> parse_region_kind(std::string_view word);
 
+// "rank", "size", "sizes", "host_value".
+std::string_view guard_word(Guard::Kind kind);
+std::optional<Guard::Kind> parse_guard_kind(std::string_view word);
+
 void append_int(std::string& out, int64_t value);
-// The shortest text that reads back to the same bits, never mistaken for an int: 1.0, -0.0, 1e-05, inf, nan,
-// nan(7ff8000000000001) for a NaN that is not the usual one.
+// Appends the shortest text that reads back to the same bits and is never mistaken for an int: 1.0, -0.0, 1e-05, inf,
+// nan. A NaN that is not the usual one is nan(7ff8000000000001).
 void append_float(std::string& out, double value);
 // The whole of `text` as a number; nan(...) included.
 std::optional<int64_t> parse_int(std::string_view text);

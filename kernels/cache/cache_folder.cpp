@@ -2,8 +2,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <tuple>
 #include <unistd.h>
 
 #include "kernels/cache/entry.h"
@@ -30,7 +32,7 @@ void for_each_cache_file(const std::string& directory, F&& f) {
   for (const fs::directory_entry& folder : folders) {
     if (!folder.is_directory(error)) continue;
     fs::directory_iterator files(folder.path(), error);
-    if (error) continue;  // another process' prune
+    if (error) continue;  // another process is pruning
     for (const fs::directory_entry& file : files) f(folder.path(), file.path());
   }
 }
@@ -105,7 +107,7 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
   for_each_cache_file(directory, [&](const fs::path& folder, const fs::path& file) {
     const std::string name = file.filename();
     const std::string ending = file.extension();
-    // Nothing but what the cache makes: somebody may have named a folder that holds more.
+    // Removes nothing but what the cache makes: somebody may have named a folder that holds more.
     const bool own = ending == ".lock" || ending == ".json" || ending == ".so" || ending == ".cpp" ||
                      ending == ".log" || name.find(".tmp") != std::string::npos;
     if (!own) return;

@@ -1,16 +1,16 @@
 #include "kernels/cache/entry.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <sys/file.h>
 
 #include <cerrno>
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "kernels/cache/sha256.h"
 #include "shadowgraph/kernels/program.h"
 #include "shadowgraph/text.h"
+#include "support/json.h"
+#include "support/sha256.h"
 
 namespace shadowgraph {
 namespace {
@@ -19,7 +19,7 @@ constexpr int kManifestVersion = 1;
 
 CacheManifest read_manifest(const std::string& path) {
   try {
-    const nlohmann::json json = nlohmann::json::parse(read_file(path));
+    const nlohmann::json json = parse_json(read_file(path));
     if (json.at("version").get<int>() != kManifestVersion) throw KernelError("'" + path + "' is of another version");
     return {.name = json.at("name"),
             .key = json.at("key"),
@@ -37,7 +37,7 @@ void write_manifest_file(const std::string& path, const CacheManifest& manifest)
   const nlohmann::json json = {{"version", kManifestVersion}, {"name", manifest.name},
                                {"key", manifest.key},         {"identity", manifest.identity},
                                {"sha256", manifest.digest},   {"verdicts", manifest.verdicts}};
-  write_file(path, json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_file(path, json_text(json, 1) + "\n");
 }
 
 std::string library_problem(const std::string& stem, const CacheManifest& manifest) {

@@ -1,4 +1,4 @@
-// One entry of the cache's folder: STEM.cpp, STEM.so, STEM.json. Internal to kernels/cache.
+// Reads, writes and locks one entry of the cache's folder: STEM.cpp, STEM.so, STEM.json. Internal to kernels/cache.
 #pragma once
 
 #include <map>
@@ -14,15 +14,16 @@ struct CacheManifest {
   std::map<std::string, std::string> verdicts;
 };
 
-// Throws KernelError: not there, cut short, no manifest.
+// Throws KernelError if the entry is not there, is cut short or has no manifest.
 CacheManifest read_manifest(const std::string& path);
 // Throws FileError.
 void write_manifest_file(const std::string& path, const CacheManifest& manifest);
 
-// "" if the library at STEM.so is the one that the manifest tells of, or what is wrong.
+// Returns what is wrong with the library at STEM.so, or "" if it is the one that the manifest names.
 std::string library_problem(const std::string& stem, const CacheManifest& manifest);
 
-// Held by one process and thread at a time, for as long as it lives; given up if the process ends.
+// A lock that one process and thread holds at a time, for as long as the object lives. It is given up if the process
+// ends.
 class EntryLock {
  public:
   // `held()` is false where there can be no lock file.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <fcntl.h>
@@ -14,9 +15,9 @@
 #include <unistd.h>
 
 #include "kernels/cache/entry.h"
-#include "kernels/cache/sha256.h"
 #include "shadowgraph/kernels/cache.h"
 #include "shadowgraph/text.h"
+#include "support/sha256.h"
 
 namespace shadowgraph {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// Keys of one hash that find a place each.
+// So many keys of one hash find a place each.
 constexpr int kMostCollisions = 8;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -35,7 +36,7 @@ uint64_t hash_of(const std::string& key) {
   return hash;
 }
 
-// A folder of this process alone, gone with it.
+// A folder that belongs to this process alone and goes with it.
 class PrivateFolder {
  public:
   PrivateFolder() {
@@ -63,7 +64,7 @@ std::string Kernel::problem() const {
   return problem_;
 }
 
-// Threads that compile; started when there is first something to do.
+// Threads that compile, started when there is first something to do.
 class KernelCache::Jobs {
  public:
   Jobs(KernelCache& cache, int threads) : cache_(cache), most_(std::max(threads, 1)) {}
@@ -172,7 +173,7 @@ KernelCacheStats KernelCache::stats() const {
   return stats_;
 }
 
-// The entry with this very key, if it is whole: tried places are those of keys with the same hash.
+// Loads the entry with this very key, if it is whole. The places tried are those of keys with the same hash.
 bool KernelCache::load_entry(const KernelRef& kernel) {
   const auto begin = Clock::now();
   std::string folder_name = kernel->name_;
@@ -205,7 +206,7 @@ bool KernelCache::load_entry(const KernelRef& kernel) {
       return true;
     } catch (const KernelError&) {
       const std::lock_guard lock(mutex_);
-      // It is looked at again under the lock.
+      // The entry is looked at again under the lock.
       if (!std::exchange(kernel->rejected_, true)) ++stats_.rejected;
       if (kernel->stem_.empty()) kernel->stem_ = stem;  // made again in the broken one's place
       if (kernel->stem_ == stem) return false;
@@ -256,7 +257,7 @@ void KernelCache::obtain(const KernelRef& kernel) {
   finish(kernel, nullptr, problem);
 }
 
-// Compiles and loads; `keep`: in the cache's folder, or, where that cannot be written, without it. Gives what is wrong.
+// Compiles and loads; with `keep` into the cache's folder, if that can be written. Returns what is wrong.
 std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
   const auto begin = Clock::now();
   std::optional<PrivateFolder> folder;
@@ -279,7 +280,7 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
       const std::string digest = sha256(bytes);
       const KernelFunction function = backend_->load(library);
       if (keep) {
-        // What failed before the manifest is in place leaves no entry.
+        // Without its manifest there is no entry, whatever of it was written before the failure.
         std::remove((kernel->stem_ + ".json").c_str());
         if (std::rename(source.c_str(), (kernel->stem_ + ".cpp").c_str()) != 0 ||
             std::rename(library.c_str(), (kernel->stem_ + ".so").c_str()) != 0 || !write_manifest(*kernel, digest)) {
@@ -299,8 +300,8 @@ std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
     stats_.compile_seconds += seconds;
     if (problem.empty()) ++stats_.compiled;
   }
-  // A folder that is full or cannot be written: once more without it. (A compiler that fails fails again, cheaply enough;
-  // one that hangs would not: its time is up.)
+  // The folder may be full or not writable: try once more without it. A compiler that fails fails again, cheaply
+  // enough. One that did not end is not tried again: its time is up.
   if (!problem.empty() && keep && problem.find("did not end") == std::string::npos) {
     {
       const std::lock_guard lock(mutex_);

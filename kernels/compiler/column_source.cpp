@@ -1,4 +1,5 @@
-// Reductions of what lies apart: element by element of the row, in blocks that stay in the cache.
+// Writes reductions of elements that lie apart: one element of the row after the other, in blocks that stay in the
+// cache.
 #include <algorithm>
 
 #include "kernels/compiler/program_writer.h"
@@ -6,7 +7,7 @@
 namespace shadowgraph {
 namespace {
 
-// Rows that a loop takes at a time, so that sums are loaded and stored less often.
+// A loop takes so many rows at a time, so that sums are loaded and stored less often.
 constexpr uint32_t kWays = 4;
 
 }  // namespace
@@ -82,7 +83,7 @@ void ProgramWriter::reduce_columns(uint32_t phase) {
   each([&](uint32_t i) { line("m{}[j] = {};", i, result_of(i, fmt::format("a{}[j]", i))); });
 }
 
-// What follows from reductions and from operands of the row alone.
+// Computes what follows from reductions and from operands of the row alone.
 void ProgramWriter::derive_columns(uint32_t phase) {
   for (uint32_t i = 0; i < program_.expressions.size(); ++i) {
     const KernelExpression& e = program_.expressions[i];

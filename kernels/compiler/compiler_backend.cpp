@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -24,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// -nostdlib: what a kernel calls (memset, erf) the process has.
+// -nostdlib: the process has the functions that a kernel calls (memset, erf).
 constexpr const char* kFixedFlags[] = {"-std=gnu++17",       "-w", "-fPIC", "-shared", "-nostdlib", "-fno-exceptions",
                                        "-fvisibility=hidden"};
 
@@ -41,7 +42,7 @@ std::string in_path(const std::string& name) {
   return "";
 }
 
-// The processor's name and features, which -march=native goes by.
+// Returns the processor's name and features, which -march=native goes by.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
@@ -53,7 +54,7 @@ std::string processor() {
   return found;
 }
 
-// The binary by its place, size and time: asking it for its version takes longer than loading all kernels.
+// Identifies the binary by its place, size and time: asking for its version takes longer than loading all kernels.
 std::string file_identity(const std::string& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
@@ -107,7 +108,7 @@ class CompilerBackend : public KernelBackend {
     posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
-    // A group of its own: a compiler that hangs is ended with all it has started.
+    // The compiler gets a group of its own: one that hangs is ended with all it has started.
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     posix_spawnattr_setpgroup(&attributes, 0);
     pid_t child = 0;
@@ -161,7 +162,7 @@ class CompilerBackend : public KernelBackend {
 }  // namespace
 
 // -ffp-contract=off: eager rounds a product before it adds; where it does not, the program says so (kMultiplyAdd).
-// -fno-tree-pre: else loops with tanh and expm1 are not vectorised (tanh: 0.29 x eager instead of 3.7 x).
+// -fno-tree-pre: without it, loops with tanh and expm1 are not vectorised (tanh: 0.29 x eager instead of 3.7 x).
 const std::vector<std::string>& kernel_flags() {
   static const std::vector<std::string> flags = {
       "-O3",     "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",

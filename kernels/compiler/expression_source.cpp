@@ -76,9 +76,69 @@ std::string load(ScalarType dtype, const std::string& element) {
   return element;
 }
 
-std::string binary(const KernelExpression& e, const char* sign) {
-  const char* type = cpp_type(e.type);
-  return fmt::format("({})(e{} {} e{})", type, e.operands[0], sign, e.operands[1]);
+// The function of one operand that an operation is; empty for others.
+std::string_view function_of(Operation operation, ScalarType type) {
+  const bool single = type == ScalarType::Float;
+  switch (operation) {
+    case Operation::kAbsolute:
+      return "absolute";
+    case Operation::kSquareRoot:
+      return single ? "__builtin_sqrtf" : "__builtin_sqrt";
+    case Operation::kFloor:
+      return single ? "__builtin_floorf" : "__builtin_floor";
+    case Operation::kCeil:
+      return single ? "__builtin_ceilf" : "__builtin_ceil";
+    case Operation::kTruncate:
+      return single ? "__builtin_truncf" : "__builtin_trunc";
+    case Operation::kRoundToEven:
+      return single ? "__builtin_rintf" : "__builtin_rint";
+    case Operation::kExponential:
+      return "exp_";
+    case Operation::kExponentialOrZero:
+      return "exp0_";
+    case Operation::kExponentialMinusOne:
+      return "expm1_";
+    case Operation::kLogarithm:
+      return "log_";
+    case Operation::kTangentHyperbolic:
+      return "tanh_";
+    case Operation::kErrorFunction:
+      return "erf_";
+    case Operation::kNormalDistribution:
+      return "cdf_";
+    default:
+      return {};
+  }
+}
+
+// The sign between two operands that an operation is; empty for others.
+std::string_view sign_of(Operation operation) {
+  switch (operation) {
+    case Operation::kAdd:
+      return "+";
+    case Operation::kSubtract:
+      return "-";
+    case Operation::kMultiply:
+      return "*";
+    case Operation::kDivide:
+      return "/";
+    case Operation::kAnd:
+      return "&";
+    case Operation::kOr:
+      return "|";
+    case Operation::kExclusiveOr:
+      return "^";
+    case Operation::kEqual:
+      return "==";
+    case Operation::kNotEqual:
+      return "!=";
+    case Operation::kLess:
+      return "<";
+    case Operation::kLessEqual:
+      return "<=";
+    default:
+      return {};
+  }
 }
 
 }  // namespace
@@ -87,6 +147,10 @@ std::string expression_text(const KernelProgram& program, const KernelExpression
   const std::string a = fmt::format("e{}", e.operands[0]);
   const std::string b = fmt::format("e{}", e.operands[1]);
   const char* type = cpp_type(e.type);
+  if (const auto function = function_of(e.operation, e.type); !function.empty()) {
+    return fmt::format("{}({})", function, a);
+  }
+  if (const auto sign = sign_of(e.operation); !sign.empty()) return fmt::format("({})({} {} {})", type, a, sign, b);
   switch (e.operation) {
     case Operation::kLoad:
       return load(program.operands[e.index].dtype, element);
@@ -107,62 +171,14 @@ std::string expression_text(const KernelProgram& program, const KernelExpression
       return fmt::format("{}({})", e.rounding == ScalarType::Half ? "f16_round" : "bf16_round", a);
     case Operation::kNegate:
       return fmt::format("({})-{}", type, a);
-    case Operation::kAbsolute:
-      return fmt::format("absolute({})", a);
-    case Operation::kSquareRoot:
-      return fmt::format("{}({})", e.type == ScalarType::Float ? "__builtin_sqrtf" : "__builtin_sqrt", a);
-    case Operation::kFloor:
-      return fmt::format("{}({})", e.type == ScalarType::Float ? "__builtin_floorf" : "__builtin_floor", a);
-    case Operation::kCeil:
-      return fmt::format("{}({})", e.type == ScalarType::Float ? "__builtin_ceilf" : "__builtin_ceil", a);
-    case Operation::kTruncate:
-      return fmt::format("{}({})", e.type == ScalarType::Float ? "__builtin_truncf" : "__builtin_trunc", a);
-    case Operation::kRoundToEven:
-      return fmt::format("{}({})", e.type == ScalarType::Float ? "__builtin_rintf" : "__builtin_rint", a);
     case Operation::kNot:
       return e.type == ScalarType::Bool ? fmt::format("!{}", a) : fmt::format("({})~{}", type, a);
-    case Operation::kExponential:
-      return fmt::format("exp_({})", a);
-    case Operation::kExponentialOrZero:
-      return fmt::format("exp0_({})", a);
-    case Operation::kExponentialMinusOne:
-      return fmt::format("expm1_({})", a);
-    case Operation::kLogarithm:
-      return fmt::format("log_({})", a);
-    case Operation::kTangentHyperbolic:
-      return fmt::format("tanh_({})", a);
-    case Operation::kErrorFunction:
-      return fmt::format("erf_({})", a);
-    case Operation::kNormalDistribution:
-      return fmt::format("cdf_({})", a);
-    case Operation::kAdd:
-      return binary(e, "+");
-    case Operation::kSubtract:
-      return binary(e, "-");
-    case Operation::kMultiply:
-      return binary(e, "*");
-    case Operation::kDivide:
-      return binary(e, "/");
     case Operation::kMaximum:
       return fmt::format("maximum<{}>({}, {})", type, a, b);
     case Operation::kMinimum:
       return fmt::format("minimum<{}>({}, {})", type, a, b);
     case Operation::kPower:
       return fmt::format("__builtin_pow({}, {})", a, b);
-    case Operation::kAnd:
-      return binary(e, "&");
-    case Operation::kOr:
-      return binary(e, "|");
-    case Operation::kExclusiveOr:
-      return binary(e, "^");
-    case Operation::kEqual:
-      return binary(e, "==");
-    case Operation::kNotEqual:
-      return binary(e, "!=");
-    case Operation::kLess:
-      return binary(e, "<");
-    case Operation::kLessEqual:
-      return binary(e, "<=");
     case Operation::kMultiplyAdd:
       return fmt::format("{}({}, {}, e{})", e.type == ScalarType::Float ? "__builtin_fmaf" : "__builtin_fma", a, b,
                          e.operands[2]);
@@ -170,8 +186,7 @@ std::string expression_text(const KernelProgram& program, const KernelExpression
       return fmt::format("({} ? {} : e{})", a, b, e.operands[2]);
     case Operation::kRowSize:
       return "count";
-    case Operation::kRowSum:
-    case Operation::kRowMaximum:
+    default:
       break;
   }
   TORCH_INTERNAL_ASSERT(false, "a reduction is no expression of its own");

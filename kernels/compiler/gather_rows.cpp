@@ -1,4 +1,4 @@
-// Operators that read where an index says, and losses of classes that are indices.
+// Operators that read where an index says, and losses whose classes are indices.
 #include <algorithm>
 #include <numeric>
 
@@ -98,7 +98,7 @@ Results nll_loss_backward(const Call& call) {
 
 }  // namespace
 
-std::vector<OperatorRow> gather_rows() {
+std::vector<KernelRow> gather_rows() {
   constexpr bool kInexact = true;
   return {
       {"index_select", index_select},

@@ -8,7 +8,7 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-// It does not vary along what is reduced.
+// Says whether an operand does not vary along what is reduced.
 bool is_of_row(const IterationSpace& space, const Dims& strides) {
   for (size_t d = 0; d < strides.size(); ++d) {
     if (space.is_reduced[d] && space.sizes[d] != 1 && strides[d] != 0) return false;
@@ -16,7 +16,7 @@ bool is_of_row(const IterationSpace& space, const Dims& strides) {
   return space.reduces;
 }
 
-// Neighbours along which all operands step as along one dimension.
+// Merges neighbours along which all operands step as along one dimension.
 void merge(std::vector<uint32_t>& dims, IterationSpace& space) {
   std::vector<uint32_t> out;
   for (const uint32_t d : dims) {
@@ -31,7 +31,7 @@ void merge(std::vector<uint32_t>& dims, IterationSpace& space) {
   dims = std::move(out);
 }
 
-// Something that is read or written whole lies dense along the last of these.
+// Says whether some operand that is read or written whole lies dense along the last of these dimensions.
 bool is_dense(const std::vector<uint32_t>& dims, const IterationSpace& space) {
   for (size_t k = 0; k < space.strides.size(); ++k) {
     if (!dims.empty() && space.strides[k][dims.back()] == 1 && space.is_whole[k]) return true;

@@ -186,7 +186,8 @@ std::span<const int64_t> OperatorCall::ints(size_t i) const {
 bool OperatorCall::is_ints(size_t i) const { return argument(i).kind == ArgumentKind::kIntList; }
 
 ScalarType OperatorCall::promoted(std::initializer_list<size_t> operands) const {
-  // Of a lower category, only a higher kind of number (bool, integer, floating-point) counts.
+  // A tensor without dimensions, and then a number, changes the dtype only if it is of a higher kind: bool, integer,
+  // floating-point.
   ScalarType by_category[3] = {ScalarType::Undefined, ScalarType::Undefined, ScalarType::Undefined};
   const auto add = [](ScalarType& into, ScalarType dtype) {
     into = into == ScalarType::Undefined ? dtype : c10::promoteTypes(into, dtype);

@@ -1,5 +1,5 @@
-// One node, as the rows of the operator table see it: operands and numbers as expressions, and what they become.
-// Internal to kernels/compiler.
+// Shows one node to the rows of the operator table: operands and numbers as expressions, and what they become. Internal
+// to kernels/compiler.
 #pragma once
 
 #include <functional>
@@ -12,34 +12,34 @@
 
 namespace shadowgraph {
 
-// An expression, and the dtype that it has for ATen: a number of two bytes is computed with as a kFloat.
+// An expression, and the dtype that it has for ATen. An expression of a two-byte dtype is computed as a kFloat.
 struct Typed {
   uint32_t expression = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
 };
 
-// Appends expressions to a program; scalars of the call beside it.
+// Appends expressions to a program, and collects scalars of the call beside it.
 class ExpressionBuilder {
  public:
   explicit ExpressionBuilder(KernelProgram& program) : program_(program) {}
 
   Typed load(uint32_t operand, c10::ScalarType dtype);
-  // `argument`: where the number comes from in the call.
+  // `argument` is the place in the call that the number comes from.
   Typed scalar(double value, size_t argument);
   Typed scalar(int64_t value, size_t argument);
   Typed constant(double value, c10::ScalarType dtype);
-  // Rounded to what `dtype` can hold; nothing is done where that changes nothing.
+  // Rounds a value to what `dtype` can hold; appends nothing where that changes nothing.
   Typed convert(Typed value, c10::ScalarType dtype);
-  // Operands of one dtype, result of the same, or kBool for comparisons. What is computed in kFloat for two bytes is
-  // not rounded until it is converted.
+  // Takes operands of one dtype and gives a result of the same, or kBool for comparisons. A result that is computed in
+  // kFloat for two bytes is not rounded until it is converted.
   Typed apply(KernelOperation operation, Typed a);
   Typed apply(KernelOperation operation, Typed a, Typed b);
   Typed apply(KernelOperation operation, Typed a, Typed b, Typed c);
   Typed row_size();
-  // The element of `operand` that lies `index` steps of `stride` on; all kLong.
+  // Returns the element of `operand` that lies `index` steps of `stride` on; all of them are kLong.
   Typed gather(uint32_t operand, c10::ScalarType dtype, Typed index, Typed stride);
   Typed column();
-  // A number that the sizes of the operands decide, not an argument.
+  // Adds a number that the sizes of the operands decide and no argument gives.
   Typed fixed(int64_t value) { return scalar(value, kNoArgument); }
   static constexpr uint32_t kNoArgument = 0xFFFFFFFFU;
   const std::vector<int64_t>& scalars() const { return scalars_; }
@@ -52,14 +52,16 @@ class ExpressionBuilder {
   std::vector<uint32_t> scalar_arguments_;
 };
 
-// kFloat for kHalf and kBFloat16, otherwise the dtype; throws KernelError for what kernels do not compute with.
+// Returns kFloat for kHalf and kBFloat16, otherwise the dtype. Throws KernelError for a dtype that kernels do not
+// compute with.
 c10::ScalarType computed_as(c10::ScalarType dtype);
 
 class OperatorCall {
  public:
-  // The elements of a tensor, whose dimensions are those `dims` of what is computed; nullptr: the last ones.
+  // Returns the elements of a tensor. Its dimensions are those `dims` of what is computed, or the last ones for
+  // nullptr.
   using Content = std::function<Typed(ValueId, const std::vector<int64_t>* dims)>;
-  // The operand of a tensor that is gathered from, along the dimension that `dims` has as -1.
+  // Returns the operand of a tensor that is gathered from, along the dimension that `dims` has as -1.
   using Source = std::function<uint32_t(ValueId, const std::vector<int64_t>& dims)>;
 
   OperatorCall(const Graph& graph, NodeId node, ExpressionBuilder& build, Content content, Source source)
@@ -67,9 +69,9 @@ class OperatorCall {
 
   ExpressionBuilder& build;
 
-  // Arguments by position. All throw KernelError for what is not of the kind.
+  // These return arguments by position. All throw KernelError if the argument is of another kind.
   bool is_none(size_t i) const;
-  // A number, or a tensor of one element, which libtorch's kernels take for one.
+  // Says whether an argument is a number, or a tensor of one element, which libtorch's kernels take for one.
   bool is_single(size_t i) const;
   Typed tensor(size_t i) const;  // as it is; a number as kDouble or kLong
   double number(size_t i) const;
@@ -78,20 +80,20 @@ class OperatorCall {
   std::string_view string(size_t i) const;
   std::span<const int64_t> ints(size_t i) const;
   bool is_ints(size_t i) const;
-  // What operands promote to, as ATen has it: tensors before zero-dimensional ones before numbers.
+  // Returns what operands promote to in ATen: tensors come before zero-dimensional ones, and these before numbers.
   c10::ScalarType promoted(std::initializer_list<size_t> operands) const;
-  // The same for an operator that makes floating-point numbers of integers.
+  // Returns the same for an operator that makes floating-point numbers of integers.
   c10::ScalarType promoted_to_float(std::initializer_list<size_t> operands) const;
-  // `tensor(i)` as `dtype`; a number is not rounded to two bytes.
+  // Returns `tensor(i)` as `dtype`; a number is not rounded to two bytes.
   Typed operand(size_t i, c10::ScalarType dtype) const;
-  // A tensor whose dimensions lie along `dims` of the space, rather than along the last ones.
+  // Returns a tensor whose dimensions lie along `dims` of the space, rather than along the last ones.
   Typed along(size_t i, const std::vector<int64_t>& dims) const;
-  // `index` as one of tensor i's dimension `dim`, checked when the kernel runs; and that tensor's element there.
+  // Returns that tensor's element at `index` of its dimension `dim`. The index is checked when the kernel runs.
   Typed in_range(size_t i, int64_t dim, Typed index) const;
   Typed gathered(size_t i, const std::vector<int64_t>& dims, Typed index) const;
   c10::ScalarType result_dtype(size_t i = 0) const;
   int64_t rank(size_t i) const;  // of a tensor
-  // Bits of the arguments whose values decide what is computed, those of numbers that the kernel is given apart.
+  // Bits of the arguments whose values decide what is computed; numbers that the kernel gets as scalars have no bit.
   uint64_t decisive() const { return decisive_; }
   size_t argument_count() const { return graph_.arguments(node_).size(); }
 

@@ -28,11 +28,11 @@ Typed multiply_add(const Call& call, Typed a, Typed b, Typed c) {
   return call.apply(Operation::kAdd, call.apply(Operation::kMultiply, a, b), c);
 }
 
-const OperatorRow* find_operator_row(std::string_view name) {
+const KernelRow* find_kernel_row(std::string_view name) {
   static const auto rows = [] {
-    std::unordered_map<std::string, OperatorRow> by_name;
+    std::unordered_map<std::string, KernelRow> by_name;
     for (const auto& table : {pointwise_rows(), row_reduction_rows(), optimizer_rows(), gather_rows()}) {
-      for (const OperatorRow& row : table) by_name.emplace(row.name, row);
+      for (const KernelRow& row : table) by_name.emplace(row.name, row);
     }
     return by_name;
   }();

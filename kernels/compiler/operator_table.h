@@ -1,6 +1,7 @@
-// What operators compute, a row each. Internal to kernels/compiler.
+// Says what operators compute, a row each. Internal to kernels/compiler.
 #pragma once
 
+#include <source_location>
 #include <string_view>
 #include <vector>
 
@@ -13,23 +14,26 @@ using Operation = KernelOperation;
 using Call = OperatorCall;
 using Results = std::vector<Typed>;
 
-// The dimensions of argument `input` that an operator reduces, ascending; throws KernelError for what no kernel does.
+// Returns the dimensions of argument `input` that an operator reduces, ascending. Throws KernelError for what no kernel
+// does.
 using ReducedDimensions = std::vector<int64_t> (*)(const Call& call);
 
-struct OperatorRow {
+struct KernelRow {
   const char* name;  // without namespace and overload; in-place variants have the row of the functional one
-  // One expression a result. Throws KernelError for what it does not do.
+  // Makes one expression a result. Throws KernelError for what the row does not do.
   Results (*make)(const Call& call);
-  // Results within some ulps of eager's, not its bits.
+  // whether results are within some ulps of eager's, rather than the same bits
   bool inexact = false;
   ReducedDimensions reduced = nullptr;  // nullptr: pointwise
   size_t input = 0;
-  // Of an operator that returns nothing: the arguments that `make`'s expressions are written to.
+  // For an operator that returns nothing: the arguments that `make`'s expressions are written to.
   std::vector<size_t> writes;
-  // Results that reduce other dimensions, in a program of their own: those from `second_results` on.
+  // Makes the results from `second_results` on, which reduce other dimensions, in a program of their own.
   Results (*make_second)(const Call& call) = nullptr;
   ReducedDimensions reduced_second = nullptr;
   size_t second_results = 0;
+
+  const char* file = std::source_location::current().file_name();  // that the row stands in
 };
 
 // ---- For several rows
@@ -40,15 +44,16 @@ inline Typed plus(const Call& call, Typed a, Typed b) { return call.apply(Operat
 inline Typed minus(const Call& call, Typed a, Typed b) { return call.apply(Operation::kSubtract, a, b); }
 Typed constant_of(const Call& call, double value, Typed like);
 bool has_two_bytes(ScalarType dtype);
-// a * b + c, rounded once where eager's kernels do so: those for AVX2 and above are compiled with contraction.
+// Returns a * b + c, rounded once where eager's kernels round once: those for AVX2 and above are compiled with
+// contraction.
 Typed multiply_add(const Call& call, Typed a, Typed b, Typed c);
 
-// nullptr if there is none. `name` is an operator's with namespace and overload: "aten::add_.Tensor".
-const OperatorRow* find_operator_row(std::string_view name);
+// Returns nullptr if there is no row. `name` is an operator's with namespace and overload: "aten::add_.Tensor".
+const KernelRow* find_kernel_row(std::string_view name);
 
-std::vector<OperatorRow> pointwise_rows();
-std::vector<OperatorRow> row_reduction_rows();
-std::vector<OperatorRow> optimizer_rows();
-std::vector<OperatorRow> gather_rows();
+std::vector<KernelRow> pointwise_rows();
+std::vector<KernelRow> row_reduction_rows();
+std::vector<KernelRow> optimizer_rows();
+std::vector<KernelRow> gather_rows();
 
 }  // namespace shadowgraph

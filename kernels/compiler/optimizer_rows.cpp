@@ -1,4 +1,4 @@
-// Optimizer steps, for one tensor of their lists (kernels/replay/list_calls.h gives them one by one).
+// Optimizer steps, for one tensor of their lists. kernels/replay/list_calls.h hands them over one by one.
 #include "kernels/compiler/operator_table.h"
 
 namespace shadowgraph {
@@ -7,7 +7,8 @@ namespace {
 Typed rest_of(const Call& call, Typed a) { return call.apply(Operation::kSubtract, constant_of(call, 1, a), a); }
 Typed root(const Call& call, Typed a) { return call.apply(Operation::kSquareRoot, a); }
 
-// Parameters of one dtype, without the gradient scaler's arguments from position `scaler`.
+// Checks that parameters have one dtype and that the gradient scaler's arguments, from position `scaler` on, are
+// absent.
 ScalarType parameter_type(const Call& call, std::initializer_list<size_t> tensors, size_t scaler) {
   if (!call.is_none(scaler) || !call.is_none(scaler + 1)) throw KernelError("an optimizer step with a gradient scaler");
   const ScalarType dtype = call.tensor(0).dtype;
@@ -20,9 +21,14 @@ ScalarType parameter_type(const Call& call, std::initializer_list<size_t> tensor
   return dtype;
 }
 
-// Arguments: 0 parameter, 1 gradient, 2 exp_avg, 3 exp_avg_sq, 4 max_exp_avg_sq or none, 5 step, 6 lr, 7 beta1,
-// 8 beta2, 9 weight_decay, 10 eps, 11 amsgrad, 12 maximize, 13 grad_scale, 14 found_inf. What follows from numbers alone
-// is computed in double, as libtorch does; AdamW's decay is taken off the parameter, Adam's added to the gradient.
+// The arguments are
+//
+//     0 parameter    3 exp_avg_sq              6 lr       9 weight_decay   12 maximize
+//     1 gradient     4 max_exp_avg_sq or none  7 beta1   10 eps            13 grad_scale
+//     2 exp_avg      5 step                    8 beta2   11 amsgrad        14 found_inf
+//
+// What follows from numbers alone is computed in double, as libtorch does. AdamW's decay is taken off the parameter,
+// Adam's is added to the gradient.
 Results adam_step(const Call& call, bool decoupled) {
   const ScalarType dtype = parameter_type(call, {1, 2, 3}, 13);
   const auto number = [&](size_t i) { return call.build.convert(call.tensor(i), ScalarType::Double); };
@@ -61,8 +67,11 @@ Results adam_step(const Call& call, bool decoupled) {
 Results adam(const Call& call) { return adam_step(call, false); }
 Results adamw(const Call& call) { return adam_step(call, true); }
 
-// Arguments: 0 parameter, 1 gradient, 2 momentum or none, 3 weight_decay, 4 momentum, 5 lr, 6 dampening, 7 nesterov,
-// 8 maximize, 9 is_first_step, 10 grad_scale, 11 found_inf.
+// The arguments are
+//
+//     0 parameter           3 weight_decay  6 dampening   9 is_first_step
+//     1 gradient            4 momentum      7 nesterov   10 grad_scale
+//     2 momentum or none    5 lr            8 maximize   11 found_inf
 Results sgd(const Call& call) {
   const ScalarType dtype = parameter_type(call, {1}, 10);
   const auto number = [&](size_t i) {
@@ -90,7 +99,7 @@ Results sgd(const Call& call) {
 
 }  // namespace
 
-std::vector<OperatorRow> optimizer_rows() {
+std::vector<KernelRow> optimizer_rows() {
   constexpr bool kInexact = true;
   return {
       {.name = "_fused_adam_", .make = adam, .inexact = kInexact, .writes = {0, 2, 3, 4}},

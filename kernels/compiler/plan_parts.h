@@ -1,5 +1,5 @@
-// One node as one program or, where results reduce different dimensions (the gradients of a layer norm), as several.
-// Internal to kernels.
+// Plans one node as one program, or as several where results reduce different dimensions (the gradients of a layer
+// norm). Internal to kernels.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace shadowgraph {
 
-// Throws KernelError for what no kernel is made of.
+// Throws KernelError for a node that no kernel is made of.
 std::vector<KernelPlan> plan_parts(const Graph& graph, NodeId node, const KernelOptions& options);
 
 }  // namespace shadowgraph

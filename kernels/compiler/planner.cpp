@@ -1,15 +1,15 @@
-// A kernel from nodes of a graph: what each node computes by the operator table, one iteration space for all, operands by
-// where they lie.
+// Plans a kernel for nodes of a graph. The operator table says what each node computes, all nodes share one iteration
+// space, and operands are known by where they lie.
 //
-// The space has the sizes of what is reduced, or without reductions of the results. All reductions are of the same
+// The space has the sizes of what is reduced, or of the results if nothing is. All reductions are of the same
 // dimensions. A node computes elements of the space, or of what a reduction leaves: with those dimensions of size 1, or
-// without them. So the dimensions of a tensor lie along some of the space, the same ones for all who read it:
+// without them. So the dimensions of a tensor lie along some of the space, and along the same ones for all who read it:
 //
 //     x [8, 16]    m = mean(x, 1) [8]     y = m * scale [8]     z = amax(x, 1, keepdim) [8, 1]     x - z [8, 16]
 //     0, 1         0                      0                     0, -                               0, 1
 //
-// What a tensor holds is known by its place (storage, offset, geometry), not by its value: after x.add_(y) the older value
-// of x reads the sum. So a place has one current expression, and a storage that is written has one place only.
+// What a tensor holds is known by its place (storage, offset, geometry), not by its value. After x.add_(y) the older
+// value of x reads the sum. So a place has one current expression, and a storage that is written has only one place.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,11 +31,12 @@ using Dims = std::vector<int64_t>;
 struct PlacePlan {
   ValueId value;  // the first met here
   bool fresh = false;
-  bool used = false;  // an operand
+  bool used = false;  // whether a kernel reads or writes it
   bool written = false;
-  bool known = false;  // `content` is
+  bool known = false;  // whether `content` holds its expression
   bool gathered = false;
-  // Of the space, for each of its own; -1: of size 1, or gathered from. Empty before the first use.
+  // For each of its dimensions, one of the space; -1 if that has size 1 or is gathered from. Empty before the first
+  // use.
   std::optional<Dims> dims;
   Typed content;
   uint32_t operand = 0;
@@ -108,7 +109,7 @@ class Planner {
     return place.operand;
   }
 
-  // Of the space, the dimensions that are `dims` of the result at hand; -1 for -1.
+  // Returns the dimensions of the space that are `dims` of the result at hand; -1 stays -1.
   Dims placed(const Dims& sizes, const Dims& dims) const {
     Dims out(dims.size(), -1);
     for (size_t d = 0; d < dims.size(); ++d) {
@@ -117,7 +118,7 @@ class Planner {
     return out;
   }
 
-  // Of the space, the dimensions along which sizes lie that are broadcast to what lies along `to`.
+  // Returns dimensions of the space for `sizes`, which are broadcast to what lies along `to`.
   Dims along(const Dims& sizes, const Dims& to) const {
     if (sizes.size() > to.size()) throw KernelError("an operand of higher rank");
     const size_t shift = to.size() - sizes.size();
@@ -135,7 +136,7 @@ class Planner {
     place.dims = std::move(dims);
   }
 
-  // A read of what a write of another place of the storage may have changed.
+  // Refuses to read what a write to another place of the storage may have changed.
   void check_unwritten(ValueId v, const PlacePlan& place) {
     for (const uint32_t other : in_storage_[graph_.value(v).storage.index]) {
       if (&order_[other] != &place && order_[other].written) throw KernelError("a view of a tensor that is written");
@@ -150,16 +151,16 @@ class Planner {
     plan_.program.operands.push_back({.dtype = graph_.value(place.value).dtype});
   }
 
-  const OperatorRow& row_of(NodeId node) const {
+  const KernelRow& row_of(NodeId node) const {
     const Target& target = graph_.target(node);
-    const OperatorRow* row = target.kind() == TargetKind::kOperator ? find_operator_row(target.name()) : nullptr;
+    const KernelRow* row = target.kind() == TargetKind::kOperator ? find_kernel_row(target.name()) : nullptr;
     if (row == nullptr) throw KernelError("no kernel is made of " + target.name());
     if (row->inexact && options_.exact) throw KernelError(target.name() + " is inexact");
     if (row->make_second != nullptr && !part_) throw KernelError("results of several programs");
     return *row;
   }
   bool is_second() const { return part_ == size_t{1}; }
-  ReducedDimensions reduced_by(const OperatorRow& row) const { return is_second() ? row.reduced_second : row.reduced; }
+  ReducedDimensions reduced_by(const KernelRow& row) const { return is_second() ? row.reduced_second : row.reduced; }
 
   OperatorCall call_of(NodeId node) {
     return OperatorCall(
@@ -167,19 +168,19 @@ class Planner {
         [this](ValueId v, const Dims& dims) { return source(v, dims); });
   }
 
-  // A tensor whose elements a node computes one by one.
-  ValueId shape_of(NodeId node, const OperatorRow& row) const {
+  // Returns a tensor whose elements the node computes one by one.
+  ValueId shape_of(NodeId node, const KernelRow& row) const {
     const Argument* shape = row.writes.empty() ? graph_.results(node).data() : &graph_.arguments(node)[row.writes[0]];
     if (reduced_by(row) != nullptr) shape = &graph_.arguments(node)[row.input];
     if (shape == nullptr || shape->kind != ArgumentKind::kValue) throw KernelError("no result");
     return shape->ref.value;
   }
 
-  // The iteration space: sizes of what is reduced, or of the first result.
+  // Sets the iteration space: the sizes of what is reduced, or of the first result.
   void find_space() {
     std::optional<Dims> reduced;
     for (const NodeId node : nodes_) {
-      const OperatorRow& row = row_of(node);
+      const KernelRow& row = row_of(node);
       if (reduced_by(row) == nullptr) continue;
       const OperatorCall call = call_of(node);
       Dims dims = reduced_by(row)(call);
@@ -203,7 +204,7 @@ class Planner {
     }
   }
 
-  // The dimensions of the space that a result of these sizes has.
+  // Returns the dimensions of the space that a result of these sizes has.
   const Dims& lying(const Dims& sizes) const {
     if (sizes == space_ || (reduces_ && sizes == kept_sizes_)) return all_;
     if (reduces_ && sizes == other_sizes_) return others_;
@@ -211,13 +212,13 @@ class Planner {
   }
 
   void add(NodeId node) {
-    const OperatorRow& row = row_of(node);
+    const KernelRow& row = row_of(node);
     for (const Argument& argument : graph_.arguments(node)) {
       if (argument.kind == ArgumentKind::kConstant) throw KernelError("a tensor that the graph holds");
       if (argument.kind == ArgumentKind::kComplex) throw KernelError("complex numbers");
     }
     const OperatorCall call = call_of(node);
-    // What an in-place operator writes is its self, also if it does not read it (fill_): the result is not there yet.
+    // An in-place operator writes its self, even if it does not read it (fill_): the result is not there yet.
     if (graph_.facts(node).is_in_place && !graph_.arguments(node).empty() &&
         graph_.arguments(node)[0].kind == ArgumentKind::kValue) {
       place_of(graph_.arguments(node)[0].ref.value);
@@ -244,7 +245,7 @@ class Planner {
     }
   }
 
-  // Roots here are IEEE 754's, libtorch's (MKL's) up to an ulp off.
+  // Refuses roots whose results would differ: here they are IEEE 754's, libtorch's (MKL's) are up to an ulp off.
   static void refuse_roots(std::span<const KernelExpression> expressions) {
     if (uses(expressions, KernelOperation::kSquareRoot)) throw KernelError("square roots are inexact");
   }
@@ -295,7 +296,7 @@ class Planner {
     }
   }
 
-  // Strides along the iteration space; 0 where an operand is broadcast.
+  // Returns strides along the iteration space; 0 where an operand is broadcast.
   Dims strides_in_space(const PlacePlan& place) const {
     const Dims sizes = sizes_of(place.value);
     const Dims strides = strides_of(place.value);
@@ -348,7 +349,7 @@ std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId
                                       const std::function<bool(ValueId)>& escapes, std::string* reason) {
   try {
     KernelPlan plan = Planner(graph, nodes, options, escapes, std::nullopt).run();
-    // An index that is out of range is found when elements before it are done: then nothing may have changed.
+    // An index out of range is found when elements before it are done. Then no input may have changed.
     const bool writes = std::ranges::any_of(std::span(plan.program.operands).first(plan.inputs.size()),
                                             [](const KernelOperand& operand) { return operand.written; });
     if (plan.program.has_checks() && writes) throw KernelError("indices that must be checked beside writes in place");
@@ -361,8 +362,8 @@ std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId
 
 std::vector<KernelPlan> plan_parts(const Graph& graph, NodeId node, const KernelOptions& options) {
   const auto all = [](ValueId) { return true; };
-  const OperatorRow* row =
-      graph.target(node).kind() == TargetKind::kOperator ? find_operator_row(graph.target(node).name()) : nullptr;
+  const KernelRow* row =
+      graph.target(node).kind() == TargetKind::kOperator ? find_kernel_row(graph.target(node).name()) : nullptr;
   std::vector<KernelPlan> plans;
   if (row == nullptr || row->make_second == nullptr) {
     plans.push_back(Planner(graph, {&node, 1}, options, all, std::nullopt).run());

@@ -8,8 +8,8 @@ namespace {
 
 bool is_float(ScalarType dtype) { return c10::isFloatingType(dtype); }
 
-// Where libtorch's kernels for two-byte types round a number, or a tensor of one element, operator by operator and
-// differently in a vector and in what is left of one, results would not be theirs.
+// Refuses numbers, and tensors of one element, beside two-byte tensors. libtorch's kernels round them operator by
+// operator, and differently in a vector and in what is left of one, so results would not be theirs.
 void refuse_numbers_beside_two_bytes(const Call& call, ScalarType common, std::initializer_list<size_t> arguments) {
   if (!has_two_bytes(common)) return;
   for (const size_t i : arguments) {
@@ -124,7 +124,8 @@ Results gelu_backward(const Call& call) {
                                 call.apply(Operation::kExponentialOrZero, times(constant_of(call, -0.5, x), square)));
     return {times(g, plus(normal_cdf(call, x), times(x, density)))};
   }
-  // Half of 1 + tanh(u) is s = 1 / (1 + exp(-2 u)), whose slope s (1 - s) comes from exp(-2 |u|), so that nothing cancels.
+  // Half of 1 + tanh(u) is s = 1 / (1 + exp(-2 u)). Its slope s (1 - s) comes from exp(-2 |u|), so that nothing
+  // cancels.
   const Typed u = gelu_inner(call, x);
   const Typed e =
       call.apply(Operation::kExponentialOrZero, times(constant_of(call, -2, x), call.apply(Operation::kAbsolute, u)));
@@ -170,12 +171,12 @@ Results arithmetic(const Call& call) {
   return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
 }
 
-// Results are rounded before they are compared or chosen from, so numbers are too.
+// Numbers are rounded too: results are rounded before they are compared or chosen from.
 template <Operation kOperation>
 Results choice(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   constexpr bool kOneOfBoth = kOperation == Operation::kMaximum || kOperation == Operation::kMinimum;
-  // Which zero is the greater one depends on where in a vector it is.
+  // Where in a vector a zero is decides whether it is the greater one.
   if (kOneOfBoth && has_two_bytes(common) && (call.tensor(0).dtype != common || call.tensor(1).dtype != common)) {
     throw KernelError("elements of two bytes beside others");
   }
@@ -233,7 +234,7 @@ Results bitwise_not(const Call& call) {
   return same<Operation::kNot>(call);
 }
 
-// Exponents for which eager multiplies, divides or takes roots rather than calling pow.
+// Does the exponents for which eager multiplies, divides or takes roots rather than calling pow.
 Results power(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   const double exponent = call.number(1);
@@ -264,7 +265,7 @@ Results masked_fill(const Call& call) {
   return {call.apply(Operation::kSelect, mask, call.build.convert(call.operand(2, x.dtype), x.dtype), x)};
 }
 
-// self + value * a * b, and with a / b
+// Computes self + value * a * b, or with a / b.
 Results add_product(const Call& call, bool divide_them) {
   const ScalarType common = call.promoted({0, 1, 2});
   if (!is_float(common)) throw KernelError("addcmul of integers");
@@ -279,7 +280,7 @@ Results add_product(const Call& call, bool divide_them) {
 Results addcmul(const Call& call) { return add_product(call, false); }
 Results addcdiv(const Call& call) { return add_product(call, true); }
 
-// As libtorch has it: from the end that is nearer.
+// Goes from the end that is nearer, as libtorch does.
 Results lerp(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   if (!is_float(common)) throw KernelError("lerp of integers");
@@ -311,7 +312,7 @@ Results copy(const Call& call) { return {call.tensor(1)}; }
 
 }  // namespace
 
-std::vector<OperatorRow> pointwise_rows() {
+std::vector<KernelRow> pointwise_rows() {
   constexpr bool kInexact = true;
   return {
       {"clone", identity},

@@ -40,7 +40,7 @@ std::string KernelProgram::text() const {
   }
   for (size_t i = 0; i < expressions.size(); ++i) {
     const KernelExpression& e = expressions[i];
-    // Bits, so that -0 and NaNs are told apart.
+    // Constants are written as bits, so that -0 and NaNs are told apart.
     out += fmt::format("e{} {} {} {} {} {} {} {} {:x}\n", i, to_string(e.operation), c10::toString(e.type),
                        e.operands[0], e.operands[1], e.operands[2], e.index, c10::toString(e.rounding),
                        std::bit_cast<uint64_t>(e.number));

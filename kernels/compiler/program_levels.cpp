@@ -96,10 +96,10 @@ bool ProgramLevels::is_costly_loop(const std::vector<bool>& wanted) const {
   return false;
 }
 
-// Operations an element that each expression stands for, a costly one as several.
+// Counts the operations an element that each expression stands for; a costly one counts as several.
 std::vector<uint32_t> ProgramLevels::costs() const {
   constexpr uint32_t kCostly = 8;
-  constexpr uint32_t kMost = 1000;  // what several expressions share counts for each
+  constexpr uint32_t kMost = 1000;  // a shared expression counts for each that uses it
   std::vector<uint32_t> costs(places_.size());
   for (uint32_t i = 0; i < places_.size(); ++i) {
     const KernelExpression& e = program_.expressions[i];
@@ -111,7 +111,8 @@ std::vector<uint32_t> ProgramLevels::costs() const {
   return costs;
 }
 
-// Of what costs more than to be kept and is wanted by the loops of several phases, the last: the exponentials of a softmax.
+// Chooses what the loops keep for later ones, such as the exponentials of a softmax. An expression qualifies if it
+// costs more than keeping it and the loops of several phases want it; the last such ones are kept.
 void ProgramLevels::choose_kept() {
   constexpr uint32_t kWorthKeeping = 6;
   const std::vector<uint32_t> cost = costs();

@@ -1,5 +1,5 @@
-// What of a program is computed where: the level of each expression, and the loop over elements that it belongs to.
-// Internal to kernels/compiler.
+// Decides what of a program is computed where: the level of each expression, and the loop over elements that it belongs
+// to. Internal to kernels/compiler.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace shadowgraph {
 
-// A program with reductions runs several loops over the same elements, one a phase: reductions of phase 0 read elements,
-// those of phase 1 what follows from them, and so on; the last loop has what is left to store.
+// A program with reductions runs several loops over the same elements, one a phase. Reductions of phase 0 read
+// elements, those of phase 1 read what follows from them, and so on. The last loop computes what is left to store.
 class ProgramLevels {
  public:
   static constexpr uint8_t kKernel = 0;   // constant in the kernel
@@ -19,21 +19,21 @@ class ProgramLevels {
   explicit ProgramLevels(const KernelProgram& program);
 
   uint8_t level(uint32_t expression) const { return places_[expression].level; }
-  // Reductions that come before it.
+  // Returns the number of reductions, one after the other, that come before it.
   uint32_t phase(uint32_t expression) const { return places_[expression].phase; }
   uint32_t last_phase() const { return last_phase_; }
   // With columns, a value of the row is an array.
   bool is_column(uint32_t i) const { return program_.columns && places_[i].level == kRow; }
 
-  // Those that the loop of a phase computes.
+  // Returns the reductions that the loop of a phase computes.
   std::vector<uint32_t> reductions(uint32_t phase) const;
   std::vector<KernelStore> element_stores(uint32_t phase) const;
   std::vector<KernelStore> row_stores() const;
-  // By expression: the loop must have it, computed or loaded.
+  // Says for each expression whether the loop must have it, computed or loaded.
   std::vector<bool> needed_by_loop(uint32_t phase) const;
   bool is_costly_loop(const std::vector<bool>& wanted) const;
 
-  // Expressions whose values a loop keeps in a row of memory for later ones.
+  // Returns the expressions whose values a loop keeps in a row of memory for later ones.
   std::vector<uint32_t> kept() const;
   bool is_kept_by(uint32_t i, uint32_t phase) const { return kept_[i] == phase + 1; }
   bool is_loaded(uint32_t i, uint32_t phase) const { return kept_[i] != 0 && kept_[i] <= phase; }

@@ -180,7 +180,7 @@ void ProgramWriter::one_row() {
   element_loop("0", "N", levels_.last_phase());
 }
 
-// Floating-point numbers by integers in their order, a NaN above all: maxima that vectorise and keep NaNs.
+// Orders floating-point numbers as integers, a NaN above all: such maxima vectorise and keep NaNs.
 const char* ProgramWriter::order_type(uint32_t i) const { return type_of(i) == ScalarType::Double ? "i64" : "i32"; }
 
 const char* ProgramWriter::lowest(uint32_t i) const {
@@ -193,7 +193,7 @@ const char* ProgramWriter::long_type(uint32_t i) const {
   return is_sum(i) && type_of(i) == ScalarType::Float ? "double" : short_type(i);
 }
 
-// One more value into an accumulator.
+// Takes one more value into an accumulator.
 void ProgramWriter::accumulate(uint32_t i, const std::string& into, const std::string& value) {
   if (is_sum(i)) {
     line("{} += {};", into, value);
@@ -212,8 +212,8 @@ std::string ProgramWriter::result_of(uint32_t i, const std::string& accumulator)
                    : fmt::format("of_order({})", accumulator);
 }
 
-// Short sums in the type itself, their sums in double: no worse than eager's cascade. Four sums beside one another take
-// longer (45 us for 30, rows of 256): what has to be added up at the end of a row is what costs.
+// Adds short sums in the type itself and their sums in double, which is no worse than eager's cascade. Four sums beside
+// one another take longer (45 us for 30, rows of 256): adding them up at a row's end is what costs.
 void ProgramWriter::reduce(uint32_t phase) {
   const std::vector<uint32_t> own = levels_.reductions(phase);
   const std::vector<bool> wanted = levels_.needed_by_loop(phase);

@@ -1,4 +1,4 @@
-// C++ from a kernel program. Internal to kernels/compiler.
+// Writes a kernel program as C++. Internal to kernels/compiler.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace shadowgraph {
 
-// Changes with whatever changes the code that comes out: part of every key.
+// Must change whenever the generated code does: it is part of every key.
 constexpr int kGeneratorVersion = 4;
 constexpr const char* kKernelSymbol = "shadowgraph_kernel";
 
-// One translation unit that includes nothing and defines kKernelSymbol (KernelFunction). Linear, but for reductions:
-// cheap expressions that several of them need are computed again after each.
+// Returns one translation unit that includes nothing and defines kKernelSymbol (KernelFunction). Its length is linear
+// in the program's, except that cheap expressions which several reductions need are computed again after each.
 std::string program_source(const KernelProgram& program);
 
-// What it is compiled with: optimisation, processor, and how it computes.
+// Returns what it is compiled with: optimisation, processor, and how it computes.
 const std::vector<std::string>& kernel_flags();
 
 }  // namespace shadowgraph

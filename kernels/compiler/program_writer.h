@@ -1,5 +1,5 @@
-// Writes one program as a function of C++: program_source.cpp has pointers, elements and rows, column_source.cpp
-// reductions of what lies apart. Internal to kernels/compiler.
+// Writes one program as a function of C++. program_source.cpp has pointers, elements and rows, column_source.cpp
+// reductions of elements that lie apart. Internal to kernels/compiler.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,12 +27,12 @@ class ProgramWriter {
 
   // ---- Pointers and elements
   void pointers(const char* indent, const std::string& column);
-  // Loops over reduced dimensions but the last `inner`, with pointers x0 ... there.
+  // Opens loops over reduced dimensions but the last `inner`, with pointers x0 ... there.
   void open_nest(uint32_t inner);
   void close_nest(uint32_t inner);
   void nest_pointers(const std::string& innermost);
   std::string element(uint32_t operand) const;
-  // In front of a loop over elements that computes `wanted`.
+  // Writes the pragma in front of a loop over elements that computes `wanted`.
   void simd(const std::vector<bool>& wanted, const std::string& clauses = "");
   void write_expression(uint32_t i, const char* indent);
   void write_level(uint8_t level, uint32_t phase, const char* indent);

@@ -25,7 +25,7 @@ std::vector<int64_t> all_of(int64_t from, int64_t to) {
   return dims;
 }
 
-// The one that argument `kDim` names.
+// Returns the one dimension that argument `kDim` names.
 template <size_t kDim>
 std::vector<int64_t> one_dimension(const Call& call) {
   const int64_t rank = call.rank(0);
@@ -34,7 +34,7 @@ std::vector<int64_t> one_dimension(const Call& call) {
   return {dim < 0 ? dim + rank : dim};
 }
 
-// Those that argument 1 lists, or all.
+// Returns the dimensions that argument 1 lists, or all.
 std::vector<int64_t> listed_dimensions(const Call& call) {
   const int64_t rank = call.rank(0);
   if (rank == 0) return {};  // dimension 0 and -1 of a number are allowed
@@ -68,7 +68,7 @@ Results softmax(const Call& call) {
   return {times(call, e, divided(call, constant_of(call, 1, e), row_sum(call, e)))};
 }
 
-// A row of -inf alone is no softmax but zeros.
+// Gives zeros for a row of -inf alone, where a softmax would give NaNs.
 Results safe_softmax(const Call& call) {
   const Typed x = call.build.convert(floats_of(call, 0), call.result_dtype());
   const Typed highest = call.apply(Operation::kRowMaximum, x);
@@ -130,7 +130,7 @@ Results layer_norm_parameters(const Call& call) {
 
 Results rms_norm(const Call& call) {
   const Typed x = floats_of(call, 0);
-  // libtorch's is made of others, each of which rounds.
+  // libtorch composes rms_norm of other operators, each of which rounds.
   if (has_two_bytes(x.dtype)) throw KernelError("rms_norm of two-byte elements");
   if (call.is_none(3)) throw KernelError("rms_norm without an epsilon");
   const Typed mean_square = row_mean(call, times(call, x, x));
@@ -146,8 +146,8 @@ Results lowest(const Call& call) {
   return {negated(call, call.apply(Operation::kRowMaximum, negated(call, floats_of(call, 0))))};
 }
 
-// The variance and the mean. Overloads: (self, unbiased), (self, dim, unbiased, keepdim), (self, dim, correction,
-// keepdim); the last one's correction may be none, which is 1.
+// Returns the variance and the mean. Overloads: (self, unbiased), (self, dim, unbiased, keepdim), (self, dim,
+// correction, keepdim). The last one's correction may be none, which is 1.
 std::pair<Typed, Typed> moments(const Call& call) {
   const Typed x = floats_of(call, 0);
   const size_t at = call.argument_count() == 2 ? 1 : 2;
@@ -172,7 +172,7 @@ Results deviation_and_mean(const Call& call) {
 
 }  // namespace
 
-std::vector<OperatorRow> row_reduction_rows() {
+std::vector<KernelRow> row_reduction_rows() {
   constexpr bool kInexact = true;
   return {
       {"sum", sum, kInexact, listed_dimensions},

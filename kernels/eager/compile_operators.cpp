@@ -1,4 +1,4 @@
-// Boxed kernels in libtorch's tables, before those that were there.
+// Puts boxed kernels into libtorch's tables, before those that were there.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ std::string name_of(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
-// libtorch splits such a call above the devices' kernels, where autograd is: a device's kernel would take its gradient
+// libtorch splits such a call above the devices' kernels, where autograd is. A device's kernel would take its gradient
 // away.
 bool is_made_of_others(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
@@ -33,12 +33,11 @@ bool is_compilable(const c10::OperatorHandle& op) {
       name.starts_with("aten::_fused_sgd")) {
     return element_operator(op).has_value();
   }
-  return find_operator_row(name_of(op.operator_name())) != nullptr;
+  return find_kernel_row(name_of(op.operator_name())) != nullptr;
 }
 
-// Who is asked at an operator's kernel of one device. The boxed kernel that asks stays in libtorch's table once it is
-// there: taking it out while another thread is in it would pull the object from under the call. With nobody to ask it
-// passes on.
+// Lists who is asked at an operator's kernel of one device. The boxed kernel that asks stays in libtorch's table for
+// good. Taking it out while another thread runs it would free the object that it runs. With nobody to ask it passes on.
 class Slot {
  public:
   struct Asking {
@@ -65,7 +64,7 @@ class Slot {
     original_.callBoxed(op, keys, stack);
   }
 
-  // Both under slots_mutex.
+  // Call both under slots_mutex.
   void add(const Asking& asking) {
     Asked asked = *asked_.load();
     asked.push_back(asking);
@@ -98,14 +97,14 @@ struct AskingKernel final : c10::OperatorKernel {
   Slot& slot;
 };
 
-// That a kernel which was there is covered is the purpose here, and no reason for a warning.
+// Libtorch warns that a kernel covers one that was there, which is the purpose here.
 struct NoWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
 std::mutex slots_mutex;
 
-// Made once an operator and device, for the rest of the process. Under slots_mutex.
+// Makes the slot of an operator and device once, for the rest of the process. Call under slots_mutex.
 Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
   static auto& slots = *new std::map<std::pair<std::string, c10::DispatchKey>, Slot*>();
   const std::string name = name_of(op.operator_name());

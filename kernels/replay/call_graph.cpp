@@ -8,6 +8,7 @@
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/rules/registry.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/kernels/program.h"
 
 namespace shadowgraph {
@@ -31,13 +32,13 @@ class CallGraphMaker {
         throw KernelError("a result on " + device.str());
       }
     }
-    // A call of one element of lists is no call that the operator takes, and gives nothing.
+    // A call of one element of lists is none that the operator takes, and it returns nothing.
     if (op_.schema().returns().empty()) {
       metas.clear();
     } else {
       call(metas);
     }
-    made_.node = made_.graph.append(made_.graph.intern_operator(op_), own);
+    made_.node = made_.graph.append(intern_operator(made_.graph, op_), own);
     std::vector<Argument> results;
     for (const c10::IValue& result : metas) {
       if (!result.isTensor()) throw KernelError("a result that is no tensor");
@@ -93,7 +94,7 @@ class CallGraphMaker {
     return Argument::of_value(value);
   }
 
-  // The geometry of results: by our rule, where libtorch has no Meta kernel or a wrong one.
+  // Computes the geometry of results by our rule, where libtorch has no Meta kernel or a wrong one.
   void call(torch::jit::Stack& metas) const {
     const at::AutoDispatchBelowADInplaceOrView below;
     const c10::OperatorName& name = op_.operator_name();

@@ -1,4 +1,4 @@
-// One operator call as a graph of one node, for the planner. Internal to kernels/replay.
+// Turns one operator call into a graph of one node, for the planner. Internal to kernels/replay.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,11 +14,11 @@ struct CallGraph {
   std::vector<ValueId> arguments;  // by position on the stack; invalid: no tensor
 };
 
-// The arguments are the last of the stack. Results have the geometry that the Meta kernel gives. Throws KernelError for
-// what no kernel takes, c10::Error for what the operator refuses.
+// Takes the arguments from the end of the stack. Results have the geometry that the Meta kernel gives. Throws
+// KernelError for a call that no kernel takes, c10::Error for one that the operator refuses.
 CallGraph call_graph(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
-// The number that a wrapped number is.
+// Returns the number that a wrapped number stands for.
 c10::Scalar number_of(const at::Tensor& wrapped);
 
 }  // namespace shadowgraph

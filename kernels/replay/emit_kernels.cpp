@@ -1,5 +1,5 @@
-// Groups as functions of the code: the graph, in the groups' order, with a call in the place of each, goes through
-// emit_cpp; what it calls is written here.
+// Emits groups as functions of the code. The graph goes through emit_cpp in the groups' order, with a call in the place
+// of each group. The functions that it calls are written here.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,8 +8,10 @@
 
 #include "kernels/compiler/program_source.h"
 #include "passes/codegen/identifiers.h"
-#include "shadowgraph/edit.h"
-#include "shadowgraph/kernels/codegen.h"
+#include "shadowgraph/analysis/aliases.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/group_call.h"
+#include "shadowgraph/kernels/emit.h"
 
 namespace shadowgraph {
 namespace {
@@ -74,7 +76,7 @@ class KernelWriter {
   }
 
   GeneratedCode run() {
-    // Which values of a group are needed was decided by who reads them, whatever autograd once kept.
+    // Who reads a group's values decided which are needed, whatever autograd once kept.
     for (const NodeId node : graph_.nodes()) graph_.set_saved(node, {});
     graph_.reorder(groups_.order());
     const Effects effects = Effects::of(graph_);
@@ -88,7 +90,8 @@ class KernelWriter {
         const auto& same = groups_.plan(g).same_tensor;
         return std::ranges::find(same, output, &KernelPlan::SameTensor::result) != same.end();
       };
-      // emit_cpp() declares all results of a call anew, what the call has written in place among them: these stay nodes.
+      // emit_cpp() declares all results of a call anew, also those that the call has written in place. Such groups stay
+      // nodes.
       if (boundary.outputs.size() > 1 && std::ranges::any_of(boundary.outputs, in_place)) continue;
       const std::string function = fmt::format("group{}", g);
       calls.push_back({.nodes = nodes, .schema = schema_of(graph_, nodes, "kernels::" + function, effects)});
@@ -132,7 +135,7 @@ class KernelWriter {
 
   static std::string list(std::span<const int64_t> numbers) { return fmt::format("{}", fmt::join(numbers, ", ")); }
 
-  // An array of C++ has an element.
+  // An array of C++ needs at least one element.
   static std::string array(const char* name, std::span<const int64_t> numbers) {
     return fmt::format("  static constexpr int64_t {}[] = {{{}}};\n", name, numbers.empty() ? "0" : list(numbers));
   }

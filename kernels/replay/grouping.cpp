@@ -1,7 +1,7 @@
-// Groups, found in one walk over the program.
+// Finds groups in one walk over the program.
 //
-// Units (a group that grows, or a node that stays alone) stand in a line that is an order to run in at any time. A node
-// that a kernel does joins units that it depends on, in one of two ways:
+// Units stand in a line that is an order to run in at any time. A unit is a group that grows, or a node that stays
+// alone. A node that a kernel does joins units that it depends on, in one of two ways:
 //
 //   %2 = mul(%0, %1)      nobody has needed %2 yet, so its unit may wait: it moves to the end of the line, and the add,
 //   %5 = add(%2, %4)      which has come there, joins it
@@ -10,14 +10,15 @@
 //   %3 = mm(%2, %w)       moves up
 //   %4 = relu(%2)
 //
-// In the first, several units may wait for the node and become one. Both keep the line an order, so groups never need
-// one another in a circle. What one group is, plan_kernel decides: it is asked for each union that is tried.
+// In the first way, several units may wait for the node and become one. Both ways keep the line an order, so groups
+// never need one another in a circle. plan_kernel decides what can be one group: it is asked for each union that is
+// tried.
 #include "kernels/replay/grouping.h"
 
 #include <algorithm>
 
 #include "kernels/replay/launch.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/dependences.h"
 
 namespace shadowgraph {
 namespace {
@@ -47,7 +48,7 @@ class Grouper {
     return unit;
   }
 
-  // Views with a negative or conjugate bit, which a value of the graph does not tell from others of its storage.
+  // Finds views with a negative or conjugate bit, which a value of the graph does not tell from others of its storage.
   void find_turned_storages() {
     turned_.assign(graph_.storage_count(), false);
     for (const NodeId node : graph_.nodes()) {
@@ -75,13 +76,14 @@ class Grouper {
     return plan && (nodes.size() == 1 || keeps_threads_busy(*plan));
   }
 
-  // A reduction to a few numbers would leave all that joins it to as many threads.
+  // Says whether a plan has work for all threads. A reduction to a few numbers would leave everything that joins it to
+  // as many.
   static bool keeps_threads_busy(const KernelPlan& plan) {
     const int64_t shares = plan.range * plan.row_work / kElementsOfAThread;
     return plan.range >= std::min<int64_t>(shares, at::get_num_threads());
   }
 
-  // Worth asking plan_kernel.
+  // Says whether asking plan_kernel is worth while.
   bool may_join(const Unit& unit, NodeId node) const {
     return unit.kernel && graph_.node(unit.nodes[0]).phase == graph_.node(node).phase &&
            unit.nodes.size() < static_cast<size_t>(options_.max_nodes);
@@ -113,7 +115,7 @@ class Grouper {
 
   void join(uint32_t own, NodeId node) {
     const Unit& last = units_[before_[0]];
-    // Up to a unit that must stay where it is: all else that is needed comes no later.
+    // The node may move up to a unit that must stay where it is: all else that it needs comes no later.
     const bool up = last.needed && may_join(last, node);
     std::vector<NodeId> nodes = {node};
     std::vector<uint32_t> taken;

@@ -1,9 +1,9 @@
-// Which nodes become one kernel, and in which order the graph then runs. Internal to kernels/replay.
+// Decides which nodes become one kernel, and in which order the graph then runs. Internal to kernels/replay.
 #pragma once
 
 #include <vector>
 
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace shadowgraph {
 

@@ -1,4 +1,5 @@
-// Groups of a graph as launches: what is asked of a run's tensors, and where results come from, is worked out once.
+// Runs groups of a graph as launches. What a launch asks of a run's tensors, and where results come from, is worked out
+// once.
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
@@ -10,7 +11,7 @@
 #include "kernels/replay/grouping.h"
 #include "kernels/replay/launch.h"
 #include "kernels/replay/trial.h"
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace shadowgraph {
 namespace {
@@ -57,7 +58,7 @@ struct PreparedGroup {
   std::vector<GroupInput> inputs;
   std::vector<Geometry> outputs;
   std::vector<ResultSource> results;
-  // Inputs of different storages, one of them written: as the graph knows them, they are apart.
+  // Inputs of different storages, one of them written: the graph says that they are apart.
   std::vector<std::pair<uint32_t, uint32_t>> apart;
   std::atomic<Trial*> trial = nullptr;  // once the kernel is ready
   std::atomic<int64_t> kernel_runs = 0;
@@ -265,7 +266,7 @@ class Groups final : public KernelGroups {
     return *trial;
   }
 
-  // False if an index is out of range: the nodes say so.
+  // Returns false if an index is out of range: the nodes themselves then say what is wrong.
   static bool launch_group(const PreparedGroup& group, KernelFunction function, std::span<c10::IValue> values) {
     c10::SmallVector<void*, 16> data;
     for (const GroupInput& input : group.inputs) {

@@ -1,4 +1,4 @@
-// Calling a kernel. Internal to kernels/replay.
+// Calls a kernel. Internal to kernels/replay.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -10,10 +10,10 @@
 
 namespace shadowgraph {
 
-// Elements below which threads cost more than they save; eager's grain.
+// Below so many elements, threads cost more than they save; eager's grain.
 constexpr int64_t kElementsOfAThread = 32768;
 
-// Those that at::empty gives, also where they do not matter.
+// Says whether strides are those that at::empty gives, also where they do not matter.
 inline bool are_default_strides(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   int64_t expected = 1;
   for (size_t d = sizes.size(); d-- > 0;) {

@@ -9,7 +9,7 @@ namespace {
 
 bool is_list(const c10::IValue& argument) { return argument.isList() && !argument.isIntList(); }
 
-// The overloads that one over lists may stand for. A list of numbers is a number for each element.
+// Returns the overloads that one over lists may stand for. A list of numbers is a number for each element.
 std::vector<std::string> element_overloads(const std::string& overload) {
   if (overload == "List" || overload == "Tensor") return {"Tensor", ""};
   if (overload == "Scalar" || overload == "ScalarList") return {"Scalar", "Tensor_Scalar", ""};
@@ -25,7 +25,7 @@ std::optional<c10::OperatorHandle> element_operator(const c10::OperatorHandle& o
   constexpr std::string_view kForeach = "aten::_foreach_";
   if (name.starts_with("aten::_fused_")) {
     const std::string full = overload.empty() ? name : name + "." + overload;
-    const OperatorRow* row = find_operator_row(full);
+    const KernelRow* row = find_kernel_row(full);
     return row != nullptr && !row->writes.empty() ? std::optional(op) : std::nullopt;
   }
   if (!name.starts_with(kForeach)) return std::nullopt;
@@ -35,7 +35,7 @@ std::optional<c10::OperatorHandle> element_operator(const c10::OperatorHandle& o
   for (const std::string& candidate : numbers ? std::vector<std::string>() : element_overloads(overload)) {
     const auto found = c10::Dispatcher::singleton().findSchema({single, candidate});
     const std::string full = candidate.empty() ? single : single + "." + candidate;
-    if (found && find_operator_row(full) != nullptr) return found;
+    if (found && find_kernel_row(full) != nullptr) return found;
   }
   return std::nullopt;
 }

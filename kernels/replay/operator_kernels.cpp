@@ -1,6 +1,6 @@
-// One call: found by a signature of words, which holds all that decides what is run (dtypes, sizes, strides, what shares
-// storage, numbers that decide), compared in full. What is found is a finished launch: pointers and numbers are all that
-// is missing.
+// Runs one call. It is found by a signature of words, compared in full. The signature holds all that decides what is
+// run: dtypes, sizes, strides, what shares storage, and numbers that decide. What is found is a finished launch that
+// lacks only pointers and numbers.
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 using Words = c10::SmallVector<int64_t, 64>;
 
-// Calls of one operator that are kept; past it all are forgotten (kernels are not).
+// So many calls of one operator are kept. Past that all of them are forgotten; their kernels are not.
 constexpr size_t kMostCalls = 4096;
 
 struct WordsHash {
@@ -83,7 +83,7 @@ void append_tensor(const at::Tensor& tensor, Words& words) {
   words.append(strides.begin(), strides.end());
 }
 
-// False: an argument that no kernel takes.
+// Returns false if no kernel takes an argument.
 bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words& words) {
   words.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
   const c10::StorageImpl* storages[kMostOperands];
@@ -120,7 +120,8 @@ bool signature(std::span<const c10::IValue> arguments, uint64_t decisive, Words&
   return true;
 }
 
-// Arguments that decide whatever a plan says: all but numbers that are computed with. A dtype is an int, too.
+// Returns the arguments that decide whatever a plan says: all but numbers that are computed with. A dtype is an int,
+// too.
 uint64_t deciding_by_type(const c10::FunctionSchema& schema) {
   uint64_t deciding = 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -183,7 +184,7 @@ class OperatorKernels::Table {
                                               : Outcome::kUnsupported;
   }
 
-  // Runs the kernels, or leaves the call to the original: whichever is faster, or is to be measured.
+  // Runs the kernels or leaves the call to the original: whichever is faster, or is to be measured next.
   template <class F>
   static Outcome either_way(Trial* trial, OriginalCall* original, F&& run) {
     const Trial::Way verdict = trial != nullptr ? trial->verdict() : Trial::Way::kKernel;
@@ -218,7 +219,7 @@ class OperatorKernels::Table {
     });
   }
 
-  // Nothing runs before all elements can.
+  // No element runs before all of them can.
   Outcome call_elements(const c10::OperatorHandle& op, OperatorEntry& entry, std::span<const c10::IValue> arguments,
                         OriginalCall* original, torch::jit::Stack& results) {
     const int64_t length = list_length(arguments);
@@ -253,7 +254,7 @@ class OperatorKernels::Table {
     });
   }
 
-  // Kept with the first of the call's kernels.
+  // The trial is kept with the first of the call's kernels.
   Trial& trial_of(const std::string& name, const PreparedCall& call, int64_t work) {
     return trials_.of(call.parts[0].kernel, "eager " + name, work);
   }
@@ -288,7 +289,7 @@ class OperatorKernels::Table {
     }
     auto call = prepare_call(op, arguments, options_, *cache_);
     const std::unique_lock lock(entry.mutex);
-    // Another argument decides than was known: signatures made without it say too little.
+    // An argument decides that was not known to: signatures made without it say too little.
     const uint64_t deciding = entry.decisive | call->decisive;
     if (deciding != entry.decisive || entry.calls.size() >= kMostCalls) entry.calls.clear();
     if (deciding != decisive) {

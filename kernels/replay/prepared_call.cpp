@@ -101,7 +101,7 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
     const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
     auto refused = std::make_shared<PreparedCall>();
     refused->problem = libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
-    refused->decisive = ~uint64_t{0};  // numbers may be what it was refused for
+    refused->decisive = ~uint64_t{0};  // the refusal may be for its numbers
     return refused;
   }
 }

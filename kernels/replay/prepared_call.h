@@ -1,4 +1,4 @@
-// A call made ready: programs, where its operands come from, what its results are. Internal to kernels/replay.
+// Keeps a call made ready: programs, where its operands come from, what its results are. Internal to kernels/replay.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace shadowgraph {
 
-// Operands and numbers of one kernel.
+// One kernel takes so many operands and numbers at most.
 constexpr size_t kMostOperands = 32;
 
 class Trial;
@@ -31,7 +31,7 @@ struct PreparedCall {
   };
   std::vector<Part> parts;  // empty: not supported, and `problem` says why
   std::vector<Fresh> fresh;
-  // What each result is: a fresh tensor, -1 - the position on the stack, or nothing.
+  // Says for each result: a fresh tensor, -1 - the position on the stack, or nothing.
   static constexpr int kUndefined = -1000;
   std::vector<int> results;
   std::string problem;
@@ -42,15 +42,15 @@ struct PreparedCall {
 
   // Elements that it goes over.
   int64_t work() const;
-  // kReady if all kernels are, kFailed if one cannot be had.
+  // Returns kReady if all kernels are ready, kFailed if one cannot be had.
   Kernel::State state() const;
 };
 
 std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
                                                  const KernelOptions& options, KernelCache& cache);
 
-// All kernels must be ready. Results are appended to `results`. False if an index is out of range: then there are none,
-// and the original says what is wrong.
+// Appends the call's results to `results`; all kernels must be ready. Returns false if an index is out of range: then
+// there are no results, and the original says what is wrong.
 bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, torch::jit::Stack& results);
 
 }  // namespace shadowgraph

@@ -17,7 +17,7 @@ constexpr std::string_view kOriginalWord = "original";
 // The kernel must be faster by this part of its time.
 constexpr int64_t kMargin = 32;
 
-// "kernel 1200 3400": the way, and the best nanoseconds of both.
+// Writes "kernel 1200 3400": the way, and the best nanoseconds of both.
 std::string text_of(Trial::Way way, int64_t kernel, int64_t original) {
   return fmt::format("{} {} {}", way == Trial::Way::kKernel ? kKernelWord : kOriginalWord, kernel, original);
 }
@@ -42,7 +42,8 @@ Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const Ke
   if (way == kOriginalWord) verdict_ = Way::kOriginal;
 }
 
-// k o o k k o o k ...: two calls of a step that differ (what is in the processor's cache) get each way alike.
+// The order is k o o k k o o k ... Two calls of a step that differ (in what the processor's cache holds) then get both
+// ways alike.
 Trial::Way Trial::next() {
   const std::lock_guard lock(mutex_);
   const int64_t turn = turns_++ % 4;
@@ -59,7 +60,7 @@ void Trial::took(Way way, int64_t nanoseconds) {
     best = samples++ == 0 ? nanoseconds : std::min(best, nanoseconds);
     const int64_t wanted = std::max(options_.samples, 1);
     if (verdict() != Way::kUnknown || kernel_samples_ < wanted || original_samples_ < wanted) return;
-    // A few samples do not tell ways apart that are alike: then nothing is changed.
+    // A few samples do not tell ways apart that are nearly alike; nothing is changed then.
     const bool pays = kernel_best_ + kernel_best_ / kMargin < original_best_;
     const Way faster = pays ? Way::kKernel : Way::kOriginal;
     decided = text_of(faster, kernel_best_, original_best_);

@@ -1,4 +1,4 @@
-// Two ways to do one thing, used in turn until it is known which is faster. Internal to kernels/replay.
+// Uses two ways to do one thing in turn until it is known which is faster. Internal to kernels/replay.
 #pragma once
 
 #include <atomic>
@@ -22,11 +22,11 @@ class Trial {
 
   // kUnknown while it is measured.
   Way verdict() const { return verdict_.load(std::memory_order_acquire); }
-  // Of the next call while the verdict is not known; its time goes to took().
+  // Returns the way for the next call while the verdict is not known; its time goes to took().
   Way next();
   void took(Way way, int64_t nanoseconds);
   int64_t now() const;
-  // The best so far; 0 if nothing is known.
+  // Returns the best time so far; 0 if nothing is known.
   int64_t best(Way way) const;
 
  private:
@@ -43,11 +43,11 @@ class Trial {
   int64_t original_best_ = 0;
 };
 
-// Trials by kernel and subject, one for all calls that are alike. Those it gives live as long as it does.
+// Keeps trials by kernel and subject, one for all calls that are alike. Trials live as long as this object.
 class Trials {
  public:
   Trials(KernelCache& cache, KernelMeasureOptions options) : cache_(cache), options_(std::move(options)) {}
-  // `original`: what the kernel stands for. `work`: elements of a call. The kernel is ready.
+  // `original` is what the kernel stands for, `work` the elements of a call. The kernel must be ready.
   Trial& of(const KernelRef& kernel, const std::string& original, int64_t work);
   bool enabled() const { return options_.enabled; }
 

@@ -1,9 +1,11 @@
-// Rotor's dynamic programme.
+// Runs rotor's dynamic programme.
 //
-// A row of the table is the least cost of some stages first..last for every number of slots. Rows of longer ranges come
-// from rows of shorter ones by adding two of them slot by slot, one of them moved by what stays in memory meanwhile: a
+// A row of the table is the least cost of some stages first..last for every number of slots. A row of a longer range is
+// the sum of two rows of shorter ones, slot by slot. One of them is moved by what stays in memory meanwhile. That is a
 // loop without branches over neighbouring numbers, where all the time goes. It leaves out the slots at both ends: those
-// that are too few, and those with which everything can be kept, which for short ranges are most.
+// that are too few, and those with which everything can be kept. For short ranges these are most.
+#include "shadowgraph/passes/chain_solver.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include <limits>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/chain.h"
 
 namespace shadowgraph {
 namespace {
@@ -197,8 +198,8 @@ ChainPlan ChainSolver::trace(size_t memory) const {
 std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainPlan& plan) {
   using Kind = ChainOperation::Kind;
   std::vector<ChainOperation> steps;
-  // To be done, the next one last: a range of stages from their forward on, without the segment that it is itself; or
-  // the backward of one.
+  // What is to be done, the next one last. It is a range of stages from their forward on, without the segment that it
+  // is itself, or the backward of one.
   struct Work {
     size_t first = 0, last = 0;
     size_t inside = 0;  // index of the first segment that may lie in it

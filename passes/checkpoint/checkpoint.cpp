@@ -1,7 +1,7 @@
 // checkpoint: backward computes again what forward no longer keeps.
 //
-// What. Of chosen regions of a captured training step, tensors that only backward still reads are made a second time
-// just before backward needs them, by copies of the nodes that made them; the first ones die in forward.
+// What. In chosen regions of a captured training step, copies of nodes make the tensors a second time that only
+// backward still reads. They run just before backward needs them; the first tensors die in forward.
 //
 //     r5 = module "block" in r1                          r5 = checkpoint "block" in r1, with the module in it
 //     %2 = aten::mm(%x, %w)    @s2 | r5                  %2 = ...                                  free(s2) where gelu read it
@@ -10,33 +10,33 @@
 //                                                        %9 = aten::mm(%x, %w) @s9 | r8 backward of n2     r8: "recompute"
 //     %7 = gelu_backward(%g, %2) | backward of n3        %7 = gelu_backward(%g, %9)                free(s9)
 //
-// How it is decided (checkpoint_plan.cpp). A backward node that differentiates a node of the segment, and reads a
-// tensor whose storage was born there, gets the copy; all other readers, other segments among them, keep the original,
-// which lives as long as they need it: that is what a checkpoint keeps. Only nodes that such tensors need are computed
-// again: the last product of a block usually is not.
+// How it is decided (checkpoint_plan.cpp). A backward node gets the copy if it differentiates a node of the segment and
+// reads a tensor whose storage was born there. All other readers, other segments among them, keep the original, which
+// lives as long as they need it: that is what a checkpoint keeps. Only nodes that such tensors need are computed again:
+// the last product of a block usually is not.
 //
 //   writes            a storage is made again with all writes to it, in their order, if all of them are in the segment
 //   operands          what comes from outside must still contain then what it contained: nobody wrote to it in between
-//   random numbers    the state of the generator is kept before the first of them (core/replay/random_state.h), put in
+//   random numbers    the state of the generator is kept before the first of them (core/calls/random_state.h), put in
 //                     place around the copies, and then the one that was there again
 //   running statistics of a batch norm are not updated twice: the copy goes without them
 //   never made again  what reads the host, collectives, unknown targets, writers to what is made outside
 //   to be kept        what the caller says; it counts as made outside, within one segment, and as made within the one
 //                     around it
 //
-// Where something stands in the way, the tensor is kept as before, and the report says how many and why: the result is
-// right in any case. functionalize first, and fewer writes are in the way.
+// Where something stands in the way, the tensor is kept as before. The report says how many and why; the result is
+// right in any case. After functionalize, fewer writes are in the way.
 //
-// To the host. A tensor that is kept there is copied after its last use in forward and copied back before its first use in
-// backward; all readers of backward, what runs again among them, read the copy.
+// To the host. A tensor that is kept there is copied after its last use in forward and copied back before its first use
+// in backward. All readers of backward read the copy, nodes that run again among them.
 //
 //     %12 = aten::_to_copy(%2, device=cpu, non_blocking=true)          free(s2)
 //     %13 = aten::_to_copy(%12, device=cuda:0, non_blocking=true) | backward
 //
 // Segments within segments: the outer one's copies of the inner one's nodes are forward to the inner one's copies.
 //
-// Lives. The originals die at their last use in forward, what the copies read lives until they have read it, copies die
-// at their last use. `saved` of nodes follows: what is not kept is no longer listed.
+// Lives. The originals die at their last use in forward. What the copies read lives until they have read it, and copies
+// die at their last use. `saved` of nodes follows: what is not kept is no longer listed.
 //
 // Cost. Linear, times the depth of nesting; about 1 us a node.
 #include "shadowgraph/passes/checkpoint.h"
@@ -49,12 +49,12 @@
 #include <memory>
 #include <set>
 
-#include "core/replay/random_state.h"
+#include "core/calls/random_state.h"
 #include "ir/records.h"
 #include "passes/checkpoint/checkpoint_plan.h"
 #include "passes/structure/region_order.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/edit/copy.h"
 
 namespace shadowgraph {
 namespace {
@@ -295,8 +295,7 @@ class Rewrite {
 
   // What `v` is of its storage, of another one.
   ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
-    const TargetId as_strided =
-        graph_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::as_strided", ""));
+    const TargetId as_strided = graph_.intern_operator("aten::as_strided");
     const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
     const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
     const int64_t offset = graph_.value(v).offset;
@@ -314,8 +313,7 @@ class Rewrite {
   }
 
   ValueId copy_to(ValueId v, c10::Device device, NodeId position, NodeId like) {
-    const TargetId to_copy =
-        graph_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::_to_copy", ""));
+    const TargetId to_copy = graph_.intern_operator("aten::_to_copy");
     // Waiting for the host makes no sense: what comes after on the same stream comes after the copy.
     const bool asynchronous = graph_.value(v).device() != device;
     const std::array<Argument, 7> arguments{Argument::of_value(v), Argument::none(),
@@ -370,8 +368,8 @@ class Rewrite {
 
   // ---- What is kept, and how long
 
-  // The storages whose lives may end earlier, before anything is changed: what is made again, and what nodes of
-  // segments save, as far as no node outside saves it too, whether backward reads it or not.
+  // Notes, before anything is changed, the storages whose lives may end earlier. These are those that are made again,
+  // and those that nodes of segments save and no node outside does, whether backward reads them or not.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) touched_[graph_.value(demand.value).storage] = 1;

@@ -7,11 +7,10 @@
 #include <fnmatch.h>
 #include <unordered_map>
 
-#include "passes/simplify/identity.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 
 namespace shadowgraph {
 namespace {
@@ -20,8 +19,8 @@ std::string name_of(const Graph& graph, RegionId region) {
   return std::string(graph.text_or_empty(graph.region(region).name));
 }
 
-// Regions that may be named: modules, scopes and checkpoints with forward nodes inside, outside of what is computed
-// again; in the order in which the program entered them.
+// Returns the regions that may be named, in the order in which the program entered them. These are modules, scopes and
+// checkpoints with forward nodes inside, outside of what is computed again.
 std::vector<RegionId> nameable_regions(const Graph& graph) {
   const auto again = recompute_regions(graph);
   std::vector<bool> met(graph.region_count(), false);
@@ -29,6 +28,7 @@ std::vector<RegionId> nameable_regions(const Graph& graph) {
   std::vector<RegionId> chain;
   for (const NodeId n : graph.nodes()) {
     if (graph.node(n).phase != Graph::kForward || again[graph.node(n).region].valid()) continue;
+    // Climbs from the inside out, so the chain is turned round: parents are entered first.
     for (RegionId r = graph.node(n).region; r.valid() && !met[r.index]; r = graph.region(r).parent) {
       met[r.index] = true;
       chain.push_back(r);
@@ -46,12 +46,14 @@ std::vector<RegionId> nameable_regions(const Graph& graph) {
 // "layers.12" is number 12 of "layers", "encoder_layer_3" number 3 of "encoder_layer".
 std::string_view family_of(std::string_view path) {
   const size_t last = path.find_last_not_of("0123456789");
+  // A separator must stand before the digits: "conv2d1" is a name, no number of "conv2d".
   const bool numbered =
       last != std::string_view::npos && last + 1 < path.size() && last > 0 && (path[last] == '.' || path[last] == '_');
   return numbered ? path.substr(0, last) : std::string_view();
 }
 
 std::vector<RegionId> longest_family(const Graph& graph, const std::vector<RegionId>& nameable) {
+  // Sorted, so that of two families of one length the same is chosen in each run.
   std::map<std::string, std::vector<RegionId>> families;
   for (const RegionId r : nameable) {
     const std::string path = name_of(graph, r);
@@ -91,6 +93,7 @@ std::vector<RegionId> regions_named(const Graph& graph, std::string_view pattern
     for (uint32_t i = 1; i < graph.region_count(); ++i) {
       const RegionId parent = graph.region(RegionId(i)).parent;
       inside[i] = inside[parent.index] || matches[parent.index];
+      // "layers.*" matches "layers.0.attn" too; a checkpoint inside another one saves nothing.
       if (matches[i] && !inside[i]) chosen[i] = true;
     }
   }
@@ -118,11 +121,13 @@ CheckpointPolicy every_kth_region(int64_t k) {
 CheckpointPolicy square_root_segments() {
   return [](const Graph& graph, std::span<const RegionId> regions) {
     std::vector<CheckpointSegment> segments;
+    // Only regions of one parent are joined: a segment across two would cut both in pieces.
     for (size_t begin = 0; begin < regions.size();) {
       size_t end = begin + 1;
       const RegionId parent = graph.region(regions[begin]).parent;
       while (end < regions.size() && graph.region(regions[end]).parent == parent) ++end;
       const size_t run = end - begin;
+      // sqrt(n) segments of sqrt(n) regions balance what is kept against what is recomputed at a time.
       const auto parts = static_cast<size_t>(std::max(1.0, std::round(std::sqrt(static_cast<double>(run)))));
       for (size_t part = 0; part < parts; ++part) {
         const size_t from = begin + run * part / parts;
@@ -150,6 +155,7 @@ int64_t peak_of(const Graph& graph, Counts&& counts) {
     if (!counts(storage)) continue;
     const bool born_here =
         storage.born.valid() && !graph.is_erased(storage.born) && !graph.is_placeholder(storage.born);
+    // What a placeholder brings is there before the first node.
     (born_here ? change[storage.born] : live) += storage.bytes;
   }
   int64_t peak = live;
@@ -176,6 +182,7 @@ int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device) {
 CheckpointPolicy within_budget(int64_t bytes) {
   return [bytes](const Graph& graph, std::span<const RegionId> regions) {
     const auto all = each_region()(graph, regions);
+    // Each try costs a copy of the graph, so the count is found by bisection, in log2(regions) tries.
     const auto peak_with = [&](size_t count) {
       Graph trial = clone(graph);
       checkpoint_segments(trial, std::span(all).first(count));
@@ -301,6 +308,7 @@ FreeAtLastUseResult free_at_last_use(Graph& graph) {
     moved += graph.storage(StorageId(i)).freed_after != death ? 1 : 0;
     if (death.valid()) deaths[death].push_back(StorageId(i));
   }
+  // All are taken away before any is set, since a storage may have only one death.
   if (moved != 0) {
     for (const NodeId n : graph.nodes()) {
       if (!graph.frees(n).empty()) graph.set_frees(n, {});

@@ -1,18 +1,19 @@
 // The curve of peak against what is computed again: plans tried on the graph, and those that no other beats.
+#include "shadowgraph/passes/checkpoint_curve.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/recompute.h"
 
 namespace shadowgraph {
 namespace {
 
-// Of n, at most `most` evenly spread, the first and the last among them.
+// Returns at most `most` of n, evenly spread, the first and the last among them.
 std::vector<size_t> evenly(size_t n, size_t most) {
   std::vector<size_t> chosen;
   if (n <= most || most < 2) {
@@ -75,8 +76,8 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
   };
   attempt("none", {});
 
-  // The chain's plans. How many bytes it takes them for and what they take differ a little, for its figures are those of
-  // a chain; what counts is what they take.
+  // Try the chain's plans. The bytes that they are taken for and the bytes that they take differ a little, for a
+  // chain's figures are not the graph's. What counts is what they take.
   const std::vector<ChainStage>& stages = curve.chain_.stages;
   if (!stages.empty()) {
     const ChainSolver solver(stages, bytes_to_keep_all(stages), options.slots);

@@ -1,27 +1,21 @@
+// Decides, without changing the graph, what a checkpoint computes again. checkpoint.cpp carries it out.
+//
+//     segment   its nodes          -> level      segments within it are deeper levels
+//     level     its demands        -> accepted   backward nodes that read a tensor born there
+//               blocked and kept   -> made_again, recomputed
+//
+// Levels are decided from the innermost outwards, since an inner one asks the outer one for its operands.
 #include "passes/checkpoint/checkpoint_plan.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 
-#include "passes/simplify/identity.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/analysis/aliases.h"
+#include "shadowgraph/analysis/effects.h"
 
 namespace shadowgraph {
-namespace {
 
-// Gives its self another storage or geometry in a way that is not redone.
-bool changes_storage(const OperatorFacts& facts) {
-  return !facts.written.empty() && (facts.resizes || facts.takes_storage);
-}
-
-std::string_view text_of_name(const Graph& graph, RegionId region) {
-  return graph.text_or_empty(graph.region(region).name);
-}
-
-}  // namespace
-
+// Running statistics change with every run of the operator, so a second run must leave them alone. The formula of a
+// training batch norm does not read them.
 std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   const std::string& name = graph.target(node).name();
   if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm" && name != "aten::miopen_batch_norm") {
@@ -39,6 +33,8 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   return positions;
 }
 
+// Says whether a storage can wait on the host. All of it must be one value, so that one copy there and one back will
+// do. Backward may only read it, and nothing outside may hold it.
 HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage) {
   HostTrip trip;
   const NodeId born = graph.storage(storage).born;
@@ -52,6 +48,7 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
   const auto note = [&](NodeId n) {
     if (!trip.last_forward.valid() || graph.is_before(trip.last_forward, n)) trip.last_forward = n;
   };
+  // Every value in the storage has a say: a view that backward writes to would be lost.
   graph.for_each_value_in(storage, [&](ValueId v) {
     const Value& value = graph.value(v);
     if (!value.producer.valid() || graph.is_erased(value.producer)) return;
@@ -70,7 +67,7 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
         if (is_written(user)) possible = false;
       }
     });
-    if (!in_forward) return;  // a view that backward makes: of what it reads
+    if (!in_forward) return;  // a view that backward makes of what it reads
     if (read) trip.read.push_back(v);
     if (strided && value.offset == 0 && graph.logical_bytes(v) == graph.storage(storage).bytes &&
         is_dense(view_of(graph, v))) {
@@ -78,12 +75,14 @@ HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage
     }
   });
   if (possible && trip.whole.valid()) {
-    // Other dtypes would be views of another kind.
+    // A view of another dtype could not be taken from the copy by the same strides.
     for (const ValueId v : trip.read) possible = possible && graph.value(v).dtype == graph.value(trip.whole).dtype;
   }
   return possible && trip.whole.valid() && !trip.read.empty() && trip.last_forward.valid() ? trip : HostTrip{};
 }
 
+// Effects are worked out once for all levels. Names of regions and ranges of nodes are two ways to say segments; mixed,
+// nobody could say which lies within which.
 CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments)
     : graph_(graph), effects_(Effects::of(graph)) {
   const auto by_nodes = std::count_if(segments.begin(), segments.end(), [](const CheckpointSegment& segment) {
@@ -108,154 +107,15 @@ CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSeg
   for (const int32_t level : inner_first) decide(level);
 }
 
-// ---- Which node belongs to which segment
+// ---- Levels
 
-void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) {
-  IdMap<RegionId, int32_t> segment_at(-1);  // regions named by a segment
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const CheckpointSegment& segment = segments[i];
-    const auto refuse = [&](const std::string& what) {
-      throw GraphEditError(fmt::format("cannot checkpoint segment '{}': {}", segment.name, what));
-    };
-    if (segment.regions.empty()) refuse("it has no regions");
-    for (const RegionId region : segment.regions) {
-      if (region.index >= graph_.region_count() || region == Graph::kRootRegion) refuse("there is no such region");
-      if (graph_.region(region).parent != graph_.region(segment.regions[0]).parent) {
-        refuse(fmt::format("'{}' and '{}' are not called from the same place", text_of_name(graph_, segment.regions[0]),
-                           text_of_name(graph_, region)));
-      }
-      if (segment_at[region] >= 0) {
-        refuse(fmt::format("region '{}' is in another segment, or twice in this one", text_of_name(graph_, region)));
-      }
-      segment_at[region] = static_cast<int32_t>(i);
-    }
-  }
-  // The innermost segment by region; parents have smaller indices.
-  const IdMap<RegionId, RegionId> again = recompute_regions(graph_);
-  IdMap<RegionId, int32_t> by_region(-1);
-  IdMap<RegionId, int32_t> around(-1);
-  for (uint32_t i = 1; i < graph_.region_count(); ++i) {
-    const RegionId id(i);
-    around[id] = std::as_const(by_region)[graph_.region(id).parent];
-    const int32_t own = std::as_const(segment_at)[id];
-    by_region[id] = own >= 0 ? own : around[id];
-  }
-  levels_.resize(segments.size());
-  for (size_t i = 0; i < segments.size(); ++i) {
-    levels_[i].segment = &segments[i];
-    levels_[i].outer = around[segments[i].regions[0]];
-  }
-  for (CheckpointLevel& level : levels_) {
-    for (int32_t outer = level.outer; outer >= 0; outer = levels_[size_t(outer)].outer) ++level.depth;
-  }
-
-  // Nodes; then those between the regions of one segment.
-  struct Extent {
-    NodeId first, last;
-  };
-  std::vector<Extent> extents(segments.size());
-  const auto is_forward = [&](NodeId n) {
-    return graph_.node(n).phase == Graph::kForward && !graph_.is_placeholder(n) &&
-           !std::as_const(again)[graph_.node(n).region].valid();
-  };
-  for (const NodeId n : graph_.nodes()) {
-    if (!is_forward(n)) continue;
-    const int32_t level = std::as_const(by_region)[graph_.node(n).region];
-    level_of_[n] = level;
-    for (int32_t l = level; l >= 0; l = levels_[size_t(l)].outer) {
-      Extent& extent = extents[size_t(l)];
-      if (!extent.first.valid()) extent.first = n;
-      extent.last = n;
-    }
-  }
-  std::vector<int32_t> open;  // segments of several regions, inner ones last
-  std::unordered_map<NodeId, std::vector<int32_t>> begins;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    if (segments[i].regions.size() > 1 && extents[i].first.valid()) {
-      begins[extents[i].first].push_back(static_cast<int32_t>(i));
-    }
-  }
-  for (const NodeId n : graph_.nodes()) {
-    if (const auto found = begins.find(n); found != begins.end()) {
-      std::sort(found->second.begin(), found->second.end(),
-                [&](int32_t a, int32_t b) { return levels_[size_t(a)].depth < levels_[size_t(b)].depth; });
-      for (const int32_t begun : found->second) {
-        if (!open.empty() && !is_within(begun, open.back())) {
-          throw GraphEditError(fmt::format("segments '{}' and '{}' overlap", segments[size_t(open.back())].name,
-                                           segments[size_t(begun)].name));
-        }
-        open.push_back(begun);
-      }
-    }
-    if (is_forward(n)) {
-      int32_t& level = level_of_[n];
-      if (!open.empty() && !is_within(level, open.back())) {
-        if (level != levels_[size_t(open.back())].outer) {
-          throw GraphEditError(fmt::format("segments '{}' and '{}' overlap", segments[size_t(open.back())].name,
-                                           segments[size_t(level)].name));
-        }
-        level = open.back();
-      }
-      for (int32_t l = level; l >= 0; l = levels_[size_t(l)].outer) levels_[size_t(l)].nodes.push_back(n);
-    }
-    while (!open.empty() && extents[size_t(open.back())].last == n) open.pop_back();
-  }
-}
-
-void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) {
-  const IdMap<RegionId, RegionId> again = recompute_regions(graph_);
-  const auto is_forward = [&](NodeId n) {
-    return graph_.node(n).phase == Graph::kForward && !graph_.is_placeholder(n) &&
-           !std::as_const(again)[graph_.node(n).region].valid();
-  };
-  std::unordered_map<NodeId, std::vector<int32_t>> begins;
-  levels_.resize(segments.size());
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const CheckpointSegment& segment = segments[i];
-    const auto refuse = [&](const std::string& what) {
-      throw GraphEditError(fmt::format("cannot checkpoint segment '{}': {}", segment.name, what));
-    };
-    for (const NodeId end : {segment.first, segment.last}) {
-      if (!end.valid() || end.index >= graph_.node_capacity() || graph_.is_erased(end)) refuse("there is no such node");
-      if (!is_forward(end)) refuse("it begins or ends with a node that is not of forward");
-    }
-    if (graph_.is_before(segment.last, segment.first)) refuse("its last node comes before its first");
-    if (!segment.regions.empty()) refuse("it has both nodes and regions");
-    levels_[i].segment = &segment;
-    begins[segment.first].push_back(static_cast<int32_t>(i));
-  }
-  std::vector<int32_t> open;  // inner ones last
-  for (const NodeId n : graph_.nodes()) {
-    if (const auto found = begins.find(n); found != begins.end()) {
-      std::stable_sort(found->second.begin(), found->second.end(), [&](int32_t a, int32_t b) {
-        return graph_.is_before(segments[size_t(b)].last, segments[size_t(a)].last);
-      });
-      for (const int32_t begun : found->second) {
-        if (!open.empty()) {
-          const CheckpointSegment& around = segments[size_t(open.back())];
-          const CheckpointSegment& inner = segments[size_t(begun)];
-          if (graph_.is_before(around.last, inner.last) || (around.first == inner.first && around.last == inner.last)) {
-            throw GraphEditError(fmt::format("segments '{}' and '{}' overlap", around.name, inner.name));
-          }
-          levels_[size_t(begun)].outer = open.back();
-        }
-        levels_[size_t(begun)].depth = static_cast<int32_t>(open.size());
-        open.push_back(begun);
-      }
-    }
-    if (is_forward(n) && !open.empty()) {
-      level_of_[n] = open.back();
-      for (const int32_t level : open) levels_[size_t(level)].nodes.push_back(n);
-    }
-    while (!open.empty() && segments[size_t(open.back())].last == n) open.pop_back();
-  }
-}
-
+// Nesting is as deep as the user's segments, so walking up is cheap.
 bool CheckpointPlan::is_within(int32_t inner, int32_t outer) const {
   while (inner >= 0 && inner != outer) inner = levels_[size_t(inner)].outer;
   return inner == outer;
 }
 
+// Returns the innermost level that has both.
 int32_t CheckpointPlan::common_level(int32_t a, int32_t b) const {
   while (a >= 0 && !is_within(b, a)) a = levels_[size_t(a)].outer;
   return a;
@@ -266,6 +126,8 @@ int32_t CheckpointPlan::level_of_birth(StorageId storage) const {
   return born.valid() && !graph_.is_erased(born) ? level_of(born) : -1;
 }
 
+// Returns the level that would make this value again for a reader in level `from`; -1 if none does. A storage that a
+// level keeps counts as made outside it, so the next level around is asked.
 int32_t CheckpointPlan::candidate_level(int32_t from, ValueId id) const {
   const Value& value = graph_.value(id);
   if (from < 0 || value.kind != ValueKind::kTensor || !value.storage.valid()) return -1;
@@ -281,6 +143,8 @@ int32_t CheckpointPlan::home_for(int32_t level, ValueId id) const {
 
 // ---- Who needs what
 
+// Only backward nodes that differentiate a node of a segment get the copy. Other readers keep the original, so that the
+// result is right whatever they are.
 void CheckpointPlan::collect_demands() {
   for (const NodeId n : graph_.nodes()) {
     const Node& node = graph_.node(n);
@@ -294,6 +158,8 @@ void CheckpointPlan::collect_demands() {
   }
 }
 
+// Lists writers by storage and version, so that asking who wrote next costs nothing. Draws are numbered by generator:
+// copies must draw in the same order without a gap.
 void CheckpointPlan::index_writes() {
   const uint32_t storages = graph_.storage_count();
   writers_begin_.assign(size_t{storages} + 1, 0);
@@ -321,253 +187,12 @@ NodeId CheckpointPlan::next_writer(StorageId storage, uint32_t version) const {
   return at < writers_begin_[storage.index + 1] ? writers_[at] : NodeId();
 }
 
-// Attention is random by its tag, and with dropout_p = 0 draws nothing; taking a state leaves it as it is.
+// Says whether a random node draws. Attention is random by its tag, and with dropout_p = 0 draws nothing; taking a
+// state leaves it as it is.
 bool CheckpointPlan::draws(NodeId n) const {
   const Argument* p = graph_.find_argument(n, "dropout_p");
   if (p != nullptr && p->kind == ArgumentKind::kFloat && p->d == 0) return false;
   return graph_.target(n).name() != "sg_random::get_state";
-}
-
-// ---- One level: what can be made again, and what of that is needed
-
-class CheckpointPlan::Decision {
- public:
-  Decision(CheckpointPlan& plan, int32_t index)
-      : plan_(plan), graph_(plan.graph_), effects_(plan.effects_), index_(index), level_(plan.levels_[size_t(index)]) {
-    std::erase_if(level_.demands, [&](const CheckpointDemand& demand) {
-      // A gradient taken within forward; nothing is gained there.
-      const bool early = graph_.is_before(demand.at, level_.nodes.back());
-      if (early) ++plan_.kept_, ++plan_.obstacles_["needed before its segment ends"];
-      return early;
-    });
-    for (const CheckpointDemand& demand : level_.demands) {
-      if (!end_.valid() || graph_.is_before(end_, demand.at)) end_ = demand.at;
-    }
-  }
-
-  void run() {
-    if (level_.demands.empty()) return;
-    find_obstacles();
-    accept();
-    if (level_.accepted.empty()) return;
-    select();
-    find_random_runs();
-    ask_outer_levels();
-  }
-
- private:
-  struct StorageUse {
-    std::vector<std::pair<NodeId, uint32_t>> readers;  // of contents, with the version
-    std::vector<NodeId> writers;
-    bool kept = false;
-  };
-
-  bool born_here(StorageId s) const {
-    return s.index < graph_.storage_count() && plan_.is_within(plan_.level_of_birth(s), index_);
-  }
-
-  bool is_here(NodeId n) const { return plan_.is_within(plan_.level_of(n), index_); }
-
-  bool is_made_again(StorageId s) const {
-    const auto found = storages_.find(s);
-    return found != storages_.end() && !found->second.kept;
-  }
-
-  // Whether the contents that a node read are still there when they are needed again.
-  bool still_there(StorageId s, uint32_t version) const {
-    const NodeId writer = plan_.next_writer(s, version);
-    return !writer.valid() || !graph_.is_before(writer, end_);
-  }
-
-  // The first reason why this node cannot run again, whatever others do; "" if there is none.
-  std::string obstacle(NodeId n) const {
-    const std::string& name = graph_.target(n).name();
-    if (effects_.unknown(n)) return name + ": nothing is known of it";
-    if (effects_.host_read(n)) return name + ": reads on the host";
-    if (effects_.collective(n)) return name + ": a collective";
-    if (changes_storage(graph_.facts(n))) return name + ": changes a tensor's storage";
-    std::string reason;
-    graph_.for_each_output(n, [&](ValueId v) {
-      const StorageId s = graph_.value(v).storage;
-      if (graph_.value(v).kind == ValueKind::kTensor && !s.valid()) reason = name + ": a result without storage";
-      // A second one of it would stand beside the one that is kept.
-      if (level_.keeps.contains(s) && graph_.storage(s).born == n) reason = name + ": makes what is to be kept";
-    });
-    graph_.for_each_input(n, [&](ValueId v) {
-      const StorageId s = graph_.value(v).storage;
-      if (s.valid() && born_here(s) && !is_here(graph_.value(v).producer))
-        reason = name + ": an operand from elsewhere";
-    });
-    for (const StorageWrite& write : effects_.writes(n)) {
-      if (level_.keeps.contains(write.storage)) reason = name + ": writes to what is to be kept";
-      if (effects_.is_generator(write.storage) || born_here(write.storage)) continue;
-      if (!is_statistic(n, write.storage)) reason = name + ": writes to what is made outside";
-    }
-    return reason;
-  }
-
-  bool is_statistic(NodeId n, StorageId s) const {
-    const auto positions = statistics_to_leave_out(graph_, n);
-    return std::any_of(positions.begin(), positions.end(), [&](size_t position) {
-      return graph_.value(graph_.arguments(n)[position].ref.value).storage == s;
-    });
-  }
-
-  void find_obstacles() {
-    blocked_.reserve(level_.nodes.size() / 8);
-    for (const NodeId n : level_.nodes) {
-      graph_.for_each_output(n, [&](ValueId v) {
-        const StorageId s = graph_.value(v).storage;
-        if (s.valid() && graph_.storage(s).born == n && !level_.keeps.contains(s)) storages_.try_emplace(s);
-      });
-      if (!effects_.geometry_only(n)) {
-        for (const StorageVersion& read : effects_.reads(n)) {
-          if (const auto found = storages_.find(read.storage); found != storages_.end()) {
-            found->second.readers.emplace_back(n, read.version);
-          }
-        }
-      }
-      for (const StorageWrite& write : effects_.writes(n)) {
-        if (const auto found = storages_.find(write.storage); found != storages_.end()) {
-          found->second.writers.push_back(n);
-        }
-      }
-    }
-    for (auto& [storage, use] : storages_) {
-      if (use.writers.size() != effects_.final_version(storage)) keep(storage, "written to outside its segment");
-    }
-    for (const NodeId n : level_.nodes) {
-      if (const std::string reason = obstacle(n); !reason.empty()) block(n, reason);
-      if (effects_.geometry_only(n)) continue;
-      for (const StorageVersion& read : effects_.reads(n)) {
-        if (read.storage.index >= graph_.storage_count() || storages_.contains(read.storage)) continue;
-        if (!still_there(read.storage, read.version) && !is_statistic(n, read.storage)) {
-          block(n, graph_.target(n).name() + ": an operand is written to before backward");
-        }
-      }
-    }
-    // What cannot run again keeps what it makes and writes; who reads that at a version that is gone cannot run either.
-    while (!pending_.empty()) {
-      const NodeId n = pending_.back();
-      pending_.pop_back();
-      const std::string& reason = blocked_.at(n);
-      // Views that it makes, too.
-      graph_.for_each_output(n, [&](ValueId v) { keep(graph_.value(v).storage, reason); });
-      for (const StorageWrite& write : effects_.writes(n)) keep(write.storage, reason);
-    }
-  }
-
-  void block(NodeId n, const std::string& reason) {
-    if (blocked_.try_emplace(n, reason).second) pending_.push_back(n);
-  }
-
-  void keep(StorageId s, const std::string& reason) {
-    const auto found = storages_.find(s);
-    if (found == storages_.end() || found->second.kept) return;
-    found->second.kept = true;
-    reasons_.try_emplace(s, reason);
-    for (const NodeId writer : found->second.writers) block(writer, reason);
-    for (const auto& [reader, version] : found->second.readers) {
-      if (!still_there(s, version)) block(reader, reason);
-    }
-  }
-
-  void accept() {
-    std::unordered_set<StorageId> counted;
-    for (const CheckpointDemand& demand : level_.demands) {
-      const StorageId s = graph_.value(demand.value).storage;
-      if (is_made_again(s) && !blocked_.contains(graph_.value(demand.value).producer)) {
-        level_.accepted.push_back(demand);
-        if (!level_.position.valid() || graph_.is_before(demand.at, level_.position)) level_.position = demand.at;
-      } else if (counted.insert(s).second) {
-        ++plan_.kept_;
-        const auto reason = reasons_.find(s);
-        ++plan_.obstacles_[reason == reasons_.end() ? std::string("made outside its segment") : reason->second];
-      }
-    }
-  }
-
-  // Backwards from what is needed to all that it takes.
-  void select() {
-    std::unordered_set<ValueId> values;
-    std::unordered_set<StorageId> contents;
-    for (const CheckpointDemand& demand : level_.accepted) {
-      values.insert(demand.value);
-      contents.insert(graph_.value(demand.value).storage);
-    }
-    for (size_t i = level_.nodes.size(); i-- > 0;) {
-      const NodeId n = level_.nodes[i];
-      bool needed = false;
-      graph_.for_each_output(n, [&](ValueId v) { needed = needed || values.contains(v); });
-      for (const StorageWrite& write : effects_.writes(n)) needed = needed || contents.contains(write.storage);
-      if (!needed) continue;
-      level_.recomputed.push_back(n);
-      graph_.for_each_input(n, [&](ValueId v) {
-        const StorageId s = graph_.value(v).storage;
-        if (!s.valid() || !is_made_again(s)) return;
-        values.insert(v);
-        if (!effects_.geometry_only(n)) contents.insert(s);
-      });
-      graph_.for_each_output(n, [&](ValueId v) {
-        const StorageId s = graph_.value(v).storage;
-        if (s.valid() && is_made_again(s)) level_.made_again.insert(s);
-      });
-    }
-    std::reverse(level_.recomputed.begin(), level_.recomputed.end());
-  }
-
-  void find_random_runs() {
-    std::unordered_map<StorageId, uint32_t> last_draw;
-    std::unordered_map<StorageId, size_t> run_of;
-    for (const NodeId n : level_.recomputed) {
-      const uint32_t draw = std::as_const(plan_.draw_order_)[n];
-      if (draw == 0) continue;
-      for (const StorageWrite& write : effects_.writes(n)) {
-        if (!effects_.is_generator(write.storage)) continue;
-        const auto last = last_draw.find(write.storage);
-        if (last == last_draw.end() || last->second + 1 != draw) {
-          run_of[write.storage] = level_.random_runs.size();
-          level_.random_runs.push_back({.first = n, .last = n, .device = device_of(write.storage)});
-        }
-        level_.random_runs[run_of[write.storage]].last = n;
-        last_draw[write.storage] = draw;
-      }
-    }
-  }
-
-  c10::Device device_of(StorageId generator) const {
-    for (const Effects::Generator& g : effects_.generators()) {
-      if (g.storage == generator) return g.device;
-    }
-    return c10::Device(c10::DeviceType::CPU);
-  }
-
-  // Operands that an outer level makes again as well.
-  void ask_outer_levels() {
-    for (const NodeId n : level_.recomputed) {
-      graph_.for_each_input(n, [&](ValueId v) {
-        const StorageId s = graph_.value(v).storage;
-        if (s.valid() && is_made_again(s)) return;
-        const int32_t outer = plan_.candidate_level(level_.outer, v);
-        if (outer >= 0) plan_.levels_[size_t(outer)].demands.push_back({level_.position, v, false});
-      });
-    }
-  }
-
-  CheckpointPlan& plan_;
-  const Graph& graph_;
-  const Effects& effects_;
-  const int32_t index_;
-  CheckpointLevel& level_;
-  NodeId end_;                                          // the last node that may need something
-  std::unordered_map<StorageId, StorageUse> storages_;  // made in this level
-  std::unordered_map<NodeId, std::string> blocked_;
-  std::unordered_map<StorageId, std::string> reasons_;
-  std::vector<NodeId> pending_;
-};
-
-void CheckpointPlan::decide(int32_t level) {
-  if (!levels_[size_t(level)].demands.empty()) Decision(*this, level).run();
 }
 
 }  // namespace shadowgraph

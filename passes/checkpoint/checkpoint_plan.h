@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/passes/checkpoint.h"
 
 namespace shadowgraph {
@@ -52,7 +52,7 @@ class CheckpointPlan {
   CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments);
 
   const std::vector<CheckpointLevel>& levels() const { return levels_; }
-  // Of a forward node: the innermost level, -1 if it is in none.
+  // Returns the innermost level of a forward node, -1 if it is in none.
   int32_t level_of(NodeId node) const { return std::as_const(level_of_)[node]; }
   // Where a node of `level` that is computed again there finds a value: the level that has a copy, -1: the original.
   int32_t home_for(int32_t level, ValueId value) const;
@@ -66,6 +66,7 @@ class CheckpointPlan {
   void collect_demands();
   void index_writes();
   void decide(int32_t level);
+  class SegmentTree;
   class Decision;
 
   bool is_within(int32_t inner, int32_t outer) const;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 
 namespace shadowgraph {
 namespace {

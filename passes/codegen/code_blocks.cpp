@@ -1,11 +1,22 @@
+// Groups the steps of a plan into blocks, which become the functions of the code.
+//
+//     root
+//       transformer.h.0              a module that ran enough nodes (CodegenOptions::min_function_nodes)
+//         transformer.h.0.attn
+//       part                         some items of a block that would have more than max_function_items
+//
+// A block is closed when all its items are known. Its inputs are what it reads and did not make; its outputs are what
+// it made and steps behind it read.
+//
+// Linear in steps times the depth of modules, which kMaxDepth bounds.
 #include "passes/codegen/code_blocks.h"
 
 #include <algorithm>
 #include <optional>
 #include <unordered_set>
 
-#include "core/replay/random_state.h"
-#include "shadowgraph/codegen.h"
+#include "core/calls/random_state.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 namespace {
@@ -47,6 +58,7 @@ class BlockBuilder {
     for (uint32_t r = 1; r < graph_.region_count(); ++r) {
       const RegionId id(r);
       const RegionId parent = graph_.region(id).parent;
+      // A parent comes before its children, so its chain is known.
       if (parent.valid() && parent.index < r) chains[r] = chains[parent.index];
       if (is_function_region(graph_, id) && chains[r].size() < kMaxDepth) chains[r].push_back(id);
     }
@@ -54,6 +66,8 @@ class BlockBuilder {
     for (uint32_t step = 0; step < step_count(); ++step) {
       const Node& node = graph_.node(plan_.steps[step].node);
       if (node.region.valid() && node.region.index < chains.size()) chain_of_[step] = chains[node.region.index];
+      // Autograd runs glue between modules, such as sums of gradients, that belongs to none of them.
+      // Alone, it would cut the backward of a module in pieces.
       const bool after_forward = node.phase == Graph::kBackward || node.phase == Graph::kOptimizer;
       if (chain_of_[step].empty() && after_forward && step != 0 && phase(step - 1) == node.phase) {
         chain_of_[step] = chain_of_[step - 1];
@@ -83,6 +97,7 @@ class BlockBuilder {
     fill(block, block.begin, block.end, depth);
     while (block.items.size() > static_cast<size_t>(std::max(options_.max_function_items, 2))) {
       const size_t before = block.items.size();
+      // Parts of parts, until the function is short: compilers are slow on long ones.
       cut(block, /*by_phase=*/true);
       if (block.items.size() == before) cut(block, /*by_phase=*/false);  // the phases alternate
     }
@@ -99,6 +114,7 @@ class BlockBuilder {
     for (uint32_t step = begin; step < end;) {
       const RegionId child = region_at(step, depth);
       uint32_t stop = step + 1;
+      // A region may come back after another one, as in backward; each visit is a block of its own.
       while (stop < end && region_at(stop, depth) == child && phase(stop) == phase(step)) ++stop;
       if (!child.valid()) {
         for (; step < stop; ++step) block.items.push_back({.step = step});
@@ -113,6 +129,7 @@ class BlockBuilder {
         } else {
           block.items.push_back({.step = step, .block = finish(std::move(inner))});
         }
+        // Too small for a function, but something inside must be one all the same.
       } else if (has_function(step, stop, depth + 1)) {
         fill(block, step, stop, depth + 1);
       } else {
@@ -150,7 +167,7 @@ class BlockBuilder {
     return target.kind() == TargetKind::kFunction && random_state_function(target) != nullptr;
   }
 
-  // Of a checkpoint or scope: what the modules in it have in common.
+  // Returns what the modules in a checkpoint or scope have in common.
   std::string path_of(const CodeBlock& block) const {
     const RegionKind kind = graph_.region(block.region).kind;
     if (kind != RegionKind::kCheckpoint && kind != RegionKind::kScope) return std::string(plan_.path_of(block.region));
@@ -162,6 +179,7 @@ class BlockBuilder {
                                    ? plan_.blocks[item.block].path
                                    : std::string(plan_.path_of(graph_.node(plan_.steps[item.step].node).region));
       if (!common) common = path;
+      // Cuts "h.0.attn" to "h.0", at dots alone: "h.1" is no prefix of "h.10".
       while (!common->empty() && path != *common && !path.starts_with(*common + ".")) {
         const size_t dot = common->rfind('.');
         common->resize(dot == std::string::npos ? 0 : dot);
@@ -172,6 +190,7 @@ class BlockBuilder {
 
   uint32_t finish(CodeBlock block) {
     block.path = path_of(block);
+    // A stamp for each block spares clearing a set of all variables for each.
     stamp_.resize(plan_.variables.size(), 0);
     ++stamp_now_;
     const auto inside = [&](uint32_t variable) {
@@ -184,6 +203,7 @@ class BlockBuilder {
       block.inputs.push_back(variable);
     };
     const auto make = [&](uint32_t variable) {
+      // Steps behind the block read it, so the block must return it.
       if (plan_.variables[variable].last_use >= block.end) block.outputs.push_back(variable);
     };
     for (const CodeBlock::Item& item : block.items) {

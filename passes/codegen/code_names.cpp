@@ -29,10 +29,10 @@ std::string BlockNames::wanted(uint32_t variable) const {
   const CodeStep& step = plan_.steps[v.defined];
   const Graph& graph = *plan_.graph;
   std::string name = short_operator_name(graph.target(step.node).name());
-  const auto& returns = graph.target(step.node).schema().returns();
+  const auto& returns = graph.target(step.node).signature().returns;
   if (returns.size() == step.results.size() && returns.size() > 1) {
     for (size_t i = 0; i < returns.size(); ++i) {
-      if (step.results[i] == variable && !returns[i].name().empty()) name += "_" + returns[i].name();
+      if (step.results[i] == variable && !returns[i].name.empty()) name += "_" + returns[i].name;
     }
   }
   for (const CodeStep::Copy& copy : step.copies) {
@@ -87,6 +87,7 @@ std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlo
   std::vector<uint32_t> order;
   for (size_t i = 0; i < block.items.size(); ++i) {
     const auto use = [&](uint32_t variable) {
+      // The map says where the last use is, the list keeps the order, so that the text is the same in each run.
       if (last.insert_or_assign(variable, i).second) order.push_back(variable);
     };
     const CodeBlock::Item& item = block.items[i];
@@ -100,6 +101,7 @@ std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlo
     for (const CodeStep::Copy& copy : plan.steps[item.step].copies) use(copy.to);
     for (const uint32_t variable : plan.steps[item.step].results) use(variable);
   }
+  // What the block returns is still needed at its end.
   for (const uint32_t variable : block.outputs) last.erase(variable);
   for (const uint32_t variable : kept) last.erase(variable);
   std::vector<std::vector<uint32_t>> at(block.items.size());

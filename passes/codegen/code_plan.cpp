@@ -1,13 +1,20 @@
+// Finds the steps and variables of a plan; code_blocks.cpp then groups the steps into functions.
+//
+//     %2 = aten::add_(%1, %0)      %1 and %2 are one variable: x.add_(y)
+//     %3 = aten::t_(%2)            x keeps its storage but turns; if %2 is read later, `x2 = copy of x` comes before
+//
+// Passes once over the steps of a compiled replay, which says already what runs, in which order, and in which mode.
+// Linear in the graph, and logarithmic in the copies for each operand.
 #include "passes/codegen/code_plan.h"
 
 #include <algorithm>
 
-#include "core/replay/random_state.h"
+#include "core/calls/random_state.h"
 #include "core/replay/replay_program.h"
+#include "ir/analysis/tensor_geometry.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/codegen/code_blocks.h"
 #include "passes/codegen/function_bodies.h"
-#include "passes/simplify/identity.h"
 #include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
@@ -19,6 +26,7 @@ class CodePlanner {
 
   CodePlan run() {
     plan_.graph = &graph_;
+    // Replay decides which steps are needed and where tensors keep an old geometry; code must agree with it.
     const auto program =
         ReplayProgram::compile(graph_, {.only = only_, .device = options_.device, .defer_errors = true});
     plan_.random = program->random;
@@ -62,6 +70,7 @@ class CodePlanner {
         give(step, graph_.text(arguments[0].string), ConstantId());
         return;
       case ReplayProgram::StepKind::kConstant:
+        // A large constant in the source would cost compile time, so it becomes an input from a side file.
         if (graph_.constant(arguments[0].constant).numel() > options_.max_embedded_elements) {
           give(step, "constant." + std::to_string(constants_++), arguments[0].constant);
           return;
@@ -97,6 +106,7 @@ class CodePlanner {
       const uint32_t copy = new_variable(value, number);
       made.copies.push_back({latest_[value.index], copy});
       plan_.rebound_.push_back({value, number, copy});
+      // This step still writes the old tensor object; later readers of the value see the copy.
       rebind_later_.emplace_back(value, copy);
     }
     take_results(step.node, made, number);
@@ -125,6 +135,7 @@ class CodePlanner {
   void give(const ReplayProgram::Step& step, std::string name, ConstantId constant) {
     const ValueId value = graph_.results(step.node)[0].ref.value;
     const uint32_t variable = new_variable(value, CodePlan::kGiven);
+    // kGiven, the largest number, would otherwise say that it is needed for ever.
     plan_.variables[variable].last_use = 0;
     plan_.variables[variable].given = static_cast<uint32_t>(plan_.given.size());
     bind(value, variable);
@@ -160,17 +171,18 @@ class CodePlanner {
     const auto arguments = graph_.arguments(node);
     const auto results = graph_.results(node);
     for (const uint16_t written : facts.written) {
+      // A tensor that the caller gave must not change its geometry in the caller's hands.
       if (written < arguments.size()) graph_.for_each_value({&arguments[written], 1}, [&](ValueId v) { note_own(v); });
     }
-    const auto& schema = graph_.target(node).schema().returns();
+    const auto& returns = graph_.target(node).signature().returns;
     for (size_t i = 0; i < results.size(); ++i) {
       const uint32_t same = same_variable(facts, arguments, results[i], i);
       graph_.for_each_value({&results[i], 1}, [&](ValueId value) {
         uint32_t variable = same;
         if (variable == CodePlan::kNoVariable) {
           variable = new_variable(value, number);
-          if (i < schema.size() && plan_.variables[variable].kind != ValueKind::kTensor) {
-            plan_.variables[variable].type = schema[i].type()->kind();
+          if (i < returns.size() && plan_.variables[variable].kind != ValueKind::kTensor) {
+            plan_.variables[variable].type = returns[i].type.type;
           }
         }
         bind(value, variable);
@@ -209,6 +221,7 @@ class CodePlanner {
                               [&](uint32_t variable) { plan_.variables[variable].last_use = step; });
       for (const uint32_t variable : plan_.steps[step].results) plan_.variables[variable].last_use = step;
     }
+    // Outputs count last: one of them may be read by steps as well, and is needed beyond those.
     for (const auto& output : plan_.outputs) {
       if (output.variable != CodePlan::kNoVariable) plan_.variables[output.variable].last_use = step_count();
     }
@@ -242,6 +255,7 @@ uint32_t CodePlan::variable_of(ValueId value, uint32_t step) const {
   uint32_t variable = variable_of_[value.index];
   if (rebound_.empty()) return variable;
   auto at = std::ranges::lower_bound(rebound_, value.index, {}, [](const Rebound& r) { return r.value.index; });
+  // A copy counts for the steps after the one that made it.
   for (; at != rebound_.end() && at->value == value && at->step < step; ++at) variable = at->variable;
   return variable;
 }

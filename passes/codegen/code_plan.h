@@ -1,11 +1,11 @@
-// A graph laid out as functions with variables, before it is spelled in a language.
+// Lays a graph out as functions with variables, before it is spelled in a language.
 //
-// *Variables.* A value that an in-place operator gives back is the tensor that the operator was given, so both are one
-// variable: `%2 = add_(%1)` is the statement `x.add_(y)`. Where the operator changes the geometry (t_, resize_, set_)
-// and the old one is needed later, a copy of the tensor object is made before, which is what CodeStep::copies says.
+// *Variables.* An in-place operator gives back the tensor that it was given, so both values are one variable: `%2 =
+// add_(%1)` is the statement `x.add_(y)`. The operator may change the geometry (t_, resize_, set_) although the old one
+// is needed later. Then a copy of the tensor object is made before, as CodeStep::copies says.
 //
 // *Blocks.* Steps in program order that ran in the same module become a function of their own, nested as the modules
-// are; so do the steps of an activation checkpoint. Forward, backward and optimizer are never in one function. In
+// are. So do the steps of an activation checkpoint. Forward, backward and optimizer are never in one function. In
 // backward and optimizer what ran outside any module stays with what ran before it. A function that would be long is
 // cut in parts.
 //
@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "ir/operators/operator_facts.h"
-#include "shadowgraph/analysis.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
@@ -29,12 +28,12 @@ struct SHADOWGRAPH_API CodegenOptions;
 struct SHADOWGRAPH_API GeneratedCode;
 
 struct CodeVariable {
-  ValueId value;                                   // the first that it holds
-  uint32_t defined = 0;                            // step; kGiven: before the first
-  uint32_t last_use = 0;                           // step; the number of steps: needed at the end
-  ValueKind kind = ValueKind::kTensor;             //
-  c10::TypeKind type = c10::TypeKind::TensorType;  // as C++ has it: Number for `item`
-  uint32_t given = 0;                              // index into CodePlan::given, if defined is kGiven
+  ValueId value;                        // the first that it holds
+  uint32_t defined = 0;                 // step; kGiven: before the first
+  uint32_t last_use = 0;                // step; the number of steps: needed at the end
+  ValueKind kind = ValueKind::kTensor;  //
+  TypeClass type = TypeClass::kTensor;  // as C++ has it: kNumber for `item`
+  uint32_t given = 0;                   // index into CodePlan::given, if defined is kGiven
 };
 
 struct CodeStep {
@@ -140,7 +139,7 @@ class CodePlan {
 inline constexpr const char* kNoFunctionText =
     "a function of the user's own whose operators are not known; name the function that the code is to call "
     "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or put its "
-    "operators in its place (inline_call of shadowgraph/edit.h, pass rewrite)";
+    "operators in its place (inline_call of shadowgraph/edit/group_call.h, pass rewrite)";
 
 bool in_checkpoint(const Graph& graph, RegionId region);
 

@@ -34,6 +34,7 @@ std::vector<NamedValue> named_values(const Graph& graph) {
       }
     } else if (target == target_of(Builtin::kGradient) && arguments[1].kind == ArgumentKind::kValue) {
       const NodeId parameter = graph.value(arguments[0].ref.value).producer;
+      // A gradient of something without a name cannot be asked for by name.
       if (graph.node(parameter).target.index > target_of(Builtin::kInput).index) continue;
       named.push_back({"gradient." + graph.text(graph.arguments(parameter)[0].string), arguments[1].ref.value});
     }
@@ -92,6 +93,7 @@ void write_code(const GeneratedCode& code, const std::string& directory) {
   if (!code.constants_file.empty()) {
     c10::Dict<std::string, at::Tensor> tensors;
     for (const auto& [name, tensor] : code.constants) tensors.insert(name, tensor);
+    // The format that torch.load and torch::jit::pickle_load both read.
     const std::vector<char> bytes = torch::jit::pickle_save(tensors);
     write_file((fs::path(directory) / code.constants_file).string(), std::string_view(bytes.data(), bytes.size()));
   }

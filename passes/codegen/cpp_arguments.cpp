@@ -1,18 +1,23 @@
+// Writes the arguments of a step as C++ expressions of the types that the schema asks for.
+//
+// A graph stores dtype, layout and memory format as plain integers; only the schema says which one a number is. Calls
+// by name take C++ types; calls through the dispatcher take what an IValue can be made from without losing its type.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "passes/codegen/cpp_call.h"
 #include "passes/codegen/cpp_literals.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 
+// A number where a tensor is wanted becomes a tensor without dimensions, as Python's dispatch makes one.
 std::string CppCalls::value(ValueId id, TypeClass wanted) {
   const uint32_t variable = plan_.variable_of(id, step_);
   std::string name = (*name_of_)(variable);
   const CodeVariable& v = plan_.variables[variable];
   if (v.kind == ValueKind::kTensor) return name;
-  const bool is_scalar = v.type == c10::TypeKind::NumberType;
+  const bool is_scalar = v.type == TypeClass::kNumber;
   switch (wanted) {
     case TypeClass::kTensor:
       needs_.helpers.insert("number");
@@ -30,6 +35,7 @@ std::string CppCalls::value(ValueId id, TypeClass wanted) {
 
 std::string CppCalls::tensor_options(std::span<const Argument> four) {
   std::string text;
+  // Options that the call left out are not written: ATen then asks its defaults, as the recorded call did.
   if (four[0].kind == ArgumentKind::kInt) text += ".dtype(" + cpp::dtype(static_cast<c10::ScalarType>(four[0].i)) + ")";
   if (four[1].kind == ArgumentKind::kInt) text += ".layout(" + cpp::layout(four[1].i) + ")";
   if (four[2].kind == ArgumentKind::kDevice) text += ".device(" + device(four[2].device()) + ")";
@@ -37,7 +43,7 @@ std::string CppCalls::tensor_options(std::span<const Argument> four) {
   return "at::TensorOptions()" + text;
 }
 
-std::string CppCalls::argument(const Argument& a, const FormalType& type, const c10::Argument* formal, bool typed) {
+std::string CppCalls::argument(const Argument& a, const FormalType& type, bool typed) {
   const auto scalar = [&](const std::string& text) {
     if (type.type != TypeClass::kTensor) return text;
     needs_.helpers.insert("number");
@@ -45,6 +51,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, const 
   };
   switch (a.kind) {
     case ArgumentKind::kNone:
+      // An undefined tensor is how C++ leaves out a tensor that the schema does not call optional.
       if (type.type == TypeClass::kTensor && !type.optional) return "at::Tensor()";
       return "std::nullopt";
     case ArgumentKind::kValue:
@@ -77,6 +84,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, const 
     case ArgumentKind::kConstant:
       return constant(a.constant);
     case ArgumentKind::kGenerator:
+      // Without a generator the operator draws from the default one, as in the recorded run.
       if (type.optional) return "std::nullopt";
       return "at::globalContext().defaultGenerator(" + device(a.device()) + ")";
     case ArgumentKind::kOpaque:
@@ -85,20 +93,21 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, const 
                       "); rewrite the node to operators first");
     case ArgumentKind::kIntList:
     case ArgumentKind::kList:
-      return list(a, type, formal, typed);
+      return list(a, type, typed);
   }
   return {};
 }
 
-std::string CppCalls::list(const Argument& a, const FormalType& type, const c10::Argument* formal, bool typed) {
+std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed) {
   std::vector<std::string> elements;
   const FormalType element{type.element, type.element_optional};
   if (a.kind == ArgumentKind::kIntList) {
     for (const int64_t i : graph_.ints(a)) elements.push_back(cpp::number(i));
   } else {
-    for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element, nullptr, true));
+    for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element, true));
   }
   std::string text = fmt::format("{}", fmt::join(elements, ", "));
+  // A bare brace list is shorter, but ambiguous where overloads or an optional may take it.
   const auto as = [&](const std::string& cpp, bool needed) {
     if (elements.empty()) return needed ? cpp + "()" : std::string("{}");
     return needed ? cpp + "({" + text + "})" : "{" + text + "}";
@@ -117,7 +126,7 @@ std::string CppCalls::list(const Argument& a, const FormalType& type, const c10:
     case TypeClass::kNumber:
       return as("at::ArrayRef<at::Scalar>", typed || type.optional);
     case TypeClass::kBool:
-      if (formal != nullptr && formal->N()) return fmt::format("std::array<bool, {}>{{{}}}", *formal->N(), text);
+      if (type.length != 0) return fmt::format("std::array<bool, {}>{{{}}}", type.length, text);
       return as("at::ArrayRef<bool>", typed || type.optional);
     default:
       return as("", false);
@@ -135,7 +144,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
       break;
     case ArgumentKind::kInt:
       if (type.type == TypeClass::kDtype || type.type == TypeClass::kLayout || type.type == TypeClass::kMemoryFormat) {
-        return argument(a, type, nullptr, true);
+        return argument(a, type, true);
       }
       if (type.type == TypeClass::kTensor || type.type == TypeClass::kFloat) break;
       return fmt::format("int64_t{{{}}}", cpp::number(a.i));
@@ -145,7 +154,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
     case ArgumentKind::kValue: {
       const CodeVariable& v = plan_.variables[plan_.variable_of(a.ref.value, step_)];
       std::string text = value(a.ref.value, type.type);
-      return v.kind != ValueKind::kTensor && v.type == c10::TypeKind::NumberType && text.find('.') == std::string::npos
+      return v.kind != ValueKind::kTensor && v.type == TypeClass::kNumber && text.find('.') == std::string::npos
                  ? "c10::IValue(" + text + ")"
                  : text;
     }
@@ -163,7 +172,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
           refuse_node(graph_, plan_.steps[step_].node,
                       "lists in lists have no C++ form here; rewrite the node to operators first");
         }
-        elements.push_back(argument(e, element, nullptr, true));
+        elements.push_back(argument(e, element, true));
       }
       const char* of = "int64_t";
       switch (type.element) {
@@ -193,7 +202,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
     default:
       break;
   }
-  return argument(a, type, nullptr, true);
+  return argument(a, type, true);
 }
 
 }  // namespace shadowgraph

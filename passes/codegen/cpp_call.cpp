@@ -1,14 +1,23 @@
+// Writes a step as a C++ expression, in the most readable form that means this operator and no other.
+//
+// The forms, from the best:
+//
+//     at::add(x, y), x.relu()                        functions and methods of ATen, with defaults left out
+//     at::_ops::add_Tensor::call(x, y, 1)            where overloads could be confused; every argument is written
+//     call_operator("mine::op", "", {x, y})          through the dispatcher, for what ATen's headers do not declare
+//
+// Constant work for each argument.
 #include "passes/codegen/cpp_call.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "core/replay/functional_call.h"
-#include "core/replay/random_state.h"
+#include "core/calls/functional_call.h"
+#include "core/calls/random_state.h"
 #include "ir/operators/operator_facts.h"
 #include "passes/codegen/cpp_literals.h"
 #include "passes/codegen/cpp_operators.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 namespace {
@@ -27,9 +36,11 @@ size_t tensor_options_at(const std::vector<Formal>& formals) {
 }  // namespace
 
 std::string CppCalls::device(c10::Device device) {
+  // A device chosen for the code takes the place of all that were recorded.
   if (options_.device) device = *options_.device;
   if (device == c10::Device(at::kCPU)) return "at::kCPU";
   needs_.devices.insert(device.str());
+  // Names one constant for each device: "cuda:0" is kCuda0.
   std::string name = "k" + device.str();
   name[1] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[1])));
   std::erase(name, ':');
@@ -42,9 +53,9 @@ std::string CppCalls::constant(ConstantId id) {
   return constant_name(id) + "()";
 }
 
-CppCalls::Returns CppCalls::returns_of(const c10::FunctionSchema& schema) {
-  if (schema.returns().empty()) return Returns::kNothing;
-  return schema.returns().size() == 1 ? Returns::kOne : Returns::kTuple;
+CppCalls::Returns CppCalls::returns_of(const Signature& signature) {
+  if (signature.returns.empty()) return Returns::kNothing;
+  return signature.returns.size() == 1 ? Returns::kOne : Returns::kTuple;
 }
 
 CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
@@ -66,6 +77,7 @@ CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
 
 CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   const NodeId node = plan_.steps[step].node;
+  // A function that the user names comes first, so that it can replace the ones known below.
   if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
     if (!named->second.from.empty()) needs_.headers.insert(named->second.from);
     return call_by_schema(named->second.callee, target);
@@ -73,9 +85,9 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   if (const auto op = operator_of_functional_call(target)) {
     needs_.helpers.insert("functional_call");
     const OperatorFacts& facts = op->facts();
-    return boxed_call(fmt::format("functional_call({}, {}, {{{}}}, {{{}}}, ", cpp::quoted(op->schema().name()),
-                                  cpp::quoted(op->schema().overload_name()), fmt::join(facts.written, ", "),
-                                  fmt::join(fresh_results(facts, op->schema().returns().size()), ", ")),
+    return boxed_call(fmt::format("functional_call({}, {}, {{{}}}, {{{}}}, ", cpp::quoted(op->signature().name),
+                                  cpp::quoted(op->signature().overload), fmt::join(facts.written, ", "),
+                                  fmt::join(fresh_results(facts, op->signature().returns.size()), ", ")),
                       target, step);
   }
   if (target.name() == get_random_state().name()) {
@@ -91,21 +103,20 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
 
 CppCalls::Call CppCalls::call_by_schema(const std::string& callee, const Target& target) {
   const NodeId node = plan_.steps[step_].node;
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
-  const auto& schema = target.schema();
+  const Signature& formals = graph_.target(node).signature();
   if (formals.variadic_arguments || formals.variadic_returns) {
     refuse_node(graph_, node, "a schema with '...' does not say how " + callee + " is to be called");
   }
   const auto arguments = graph_.arguments(node);
   std::string text;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + argument(arguments[i], formals.arguments[i].type, &schema.arguments()[i], true);
+    text += (i == 0 ? "" : ", ") + argument(arguments[i], formals.arguments[i].type, true);
   }
-  return {callee + "(" + text + ")", returns_of(schema)};
+  return {callee + "(" + text + ")", returns_of(formals)};
 }
 
 // A factory that named no device made its tensor on the mode's default one: here that is what the result says.
-std::vector<Argument> CppCalls::arguments_with_device(NodeId node, const TargetFormals& formals) {
+std::vector<Argument> CppCalls::arguments_with_device(NodeId node, const Signature& formals) {
   const auto given = graph_.arguments(node);
   std::vector<Argument> arguments(given.begin(), given.end());
   bool any_tensor = false;
@@ -126,26 +137,25 @@ std::vector<Argument> CppCalls::arguments_with_device(NodeId node, const TargetF
 CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   const NodeId node = plan_.steps[step].node;
   const CppOperator* op = find_cpp_operator(target.name());
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
-  const auto& schema = target.schema();
+  const Signature& formals = graph_.target(node).signature();
   // The same name with another schema is another operator: it is not what ATen's header declares.
-  const auto here = c10::Dispatcher::singleton().findSchema(schema.operator_name());
-  if (here && !target.find_operator()) {
+  if (has_another_schema(target)) {
     refuse_node(graph_, node,
                 "this libtorch has the operator with another schema than " + target.schema_text() +
                     "; capture the graph again with this libtorch");
   }
+  // ATen's headers do not declare it, as for custom operators: the dispatcher finds it by name at run time.
   if (op == nullptr) {
     if (target.name().find("::") != std::string::npos) {
       needs_.libraries.insert(target.name().substr(0, target.name().find("::")));
     }
     needs_.helpers.insert("call_operator");
-    return boxed_call(
-        fmt::format("call_operator({}, {}, ", cpp::quoted(schema.name()), cpp::quoted(schema.overload_name())), target,
-        step);
+    return boxed_call(fmt::format("call_operator({}, {}, ", cpp::quoted(formals.name), cpp::quoted(formals.overload)),
+                      target, step);
   }
   needs_.headers.insert("ATen/ops/" + op->header_name() + ".h");
   const std::vector<Argument> arguments = arguments_with_device(node, formals);
+  // The form at::_ops takes dtype, layout, device and pin_memory one by one, as the schema does.
   const size_t options_at = op->form == 'o' ? formals.arguments.size() : tensor_options_at(formals.arguments);
 
   struct Written {
@@ -156,6 +166,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   std::string self;
   // With other overloads of the name, literals say which type they mean.
   const bool typed = op->form != 'o';
+  // ATen's out= functions take the outputs first, where schemas have them last.
   size_t outs = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (i == options_at) {
@@ -167,15 +178,16 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
     }
     const Formal& formal = formals.arguments[i];
     const bool is_default = formal.default_value && formal.default_value->equals(graph_, arguments[i]);
-    std::string text = argument(arguments[i], formal.type, &schema.arguments()[i], typed);
+    std::string text = argument(arguments[i], formal.type, typed);
     if (op->form == 'm' && formal.name == "self") {
       self = std::move(text);
-    } else if (op->form == 'f' && schema.arguments()[i].is_out()) {
+    } else if (op->form == 'f' && formal.out) {
       written.insert(written.begin() + static_cast<ptrdiff_t>(outs++), {std::move(text), false});
     } else {
       written.push_back({std::move(text), is_default});
     }
   }
+  // Leaves out trailing defaults, as far as no other overload could be meant by the arguments that are left.
   size_t count = written.size();
   if (op->form != 'o') {
     for (size_t fewer = count; fewer-- > 0 && written[fewer].is_default;) {
@@ -184,7 +196,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   }
   std::string text;
   for (size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + written[i].text;
-  const Returns returns = returns_of(schema);
+  const Returns returns = returns_of(formals);
   switch (op->form) {
     case 'f':
       return {fmt::format("at::{}{}({})", op->function(), outs != 0 ? "_out" : "", text), returns};
@@ -197,7 +209,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
 
 CppCalls::Call CppCalls::boxed_call(const std::string& callee, const Target& target, uint32_t step) {
   const NodeId node = plan_.steps[step].node;
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
+  const Signature& formals = graph_.target(node).signature();
   std::string text;
   const std::vector<Argument> arguments = arguments_with_device(node, formals);
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -214,6 +226,7 @@ CppCalls::Call CppCalls::alias(uint32_t step) {
   const Value& source = graph_.value(from);
   const Value& result = graph_.value(to);
   needs_.helpers.insert("alias_of");
+  // The offset is counted in bytes, since source and result may differ in dtype.
   const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
                         source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
   return {fmt::format("alias_of({}, {}, {}, {}, {})", value(from, TypeClass::kTensor), cpp::dtype(result.dtype),

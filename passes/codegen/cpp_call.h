@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "ir/operators/formals.h"
 #include "passes/codegen/code_plan.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/graph/signature.h"
 
 namespace shadowgraph {
 
@@ -45,25 +45,24 @@ class CppCalls {
   static std::string constant_name(ConstantId id) { return "embedded_constant_" + std::to_string(id.index); }
 
  private:
-  static Returns returns_of(const c10::FunctionSchema& schema);
+  static Returns returns_of(const Signature& signature);
   Call function_call(uint32_t step, const Target& target);
   Call call_by_schema(const std::string& callee, const Target& target);
   Call operator_call(uint32_t step, const Target& target);
   Call boxed_call(const std::string& callee, const Target& target, uint32_t step);
   Call alias(uint32_t step);
-  std::string argument(const Argument& argument, const FormalType& type, const c10::Argument* formal, bool typed);
-  std::string list(const Argument& argument, const FormalType& type, const c10::Argument* formal, bool typed);
+  std::string argument(const Argument& argument, const FormalType& type, bool typed);
+  std::string list(const Argument& argument, const FormalType& type, bool typed);
   std::string ivalue(const Argument& argument, const FormalType& type);
   std::string value(ValueId value, TypeClass wanted);
   std::string tensor_options(std::span<const Argument> four);
   std::string constant(ConstantId id);
-  std::vector<Argument> arguments_with_device(NodeId node, const TargetFormals& formals);
+  std::vector<Argument> arguments_with_device(NodeId node, const Signature& formals);
 
   const CodePlan& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
   CppNeeds& needs_;
-  Formals formals_;
   const NameOf* name_of_ = nullptr;
   uint32_t step_ = 0;
 };

@@ -1,14 +1,19 @@
+// Writes a small constant tensor as a function that makes it from a list of numbers.
+//
+// Other types than int, long, float and double are written as their bytes. Linear in the elements, which
+// CodegenOptions::max_embedded_elements bounds.
 #include "passes/codegen/cpp_constants.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "ir/text/tensor_bytes.h"
 #include "passes/codegen/cpp_call.h"
 #include "passes/codegen/cpp_literals.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 namespace {
@@ -45,10 +50,12 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
   const auto& bytes = content->bytes;
   std::string type = "uint8_t";
   std::string text;
+  // Numbers are written so that they read back bit for bit. NaN and infinity have no literal and go as bytes.
   if (content->dtype == at::kFloat && all_finite<float>(bytes)) {
     type = "float";
     text = elements<float>(bytes, [](float value) {
       std::string number = fmt::format("{}", value);
+      // "1f" is no C++ literal; "1.0f" is one.
       if (number.find_first_of(".e") == std::string::npos) number += ".0";
       return number + "f";
     });
@@ -61,6 +68,7 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
   } else if (content->dtype == at::kInt) {
     type = "int32_t";
     text = elements<int32_t>(bytes, [](int32_t value) {
+      // -2147483648 is the negation of a literal that int32_t cannot hold.
       return value == std::numeric_limits<int32_t>::min() ? "std::numeric_limits<int32_t>::min()"
                                                           : std::to_string(value);
     });

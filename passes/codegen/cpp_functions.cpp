@@ -1,3 +1,11 @@
+// Writes every block of a plan as a C++ function, and every step of it as a statement.
+//
+// Blocks whose text is the same share one function: twelve equal layers are written once and called twelve times. The
+// variables of a block are therefore named from its module on, so that the names do not tell the layers apart.
+//
+// Memory is freed as in the recorded program. A tensor is moved into the call that reads it last, or dropped behind it.
+//
+// Linear in the text that is written.
 #include "passes/codegen/cpp_functions.h"
 
 #include <fmt/format.h>
@@ -6,7 +14,7 @@
 #include <algorithm>
 
 #include "passes/codegen/cpp_literals.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
 
@@ -15,6 +23,7 @@ using Returns = CppCalls::Returns;
 // ---- Functions
 
 std::string CppFunctions::write_all() {
+  // The plan lists inner blocks first, so each function is there before one that calls it.
   functions_.resize(plan_.blocks.size());
   for (uint32_t block = 0; block + 1 < plan_.blocks.size(); ++block) write_function(block);
   std::string text;
@@ -31,7 +40,7 @@ std::string CppFunctions::write_all() {
 std::string CppFunctions::type_of(uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
   if (v.kind == ValueKind::kTensor) return "at::Tensor";
-  if (v.type == c10::TypeKind::NumberType) return "at::Scalar";
+  if (v.type == TypeClass::kNumber) return "at::Scalar";
   return v.kind == ValueKind::kInt ? "int64_t" : v.kind == ValueKind::kFloat ? "double" : "bool";
 }
 
@@ -75,6 +84,7 @@ std::string CppFunctions::place(const CodeBlock& block) const {
 }
 
 std::string CppFunctions::body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept) {
+  // A variable is let go behind its last reader, so memory is freed where the recorded program freed it.
   const auto last = last_uses(plan_, block, kept);
   const bool recomputed = in_checkpoint(graph_, block.region);
   std::string text;
@@ -82,9 +92,15 @@ std::string CppFunctions::body_of(const CodeBlock& block, BlockNames& names, con
   for (size_t i = 0; i < block.items.size(); ++i) {
     const CodeBlock::Item& item = block.items[i];
     if (item.is_block()) {
+      // What is called takes the mode that it finds for its caller's wish.
+      if (options_.autograd && mode && !*mode) {
+        text += "  c10::GradMode::set_enabled(with_gradients);\n";
+        mode.reset();
+      }
       text += block_call(item.block, names, last[i]);
       continue;
     }
+    // The checkpoint helper sets the mode itself, and differently in its two runs.
     if (!(options_.autograd && recomputed)) grad_mode(item.step, mode, text);
     text += statement(item.step, names, last[i], i + 1 == block.items.size());
   }
@@ -96,6 +112,7 @@ void CppFunctions::grad_mode(uint32_t step, std::optional<bool>& mode, std::stri
   if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
   const bool wanted = plan_.steps[step].grad_mode;
   if ((mode && *mode == wanted) || (options_.autograd && !mode && wanted)) return;
+  // Under autograd the caller's mode wins: in his no_grad, `run` must not turn gradients on.
   if (options_.autograd) {
     if (text.find("with_gradients") == std::string::npos) {
       text +=
@@ -125,6 +142,7 @@ std::string CppFunctions::block_call(uint32_t number, BlockNames& names, const s
   const auto is_last = [&](uint32_t variable) { return std::ranges::find(last, variable) != last.end(); };
   std::vector<std::string> arguments;
   for (const uint32_t variable : block.inputs) {
+    // A moved operand may die inside the callee; held here, it would live until the call returns.
     arguments.push_back(is_last(variable) ? "std::move(" + names.of(variable) + ")" : names.of(variable));
   }
   std::vector<std::string> unused;
@@ -145,6 +163,8 @@ std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function
                                           const std::vector<std::string>& arguments,
                                           const std::vector<std::string>& results) {
   needs_.helpers.insert("checkpoint");
+  // Autograd keeps the tensors that the helper is given, so tensors go through the list `in`.
+  // Numbers need no gradient and are captured by value.
   std::vector<std::string> inner;
   std::vector<std::string> captured;
   std::vector<std::string> tensors;
@@ -209,9 +229,11 @@ std::string CppFunctions::statement(uint32_t number, BlockNames& names, const st
   } else {
     text += results_of(number, call, names, wanted, bound);
   }
+  // At the end of a function its variables die by themselves.
   if (at_end) return text;
   std::vector<std::string> dropped;
   for (const uint32_t variable : last) {
+    // A result that nobody reads was never bound to a name, or is in `bound`.
     const bool made_here =
         std::ranges::find(step.results, variable) != step.results.end() && plan_.variables[variable].defined == number;
     if (!made_here) dropped.push_back(names.of(variable));
@@ -223,7 +245,7 @@ std::string CppFunctions::statement(uint32_t number, BlockNames& names, const st
 std::string CppFunctions::from_ivalue(const std::string& text, uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
   if (v.kind == ValueKind::kTensor) return text + ".toTensor()";
-  if (v.type == c10::TypeKind::NumberType) return text + ".toScalar()";
+  if (v.type == TypeClass::kNumber) return text + ".toScalar()";
   return text + (v.kind == ValueKind::kInt ? ".toInt()" : v.kind == ValueKind::kFloat ? ".toDouble()" : ".toBool()");
 }
 
@@ -245,6 +267,7 @@ std::string CppFunctions::results_of(uint32_t number, const CppCalls::Call& call
       }
       ++position;
     }
+    // The list would keep the elements that nobody reads alive.
     if (!all) text += "  " + list + ".clear();\n";
   };
   if (call.returns == Returns::kStack) {
@@ -264,6 +287,7 @@ std::string CppFunctions::results_of(uint32_t number, const CppCalls::Call& call
         element_lines(list, results[i]);
       }
     }
+    // The stack holds references too, beside the variables taken from it.
     return text + "  " + stack + ".clear();\n";
   }
   if (call.returns == Returns::kOne) {
@@ -288,6 +312,7 @@ std::string CppFunctions::results_of(uint32_t number, const CppCalls::Call& call
     }
     return text;
   }
+  // A structured binding must name every result, so those that nobody reads are dropped behind it.
   std::vector<std::string> bindings;
   std::vector<std::pair<std::string, size_t>> lists;
   for (size_t i = 0; i < results.size(); ++i) {

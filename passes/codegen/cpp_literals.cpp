@@ -1,3 +1,4 @@
+// Spells dtypes, numbers, strings and layouts as C++ literals that compile back to the same bits.
 #include "passes/codegen/cpp_literals.h"
 
 #include <c10/core/Layout.h>
@@ -14,6 +15,7 @@ namespace shadowgraph::cpp {
 
 std::string dtype(c10::ScalarType dtype) {
   switch (dtype) {
+    // The common ones have short names; the others are spelled by their enumerator.
     case at::kByte:
       return "at::kByte";
     case at::kChar:
@@ -44,6 +46,7 @@ std::string dtype(c10::ScalarType dtype) {
 }
 
 std::string number(int64_t value) {
+  // -9223372036854775808 is the negation of a literal that int64_t cannot hold.
   if (value == std::numeric_limits<int64_t>::min()) return "std::numeric_limits<int64_t>::min()";
   return std::to_string(value);
 }
@@ -51,6 +54,7 @@ std::string number(int64_t value) {
 std::string number(double value) {
   if (std::isnan(value)) {
     const auto bits = std::bit_cast<uint64_t>(value);
+    // The usual NaN has a readable name; any other keeps its bits.
     if (bits == 0x7ff8000000000000ULL) return "std::numeric_limits<double>::quiet_NaN()";
     return fmt::format("std::bit_cast<double>(uint64_t{{{:#x}}})", bits);
   }
@@ -111,6 +115,7 @@ std::string memory_format(int64_t value) {
 
 std::string comment(std::string text) {
   for (char& c : text) {
+    // A backslash at a line's end would continue the comment, and "??" could begin a trigraph.
     if (static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == '?') c = ' ';
   }
   return text;

@@ -1,3 +1,9 @@
+// Writes a plan as a C++ library: NAME.cpp, NAME.h and a CMakeLists.txt that finds libtorch.
+//
+// NAME.cpp holds, from the top down: headers, devices, helpers, small constants, functions, `run` and `run_by_name`. A
+// helper is there only if something calls it, so small graphs give small files.
+//
+// Linear in the text that is written.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,6 +27,7 @@ class CppWriter {
         functions_(plan_, options, needs_) {}
 
   GeneratedCode run() {
+    // The order counts: each part asks for helpers, headers and names that later parts write down.
     const std::string functions = functions_.write_all();
     const std::string run = root();
     const std::string declarations = declare();
@@ -45,6 +52,7 @@ class CppWriter {
       member_names_.push_back(names.take(given.name));
       names.set(given.variable, (structs() ? "in." : "") + member_names_.back());
     }
+    // Outputs live to the end, though a step may be their last reader.
     std::vector<uint32_t> kept;
     for (const auto& output : plan_.outputs) {
       if (output.variable != CodePlan::kNoVariable) kept.push_back(output.variable);
@@ -105,6 +113,7 @@ class CppWriter {
     return text + fmt::format("  {} = own({}, {});\n", name, name, given.written);
   }
 
+  // All inputs have one type, so a long parameter list would invite swapping two of them.
   bool structs() const { return plan_.given.size() > 6; }
   std::string output_type() const {
     return plan_.outputs.empty() ? "void" : single_output() ? "at::Tensor" : "Outputs";
@@ -262,6 +271,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     }
     if (plan_.random) headers.insert("ATen/core/Generator.h");
     if (needs_.helpers.contains("checkpoint")) headers.insert("algorithm");
+    // Helpers come last: everything above may still have asked for one.
     const std::string helpers = cpp_helpers(needs_.helpers, headers);
     std::string text = about() + "\n";
     for (const bool system : {false, true}) {

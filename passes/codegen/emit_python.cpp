@@ -1,3 +1,9 @@
+// Writes a plan as one Python file whose `forward` takes and returns tensors by name.
+//
+// Goes the same way as the C++ writer: blocks become functions, equal texts one function, and `del` frees tensors
+// behind their last reader. Python needs no types and no forms of calls: an operator is `torch.ops.aten.add.Tensor`.
+//
+// Linear in the text that is written.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -145,6 +151,7 @@ class PythonWriter {
     for (const uint32_t variable : block.outputs) returned.push_back(names.of(variable));
     if (!returned.empty()) body += fmt::format("    return {}\n", fmt::join(returned, ", "));
     const std::string rest = fmt::format("({}):\n{}", fmt::join(parameters, ", "), body.empty() ? "    pass\n" : body);
+    // Equal layers share one function; the name is no part of the text.
     const auto [entry, is_new] = by_text_.try_emplace(rest, "");
     if (is_new) {
       entry->second = function_names_.take_identifier(function_name(plan_, block));
@@ -168,6 +175,7 @@ class PythonWriter {
         mode = GradMode::kUnknown;
         text += block_call(item.block, names, indent);
       } else {
+        // The checkpoint decides itself in which of its two runs gradients are on.
         if (!recomputed) grad_mode(item.step, mode, text, indent);
         text += statement(item.step, names, indent);
       }
@@ -175,6 +183,7 @@ class PythonWriter {
       for (const uint32_t variable : last[i]) {
         if (item.is_block() || is_bound(item.step, variable)) dropped.push_back(names.of(variable));
       }
+      // `del` frees memory where the recorded program freed it; at the end of a function Python does so itself.
       if (!dropped.empty() && i + 1 != block.items.size()) {
         text += fmt::format("{}del {}\n", indent, fmt::join(dropped, ", "));
       }
@@ -246,6 +255,7 @@ class PythonWriter {
           }
           ++position;
         }
+        // The list would keep its tensors alive after the last read of each.
         lists += fmt::format("{}del {}\n", indent, targets.back());
       } else {
         targets.push_back("_");
@@ -265,6 +275,7 @@ class PythonWriter {
       const std::string from = given.constant.valid() ? "CONSTANTS" : "tensors";
       body += fmt::format("{}{} = {}[{}]\n", indent, name, from, python::quoted(given.name));
       if (given.constant.valid()) {
+        // CONSTANTS serve every call of forward, so one that is written is copied.
         if (given.written) body += fmt::format("{}{} = {}.clone()\n", indent, name, name);
         continue;
       }

@@ -1,3 +1,8 @@
+// Puts the bodies of calls in their place before code is written, each in a region of its own.
+//
+//     %2 = my::block(%1) | note("body"="...")     becomes the body's nodes, in a scope or module that is a function
+//
+// Copies the graph once if any call has a body, and is linear in the bodies.
 #include "passes/codegen/function_bodies.h"
 
 #include <algorithm>
@@ -5,8 +10,8 @@
 
 #include "core/replay/body_function.h"
 #include "ir/records.h"
-#include "shadowgraph/codegen.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/codegen/options.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -27,6 +32,7 @@ RegionId add_function_region(Graph& graph, NodeId call) {
   region.class_name = graph.intern(class_name);
   region.parent = graph.node(call).region;
   const Region& around = graph.region(region.parent);
+  // The call may stand in the region of the very module that it calls; that is not nested in itself.
   if (around.kind == RegionKind::kModule && graph.text_or_empty(around.name) == path) region.parent = around.parent;
   return graph.add_region(region);
 }
@@ -61,8 +67,10 @@ void inline_body(InlinedBodies& inlined, NodeId call) {
     graph.for_each_output(call, [&](ValueId value) { results.push_back(value); });
     const RegionId region = add_function_region(graph, call);
     drop_outer_regions(body, graph, region);
+    // Spliced nodes take over the region of the call.
     mutable_node(graph, call).region = region;
     inlined.functions.push_back(region);
+    // Remembered, so that the nodes between it and the call are those that came from the body.
     const NodeId before = graph.node(call).previous;
     const std::vector<ValueId> made = splice(graph, call, body, inputs);
     if (made.size() != results.size() || !std::ranges::all_of(made, [](ValueId value) { return value.valid(); })) {
@@ -97,7 +105,9 @@ std::optional<InlinedBodies> inline_bodies(const Graph& graph, const CodegenOpti
   };
   std::vector<NodeId> calls = calls_of(graph);
   if (calls.empty()) return std::nullopt;
+  // The caller's graph is only read, so the bodies go into a copy.
   InlinedBodies inlined{.graph = clone(graph), .functions = {}, .only = options.only};
+  // A body may hold calls with bodies; each stands inside its caller's text, so this ends.
   for (; !calls.empty(); calls = calls_of(inlined.graph)) {
     for (const NodeId call : calls) inline_body(inlined, call);
   }

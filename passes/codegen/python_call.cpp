@@ -1,3 +1,7 @@
+// Writes a step as a Python expression: torch.ops.aten.add.Tensor(x, y).
+//
+// Naming the overload spares overload resolution, which could choose another operator than was recorded. Defaults at
+// the end are left out. Constant work for each argument.
 #include "passes/codegen/python_call.h"
 
 #include <fmt/format.h>
@@ -5,18 +9,17 @@
 
 #include <cstring>
 
-#include "core/replay/functional_call.h"
-#include "core/replay/random_state.h"
+#include "core/calls/functional_call.h"
+#include "core/calls/random_state.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/text/tensor_bytes.h"
 #include "passes/codegen/identifiers.h"
 #include "passes/codegen/python_literals.h"
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
-namespace {}  // namespace
-
 std::string PythonCalls::device(c10::Device device) const {
+  // A device chosen for the code takes the place of all that were recorded.
   if (options_.device) device = *options_.device;
   return fmt::format("torch.device(\"{}\")", device.str());
 }
@@ -40,6 +43,7 @@ std::string PythonCalls::constant(ConstantId id) const {
     }
     elements = "torch.tensor([" + elements + "], dtype=torch.int64)";
   } else {
+    // Bytes keep NaN payloads and half types exactly; integers alone are more readable as numbers.
     for (const uint8_t byte : content->bytes) elements += fmt::format("{:02x}", byte);
     elements =
         fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, python::dtype(content->dtype));
@@ -47,14 +51,15 @@ std::string PythonCalls::constant(ConstantId id) const {
   return fmt::format("{}.as_strided({}, {})", elements, python::ints(content->sizes), python::ints(content->strides));
 }
 
-std::string PythonCalls::operator_text(const c10::FunctionSchema& schema) {
-  std::string name = schema.name();
+std::string PythonCalls::operator_text(const Signature& signature) {
+  std::string name = signature.name;
   if (const size_t colons = name.find("::"); colons != std::string::npos) {
     const std::string library = name.substr(0, colons);
+    // These come with PyTorch; others must be loaded before, and the file says so.
     if (library != "aten" && library != "prim" && library != "prims") libraries_.insert(library);
     name.replace(colons, 2, ".");
   }
-  const std::string overload = schema.overload_name().empty() ? "default" : schema.overload_name();
+  const std::string overload = signature.overload.empty() ? "default" : signature.overload;
   // random_.from is Python's own word.
   if (identifier(overload) == overload + "_value") {
     return fmt::format("getattr(torch.ops.{}, {})", name, python::quoted(overload));
@@ -77,8 +82,7 @@ std::string PythonCalls::alias(NodeId node) {
 
 // Without defaults at the end, unless all are wanted.
 PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_position) {
-  const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
-  const auto& schema = graph_.target(node).schema();
+  const Signature& formals = graph_.target(node).signature();
   const auto arguments = graph_.arguments(node);
   bool any_tensor = false;
   graph_.for_each_input(node, [&](ValueId) { any_tensor = true; });
@@ -90,7 +94,7 @@ PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_positi
   size_t last = 0;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
-    const bool keyword = i < schema.arguments().size() && schema.arguments()[i].kwarg_only();
+    const bool keyword = i < formals.arguments.size() && formals.arguments[i].keyword_only;
     bool is_default = i < formals.arguments.size() && formals.arguments[i].default_value &&
                       formals.arguments[i].default_value->equals(graph_, arguments[i]);
     std::string text = argument(arguments[i], type);
@@ -104,7 +108,7 @@ PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_positi
       spelled.positional.push_back(text);
       if (!is_default || all_by_position) last = spelled.positional.size();
     } else if (!is_default) {
-      spelled.keywords.push_back(schema.arguments()[i].name() + "=" + text);
+      spelled.keywords.push_back(formals.arguments[i].name + "=" + text);
     }
   }
   spelled.positional.resize(last);
@@ -125,18 +129,19 @@ std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
     case TargetKind::kOperator:
       break;
   }
-  if (c10::Dispatcher::singleton().findSchema(target.schema().operator_name()) && !target.find_operator()) {
+  if (has_another_schema(target)) {
     refuse_node(graph_, node,
                 "this libtorch has the operator with another schema than " + target.schema_text() +
                     "; capture the graph again with this libtorch");
   }
   Arguments arguments = arguments_of(node, false);
   arguments.positional.insert(arguments.positional.end(), arguments.keywords.begin(), arguments.keywords.end());
-  return fmt::format("{}({})", operator_text(target.schema()), fmt::join(arguments.positional, ", "));
+  return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
 }
 
 std::string PythonCalls::function_call(NodeId node, const Target& target) {
   const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
+  // A function that the user names comes first, so that it can replace the ones known below.
   if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
     const auto& [callee, module] = named->second;
     if (module.empty()) return callee + "(" + arguments + ")";
@@ -146,9 +151,9 @@ std::string PythonCalls::function_call(NodeId node, const Target& target) {
   if (const auto op = operator_of_functional_call(target)) {
     helpers_.insert("functional_call");
     const OperatorFacts& facts = op->facts();
-    return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(op->schema()),
+    return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(op->signature()),
                        fmt::join(facts.written, ", "),
-                       fmt::join(fresh_results(facts, op->schema().returns().size()), ", "), arguments);
+                       fmt::join(fresh_results(facts, op->signature().returns.size()), ", "), arguments);
   }
   const bool gets = target.name() == get_random_state().name();
   if (gets || target.name() == exchange_random_state().name() || target.name() == set_random_state().name()) {

@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "ir/operators/formals.h"
 #include "passes/codegen/code_plan.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/graph/signature.h"
 
 namespace shadowgraph {
 
@@ -41,12 +41,11 @@ class PythonCalls {
   Arguments arguments_of(NodeId node, bool all_by_position);
   std::string alias(NodeId node);
   std::string function_call(NodeId node, const Target& target);
-  std::string operator_text(const c10::FunctionSchema& schema);
+  std::string operator_text(const Signature& signature);
 
   const CodePlan& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
-  Formals formals_;
   std::set<std::string> helpers_;
   std::set<std::string> libraries_;
   std::set<std::string> modules_;

@@ -1,5 +1,7 @@
-// Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. What
-// an expansion put in a node's place is visited next, from its last node on, until all of it is in the set or has no
+// decompose: replaces operators by more basic ones (decompositions.h has the formulas).
+//
+// Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. Nodes
+// that an expansion put in are visited next, from the last on. This ends when all of them are in the set or have no
 // row.
 #include "shadowgraph/passes/decompose.h"
 
@@ -11,12 +13,13 @@
 #include "ir/operators/operator_name.h"
 #include "passes/decompose/decompositions.h"
 #include "passes/decompose/expansion.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 namespace {
 
 bool is_core(const std::string& name) {
-  const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
+  const auto op = find_operator(name);
   return op && op->hasTag(at::Tag::core);
 }
 

@@ -1,7 +1,10 @@
 // Normalisation, embedding, losses and attention.
 #include <ATen/Functions.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
+#include <tuple>
 
 #include "passes/decompose/decompositions.h"
 
@@ -20,6 +23,7 @@ std::vector<int64_t> range(int64_t first, int64_t last) {
   for (int64_t i = first; i < last; ++i) dims.push_back(i);
   return dims;
 }
+// Keeps the dimension with size 1, so that the result broadcasts against x without a view.
 Tensor mean_over(const Tensor& x, c10::IntArrayRef dims) { return at::mean(x, dims, /*keepdim=*/true); }
 Tensor squared(const Tensor& x) { return at::mul(x, x); }
 
@@ -62,6 +66,7 @@ Three native_layer_norm_backward(const Tensor& grad, const Tensor& input, c10::I
   const Tensor g = computed_in(grad);
   const Tensor x_hat = at::mul(at::sub(computed_in(input), mean), rstd);
   Three result;
+  // Autograd says which gradients it wants; the others would be dead nodes in the graph.
   if (wanted[0]) std::get<0>(result) = normalized_backward(affine(g, weight, {}, normalized_shape), x_hat, rstd, dims);
   if (wanted[1]) std::get<1>(result) = at::sum(at::mul(g, x_hat), range(0, outer));
   if (wanted[2]) std::get<2>(result) = at::sum(g, range(0, outer));
@@ -78,6 +83,7 @@ std::vector<int64_t> channel_shape(const Tensor& x) {
 
 Three native_group_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias, int64_t batch,
                         int64_t channels, int64_t area, int64_t groups, double eps) {
+  // A group is one row, channels and area together, so the same formula serves.
   const Tensor grouped = at::reshape(computed_in(input), {batch, groups, channels / groups * area});
   const auto [x_hat, mean, rstd] = normalized(grouped, {2}, eps);
   const Tensor output = affine(x_hat.view(input.sizes()), weight, bias, channel_shape(input));
@@ -136,6 +142,7 @@ Three batch_norm(const Tensor& input, const OptionalTensor& weight, const Option
     if (!given(running_mean) || !given(running_var)) decline("it has no running statistics");
     const Tensor rstd = at::rsqrt(at::add(computed_in(*running_var), eps)).view(shape);
     const Tensor x_hat = at::mul(at::sub(x, computed_in(*running_mean).view(shape)), rstd);
+    // In evaluation the kernel gives back empty statistics.
     const Tensor none = at::empty({0}, x.options());
     return {affine(x_hat, weight, bias, shape), none, at::empty({0}, x.options())};
   }
@@ -164,6 +171,7 @@ Three batch_norm_backward(const Tensor& grad, const Tensor& input, const Optiona
   Three result;
   if (wanted[0]) {
     const Tensor weighted = affine(g, weight, {}, shape);
+    // In evaluation the statistics are constants, so nothing comes back through them.
     std::get<0>(result) = train ? normalized_backward(weighted, x_hat, rstd, dims) : at::mul(weighted, rstd);
   }
   if (wanted[1]) std::get<1>(result) = at::sum(at::mul(g, x_hat), dims);
@@ -218,6 +226,7 @@ Tensor reduced(const Tensor& loss, int64_t reduction) {
 std::pair<Tensor, Tensor> target_weights(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
                                          int64_t ignored) {
   const Tensor kept = at::ne(target, ignored);
+  // An ignored target, such as -100, is no index. Class 0 is one, and its weight becomes zero.
   const Tensor valid = at::where(kept, target, Scalar(0));
   Tensor weights = kept.to(self.scalar_type());
   if (given(weight)) {
@@ -233,6 +242,7 @@ std::tuple<Tensor, Tensor> nll_loss(const Tensor& self, const Tensor& target, co
   const Tensor picked = at::squeeze(at::gather(self, 1, valid.unsqueeze(1)), 1);
   const Tensor losses = at::neg(at::mul(picked, weights));
   if (reduction == kNone) return {losses, at::full({}, 0, self.options())};
+  // The mean is over weights, not targets: ignored ones do not count.
   const Tensor total = at::sum(weights);
   const Tensor sum = at::sum(losses);
   return {reduction == kMean ? at::div(sum, total) : sum, total};
@@ -249,6 +259,7 @@ Tensor mse_loss(const Tensor& self, const Tensor& target, int64_t reduction) {
   return reduced(squared(at::sub(self, target)), reduction);
 }
 Tensor mse_loss_backward(const Tensor& grad, const Tensor& self, const Tensor& target, int64_t reduction) {
+  // The derivative of (x - y)^2 is 2 (x - y), and a mean divides by the count.
   const double norm = reduction == kMean ? 2.0 / static_cast<double>(self.numel()) : 2.0;
   return at::mul(at::mul(at::sub(self, target), norm), grad);
 }
@@ -270,6 +281,7 @@ Scores attention_scores(const Tensor& query, const Tensor& key, const Tensor& va
   s.scores = at::mul(at::matmul(s.q, at::transpose(s.k, -2, -1)), s.scale);
   if (given(mask)) s.scores = at::add(s.scores, computed_in(*mask));
   if (causal) {
+    // Query i sees keys 0 to i.
     const Tensor visible = at::tril(at::ones({query.size(-2), key.size(-2)}, query.options().dtype(at::kBool)));
     s.scores = at::where(visible, s.scores, Scalar(-std::numeric_limits<double>::infinity()));
   }
@@ -280,6 +292,7 @@ std::pair<Tensor, Tensor> attention(const Scores& s) {
   const Tensor shift = at::amax(s.scores, {-1}, /*keepdim=*/true);
   const Tensor e = at::exp(at::sub(s.scores, shift));
   const Tensor sum = at::sum(e, {-1}, /*keepdim=*/true);
+  // This is log(sum(exp(x))), which flash kernels keep for backward instead of the whole softmax.
   const Tensor statistics = at::squeeze(at::add(at::log(sum), shift), -1);
   return {at::matmul(at::div(e, sum), s.v), statistics};
 }

@@ -57,6 +57,7 @@ void foreach_loop(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = 0; i < length; ++i) {
     std::vector<c10::IValue> arguments;
     for (const c10::IValue& argument : given) {
+      // A scalar serves every tensor of the lists.
       if (!argument.isList()) {
         arguments.push_back(argument);
       } else {
@@ -90,6 +91,7 @@ void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorL
     Tensor gradient = maximize ? at::neg(gradients[i]) : gradients[i];
     if (decay != 0) {
       if (decoupled) {
+        // AdamW shrinks the parameter itself. Adam adds the decay to the gradient, so the averages see it.
         parameter.mul_(1 - lr * decay);
       } else {
         gradient = at::add(gradient, at::mul(parameter, decay));
@@ -97,6 +99,8 @@ void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorL
     }
     average.mul_(beta1).add_(at::mul(gradient, 1 - beta1));
     square.mul_(beta2).add_(at::mul(at::mul(gradient, gradient), 1 - beta2));
+    // Averages start at zero, so the first ones are too small by 1 - beta^step.
+    // The step is a tensor: its value is not known when the graph is rewritten.
     const Tensor correction1 = at::add(at::neg(at::pow(beta1, steps[i])), 1);
     const Tensor correction2 = at::sqrt(at::add(at::neg(at::pow(beta2, steps[i])), 1));
     Tensor second = square;
@@ -120,6 +124,7 @@ void fused_sgd(at::TensorList parameters, at::TensorList gradients, at::TensorLi
     if (decay != 0) gradient = at::add(gradient, at::mul(parameter, decay));
     if (momentum != 0) {
       Tensor buffer = momenta[i];
+      // torch.optim starts from the first gradient, without dampening.
       if (first_step) {
         buffer.copy_(gradient);
       } else {
@@ -134,6 +139,7 @@ void fused_sgd(at::TensorList parameters, at::TensorList gradients, at::TensorLi
 }  // namespace
 
 void add_foreach_and_fused(ExpansionTable& table) {
+  // Asks the dispatcher which there are: the list grows with each libtorch.
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const bool writes_out = name.overload_name.ends_with("out");
     if (name.name.starts_with("aten::_foreach_") && !writes_out) table.add_boxed(toString(name), &foreach_loop);

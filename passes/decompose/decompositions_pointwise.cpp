@@ -2,6 +2,8 @@
 #include <ATen/Functions.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 
 #include "passes/decompose/decompositions.h"
 
@@ -10,12 +12,14 @@ namespace shadowgraph::decompositions {
 using at::Scalar;
 using at::Tensor;
 
+// Kernels compute half types in float and round once. Expanded, each step would round, so the chain runs in float.
 Tensor computed_in(const Tensor& x) {
   return x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16 ? x.to(at::kFloat) : x;
 }
 
 namespace {
 
+// Rounds back to the type of x: the one rounding that the kernel does too.
 Tensor like(const Tensor& result, const Tensor& x) {
   return result.scalar_type() == x.scalar_type() ? result : result.to(x.scalar_type());
 }
@@ -68,6 +72,7 @@ Tensor masked_fill_scalar(const Tensor& self, const Tensor& mask, const Scalar& 
 
 // ---- Activations
 
+// (1 + erf(x / sqrt 2)) / 2, the distribution function of the standard normal distribution.
 Tensor normal_cdf(const Tensor& x) { return at::mul(at::add(at::erf(at::mul(x, M_SQRT1_2)), 1), 0.5); }
 
 Tensor gelu(const Tensor& self, std::string_view approximate) {
@@ -80,9 +85,11 @@ Tensor gelu_backward(const Tensor& grad, const Tensor& self, std::string_view ap
   const Tensor x = computed_in(self);
   const Tensor g = computed_in(grad);
   if (approximate != "tanh") {
+    // The derivative of x * cdf(x) is cdf(x) + x * density(x).
     const Tensor density = at::mul(at::exp(at::mul(at::mul(x, x), -0.5)), M_2_SQRTPI * M_SQRT1_2 * 0.5);
     return like(at::mul(g, at::add(normal_cdf(x), at::mul(x, density))), grad);
   }
+  // gelu is x/2 (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3): a product of two factors.
   constexpr double kBeta = M_SQRT2 * M_2_SQRTPI * 0.5;
   const Tensor square = at::mul(x, x);
   const Tensor t = at::tanh(at::mul(at::add(x, at::mul(at::mul(square, x), 0.044715)), kBeta));
@@ -135,6 +142,7 @@ Tensor elu(const Tensor& self, const Scalar& alpha, const Scalar& scale, const S
 }
 Tensor softplus(const Tensor& self, const Scalar& beta, const Scalar& threshold) {
   const Tensor x = computed_in(self);
+  // Beyond the threshold softplus is nearly x, and exp could overflow.
   const Tensor z = scaled(x, beta);
   return like(at::where(at::gt(z, threshold), x, at::div(at::log1p(at::exp(z)), beta)), self);
 }
@@ -156,6 +164,7 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
 
 // ---- Softmax
 
+// The largest element becomes 0, so exp cannot overflow; softmax does not change by it.
 Tensor shifted(const Tensor& self, int64_t dim) {
   if (self.numel() == 0) decline("it has no elements");
   const Tensor x = computed_in(self);
@@ -199,6 +208,7 @@ Tensor transpose(const Tensor& self, int64_t a, int64_t b) {
   if (self.dim() == 0) decline("it has no dimensions");
   std::vector<int64_t> order(static_cast<size_t>(self.dim()));
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+  // A transpose is a permutation, so later passes have one kind of view less to know.
   std::swap(order[static_cast<size_t>(c10::maybe_wrap_dim(a, self.dim()))],
             order[static_cast<size_t>(c10::maybe_wrap_dim(b, self.dim()))]);
   return at::permute(self, order);
@@ -212,6 +222,7 @@ std::vector<Tensor> split(const Tensor& self, int64_t size, int64_t dim) {
   std::vector<Tensor> parts;
   const int64_t total = self.size(dim);
   if (size == 0) decline("its parts are empty");
+  // An empty dimension still gives one part, which is empty.
   for (int64_t i = 0; i < std::max<int64_t>(total, 1); i += size) {
     parts.push_back(at::slice(self, dim, i, std::min(i + size, total)));
   }

@@ -1,21 +1,29 @@
+// Replaces a node by what a function over ATen computes, and records that function's calls as nodes.
+//
+//     %2 = aten::silu(%1)     becomes      %3 = aten::neg(%1)    %4 = aten::exp(%3)    ...    each noted as expanded
+//
+// The function runs once on fake tensors while an observer notes its calls. So a decomposition is written as plain C++
+// over tensors, and its shapes are right by construction. What fits is adopted, and everything else is undone.
+//
+// Costs the fake calls, some microseconds each, and is linear in the nodes made.
 #include "passes/decompose/expansion.h"
 
 #include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <unordered_set>
 
-#include "core/capture/call_record.h"
-#include "core/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode_state.h"
+#include "core/calls/call_recording.h"
+#include "core/calls/fake_values.h"
 #include "ir/records.h"
-#include "passes/rewrite/fake_of.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {
 
+// Thrown by decline(), through the function that is being run, and caught in expand().
 struct Declined {
   std::string why;
 };
@@ -28,10 +36,13 @@ void decline(const std::string& why) { throw Declined{why}; }
 
 void ExpansionTable::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
   const std::string name = toString(op.operator_name());
+  // A boxed function serves many operators, so it has no signature to compare.
   if (const auto boxed = boxed_.find(name); boxed != boxed_.end()) {
     boxed->second(op, stack);
     return;
   }
+  // A function of another signature would be given arguments it does not expect, so schemas are compared. They are
+  // compared at the first call, when the operator is known.
   const Row& row = rows_.at(name);
   const auto difference = c10::findSchemaDifferences(row.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
                                                      op.schema().cloneWithRealTypes(/*with_symint=*/false));
@@ -50,116 +61,11 @@ std::vector<std::string> ExpansionTable::names() const {
   return names;
 }
 
-// What one function calls, as nodes. It holds every tensor that it meets, so that an address means one tensor.
-class Expander::Recording final : public CallObserver {
- public:
-  Recording(Graph& graph, NodeId node, std::vector<NodeId>& inserted)
-      : graph_(graph), at_(graph, node), inserted_(inserted) {}
-
-  void know(ValueId value, const at::Tensor& tensor) {
-    held_.push_back(tensor);
-    values_[tensor.unsafeGetTensorImpl()] = value;
-    storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
-  }
-  ValueId value_of(const at::Tensor& tensor) {
-    const auto known = values_.find(tensor.unsafeGetTensorImpl());
-    return known != values_.end() ? known->second : alias(tensor);
-  }
-  const std::vector<StorageId>& fresh() const { return fresh_; }
-  bool is_fresh(StorageId storage) const { return !fresh_.empty() && storage >= fresh_.front(); }
-
-  void begin_call(const OperatorInfo& info, std::span<const CallArgument> arguments) override {
-    arguments_.clear();
-    for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument.value()));
-  }
-  void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override {
-    const NodeId node = at_.insert(graph_.intern_target(info.target), arguments_);
-    inserted_.push_back(node);
-    std::vector<Argument> made;
-    for (const CallArgument& result : results) made.push_back(result_of(result.value(), node));
-    graph_.set_results(node, made);
-  }
-  void abandon_call(const OperatorInfo&) noexcept override {}
-  void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
-  void leave_composite() noexcept override {}
-
- private:
-  Argument argument_of(const c10::IValue& value);
-  Argument result_of(const c10::IValue& value, NodeId node);
-  ValueId new_value(NodeId node, const at::Tensor& tensor);
-  ValueId alias(const at::Tensor& tensor);
-
-  Graph& graph_;
-  InsertionPoint at_;
-  std::vector<NodeId>& inserted_;
-  std::vector<Argument> arguments_;
-  std::vector<at::Tensor> held_;
-  std::unordered_map<const c10::TensorImpl*, ValueId> values_;
-  std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
-  std::vector<StorageId> fresh_;
-};
-
-Argument Expander::Recording::argument_of(const c10::IValue& value) {
-  return shadowgraph::argument_of(graph_, value, [this](const at::Tensor& tensor) {
-    if (is_fake(tensor)) return Argument::of_value(value_of(tensor));
-    TORCH_CHECK(tensor.dim() == 0 && tensor.device().is_cpu(), "the function to expand an operator met a real tensor");
-    return number_of(graph_, tensor);
-  });
-}
-
-ValueId Expander::Recording::new_value(NodeId node, const at::Tensor& tensor) {
-  const FakeTensorImpl& fake = *as_fake(tensor);
-  const auto [storage, added] = storages_.try_emplace(fake.unsafe_storage().unsafeGetStorageImpl(), StorageId());
-  if (added) {
-    storage->second = graph_.add_storage(storage_of(fake, node));
-    fresh_.push_back(storage->second);
-  }
-  const ValueId value = graph_.new_tensor(node, spec_of(fake, storage->second));
-  held_.push_back(tensor);
-  values_[tensor.unsafeGetTensorImpl()] = value;
-  return value;
-}
-
-// A tensor that no call gave: an alias, such as detach makes below autograd.
-ValueId Expander::Recording::alias(const at::Tensor& tensor) {
-  const auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  TORCH_CHECK(storage != storages_.end(), "the function to expand an operator met a fake tensor from outside");
-  ValueId source;
-  for (const at::Tensor& known : held_) {
-    if (known.storage().is_alias_of(tensor.storage())) source = values_[known.unsafeGetTensorImpl()];
-  }
-  const NodeId node = at_.insert(target_of(Builtin::kAlias), {Argument::of_value(source)});
-  inserted_.push_back(node);
-  const ValueId value = new_value(node, tensor);
-  const Argument result[] = {Argument::of_value(value)};
-  graph_.set_results(node, result);
-  return value;
-}
-
-Argument Expander::Recording::result_of(const c10::IValue& value, NodeId node) {
-  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-    return is_fake(tensor) ? Argument::of_value(new_value(node, tensor)) : Argument::none();
-  });
-}
-
 Expander::Expander(Graph& graph, const ExpansionTable& table) : graph_(graph), table_(table), calls_(graph) {}
 Expander::~Expander() = default;
 
-namespace {
-
-class Observed {
- public:
-  Observed(FakeTensorMode& mode, CallObserver& observer) : mode_(mode) { state_of(mode_).observer = &observer; }
-  ~Observed() { state_of(mode_).observer = nullptr; }
-  Observed(const Observed&) = delete;
-  Observed& operator=(const Observed&) = delete;
-
- private:
-  FakeTensorMode& mode_;
-};
-
-}  // namespace
-
+// Runs the function first and looks then whether its results will do. If they will not, the nodes that it made are
+// erased again, and the graph is as it was.
 std::optional<std::string> Expander::expand(NodeId node) {
   inserted_.clear();
   adopted_.clear();
@@ -167,11 +73,12 @@ std::optional<std::string> Expander::expand(NodeId node) {
   bool saved_elsewhere = false;
   graph_.for_each_output(node, [&](ValueId value) {
     saved_elsewhere |= graph_.is_saved_elsewhere(value);
-    if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
+    if (graph_.value(value).kind == ValueKind::kTensor) set_default_device(mode_, graph_.value(value).device());
   });
+  // The saver would keep a tensor that nobody makes any more.
   if (saved_elsewhere) return "another node says that autograd keeps its result";
 
-  Recording recording(graph_, node, inserted_);
+  CallRecording recording(graph_, node, inserted_);
   FakeValues fakes(graph_);
   torch::jit::Stack stack;
   graph_.for_each_input(node, [&](ValueId value) {
@@ -182,7 +89,7 @@ std::optional<std::string> Expander::expand(NodeId node) {
   std::string why;
   bool adopted = false;
   try {
-    const Observed observed(mode_, recording);
+    const CallRecording::Scope recorded(recording, mode_);
     table_.call(op, &stack);
     adopted = adopt_results(node, stack, recording, why);
   } catch (const Declined& declined) {
@@ -197,112 +104,125 @@ std::optional<std::string> Expander::expand(NodeId node) {
   }
   move_saved(node);
   const std::string& name = graph_.target(node).name();
+  // The note tells people, and passes that count, where a node comes from.
   for (const NodeId made : inserted_) graph_.set_note(made, "expanded", name);
   graph_.set_saved(node, {});
+  // Backward nodes of the node now belong to the last of its parts.
   if (!inserted_.empty()) replaced_[node] = inserted_.back();
   graph_.erase(node);
   set_deaths(recording);
   return std::nullopt;
 }
 
-void Expander::undo(Recording& recording) {
+// Nodes that were inserted use one another only, so they go together.
+void Expander::undo(CallRecording& recording) {
   graph_.erase(inserted_);
   inserted_.clear();
 }
 
-// Puts what the function returned in the place of the node's results, after making it what was recorded.
-bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, Recording& recording, std::string& why) {
-  std::vector<ValueId> recorded;
-  std::vector<at::Tensor> made;
-  const auto pair = [&](auto&& self, const Argument& result, const c10::IValue& value) -> bool {
-    if (result.kind == ArgumentKind::kNone) return true;
-    if (result.kind == ArgumentKind::kList) {
-      const auto elements = graph_.list(result);
-      const auto values = value.toListRef();
-      if (elements.size() != values.size()) return false;
-      for (size_t i = 0; i < elements.size(); ++i) {
-        if (!self(self, elements[i], values[i])) return false;
-      }
-      return true;
+// Flattens lists on both sides, so that results pair up one by one. False if a list has another length.
+bool Expander::pair_up(const Argument& result, const c10::IValue& value, std::vector<ResultPair>& pairs) const {
+  if (result.kind == ArgumentKind::kNone) return true;
+  if (result.kind == ArgumentKind::kList) {
+    const auto elements = graph_.list(result);
+    const auto values = value.toListRef();
+    if (elements.size() != values.size()) return false;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (!pair_up(elements[i], values[i], pairs)) return false;
     }
-    recorded.push_back(result.ref.value);
-    made.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
     return true;
-  };
+  }
+  pairs.push_back({result.ref.value, value.isTensor() ? value.toTensor() : at::Tensor(), ValueId()});
+  return true;
+}
+
+// Makes what the function gives for result `i` what was recorded: dtype and strides, and storages that are its own.
+at::Tensor Expander::as_recorded(NodeId node, std::span<const ResultPair> pairs, size_t i, bool aliases,
+                                 CallRecording& recording) {
+  const ValueId recorded = pairs[i].recorded;
+  at::Tensor tensor = pairs[i].made;
+  // Dtype and strides are part of what was recorded: users were chosen for them.
+  if (tensor.scalar_type() != graph_.value(recorded).dtype) tensor = tensor.to(graph_.value(recorded).dtype);
+  if (!same(graph_.sizes(recorded), tensor.sizes())) {
+    throw Error("the function to expand " + graph_.target(node).name() + " gives sizes " + c10::str(tensor.sizes()) +
+                " for result " + std::to_string(i) + " of " + to_text(graph_, node));
+  }
+  if (aliases) return tensor;
+  const auto strides = graph_.strides(recorded);
+  if (!same(strides, tensor.strides())) {
+    const at::Tensor laid_out =
+        at::empty_strided(tensor.sizes(), c10::IntArrayRef(strides.data(), strides.size()), tensor.options());
+    return laid_out.copy_(tensor);
+  }
+  const ValueId value = recording.value_of(tensor);
+  // Two results that are one tensor here were two in the record, and may be written apart.
+  const bool is_another_result =
+      std::ranges::any_of(pairs.first(i), [&](const ResultPair& pair) { return pair.adopted == value; });
+  if (!recording.is_fresh(graph_.value(value).storage) || is_another_result) return tensor.clone();
+  return tensor;
+}
+
+// Lets `to` stand where `from` did: its uses, its storage's kind and death, and what autograd keeps.
+void Expander::take_over(NodeId node, ValueId from, ValueId to) {
+  graph_.set_requires_grad(to, graph_.value(from).requires_grad);
+  const StorageId before = graph_.value(from).storage;
+  const StorageId after = graph_.value(to).storage;
+  // set_deaths must leave these alone: they die where the old storage died.
+  adopted_.insert(after);
+  if (before != after && graph_.storage(before).born == node) {
+    graph_.set_storage_kind(after, graph_.storage(before).kind);
+    const NodeId freed = graph_.storage(before).freed_after;
+    if (freed.valid()) {
+      std::vector<StorageId> frees(graph_.frees(freed).begin(), graph_.frees(freed).end());
+      std::ranges::replace(frees, before, after);
+      graph_.set_frees(freed, frees);
+    }
+  }
+  // Saved as the result of this node it is moved below; saved as an argument elsewhere, with the use.
+  std::vector<SavedTensor> saved(graph_.saved(node).begin(), graph_.saved(node).end());
+  for (SavedTensor& entry : saved) {
+    if (entry.value == from) entry.value = to;
+    entry.role = SavedRole::kInternal;
+  }
+  graph_.set_saved(node, saved);
+  graph_.replace_all_uses_with(from, to);
+}
+
+// Puts what the function returned in the place of the node's results, after making it what was recorded.
+bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why) {
   const auto results = graph_.results(node);
   if (!results.empty() && results.size() != stack.size()) {
     why = "it gives another number of results";
     return false;
   }
+  std::vector<ResultPair> pairs;
   for (size_t i = 0; i < results.size(); ++i) {
-    if (!pair(pair, results[i], stack[i])) {
+    if (!pair_up(results[i], stack[i], pairs)) {
       why = "it gives a list of another length";
       return false;
     }
   }
-
+  // A result on an operand's storage is a view or an in-place result, which must stay one.
   std::vector<StorageId> operand_storages;
   graph_.for_each_input(node, [&](ValueId value) { operand_storages.push_back(graph_.value(value).storage); });
-  std::vector<ValueId> adopted(recorded.size());
-  for (size_t i = 0; i < recorded.size(); ++i) {
-    const Value& old = graph_.value(recorded[i]);
-    const bool is_saved =
-        std::ranges::any_of(graph_.saved(node), [&](const SavedTensor& saved) { return saved.value == recorded[i]; });
-    if (!made[i].defined()) {
-      if (graph_.has_uses(recorded[i]) || is_saved) {
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    ResultPair& pair = pairs[i];
+    if (!pair.made.defined()) {
+      const bool is_saved = std::ranges::any_of(graph_.saved(node),
+                                                [&](const SavedTensor& saved) { return saved.value == pair.recorded; });
+      if (graph_.has_uses(pair.recorded) || is_saved) {
         why = "result " + std::to_string(i) + " is used, and no function of the operands gives it";
         return false;
       }
       continue;
     }
-    at::Tensor tensor = made[i];
-    const bool aliases = std::ranges::find(operand_storages, old.storage) != operand_storages.end();
-    if (tensor.scalar_type() != old.dtype) tensor = tensor.to(old.dtype);
-    if (!same(graph_.sizes(recorded[i]), tensor.sizes())) {
-      throw Error("the function to expand " + graph_.target(node).name() + " gives sizes " + c10::str(tensor.sizes()) +
-                  " for result " + std::to_string(i) + " of " + to_text(graph_, node));
-    }
-    if (!aliases) {
-      const bool same_strides = same(graph_.strides(recorded[i]), tensor.strides());
-      if (!same_strides) {
-        const auto strides = graph_.strides(recorded[i]);
-        const at::Tensor laid_out =
-            at::empty_strided(tensor.sizes(), c10::IntArrayRef(strides.data(), strides.size()), tensor.options());
-        tensor = laid_out.copy_(tensor);
-      } else if (!recording.is_fresh(graph_.value(recording.value_of(tensor)).storage) ||
-                 std::find(adopted.begin(), adopted.begin() + static_cast<std::ptrdiff_t>(i),
-                           recording.value_of(tensor)) != adopted.begin() + static_cast<std::ptrdiff_t>(i)) {
-        tensor = tensor.clone();
-      }
-    }
-    adopted[i] = recording.value_of(tensor);
-    made[i] = tensor;
+    const bool aliases =
+        std::ranges::find(operand_storages, graph_.value(pair.recorded).storage) != operand_storages.end();
+    pair.made = as_recorded(node, pairs, i, aliases, recording);
+    pair.adopted = recording.value_of(pair.made);
   }
-  for (size_t i = 0; i < recorded.size(); ++i) {
-    if (!adopted[i].valid()) continue;
-    const ValueId from = recorded[i];
-    const ValueId to = adopted[i];
-    graph_.set_requires_grad(to, graph_.value(from).requires_grad);
-    const StorageId before = graph_.value(from).storage;
-    const StorageId after = graph_.value(to).storage;
-    adopted_.insert(after);
-    if (before != after && graph_.storage(before).born == node) {
-      graph_.set_storage_kind(after, graph_.storage(before).kind);
-      const NodeId freed = graph_.storage(before).freed_after;
-      if (freed.valid()) {
-        std::vector<StorageId> frees(graph_.frees(freed).begin(), graph_.frees(freed).end());
-        std::ranges::replace(frees, before, after);
-        graph_.set_frees(freed, frees);
-      }
-    }
-    // Saved as the result of this node it is moved below; saved as an argument elsewhere, with the use.
-    std::vector<SavedTensor> saved(graph_.saved(node).begin(), graph_.saved(node).end());
-    for (SavedTensor& entry : saved) {
-      if (entry.value == from) entry.value = to;
-      entry.role = SavedRole::kInternal;
-    }
-    graph_.set_saved(node, saved);
-    graph_.replace_all_uses_with(from, to);
+  for (const ResultPair& pair : pairs) {
+    if (pair.adopted.valid()) take_over(node, pair.recorded, pair.adopted);
   }
   return true;
 }
@@ -310,6 +230,7 @@ bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, Record
 // To the node that reads or makes the tensor, otherwise to the last.
 void Expander::move_saved(NodeId node) {
   if (graph_.saved(node).empty() || inserted_.empty()) return;
+  // Ordered, so that the graph comes out the same in each run.
   std::map<NodeId, std::vector<SavedTensor>> by_owner;
   for (const SavedTensor& saved : graph_.saved(node)) {
     SavedTensor entry{.value = saved.value};
@@ -341,7 +262,7 @@ void Expander::move_saved(NodeId node) {
 }
 
 // What the expansion made for itself dies after its last use within it.
-void Expander::set_deaths(const Recording& recording) {
+void Expander::set_deaths(const CallRecording& recording) {
   std::unordered_map<StorageId, NodeId> last;
   const std::unordered_set<NodeId> inside(inserted_.begin(), inserted_.end());
   for (const NodeId node : inserted_) {
@@ -351,6 +272,7 @@ void Expander::set_deaths(const Recording& recording) {
   }
   std::map<uint32_t, std::vector<StorageId>> freed;
   for (const StorageId storage : recording.fresh()) {
+    // It took over the death of the result that it replaces.
     if (graph_.storage(storage).freed_after.valid()) continue;
     bool used_later = false;
     graph_.for_each_value_in(storage, [&](ValueId value) {
@@ -372,6 +294,7 @@ void Expander::relink() {
   if (replaced_.empty()) return;
   for (const NodeId node : graph_.nodes()) {
     NodeId& forward = mutable_node(graph_, node).forward;
+    // A part may have been expanded itself, so the links are followed to the end.
     for (auto next = replaced_.find(forward); next != replaced_.end(); next = replaced_.find(forward)) {
       forward = next->second;
     }

@@ -1,4 +1,4 @@
-// Replacing nodes by what a C++ function over ATen does: the machinery of `decompose` and `split-bias`.
+// Replaces nodes by what a C++ function over ATen does: the machinery of `decompose` and `split-bias`.
 //
 //     at::Tensor addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
 //                      const at::Scalar& alpha) { return at::add(at::mul(self, beta), at::mul(at::mm(a, b), alpha)); }
@@ -8,9 +8,9 @@
 //     Expander(graph, table).expand(node);
 //
 // The function has the operator's C++ signature (SymInt as int64_t). It is run on fake tensors of the node's operands,
-// and the operators that it calls become nodes in the node's place: with its region, phase, flags, forward link and
-// source line, and shapes, dtypes and strides from the rules, so that a row of a table is nothing but the mathematics.
-// Results that come out with other strides or another dtype than recorded are copied into ones that have them, a result
+// and the operators that it calls become nodes in the node's place. They get its region, phase, flags, forward link and
+// source line, and shapes, dtypes and strides from the rules. So a row of a table is nothing but the mathematics.
+// Results that come out with other strides or another dtype than recorded are copied into ones that have them. A result
 // that should be fresh but is an operand is cloned. Storages keep their kinds and deaths, saved tensors stay saved.
 //
 // A function that cannot do a call (training, dropout) says so: decline("..."). One that cannot give a result returns
@@ -22,33 +22,48 @@
 
 #include <map>
 #include <memory>
+#include <source_location>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
-#include "passes/rewrite/node_call.h"
+#include "core/calls/node_calls.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 
+class CallRecording;
+
 class ExpansionTable {
  public:
   template <class Return, class... Args>
-  void add(const std::string& operator_name, Return (*function)(Args...)) {
+  void add(const std::string& operator_name, Return (*function)(Args...),
+           std::source_location place = std::source_location::current()) {
     Row row;
     row.kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
     row.inferred_schema =
         std::make_unique<c10::FunctionSchema>(c10::inferFunctionSchemaFlattenedReturns<Return(Args...)>());
     rows_.insert_or_assign(operator_name, std::move(row));
+    places_.insert_or_assign(operator_name, place);
   }
   // For whole families: gets and leaves the stack as a boxed kernel does.
   using Boxed = void (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-  void add_boxed(const std::string& operator_name, Boxed function) { boxed_.insert_or_assign(operator_name, function); }
+  void add_boxed(const std::string& operator_name, Boxed function,
+                 std::source_location place = std::source_location::current()) {
+    boxed_.insert_or_assign(operator_name, function);
+    places_.insert_or_assign(operator_name, place);
+  }
 
   bool has(const std::string& operator_name) const {
     return rows_.contains(operator_name) || boxed_.contains(operator_name);
+  }
+  // Returns where a row was added; line 0 if there is none.
+  std::source_location place(const std::string& operator_name) const {
+    const auto found = places_.find(operator_name);
+    return found == places_.end() ? std::source_location() : found->second;
   }
   // Throws Error if a row does not have its operator's signature.
   void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) const;
@@ -61,6 +76,7 @@ class ExpansionTable {
   };
   std::map<std::string, Row, std::less<>> rows_;
   std::map<std::string, Boxed, std::less<>> boxed_;
+  std::map<std::string, std::source_location, std::less<>> places_;
 };
 
 // Ends an expansion that its function cannot do; the node stays.
@@ -81,11 +97,19 @@ class Expander {
   void relink();
 
  private:
-  class Recording;
-  bool adopt_results(NodeId node, const torch::jit::Stack& stack, Recording& recording, std::string& why);
+  struct ResultPair {
+    ValueId recorded;
+    at::Tensor made;  // by the function; undefined if it gives none
+    ValueId adopted;  // what stands for it in the graph
+  };
+  bool pair_up(const Argument& result, const c10::IValue& value, std::vector<ResultPair>& pairs) const;
+  at::Tensor as_recorded(NodeId node, std::span<const ResultPair> pairs, size_t i, bool aliases,
+                         CallRecording& recording);
+  void take_over(NodeId node, ValueId from, ValueId to);
+  bool adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why);
   void move_saved(NodeId node);
-  void set_deaths(const Recording& recording);
-  void undo(Recording& recording);
+  void set_deaths(const CallRecording& recording);
+  void undo(CallRecording& recording);
 
   Graph& graph_;
   const ExpansionTable& table_;

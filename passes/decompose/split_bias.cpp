@@ -1,3 +1,10 @@
+// Splits products and convolutions with a bias into the product, and the addition by itself.
+//
+//     %3 = aten::addmm(self=%bias, mat1=%x, mat2=%w)      %4 = aten::mm(%x, %w)      %3 = aten::add(%4, %bias)
+//
+// The addition can then be fused with what follows, and passes need to know one kind of product less.
+//
+// Expands with a table of its own, so the cost is that of `decompose` for these nodes alone.
 #include "passes/decompose/decompositions.h"
 #include "passes/decompose/expansion.h"
 #include "shadowgraph/passes/decompose.h"
@@ -23,6 +30,7 @@ SplitBiasResult split_bias(Graph& graph) {
     const Target& target = graph.target(node);
     if (target.kind() != TargetKind::kOperator || !table().has(target.name())) continue;
     const Argument* bias = graph.find_argument(node, "bias");
+    // A convolution without bias has nothing to split; addmm has its bias under another name.
     if (bias == nullptr || bias->kind == ArgumentKind::kValue) candidates.push_back(node);
   }
   SplitBiasResult result;

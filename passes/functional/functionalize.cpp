@@ -8,115 +8,72 @@
 //   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
 //                                 tensor it replaces, or layout does not matter to it (passes/functional/layout_independence.h), and
 //                                 no other operand lies across what is written
-//   anything else                 a functional call (core/replay/functional_call.h), which runs the very operator on a copy
+//   anything else                 a functional call (core/calls/functional_call.h), which runs the very operator on a copy
 //                                 of the storage
 //
-// and the result becomes the new image of the storage: as it is if it covers all that the program looks at, scattered
-// into the old image otherwise. At the end the placeholders whose storages were written get aten::copy_ from their
-// images, and outputs that live there are taken from the placeholders again.
+// The result then becomes the new image of the storage. If it covers all that the program looks at, it is that image,
+// otherwise it is scattered into the old one. At the end the placeholders whose storages were written get aten::copy_
+// from their images. Outputs that live there are taken from the placeholders again.
 //
-// Why layout matters: kernels may sum in another order for other strides, and random fills draw in order of memory, or
-// by another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever
-// appended, so every step is as simple and as cheap as recording.
-#include <c10/util/strides.h>
-
+// Why layout matters: kernels may sum in another order for other strides. Random fills draw in order of memory, or by
+// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended,
+// so every step is as simple and as cheap as recording.
 #include <algorithm>
 #include <unordered_map>
-#include <utility>
 
-#include "core/replay/functional_call.h"
 #include "ir/operators/operator_facts.h"
-#include "ir/operators/operator_forms.h"
 #include "ir/records.h"
-#include "passes/functional/layout_independence.h"
-#include "passes/functional/storage_images.h"
-#include "passes/rewrite/graph_rebuild.h"
-#include "passes/rewrite/node_emitter.h"
+#include "passes/functional/functionalizer.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {
 
+// What an opaque object is written to or read from, nobody knows.
 bool has_opaque(const Graph& graph, std::span<const Argument> arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
     return a.kind == ArgumentKind::kOpaque || (a.kind == ArgumentKind::kList && has_opaque(graph, graph.list(a)));
   });
 }
 
-class Functionalizer {
- public:
-  explicit Functionalizer(const Graph& graph)
-      : read_(graph),
-        emitter_(graph, made_),
-        images_(graph, made_, emitter_),
-        carried_(graph, made_),
-        writes_(graph.storage_count()) {}
-
-  FunctionalizeResult run();
-  Graph take_graph() { return std::move(made_); }
-
- private:
-  // What a node writes: the argument and, after it, the tensor that it leaves there.
-  struct Written {
-    uint16_t position = 0;
-    ValueId before;
-    ValueId after;  // geometry of what is written: the aliasing result if there is one
+// What is mutated and aliased, read off a graph without mutation.
+void read_signature(const Graph& graph, FunctionalizeResult& result) {
+  const auto placeholder_of = [&](ValueId v) {
+    const StorageId storage = graph.value(v).storage;
+    const NodeId born = storage.valid() ? graph.storage(storage).born : NodeId();
+    return born.valid() && !graph.is_erased(born) && is_placeholder(graph.node(born).target) ? born : NodeId();
   };
-
-  void node(NodeId n);
-  void placeholder(NodeId n);
-  void copy(NodeId n);
-  bool metadata(NodeId n, std::span<const Written> written);
-  bool copies_lazily(NodeId n) const;
-  // Whether what it writes is longer than the storage was, as resize_ and `out=` may make it.
-  bool outgrows(const Written& w) const {
-    return view_of(read_, w.after).bytes().second > images_.bytes(read_.value(w.before).storage);
+  NodeId output;
+  for (const NodeId n : graph.nodes()) {
+    if (graph.node(n).target == target_of(Builtin::kOutput)) output = n;
+    if (graph.target(n).name() != "aten::copy_") continue;
+    const Argument& self = graph.arguments(n).front();
+    if (self.kind == ArgumentKind::kValue) result.mutated.push_back({placeholder_of(self.ref.value), n});
   }
-  void write(NodeId n);
-  std::vector<Written> written_by(NodeId n);
-  bool write_contents(NodeId n, const Written& written);
-  bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> written);
-  void call_functionally(NodeId n, std::span<const Written> written);
-  bool may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const;
-  void commit(const Written& written, ValueId content);
-  ValueId converted(ValueId content, c10::ScalarType dtype, c10::Device device, const Argument& non_blocking);
-  void epilogue();
-  void write_back(NodeId placeholder);
-  ValueId longer(ValueId placeholder, int64_t before, int64_t bytes);
-  void ends();
-
-  std::vector<Argument> current_arguments(NodeId n);
-  void define_results(NodeId n, NodeId made, std::span<const uint16_t> which);
-  Argument result_like(const Argument& result, NodeId made);
-  void keep_saved(NodeId n, NodeId made);
-  void prepare_saved(NodeId n);
-  [[noreturn]] void fail(NodeId n, const std::string& what) const {
-    throw FunctionalizeError(what + ": " + to_text(read_, n), n);
+  std::sort(result.mutated.begin(), result.mutated.end(),
+            [](const auto& a, const auto& b) { return a.placeholder < b.placeholder; });
+  if (!output.valid()) return;
+  std::unordered_map<StorageId, uint32_t> first;
+  uint32_t position = 0;
+  for (const Argument& value : graph.list(graph.arguments(output).front())) {
+    const uint32_t at = position++;
+    if (value.kind != ArgumentKind::kValue || !graph.value(value.ref.value).storage.valid()) continue;
+    const NodeId placeholder = placeholder_of(value.ref.value);
+    const auto [entry, added] = first.try_emplace(graph.value(value.ref.value).storage, at);
+    if (placeholder.valid()) {
+      result.aliased.push_back({at, placeholder, 0});
+    } else if (!added) {
+      result.aliased.push_back({at, NodeId(), entry->second});
+    }
   }
+}
 
-  // What was written of each storage, in bytes.
-  struct Extent {
-    int64_t begin = 0;
-    int64_t end = 0;
-    ValueId only;  // the one geometry written, if it was one
-    bool several = false;
-    NodeId last;
-  };
-
-  const Graph& read_;
-  Graph made_;
-  NodeEmitter emitter_;
-  StorageImages images_;
-  GraphRebuild carried_;
-  std::vector<Extent> writes_;
-  std::vector<NodeId> placeholders_;
-  std::vector<NodeId> ends_;
-  FunctionalizeResult result_;
-};
+}  // namespace
 
 // ---- Nodes that write nothing
 
+// Arguments are read as of now: each through the image of its storage.
 std::vector<Argument> Functionalizer::current_arguments(NodeId n) {
   std::vector<Argument> arguments;
   for (const Argument& argument : read_.arguments(n)) {
@@ -125,6 +82,7 @@ std::vector<Argument> Functionalizer::current_arguments(NodeId n) {
   return arguments;
 }
 
+// Makes results like those of the node that is read. A view lies in its storage's new self; a fresh result gets one.
 Argument Functionalizer::result_like(const Argument& result, NodeId made) {
   if (result.kind == ArgumentKind::kList) {
     std::vector<Argument> elements;
@@ -156,6 +114,7 @@ Argument Functionalizer::result_like(const Argument& result, NodeId made) {
   return Argument::of_value(tensor);
 }
 
+// A node that writes nothing is the same node on current operands.
 void Functionalizer::copy(NodeId n) {
   prepare_saved(n);
   const std::vector<Argument> arguments = current_arguments(n);
@@ -183,313 +142,10 @@ void Functionalizer::keep_saved(NodeId n, NodeId made) {
   });
 }
 
-// ---- Nodes that write
-
-std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
-  const OperatorFacts& facts = read_.facts(n);
-  const auto arguments = read_.arguments(n);
-  const auto results = read_.results(n);
-  std::vector<Written> written;
-  for (const uint16_t position : facts.written) {
-    if (position >= arguments.size()) continue;
-    const size_t first = written.size();
-    read_.for_each_value(arguments.subspan(position, 1), [&](ValueId v) { written.push_back({position, v, v}); });
-    for (const OperatorFacts::Alias& alias : facts.aliases) {
-      if (alias.argument != position || alias.result >= results.size()) continue;
-      size_t i = first;
-      read_.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
-        if (i < written.size() && read_.value(v).storage == read_.value(written[i].before).storage) {
-          written[i++].after = v;
-        }
-      });
-    }
-  }
-  return written;
-}
-
-// No content changes, or only what there is of it.
-bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
-  const OperatorFacts& facts = read_.facts(n);
-  if (facts.takes_storage) return true;
-  const std::string& name = read_.target(n).schema().name();
-  if (name == "aten::as_strided_" || name == "aten::requires_grad_") return true;
-  if (facts.resizes) {
-    return std::none_of(written.begin(), written.end(), [&](const Written& w) { return outgrows(w); });
-  }
-  const FunctionalForm* form = functional_form(read_.target(n));
-  if (form == nullptr || !form->target.facts().is_view) return false;
-  read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
-  return true;
-}
-
-void Functionalizer::write(NodeId n) {
-  const std::vector<Written> written = written_by(n);
-  if (written.empty()) return copy(n);
-  for (const Written& w : written) {
-    const Value& value = read_.value(w.before);
-    if (!value.storage.valid() || value.layout != c10::Layout::Strided) {
-      fail(n, "writes a tensor that has no strides; only strided tensors can be functionalized");
-    }
-  }
-  if (metadata(n, written)) return;
-  ++result_.writes;
-  for (const Written& w : written) {
-    Extent& extent = writes_[read_.value(w.before).storage.index];
-    const auto [begin, end] = view_of(read_, w.after).bytes();
-    extent.last = n;
-    if (begin == end) continue;
-    if (!extent.only.valid()) {
-      extent = {begin, end, w.after, false, n};
-    } else {
-      extent.begin = std::min(extent.begin, begin);
-      extent.end = std::max(extent.end, end);
-      if (!same_geometry(view_of(read_, extent.only), view_of(read_, w.after))) extent.several = true;
-    }
-  }
-  prepare_saved(n);
-  if (written.size() == 1 && write_contents(n, written.front())) return;
-  // aten::resize gives a tensor of that size; what matters here is the storage, which keeps what it holds.
-  const bool resizes = read_.facts(n).resizes;
-  const FunctionalForm* form = functional_form(read_.target(n));
-  if (form != nullptr && !resizes && !form->target.facts().is_view && may_reorder(n, *form, written) &&
-      write_functionally(n, *form, written)) {
-    return;
-  }
-  call_functionally(n, written);
-}
-
-// copy_ from a lazy negative of another dtype converts first and negates then: the imaginary parts become -0. A clone,
-// which other operators read, negates first.
-bool Functionalizer::copies_lazily(NodeId n) const {
-  if (read_.target(n).name() != "aten::copy_") return false;
-  const auto arguments = read_.arguments(n);
-  if (arguments[0].kind != ArgumentKind::kValue || arguments[1].kind != ArgumentKind::kValue) return false;
-  const ValueId source = arguments[1].ref.value;
-  return images_.has_bits(source) && read_.value(source).dtype != read_.value(arguments[0].ref.value).dtype;
-}
-
-void Functionalizer::commit(const Written& written, ValueId content) {
-  result_.scatters += images_.write(written.after, content);
-}
-
-ValueId Functionalizer::converted(ValueId content, c10::ScalarType dtype, c10::Device device,
-                                  const Argument& non_blocking) {
-  const Value& value = made_.value(content);
-  if (value.dtype == dtype && value.device() == device) return content;
-  const auto same_device = value.device() == device;
-  return emitter_.call(
-      emitter_.target("aten::_to_copy"),
-      {Argument::of_value(content),
-       value.dtype == dtype ? Argument::none() : Argument::of_int(static_cast<int64_t>(dtype)), Argument::none(),
-       same_device ? Argument::none() : Argument::of_device(device), Argument::none(), non_blocking, Argument::none()});
-}
-
-// copy_, fill_ and zero_: the new content needs nothing of the old.
-bool Functionalizer::write_contents(NodeId n, const Written& written) {
-  const std::string& name = read_.target(n).name();
-  const bool is_copy = name == "aten::copy_";
-  const bool is_fill = name == "aten::fill_.Scalar" || name == "aten::fill_.Tensor" || name == "aten::zero_";
-  if ((!is_copy && !is_fill) || internal_overlap(view_of(read_, written.after)) != Overlap::kNone) return false;
-  if (copies_lazily(n)) return false;
-  const auto arguments = read_.arguments(n);
-  const Argument source = arguments.size() > 1 ? arguments[1] : Argument::of_int(0);
-  const Value& value = read_.value(written.after);
-  const auto sizes = read_.sizes(written.after);
-  const NodeId before = made_.last();
-  ValueId content;
-  if (source.kind == ArgumentKind::kValue && read_.value(source.ref.value).kind == ValueKind::kTensor) {
-    if (!read_.value(source.ref.value).storage.valid()) return false;
-    const Argument blocking = is_copy ? arguments[2] : Argument::of_bool(false);
-    ValueId plain = images_.current(source.ref.value);
-    // Whatever is made of it next, views aside, would take it for what is stored.
-    const bool lazy = images_.has_bits(source.ref.value);
-    if (lazy) {
-      plain = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(plain), Argument::of_int(0)});
-    }
-    const ValueId typed = converted(plain, value.dtype, value.device(), blocking);
-    content = emitter_.expand(typed, sizes);
-    // A fresh tensor laid out like the one it replaces, unless it is scattered anyway.
-    if (images_.replaces(written.after)) {
-      const StridedView wanted = view_of(read_, written.after);
-      StridedView have = view_of(made_, content);
-      have.offset = wanted.offset;
-      const bool fresh = (typed != plain || lazy) && content == typed;
-      if (!fresh || !same_elements(have, wanted)) {
-        const bool keep = same_elements(have, wanted) && is_dense(have);
-        content = emitter_.call(emitter_.target("aten::clone"),
-                                {Argument::of_value(content), keep ? Argument::none() : Argument::of_int(0)});
-      }
-    }
-  } else if (source.kind == ArgumentKind::kConstant || source.kind == ArgumentKind::kNone) {
-    return false;
-  } else {
-    const Argument number = emitter_.mapped(source, [&](ValueId v) { return images_.current(v); });
-    TensorGeometry geometry;
-    geometry.dtype = value.dtype;
-    geometry.device = value.device();
-    geometry.sizes.assign(sizes.begin(), sizes.end());
-    geometry.strides = c10::contiguous_strides(sizes);
-    content = emitter_.call(emitter_.target("aten::full"),
-                            {made_.int_list(sizes), number, Argument::of_int(static_cast<int64_t>(value.dtype)),
-                             Argument::none(), Argument::of_device(value.device()), Argument::none()},
-                            geometry, StorageId());
-  }
-  commit(written, content);
-  if (made_.last() != before) carried_.node(n, made_.last());
-  keep_saved(n, made_.last());
-  return true;
-}
-
-// Whether computing all results from what was there before gives what computing them in place gives.
-bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
-  if (copies_lazily(n)) return false;
-  std::vector<StorageId> storages;
-  for (const Written& w : written) {
-    const StorageId storage = read_.value(w.before).storage;
-    if (std::find(storages.begin(), storages.end(), storage) != storages.end()) return false;
-    storages.push_back(storage);
-    if (outgrows(w) && !images_.replaces(w.after)) return false;
-    if (internal_overlap(view_of(read_, w.after)) != Overlap::kNone) return false;
-    if (images_.has_bits(w.after) && !(form.target.facts().pointwise && is_layout_independent(read_, n))) return false;
-  }
-  if (storages.size() > 1) std::sort(storages.begin(), storages.end());
-  bool good = true;
-  const auto arguments = read_.arguments(n);
-  for (uint16_t i = 0; i < arguments.size(); ++i) {
-    const bool is_written =
-        std::any_of(written.begin(), written.end(), [&](const Written& w) { return w.position == i; });
-    if (is_written) continue;
-    read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-      const Value& value = read_.value(v);
-      if (!value.storage.valid() || !std::binary_search(storages.begin(), storages.end(), value.storage)) return;
-      const ValueId w = written.front().after;
-      good = good && form.target.facts().pointwise && written.size() == 1 && value.dtype == read_.value(w).dtype &&
-             images_.has_bits(v) == images_.has_bits(w) && same_geometry(view_of(read_, v), view_of(read_, w));
-    });
-  }
-  return good;
-}
-
-bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
-  std::vector<Written> written;  // as the form gives them
-  for (const uint16_t position : form.written) {
-    std::copy_if(in_any_order.begin(), in_any_order.end(), std::back_inserter(written),
-                 [&](const Written& w) { return w.position == position; });
-  }
-  const auto arguments = read_.arguments(n);
-  std::vector<Argument> taken;
-  for (const uint16_t position : form.arguments) {
-    taken.push_back(emitter_.mapped(arguments[position], [&](ValueId v) { return images_.current(v); }));
-  }
-  const NodeId made = emitter_.append(carried_.target(form.target), taken);
-  const auto give_up = [&] {
-    made_.erase(made);
-    return false;
-  };
-  if (!emitter_.find_results(made)) return give_up();
-  const auto results = made_.results(made);
-  std::vector<ValueId> contents;
-  made_.for_each_value(results.subspan(form.fresh.size()), [&](ValueId v) { contents.push_back(v); });
-  if (contents.size() != written.size()) return give_up();
-  for (size_t i = 0; i < written.size(); ++i) {
-    const StridedView have = view_of(made_, contents[i]);
-    const StridedView wanted = view_of(read_, written[i].after);
-    const bool same_sizes = std::equal(have.sizes.begin(), have.sizes.end(), wanted.sizes.begin(), wanted.sizes.end());
-    const bool same_layout =
-        same_sizes && same_elements({have.sizes, have.strides, 0, 1}, {wanted.sizes, wanted.strides, 0, 1});
-    const bool same_dtype = made_.value(contents[i]).dtype == read_.value(written[i].after).dtype;
-    const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
-    if (!same_sizes || !same_device) return give_up();
-    if (!same_layout || !same_dtype) {
-      const OperatorFacts& facts = form.target.facts();
-      if (!facts.pointwise || facts.random || !is_layout_independent(read_, n)) return give_up();
-    }
-  }
-  // Results that are no written argument: as the functional operator gives them, which is as they were.
-  for (size_t r = 0; r < form.fresh.size(); ++r) {
-    const Argument& old = read_.results(n)[form.fresh[r]];
-    if (old.kind == ArgumentKind::kValue && results[r].kind == ArgumentKind::kValue) {
-      images_.define(old.ref.value, results[r].ref.value);
-    } else if (old.kind != ArgumentKind::kNone || results[r].kind != ArgumentKind::kNone) {
-      return give_up();
-    }
-  }
-  carried_.node(n, made);
-  for (size_t i = 0; i < written.size(); ++i) {
-    const Value& value = read_.value(written[i].after);
-    commit(written[i], converted(contents[i], value.dtype, value.device(), Argument::of_bool(false)));
-  }
-  keep_saved(n, made);
-  return true;
-}
-
-void Functionalizer::call_functionally(NodeId n, std::span<const Written> written) {
-  const auto target = functional_call_of(read_.target(n));
-  if (!target) {
-    fail(n,
-         "writes its arguments, and there is no functional form of it; register one operator that returns what it "
-         "writes, named without the last '_' or with '_functional'");
-  }
-  ++result_.functional_calls;
-  const std::vector<Argument> arguments = current_arguments(n);
-  const NodeId made = emitter_.append(carried_.target(*target), arguments);
-  const OperatorFacts& facts = read_.facts(n);
-  std::vector<Argument> results;
-  for (size_t r = 0; r < read_.results(n).size(); ++r) {
-    const bool aliases =
-        std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const auto& a) { return a.result == r; });
-    if (!aliases) results.push_back(result_like(read_.results(n)[r], made));
-  }
-  // One new storage for each written one, whole: tensors that shared one still do.
-  std::vector<std::pair<StorageId, StorageId>> storages;
-  std::vector<std::pair<StorageId, ValueId>> wholes;
-  size_t next = 0;
-  for (const uint16_t position : facts.written) {
-    const Argument& argument = read_.arguments(n)[position];
-    const auto written_value = [&]() -> Argument {
-      const Written& w = written[next++];
-      const StorageId storage = read_.value(w.before).storage;
-      TensorGeometry geometry = TensorGeometry::of(read_, w.after);
-      auto known = std::find_if(storages.begin(), storages.end(), [&](const auto& s) { return s.first == storage; });
-      if (known == storages.end()) {
-        const int64_t bytes = made_.storage(made_.value(images_.base(storage)).storage).bytes;
-        storages.emplace_back(storage, emitter_.add_storage(made, geometry, bytes));
-        known = storages.end() - 1;
-      }
-      TensorMeta spec;
-      spec.dtype = geometry.dtype;
-      spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
-      spec.strides = {geometry.strides.data(), geometry.strides.size()};
-      spec.offset = geometry.offset;
-      spec.device = geometry.device;
-      spec.storage = known->second;
-      const ValueId value = made_.new_tensor(made, spec);
-      wholes.emplace_back(storage, value);
-      return Argument::of_value(value);
-    };
-    if (argument.kind == ArgumentKind::kValue) {
-      results.push_back(written_value());
-    } else if (argument.kind == ArgumentKind::kList) {
-      std::vector<Argument> elements;
-      for (const Argument& element : read_.list(argument)) {
-        elements.push_back(element.kind == ArgumentKind::kValue ? written_value() : Argument::none());
-      }
-      results.push_back(made_.make_list(elements));
-    } else {
-      results.push_back(Argument::none());
-    }
-  }
-  made_.set_results(made, results);
-  carried_.node(n, made);
-  for (const auto& [storage, whole] : wholes) {
-    images_.replace_grown(storage, whole, view_of(made_, whole).bytes().second);
-  }
-  keep_saved(n, made);
-}
-
 // ---- The end
 
 // A row over the storage of a placeholder, which is resized to `bytes`; the placeholder's own geometry stays.
+// A placeholder's storage was resized. Its own geometry is the caller's, so a row over the storage is resized instead.
 ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t bytes) {
   const StorageId storage = made_.value(placeholder).storage;
   TensorGeometry row = TensorGeometry::of(made_, placeholder);
@@ -509,11 +165,14 @@ ValueId Functionalizer::longer(ValueId placeholder, int64_t before, int64_t byte
                        storage);
 }
 
+// Copies a placeholder's image back into it, once, at the end of the program. If the placeholder's own view covers all
+// that was written, that is one copy_; otherwise the written bytes are copied as a row.
 void Functionalizer::write_back(NodeId placeholder) {
   const NodeId made = carried_.made(placeholder);
   const Argument& result = read_.results(placeholder).front();
   const ValueId id = result.ref.value;
   const StorageId storage = read_.value(id).storage;
+  // Nothing was written to it, or only what was there.
   if (!storage.valid() || images_.version(storage) == 0) return;
   const Extent& extent = writes_[storage.index];
   const ValueId target = made_.results(made).front().ref.value;
@@ -559,6 +218,7 @@ void Functionalizer::write_back(NodeId placeholder) {
   const NodeId node = emitter_.append(emitter_.target("aten::copy_"),
                                       {Argument::of_value(to), Argument::of_value(from), Argument::of_bool(false)});
   emitter_.add_result(node, to_geometry, made_.value(target).storage);
+  // The copy belongs to no module and differentiates nothing: it is not the user's.
   mutable_node(made_, node).region = Graph::kRootRegion;
   mutable_node(made_, node).forward = NodeId();
   images_.replace(storage, target);
@@ -568,6 +228,7 @@ void Functionalizer::epilogue() {
   for (const NodeId n : placeholders_) write_back(n);
 }
 
+// Arguments of the ends are read before the first end is made, since reading may make views.
 void Functionalizer::ends() {
   std::vector<std::vector<Argument>> arguments;
   for (const NodeId n : ends_) {
@@ -582,6 +243,7 @@ void Functionalizer::ends() {
 
 // ---- The walk
 
+// Regions are entered before anything is made in them; their arguments are values as of now.
 void Functionalizer::node(NodeId n) {
   const TargetId target = read_.node(n).target;
   carried_.enter_region(read_.node(n).region, [&](ValueId v) { return images_.latest(v); });
@@ -595,14 +257,16 @@ void Functionalizer::node(NodeId n) {
     // Once written, a storage is looked at through its image; what the alias is then is found when it is read.
     const Argument& source = read_.arguments(n).front();
     const StorageId storage = source.kind == ArgumentKind::kValue ? read_.value(source.ref.value).storage : StorageId();
+    // An alias of a written storage stands for nothing any more.
     if (storage.valid() && images_.version(storage) != 0) return;
   }
   const OperatorFacts& facts = read_.facts(target);
-  if (read_.target(n).schema().name() == "aten::set_") {
+  if (read_.target(n).signature().name == "aten::set_") {
     // What set_ without a source gives has no other maker; the end may be too late, behind what is written back.
     if (read_.arguments(n).size() == 1) read_.for_each_output(n, [&](ValueId v) { images_.current(v); });
     return;
   }
+  // An unknown node may write to anything that it is given, so nothing that follows would be known.
   if (facts.unknown || has_opaque(read_, read_.arguments(n))) {
     bool tensors = false;
     read_.for_each_input(n, [&](ValueId v) { tensors = tensors || read_.value(v).kind == ValueKind::kTensor; });
@@ -619,6 +283,7 @@ FunctionalizeResult Functionalizer::run() {
   }
   epilogue();
   ends();
+  // Lives follow the new values: an image dies when the storage that it stands for died.
   carried_.finish(
       [&](ValueId v) { return images_.latest(v); },
       [&](StorageId s) { return images_.has_image(s) ? made_.value(images_.base(s)).storage : StorageId(); });
@@ -626,40 +291,6 @@ FunctionalizeResult Functionalizer::run() {
   result_.changed = true;
   return std::move(result_);
 }
-
-// What is mutated and aliased, read off a graph without mutation.
-void read_signature(const Graph& graph, FunctionalizeResult& result) {
-  const auto placeholder_of = [&](ValueId v) {
-    const StorageId storage = graph.value(v).storage;
-    const NodeId born = storage.valid() ? graph.storage(storage).born : NodeId();
-    return born.valid() && !graph.is_erased(born) && is_placeholder(graph.node(born).target) ? born : NodeId();
-  };
-  NodeId output;
-  for (const NodeId n : graph.nodes()) {
-    if (graph.node(n).target == target_of(Builtin::kOutput)) output = n;
-    if (graph.target(n).name() != "aten::copy_") continue;
-    const Argument& self = graph.arguments(n).front();
-    if (self.kind == ArgumentKind::kValue) result.mutated.push_back({placeholder_of(self.ref.value), n});
-  }
-  std::sort(result.mutated.begin(), result.mutated.end(),
-            [](const auto& a, const auto& b) { return a.placeholder < b.placeholder; });
-  if (!output.valid()) return;
-  std::unordered_map<StorageId, uint32_t> first;
-  uint32_t position = 0;
-  for (const Argument& value : graph.list(graph.arguments(output).front())) {
-    const uint32_t at = position++;
-    if (value.kind != ArgumentKind::kValue || !graph.value(value.ref.value).storage.valid()) continue;
-    const NodeId placeholder = placeholder_of(value.ref.value);
-    const auto [entry, added] = first.try_emplace(graph.value(value.ref.value).storage, at);
-    if (placeholder.valid()) {
-      result.aliased.push_back({at, placeholder, 0});
-    } else if (!added) {
-      result.aliased.push_back({at, NodeId(), entry->second});
-    }
-  }
-}
-
-}  // namespace
 
 NodeId first_mutation(const Graph& graph) {
   const auto writes = [&](NodeId n) {

@@ -51,14 +51,15 @@ bool is_layout_independent(const Graph& graph, NodeId node) {
   };
   graph.for_each_input(node, see);
   graph.for_each_output(node, see);
+  // Integers and booleans are never rounded.
   if (!floating) return true;
-  const c10::FunctionSchema& schema = graph.target(node).schema();
-  if (namespace_of(schema.name()) != "aten") return false;
-  const std::string_view name = without_underscore(without_namespace(schema.name()));
-  if (schema.overload_name().find("mode") != std::string::npos) return false;  // div's
+  const Signature& signature = graph.target(node).signature();
+  if (namespace_of(signature.name) != "aten") return false;
+  const std::string_view name = without_underscore(without_namespace(signature.name));
+  if (signature.overload.find("mode") != std::string::npos) return false;  // div's
   const auto arguments = graph.arguments(node);
-  for (size_t i = 0; i < arguments.size() && i < schema.arguments().size(); ++i) {
-    if (narrow && schema.arguments()[i].name() == "alpha" && !is_one(arguments[i])) return false;
+  for (size_t i = 0; i < arguments.size() && i < signature.arguments.size(); ++i) {
+    if (narrow && signature.arguments[i].name == "alpha" && !is_one(arguments[i])) return false;
   }
   if (contains(kOfComplexNumbers, name)) return true;
   return !complex && (contains(kOfRealNumbers, name) || (!narrow && contains(kOfWideNumbers, name)));

@@ -9,7 +9,7 @@
 
 namespace shadowgraph {
 
-// Of a call of an operator with the tag `pointwise`, in-place and `out=` forms included. Integers never differ.
+// Says so for calls of operators with the tag `pointwise`, in-place and `out=` forms included. Integers never differ.
 bool is_layout_independent(const Graph& graph, NodeId node);
 
 }  // namespace shadowgraph

@@ -1,3 +1,8 @@
+// Follows the bits of lazy conjugates and negatives along views, once through the graph.
+//
+//     %2 = aten::_conj(%1)       %2 has the bit
+//     %3 = aten::view(%2, ..)    so has its view
+//     %4 = aten::_conj(%3)       %4 has it no more
 #include "passes/functional/lazy_bits.h"
 
 #include <utility>
@@ -22,7 +27,9 @@ IdMap<ValueId, uint8_t> lazy_bits_of(const Graph& graph) {
       uint8_t toggled = facts.negates ? kNegativeBit : 0;
       if (facts.conjugates && c10::isComplexType(graph.value(source).dtype)) toggled |= kConjugateBit;
       graph.for_each_value(results.subspan(alias.result, 1), [&](ValueId v) {
+        // An operator that may copy has copied here, and a copy holds the values themselves.
         if (graph.value(v).storage != graph.value(source).storage) return;
+        // Two conjugations cancel, so the bits are toggled and not set.
         if (const uint8_t now = std::as_const(bits)[bits_of] ^ toggled; now != 0) bits[v] = now;
       });
     }

@@ -1,37 +1,40 @@
-// Running functional operators in place.
+// Runs functional operators in place.
 //
-// Three walks. The first finds, for every storage, the last node that reads its contents (views only hand them on) and
-// the write-back that overwrites it as a whole, if it is a placeholder's. The second, in program order, decides for
-// each node whether it may write over an operand; a decision merges the result's storage into the operand's, so that
-// chains follow: the last reader of the merged storage is that of the result. The third builds the graph anew.
+// There are three walks:
 //
-// A functional graph is what this is made for. In any other, storages that the program itself writes are left alone.
+//   1. For every storage, finds the last node that reads its contents (views only hand them on). For a placeholder's,
+//      also finds the write-back that overwrites it as a whole.
+//   2. In program order, decides for each node whether it may write over an operand. A decision merges the result's
+//      storage into the operand's, so that chains follow: the last reader of the merged storage is that of the result.
+//   3. Builds the graph anew.
+//
+// This is made for functional graphs. In any other, storages that the program itself writes are left alone.
 #include <algorithm>
 #include <optional>
 #include <utility>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
 #include "passes/functional/layout_independence.h"
 #include "passes/functional/lazy_bits.h"
-#include "passes/rewrite/graph_rebuild.h"
-#include "passes/rewrite/node_emitter.h"
-#include "shadowgraph/analysis.h"
+#include "passes/functional/reinplacer.h"
+#include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/passes/functional.h"
 
 namespace shadowgraph {
 namespace {
 
-struct Scatter {
-  const char* name;
-  const char* view;
-  const char* overload;
-};
-constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice", "Tensor"},
-                                 {"aten::select_scatter", "aten::select", "int"},
-                                 {"aten::diagonal_scatter", "aten::diagonal", ""},
-                                 {"aten::as_strided_scatter", "aten::as_strided", ""}};
+constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
+                                 {"aten::select_scatter", "aten::select.int"},
+                                 {"aten::diagonal_scatter", "aten::diagonal"},
+                                 {"aten::as_strided_scatter", "aten::as_strided"}};
+
+int64_t int_or(const Argument& argument, int64_t otherwise) {
+  return argument.kind == ArgumentKind::kInt ? argument.i : otherwise;
+}
+
+}  // namespace
 
 const Scatter* scatter_of(const Target& target) {
   for (const Scatter& scatter : kScatters) {
@@ -39,69 +42,6 @@ const Scatter* scatter_of(const Target& target) {
   }
   return nullptr;
 }
-
-int64_t int_or(const Argument& argument, int64_t otherwise) {
-  return argument.kind == ArgumentKind::kInt ? argument.i : otherwise;
-}
-
-class Reinplacer {
- public:
-  explicit Reinplacer(const Graph& graph);
-
-  // Whether there is anything to do.
-  bool decide();
-  Graph build();
-  ReinplaceResult result;
-
- private:
-  enum class Kind : uint8_t {
-    kCopy,     // the node as it is
-    kInPlace,  // its in-place form
-    kView,     // a scatter: the view that it scatters to, and a copy to that
-    kGone,     // nothing: its first operand holds its result already
-  };
-  struct Decision {
-    Kind kind = Kind::kCopy;
-    const Target* target = nullptr;  // kInPlace
-  };
-  struct StorageFacts {
-    uint32_t last_read = 0;         // ordinal
-    uint32_t read_before = 0;       // the reader before that
-    uint32_t write_back = 0;        // ordinal of the copy that overwrites it as a whole; 0: none
-    bool given = false;             // a placeholder's
-    bool written = false;           // by the program as it is, write-backs aside
-    bool saved = false;             // autograd keeps it
-    bool read_in_backward = false;  // what is saved has been of use
-    bool returned = false;          // by sg::output or sg::gradient
-  };
-
-  void look();
-  StorageId merged(StorageId storage) {
-    while (into_[storage.index].valid()) storage = into_[storage.index];
-    return storage;
-  }
-  bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId());
-  bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId());
-  void merge(ValueId operand, ValueId result);
-  bool decide_operator(NodeId n, uint32_t ordinal);
-  bool decide_scatter(NodeId n, uint32_t ordinal);
-  bool decide_write_back(NodeId n);
-  // Where a scatter writes, as a view of its first operand; nothing for dimensions that are not there.
-  std::optional<TensorGeometry> region(NodeId scatter) const;
-  NodeId only_scatter(ValueId value) const;
-  const Target* in_place(NodeId n);
-
-  const Graph& read_;
-  const IdMap<ValueId, uint8_t> bits_;
-  std::vector<StorageFacts> storages_;
-  std::vector<StorageId> into_;  // by storage: the one it was merged into
-  std::vector<uint32_t> limit_;  // by storage: its write-back, handed down by merges; 0: none
-  IdMap<NodeId, uint32_t> ordinal_;
-  IdMap<NodeId, Decision> decisions_;
-  std::vector<std::unique_ptr<const Target>> originals_;  // behind functional calls
-  IdMap<TargetId, const Target*> original_of_;
-  std::vector<bool> looked_for_original_;
-};
 
 Reinplacer::Reinplacer(const Graph& graph)
     : read_(graph),
@@ -185,8 +125,8 @@ bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, Nod
   }
   // Through it the result would be stored as its conjugate or negative.
   if (bits_[operand] != 0) return false;
-  // The result must be able to live in the operand's place as it is: same geometry, no element twice (a write through
-  // expand() would hit one element several times), as many bytes, nobody else's memory.
+  // The result must be able to live in the operand's place as it is: same geometry, as many bytes, nobody else's
+  // memory. No element may be there twice: a write through expand() would hit it several times.
   if (a.dtype != b.dtype || a.device() != b.device() ||
       !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
       internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
@@ -210,7 +150,7 @@ const Target* Reinplacer::in_place(NodeId n) {
   const TargetId id = read_.node(n).target;
   const Target& target = read_.target(id);
   if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-  // functionalize made functions of in-place operators that have no functional form (core/replay/functional_call.h);
+  // functionalize made functions of in-place operators that have no functional form (core/calls/functional_call.h);
   // here they become the operator that they were.
   if (target.kind() != TargetKind::kFunction) return nullptr;
   if (!looked_for_original_[id.index]) {
@@ -292,89 +232,98 @@ std::optional<TensorGeometry> Reinplacer::region(NodeId n) const {
   return geometry;
 }
 
-bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
-  const Target* target = in_place(n);
-  if (target == nullptr) return false;
-  const OperatorFacts& facts = target->facts();
+// Pairs the operands that an in-place operator writes with the results that stand for them; nothing if it cannot. A
+// functional call gives its results first, then what it wrote: the last results stand for the written arguments.
+std::vector<Reinplacer::Write> Reinplacer::writes_of(NodeId n, const OperatorFacts& facts) const {
   const auto arguments = read_.arguments(n);
   const auto results = read_.results(n);
-  if (results.size() < facts.written.size()) return false;
-  // A functional call gives its results first, then what it wrote: the last results stand for the written arguments.
+  if (results.size() < facts.written.size()) return {};
   const size_t fresh = results.size() - facts.written.size();
-  std::vector<std::pair<ValueId, ValueId>> pairs;
+  std::vector<Write> writes;
   for (size_t w = 0; w < facts.written.size(); ++w) {
     std::vector<ValueId> operands;
     std::vector<ValueId> made;
     read_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
     read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
-    if (operands.size() != made.size()) return false;
-    for (size_t i = 0; i < made.size(); ++i) pairs.emplace_back(operands[i], made[i]);
+    if (operands.size() != made.size()) return {};
+    for (size_t i = 0; i < made.size(); ++i) writes.push_back({operands[i], made[i]});
   }
-  if (pairs.empty()) return false;
-  // A value computed from the very place that it is scattered into: written there at once.
-  NodeId scatter;
-  if (pairs.size() == 1 && !read_.has_uses(pairs[0].second)) return false;
-  if (pairs.size() == 1) scatter = only_scatter(pairs[0].second);
-  // Whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
-  const auto overlaps = [&](const std::vector<std::pair<ValueId, ValueId>>& writes) {
-    bool found = false;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
-      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-        const StorageId storage = read_.value(v).storage;
-        uint32_t same = 0;
-        for (const auto& [operand, made] : writes) {
-          if (storage.valid() && merged(storage) == merged(read_.value(operand).storage)) ++same;
-        }
-        found = found || same > (is_written ? 1U : 0U);
-      });
-    }
-    return found;
-  };
-  if (overlaps(pairs)) return false;
-  if (scatter.valid()) {
-    // %2 = mul(%1, 2), %3 = slice_scatter(%0, %2), where %1 is that slice of %0: mul_(%1, 2) alone, if %1 is laid out
-    // as the slice is and the kernel gives the same bits there (some sum in another order when strides differ).
-    const auto [operand, made] = pairs[0];
-    const auto arguments_of = read_.arguments(scatter);
-    const auto place = region(scatter);
-    const Value& value = read_.value(operand);
-    if (place && bits_[operand] == 0 && arguments_of[0].kind == ArgumentKind::kValue && value.storage.valid() &&
-        read_.value(arguments_of[0].ref.value).storage == value.storage && place->dtype == value.dtype &&
-        read_.value(made).dtype == value.dtype && !storages_[read_.value(made).storage.index].saved) {
-      const StridedView there{{place->sizes.data(), place->sizes.size()},
-                              {place->strides.data(), place->strides.size()},
-                              place->offset,
-                              place->itemsize()};
-      const ValueId whole = read_.results(scatter).front().ref.value;
-      // Nothing may read the place between the two.
-      const StorageFacts& storage = storages_[value.storage.index];
-      const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
-      const FunctionalForm* form = functional_form(*target);
-      const StridedView dense = view_of(read_, made);
-      const bool same_bits =
-          form &&
-          ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
-           same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
-      const bool same_sizes =
-          std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end());
-      if (same_sizes && same_bits && same_geometry(there, view_of(read_, operand)) && alone &&
-          may_take(arguments_of[0].ref.value, whole, ordinal, scatter)) {
-        decisions_[n] = {Kind::kInPlace, target};
-        decisions_[scatter].kind = Kind::kGone;
-        into_[read_.value(made).storage.index] = merged(value.storage);
-        merge(arguments_of[0].ref.value, whole);
-        ++result.operators;
-        ++result.scatters;
-        return true;
+  return writes;
+}
+
+// Says whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
+bool Reinplacer::reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
+  const auto arguments = read_.arguments(n);
+  bool found = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
+    read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+      const StorageId storage = read_.value(v).storage;
+      uint32_t same = 0;
+      for (const Write& write : writes) {
+        if (storage.valid() && merged(storage) == merged(read_.value(write.operand).storage)) ++same;
       }
-    }
+      found = found || same > (is_written ? 1U : 0U);
+    });
   }
-  for (const auto& [operand, made] : pairs) {
-    if (!may_take(operand, made, ordinal)) return false;
+  return found;
+}
+
+// Says whether a value computed from the very place that it is scattered into can be written there at once. With
+// %2 = mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) alone will do. %1 must be
+// laid out as the slice is, and the kernel give the same bits there: some sum in another order when strides differ.
+bool Reinplacer::goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write,
+                                   NodeId scatter) {
+  const auto arguments = read_.arguments(scatter);
+  const auto place = region(scatter);
+  const Value& value = read_.value(write.operand);
+  if (!place || bits_[write.operand] != 0 || arguments[0].kind != ArgumentKind::kValue || !value.storage.valid() ||
+      read_.value(arguments[0].ref.value).storage != value.storage || place->dtype != value.dtype ||
+      read_.value(write.made).dtype != value.dtype || storages_[read_.value(write.made).storage.index].saved) {
+    return false;
+  }
+  const StridedView there{{place->sizes.data(), place->sizes.size()},
+                          {place->strides.data(), place->strides.size()},
+                          place->offset,
+                          place->itemsize()};
+  const StridedView dense = view_of(read_, write.made);
+  if (!std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end())) return false;
+  const FunctionalForm* form = functional_form(target);
+  const bool same_bits =
+      form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
+               same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
+  // Nothing may read the place between the two.
+  const StorageFacts& storage = storages_[value.storage.index];
+  const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
+  const ValueId whole = read_.results(scatter).front().ref.value;
+  return same_bits && same_geometry(there, view_of(read_, write.operand)) && alone &&
+         may_take(arguments[0].ref.value, whole, ordinal, scatter);
+}
+
+bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
+  const Target* target = in_place(n);
+  if (target == nullptr) return false;
+  const OperatorFacts& facts = target->facts();
+  const std::vector<Write> writes = writes_of(n, facts);
+  if (writes.empty()) return false;
+  NodeId scatter;
+  if (writes.size() == 1 && !read_.has_uses(writes[0].made)) return false;
+  if (writes.size() == 1) scatter = only_scatter(writes[0].made);
+  if (reads_what_it_writes(n, facts, writes)) return false;
+  if (scatter.valid() && goes_with_scatter(n, ordinal, *target, writes[0], scatter)) {
+    decisions_[n] = {Kind::kInPlace, target};
+    decisions_[scatter].kind = Kind::kGone;
+    merge(writes[0].operand, writes[0].made);
+    merge(read_.arguments(scatter)[0].ref.value, read_.results(scatter).front().ref.value);
+    ++result.operators;
+    ++result.scatters;
+    return true;
+  }
+  for (const Write& write : writes) {
+    if (!may_take(write.operand, write.made, ordinal)) return false;
   }
   decisions_[n] = {Kind::kInPlace, target};
-  for (const auto& [operand, made] : pairs) merge(operand, made);
+  for (const Write& write : writes) merge(write.operand, write.made);
   ++result.operators;
   return true;
 }
@@ -430,119 +379,6 @@ bool Reinplacer::decide() {
   result.changed = result.operators + result.scatters + result.write_backs > 0;
   return result.changed;
 }
-
-// ---- The graph anew
-
-Graph Reinplacer::build() {
-  Graph made;
-  NodeEmitter emitter(read_, made);
-  GraphRebuild carried(read_, made);
-  IdMap<ValueId, ValueId> now;
-  IdMap<StorageId, StorageId> storages;
-  const auto value_of = [&](ValueId v) { return std::as_const(now)[v]; };
-  // Merged storages are one, made where the first of them was born.
-  const auto storage_of = [&](StorageId old, NodeId born) {
-    StorageId& storage = storages[merged(old)];
-    if (!storage.valid()) storage = carried.storage(merged(old), born);
-    return storage;
-  };
-  // A result as it was, but for where it lives; `like` gives another geometry.
-  const auto define = [&](NodeId node, ValueId old, ValueId like) {
-    const Value& value = read_.value(like);
-    ValueId result;
-    if (value.kind != ValueKind::kTensor) {
-      result = made.new_scalar(node, value.kind);
-    } else {
-      TensorMeta spec;
-      spec.dtype = value.dtype;
-      spec.sizes = read_.sizes(like);
-      spec.strides = read_.strides(like);
-      spec.offset = value.offset;
-      spec.device = value.device();
-      spec.layout = value.layout;
-      spec.requires_grad = read_.value(old).requires_grad;
-      if (value.storage.valid()) spec.storage = storage_of(value.storage, node);
-      result = made.new_tensor(node, spec);
-    }
-    now[old] = result;
-    return result;
-  };
-  const auto results_like = [&](NodeId node, std::span<const Argument> results, auto&& like) {
-    std::vector<Argument> copies;
-    for (const Argument& argument : results) {
-      copies.push_back(emitter.mapped(argument, [&](ValueId v) { return define(node, v, like(v)); }));
-    }
-    return copies;
-  };
-  const auto same = [](ValueId v) { return v; };
-
-  for (const NodeId n : read_.nodes()) {
-    const Decision decision = std::as_const(decisions_)[n];
-    carried.enter_region(read_.node(n).region, value_of);
-    emitter.stand_for(n, carried.made(read_.node(n).forward));
-    std::vector<Argument> arguments;
-    for (const Argument& argument : read_.arguments(n)) arguments.push_back(emitter.mapped(argument, value_of));
-    const auto results = read_.results(n);
-    switch (decision.kind) {
-      case Kind::kCopy: {
-        const NodeId node = emitter.append(carried.target(read_.node(n).target), arguments);
-        made.set_results(node, results_like(node, results, same));
-        carried.node(n, node);
-        carried.saved(n, node, value_of);
-        break;
-      }
-      case Kind::kInPlace: {
-        const OperatorFacts& facts = decision.target->facts();
-        const NodeId node = emitter.append(carried.target(*decision.target), arguments);
-        const size_t fresh = results.size() - facts.written.size();
-        std::vector<Argument> copies = results_like(node, results.subspan(0, fresh), same);
-        for (size_t w = 0; w < facts.written.size(); ++w) {
-          std::vector<ValueId> operands;
-          read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1),
-                               [&](ValueId v) { operands.push_back(v); });
-          // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the
-          // result read the operand.
-          const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
-                                            [&](const auto& a) { return a.argument == facts.written[w]; });
-          size_t next = 0;
-          const auto operand = [&](ValueId) { return operands[next++]; };
-          if (returned) {
-            copies.push_back(results_like(node, results.subspan(fresh + w, 1), operand).front());
-          } else {
-            read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now[v] = value_of(operand(v)); });
-          }
-        }
-        made.set_results(node, copies);
-        carried.node(n, node);
-        carried.saved(n, node, value_of);
-        break;
-      }
-      case Kind::kView: {
-        const Scatter& scatter = *scatter_of(read_.target(n));
-        const TensorGeometry place = *region(n);
-        const Argument source = arguments[1];
-        const ValueId base = arguments[0].ref.value;
-        arguments.erase(arguments.begin() + 1);
-        const NodeId node = emitter.append(emitter.target(scatter.view, scatter.overload), arguments);
-        const StorageId storage = made.value(base).storage;
-        const ValueId view = emitter.add_result(node, place, storage);
-        carried.node(n, emitter.append(emitter.target("aten::copy_"),
-                                       {Argument::of_value(view), source, Argument::of_bool(false)}));
-        emitter.add_result(made.last(), place, storage);
-        now[results.front().ref.value] = base;
-        break;
-      }
-      case Kind::kGone:
-        read_.for_each_output(n, [&](ValueId v) { now[v] = arguments[0].ref.value; });
-        break;
-    }
-    carried.done(n);
-  }
-  carried.finish(value_of, [&](StorageId s) { return std::as_const(storages)[merged(s)]; });
-  return made;
-}
-
-}  // namespace
 
 ReinplaceResult reinplace(Graph& graph) {
   Reinplacer reinplacer(graph);

@@ -1,3 +1,7 @@
+// Keeps the image of every storage and takes values from it. A value's version says which image it was taken from:
+//
+//     add_(%1, 1)  @s0      image of s0: %7, version 1          %1 was taken at version 0
+//     mul(%1, 2)            %1 is read: taken again, from %7
 #include "passes/functional/storage_images.h"
 
 #include <c10/util/strides.h>
@@ -15,13 +19,15 @@ bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// Views whose arguments speak of the storage rather than of the source.
+// Says whether a view's arguments speak of the storage rather than of the source. Such a view can be taken from the
+// image in one step.
 bool is_absolute(const Target& target) {
   const OperatorFacts& facts = target.facts();
   return target.name() == "aten::as_strided" || target.name() == "aten::as_strided_" || target.name() == "sg::alias" ||
          facts.takes_storage || facts.resizes;
 }
 
+// These have a scatter of their own, which says what the program said.
 bool is_scatterable(const std::string& name) {
   return name == "aten::slice.Tensor" || name == "aten::select.int" || name == "aten::diagonal";
 }
@@ -35,6 +41,8 @@ StorageImages::StorageImages(const Graph& read, Graph& made, NodeEmitter& emitte
 }
 
 // What is known of the whole program beforehand: which storages are resized, what in-place operators gave back.
+// Resized storages have no length until the last resize, so this must be known before the first node is made. Values
+// that an in-place operator gave back are the same tensor under another name (origins_).
 void StorageImages::find_resized() {
   for (const NodeId n : read_.nodes()) {
     const OperatorFacts& facts = read_.facts(n);
@@ -69,6 +77,7 @@ void StorageImages::find_resized() {
 
 // ---- Reading
 
+// The first value in a storage becomes its image; later ones are views of it at the current version.
 void StorageImages::define(ValueId id, ValueId made) {
   const Value& value = read_.value(id);
   if (!value.storage.valid()) {
@@ -90,6 +99,7 @@ StorageId StorageImages::storage_of(ValueId id) const {
   return storage.valid() && has_image(storage) ? made_.value(base(storage)).storage : StorageId();
 }
 
+// The image itself need not be taken from itself.
 bool StorageImages::is_base(ValueId id, const Image& image) const {
   const Value& a = read_.value(id);
   const Value& b = made_.value(image.base);
@@ -104,6 +114,7 @@ ValueId StorageImages::latest(ValueId id) const {
   return now_[id].value;
 }
 
+// Finds the view that made `id`, if it can be made again from its source alone.
 StorageImages::Step StorageImages::step_to(ValueId id) {
   const NodeId producer = read_.value(id).producer;
   const OperatorFacts& facts = read_.facts(producer);
@@ -115,6 +126,7 @@ StorageImages::Step StorageImages::step_to(ValueId id) {
   if (alias.argument >= arguments.size() || arguments[alias.argument].kind != ArgumentKind::kValue) return {};
   const ValueId source = arguments[alias.argument].ref.value;
   if (read_.value(source).storage != read_.value(id).storage) return {};
+  // An in-place result is its operand under another name.
   if (const ValueId origin = std::as_const(origins_)[id]; origin.valid()) return {origin, true};
   if (is_absolute(read_.target(producer))) return {};
   if (!facts.written.empty()) {
@@ -127,7 +139,7 @@ StorageImages::Step StorageImages::step_to(ValueId id) {
   return tensors == 1 ? Step{source, false} : Step{};
 }
 
-// The view that made `id`, of what its source is now.
+// Makes the view of `id` again, of what its source is now: the program's own view, so that the graph reads like it.
 ValueId StorageImages::take(ValueId id, const Step& step) {
   const ValueId source = now_[step.source].value;
   if (step.same) return source;
@@ -148,12 +160,13 @@ ValueId StorageImages::take(ValueId id, const Step& step) {
                              read_.value(id).requires_grad);
 }
 
-// The image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is resized is
-// known to be only as long as what was seen of it, and at least as long as what is looked at now.
+// Returns the image as a tensor of `dtype` from which views of the first `bytes` can be taken. A storage that is
+// resized has no known length: it has what was seen of it, and what is looked at now.
 ValueId StorageImages::base_as(StorageId storage, c10::ScalarType dtype, int64_t bytes) {
   Image& image = images_[storage.index];
   if (made_.value(image.base).dtype == dtype) return image.base;
   image.bytes = std::max(image.bytes, bytes);
+  // A conversion is kept until the image changes, since programs read several views in a row.
   if (image.converted.valid() && image.converted_version == image.version && image.converted_bytes >= bytes &&
       made_.value(image.converted).dtype == dtype) {
     return image.converted;
@@ -175,6 +188,7 @@ ValueId StorageImages::row(StorageId storage, c10::ScalarType dtype, int64_t fir
   return emitter_.as_strided(base, row);
 }
 
+// Takes any view at one step by strides. Lazy bits are no part of the geometry and come on top.
 ValueId StorageImages::from_base(ValueId id) {
   const Value& value = read_.value(id);
   ++views_;
@@ -193,7 +207,7 @@ ValueId StorageImages::from_base(ValueId id) {
   return result;
 }
 
-// A tensor without elements on a storage that no node made (set_()): all there is to know is its geometry.
+// A tensor without elements may lie on a storage that no node made (set_()). All there is to know is its geometry.
 ValueId StorageImages::base_of_nothing(ValueId id) {
   const Value& value = read_.value(id);
   if (read_.numel(id) != 0) {
@@ -212,6 +226,7 @@ ValueId StorageImages::base_of_nothing(ValueId id) {
   return made;
 }
 
+// Returns the value as it is to be read now. Nothing is made if its storage was not written since.
 ValueId StorageImages::current(ValueId id) {
   const Now now = std::as_const(now_)[id];
   const StorageId storage = read_.value(id).storage;
@@ -230,7 +245,8 @@ ValueId StorageImages::current(ValueId id) {
   if (is_current(id)) return now.value;
   if (!image.base.valid()) return base_of_nothing(id);
 
-  // Back through the views to one that is current or is the image itself, then forth again.
+  // Goes back through the views to one that is current or is the image itself, then forth again. Beyond kMostViews one
+  // view by strides is cheaper than the chain.
   c10::SmallVector<std::pair<ValueId, Step>, kMostViews> path;
   ValueId at = id;
   while (!is_current(at)) {
@@ -259,12 +275,14 @@ ValueId StorageImages::current(ValueId id) {
 
 // ---- Writing
 
+// The version says that everything taken before is stale.
 void StorageImages::replace(StorageId storage, ValueId whole) {
   Image& image = images_[storage.index];
   image.base = whole;
   ++image.version;
 }
 
+// A view that covers all that anybody looks at may become the image as it is.
 bool StorageImages::covers(ValueId id) const {
   const StorageId storage = read_.value(id).storage;
   const StridedView view = view_of(read_, id);
@@ -279,8 +297,8 @@ void StorageImages::replace_grown(StorageId storage, ValueId whole, int64_t byte
   image.bytes = std::max(image.bytes, bytes);
 }
 
-// Whether the storage may hold no whole number of elements of this size. Of one that is resized only the last length is
-// known.
+// Says whether the storage may hold no whole number of elements of this size. For one that is resized only the last
+// length is known.
 bool StorageImages::ends_within(StorageId storage, int64_t item) const {
   const Image& image = images_[storage.index];
   const Value& base = made_.value(image.base);
@@ -288,7 +306,8 @@ bool StorageImages::ends_within(StorageId storage, int64_t item) const {
   return made_.storage(base.storage).bytes % item != 0;
 }
 
-// x[1:3] = content  as  slice_scatter(x, content, 0, 1, 3), where x is all of its storage.
+// Writes x[1:3] = content as slice_scatter(x, content, 0, 1, 3), where x is all of its storage. Such a graph reads like
+// the program, and reinplace finds the slice again.
 std::optional<ValueId> StorageImages::scatter_by_view(ValueId view, ValueId content) {
   if (const ValueId origin = std::as_const(origins_)[view]; origin.valid()) view = origin;
   const NodeId producer = read_.value(view).producer;
@@ -317,7 +336,7 @@ std::optional<ValueId> StorageImages::scatter_by_view(ValueId view, ValueId cont
   return emitter_.add_result(node, geometry, storage);
 }
 
-// `content` laid out like `view`, if a clone can do that.
+// Returns `content` laid out like `view`, if a clone can do that; clones are contiguous here.
 ValueId StorageImages::clone_with_strides_of(ValueId view, ValueId content) {
   const auto sizes = read_.sizes(view);
   const auto strides = read_.strides(view);
@@ -327,7 +346,8 @@ ValueId StorageImages::clone_with_strides_of(ValueId view, ValueId content) {
   return emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
 }
 
-// A tensor and where it is to go, both with one dimension more, which runs over the bytes of an element.
+// Gives a tensor, and where it is to go, one dimension more, which runs over the bytes of an element. A storage with an
+// odd number of bytes can then be scattered into.
 ValueId StorageImages::in_bytes(ValueId content, TensorGeometry& target) {
   const int64_t item = target.itemsize();
   content = emitter_.call(emitter_.target("aten::clone"), {Argument::of_value(content), Argument::of_int(0)});
@@ -343,7 +363,7 @@ ValueId StorageImages::in_bytes(ValueId content, TensorGeometry& target) {
   for (int64_t& stride : bytes.strides) stride *= item;
   bytes.strides.back() = 1;
   content =
-      emitter_.call(emitter_.target("aten::view", "dtype"),
+      emitter_.call(emitter_.target("aten::view.dtype"),
                     {Argument::of_value(content), Argument::of_int(static_cast<int64_t>(at::kByte))}, bytes, storage);
   target.dtype = at::kByte;
   for (int64_t& stride : target.strides) stride *= item;
@@ -353,10 +373,13 @@ ValueId StorageImages::in_bytes(ValueId content, TensorGeometry& target) {
   return content;
 }
 
+// Writes content into the image. Three ways: it is the new image; a scatter of the view that made it; a scatter by
+// strides.
 bool StorageImages::write(ValueId view, ValueId content) {
   const Value& value = read_.value(view);
   const StorageId storage = value.storage;
   if (read_.numel(view) == 0) return false;
+  // What is stored is what the lazy bits hide: the conjugate of the conjugate.
   if (std::as_const(bits_)[view] & kConjugateBit) {
     content = emitter_.call(emitter_.target("aten::conj_physical"), {Argument::of_value(content)});
   }
@@ -385,6 +408,7 @@ bool StorageImages::write(ValueId view, ValueId content) {
   TensorGeometry target = TensorGeometry::of(read_, view);
   if (ends_within(storage, target.itemsize())) content = in_bytes(content, target);
   ValueId base = base_as(storage, target.dtype, end);
+  // Scattering into a tensor that visits bytes twice is not defined.
   if (internal_overlap(view_of(made_, base)) != Overlap::kNone) {
     base = emitter_.flat(base, target.dtype, std::max(end, images_[storage.index].bytes));
   }

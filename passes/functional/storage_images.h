@@ -1,10 +1,10 @@
-// What every storage of a graph holds at the point that a rewriting pass has come to, as values of the graph that it
-// builds. Internal to functionalize.
+// Says what every storage holds at the point that a rewriting pass has come to, as values of the graph that it builds.
+// Internal to functionalize.
 //
 // The *image* of a storage is a value whose own storage holds the same bytes at the same places. While nothing was
-// written that is whatever made the storage. current(v) gives v as it is to be read now: the value it became if its
-// storage was not written since, otherwise taken from the image once more, through the views by which the program made
-// it, or by as_strided.
+// written that is whatever made the storage. current(v) gives v as it is to be read now. If its storage was not written
+// since, that is the value it became. Otherwise it is taken from the image once more, through the views by which the
+// program made it, or by as_strided.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@
 #include "ir/operators/operator_forms.h"
 #include "passes/functional/lazy_bits.h"
 #include "passes/rewrite/node_emitter.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {

@@ -16,13 +16,15 @@ bool is_given(StorageKind kind) {
 GraphRebuild::GraphRebuild(const Graph& read, Graph& made)
     : read_(read), made_(made), targets_(read.target_count()), entered_(read.region_count()) {
   made.metadata = read.metadata;
+  // Phases, constants and regions keep their ids, so nodes can be copied without looking them up.
   for (uint32_t i = 0; i < read.phase_count(); ++i) made.intern_phase(read.phase_name(PhaseId(i)));
-  for (uint32_t i = 0; i < read.constant_count(); ++i) made.add_constant(read.constant(ConstantId(i)));
+  for (uint32_t i = 0; i < read.constant_count(); ++i) made.share_constant(read, ConstantId(i));
   for (uint32_t i = 1; i < read.region_count(); ++i) {
     Region region = read.region(RegionId(i));
     if (region.name.valid()) region.name = made.intern(read.text(region.name));
     if (region.class_name.valid()) region.class_name = made.intern(read.text(region.class_name));
     if (region.target.valid()) region.target = target(region.target);
+    // The values that a region was called with do not exist yet; see enter_region.
     region.arguments = {};
     made.add_region(region);
   }
@@ -48,6 +50,7 @@ void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
     if (!copy.value.valid()) continue;
     uint16_t position = 0;
     const StorageId storage = made_.value(copy.value).storage;
+    // A rebuilt call may hold a view of the tensor that was saved, so the storage decides.
     const auto same = [&](ValueId v) {
       return v == copy.value || (storage.valid() && made_.value(v).storage == storage);
     };
@@ -72,6 +75,7 @@ void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
 StorageId GraphRebuild::storage(StorageId read, NodeId born) {
   Storage storage = read_.storage(read);
   storage.born = born;
+  // The new death is found at the end, when all uses are known.
   storage.freed_after = NodeId();
   return first_[read] = made_.add_storage(storage);
 }
@@ -114,6 +118,7 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
 }
 
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
+  // Storages that this pass invented die after their last use; the others where the old program let them die.
   std::vector<NodeId> last_use(made_.storage_count());
   for (const NodeId n : made_.nodes()) {
     const auto use = [&](ValueId v) {
@@ -154,6 +159,7 @@ void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
   for (uint32_t i = 0; i < death.size(); ++i) {
     if (death[i].valid() && !is_end(death[i])) deaths.emplace_back(death[i], StorageId(i));
   }
+  // Stable: storages that die together keep the order of their ids, so that the text is the same in each run.
   std::stable_sort(deaths.begin(), deaths.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<StorageId> together;
   for (size_t i = 0; i < deaths.size();) {

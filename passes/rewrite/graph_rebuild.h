@@ -1,5 +1,5 @@
-// What goes over unchanged when a pass builds a graph anew beside the one it reads: phases, regions, constants,
-// metadata, targets, notes; and at the end lifetimes. Internal to passes that rebuild a graph.
+// Carries over what stays when a pass builds a graph anew beside the one it reads. That is phases, regions, constants,
+// metadata, targets, notes, and at the end lifetimes. Internal to passes that rebuild a graph.
 #pragma once
 
 #include <functional>
@@ -31,8 +31,9 @@ class GraphRebuild {
   // A node of this region comes next: its arguments are what they are now.
   void enter_region(RegionId region, const ValueOf& latest);
 
-  // Dependencies and lifetimes. `final` gives the new storage that holds what an old one held at the end; that one dies
-  // when the old one died, or after its last use. Storages that others took the place of die after their last use.
+  // Carries over dependencies and lifetimes. `final` gives the new storage that holds what an old one held at the end.
+  // That one dies when the old one died, or after its last use. Storages that others took the place of die after their
+  // last use.
   void finish(const ValueOf& latest, const std::function<StorageId(StorageId)>& final);
 
  private:

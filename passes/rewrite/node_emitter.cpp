@@ -1,3 +1,7 @@
+// Appends calls to a new graph and finds what they return.
+//
+// Known geometry is written down directly, which costs nothing. Otherwise the operator runs once on fake tensors. The
+// answer is kept under a key of target, operand geometry and arguments, so that a model with n equal layers asks once.
 #include "passes/rewrite/node_emitter.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -5,9 +9,9 @@
 #include <algorithm>
 #include <deque>
 
+#include "core/calls/fake_values.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/rewrite/fake_of.h"
 
 namespace shadowgraph {
 namespace {
@@ -19,6 +23,7 @@ void put(std::string& key, const T& value) {
 
 template <class T>
 void put_all(std::string& key, std::span<const T> values) {
+  // The length comes first: two lists in a row must not read as two others.
   put(key, values.size());
   key.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
@@ -36,6 +41,7 @@ void put_arguments(std::string& key, const Graph& graph, std::span<const Argumen
         put(key, v.device_type);
         put(key, v.device_index);
         put(key, v.offset);
+        // Operators such as resize_ and set_ ask how long the storage is.
         if (v.storage.valid()) put(key, graph.storage(v.storage).bytes);
         put_all(key, graph.sizes(a.ref.value));
         put_all(key, graph.strides(a.ref.value));
@@ -60,9 +66,9 @@ void put_arguments(std::string& key, const Graph& graph, std::span<const Argumen
 
 }  // namespace
 
-TargetId NodeEmitter::target(const char* name, const char* overload) {
-  TargetId& id = targets_[std::string(name) + "." + overload];
-  if (!id.valid()) id = made_.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
+TargetId NodeEmitter::target(const std::string& name) {
+  TargetId& id = targets_[name];
+  if (!id.valid()) id = made_.intern_operator(name);
   return id;
 }
 
@@ -105,6 +111,7 @@ StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, 
   const auto extent =
       extent_of({geometry.sizes.data(), geometry.sizes.size()}, {geometry.strides.data(), geometry.strides.size()});
   const int64_t reached = extent.value_or(0) == 0 ? 0 : (*extent + geometry.offset) * geometry.itemsize();
+  // A storage shorter than what reaches into it would fail the verifier.
   storage.bytes = std::max(bytes, reached);
   return made_.add_storage(storage);
 }
@@ -136,7 +143,9 @@ std::string NodeEmitter::key_of(NodeId node) const {
 
 NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   if (!mode_) mode_ = std::make_unique<FakeTensorMode>();
+  // Graphs hold what ran below autograd; above it the call could record nodes of its own.
   const BelowAutograd below;
+  // A deque: tensor_of returns references, so a fake must stay where it is while later ones are made.
   std::deque<at::Tensor> fakes;
   torch::jit::Stack stack;
   calls_.push_arguments(
@@ -173,6 +182,7 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
 }
 
 bool NodeEmitter::find_results(NodeId node) {
+  // Failures are remembered as well: a layer that repeats asks the same question each time.
   const auto [entry, added] = known_.try_emplace(key_of(node));
   if (added) {
     try {
@@ -228,17 +238,19 @@ ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) 
   row.device = made_.value(source).device();
   row.strides = {1};
   const auto wanted = static_cast<int64_t>(c10::elementSize(dtype));
+  // Both element sizes are powers of two, so the larger one is a multiple of the smaller one.
   const int64_t unit = std::max(wanted, row.itemsize());
   row.sizes = {bytes / unit * (unit / row.itemsize())};
   const auto sizes = made_.sizes(source);
   const bool is_row =
       sizes.size() == 1 && sizes[0] == row.sizes[0] && made_.strides(source)[0] == 1 && made_.value(source).offset == 0;
   ValueId result = is_row ? source : as_strided(source, row);
+  // The row holds whole elements of both types, as a view of another dtype demands.
   if (row.dtype == dtype) return result;
   row.sizes = {bytes / unit * (unit / wanted)};
   row.dtype = dtype;
-  return call(target("aten::view", "dtype"),
-              {Argument::of_value(result), Argument::of_int(static_cast<int64_t>(dtype))}, row, storage);
+  return call(target("aten::view.dtype"), {Argument::of_value(result), Argument::of_int(static_cast<int64_t>(dtype))},
+              row, storage);
 }
 
 ValueId NodeEmitter::expand(ValueId source, std::span<const int64_t> sizes) {

@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/calls/node_calls.h"
 #include "ir/analysis/tensor_geometry.h"
-#include "passes/rewrite/node_call.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
 
@@ -29,8 +29,8 @@ class NodeEmitter {
     model_ = node;
     forward_ = forward;
   }
-  // "aten::add", "Tensor". The operator must be there.
-  TargetId target(const char* name, const char* overload = "");
+  // "aten::add.Tensor". The operator must be there.
+  TargetId target(const std::string& name);
 
   // An argument of a node that is read, for one that is made; `value_of` gives the new self of a ValueId.
   template <class F>

@@ -1,13 +1,13 @@
 // rewrite: replaces what matches a pattern by what a replacement says.
 //
 // How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
-// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/edit.h). Each call runs on
+// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/edit/pattern.h). Each call runs on
 // fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go to the
 // new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement took the
 // place of is looked up under its new id.
 //
 // Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
-// are made only if their neighbours are as they were when the place was found; the others are found again in a next
+// are made only if their neighbours are as they were when the place was found. The others are found again in a next
 // round.
 //
 // Cost. One search and a few microseconds a replacement, most of it the fake calls.
@@ -19,12 +19,13 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/capture/call_record.h"
-#include "core/fake/fake_tensor_impl.h"
+#include "core/calls/call_record.h"
+#include "core/calls/fake_values.h"
+#include "core/calls/node_calls.h"
 #include "ir/records.h"
-#include "passes/rewrite/fake_of.h"
-#include "passes/rewrite/node_call.h"
-#include "shadowgraph/edit.h"
+#include "passes/rewrite/rewrite_rules.h"
+#include "shadowgraph/edit/insertion_point.h"
+#include "shadowgraph/edit/pattern.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/text.h"
 
@@ -43,6 +44,13 @@ class Rewriter {
 
  private:
   bool replace(const Match& match, RewriteResult& result);
+  ValueId current(ValueId value) const;
+  void bind(const Match& match);
+  void remember_deaths(const Match& match);
+  void insert_calls(const Match& match);
+  void free_by_products();
+  void exchange(const Match& match, RewriteResult& result);
+  void undo(const Match& match);
   bool is_undisturbed(const Dependences& dependences, const Match& match) const;
   Argument instantiate(const PatternArgument& argument);
   Argument import(const Argument& literal);
@@ -61,10 +69,12 @@ class Rewriter {
   std::unordered_map<NodeId, NodeId> replaced_;      // erased node -> the last in its place
   std::unordered_set<NodeId> moved_;                 // in this round
 
-  // Of the replacement being made.
+  // These belong to the replacement being made.
   std::vector<ValueId> values_;      // by value of the replacement
   std::vector<Argument> arguments_;  // by its argument names
   std::vector<NodeId> inserted_;
+  std::vector<std::pair<ValueId, ValueId>> pairs_;   // old and new, of what the rule returns
+  std::map<NodeId, std::vector<StorageId>> deaths_;  // as they were before
   std::unordered_map<ValueId, at::Tensor> made_;
   std::unordered_map<const c10::StorageImpl*, StorageId> storages_;
   std::vector<c10::Storage> held_;
@@ -74,6 +84,7 @@ class Rewriter {
 const at::Tensor& Rewriter::fake(ValueId value) {
   if (const auto found = made_.find(value); found != made_.end()) return found->second;
   const at::Tensor& tensor = fakes_->of(value);
+  // So a replacement's view of an operand lands in the operand's storage, not in a new one.
   storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
   return tensor;
 }
@@ -121,14 +132,13 @@ Argument Rewriter::instantiate(const PatternArgument& argument) {
 
 Argument Rewriter::result_of(const c10::IValue& value, NodeId node) {
   return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-    const FakeTensorImpl* fake = as_fake(tensor);
-    if (fake == nullptr) throw Refusal{"it makes a real tensor"};
-    const auto [storage, added] = storages_.try_emplace(fake->unsafe_storage().unsafeGetStorageImpl(), StorageId());
+    if (!is_fake(tensor)) throw Refusal{"it makes a real tensor"};
+    const auto [storage, added] = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), StorageId());
     if (added) {
-      storage->second = graph_.add_storage(storage_of(*fake, node));
+      storage->second = graph_.add_storage(storage_of(tensor, node));
       held_.push_back(tensor.storage());
     }
-    const ValueId made = graph_.new_tensor(node, spec_of(*fake, storage->second));
+    const ValueId made = graph_.new_tensor(node, spec_of(tensor, storage->second));
     made_.insert_or_assign(made, tensor);
     return Argument::of_value(made);
   });
@@ -140,6 +150,7 @@ void Rewriter::call(const PatternCall& call, InsertionPoint& at) {
   const Graph& literals = *rule_.replacement.literals;
   TargetId target;
   for (uint32_t i = 0; i < literals.target_count() && !target.valid(); ++i) {
+    // Targets of rules live in a graph of their own, and are interned here when first needed.
     if (literals.target(TargetId(i)).name() == call.target) target = graph_.intern_target(literals.target(TargetId(i)));
   }
   const NodeId node = at.insert(target, arguments);
@@ -178,21 +189,27 @@ void Rewriter::adopt(ValueId old_value, ValueId new_value) {
   const StorageId to = graph_.value(new_value).storage;
   if (!from.valid() || !to.valid() || from == to) return;
   const NodeId born = graph_.storage(to).born;
+  // A replacement may return an operand, whose storage keeps its own kind and death.
   if (std::find(inserted_.begin(), inserted_.end(), born) == inserted_.end()) return;
   graph_.set_storage_kind(to, graph_.storage(from).kind);
   const NodeId death = graph_.storage(from).freed_after;
   if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
+  // The old storage may have died inside the match; the new one cannot die before it is made.
   const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
   std::vector<StorageId> frees(graph_.frees(after).begin(), graph_.frees(after).end());
   frees.push_back(to);
   graph_.set_frees(after, frees);
 }
 
-bool Rewriter::replace(const Match& match, RewriteResult& result) {
-  const auto current = [&](ValueId v) {
-    for (auto found = stands_for_.find(v); found != stands_for_.end(); found = stands_for_.find(v)) v = found->second;
-    return v;
-  };
+ValueId Rewriter::current(ValueId value) const {
+  for (auto found = stands_for_.find(value); found != stands_for_.end(); found = stands_for_.find(value)) {
+    value = found->second;
+  }
+  return value;
+}
+
+// Wildcards get the values that the match bound; the others are made by the calls.
+void Rewriter::bind(const Match& match) {
   values_.assign(rule_.replacement.value_names.size(), ValueId());
   arguments_.assign(rule_.replacement.argument_names.size(), Argument());
   for (size_t i = 0; i < values_.size(); ++i) {
@@ -203,17 +220,20 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
     if (a.kind == ArgumentKind::kValue) a = Argument::of_value(current(a.ref.value));
   }
   inserted_.clear();
+  pairs_.clear();
   made_.clear();
   storages_.clear();
   held_.clear();
+  // Fakes are made anew for each replacement, as the graph has changed since the last one.
   fakes_.emplace(graph_);
-  std::vector<std::pair<ValueId, ValueId>> pairs;
-  std::string why;
-  // New nodes extend lives; should they go again, everything dies where it did.
-  std::map<NodeId, std::vector<StorageId>> deaths;
+}
+
+// New nodes extend lives; should they go again, everything dies where it did.
+void Rewriter::remember_deaths(const Match& match) {
+  deaths_.clear();
   const auto remember = [&](NodeId n) {
     if (n.valid() && !graph_.is_erased(n)) {
-      deaths.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
+      deaths_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
     }
   };
   remember(match.last);
@@ -227,54 +247,98 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
     remember_death(a);
     if (a.kind == ArgumentKind::kList) std::ranges::for_each(graph_.list(a), remember_death);
   }
-  try {
-    {
-      InsertionPoint at = match.place.at_last ? InsertionPoint::after(graph_, match.last)
-                                              : InsertionPoint(graph_, match.place.position);
-      for (const PatternCall& c : rule_.replacement.calls) call(c, at);
-    }
-    for (NodeId n : inserted_) {  // wherever the place is
-      const Node& last = graph_.node(match.last);
-      Node& made = mutable_node(graph_, n);
-      made.region = last.region;
-      made.phase = last.phase;
-      made.flags = last.flags;
-      const bool known = last.forward.valid() && !graph_.is_erased(last.forward);
-      made.forward = known && graph_.is_before(last.forward, n) ? last.forward : NodeId();
-      made.source = last.source;
-    }
-    for (size_t i = 0; i < rule_.pattern.returns.size(); ++i) {
-      pairs.emplace_back(match.values[rule_.pattern.returns[i]], values_[rule_.replacement.returns[i]]);
-      check(pairs.back().first, pairs.back().second);
-    }
-    for (NodeId n : match.place.delayed) {
-      graph_.move_before(n, match.place.position);
-      moved_.insert(n);
-      ++result.moved;
-    }
-    for (const auto& [old_value, new_value] : pairs) graph_.replace_all_uses_with(old_value, new_value);
-    for (const auto& [old_value, new_value] : pairs) adopt(old_value, new_value);
-    // Results that nobody frees die at once: they came with the replacement.
-    for (NodeId n : inserted_) {
-      graph_.for_each_output(n, [&](ValueId v) {
-        const StorageId s = graph_.value(v).storage;
-        const bool returned =
-            std::any_of(pairs.begin(), pairs.end(), [&](const auto& p) { return graph_.value(p.second).storage == s; });
-        if (!s.valid() || returned || graph_.storage(s).born != n || graph_.storage(s).freed_after.valid()) return;
-        NodeId last = n;
-        graph_.for_each_value_in(s, [&](ValueId alias) {
-          graph_.for_each_use(alias, [&](NodeId user) { last = graph_.is_before(last, user) ? user : last; });
-        });
-        std::vector<StorageId> frees(graph_.frees(last).begin(), graph_.frees(last).end());
-        frees.push_back(s);
-        graph_.set_frees(last, frees);
+}
+
+// Wherever the calls are put, they belong to the region and phase of the match's last node.
+void Rewriter::insert_calls(const Match& match) {
+  {
+    InsertionPoint at =
+        match.place.at_last ? InsertionPoint::after(graph_, match.last) : InsertionPoint(graph_, match.place.position);
+    for (const PatternCall& c : rule_.replacement.calls) call(c, at);
+  }
+  for (NodeId n : inserted_) {
+    const Node& last = graph_.node(match.last);
+    Node& made = mutable_node(graph_, n);
+    made.region = last.region;
+    made.phase = last.phase;
+    made.flags = last.flags;
+    // A link to a forward node that is gone or comes later would fail the verifier.
+    const bool known = last.forward.valid() && !graph_.is_erased(last.forward);
+    made.forward = known && graph_.is_before(last.forward, n) ? last.forward : NodeId();
+    made.source = last.source;
+  }
+}
+
+// Results that nobody frees die at once: they came with the replacement.
+void Rewriter::free_by_products() {
+  for (NodeId n : inserted_) {
+    graph_.for_each_output(n, [&](ValueId v) {
+      const StorageId s = graph_.value(v).storage;
+      const bool returned =
+          std::any_of(pairs_.begin(), pairs_.end(), [&](const auto& p) { return graph_.value(p.second).storage == s; });
+      if (!s.valid() || returned || graph_.storage(s).born != n || graph_.storage(s).freed_after.valid()) return;
+      NodeId last = n;
+      graph_.for_each_value_in(s, [&](ValueId alias) {
+        graph_.for_each_use(alias, [&](NodeId user) { last = graph_.is_before(last, user) ? user : last; });
       });
-    }
-    graph_.erase(match.nodes);
-    for (const auto& [old_value, new_value] : pairs) stands_for_[old_value] = new_value;
-    for (NodeId n : match.nodes) {
-      if (!inserted_.empty()) replaced_[n] = inserted_.back();
-    }
+      std::vector<StorageId> frees(graph_.frees(last).begin(), graph_.frees(last).end());
+      frees.push_back(s);
+      graph_.set_frees(last, frees);
+    });
+  }
+}
+
+// Throws where something does not fit; undo() then takes back what was done so far.
+void Rewriter::exchange(const Match& match, RewriteResult& result) {
+  insert_calls(match);
+  for (size_t i = 0; i < rule_.pattern.returns.size(); ++i) {
+    pairs_.emplace_back(match.values[rule_.pattern.returns[i]], values_[rule_.replacement.returns[i]]);
+    // Checked before any use is moved, so that most refusals need no undoing of uses.
+    check(pairs_.back().first, pairs_.back().second);
+  }
+  for (NodeId n : match.place.delayed) {
+    graph_.move_before(n, match.place.position);
+    moved_.insert(n);
+    ++result.moved;
+  }
+  for (const auto& [old_value, new_value] : pairs_) graph_.replace_all_uses_with(old_value, new_value);
+  for (const auto& [old_value, new_value] : pairs_) adopt(old_value, new_value);
+  free_by_products();
+  graph_.erase(match.nodes);
+  for (const auto& [old_value, new_value] : pairs_) stands_for_[old_value] = new_value;
+  for (NodeId n : match.nodes) {
+    if (!inserted_.empty()) replaced_[n] = inserted_.back();
+  }
+}
+
+// Uses that were moved already go back; then nobody uses what was inserted.
+void Rewriter::undo(const Match& match) {
+  for (const auto& [old_value, new_value] : pairs_) {
+    if (graph_.is_erased(graph_.value(new_value).producer)) continue;
+    graph_.replace_uses_if(new_value, old_value, [&](NodeId user, const Argument&) {
+      return std::find(inserted_.begin(), inserted_.end(), graph_.value(new_value).producer) != inserted_.end() &&
+             std::find(inserted_.begin(), inserted_.end(), user) == inserted_.end();
+    });
+  }
+  graph_.erase(inserted_);
+  // All are cleared first, since a storage that moved would otherwise die twice for a moment.
+  for (const auto& [n, frees] : deaths_) graph_.set_frees(n, {});
+  for (const auto& [n, frees] : deaths_) graph_.set_frees(n, frees);
+  for (NodeId n : match.place.delayed) {  // they may stand behind a death that they were to wait for
+    const auto touch = [&](ValueId v) {
+      if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
+    };
+    graph_.for_each_input(n, touch);
+    graph_.for_each_output(n, touch);
+  }
+}
+
+bool Rewriter::replace(const Match& match, RewriteResult& result) {
+  bind(match);
+  remember_deaths(match);
+  std::string why;
+  try {
+    exchange(match, result);
     return true;
   } catch (const Refusal& refusal) {
     why = refusal.why;
@@ -285,24 +349,7 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
   } catch (const Error& error) {
     why = error.what();
   }
-  // Uses that were moved already go back; then nobody uses what was inserted.
-  for (const auto& [old_value, new_value] : pairs) {
-    if (graph_.is_erased(graph_.value(new_value).producer)) continue;
-    graph_.replace_uses_if(new_value, old_value, [&](NodeId user, const Argument&) {
-      return std::find(inserted_.begin(), inserted_.end(), graph_.value(new_value).producer) != inserted_.end() &&
-             std::find(inserted_.begin(), inserted_.end(), user) == inserted_.end();
-    });
-  }
-  graph_.erase(inserted_);
-  for (const auto& [n, frees] : deaths) graph_.set_frees(n, {});
-  for (const auto& [n, frees] : deaths) graph_.set_frees(n, frees);
-  for (NodeId n : match.place.delayed) {  // they may stand behind a death that they were to wait for
-    const auto touch = [&](ValueId v) {
-      if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
-    };
-    graph_.for_each_input(n, touch);
-    graph_.for_each_output(n, touch);
-  }
+  undo(match);
   ++result.refused;
   why = fmt::format("{}: {}", rule_.name, why.substr(0, why.find('\n')));
   if (std::find(result.reasons.begin(), result.reasons.end(), why) == result.reasons.end())
@@ -310,9 +357,9 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
   return false;
 }
 
-// Whether the match, the nodes that are to wait for it, and all that they depend on or that depends on them are where
-// they were. Then the place found for it is still one: whatever was put in elsewhere does what nodes did that were not
-// among them.
+// Says whether the match and the nodes that are to wait for it are where they were. So must all be that they depend on
+// or that depends on them. Then the place found for it is still one. Whatever was put in elsewhere does what nodes did
+// that were not among them.
 bool Rewriter::is_undisturbed(const Dependences& dependences, const Match& match) const {
   const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
   const auto all_good = [&](NodeId n) {
@@ -327,6 +374,7 @@ bool Rewriter::is_undisturbed(const Dependences& dependences, const Match& match
 void Rewriter::run(RewriteResult& result) {
   // Two matches that are in each other's way are seldom in a third's: a few rounds do.
   constexpr int kMostRounds = 16;
+  // Otherwise a rule whose replacement matches its own pattern would grow the graph in every round.
   const uint32_t old_nodes = graph_.node_capacity();  // what a replacement puts in is not replaced again
   std::vector<std::string> refused;
   std::unordered_set<NodeId> waiting;  // a node of each match for the next round
@@ -342,6 +390,7 @@ void Rewriter::run(RewriteResult& result) {
     waiting.clear();
     int64_t replaced = 0;
     for (const Match& match : matches) {
+      // These go first: they are in nobody's way, and the others are checked against what is left.
       if (match.place.at_last) replaced += replace(match, result) ? 1 : 0;
     }
     for (const Match& match : matches) {
@@ -373,98 +422,7 @@ void Rewriter::run(RewriteResult& result) {
   }
 }
 
-void check_rule(const RewriteRule& rule) {
-  const auto fail = [&](const std::string& what) { throw ParseError("rule " + rule.name + ": " + what, 0, 0); };
-  if (rule.pattern.calls.empty()) fail("its pattern has no call");
-  if (rule.pattern.returns.size() != rule.replacement.returns.size()) {
-    fail(fmt::format("the pattern returns {} values, the replacement {}", rule.pattern.returns.size(),
-                     rule.replacement.returns.size()));
-  }
-  for (const uint32_t v : rule.pattern.returns) {
-    if (rule.pattern.maker[v] < 0)
-      fail("the pattern returns " + rule.pattern.value_names[v] + ", which it does not make");
-  }
-  const auto known = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  for (size_t i = 0; i < rule.replacement.value_names.size(); ++i) {
-    const std::string& name = rule.replacement.value_names[i];
-    const auto found = std::find(rule.pattern.value_names.begin(), rule.pattern.value_names.end(), name);
-    if (rule.replacement.maker[i] >= 0) continue;
-    if (found == rule.pattern.value_names.end())
-      fail("the replacement reads " + name + ", which the pattern does not have");
-    if (rule.pattern.maker[static_cast<size_t>(found - rule.pattern.value_names.begin())] >= 0) {
-      fail("the replacement reads " + name + ", which the pattern makes and which is then gone");
-    }
-  }
-  for (const std::string& name : rule.replacement.argument_names) {
-    if (!known(rule.pattern.argument_names, name)) {
-      fail("the replacement has " + name + ", which the pattern does not have");
-    }
-  }
-  const auto concrete = [](const auto& self, const PatternArgument& a) -> bool {
-    return a.kind != PatternArgument::Kind::kAnything &&
-           std::all_of(a.elements.begin(), a.elements.end(), [&](const auto& e) { return self(self, e); });
-  };
-  for (const PatternCall& call : rule.replacement.calls) {
-    if (!std::all_of(call.arguments.begin(), call.arguments.end(),
-                     [&](const PatternArgument& a) { return concrete(concrete, a); })) {
-      fail("'_' and '...' have no meaning in a replacement");
-    }
-  }
-}
-
 }  // namespace
-
-std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets, std::string_view name) {
-  struct Source {
-    std::string name, pattern, replacement;
-    bool after_arrow = false;
-  };
-  std::vector<Source> sources;
-  int number = 0;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    ++number;
-    const size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
-    line = line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
-    const auto fail = [&](const std::string& what) {
-      throw ParseError(fmt::format("{}:{}:1: {}", name, number, what), number, 1);
-    };
-    if (line.starts_with("rule ")) {
-      if (!sources.empty() && !sources.back().after_arrow) fail("a rule without '=>' before this line");
-      sources.push_back({.name = std::string(line.substr(5))});
-      // Lines before keep the numbers in messages right.
-      sources.back().pattern.assign(static_cast<size_t>(number), '\n');
-      continue;
-    }
-    if (sources.empty()) {
-      if (!line.empty() && line[0] != '#') fail("a line outside of a rule, expected 'rule NAME'");
-      continue;
-    }
-    Source& source = sources.back();
-    if (line == "=>") {
-      if (source.after_arrow) fail("a second '=>' in this rule");
-      source.after_arrow = true;
-      source.replacement.assign(static_cast<size_t>(number), '\n');
-      continue;
-    }
-    (source.after_arrow ? source.replacement : source.pattern).append(line).push_back('\n');
-  }
-  if (!sources.empty() && !sources.back().after_arrow) {
-    throw ParseError(fmt::format("{}: rule {} has no '=>'", name, sources.back().name), number, 1);
-  }
-  std::vector<RewriteRule> rules;
-  for (const Source& source : sources) {
-    rules.push_back({.name = source.name,
-                     .pattern = Pattern::parse(source.pattern, targets, name),
-                     .replacement = Pattern::parse(source.replacement, targets, name)});
-    check_rule(rules.back());
-  }
-  return rules;
-}
 
 RewriteResult rewrite(Graph& graph, std::span<const RewriteRule> rules) {
   RewriteResult result;

@@ -50,11 +50,11 @@ void BakedSizes::look_at(NodeId node, const std::string& argument, int64_t numbe
 void BakedSizes::find(NodeId node, std::vector<BakedSize>& found) const {
   if (changed_.empty() || graph_.target(node).kind() == TargetKind::kBuiltin) return;
   const auto arguments = graph_.arguments(node);
-  const auto& formals = graph_.target(node).schema().arguments();
+  const auto& formals = graph_.target(node).signature().arguments;
   for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
     const Argument& argument = arguments[i];
     if (argument.kind != ArgumentKind::kInt && argument.kind != ArgumentKind::kIntList) continue;
-    const std::string& name = formals[i].name();
+    const std::string& name = formals[i].name;
     if (!std::binary_search(kSizeNames.begin(), kSizeNames.end(), name)) continue;
     if (argument.kind == ArgumentKind::kInt) {
       look_at(node, name, argument.i, found);
@@ -69,6 +69,7 @@ std::vector<BakedSize> BakedSizes::find_at_or_above(NodeId node) const {
   std::vector<BakedSize> found;
   if (changed_.empty()) return found;
   std::unordered_set<NodeId> seen;
+  // Goes by breadth, so that the sizes nearest to the failure are found first.
   std::deque<NodeId> waiting{node};
   for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMostNodesAbove; ++looked) {
     const NodeId next = waiting.front();

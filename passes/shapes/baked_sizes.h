@@ -1,8 +1,9 @@
-// Recorded sizes that stand as numbers in a graph's arguments, although the size they were taken from is another now.
-// Internal to shape propagation.
+// Finds recorded sizes that stand as numbers in a graph's arguments, although the size they were taken from is another
+// now. Internal to shape propagation.
 //
-// Looked at are arguments that mean a size by their name (size, end, split_size, ...) and numbers that equal a changed
-// size of a placeholder or a product of neighbouring sizes with one in it, as flattening makes them:
+// It looks at arguments that mean a size by their name (size, end, split_size, ...). It also looks at numbers that
+// equal a changed size of a placeholder. So it does at products of neighbouring sizes with one in them, as flattening
+// makes them:
 //
 //     x: [8, 64] -> [16, 64]     view(size=[8, 4, 16])    8 is size 0 of x
 //                                view(size=[512])         512 is sizes 0 to 1 of x
@@ -10,7 +11,7 @@
 
 #include <unordered_map>
 
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

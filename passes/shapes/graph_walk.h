@@ -1,5 +1,5 @@
 // Everything that a graph says, in one order: structure as tokens, and the numbers that may differ between captures of
-// one program at different sizes. Internal to shadowgraph/passes/shapes.h.
+// one program at different sizes. Internal to shadowgraph/passes/symbolic_graph.h.
 //
 // A sink is called
 //     node(NodeId)                             what follows is about this node; about none of them, at the end

@@ -1,4 +1,7 @@
+#include "shadowgraph/passes/polynomial.h"
+
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <ranges>
@@ -6,11 +9,13 @@
 #include <tuple>
 #include <utility>
 
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
 
+// Exact arithmetic: numerators and denominators in 128 bits, and Overflow instead of a wrong digit. A fit that
+// overflows is no fit.
 __extension__ using Wide = __int128;
 
 struct Overflow {};  // local: no fit, or an Error
@@ -32,7 +37,8 @@ Wide plus(Wide a, Wide b) {
   return sum;
 }
 
-// A rational number in lowest terms.
+// A rational number in lowest terms, the sign above. Lowest terms keep numbers small and make equality a comparison of
+// parts.
 struct Ratio {
   Wide over = 0;
   Wide under = 1;
@@ -65,6 +71,7 @@ using Exponents = Polynomial::Exponents;
 using Expanded = std::map<Exponents, Ratio>;
 
 // Higher powers first, earlier variables first among equals.
+// The order of printing is the order in which people write polynomials.
 bool comes_first(const Exponents& a, const Exponents& b) {
   const int degree_a = std::accumulate(a.begin(), a.end(), 0);
   const int degree_b = std::accumulate(b.begin(), b.end(), 0);
@@ -79,7 +86,8 @@ Wide monomial(const Exponents& exponents, std::span<const int64_t> at) {
   return product;
 }
 
-// coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i, added to `sum`.
+// Adds coefficient * product of ((x_i - origin_i) / step_i) ^ exponent_i to `sum`. Fits are done in small integers;
+// this brings them back to sizes.
 void add_shifted(Expanded& sum, const Ratio& coefficient, const Exponents& exponents, std::span<const int64_t> origin,
                  std::span<const int64_t> step) {
   Expanded product{{Exponents{}, coefficient}};
@@ -98,6 +106,7 @@ void add_shifted(Expanded& sum, const Ratio& coefficient, const Exponents& expon
   for (const auto& [term, factor] : product) sum[term] = sum[term] + factor;
 }
 
+// Coefficients and values must fit into int64, as sizes do.
 int64_t narrow(Wide value) {
   if (value > std::numeric_limits<int64_t>::max() || value < std::numeric_limits<int64_t>::min()) throw Overflow{};
   return static_cast<int64_t>(value);
@@ -115,6 +124,7 @@ bool Polynomial::is_constant() const {
   return std::ranges::all_of(terms_, [](const Term& term) { return term.exponents == Exponents{}; });
 }
 
+// A value that is no integer means sizes that no capture had: the program rounds there.
 int64_t Polynomial::evaluate(std::span<const int64_t> sizes) const {
   try {
     Wide sum = 0;
@@ -151,7 +161,8 @@ std::string Polynomial::to_text(std::span<const std::string> names) const {
   return (terms_.size() > 1 ? "(" + text + ")" : text) + "/" + std::to_string(denominator_);
 }
 
-// Monomials whose values at some of the points are independent, and the inverse of the matrix of those.
+// Keeps monomials whose values at some of the points are independent, and the inverse of the matrix of those. One
+// inverse serves every number of a graph.
 struct PolynomialFit::Basis {
   std::vector<Exponents> monomials;
   std::vector<size_t> chosen;               // as many points as monomials
@@ -167,6 +178,7 @@ std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std
   std::vector<size_t> chosen;
   std::vector<std::vector<Ratio>> reduced;  // rows so far in echelon form, with the identity beside them
   std::vector<size_t> pivots;
+  // Gauss and Jordan, row by row: a row that depends on those before is a point that adds nothing.
   for (size_t row = 0; row < matrix.size() && chosen.size() < columns; ++row) {
     std::vector<Ratio> line(2 * columns);
     for (size_t c = 0; c < columns; ++c) line[c] = Ratio(matrix[row][c]);
@@ -190,6 +202,7 @@ std::pair<std::vector<size_t>, std::vector<std::vector<Ratio>>> invert(const std
     pivots.push_back(pivot);
     chosen.push_back(row);
   }
+  // Too few independent points: the monomials cannot be told apart here.
   if (chosen.size() < columns) return {};
   std::vector<std::vector<Ratio>> inverse(columns);
   for (size_t r = 0; r < columns; ++r) {
@@ -223,6 +236,7 @@ PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_
     for (const int64_t value : values) step = std::gcd(step, value - origin_[v]);
     step_.push_back(std::max<int64_t>(step, 1));
   }
+  // Points are shifted and divided by their common step, so that powers stay small: 64, 128, 192 become 0, 1, 2.
   std::vector<std::vector<int64_t>> small = points_;
   for (auto& point : small) {
     for (size_t v = 0; v < variables; ++v) point[v] = (point[v] - origin_[v]) / step_[v];
@@ -238,6 +252,7 @@ PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_
       }
     }
   }
+  // More monomials than points less one would be drawn through every sample.
   for (const Exponents& box : boxes) {
     auto basis = std::make_unique<Basis>();
     basis->monomials = {{}};
@@ -261,6 +276,7 @@ PolynomialFit::PolynomialFit(std::vector<std::vector<int64_t>> points) : points_
     }
     if (!basis->chosen.empty()) bases_.push_back(std::move(basis));
   }
+  // The fewest terms win, so small bases are tried first.
   std::ranges::stable_sort(bases_, {}, [](const auto& basis) { return basis->monomials.size(); });
 }
 
@@ -268,6 +284,8 @@ PolynomialFit::~PolynomialFit() = default;
 PolynomialFit::PolynomialFit(PolynomialFit&&) noexcept = default;
 PolynomialFit& PolynomialFit::operator=(PolynomialFit&&) noexcept = default;
 
+// Solves at the chosen points and checks at all of them; the points beyond the chosen ones are what makes the fit a
+// claim.
 std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) const {
   if (values.size() != points_.size()) throw Error("as many values as samples are needed");
   for (const auto& basis : bases_) {
@@ -289,6 +307,7 @@ std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) con
       for (size_t i = 0; i < count; ++i) {
         if (!coefficients[i].zero()) add_shifted(expanded, coefficients[i], basis->monomials[i], origin_, step_);
       }
+      // One common denominator for all terms keeps evaluation in integers.
       Wide denominator = 1;
       for (const auto& [exponents, ratio] : expanded) {
         denominator = times(denominator / gcd_of(denominator, ratio.under), ratio.under);

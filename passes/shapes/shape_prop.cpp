@@ -1,30 +1,22 @@
-// Every node is called again on the fake tensors that its operands became; the
-// graph is written only at the end, so that a run that fails leaves it alone.
-// What is compared with the record on the way: the structure of the results,
-// and which storage each of them is on.
-#include <c10/core/GradMode.h>
+// Propagates shapes: calls every node again on the fake tensors that its operands became. The graph is written only at
+// the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
+// the results, and which storage each of them is on.
 #include <c10/util/flat_hash_map.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 
-#include "core/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/host_reads.h"
-#include "core/fake/known_contents.h"
-#include "core/fake/mode_state.h"
+#include "core/calls/calls_on_fakes.h"
+#include "core/calls/fake_values.h"
 #include "ir/analysis/tensor_geometry.h"
 #include "ir/records.h"
 #include "ir/text/words.h"
-#include "passes/rewrite/fake_of.h"
-#include "passes/rewrite/node_call.h"
 #include "passes/shapes/baked_sizes.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/pass.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -32,11 +24,9 @@ namespace {
 
 std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
+// A run keeps every fake tensor alive until its end. So an address is one storage, and sizes of values before an
+// in-place change can still be asked.
 bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
-
-// Operators that may change the geometry of an operand itself: the value before
-// must keep what was true then.
-bool changes_geometry(const OperatorFacts& facts) { return facts.changes_objects || facts.is_out_variant; }
 
 }  // namespace
 
@@ -58,64 +48,25 @@ InputGeometry InputGeometry::of_text(std::string_view text) {
   return geometry;
 }
 
+// The record answers what the program asked its data: the same answers, so that the run goes the same way.
 class ShapeRun {
  public:
   ShapeRun(const Graph& graph, const ShapePropagationOptions& options)
       : graph_(graph),
         options_(options),
-        calls_(graph),
+        calls_(graph, {.profile = options.profile}),
         baked_(graph),
-        mode_({.profile = options.profile}),
         storage_of_(graph.storage_count()),
         written_(graph.storage_count()) {
     out_.bytes_.resize(graph.storage_count());
     for (uint32_t i = 0; i < graph.storage_count(); ++i) out_.bytes_[i] = graph.storage(StorageId(i)).bytes;
     out_.tensors_.reserve(graph.value_capacity());
     for (const auto& [name, geometry] : options.inputs) unbound_.push_back(name);
-    state_of(mode_).data_sizes.give(options.data_sizes);
-    state_of(mode_).data_sizes.give(recorded_data_sizes());
-    give_recorded_answers(state_of(mode_).host_answers);
+    calls_.give_sizes(graph, options.data_sizes);
+    calls_.give_answers(graph);
   }
 
-  // "nonzero0 = 17"
-  NamedDataSizes recorded_data_sizes() const {
-    NamedDataSizes sizes;
-    for (const Guard& guard : graph_.guards) {
-      const size_t equals = guard.observed.find(" = ");
-      if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
-      int64_t size = 0;
-      const char* end = guard.observed.data() + guard.observed.size();
-      if (std::from_chars(guard.observed.data() + equals + 3, end, size).ec != std::errc()) continue;
-      sizes.emplace(guard.observed.substr(0, equals), size);
-    }
-    return sizes;
-  }
-
-  // "item0 = 1.5, assumed finite", "equal0 = true"
-  void give_recorded_answers(HostAnswers& answers) const {
-    for (const Guard& guard : graph_.guards) {
-      const size_t equals = guard.observed.find(" = ");
-      if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
-      const std::string name = guard.observed.substr(0, equals);
-      if (!name.starts_with("item") && !name.starts_with("equal")) continue;
-      const std::string_view text = std::string_view(guard.observed).substr(equals + 3);
-      if (text.starts_with("true") || text.starts_with("false")) {
-        answers.give(name, text.starts_with("true"));
-        continue;
-      }
-      const std::string_view number = text.substr(0, text.find(','));
-      int64_t integer = 0;
-      const char* const end = number.data() + number.size();
-      if (const auto [stop, error] = std::from_chars(number.data(), end, integer);
-          error == std::errc() && stop == end) {
-        answers.give(name, integer);
-        continue;
-      }
-      double real = 0;
-      if (std::from_chars(number.data(), end, real).ec == std::errc()) answers.give(name, real);
-    }
-  }
-
+  // Below autograd, since the graph was recorded there.
   ShapePropagation run() {
     const BelowAutograd below;
     for (const NodeId node : graph_.nodes()) {
@@ -124,6 +75,7 @@ class ShapeRun {
       } else {
         call(node);
       }
+      // Names are checked as soon as placeholders are over: an error then costs nothing.
       if (!unbound_.empty() && !graph_.is_placeholder(node)) refuse_names();
       baked_.find(node, out_.baked_);
     }
@@ -143,6 +95,7 @@ class ShapeRun {
     throw Error("shape-prop: the graph has no placeholder named '" + unbound_.front() + "'; its inputs are: " + names);
   }
 
+  // The message names sizes that are baked in above the node: these are nearly always why it fails.
   [[noreturn]] void fail(NodeId node, const std::string& what) const {
     const Numbering numbering = Numbering::of(graph_);
     const std::vector<BakedSize> found = baked_.find_at_or_above(node);
@@ -153,7 +106,7 @@ class ShapeRun {
       message +=
           "\nA size that the program computed on the host is a number in the "
           "graph. Capture at the new sizes, or "
-          "fit sizes from captures at several (docs/symbolic-shapes.md).";
+          "fit sizes from captures at several (docs/graph.md).";
     }
     throw ShapePropagationError(message, node, found);
   }
@@ -169,12 +122,13 @@ class ShapeRun {
   void built_in(NodeId node) {
     if (graph_.is_placeholder(node)) {
       placeholder(node);
-      fill_if_assumed(only_result(node));
+      calls_.fill_if_assumed(graph_, only_result(node), out_.tensors_[only_result(node)]);
     } else if (graph_.node(node).target == target_of(Builtin::kAlias)) {
       alias(node);
     } else if (graph_.node(node).target == target_of(Builtin::kGradient)) {
       const ValueId parameter = graph_.arguments(node)[0].ref.value;
       const ValueId gradient = graph_.arguments(node)[1].ref.value;
+      // The rules let this pass; the optimizer would not.
       if (out_.tensors_[parameter].sizes() != out_.tensors_[gradient].sizes()) {
         fail(node, c10::str("the gradient has sizes ", out_.tensors_[gradient].sizes(), ", its parameter ",
                             out_.tensors_[parameter].sizes()));
@@ -183,15 +137,6 @@ class ShapeRun {
   }
 
   ValueId only_result(NodeId node) const { return graph_.results(node)[0].ref.value; }
-
-  // A mask that the capture was told hides nothing (HostReads::masks_full).
-  void fill_if_assumed(ValueId id) {
-    const at::Tensor& tensor = out_.tensors_[id];
-    const bool assumed = std::any_of(graph_.guards.begin(), graph_.guards.end(), [&](const Guard& guard) {
-      return guard.value == id && guard.observed == kAssumedFull;
-    });
-    if (assumed && tensor.defined()) give_uniform_contents(tensor, 1);
-  }
 
   void placeholder(NodeId node) {
     const ValueId id = only_result(node);
@@ -204,7 +149,8 @@ class ShapeRun {
     }
     std::erase(unbound_, name);
     const InputGeometry& input = bound->second;
-    const c10::Device device = with_index(input.device.value_or(value.device()));
+    // "cuda" and "cuda:0" are one device, but compare as two.
+    const c10::Device device = indexed(input.device.value_or(value.device()));
     // Strides come from a tensor where none are given, so that they follow the
     // rule for contiguous ones.
     std::vector<int64_t> strides(input.sizes.size(), 1);
@@ -214,11 +160,13 @@ class ShapeRun {
       throw Error("shape-prop: input '" + name + "' has other numbers of sizes and strides");
     }
     const bool as_recorded = input.dtype == value.dtype && input.offset == value.offset &&
+                             // An input like the recorded one keeps its storage, so that aliases among inputs stay.
                              same(graph_.sizes(id), input.sizes) && same(graph_.strides(id), strides);
     if (as_recorded && device == value.device()) {
       keep_recorded(id);
       return;
     }
+    // The storage must reach as far as the strides lead.
     int64_t elements = 1;  // that the storage must hold
     for (size_t i = 0; i < strides.size(); ++i) elements += (input.sizes[i] - 1) * strides[i];
     for (const int64_t size : input.sizes) {
@@ -253,6 +201,7 @@ class ShapeRun {
   void alias(NodeId node) {
     const ValueId id = only_result(node);
     const ValueId source = graph_.arguments(node)[0].ref.value;
+    // Either the source or another value that lay where the alias lies may say what the geometry is now.
     for (const ValueId other : {source, model_of_alias(id)}) {
       if (!other.valid() || !same_place(graph_, id, other)) continue;
       const at::Tensor& fake = out_.tensors_[other];
@@ -263,6 +212,7 @@ class ShapeRun {
       return;
     }
     const at::Tensor& fake = out_.tensors_[source];
+    // Without such a value, the recorded geometry holds only as long as the source is as recorded.
     if (!same(graph_.sizes(source), fake.sizes()) || !same(graph_.strides(source), fake.strides())) {
       fail(node,
            "no operator made this alias' geometry, and the tensor that "
@@ -284,6 +234,7 @@ class ShapeRun {
       }
     }
     for (const ValueId other : by_geometry_[geometry_hash(alias)]) {
+      // Only a value that this run has reached can say what the geometry is now.
       if (other != alias && out_.tensors_[other].defined() && same_place(graph_, alias, other)) return other;
     }
     return {};
@@ -297,6 +248,7 @@ class ShapeRun {
 
   // ---- Operators
 
+  // Results are matched with the record one by one: their structure must not change.
   void call(NodeId node) {
     stack_.clear();
     const auto tensor_of = [this](ValueId value) -> const at::Tensor& { return out_.tensors_[value]; };
@@ -304,7 +256,7 @@ class ShapeRun {
     if (!has_tensor_results(node)) {
       // What a node read on the host (item) is in the graph as a number
       // already, and writes change no shape.
-      if (graph_.target(node).schema().returns().empty()) run(node);
+      if (graph_.target(node).signature().returns.empty()) run(node);
       return;
     }
     run(node);
@@ -322,39 +274,16 @@ class ShapeRun {
   }
 
   void run(NodeId node) {
-    if (graph_.target(node).kind() == TargetKind::kOperator) prepare(node, OperatorInfo::of(calls_.operator_of(node)));
+    std::optional<c10::Device> device;
+    graph_.for_each_output(node, [&](ValueId value) {
+      if (graph_.value(value).kind == ValueKind::kTensor) device = graph_.value(value).device();
+    });
     try {
-      calls_.call(node, stack_);
+      calls_.call(node, device, stack_);
     } catch (const c10::Error& error) {
       fail(node, error.what_without_backtrace());
     } catch (const Error& error) {
       fail(node, error.what());
-    }
-  }
-
-  void prepare(NodeId node, const OperatorInfo& info) {
-    // Where the program's own default was: the record has no device for a factory that named none, and for one in a
-    // trace the device it was traced on.
-    graph_.for_each_output(node, [&](ValueId value) {
-      if (graph_.value(value).kind == ValueKind::kTensor) state_of(mode_).default_device = graph_.value(value).device();
-    });
-    if (info.device_argument >= 0) {
-      c10::IValue& device = stack_[static_cast<size_t>(info.device_argument)];
-      if (device.isDevice()) device = state_of(mode_).default_device;
-    }
-    if (info.writes && changes_geometry(info.target.facts())) give_written_operands_a_copy(info);
-    const bool grad_mode = graph_.node(node).flags.grad_mode;
-    if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
-  }
-
-  void give_written_operands_a_copy(const OperatorInfo& info) {
-    for (const uint16_t position : info.tensor_arguments) {
-      c10::IValue& operand = stack_[position];
-      if (position >= 64 || ((info.written_arguments >> position) & 1) == 0 || !operand.isTensor()) continue;
-      const at::Tensor& tensor = operand.toTensor();
-      if (!tensor.defined()) continue;
-      operand = fake_on(tensor.storage(), tensor.scalar_type(), as_span(tensor.sizes()), as_span(tensor.strides()),
-                        tensor.storage_offset(), tensor.device());
     }
   }
 
@@ -378,6 +307,7 @@ class ShapeRun {
     set(id, tensor, storage);
     int64_t& bytes = out_.bytes_[storage.index];
     const auto now = static_cast<int64_t>(tensor.storage().nbytes());
+    // The first result on a storage says how large it is; later ones may only grow it.
     bytes = std::exchange(written_[storage.index], true) ? std::max(bytes, now) : now;
   }
 
@@ -399,6 +329,7 @@ class ShapeRun {
     const StorageId recorded = graph_.value(id).storage;
     if (storage_of_[recorded.index] == impl) return recorded;
     const auto known = id_of_.find(impl);
+    // An alias that is a copy now (reshape of what became non-contiguous) needs a storage of its own.
     if (known != id_of_.end()) return known->second;
     StorageId storage = recorded;
     if (storage_of_[recorded.index] != nullptr) {  // was an alias, is a copy now
@@ -417,6 +348,7 @@ class ShapeRun {
     if (!first_on_[storage].valid()) first_on_[storage] = id;
   }
 
+  // Guards whose sizes differ now say that a capture might go another way. They are told, not enforced.
   void find_paths() {
     for (const Guard& guard : graph_.guards) {
       if (!guard.value.valid() || !out_.tensors_[guard.value].defined()) continue;
@@ -438,10 +370,8 @@ class ShapeRun {
 
   const Graph& graph_;
   const ShapePropagationOptions& options_;
-  NodeCalls calls_;
+  CallsOnFakes calls_;
   BakedSizes baked_;
-  FakeTensorMode mode_;
-  at::AutoGradMode grad_mode_{c10::GradMode::is_enabled()};  // restores it
   torch::jit::Stack stack_;
   ShapePropagation out_;
   std::vector<std::string> unbound_;
@@ -468,9 +398,8 @@ bool matches(const Graph& graph, ValueId id, const at::Tensor& tensor, StorageId
          same(graph.strides(id), tensor.strides());
 }
 
-// When aliasing has changed: births and deaths of storages from first and last
-// use. A storage that was freed is freed after its last use now; one that lived
-// on lives on.
+// Finds births and deaths of storages anew from first and last use, when aliasing has changed. A storage that was freed
+// is freed after its last use now; one that lived on lives on.
 void renew_lifetimes(Graph& graph) {
   const uint32_t count = graph.storage_count();
   std::vector<NodeId> born(count);
@@ -497,6 +426,7 @@ void renew_lifetimes(Graph& graph) {
     }
     storage.born = born[i];
     if (!storage.freed_after.valid()) continue;
+    // New uses may come after the old death, where a view became a copy or the reverse.
     const bool too_early = position[storage.freed_after] < position[last[i]];
     const bool unborn = position[storage.freed_after] < position[born[i]];
     freed.emplace_back(too_early || unborn ? last[i] : storage.freed_after, StorageId(i));
@@ -517,9 +447,11 @@ void renew_lifetimes(Graph& graph) {
 
 }  // namespace
 
+// Writes only what differs, so that recorded inputs give the recorded graph, byte for byte.
 bool ShapePropagation::apply(Graph& graph) const {
   bool changed = false;
   bool moved = !models_.empty();
+  // Aliases that became copies need storages that the record did not have.
   for (const StorageId model : models_) graph.add_storage(graph.storage(model));
   for (uint32_t i = 0; i < tensors_.size(); ++i) {
     const ValueId id(i);

@@ -1,76 +1,21 @@
-// Each capture is walked in one order (graph_walk.h) into structure and numbers. Structures must be equal; a number
-// that differs becomes a polynomial, and equal rows of samples share one, so that a graph of ten thousand nodes has a
-// few hundred to fit and to evaluate. An instance keeps the addresses of its varying numbers: arenas never move.
+// Answers for one size after another what symbolic_fit.cpp has fitted. An instance keeps the addresses of its varying
+// numbers: arenas never move.
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <numeric>
 
 #include "passes/shapes/graph_walk.h"
-#include "shadowgraph/edit.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/passes/polynomial.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {
 
-constexpr size_t kMostMisfits = 8;  // that a message names
-
-// ---- Sinks
-
-struct Numbers {
-  std::vector<int64_t> integers;
-  std::vector<double> reals;
-  std::vector<std::string> texts;
-};
-
-// The first capture: all of it, and where its values' numbers are.
-struct BaseSink {
-  Numbers numbers;
-  std::vector<uint64_t> tokens;
-  std::vector<std::pair<size_t, NodeId>> nodes;  // first token of each
-  IdMap<ValueId, uint32_t>& values;
-  IdMap<StorageId, uint32_t>& storages;
-
-  void node(NodeId id) { nodes.emplace_back(tokens.size(), id); }
-  void token(uint64_t token) { tokens.push_back(token); }
-  void value(ValueId id) { values[id] = static_cast<uint32_t>(numbers.integers.size()); }
-  void storage(StorageId id) { storages[id] = static_cast<uint32_t>(numbers.integers.size()); }
-  void integer(const char*, uint32_t, const int64_t& value) { numbers.integers.push_back(value); }
-  void real(const char*, uint32_t, const double& value) { numbers.reals.push_back(value); }
-  void text(const std::string& text) { numbers.texts.push_back(text); }
-};
-
-// Another capture: its numbers, as long as its structure is that of the first.
-struct AlignedSink {
-  const std::vector<uint64_t>& expected;
-  Numbers numbers;
-  size_t next = 0;
-  NodeId current;
-  bool differs = false;
-  size_t where = 0;   // the first token that differs
-  NodeId where_node;  // and the node it belongs to
-
-  void node(NodeId id) { current = id; }
-  void token(uint64_t token) {
-    if (!differs && (next >= expected.size() || expected[next] != token)) {
-      differs = true;
-      where = next;
-      where_node = current;
-    }
-    ++next;
-  }
-  void value(ValueId) {}
-  void storage(StorageId) {}
-  void integer(const char*, uint32_t, const int64_t& value) { numbers.integers.push_back(value); }
-  void real(const char*, uint32_t, const double& value) { numbers.reals.push_back(value); }
-  void text(const std::string& text) { numbers.texts.push_back(text); }
-};
-
 // An instance: where its varying numbers are.
 struct AddressSink {
   std::span<const uint32_t> wanted_integers;  // ascending
+  // Indices are wanted in ascending order, so one cursor is enough.
   std::span<const uint32_t> wanted_reals;
   std::vector<const int64_t*> integers;
   std::vector<const double*> reals;
@@ -94,277 +39,14 @@ struct AddressSink {
   void text(const std::string&) {}
 };
 
-// What some numbers are, in words.
-struct NamingSink {
-  const Graph& graph;
-  const Numbering& numbering;
-  std::map<uint32_t, std::string> integers;  // asked for: filled in
-  std::map<uint32_t, std::string> reals;
-  NodeId current;
-  uint32_t integer_index = 0;
-  uint32_t real_index = 0;
-
-  std::string name(const char* what, uint32_t which) const {
-    std::string text = std::string(what) + " " + std::to_string(which);
-    if (current.valid()) text += " at " + to_text(graph, current, numbering);
-    return text;
-  }
-  void node(NodeId id) { current = id; }
-  void token(uint64_t) {}
-  void value(ValueId) {}
-  void storage(StorageId) {}
-  void integer(const char* what, uint32_t which, const int64_t&) {
-    const auto asked = integers.find(integer_index++);
-    if (asked != integers.end()) asked->second = name(what, which);
-  }
-  void real(const char* what, uint32_t which, const double&) {
-    const auto asked = reals.find(real_index++);
-    if (asked != reals.end()) asked->second = name(what, which);
-  }
-  void text(const std::string&) {}
-};
-
-// ---- Words
-
-std::string words(const NamedSizes& sizes) {
-  std::string text;
-  for (const auto& [name, size] : sizes) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(size);
-  return text;
-}
-
-[[noreturn]] void throw_difference(const SizedGraph& base, const BaseSink& walked, const SizedGraph& other,
-                                   const AlignedSink& sink) {
-  const auto after = std::upper_bound(walked.nodes.begin(), walked.nodes.end(), sink.where,
-                                      [](size_t token, const auto& entry) { return token < entry.first; });
-  const NodeId node = after == walked.nodes.begin() ? NodeId() : std::prev(after)->second;
-  const auto line = [](const Graph& graph, NodeId at) {
-    return at.valid() ? to_text(graph, at) : std::string("(after the last node: regions, storages or dependencies)");
-  };
-  throw SymbolicError("the captures at " + words(base.sizes) + " and at " + words(other.sizes) +
-                      " are different programs: a kernel or a branch was chosen by the size. They differ first at\n  " +
-                      words(base.sizes) + ": " + line(base.graph, node) + "\n  " + words(other.sizes) + ": " +
-                      line(other.graph, sink.where_node) + "\nCapture at sizes on one side of the change.");
-}
-
-// "[2, 30]" -> pieces "[", ", ", "]" and numbers 2, 30. Numbers too long for an int64 stay text.
-void split_numbers(const std::string& text, std::vector<std::string>& pieces, std::vector<int64_t>& numbers) {
-  pieces.assign(1, "");
-  for (size_t i = 0; i < text.size();) {
-    const size_t end = std::min(text.find_first_not_of("0123456789", i), text.size());
-    const bool leading_zero = text[i] == '0' && end - i > 1;
-    if (end == i || end - i > 18 || leading_zero) {
-      const size_t stop = std::max(end, i + 1);
-      pieces.back().append(text, i, stop - i);
-      i = stop;
-      continue;
-    }
-    numbers.push_back(std::stoll(text.substr(i, end - i)));
-    pieces.emplace_back();
-    i = end;
-  }
-}
-
-// The integers of which these are the values, or the inverses.
-std::optional<std::vector<int64_t>> as_integers(std::span<const double> reals, bool inverse) {
-  constexpr double kExact = 9007199254740992.0;  // 2^53
-  std::vector<int64_t> integers;
-  for (const double real : reals) {
-    const double value = inverse ? std::round(1.0 / real) : real;
-    if (!(std::abs(value) < kExact) || value != std::trunc(value)) return std::nullopt;
-    if (inverse && 1.0 / value != real) return std::nullopt;
-    integers.push_back(static_cast<int64_t>(value));
-  }
-  return integers;
-}
-
-struct RowHash {
-  size_t operator()(const std::vector<int64_t>& row) const {
-    size_t hash = row.size();
-    for (const int64_t value : row) hash = hash * 0x9E3779B97F4A7C15ULL + static_cast<size_t>(value);
-    return hash ^ hash >> 29;
-  }
-};
-
-// Rows of samples to polynomials, each row once.
-class RowFit {
- public:
-  RowFit(const PolynomialFit& fit, std::vector<Polynomial>& polynomials) : fit_(fit), polynomials_(polynomials) {}
-
-  std::optional<uint32_t> of(const std::vector<int64_t>& row) {
-    const auto [entry, added] = known_.try_emplace(row);
-    if (added) {
-      if (auto polynomial = fit_.of(row)) {
-        entry->second = static_cast<uint32_t>(polynomials_.size());
-        polynomials_.push_back(std::move(*polynomial));
-      }
-    }
-    return entry->second;
-  }
-
- private:
-  const PolynomialFit& fit_;
-  std::vector<Polynomial>& polynomials_;
-  std::unordered_map<std::vector<int64_t>, std::optional<uint32_t>, RowHash> known_;
-};
-
-template <class T>
-std::string join(std::span<const T> values) {
-  std::string text;
-  for (const T& value : values) {
-    if (!text.empty()) text += ", ";
-    if constexpr (std::is_same_v<T, double>) {
-      text += c10::str(value);
-    } else {
-      text += std::to_string(value);
-    }
-  }
-  return text;
-}
-
 }  // namespace
 
 SymbolicGraph::~SymbolicGraph() = default;
 SymbolicGraph::SymbolicGraph(SymbolicGraph&&) noexcept = default;
 SymbolicGraph& SymbolicGraph::operator=(SymbolicGraph&&) noexcept = default;
 
-SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) {
-  if (captures.empty() || captures[0].sizes.empty())
-    throw SymbolicError("there are no captures, or none with a named size");
-  SymbolicGraph result;
-  std::vector<std::vector<int64_t>> points;
-  for (const SizedGraph& capture : captures) {
-    auto& point = points.emplace_back();
-    for (const auto& [name, size] : capture.sizes) {
-      if (!captures[0].sizes.contains(name)) throw SymbolicError("only some captures say what '" + name + "' is");
-      point.push_back(size);
-    }
-    if (point.size() != captures[0].sizes.size()) throw SymbolicError("captures name different sizes");
-  }
-  if (captures.size() < captures[0].sizes.size() + 2) {
-    throw SymbolicError("a line through two points fits anything: capture at " +
-                        std::to_string(captures[0].sizes.size() + 2) + " sizes at least");
-  }
-  size_t variable = 0;
-  for (const auto& [name, unused] : captures[0].sizes) {
-    Dimension dimension{.name = name, .smallest = points[0][variable], .step = 0, .largest = points[0][variable]};
-    for (const auto& point : points) {
-      dimension.smallest = std::min(dimension.smallest, point[variable]);
-      dimension.largest = std::max(dimension.largest, point[variable]);
-    }
-    for (const auto& point : points) dimension.step = std::gcd(dimension.step, point[variable] - dimension.smallest);
-    if (dimension.step == 0) throw SymbolicError("'" + name + "' is the same in all captures");
-    result.dimensions_.push_back(dimension);
-    ++variable;
-  }
-  const PolynomialFit fit = [&] {
-    try {
-      return PolynomialFit(points);
-    } catch (const Error& error) {
-      throw SymbolicError(error.what());
-    }
-  }();
-
-  BaseSink base{.values = result.value_numbers_, .storages = result.storage_numbers_};
-  GraphWalk(captures[0].graph, base).run();
-  std::vector<Numbers> samples;
-  samples.push_back(std::move(base.numbers));
-  for (size_t i = 1; i < captures.size(); ++i) {
-    AlignedSink sink{.expected = base.tokens};
-    GraphWalk(captures[i].graph, sink).run();
-    if (sink.differs || sink.next != base.tokens.size()) throw_difference(captures[0], base, captures[i], sink);
-    samples.push_back(std::move(sink.numbers));
-  }
-
-  RowFit rows(fit, result.polynomials_);
-  const Numbering numbering = Numbering::of(captures[0].graph);
-  NamingSink misfits{.graph = captures[0].graph, .numbering = numbering};
-  std::string message;
-  std::vector<std::pair<uint32_t, std::string>> integer_misfits;
-  std::vector<std::pair<uint32_t, std::string>> real_misfits;
-  std::vector<int64_t> row(samples.size());
-  for (uint32_t i = 0; i < samples[0].integers.size(); ++i) {
-    for (size_t s = 0; s < samples.size(); ++s) row[s] = samples[s].integers[i];
-    if (std::ranges::all_of(row, [&](int64_t value) { return value == row[0]; })) continue;
-    if (const auto polynomial = rows.of(row)) {
-      result.integers_.push_back({i, *polynomial, false});
-    } else {
-      integer_misfits.emplace_back(i, join<int64_t>(row));
-    }
-  }
-  std::vector<double> reals(samples.size());
-  for (uint32_t i = 0; i < samples[0].reals.size(); ++i) {
-    for (size_t s = 0; s < samples.size(); ++s) reals[s] = samples[s].reals[i];
-    if (std::ranges::all_of(
-            reals, [&](double value) { return std::bit_cast<uint64_t>(value) == std::bit_cast<uint64_t>(reals[0]); })) {
-      continue;
-    }
-    std::optional<uint32_t> polynomial;
-    bool inverse = false;
-    for (const bool try_inverse : {false, true}) {
-      const auto integers = as_integers(reals, try_inverse);
-      if (polynomial || !integers) continue;
-      polynomial = rows.of(*integers);
-      inverse = try_inverse;
-    }
-    if (polynomial) {
-      result.reals_.push_back({i, *polynomial, inverse});
-    } else {
-      real_misfits.emplace_back(i, join<double>(reals));
-    }
-  }
-  for (uint32_t i = 0; i < samples[0].texts.size(); ++i) {
-    VaryingText text{.index = i};
-    std::vector<std::vector<int64_t>> columns;
-    bool fits = true;
-    bool varies = false;
-    for (size_t s = 0; s < samples.size(); ++s) {
-      std::vector<std::string> pieces;
-      std::vector<int64_t> numbers;
-      split_numbers(samples[s].texts[i], pieces, numbers);
-      if (s == 0) text.pieces = pieces;
-      varies |= samples[s].texts[i] != samples[0].texts[i];
-      fits = fits && pieces == text.pieces;
-      columns.resize(text.pieces.size() - 1);
-      for (size_t c = 0; fits && c < numbers.size(); ++c) columns[c].push_back(numbers[c]);
-    }
-    if (!varies) continue;
-    for (const auto& column : columns) {
-      const auto polynomial = fits ? rows.of(column) : std::nullopt;
-      fits = polynomial.has_value();
-      if (fits) text.polynomials.push_back(*polynomial);
-    }
-    if (!fits) {
-      message += "\n  \"" + samples[0].texts[i] + "\", elsewhere \"" + samples.back().texts[i] +
-                 "\", in the metadata or a guard";
-      continue;
-    }
-    result.texts_.push_back(std::move(text));
-  }
-  if (!integer_misfits.empty() || !real_misfits.empty() || !message.empty()) {
-    const size_t count = integer_misfits.size() + real_misfits.size();
-    for (size_t i = 0; i < std::min(integer_misfits.size(), kMostMisfits); ++i) {
-      misfits.integers.emplace(integer_misfits[i].first, "");
-    }
-    for (size_t i = 0; i < std::min(real_misfits.size(), kMostMisfits); ++i)
-      misfits.reals.emplace(real_misfits[i].first, "");
-    GraphWalk(captures[0].graph, misfits).run();
-    for (const auto& [index, values] : integer_misfits) {
-      if (misfits.integers.contains(index)) message += "\n  " + values + ": " + misfits.integers[index];
-    }
-    for (const auto& [index, values] : real_misfits) {
-      if (misfits.reals.contains(index)) message += "\n  " + values + ": " + misfits.reals[index];
-    }
-    std::string where;
-    for (const SizedGraph& capture : captures) where += (where.empty() ? "" : "; ") + words(capture.sizes);
-    throw SymbolicError("no polynomial with fewer terms than there are captures fits " + std::to_string(count) +
-                        " numbers of the captures at " + where + ":" + message +
-                        "\nIf a size is divided or padded, capture at multiples of what it is divided by; if it grows "
-                        "with a high power, capture at more sizes.");
-  }
-  result.base_ = std::move(captures[0].graph);
-  return result;
-}
-
+// Says why a size is not answered. Sizes below the smallest captured may take other paths; those between the steps may
+// round.
 std::optional<std::string> SymbolicGraph::refusal(const NamedSizes& sizes) const {
   for (const auto& [name, size] : sizes) {
     if (std::ranges::none_of(dimensions_, [&](const Dimension& d) { return d.name == name; })) {
@@ -410,6 +92,7 @@ std::optional<std::string> SymbolicGraph::difference_from(const NamedSizes& size
 
 // The graph is this object's own and not const. Graph shows numbers read-only because most edits must keep lists of
 // uses and of storages right; these touch neither.
+// Writes numbers in place, so that another size costs a loop over the varying numbers, not a copy of the graph.
 SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
   for (const auto& [key, text] : graph_.metadata.lines()) metadata_keys_.push_back(key);
   // Values that look alike in the first capture share their sizes in memory, and may be different ones elsewhere.
@@ -430,6 +113,7 @@ SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(sym
   const std::vector<uint32_t> integers = indices(symbolic.integers_);
   const std::vector<uint32_t> reals = indices(symbolic.reals_);
   AddressSink sink{.wanted_integers = integers, .wanted_reals = reals};
+  // The addresses stay good: arenas never move what is in them.
   GraphWalk(std::as_const(graph_), sink).run();
   TORCH_INTERNAL_ASSERT(sink.integers.size() == integers.size() && sink.reals.size() == reals.size(),
                         "a copy of the graph has other numbers");
@@ -460,6 +144,7 @@ const Graph& SymbolicGraph::Instance::at(const NamedSizes& sizes) {
 
 // ---- Questions
 
+// A number that does not vary is a constant polynomial.
 Polynomial SymbolicGraph::number(uint32_t index, int64_t constant) const {
   const auto varying = std::ranges::lower_bound(integers_, index, {}, &Varying::index);
   if (varying != integers_.end() && varying->index == index) return polynomials_[varying->polynomial];

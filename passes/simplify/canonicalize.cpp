@@ -14,7 +14,7 @@
 // Why. The same computation then has the same text, whatever the program called it: CSE, fusion and the search for
 // repeats see more. Captures of training steps hold hundreds of detach and t.
 //
-// Legality. A view takes another's place if neither tensor object changes its geometry (passes/simplify/identity.h);
+// Legality. A view takes another's place if neither tensor object changes its geometry (ir/analysis/identity.h);
 // complex tensors and lazy negatives are left alone. A copy is what it copies only while nobody writes to either.
 //
 // Cost. One walk forwards, two back; about 0.5 us a node. Running it again changes nothing.
@@ -24,9 +24,9 @@
 #include <array>
 #include <cmath>
 
-#include "ir/operators/formals.h"
-#include "passes/simplify/identity.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/identity.h"
+#include "ir/analysis/node_hashes.h"
+#include "ir/edit/replacements.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
@@ -89,12 +89,14 @@ constexpr std::string_view kSized[] = {"aten::view", "aten::_unsafe_view", "aten
 
 enum class Form : uint8_t { kUnasked, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero, kSlice };
 
+// What the rules ask of a target is worked out once a target: names are compared with a dozen others.
 struct TargetNotes {
   Form form = Form::kUnasked;
   const DimensionRow* dimensions = nullptr;
   bool sized = false;
 };
 
+// Each form is one rule's business. A form says what the operator might be; the rule looks at its arguments.
 TargetNotes notes_of(std::string_view name) {
   TargetNotes notes{.form = Form::kOther};
   if (name == "aten::t" || name == "aten::transpose.int" || name == "aten::permute") notes.form = Form::kPermutation;
@@ -121,6 +123,7 @@ class Canonicalizer {
         versions_(graph.storage_count(), 0),
         shared_with_output_(graph.value_capacity(), false),
         views_(graph.node_count()) {
+    // Outputs are handed to the caller, who sees flags that the graph itself does not use.
     for (NodeId n : graph.nodes()) {
       if (is_end(graph.node(n).target))
         graph.for_each_input(n, [&](ValueId v) { shared_with_output_[v.index] = true; });
@@ -130,6 +133,8 @@ class Canonicalizer {
     identity_ = Identity::of(graph, effects_, doomed_);
   }
 
+  // One walk: when a node is reached, its operands are in their shortest form already, so chains of any length shorten
+  // link by link.
   CanonicalizeResult run() {
     for (NodeId n : graph_.nodes()) {
       if (doomed_[n.index]) continue;
@@ -161,12 +166,14 @@ class Canonicalizer {
     return known;
   }
 
+  // Random nodes and functions of the user's own are left alone, whatever their schemas say.
   bool is_pure_call(NodeId n) const {
     const TargetId target = graph_.node(n).target;
     if (is_placeholder(target) || is_end(target) || !effects_.is_pure(n) || effects_.random(n)) return false;
     return graph_.target(target).kind() != TargetKind::kFunction;
   }
 
+  // A view's storage was born elsewhere.
   bool is_view(NodeId n, ValueId result) const {
     const StorageId s = graph_.value(result).storage;
     return s.valid() && graph_.storage(s).born != n;
@@ -186,6 +193,8 @@ class Canonicalizer {
     return graph_.value(v).kind == ValueKind::kTensor ? v : ValueId();
   }
 
+  // Nodes are only marked here; they are erased together at the end, since erasing one by one would look for heirs each
+  // time.
   void replace(NodeId n, ValueId of, ValueId with) {
     graph_.replace_all_uses_with(of, with);
     if (shared_with_output_[of.index]) shared_with_output_[with.index] = true;
@@ -201,6 +210,7 @@ class Canonicalizer {
     return hash_of_type(graph_, v, mixed(value.storage.index, static_cast<uint64_t>(value.offset)));
   }
 
+  // Values are remembered by place after the node, so that a later view of the same place finds the first.
   void remember(NodeId n) {
     for (const StorageWrite& write : effects_.writes(n)) {
       if (write.storage.index < versions_.size()) versions_[write.storage.index] = write.after;
@@ -213,6 +223,9 @@ class Canonicalizer {
     });
   }
 
+  // A view that looks at the same elements as an earlier value is that value:
+  //
+  //     %1 = view(%0, [6]), %2 = view(%1, [2, 3])      %2 is %0, if %0 has these sizes and strides
   void replace_by_same_view(NodeId n, ValueId result) {
     if (!is_plain(result)) return;
     const ValueId earlier(views_.find_or_add(
@@ -243,13 +256,17 @@ class Canonicalizer {
     } else {  // permute
       if (arguments[1].kind != ArgumentKind::kIntList) return {};
       const auto dims = graph_.ints(arguments[1]);
-      if (!std::ranges::equal(dims, order, {}, {}, {}) && dims.size() != order.size()) return {};
+      if (dims.size() != order.size()) return {};
       order.assign(dims.begin(), dims.end());
       if (std::ranges::any_of(order, [&](int64_t d) { return d < 0 || d >= rank; })) return {};
     }
     return order;
   }
 
+  // Lets a view of a view look at the base itself; the middle one is then often dead:
+  //
+  //     %1 = t(%0), %2 = t(%1)             %2 = permute(%0, [0, 1]), which same-view then drops
+  //     %1 = view(%0, a), %2 = view(%1, b)      %2 = view(%0, b)
   bool shorten_chain(NodeId n, ValueId result) {
     const Form form = notes(n).form;
     if (form != Form::kPermutation && form != Form::kView) return false;
@@ -260,6 +277,7 @@ class Canonicalizer {
     const ValueId base = tensor_argument(inner, 0);
     if (!base.valid() || !is_plain(base) || graph_.value(base).storage != graph_.value(result).storage) return false;
     if (form == Form::kView) {
+      // A view of a non-contiguous base may not exist, or have other strides than the chain gave.
       const auto strides =
           at::detail::computeStride(graph_.sizes(base), graph_.strides(base), c10::IntArrayRef(graph_.sizes(result)));
       if (!strides || !std::ranges::equal(*strides, graph_.strides(result))) return false;
@@ -271,20 +289,23 @@ class Canonicalizer {
       if (first.empty() || second.empty()) return false;
       std::vector<int64_t> both;
       for (const int64_t d : second) both.push_back(first[static_cast<size_t>(d)]);
-      static const c10::OperatorHandle permute = c10::Dispatcher::singleton().findSchemaOrThrow("aten::permute", "");
-      graph_.set_call(n, graph_.intern_operator(permute), std::array{Argument::of_value(base), graph_.int_list(both)});
+      graph_.set_call(n, graph_.intern_operator("aten::permute"),
+                      std::array{Argument::of_value(base), graph_.int_list(both)});
     }
     return true;
   }
 
   // ---- exact-copy
 
+  // -0.0 is not 0: x + -0.0 and x + 0.0 differ for x = -0.0.
   static bool is_number(const Argument& a, double number) {
     if (a.kind == ArgumentKind::kInt) return static_cast<double>(a.i) == number;
     return a.kind == ArgumentKind::kFloat && a.d == number && !std::signbit(a.d);
   }
 
   // Whether the result has the bits of its first argument.
+  // Only what keeps every bit counts: x + 0.0 makes 0.0 of -0.0, so adding is a copy for integers alone, and x - 0 for
+  // all.
   bool is_exact_copy(NodeId n) {
     const auto arguments = graph_.arguments(n);
     const auto other = [&](double number) { return arguments.size() > 1 && is_number(arguments[1], number); };
@@ -303,6 +324,8 @@ class Canonicalizer {
     }
   }
 
+  // A copy may go if nobody can tell the two tensors apart. Neither is written afterwards, at most one is seen from
+  // outside, and the lives stay as they were.
   void replace_exact_copy(NodeId n, ValueId result) {
     if (!is_exact_copy(n) || !is_plain(result)) return;
     const ValueId source = tensor_argument(n, 0);
@@ -312,6 +335,7 @@ class Canonicalizer {
     if (identity_.escapes(to.storage) && identity_.escapes(from.storage)) return;
     if (outlives(graph_, to.storage)) return;
     if (effects_.final_version(to.storage) != 0) return;
+    // A write to the source since the copy was made, or later, would show in the copy.
     if (effects_.final_version(from.storage) != versions_[from.storage.index]) return;
     // Not a small copy of a large tensor, which would then have to stay; outputs keep their offset.
     if (graph_.storage(from.storage).bytes != graph_.storage(to.storage).bytes || from.offset != to.offset) return;
@@ -323,6 +347,7 @@ class Canonicalizer {
 
   // ---- arguments
 
+  // Arguments that mean the same are written the same, so that cse finds equal calls.
   void normalize_arguments(NodeId n) {
     const TargetNotes& known = notes(n);
     bool changed = false;
@@ -344,12 +369,12 @@ class Canonicalizer {
       graph_.for_each_input(n, take);
     }
     if (!model.valid() || graph_.value(model).kind != ValueKind::kTensor) return false;
+    // A number has dimension 0 and -1, as a tensor of one dimension has.
     const int64_t rank = std::max<int64_t>(graph_.value(model).rank, 1);
     bool changed = false;
-    const auto& formals = graph_.target(n).schema().arguments();
+    const auto& formals = graph_.target(n).signature().arguments;
     for (size_t i = 0; i < formals.size(); ++i) {
-      if (formals[i].name().empty() || std::ranges::find(row.arguments, formals[i].name()) == row.arguments.end())
-        continue;
+      if (formals[i].name.empty() || std::ranges::find(row.arguments, formals[i].name) == row.arguments.end()) continue;
       const Argument& argument = graph_.arguments(n)[i];
       if (argument.kind == ArgumentKind::kInt && argument.i < 0 && argument.i >= -rank) {
         graph_.set_argument(n, i, Argument::of_int(argument.i + rank));
@@ -384,6 +409,7 @@ class Canonicalizer {
     const int64_t dim = arguments[1].i;
     if (dim < 0 || dim >= static_cast<int64_t>(graph_.value(self).rank)) return false;
     const int64_t size = graph_.sizes(self)[static_cast<size_t>(dim)];
+    // Slices clamp their bounds; the clamped ones say what is taken.
     const auto bound = [&](size_t position, int64_t missing) -> std::optional<int64_t> {
       const Argument& a = arguments[position];
       if (a.kind != ArgumentKind::kInt && a.kind != ArgumentKind::kNone) return std::nullopt;
@@ -400,6 +426,7 @@ class Canonicalizer {
     return true;
   }
 
+  // alpha=1.0 and alpha=1 multiply by the same.
   bool normalize_alpha(NodeId n) {
     const ValueId result = only_result(graph_, n);
     const auto arguments = graph_.arguments(n);
@@ -412,6 +439,8 @@ class Canonicalizer {
 
   // ---- dead-view
 
+  // Views that nobody uses cost nothing, and yet they forbid: a dead view of another dtype keeps rules from touching
+  // its storage. From the end, so that chains of dead views go at once.
   void drop_dead_views() {
     for (NodeId n : graph_.nodes_reversed()) {
       if (doomed_[n.index] || !is_pure_call(n)) continue;

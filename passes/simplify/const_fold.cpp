@@ -13,22 +13,26 @@
 //
 // The constant keeps the storage of what it replaces, so views of it stay what they are.
 //
-// What is never folded: random numbers, host reads, uninitialised tensors, what is written anywhere, what leaves the
-// graph (its holder may write to it), what requires a gradient, results above max_bytes (a constant lives in the graph,
-// its file, and memory for the whole run), results whose dtype or geometry would differ from the recorded one, and
-// results on other devices than the CPU: the contents of a constant are on the CPU, so folding there would put a copy
-// to the device where a kernel was, and the kernels of a GPU need not agree with the CPU's to the last bit.
+// What is never folded:
+//
+//   - random numbers, host reads, uninitialised tensors, what is written anywhere, what requires a gradient;
+//   - what leaves the graph: its holder may write to it;
+//   - results above max_bytes: a constant lives in the graph, its file, and memory for the whole run;
+//   - results whose dtype or geometry would differ from the recorded one;
+//   - results on other devices than the CPU. The contents of a constant are on the CPU, so folding there would put a
+//     copy to the device where a kernel was. Nor need the kernels of a GPU agree with the CPU's to the last bit.
 //
 // Cost. An operator call for each known node, which are few; 0.2 us for each other one.
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 
+#include "core/calls/node_calls.h"
+#include "ir/analysis/identity.h"
+#include "ir/edit/replacements.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/rewrite/node_call.h"
-#include "passes/simplify/identity.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/simplify.h"
 

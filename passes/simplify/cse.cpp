@@ -1,7 +1,7 @@
-// cse: of nodes that compute the same thing, one stays.
+// cse: keeps one of all nodes that compute the same thing.
 //
-// What. In program order, every pure node is looked up by target, arguments and the versions of the storages it reads;
-// if an equal one came before, its results take the place of this one's and it goes.
+// What. In program order, every pure node is looked up by target, arguments and the versions of the storages it reads.
+// If an equal one came before, its results take the place of this one's and it goes.
 //
 //     %3 = aten::mm(self=%0, mat2=%1) : ... @s3
 //     %4 = aten::add_.Tensor(self=%0, other=%2) ...     writes s0@1
@@ -11,11 +11,11 @@
 //
 // Views are equal whatever was written in between: they are the same elements of the same storage.
 //
-// What is never merged: random numbers, host reads, and what nothing is known of; a tensor that is written, or whose
-// object changes (t_, set_), since the other would change with it; two tensors that are both seen from outside, since
-// whoever holds the outputs may write to one of them.
+// What is never merged: random numbers, host reads, and what nothing is known of. Nor a tensor that is written, or
+// whose object changes (t_, set_), since the other would change with it. Nor two tensors that are both seen from
+// outside, since whoever holds the outputs may write to one of them.
 //
-// Phases. A backward node could take what forward computed, at the price of keeping it until then, and that would undo
+// Phases. A backward node could take what forward computed, at the price of keeping it until then. That would undo
 // activation checkpointing, which is the same computation twice on purpose. So tensors are merged within a phase only
 // (phases=merge gives that up); views cost nothing and are merged across.
 //
@@ -25,8 +25,9 @@
 // not equal. Inference mode is.
 //
 // Cost. One lookup a node, about 0.4 us. The idea is as old as compilers; torch.fx has it for graphs without effects.
-#include "passes/simplify/identity.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/identity.h"
+#include "ir/analysis/node_hashes.h"
+#include "ir/edit/replacements.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {

@@ -1,27 +1,30 @@
 // dce: erases nodes that nobody can notice.
 //
 // What. Program order backwards, with one bit a storage: whether what it contains at this point is looked at later. A
-// node stays if a result of it is used; if it writes, or gives birth to, a storage that is looked at later; or if it is
-// there for its effect. Everything else goes.
+// node stays if a result of it is used or if it is there for its effect. It also stays if it writes, or gives birth to,
+// a storage that is looked at later. Everything else goes.
 //
 //     %1 = aten::empty(...)                    @s1
 //     %2 = aten::add_.Tensor(self=%1, ...)     @s1    goes: nobody reads s1 after it
 //     %3 = aten::add_.Tensor(self=%0, ...)     @s0    stays: s0 is an input, and the caller still has it
 //     %4 = aten::bernoulli(self=%0)            @s2    stays: later random numbers depend on it (random=drop gives it up)
 //
-// Why not "a pure node without uses", as torch.fx has it: an in-place operator on a dead buffer would stay for ever,
-// and a write through a view, whose result nobody names, would go though the base is read.
+// Why not "a pure node without uses", as torch.fx has it: an in-place operator on a dead buffer would stay for ever.
+// And a write through a view, whose result nobody names, would go though the base is read.
 //
-// How it is decided that a storage is looked at later: it is an operand of a node that stays, of sg::output or
-// sg::gradient; or it is still the user's when the graph ends (parameters, buffers, inputs, constants, gradients and
-// optimizer state that were not freed). Always kept: parameters, buffers and inputs, host reads, collectives, what
-// nothing is known of, operators without results, and random numbers unless told otherwise (a graph that draws numbers
-// again from a saved state, docs/checkpointing.md, keeps them in any case). Tensors saved for a backward that is gone
-// keep nothing alive; nodes that stay no longer list them.
+// How it is decided that a storage is looked at later. It is an operand of a node that stays, of sg::output or
+// sg::gradient, or it is still the user's when the graph ends. Those are parameters, buffers, inputs, constants, and
+// gradients and optimizer state that were not freed.
+//
+// Always kept: parameters, buffers and inputs, host reads, collectives, what nothing is known of, operators without
+// results, and random numbers unless told otherwise. A graph that draws numbers again from a saved state
+// (docs/checkpoints.md) keeps random numbers in any case. Tensors saved for a backward that is gone keep nothing
+// alive; nodes that stay no longer list them.
 //
 // Cost. One walk each way; about 0.1 us a node.
-#include "core/replay/random_state.h"
-#include "passes/simplify/identity.h"
+#include "core/calls/random_state.h"
+#include "ir/analysis/identity.h"
+#include "ir/edit/replacements.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
@@ -63,7 +66,7 @@ class DeadCode {
     int8_t& known = is_effect_[target.index];
     if (known == kUnknown) {
       const Target& t = graph_.target(target);
-      const bool gives_nothing = t.schema().returns().empty() && t.facts().written.empty();
+      const bool gives_nothing = t.signature().returns.empty() && t.facts().written.empty();
       known = is_end(target) || (is_placeholder(target) && target != target_of(Builtin::kConstant)) || gives_nothing ||
               t.facts().collective;
     }
@@ -95,8 +98,8 @@ class DeadCode {
   std::vector<bool> needed_storages_;
 };
 
-// Whether numbers are drawn twice from one state: then a draw that is dropped in one place shifts those after it there,
-// and not in the other.
+// Says whether numbers are drawn twice from one state. A draw that is dropped in one place would then shift those after
+// it there, and not in the other.
 bool replays_random_state(const Graph& graph) {
   for (uint32_t i = 0; i < graph.target_count(); ++i) {
     if (graph.target(TargetId(i)).name() == exchange_random_state().name()) return true;

@@ -14,7 +14,7 @@
 // clone) go with dce, not here.
 //
 // Why. Gradients are born as zeros and accumulated into, workspaces are cleared before they are filled, functionalised
-// programs copy into fresh buffers: each costs a write of the whole tensor, and a kernel launch.
+// programs copy into fresh buffers. Each costs a write of the whole tensor, and a kernel launch.
 //
 // Cost. One walk backwards, one forwards; about 0.3 us a node.
 #include <c10/core/MemoryFormat.h>
@@ -24,18 +24,16 @@
 #include <array>
 #include <limits>
 
+#include "ir/analysis/identity.h"
+#include "ir/edit/replacements.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/simplify/identity.h"
+#include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
-
-TargetId operator_named(Graph& graph, const char* name, const char* overload = "") {
-  return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
-}
 
 class DeadStorage {
  public:
@@ -223,13 +221,13 @@ class DeadStorage {
     const ValueId result = only_result(graph_, n);
     if (!result.valid() || !is_own(n, result) || !unread_at_birth_[graph_.value(result).storage.index]) return;
     std::vector<Argument> arguments(graph_.arguments(n).begin(), graph_.arguments(n).end());
-    const bool has_value = graph_.target(n).schema().name().starts_with("aten::full");
+    const bool has_value = graph_.target(n).signature().name.starts_with("aten::full");
     if (has_value) arguments.erase(arguments.begin() + 1);
     // The dtype may have come from the fill value, or from the default of then.
     arguments[1] = Argument::of_int(static_cast<int64_t>(graph_.value(result).dtype));
     if (k == kFilledFactory) arguments.push_back(Argument::none());  // memory_format
-    const TargetId target = k == kFilledFactory ? operator_named(graph_, "aten::empty", "memory_format")
-                                                : operator_named(graph_, "aten::empty_like");
+    const TargetId target = k == kFilledFactory ? graph_.intern_operator("aten::empty.memory_format")
+                                                : graph_.intern_operator("aten::empty_like");
     graph_.set_call(n, target, arguments);
     ++done_.unfilled;
   }
@@ -272,7 +270,7 @@ class DeadStorage {
       if (!has_contiguous_strides(result)) return false;
       format = Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous));
     }
-    graph_.set_call(write, operator_named(graph_, "aten::clone"), std::array{Argument::of_value(source), format});
+    graph_.set_call(write, graph_.intern_operator("aten::clone"), std::array{Argument::of_value(source), format});
     return true;
   }
 
@@ -288,7 +286,7 @@ class DeadStorage {
     std::vector<Argument> arguments{graph_.int_list(graph_.sizes(result))};
     if (!zero) arguments.push_back(graph_.arguments(write)[1]);
     arguments.insert(arguments.end(), {dtype, Argument::none(), device, *pinned});
-    graph_.set_call(write, operator_named(graph_, zero ? "aten::zeros" : "aten::full"), arguments);
+    graph_.set_call(write, graph_.intern_operator(zero ? "aten::zeros" : "aten::full"), arguments);
     return true;
   }
 

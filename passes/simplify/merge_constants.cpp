@@ -1,4 +1,4 @@
-// merge-constants: of constants with the same contents, one stays.
+// merge-constants: keeps one of all constants with the same contents.
 //
 //     %1 = sg::constant(data=c0) : f32[8,8] @s1        a mask that every layer made anew, before the capture or by const-fold
 //     %2 = sg::constant(data=c1) : f32[8,8] @s2        goes, if c1 has the bytes of c0: uses of %2 are uses of %1
@@ -7,7 +7,7 @@
 // is computed once (run cse afterwards), and files and emitted code hold it once.
 //
 // Legality. Type, offset and all bytes of the storage agree to the bit (NaN is NaN, -0.0 is not 0.0). Neither is
-// written, no tensor object changes its geometry, no lazy conjugate is among its views, and neither is what somebody
+// written, no tensor object changes its geometry, and no lazy conjugate is among its views. Neither is what somebody
 // outside gets: two outputs that were two tensors would be one. Constants that share a storage with another placeholder
 // stay.
 //
@@ -15,9 +15,11 @@
 // deduplicate_initializers.)
 #include <functional>
 
+#include "ir/analysis/identity.h"
+#include "ir/analysis/node_hashes.h"
+#include "ir/edit/replacements.h"
 #include "ir/text/tensor_bytes.h"
-#include "passes/simplify/identity.h"
-#include "passes/structure/structure.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {

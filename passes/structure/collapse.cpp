@@ -1,13 +1,13 @@
 // collapse: one node for each call of a module, or of a composite operator: the graph at the level of torch.fx.
 //
-// What. The nodes of one region and phase become one call of a function, whose schema says what goes in and out, what
-// is written, and what aliases what:
+// What. The nodes of one region and phase become one call of a function. Its schema says what goes in and out, what is
+// written, and what aliases what:
 //
 //     n3: %3 = aten::t(self=%0) | r2                     function module::fc1(Tensor x, Tensor weight, Tensor bias) -> Tensor
 //     n4: %4 = aten::addmm(%1, %2, %3) | r2       ->     n3: %3 = module::fc1(x=%2, weight=%0, bias=%1) note("module"="fc1")
 //
 // level=module takes the module whose path has `depth` names ("layers.0" has 2), or the last one above that has no
-// modules inside; operators of a module between its children stay as they are, as in torch.fx. What the optimizer does
+// modules inside. Operators of a module between its children stay as they are, as in torch.fx. What the optimizer does
 // to a parameter is in the module of that depth that owns it. level=composite takes the outermost operator that the
 // user called (aten::linear). The report is the graph as torch.fx prints it (shadowgraph/passes/structure.h); a picture
 // or a table of it is at that level, too.
@@ -17,16 +17,19 @@
 // of module::path.backward. Host reads, collectives and unknown operators are never hidden in a function; random
 // numbers show as its generator argument.
 //
-// How. A region that the program left for something else and came back to is still one call, if nothing on the way
-// needs its first part and is needed by its second (shadowgraph/analysis.h): nodes that can wait or come earlier do.
-// Every node has a stage that no dependence lowers and that each one grows that leads out of a region; the nodes of a
-// region that have one stage can be one call, as no way that leaves them returns to it. From the end, a node moves to
-// the latest stage of its region's that its users allow.
+// How. The program may have left a region for something else and come back to it. It is still one call if nothing on
+// the way needs its first part and is needed by its second. Nodes on the way that can wait or come earlier do
+// (shadowgraph/analysis/dependences.h).
 //
-// The functions have no kernel, so such a graph can be analysed, not run, unless bodies=keep: each call then carries
+// Every node has a stage. No dependence lowers it, and each dependence that leads out of a region raises it. The nodes
+// of a region that have one stage can be one call, as no way that leaves them returns to it. From the end, a node moves
+// to the latest stage of its region's that its users allow.
+//
+// The functions have no kernel, so such a graph can be analysed, not run, unless bodies=keep. Each call then carries
 // the nodes that it hides as the text of a graph, in its note "body", which the interpreter runs
-// (core/replay/body_function.h). Calls that take or give numbers (a size read from data) get none. Cost. About 1 us a
-// node, 10 with bodies.
+// (core/replay/body_function.h). Calls that take or give numbers (a size read from data) get none.
+//
+// Cost. About 1 us a node, 10 with bodies.
 #include <fmt/format.h>
 
 #include <cctype>
@@ -34,10 +37,13 @@
 #include <optional>
 
 #include "core/replay/body_function.h"
+#include "ir/edit/replacements.h"
 #include "ir/records.h"
-#include "passes/simplify/identity.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/group_call.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/passes/structure.h"
 #include "shadowgraph/text.h"
 
@@ -80,7 +86,7 @@ class Collapse {
 
   static constexpr uint32_t kNone = ~uint32_t{0};
 
-  // Of nodes that may be in one call the same, of one that stays kNone.
+  // Returns the same key for nodes that may be in one call, kNone for a node that stays.
   uint32_t key_of(NodeId n) const {
     if (!may_hide(n) || is_call_already(n)) return kNone;
     const RegionId region = chosen_[graph_.node(n).region.index];
@@ -301,7 +307,7 @@ class Collapse {
 
   std::string path_of(RegionId region) const { return std::string(graph_.text_or_empty(graph_.region(region).name)); }
 
-  // Of a parameter, buffer or input; "" for others.
+  // Returns the name of a parameter, buffer or input; "" for others.
   std::string placeholder_name(ValueId v) const {
     const NodeId producer = graph_.value(v).producer;
     if (!is_placeholder(graph_.node(producer).target)) return {};

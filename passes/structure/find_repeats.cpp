@@ -8,11 +8,13 @@
 // When two blocks are the same is said in blocks.h; pictures and summaries fold layers by the same rule.
 //
 // How. Each node has a colour, BlockHashes::of_node. Where a block of p nodes repeats, colours agree at distance p for
-// a stretch of at least p nodes. The distances worth trying come from votes: windows of 1, 2, 4, ... colours, at places
-// that their own hash chooses (fewer the longer the window, so that all lengths cost together what one does), vote for
-// the distance to where the same window was last. Each distance with votes is tried on the whole sequence, the
-// stretches found are taken from the one that saves most, and cut into blocks where the module changes most. Blocks are
-// then compared place by place, and a run is what agrees.
+// a stretch of at least p nodes.
+//
+// The distances worth trying come from votes. Windows of 1, 2, 4, ... colours vote for the distance to where the same
+// window was last. Their own hash chooses at which places they do: fewer the longer the window, so that all lengths
+// cost together what one does. Each distance with votes is tried on the whole sequence. The stretches found are taken
+// from the one that saves most, and cut into blocks where the module changes most. Blocks are then compared place by
+// place, and a run is what agrees.
 //
 // Why. Solvers look at one layer instead of 96, code generation writes a function and a loop, pictures fold.
 //
@@ -23,11 +25,10 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "passes/simplify/identity.h"
-#include "passes/structure/blocks.h"
-#include "passes/structure/structure.h"
+#include "ir/analysis/blocks.h"
 #include "shadowgraph/passes/structure.h"
 #include "shadowgraph/text.h"
+#include "support/hash_index.h"
 
 namespace shadowgraph {
 namespace {

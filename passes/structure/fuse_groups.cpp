@@ -1,7 +1,7 @@
 // fuse-groups: chains of elementwise operators that one kernel could do.
 //
 // What. Each elementwise node (libtorch's tag "pointwise", and a few copies) joins the group of the node that makes its
-// operand, if both run over the same shape on the same device in the same phase. The graph stays as it is; nodes of
+// operand. Both must run over the same shape on the same device in the same phase. The graph stays as it is. Nodes of
 // groups of two or more carry the note "fuse"="g0", "g1", ..., and the report says what bytes of memory traffic each
 // would save:
 //
@@ -9,10 +9,11 @@
 //     %4 = aten::add.Tensor(%3, %0)      note("fuse"="g0")       reads 2, writes 1
 //     %5 = aten::relu(%4)                note("fuse"="g0")       reads 1, writes 1; fused: reads 3, writes 1, saves 4
 //
-// Legality. A group must be able to run at one point, so no path may leave it and come back. Every node has a stage; an
-// edge (a value, or the order of two accesses of a storage) inside a group keeps the stage, every other edge goes to a
-// higher one. So a path that leaves a group never returns to it, however groups are merged. An in-place operator joins
-// if all that touches its storage since the last write does so with the same geometry, element by element, from within.
+// Legality. A group must be able to run at one point, so no path may leave it and come back. Every node has a stage. An
+// edge is a value, or the order of two accesses of a storage. Inside a group it keeps the stage; every other edge goes
+// to a higher one. So a path that leaves a group never returns to it, however groups are merged. An in-place operator
+// joins if all that touches its storage since the last write does so with the same geometry, element by element, from
+// within.
 //
 // Not joined: random operators, what is broadcast on the way (its kernel would repeat it), and operators with
 // results of several shapes. Views end a chain: run canonicalize first, it drops those that do nothing.
@@ -24,8 +25,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ir/analysis/identity.h"
 #include "ir/operators/operator_name.h"
-#include "passes/simplify/identity.h"
 #include "shadowgraph/passes/structure.h"
 
 namespace shadowgraph {

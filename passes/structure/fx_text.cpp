@@ -1,11 +1,18 @@
+// Prints a graph as torch.fx prints one, for readers who know that form and for comparisons with it.
+//
+//     graph():
+//         %x : [num_users=1] = placeholder[target=x]
+//         %relu : [num_users=1] = call_function[target=aten.relu](args = (%x,), kwargs = {})
+//         return relu
+//
+// It is for reading alone: shapes, storages and regions are left out. Linear in the graph and its uses.
 #include <fmt/format.h>
 
 #include <cctype>
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
+#include "ir/analysis/identity.h"
 #include "ir/text/words.h"
-#include "passes/simplify/identity.h"
 #include "shadowgraph/passes/structure.h"
 
 namespace shadowgraph {
@@ -44,6 +51,7 @@ class FxPrinter {
     NodeId last;
     graph_.for_each_output(n, [&](ValueId v) {
       graph_.for_each_use(v, [&](NodeId user) {
+        // A node that uses a value twice is one user, and its uses come one after another.
         count += user != last && is_shown(user, v);
         last = user;
       });
@@ -55,6 +63,7 @@ class FxPrinter {
     std::string name;
     for (const char c : wish) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
     if (name.empty() || std::isdigit(static_cast<unsigned char>(name[0])) != 0) name.insert(0, "_");
+    // torch.fx numbers names in this way: add, add_1, add_2.
     const int copy = taken_[name]++;
     return copy == 0 ? name : fmt::format("{}_{}", name, copy);
   }
@@ -71,6 +80,7 @@ class FxPrinter {
       const std::string path = named.kind == ArgumentKind::kString ? graph_.text(named.string) : "constant";
       const bool is_input = target == target_of(Builtin::kInput);
       const size_t count = users(n);
+      // A parameter that only a called module reads is not shown: torch.fx has it inside the module.
       if (!v.valid() || (!is_input && count == 0)) return {};
       names_[v.index] = fresh_name(path);
       return show(names_[v.index], count, fmt::format("{}[target={}]", is_input ? "placeholder" : "get_attr", path));
@@ -81,9 +91,9 @@ class FxPrinter {
     if (const size_t colons = shown.find("::"); colons != shown.npos) shown.replace(colons, 2, ".");
     if (is_module) {
       shown = module;
-      if (!t.schema().overload_name().empty()) shown += "." + t.schema().overload_name();
+      if (!t.signature().overload.empty()) shown += "." + t.signature().overload;
     }
-    std::string_view base = t.schema().name();
+    std::string_view base = t.signature().name;
     base.remove_prefix(std::min(base.size(), base.find("::") + 2));
     const std::string name = fresh_name(is_module ? std::string_view(shown) : base);
     std::string text =
@@ -107,13 +117,12 @@ class FxPrinter {
   }
 
   std::string arguments(NodeId n) {
-    const auto& formals = formals_.of(graph_, graph_.node(n).target).arguments;
-    const auto& schema = graph_.target(n).schema().arguments();
+    const auto& formals = graph_.target(n).signature().arguments;
     const auto actual = graph_.arguments(n);
     const auto is_default = [&](size_t i) {
       return i < formals.size() && formals[i].default_value && formals[i].default_value->equals(graph_, actual[i]);
     };
-    const auto is_keyword = [&](size_t i) { return i < schema.size() && schema[i].kwarg_only(); };
+    const auto is_keyword = [&](size_t i) { return i < formals.size() && formals[i].keyword_only; };
     size_t last = 0;
     for (size_t i = 0; i < actual.size(); ++i) {
       if (!is_keyword(i) && !is_default(i)) last = i + 1;
@@ -126,7 +135,7 @@ class FxPrinter {
       if (actual[i].kind == ArgumentKind::kGenerator) continue;
       if (is_keyword(i)) {
         if (is_default(i)) continue;
-        keywords += fmt::format("{}{}: {}", keywords.empty() ? "" : ", ", schema[i].name(), item(actual[i]));
+        keywords += fmt::format("{}{}: {}", keywords.empty() ? "" : ", ", formals[i].name, item(actual[i]));
       } else if (i < last) {
         positional += fmt::format("{}{}", count++ == 0 ? "" : ", ", item(actual[i]));
       }
@@ -184,7 +193,6 @@ class FxPrinter {
   }
 
   const Graph& graph_;
-  Formals formals_;
   std::vector<std::string> names_;  // by value
   std::unordered_map<std::string, int> taken_;
 };

@@ -7,14 +7,14 @@
 //     %4 = aten::nonzero(%3)                          not supported
 //     %5 = aten::add(%3, %4)   note("part"="1")       not "0": the way over nonzero would come back into it
 //
-// How. Every node has a stage that no edge (value, effect, forward link: shadowgraph/analysis.h) lowers and that grows
-// along edges between supported and unsupported nodes. A way that leaves a part over an unsupported node therefore
-// never returns to its stage, and all supported nodes of one stage can be a part (merge=all). No two of these parts
-// could be one: a node has its stage because a way leads to it from each earlier one, over an unsupported node.
+// How. Every node has a stage. No edge (value, effect, forward link: shadowgraph/analysis/dependences.h) lowers it, and edges
+// between supported and unsupported nodes raise it. So a way that leaves a part over an unsupported node never returns
+// to its stage. All supported nodes of one stage can be a part (merge=all). No two of these parts could be one. A node
+// has its stage because a way leads to it from each earlier one, over an unsupported node.
 //
-// merge=linked: from the end, a supported node that has supported users of one later stage moves up to it where all its
-// users allow that, so that it goes with its consumers if it had to part from its producers. Supported nodes of one
-// stage that share an edge are a part (Boost's disjoint sets).
+// merge=linked: supported nodes of one stage that share an edge are a part (Boost's disjoint sets). Before that, from
+// the end, a supported node moves up to the stage of its supported users if all its users allow that. So it goes with
+// its consumers if it had to part from its producers.
 //
 // Cost. One or two walks over the dependences, about 0.5 us a node with the dependences.
 #include <boost/pending/disjoint_sets.hpp>
@@ -24,8 +24,10 @@
 #include <map>
 #include <numeric>
 
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/edit/group_call.h"
 #include "shadowgraph/passes/structure.h"
 #include "shadowgraph/text.h"
 

@@ -13,6 +13,7 @@ void put_parents_first(Graph& graph) {
   std::vector<RegionId> moved(count);
   std::vector<RegionId> chain;
   for (uint32_t i = 0; i < count; ++i) {
+    // Climbs to the first ancestor that has its place, and comes down again giving places.
     for (RegionId id(i); id.valid() && !moved[id.index].valid(); id = graph.region(id).parent) chain.push_back(id);
     for (; !chain.empty(); chain.pop_back()) {
       Region region = graph.region(chain.back());

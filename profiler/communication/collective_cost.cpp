@@ -1,10 +1,13 @@
+#include "shadowgraph/profile/collective_cost.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
 
-#include "shadowgraph/operators.h"
-#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/profile/interconnect.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 namespace {
@@ -13,15 +16,15 @@ constexpr std::array<std::string_view, kCollectiveKindCount> kKindNames = {
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
     "gather",     "scatter",    "send",           "receive",    "barrier"};
 
-// (n - 1) / n of the bytes, rounded up.
+// Returns (n - 1) / n of the bytes, rounded up.
 int64_t all_but_own(int64_t bytes, int64_t n) {
   const int64_t whole = bytes / n;
   const int64_t rest = bytes % n;
   return whole * (n - 1) + (rest * (n - 1) + n - 1) / n;
 }
 
-// How a group lies on the levels. Level l has blocks(l) blocks with a process of the group in them; below the first
-// level each process is its own.
+// Says how a group lies on the levels. Level l has blocks(l) blocks with a process of the group in them; below the
+// first level each process is its own block.
 class Span {
  public:
   Span(const ProcessGroupInfo& group, const Interconnect& links) {
@@ -70,7 +73,7 @@ class Span {
     for (const Used& used : used_) seconds += static_cast<double>(used.hops) * used.latency;
     return seconds;
   }
-  // Up, or down: a chain through each innermost block, binary trees above.
+  // Returns the latency up, or down: a chain through each innermost block, binary trees above.
   double tree_latency() const {
     double seconds = 0;
     for (const Used& used : used_) {
@@ -86,7 +89,9 @@ class Span {
     }
     return bandwidth;
   }
-  // Each process to each other, by the links of their level, all levels at once: seconds for a byte of the payload.
+  // Returns seconds for a byte of the payload. Each process sends to each other one by the links of their level, all
+  // levels at once.
+  // levels at once.
   double direct_seconds_a_byte(int64_t n) const {
     double seconds = 0;
     int64_t inside = 1;  // processes of the group in a block of the level below
@@ -128,7 +133,7 @@ const CollectiveTable* table_for(CollectiveKind kind, const ProcessGroupInfo& gr
   return table == axis->second.tables.end() || table->second.empty() ? nullptr : &table->second;
 }
 
-// The links between this process and its peer alone.
+// Returns what the links between this process and its peer alone take.
 CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const Interconnect& links, int64_t peer) {
   if (peer < 0) peer = (group.rank + 1) % group.size;
   const auto rank_of = [&](int64_t place) {

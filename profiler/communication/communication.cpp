@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <map>
 
-#include "profiler/module_tree.h"
-#include "shadowgraph/operators.h"
-#include "shadowgraph/profile/time.h"
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/profile/collective_cost.h"
+#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 namespace {
 
-// What an operator is, and which argument says how much: its tensors are the payload, or one part in n of it.
+// Says what an operator is, and which argument has its payload: its tensors are the payload, or one part in n of it.
 struct CollectiveRow {
   std::string_view name;
   CollectiveKind kind;
@@ -62,7 +66,7 @@ constexpr CollectiveRow kRows[] = {
 };
 
 constexpr std::string_view kWait = "_c10d_functional::wait_tensor";
-// In those namespaces, and sending nothing.
+// These are in those namespaces and send nothing.
 constexpr std::string_view kSilent[] = {kWait, "_c10d_functional::_wrap_tensor_autograd", "c10d::check_for_nan",
                                         "sg_c10d::process_group"};
 
@@ -72,10 +76,10 @@ const CollectiveRow* row_of(std::string_view name) {
 }
 
 const Argument* argument_named(const Graph& graph, NodeId node, const std::string& name) {
-  const auto position = graph.target(node).schema().argumentIndexWithName(name);
+  const auto position = graph.target(node).signature().position_of(name);
   const auto arguments = graph.arguments(node);
-  if (!position || static_cast<size_t>(*position) >= arguments.size()) return nullptr;
-  return &arguments[static_cast<size_t>(*position)];
+  if (!position || *position >= arguments.size()) return nullptr;
+  return &arguments[*position];
 }
 
 std::optional<int64_t> integer_named(const Graph& graph, NodeId node, const std::string& name) {
@@ -97,7 +101,8 @@ int64_t tensor_bytes(const Graph& graph, NodeId node, const std::string& argumen
   return bytes;
 }
 
-// Groups by name: those that the graph describes, axes of the given mesh, and where an operator names its size.
+// Finds groups by name: those that the graph describes, axes of the given mesh, and groups whose operator names their
+// size.
 class Groups {
  public:
   Groups(const Graph& graph, const CommunicationOptions& options, std::vector<ProcessGroupInfo>& groups)
@@ -149,7 +154,7 @@ CommunicationSum& CommunicationSum::operator+=(const CommunicationSum& other) {
 
 Communication Communication::of(const Graph& graph, const CommunicationOptions& options) {
   Communication result;
-  result.graph_ = &graph;
+  result.graph_ = WeakGraph(graph);
   if (options.interconnect != nullptr) {
     result.interconnect_ = options.interconnect->title;
     result.has_seconds_ = true;
@@ -186,7 +191,7 @@ Communication Communication::of(const Graph& graph, const CommunicationOptions& 
     if (const NodeId forward = graph.node(node).forward; forward.valid()) result.backward_of_[forward].push_back(index);
     result.collectives_.push_back(collective);
   }
-  // Groups that nothing is sent in are not the program's.
+  // A group in which nothing is sent is none of the program's.
   std::vector<uint32_t> place(groups.size(), 0);
   for (const Collective& collective : result.collectives_) place[collective.group] = 1;
   for (uint32_t i = 0; i < groups.size(); ++i) {
@@ -220,7 +225,8 @@ CommunicationSum Communication::of(CollectiveKind kind) const {
   return sum_if([&](const Collective& collective) { return collective.kind == kind; });
 }
 CommunicationSum Communication::of(PhaseId phase) const {
-  return sum_if([&](const Collective& collective) { return graph_->node(collective.node).phase == phase; });
+  const Graph& graph = graph_.get("communication");
+  return sum_if([&](const Collective& collective) { return graph.node(collective.node).phase == phase; });
 }
 CommunicationSum Communication::of_group(uint32_t group) const {
   return sum_if([&](const Collective& collective) { return collective.group == group; });
@@ -228,7 +234,7 @@ CommunicationSum Communication::of_group(uint32_t group) const {
 
 CommunicationSum Communication::forward(NodeId node) const {
   const Collective* own = find(node);
-  if (own == nullptr || graph_->node(node).forward.valid()) return {};
+  if (own == nullptr || graph_.get("communication").node(node).forward.valid()) return {};
   return sum_of(*own);
 }
 
@@ -240,13 +246,14 @@ CommunicationSum Communication::backward(NodeId node) const {
 
 std::vector<Communication::ModuleCommunication> Communication::by_module() const {
   std::vector<ModuleCommunication> modules;
+  const Graph& graph = graph_.get("communication");
   std::map<std::string, size_t> places;
   for (const Collective& collective : collectives_) {
-    const std::string path = module_path(*graph_, collective.node);
+    const std::string path = module_path(graph, collective.node);
     const auto [found, fresh] = places.try_emplace(path, modules.size());
     if (fresh) modules.push_back({.path = path, .forward = {}, .backward = {}});
     ModuleCommunication& module = modules[found->second];
-    const bool is_backward = graph_->node(collective.node).phase == Graph::kBackward;
+    const bool is_backward = graph.node(collective.node).phase == Graph::kBackward;
     (is_backward ? module.backward : module.forward) += sum_of(collective);
   }
   return modules;
@@ -320,7 +327,7 @@ class TwoStreams {
   const Communication& communication_;
   const StepTime& time_;
   IdMap<NodeId, double>* start_;
-  std::vector<double> arrival_;  // of what collectives write, by storage
+  std::vector<double> arrival_;  // when what collectives write is there, by storage
   double host_call_ = 0;
   double host_ = 0;  // when the host has issued the calls so far
   double compute_ = 0;

@@ -1,16 +1,21 @@
+#include "shadowgraph/profile/interconnect.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <filesystem>
 
-#include "profiler/embedded_files.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/text.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
 
 namespace shadowgraph {
+
+std::span<const EmbeddedFile> interconnect_files();  // profiler/communication/interconnects/, by cmake/embed.cmake
+
 namespace {
 
 using nlohmann::json;
@@ -44,7 +49,7 @@ class InterconnectReader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw ParseError(name_ + ": not the figures of an interconnect (docs/collectives.md): " + what, 0, 0);
+    throw ParseError(name_ + ": not the figures of an interconnect (docs/time.md): " + what, 0, 0);
   }
   std::string text(const json& object, const char* key, const std::string& otherwise) const {
     if (!object.contains(key)) return otherwise;
@@ -77,7 +82,8 @@ class InterconnectReader {
     level.bandwidth = bandwidth(entry, of);
     return level;
   }
-  // Each block is made of whole blocks of the level inside it, and only the outermost holds all processes.
+  // Checks that each block is made of whole blocks of the level inside it, and that only the outermost holds all
+  // processes.
   void check_sizes(const std::vector<LinkLevel>& levels) const {
     for (size_t i = 0; i < levels.size(); ++i) {
       const bool last = i + 1 == levels.size();
@@ -151,7 +157,7 @@ json to_json(const Interconnect& links) {
 Interconnect Interconnect::read_file(const std::string& path) {
   const std::string text = shadowgraph::read_file(path);
   try {
-    return interconnect_from_json(json::parse(text), path);
+    return interconnect_from_json(parse_json(text), path);
   } catch (const json::exception& error) {
     throw ParseError(path + ": " + error.what(), 0, 0);
   }
@@ -165,10 +171,10 @@ std::vector<std::string> Interconnect::names() {
 
 Interconnect Interconnect::named(std::string_view name) {
   for (const EmbeddedFile& file : interconnect_files()) {
-    if (file.name == name) return interconnect_from_json(json::parse(file.text), std::string(name));
+    if (file.name == name) return interconnect_from_json(parse_json(file.text), std::string(name));
   }
-  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/collectives.md)",
-                          name, fmt::join(names(), ", ")));
+  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/time.md)", name,
+                          fmt::join(names(), ", ")));
 }
 
 Interconnect Interconnect::find(const std::string& name_or_file) {

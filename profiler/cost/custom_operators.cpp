@@ -2,9 +2,10 @@
 #include <optional>
 
 #include "profiler/cost/operand_reader.h"
-#include "profiler/memory/scratch_rules.h"
-#include "shadowgraph/operators.h"
+#include "profiler/cost/scratch_rules.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 CustomOperators CustomOperators::of(const Graph& graph) {

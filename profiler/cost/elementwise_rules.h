@@ -1,5 +1,5 @@
-// Which elements an operator walks over, and how often: the rules of elementwise_table.cpp, each a pure function of the
-// call's shapes and of what the row says an element costs. Internal to that table.
+// Says which elements an operator walks over, and how often. Each rule is a pure function of the call's shapes and of
+// what the table's row says an element costs. Internal to elementwise_table.cpp.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline Work scaled(int64_t elements, Work each) {
 
 inline MaybeWork nothing(const OperandShapes&, Work) { return Work(); }
 
-// Elements of the first result; of the first argument where nothing is returned (foreach in place).
+// Counts elements of the first result, or of the first argument where nothing is returned (foreach in place).
 inline int64_t result_elements(const OperandShapes& call) {
   return element_count(call.results.empty() ? call.argument(0) : call.result(0));
 }
@@ -36,7 +36,7 @@ MaybeWork per_argument(const OperandShapes& call, Work each) {
 
 // ---- Operators whose cost depends on more than one size
 
-// self + alpha * other: a second operation an element unless alpha is 1.
+// Counts self + alpha * other: a second operation an element unless alpha is 1.
 inline MaybeWork scaled_sum(const OperandShapes& call, Work each) {
   if (call.number(2, 1) != 1) each.flops += 1;
   return scaled(result_elements(call), each);
@@ -49,7 +49,7 @@ inline MaybeWork power(const OperandShapes& call, Work each) {
   if (exponent == 3) each = {2, 0};
   return scaled(result_elements(call), each);
 }
-// Window size times results: kernel_size is argument 1, and a single number stands for all dimensions.
+// Counts window size times results: kernel_size is argument 1, and a single number stands for all dimensions.
 template <size_t kDimensions>
 int64_t window(const OperandShapes& call, size_t kernel) {
   int64_t size = 1;
@@ -62,43 +62,45 @@ template <size_t kDimensions>
 MaybeWork pooling(const OperandShapes& call, Work each) {
   return scaled(saturating_multiply(result_elements(call), window<kDimensions>(call, 1)), each);
 }
-// avg_pool backward: every gradient element is spread over its window. pool(grad_output, self, kernel_size, ...)
+// Counts avg_pool backward: every gradient element is spread over its window. pool(grad_output, self, kernel_size, ...)
 template <size_t kDimensions>
 MaybeWork pooling_backward(const OperandShapes& call, Work each) {
   return scaled(saturating_multiply(element_count(call.argument(0)), window<kDimensions>(call, 2)), each);
 }
-// Norms: `each` with an affine transform, one less without (weight is argument kWeight).
+// Counts norms: `each` with an affine transform, one less without (weight is argument kWeight).
 template <size_t kInput, size_t kWeight>
 MaybeWork norm(const OperandShapes& call, Work each) {
   if (!call.argument(kWeight).present()) each.flops -= 1;
   return scaled(element_count(call.argument(kInput)), each);
 }
-// Batch norm: 5 an element when it computes statistics, 2 when it uses the running ones; one less without weight.
+// Counts batch norm: 5 an element when it computes statistics, 2 when it uses the running ones; one less without
+// weight.
 template <size_t kTraining>
 MaybeWork batch_norm(const OperandShapes& call, Work each) {
   if (!call.flag(kTraining, true)) each.flops = 2;
   return norm<0, 1>(call, each);
 }
-// kAccumulate adds the values, otherwise they are copied.
+// Counts additions of values if argument kAccumulate is set; otherwise values are copied.
 template <size_t kValues, size_t kAccumulate>
 MaybeWork per_accumulated(const OperandShapes& call, Work each) {
   return scaled(call.flag(kAccumulate) ? element_count(call.argument(kValues)) : 0, each);
 }
-// Comparison sort: elements times the binary logarithm of the longest side's size.
+// Counts a comparison sort: elements times the binary logarithm of the longest side's size.
 inline MaybeWork sorting(const OperandShapes& call, Work each) {
   uint64_t longest = 1;
   for (int64_t size : call.shape(0)) longest = std::max(longest, static_cast<uint64_t>(std::max<int64_t>(size, 1)));
   return scaled(saturating_multiply(element_count(call.argument(0)), std::bit_width(longest - 1)), each);
 }
-// Sorts all elements, whatever their sides: unique. With a second tensor, both: isin looks one up in the other.
+// Counts a sort of all elements, whatever their sides (unique). With a second tensor it sorts both: isin looks one up
+// in the other.
 inline MaybeWork sorting_all(const OperandShapes& call, Work each) {
   const int64_t elements = saturating_add(element_count(call.argument(0)), element_count(call.argument(1)));
   const auto depth = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(elements, 1)) - 1);
   return scaled(saturating_multiply(elements, depth), each);
 }
-// Fast Fourier transforms by the usual count, 5 n log2 n an n-point complex one, half of that where one side is real
-// (Frigo & Johnson, The Design and Implementation of FFTW3, 2005). fft(self, dim, ...): n is what the dimensions have
-// together, of the complex tensor's or the real tensor's sizes.
+// Counts fast Fourier transforms in the usual way: 5 n log2 n for an n-point complex one, half of that where one side
+// is real. (Frigo & Johnson, The Design and Implementation of FFTW3, 2005.) For fft(self, dim, ...), n is the product
+// of the sizes that the dimensions have, in the complex or the real tensor.
 inline MaybeWork fourier(const Operand& points, const OperandShapes& call, double factor) {
   const Operand& dimensions = call.argument(1);
   if (!points.is_tensor() || dimensions.kind != Operand::Kind::kInts) return std::nullopt;
@@ -117,8 +119,9 @@ inline MaybeWork fourier_complex(const OperandShapes& call, Work) { return fouri
 inline MaybeWork fourier_of_real(const OperandShapes& call, Work) { return fourier(call.argument(0), call, 2.5); }
 inline MaybeWork fourier_to_real(const OperandShapes& call, Work) { return fourier(call.result(0), call, 2.5); }
 
-// Distances of points of m coordinates: subtract, power, add each. Powers and the root are evaluations unless p says
-// otherwise: 0, 1 and infinity have neither, 2 multiplies. kPoints is an argument (..., m), kExponent the one with p.
+// Counts distances of points of m coordinates: subtract, power, add each. Powers and the root are evaluations unless p
+// says otherwise: 0, 1 and infinity have neither, 2 multiplies. kPoints is an argument (..., m), kExponent the one with
+// p.
 template <size_t kPoints, size_t kExponent>
 MaybeWork distances(const OperandShapes& call, Work each) {
   const Shape points = call.shape(kPoints);
@@ -131,8 +134,8 @@ MaybeWork distances(const OperandShapes& call, Work each) {
   if (!plain) work.transcendental = saturating_add(p == 2 ? 0 : coordinates, count);
   return work;
 }
-// The gradient of every distance goes to all coordinates of one side: the distance's difference, its power, a product
-// with the gradient, an addition.
+// Counts gradients of distances. Each goes to all coordinates of one side: the distance's difference, its power, a
+// product with the gradient, an addition.
 template <size_t kPoints, size_t kExponent>
 MaybeWork distances_backward(const OperandShapes& call, Work each) {
   const Shape points = call.shape(kPoints);
@@ -144,7 +147,7 @@ MaybeWork distances_backward(const OperandShapes& call, Work each) {
   return work;
 }
 
-// Bags of embeddings: a row of the weight is added for every index, after a product where samples have weights.
+// Counts bags of embeddings: a row of the weight is added for every index, after a product where samples have weights.
 // kWidth is an argument whose last side is a row's, kIndices that of the indices, kWeights that of the weights.
 template <size_t kWidth, size_t kIndices, size_t kWeights>
 MaybeWork bags(const OperandShapes& call, Work each) {
@@ -154,7 +157,7 @@ MaybeWork bags(const OperandShapes& call, Work each) {
   return scaled(saturating_multiply(element_count(call.argument(kIndices)), rows.back()), each);
 }
 
-// Taps of an interpolation in so many dimensions: products and additions a result. Modes as ATen numbers them.
+// Returns the taps of an interpolation in so many dimensions: products and additions a result. `mode` is ATen's number.
 inline int64_t taps(int64_t dimensions, int64_t mode) {
   if (mode == 1) return 0;  // nearest
   return mode == 2 ? 16 : int64_t{1} << dimensions;
@@ -165,7 +168,8 @@ MaybeWork grid_sampler(const OperandShapes& call, Work) {
   const int64_t count = taps(kDimensions, call.integer(2, 0));
   return scaled(result_elements(call), {count > 0 ? 2 * count - 1 : 0, 0});
 }
-// Of every element of grad_output a product and an addition a tap: for the input, and for each coordinate of the grid.
+// Counts a product and an addition a tap, for every element of grad_output: for the input, and for each coordinate of
+// the grid.
 template <int64_t kDimensions, size_t kGradient, size_t kMode>
 MaybeWork grid_sampler_backward(const OperandShapes& call, Work) {
   const int64_t count = taps(kDimensions, call.integer(kMode, 0));
@@ -177,8 +181,8 @@ inline MaybeWork affine_grid(const OperandShapes& call, Work) {
   if (theta.empty() || theta.back() < 1) return std::nullopt;
   return scaled(result_elements(call), {saturating_add(saturating_multiply(2, theta.back()), -1), 0});
 }
-// Resampling with antialiasing: rows, then columns; a result's window grows with the factor by which a side shrinks.
-// kSupport is that of the filter, in elements: 1 bilinear, 2 bicubic, 3 Lanczos.
+// Counts resampling with antialiasing: rows, then columns. A result's window grows with the factor by which a side
+// shrinks. kSupport is that of the filter, in elements: 1 bilinear, 2 bicubic, 3 Lanczos.
 template <int64_t kSupport>
 MaybeWork antialiased_sides(Shape input, Shape output) {
   if (input.size() != 4 || output.size() != 4) return std::nullopt;
@@ -203,16 +207,16 @@ MaybeWork per_other_result(const OperandShapes& call, Work each) {
   return scaled(element_count(call.result(kResult)), each);
 }
 
-// The bias of a matrix product or convolution: one addition an element of the result, if there is one.
+// Counts the bias of a matrix product or convolution: one addition an element of the result, if there is one.
 template <size_t kBias>
 MaybeWork bias(const OperandShapes& call, Work each) {
   return scaled(call.argument(kBias).is_tensor() ? result_elements(call) : 0, each);
 }
-// The bias gradient: one addition an element of grad_output.
+// Counts the bias gradient: one addition an element of grad_output.
 inline MaybeWork convolution_backward(const OperandShapes& call, Work each) {
   return scaled(call.element(10, 2, 0) != 0 ? element_count(call.argument(0)) : 0, each);
 }
-// Attention: work on every score; query and key follow `kQuery`. Packed calls bound the scores by their greatest
+// Counts attention: work on every score; query and key follow `kQuery`. Packed calls bound the scores by their greatest
 // lengths.
 template <size_t kQuery>
 MaybeWork per_score(const OperandShapes& call, Work each) {
@@ -232,10 +236,11 @@ MaybeWork per_packed_score(const OperandShapes& call, Work each) {
   return scaled(product_of({sequences, query[kRank - 2], longest_query, longest_key}), each);
 }
 
-// Recurrent layers, per token and hidden unit. Mode as ATen numbers it: 0 relu, 1 tanh, 2 LSTM, 3 GRU.
-//   relu, tanh: the sum of two products and two biases (3), the activation (1 operation or 1 transcendental)
-//   LSTM: four such sums (12), three sigmoids (9 + 3), two tanh (2), c = f c + i g (3), h = o tanh c (1)
-//   GRU:  three such sums (9), two sigmoids (6 + 2), one tanh (1), r n (1), h = n + z (h - n) (3)
+// Counts recurrent layers, per token and hidden unit. `mode` is ATen's number: 0 relu, 1 tanh, 2 LSTM, 3 GRU.
+//
+//     relu, tanh  the sum of two products and two biases (3), the activation (1 operation or 1 transcendental)
+//     LSTM        four such sums (12), three sigmoids (9 + 3), two tanh (2), c = f c + i g (3), h = o tanh c (1)
+//     GRU         three such sums (9), two sigmoids (6 + 2), one tanh (1), r n (1), h = n + z (h - n) (3)
 inline Work recurrent_unit(double mode) {
   if (mode == 2) return {25, 5};
   if (mode == 3) return {19, 3};

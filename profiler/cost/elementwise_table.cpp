@@ -180,8 +180,9 @@ constexpr ElementwiseRow kElementwiseRows[] = {
     {"aten::_masked_softmax", per_result, {4, 1}},
     {"aten::_masked_softmax_backward", per_result, {4, 0}},
     {"aten::logsumexp", per_argument<0>, {3, 1}},
-    // A step of CTC is a logsumexp of three paths and a log probability: 2 for the greatest, 3 subtractions, 2 additions,
-    // 1 each for it and the probability; 3 exp, 1 log. Backward: the same from the end, both ways added up (4 and 2).
+    // A step of CTC is a logsumexp of three paths and a log probability. That is 2 for the greatest, 3 subtractions, 2
+    // additions, 1 each for it and the probability; 3 exp, 1 log. Backward does the same from the end and adds both
+    // ways up (4 and 2).
     {"aten::_ctc_loss", per_other_result<1>, {9, 4}},
     {"aten::_ctc_loss_backward", per_argument<6>, {13, 6}},
     {"aten::soft_margin_loss", per_argument<0>, {4, 2}},  // log1p(exp(-y x)), sum
@@ -736,7 +737,7 @@ const std::unordered_map<std::string_view, const ElementwiseRow*>& elementwise_i
   return *map;
 }
 
-// By its own name, that of all its overloads, or that of its plain form.
+// Finds a row by the operator's own name, by that of all its overloads, or by that of its plain form.
 const ElementwiseRow* find_own_or_plain(std::string_view name) {
   const auto& index = elementwise_index();
   auto found = find_by_operator(index, name);

@@ -1,26 +1,30 @@
 // Arithmetic that is not a matrix product: additions, multiplications, divisions, comparisons and selections.
 //
-// Each row is one operator: which elements it walks over, how many arithmetic operations and how many transcendental
-// evaluations (exp, log, square root, sine, tanh, erf, general powers) an element costs. The two are kept apart, since
-// hardware does them at different rates: gelu is 4 operations and 1 transcendental an element. A selection together
-// with the comparison that decides it counts as one. Copies, allocations, casts and random draws are rows with zero, so
-// that "nothing to count" differs from "no formula". Norms use the usual convention (5 an element in training with an
-// affine transform) rather than a count of any one kernel's instructions. docs/profiling.md lists the conventions.
+// Each row is one operator. It says which elements the operator walks over, and how many arithmetic operations and
+// transcendental evaluations an element costs. Transcendental are exp, log, square root, sine, tanh, erf and general
+// powers. The two are kept apart, since hardware does them at different rates: gelu is 4 operations and 1
+// transcendental an element.
 //
-// An operator without a row is still known when its schema says that it is a view (zero) or PyTorch tags it pointwise
-// (one operation an element of the result); otherwise it is uncovered. The in-place, out and foreach forms use the row
-// of the plain operator: aten::add_, aten::add.out and aten::_foreach_add_ are aten::add.
+// A selection together with the comparison that decides it counts as one. Copies, allocations, casts and random draws
+// are rows with zero, so that "nothing to count" differs from "no formula". Norms use the usual convention (5 an
+// element in training with an affine transform) rather than a count of any one kernel's instructions. docs/time.md
+// lists the conventions.
+//
+// An operator without a row is still known if its schema says that it is a view (zero). It is known, too, if PyTorch
+// tags it pointwise (one operation an element of the result). Otherwise it is uncovered. The in-place, out and foreach
+// forms use the row of the plain operator: aten::add_, aten::add.out and aten::_foreach_add_ are aten::add.
 //
 // Adding an operator: one row in elementwise_table.cpp, one test in tests/profiler/elementwise_table_test.cpp.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string_view>
 
 #include "shadowgraph/graph/target.h"
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operand_shapes.h"
 
 namespace shadowgraph {
 
@@ -37,6 +41,7 @@ struct ElementwiseRow {
   std::string_view name;  // without overload: "aten::add"
   ElementwiseRule rule;
   ElementwiseWork each;
+  const char* file = std::source_location::current().file_name();
 };
 
 std::span<const ElementwiseRow> elementwise_table();

@@ -153,7 +153,7 @@ Count convolution_backward(const OperandShapes& call) {
     flops = *count;
   }
   if (call.element(10, 1, 0) != 0) {
-    // The weight's gradient pairs every channel of the input with every channel of the output: groups are not
+    // The weight's gradient pairs every channel of the input with every channel of the output. Groups are not
     // discounted, as in PyTorch 2.13.0 (pytorch/pytorch#183405 changes that later).
     const Shape points = transposed ? input : gradient;
     flops = saturating_add(flops, product_of({kFlopsPerMac, gradient[0], input[1], gradient[1],
@@ -204,8 +204,8 @@ Count attention_backward(const OperandShapes& call) {
   return attention_backward_count(call.shape(0), call.shape(1), call.shape(2), call.shape(3));
 }
 
-// A call on packed sequences (cumulative lengths given): every sequence is taken to be of the greatest length, since a
-// fake tensor's contents are unknown; PyTorch does the same with fake tensors.
+// A call on packed sequences (cumulative lengths given). Every sequence counts with the greatest length, since a fake
+// tensor's contents are unknown; PyTorch does the same with fake tensors.
 struct PackedSequences {
   int64_t count;
   int64_t longest_query;

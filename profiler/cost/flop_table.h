@@ -1,20 +1,25 @@
 // FLOPs of matrix products, convolutions, attention and recurrent layers: 2 per multiply-accumulate.
 //
-// Each row is one operator, whatever its overload, and one pure function of shapes. The rows that PyTorch 2.13.0's
-// torch.utils.flop_counter.flop_registry has give its numbers to the last digit, its simplifications included: padding
-// is not discounted, biases are free here (elementwise_table.h counts them), causal masks save nothing, and the weight
-// gradient of a grouped convolution is counted as if it had one group. Rows it lacks (attention and recurrent layers on
-// a CPU, matrix-vector products, ...) are marked, so that totals can be compared either way.
+// Each row is one operator, whatever its overload, and one pure function of shapes. Operators in PyTorch 2.13.0's
+// torch.utils.flop_counter.flop_registry get its numbers to the last digit, its simplifications included:
+//
+//   - padding is not discounted, and biases are free here (elementwise_table.h counts them);
+//   - causal masks save nothing;
+//   - the weight gradient of a grouped convolution is counted as if it had one group.
+//
+// Rows that the registry lacks are marked, so that totals can be compared either way: attention and recurrent layers on
+// a CPU, matrix-vector products, ...
 //
 // Adding an operator: one row in flop_table.cpp, one test in tests/profiler/flop_table_test.cpp.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string_view>
 
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operand_shapes.h"
 
 namespace shadowgraph {
 
@@ -26,6 +31,7 @@ struct FlopRow {
   FlopRule rule;
   bool counted_by_pytorch;   // flop_registry has a formula for it
   std::string_view formula;  // for people
+  const char* file = std::source_location::current().file_name();
 };
 
 std::span<const FlopRow> flop_table();

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <map>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
 #include "profiler/cost/operand_reader.h"
-#include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 namespace {
@@ -19,7 +20,7 @@ struct TargetFormulas {
   ElementwiseFormula elementwise;
 };
 
-// A functional call of an operator that writes (core/replay/functional_call.h) takes what that takes, and works as
+// A functional call of an operator that writes (core/calls/functional_call.h) takes the same arguments and works as
 // much.
 TargetFormulas formulas_of(const Target& called) {
   const std::optional<Target> op = operator_of_functional_call(called);
@@ -28,7 +29,7 @@ TargetFormulas formulas_of(const Target& called) {
   if (formulas.own && !formulas.own->flops) formulas.own = nullptr;
   if (formulas.own) return formulas;
   if (target.facts().collective) {
-    formulas.free = true;  // what it adds up is nothing beside the way there (shadowgraph/profile/communication.h)
+    formulas.free = true;  // its sums are nothing beside the time of sending (shadowgraph/profile/communication.h)
     return formulas;
   }
   formulas.flop = find_flop_row(target.name());

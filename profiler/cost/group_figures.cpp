@@ -1,6 +1,6 @@
 #include <unordered_set>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {

@@ -28,7 +28,7 @@ std::optional<Matrices> square_matrices(Shape shape) {
   return found && found->rows == found->columns ? found : std::nullopt;
 }
 
-// Whole numbers up to 2^53 are exact; thirds are rounded once, at the end.
+// Rounds a count. Whole numbers up to 2^53 are exact; thirds are rounded once, at the end.
 Count counted(double flops) {
   if (!(flops >= 0)) return std::nullopt;
   return flops < 9.2e18 ? Count(std::llround(flops)) : std::numeric_limits<int64_t>::max();
@@ -43,7 +43,7 @@ Count per_cube(Shape shape, double factor) {
   return a ? counted(a->batch * factor * cube(a->rows)) : std::nullopt;
 }
 
-// k reflectors of length m, multiplied out into m x n.
+// Counts multiplying k reflectors of length m out into m x n.
 double multiplied_out(double m, double n, double k) { return 4 * m * n * k - 2 * (m + n) * k * k + 4 * cube(k) / 3; }
 
 }  // namespace
@@ -72,7 +72,7 @@ Count qr_flops(const OperandShapes& call) {
   if (!a) return std::nullopt;
   const auto q = matrices(call.result(0).shape);
   double flops = reflectors(*a);
-  // mode "r" gives an empty Q, which nobody forms.
+  // Mode "r" gives an empty Q, which nobody forms.
   if (q && q->rows == a->rows) flops += a->batch * multiplied_out(a->rows, q->columns, a->smaller());
   return counted(flops);
 }
@@ -92,8 +92,8 @@ Count reflector_product_flops(const OperandShapes& call) {
   return counted(c->batch * (4 * c->rows * c->columns * k - 2 * vectors * k * k));
 }
 
-// For m >= n, else of the transpose. Singular values alone 4mn^2 - 4/3 n^3; with n vectors on each side 14mn^2 + 8n^3;
-// with all 4m^2n + 8mn^2 + 9n^3.
+// Counts for m >= n, else for the transpose. Singular values alone take 4mn^2 - 4/3 n^3; with n vectors on each side
+// 14mn^2 + 8n^3; with all 4m^2n + 8mn^2 + 9n^3.
 Count svd_flops(const OperandShapes& call) {
   const auto a = matrices(call.shape(0));
   if (!a) return std::nullopt;
@@ -104,7 +104,7 @@ Count svd_flops(const OperandShapes& call) {
   return counted(a->batch * (14 * m * n * n + 8 * cube(n)));
 }
 
-// QR; a right-hand side takes the product with the reflectors, 4mn - 2n^2, and a triangular solve, n^2.
+// Counts QR. A right-hand side takes the product with the reflectors, 4mn - 2n^2, and a triangular solve, n^2.
 Count least_squares_flops(const OperandShapes& call) {
   const auto a = matrices(call.shape(0));
   if (!a || !call.argument(1).is_tensor() || a->rows == 0) return std::nullopt;

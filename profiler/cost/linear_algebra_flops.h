@@ -1,17 +1,17 @@
-// FLOPs of dense factorisations and solves: leading terms, for the rows of flop_table.cpp.
+// Counts FLOPs of dense factorisations and solves: leading terms, for the rows of flop_table.cpp.
 //
-// Multiplications and additions of the usual algorithm on one m x n matrix, times the matrices of the batch; complex
-// numbers count as real ones, pivoting and permutations are free. From Golub & Van Loan, Matrix Computations (4th ed.),
-// sections 3.2 (LU), 4.2 (Cholesky), 5.2 (QR), 7.5 (unsymmetric eigenvalues), 8.3 (symmetric), 8.6 (SVD); what LAPACK
-// does with a factorisation from LAPACK Working Note 41, appendix C.
+// Counts are multiplications and additions of the usual algorithm on one m x n matrix, times the matrices of the batch.
+// Complex numbers count as real ones; pivoting and permutations are free. The source is Golub & Van Loan, Matrix
+// Computations (4th ed.): sections 3.2 (LU), 4.2 (Cholesky), 5.2 (QR), 7.5 (unsymmetric eigenvalues), 8.3 (symmetric),
+// 8.6 (SVD). What LAPACK does with a factorisation comes from LAPACK Working Note 41, appendix C.
 //
-// Iterations (eigenvalues, SVD) are those books' averages: what really runs depends on data.
+// Iterations (eigenvalues, SVD) count as those books' averages: what really runs depends on data.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operand_shapes.h"
 
 namespace shadowgraph {
 
@@ -29,13 +29,14 @@ std::optional<int64_t> eigenvalue_flops(const OperandShapes& call);           //
 std::optional<int64_t> svd_flops(const OperandShapes& call);                  // A, full matrices, vectors
 std::optional<int64_t> least_squares_flops(const OperandShapes& call);        // A, B: by QR
 
-// Two triangular solves a right-hand side, 2 n^2, after a factorisation whose n x n factor is argument `kFactor`.
+// Counts two triangular solves a right-hand side, 2 n^2, after a factorisation whose n x n factor is argument
+// `kFactor`.
 template <size_t kFactor>
 std::optional<int64_t> solve_flops(const OperandShapes& call);
-// One, n^2.
+// Counts one triangular solve, n^2.
 template <size_t kFactor>
 std::optional<int64_t> triangular_solve_flops(const OperandShapes& call);
-// A, B: LU and two triangular solves.
+// Counts LU and two triangular solves; the arguments are A and B.
 std::optional<int64_t> lu_and_solve_flops(const OperandShapes& call);
 
 }  // namespace shadowgraph

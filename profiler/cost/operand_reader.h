@@ -1,4 +1,4 @@
-// A graph's calls as cost rules see them (operand_shapes.h). Internal to profiler/.
+// Shows a graph's calls as cost rules see them (operand_shapes.h). Internal to profiler/.
 #pragma once
 
 #include <deque>
@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "shadowgraph/graph.h"
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operand_shapes.h"
 
 namespace shadowgraph {
 
-// Turns a node's arguments and results into spans of shapes, good until the next node is read; buffers are kept from
+// Turns a node's arguments and results into spans of shapes, good until the next node is read. Buffers are kept from
 // node to node.
 class OperandReader {
  public:
@@ -39,16 +39,14 @@ class OperandReader {
       case ArgumentKind::kNone:
         return {};
       case ArgumentKind::kValue:
-        // A host scalar that a node produced (item, size): its value is not known to the graph.
+        // A node produced this host scalar (item, size): the graph does not know its value.
         return graph_.value(argument.ref.value).kind == ValueKind::kTensor
                    ? Operand::of_tensor(graph_.sizes(argument.ref.value),
                                         element_bytes(graph_.value(argument.ref.value).dtype))
                    : Operand{.kind = Operand::Kind::kOther};
       case ArgumentKind::kConstant: {
-        const at::Tensor& constant = graph_.constant(argument.constant);
-        return constant.defined() ? Operand::of_tensor(Shape(constant.sizes().data(), constant.sizes().size()),
-                                                       element_bytes(constant.scalar_type()))
-                                  : Operand();
+        const auto constant = graph_.constant_meta(argument.constant);
+        return constant ? Operand::of_tensor(constant->sizes, element_bytes(constant->dtype)) : Operand();
       }
       case ArgumentKind::kInt:
         return Operand::of_number(static_cast<double>(argument.i));

@@ -1,10 +1,11 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/operators.h"
+#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 namespace {

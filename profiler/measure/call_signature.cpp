@@ -2,16 +2,15 @@
 
 #include <unordered_map>
 
-#include "ir/operators/formals.h"
 #include "ir/text/words.h"
 #include "shadowgraph/profile/measure.h"
 
 namespace shadowgraph {
 namespace {
 
-class Signature {
+class CallText {
  public:
-  explicit Signature(const Graph& graph) : graph_(graph) {}
+  explicit CallText(const Graph& graph) : graph_(graph) {}
 
   std::string of(NodeId node) {
     graph_.for_each_input(node, [&](ValueId value) {
@@ -64,13 +63,13 @@ class Signature {
         text_ += ']';
         return;
       case ArgumentKind::kConstant: {
-        const at::Tensor& constant = graph_.constant(argument.constant);
-        if (!constant.defined()) {
+        const auto constant = graph_.constant_meta(argument.constant);
+        if (!constant) {
           text_ += "None";
           return;
         }
         text_ += "constant ";
-        return add_tensor(constant.scalar_type(), constant.sizes(), constant.strides());
+        return add_tensor(constant->dtype, constant->sizes, constant->strides);
       }
       case ArgumentKind::kComplex:
       case ArgumentKind::kGenerator:
@@ -87,7 +86,7 @@ class Signature {
       return;
     }
     add_tensor(value.dtype, graph_.sizes(id), graph_.strides(id));
-    // Who shares memory with whom, and where.
+    // Says who shares memory with whom, and where.
     if (value.storage.valid() && uses_[value.storage.index] > 1) {
       const auto place = places_.try_emplace(value.storage.index, places_.size()).first;
       text_ += fmt::format("@{}+{}", place->second, value.offset);
@@ -112,6 +111,6 @@ class Signature {
 
 }  // namespace
 
-std::string call_signature(const Graph& graph, NodeId node) { return Signature(graph).of(node); }
+std::string call_signature(const Graph& graph, NodeId node) { return CallText(graph).of(node); }
 
 }  // namespace shadowgraph

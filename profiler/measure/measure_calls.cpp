@@ -10,10 +10,11 @@
 #include <optional>
 #include <unordered_map>
 
-#include "core/fake/thread_state.h"
-#include "core/replay/call_templates.h"
+#include "core/calls/call_templates.h"
 #include "profiler/measure/allocation_counter.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/profile/measure.h"
 
 namespace shadowgraph {
@@ -21,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The state of the default CPU generator, given back.
+// Gives the default CPU generator its state back.
 class GeneratorAsItWas {
  public:
   GeneratorAsItWas() : generator_(at::globalContext().defaultGenerator(c10::kCPU)), state_(generator_.get_state()) {}
@@ -34,7 +35,7 @@ class GeneratorAsItWas {
   at::Tensor state_;
 };
 
-// Kernels alone: no history, no view tracking, no autocast, as a graph is replayed.
+// Runs kernels alone: no history, no view tracking, no autocast, as a graph is replayed.
 struct BelowAutograd {
   c10::AutoGradMode grad_mode{false};
   c10::impl::ExcludeDispatchKeyGuard keys{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
@@ -46,7 +47,7 @@ class Bench {
  public:
   Bench(const Graph& graph, const MeasureOptions& options) : graph_(graph), options_(options), templates_(graph) {}
 
-  // Why a call cannot be measured; empty if it can.
+  // Returns why a call cannot be measured; empty if it can.
   std::string refusal(NodeId node) {
     const Target& target = graph_.target(node);
     std::string why;
@@ -71,9 +72,9 @@ class Bench {
     });
     if (!why.empty()) return why;
     if (bytes > options_.bytes) return "its tensors take more memory than allowed";
-    if (!target.find_operator()) return "no such operator here";
+    if (!find_operator(target)) return "no such operator here";
     // Kernels take their arguments unchecked.
-    const TargetFormals& formals = formals_.of(graph_, graph_.node(node).target);
+    const Signature& formals = graph_.target(node).signature();
     const auto arguments = graph_.arguments(node);
     for (size_t i = 0; i < formals.arguments.size(); ++i) {
       const FormalType& type = formals.arguments[i].type;
@@ -85,13 +86,13 @@ class Bench {
 
   // Throws what the operator throws.
   MeasuredCall measure(NodeId node) {
-    const c10::OperatorHandle op = *graph_.target(node).find_operator();
+    const c10::OperatorHandle op = *find_operator(graph_.target(node));
     templates_.clear();
     std::string problem;
     const auto note = [&](const std::string& what) { problem = what; };
     const auto same = [](c10::Device device) { return device; };
     const CallTemplates::Call call =
-        templates_.add(node, formals_.of(graph_, graph_.node(node).target), {.device = same, .problem = note});
+        templates_.add(node, graph_.target(node).signature(), {.device = same, .problem = note});
     if (!problem.empty()) throw Error(problem);
     make_tensors(node);
 
@@ -102,7 +103,7 @@ class Bench {
       const c10::DebugInfoGuard count(c10::DebugInfoKind::PROFILER_STATE, counter);
       torch::jit::Stack stack = arguments(call);
       op.callBoxed(stack);
-      // What the results hold is live when the call returns; the graph has it.
+      // Memory that the results hold is live when the call returns; the graph has it.
       measured.scratch = counter->most - std::max<int64_t>(counter->live, 0);
     }
     std::vector<double> seconds;
@@ -129,7 +130,7 @@ class Bench {
     return stack;
   }
 
-  // Operands that share a storage do so here, too; of each storage only what they reach is allocated.
+  // Makes a call's tensors. Operands that share a storage do so here, too; only what they reach of it is allocated.
   void make_tensors(NodeId node) {
     struct Reach {
       int64_t begin = std::numeric_limits<int64_t>::max();  // bytes
@@ -185,7 +186,6 @@ class Bench {
   const Graph& graph_;
   const MeasureOptions& options_;
   CallTemplates templates_;
-  Formals formals_;
   std::unordered_map<ValueId, at::Tensor, ValueHash> tensors_;
 };
 
@@ -198,7 +198,7 @@ std::string first_line(const std::exception& error) {
 }  // namespace
 
 MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const MeasureOptions& options) {
-  if (thread_state.mode != nullptr) {
+  if (detect_fake_mode({}) != nullptr) {
     throw Error("measure_calls runs operators on real tensors: call it outside of fake modes and captures");
   }
   MeasureReport report;
@@ -237,7 +237,7 @@ MeasureReport measure_calls(const Graph& graph, MeasuredCalls& into, const Measu
         into.set(wanted[i].signature, bench.measure(node));
         ++report.measured;
         continue;
-      } catch (const std::exception& error) {  // of the operator: it wants other data than one half and zeros
+      } catch (const std::exception& error) {  // the operator wants other data than one half and zeros
         why = first_line(error);
       }
     }

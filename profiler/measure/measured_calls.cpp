@@ -2,7 +2,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include "shadowgraph/fake.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/text.h"
+#include "support/json.h"
 
 namespace shadowgraph {
 namespace {
@@ -44,7 +44,7 @@ MeasuredCalls MeasuredCalls::read_file(const std::string& path) {
     return ParseError(path + ": not a file of measured calls: " + what + ". Remove it to measure again", 0, 0);
   };
   try {
-    const json file = json::parse(shadowgraph::read_file(path));
+    const json file = parse_json(shadowgraph::read_file(path));
     if (file.at("version").get<int>() != kVersion) throw damaged("its version is not 1");
     if (file.at("machine").get<std::string>() != calls.machine_) return calls;
     for (const auto& [signature, figures] : file.at("calls").items()) {
@@ -62,7 +62,7 @@ void MeasuredCalls::write_file(const std::string& path) const {
   const auto folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);  // what fails, writing says
-  shadowgraph::write_file(path, file.dump(1) + "\n");
+  shadowgraph::write_file(path, json_text(file, 1) + "\n");
 }
 
 }  // namespace shadowgraph

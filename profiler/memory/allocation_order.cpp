@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "profiler/memory/scratch_rules.h"
+#include "profiler/cost/scratch_rules.h"
 
 namespace shadowgraph {
 namespace {
 
-// Rows by step out of (step, storage), in the order given within a step.
+// Makes rows by step of pairs (step, storage), in the order given within a step.
 void group(const std::vector<std::pair<uint32_t, StorageId>>& entries, uint32_t steps, std::vector<StorageId>& all,
            std::vector<uint32_t>& begin) {
   begin.assign(steps + 1, 0);
@@ -21,7 +21,7 @@ void group(const std::vector<std::pair<uint32_t, StorageId>>& entries, uint32_t 
 }  // namespace
 
 AllocationOrder::AllocationOrder(const ProgramCosts& costs, c10::Device device) {
-  const Graph& graph = costs.graph;
+  const Graph& graph = costs.graph();
   const auto steps = static_cast<uint32_t>(costs.nodes.size());
   const auto is_here = [&](c10::Device other) { return is_on(other, device); };
   std::vector<std::pair<uint32_t, StorageId>> before, born, dead;

@@ -1,4 +1,4 @@
-// Which storages come to be and die at which node: what an allocator sees of a graph, in order.
+// Says which storages come to be and die at which node: what an allocator sees of a graph, in order.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@ namespace shadowgraph {
 
 class AllocationOrder {
  public:
-  // Of the storages on `device`; without an index, on all devices of its type.
+  // Takes the storages on `device`; if it has no index, those on all devices of its type.
   AllocationOrder(const ProgramCosts& costs, c10::Device device);
 
   uint32_t steps() const { return static_cast<uint32_t>(born_begin_.size()) - 1; }
-  // Alive before the first node runs, in the order of their placeholders.
+  // Returns storages alive before the first node runs, in the order of their placeholders.
   std::span<const StorageId> before() const { return before_; }
   std::span<const StorageId> born(uint32_t step) const { return row(born_, born_begin_, step); }
-  // Dead once the node has run.
+  // Returns storages that are dead once the node has run.
   std::span<const StorageId> dead(uint32_t step) const { return row(dead_, dead_begin_, step); }
-  // Bytes that the node takes and gives back.
+  // Returns bytes that the node takes and gives back.
   int64_t scratch(uint32_t step) const { return scratch_[step]; }
-  // Alive at the end, in the order of birth.
+  // Returns storages alive at the end, in the order of birth.
   std::span<const StorageId> left() const { return left_; }
-  // First and last step of a storage, both inclusive.
+  // Return the first and last step of a storage, both inclusive.
   uint32_t first(StorageId storage) const { return first_[storage]; }
   uint32_t last(StorageId storage) const { return last_[storage]; }
 

@@ -1,3 +1,5 @@
+#include "shadowgraph/profile/allocator_settings.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
 
-// "a:1,b:[2:3,>:4]" as a, :, 1, ",", b, ... Blanks mean nothing.
+// Splits "a:1,b:[2:3,>:4]" into a, :, 1, ",", b, ... Blanks mean nothing.
 class Words {
  public:
   explicit Words(std::string_view text) : text_(text) {
@@ -82,7 +84,8 @@ class Words {
   size_t at_ = 0;
 };
 
-// "4", or "[256:1,512:2,>:4]": of so many MiB; the first also of less, ">" of all beyond the last.
+// Reads "4", or "[256:1,512:2,>:4]": divisions up to so many MiB. The first also holds for less, ">" for all beyond the
+// last.
 void read_divisions(Words& words, std::array<int64_t, 16>& divisions) {
   constexpr std::string_view kName = "roundup_power2_divisions";
   const auto power = [&](int64_t value, bool or_zero) {
@@ -117,7 +120,7 @@ void read_divisions(Words& words, std::array<int64_t, 16>& divisions) {
   words.expect("]", kName);
 }
 
-// Of no consequence for how much is taken from the device, by the kind of their value.
+// These flags do not matter for how much is taken from the device. They are listed by the kind of their value.
 constexpr std::array<std::string_view, 9> kFlags = {
     "pinned_use_background_threads", "release_lock_on_cudamalloc",   "release_lock_on_hipmalloc",
     "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "graph_capture_record_stream_reuse",

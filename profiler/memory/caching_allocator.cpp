@@ -1,467 +1,122 @@
-// PyTorch's CUDA caching allocator without CUDA. Facts: c10/cuda/CUDACachingAllocator.cpp of 2.13; sizes from
-// c10/core/AllocatorConfig.h, which is what CUDA's uses.
-#include <c10/core/AllocatorConfig.h>
-#include <fmt/format.h>
+// Does what PyTorch's CUDA caching allocator does, without CUDA. Its facts come from c10/cuda/CUDACachingAllocator.cpp
+// of 2.13, sizes from c10/core/AllocatorConfig.h, which is what CUDA's uses.
+#include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <bit>
-#include <set>
 #include <utility>
 
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/device_memory.h"
+#include "profiler/memory/caching_allocator_state.h"
 
 namespace shadowgraph {
-namespace {
 
-constexpr auto kMinBlock = static_cast<int64_t>(c10::CachingAllocator::kMinBlockSize);
-constexpr auto kSmallRequest = static_cast<int64_t>(c10::CachingAllocator::kSmallSize);
-constexpr auto kSmallSegment = static_cast<int64_t>(c10::CachingAllocator::kSmallBuffer);
-constexpr auto kMinLargeRequest = static_cast<int64_t>(c10::CachingAllocator::kMinLargeAlloc);
-constexpr auto kRoundLarge = static_cast<int64_t>(c10::CachingAllocator::kRoundLarge);
-constexpr uint32_t kNone = 0xFFFFFFFFU;
-// Where segments begin: any number will do, and below 2^53 it stays exact as a double, which viewers read.
-constexpr int64_t kFirstAddress = int64_t{1} << 40;
-
-constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-
-void add(CachingAllocator::Figure& figure, int64_t amount) {
-  figure.now += amount;
-  figure.peak = std::max(figure.peak, figure.now);
+uint32_t CachingAllocator::State::make(int64_t address, int64_t size, int32_t stream, bool small, bool expandable) {
+  uint32_t id;
+  if (unused.empty()) {
+    id = static_cast<uint32_t>(blocks.size());
+    blocks.emplace_back();
+  } else {
+    id = unused.back();
+    unused.pop_back();
+    blocks[id] = {};
+  }
+  Block& block = blocks[id];
+  block.address = address;
+  block.size = size;
+  block.stream = stream;
+  block.small = small;
+  block.expandable = expandable;
+  return id;
 }
 
-}  // namespace
+int64_t CachingAllocator::State::merge(uint32_t id, uint32_t other) {
+  if (!is_room(other) || blocks[other].mapped != blocks[id].mapped) return 0;
+  blocks[other].mapped ? take(other) : take_unmapped(other);
+  const int64_t bytes = blocks[other].size;
+  if (blocks[id].previous == other) {
+    blocks[id].address = blocks[other].address;
+    link(blocks[other].previous, id, blocks[id].next);
+  } else {
+    link(blocks[id].previous, id, blocks[other].next);
+  }
+  blocks[id].size += bytes;
+  drop(other);
+  return bytes;
+}
 
-struct CachingAllocator::State {
-  struct Block {
-    int64_t address = 0;
-    int64_t size = 0;
-    int64_t requested = 0;
-    uint32_t previous = kNone;  // neighbours in the segment
-    uint32_t next = kNone;
-    uint32_t tag = 0;
-    int32_t stream = 0;
-    bool small = false;
-    bool expandable = false;
-    bool mapped = true;
-    bool allocated = false;
-    bool elsewhere = false;  // used on other streams, too
-    int64_t age_base = 0;    // of its pool when it went in
-    bool is_split() const { return previous != kNone || next != kNone; }
-  };
-  // Free blocks by stream, size, address; the rest of expandable segments by stream, address.
-  using Free = std::set<std::tuple<int32_t, int64_t, int64_t, uint32_t>>;
-  using Unmapped = std::set<std::tuple<int32_t, int64_t, uint32_t>>;
-  struct Pool {
-    Free free;
-    Unmapped unmapped;
-    int64_t searches = 0;  // the clock of garbage collection
-  };
-
-  AllocatorSettings settings;
-  int64_t capacity;
-  std::vector<Block> blocks;
-  std::vector<uint32_t> unused;   // places in `blocks`
-  Pool pools[2];                  // large, small
-  std::vector<uint32_t> waiting;  // freed, used on other streams
-  int64_t next_address = kFirstAddress;
-  int64_t reserved = 0;  // what PyTorch calls total_allocated_memory
-  Stats stats;
-  bool recording = false;
-  std::vector<Event> events;
-
-  bool collects() const {
-    return settings.per_process_memory_fraction > 0 && settings.garbage_collection_threshold > 0;
-  }
-  int64_t allowed() const {
-    if (settings.per_process_memory_fraction <= 0 || capacity == AllocatorSettings::kUnlimited) return capacity;
-    return static_cast<int64_t>(settings.per_process_memory_fraction * static_cast<double>(capacity));
-  }
-  Pool& pool_of(const Block& block) { return pools[block.small]; }
-
-  void note(Action action, int64_t address, int64_t bytes, int32_t stream, uint32_t tag) {
-    if (recording) events.push_back({action, address, bytes, stream, tag});
-  }
-
-  uint32_t make(int64_t address, int64_t size, int32_t stream, bool small, bool expandable) {
-    uint32_t id;
-    if (unused.empty()) {
-      id = static_cast<uint32_t>(blocks.size());
-      blocks.emplace_back();
-    } else {
-      id = unused.back();
-      unused.pop_back();
-      blocks[id] = {};
-    }
-    Block& block = blocks[id];
-    block.address = address;
-    block.size = size;
-    block.stream = stream;
-    block.small = small;
-    block.expandable = expandable;
-    return id;
-  }
-  void drop(uint32_t id) { unused.push_back(id); }
-
-  void put(uint32_t id) {
-    Block& block = blocks[id];
-    block.age_base = pool_of(block).searches;
-    pool_of(block).free.emplace(block.stream, block.size, block.address, id);
-  }
-  void take(uint32_t id) {
-    const Block& block = blocks[id];
-    pool_of(block).free.erase({block.stream, block.size, block.address, id});
-  }
-  void put_unmapped(uint32_t id) {
-    const Block& block = blocks[id];
-    pool_of(block).unmapped.emplace(block.stream, block.address, id);
-  }
-  void take_unmapped(uint32_t id) {
-    const Block& block = blocks[id];
-    pool_of(block).unmapped.erase({block.stream, block.address, id});
-  }
-  // `id` between two neighbours, either of which may be none.
-  void link(uint32_t before, uint32_t id, uint32_t after) {
-    blocks[id].previous = before;
-    blocks[id].next = after;
-    if (before != kNone) blocks[before].next = id;
-    if (after != kNone) blocks[after].previous = id;
-  }
-
-  int64_t rounded(int64_t bytes) const {
-    if (bytes < kMinBlock) return kMinBlock;
-    const int log = std::bit_width(static_cast<uint64_t>(bytes)) - 1;
-    const int64_t divisions = settings.roundup_power2_divisions[static_cast<size_t>(std::clamp(log - 20, 0, 15))];
-    if (divisions > 1 && bytes > kMinBlock * divisions) {
-      const int64_t step = (int64_t{1} << log) / divisions;
-      return step == 0 ? int64_t{1} << (log + 1) : round_up(bytes, step);
-    }
-    return round_up(bytes, kMinBlock);
-  }
-  int64_t segment_size(int64_t size) const {
-    if (size <= kSmallRequest) return kSmallSegment;
-    if (size < kMinLargeRequest) return std::max(settings.large_segment_size, size);
-    return round_up(size, kRoundLarge);
-  }
-  bool should_split(const Block& block, int64_t size) const {
-    const int64_t rest = block.size - size;
-    if (block.small || settings.expandable_segments) return rest >= kMinBlock;
-    return size < settings.max_split_size && rest > kSmallRequest;
-  }
-
-  // Best fit; taken out of the pool.
-  uint32_t find_free(bool small, int32_t stream, int64_t size) {
-    Pool& pool = pools[small];
-    if (collects()) ++pool.searches;
-    auto at = pool.free.lower_bound({stream, size, 0, 0});
-    if (at == pool.free.end() || std::get<0>(*at) != stream) return kNone;
-    if (blocks[std::get<3>(*at)].expandable) {
-      // What a block may grow into counts as its size.
-      const auto reach = [&](Free::iterator it) {
-        const Block& block = blocks[std::get<3>(*it)];
-        const bool grows = block.next != kNone && !blocks[block.next].mapped;
-        return block.size + (grows ? blocks[block.next].size : 0);
-      };
-      for (auto next = std::next(at); blocks[std::get<3>(*at)].expandable && next != pool.free.end() &&
-                                      std::get<0>(*next) == stream && reach(next) < reach(at);
-           ++next) {
-        at = next;
-      }
-    }
-    const uint32_t id = std::get<3>(*at);
-    const int64_t found = blocks[id].size;
-    if (size < settings.max_split_size && found >= settings.max_split_size) return kNone;
-    // The right side saturates: max_split_size may be "unlimited".
-    if (size >= settings.max_split_size && found - size >= settings.max_non_split_rounding) return kNone;
-    pool.free.erase(at);
-    return id;
-  }
-
-  bool has_room(int64_t bytes) const { return bytes <= allowed() - reserved; }
-
-  uint32_t new_segment(bool small, int32_t stream, int64_t size) {
-    const int64_t bytes = segment_size(size);
-    if (!has_room(bytes)) return kNone;
-    const uint32_t id = make(next_address, bytes, stream, small, false);
-    next_address += round_up(bytes, kRoundLarge) + kRoundLarge;
-    grow_reserved(bytes);
-    add(stats.segments, 1);
-    note(Action::kSegmentAllocate, blocks[id].address, bytes, stream, 0);
-    return id;
-  }
-  void grow_reserved(int64_t bytes) {
-    reserved += bytes;
-    add(stats.reserved, bytes);
-    ++stats.device_allocations;
-  }
-  void shrink_reserved(int64_t bytes) {
-    reserved -= bytes;
-    add(stats.reserved, -bytes);
-    ++stats.device_frees;
-  }
-
-  // ---- Expandable segments: one address range a stream and pool, backed page by page.
-  int64_t page(bool small) const { return small ? kSmallSegment : settings.large_segment_size; }
-
-  bool is_room(uint32_t id) const { return id != kNone && !blocks[id].allocated && !blocks[id].elsewhere; }
-  uint32_t expandable_candidate(bool small, int32_t stream, int64_t size) {
-    Pool& pool = pools[small];
-    for (auto at = pool.unmapped.lower_bound({stream, 0, 0}); at != pool.unmapped.end() && std::get<0>(*at) == stream;
-         ++at) {
-      uint32_t id = std::get<2>(*at);
-      if (is_room(blocks[id].previous)) id = blocks[id].previous;
-      int64_t room = 0;
-      for (uint32_t b = id; room < size && is_room(b); b = blocks[b].next) room += blocks[b].size;
-      if (room >= size) return id;
-    }
-    // Addresses for all of the device and an eighth more, as PyTorch takes; 1 TiB where no size is known.
-    const int64_t device = capacity == AllocatorSettings::kUnlimited ? int64_t{1} << 40 : capacity;
-    const int64_t range = round_up(device + device / 8, page(small));
-    const uint32_t id = make(next_address, range, stream, small, true);
-    next_address += range + kRoundLarge;
-    blocks[id].mapped = false;
-    put_unmapped(id);
-    return id;
-  }
-  // Backs the front of an unmapped block; it joins its mapped neighbours and goes to the free ones.
-  bool map(uint32_t id, int64_t size) {
-    const int64_t bytes = std::min(round_up(size, page(blocks[id].small)), blocks[id].size);
-    if (!has_room(bytes)) return false;
-    take_unmapped(id);
-    blocks[id].mapped = true;
-    if (bytes < blocks[id].size) {
-      const Block& block = blocks[id];
-      const uint32_t rest = make(block.address + bytes, block.size - bytes, block.stream, block.small, true);
-      blocks[rest].mapped = false;
-      link(id, rest, blocks[id].next);
-      put_unmapped(rest);
-      blocks[id].size = bytes;
-    }
-    note(Action::kSegmentAllocate, blocks[id].address, bytes, blocks[id].stream, 0);
-    merge(id, blocks[id].previous);
-    merge(id, blocks[id].next);
-    put(id);
-    grow_reserved(bytes);
-    return true;
-  }
-  uint32_t grow_segment(bool small, int32_t stream, int64_t size) {
-    uint32_t id = expandable_candidate(small, stream, size);
-    if (!blocks[id].mapped && !map(id, std::min(blocks[id].size, size))) return kNone;
-    while (blocks[id].size < size) {
-      const uint32_t next = blocks[id].next;
-      if (!map(next, std::min(size - blocks[id].size, blocks[next].size))) return kNone;
-      id = next;  // which has taken in what was before it
-    }
-    take(id);
-    return id;
-  }
-  // Gives back the whole pages of a free block.
-  void unmap(uint32_t id) {
-    const int64_t page_bytes = page(blocks[id].small);
-    uint32_t first = id;
-    while (blocks[first].previous != kNone) first = blocks[first].previous;
-    const int64_t origin = blocks[first].address;
-    const int64_t begin = origin + round_up(blocks[id].address - origin, page_bytes);
-    const int64_t end = origin + (blocks[id].address + blocks[id].size - origin) / page_bytes * page_bytes;
-    if (end <= begin) return;
-    take(id);
-    const auto leave = [&](int64_t address, int64_t bytes, bool before) {
-      const uint32_t part = make(address, bytes, blocks[id].stream, blocks[id].small, true);
-      before ? link(blocks[id].previous, part, id) : link(id, part, blocks[id].next);
-      put(part);
-    };
-    const int64_t block_end = blocks[id].address + blocks[id].size;
-    if (begin > blocks[id].address) leave(blocks[id].address, begin - blocks[id].address, true);
-    if (end < block_end) leave(end, block_end - end, false);
-    blocks[id].address = begin;
-    blocks[id].size = end - begin;
-    blocks[id].mapped = false;
-    note(Action::kSegmentFree, begin, end - begin, blocks[id].stream, 0);
-    shrink_reserved(end - begin);
-    merge(id, blocks[id].previous);
-    merge(id, blocks[id].next);
-    if (blocks[id].is_split()) {
-      put_unmapped(id);
-    } else {
-      drop(id);  // the address range goes with its last page
-    }
-  }
-
-  // Takes a free neighbour in. Bytes it had.
-  int64_t merge(uint32_t id, uint32_t other) {
-    if (!is_room(other) || blocks[other].mapped != blocks[id].mapped) return 0;
-    blocks[other].mapped ? take(other) : take_unmapped(other);
-    const int64_t bytes = blocks[other].size;
-    if (blocks[id].previous == other) {
-      blocks[id].address = blocks[other].address;
-      link(blocks[other].previous, id, blocks[id].next);
-    } else {
-      link(blocks[id].previous, id, blocks[other].next);
-    }
-    blocks[id].size += bytes;
-    drop(other);
-    return bytes;
-  }
-
-  void release_segment(uint32_t id) {
-    take(id);
-    note(Action::kSegmentFree, blocks[id].address, blocks[id].size, blocks[id].stream, 0);
-    shrink_reserved(blocks[id].size);
-    add(stats.segments, -1);
-    drop(id);
-  }
-  void release_cached() {
-    finish_waiting();
-    for (Pool* pool : {&pools[0], &pools[1]}) {
-      std::vector<uint32_t> expandable;
-      for (auto at = pool->free.begin(); at != pool->free.end();) {
-        const uint32_t id = std::get<3>(*at++);
-        if (blocks[id].expandable) {
-          expandable.push_back(id);
-        } else if (!blocks[id].is_split()) {
-          release_segment(id);
-        }
-      }
-      for (const uint32_t id : expandable) unmap(id);
-    }
-  }
-  // Just enough of the blocks that may not be split, if there are such.
-  bool release_oversize(bool small, int32_t stream, int64_t size) {
-    if (settings.max_split_size == AllocatorSettings::kUnlimited) return false;
-    Pool& pool = pools[small];
-    const int64_t wanted = std::max(size, settings.max_split_size);
-    auto at = pool.free.lower_bound({stream, wanted, 0, 0});
-    if (at != pool.free.end() && std::get<0>(*at) == stream) {
-      if (blocks[std::get<3>(*at)].is_split()) return false;
-      release_segment(std::get<3>(*at));
-      return true;
-    }
-    int64_t released = 0;
-    while (released < wanted && at != pool.free.begin()) {
-      const auto largest = std::prev(at);
-      const uint32_t id = std::get<3>(*largest);
-      if (std::get<0>(*largest) != stream || blocks[id].size < settings.max_split_size || blocks[id].is_split()) break;
-      released += blocks[id].size;
-      release_segment(id);
-      at = pool.free.lower_bound({stream, wanted, 0, 0});
-    }
-    return released >= wanted;
-  }
-  // Segments that were free for longer than the average, until the reserved bytes are below the threshold.
-  void collect_garbage() {
-    const auto limit = static_cast<int64_t>(settings.garbage_collection_threshold * static_cast<double>(allowed()));
-    if (reserved <= limit) return;
-    const int64_t target = reserved - limit;
-    int64_t reclaimed = 0;
-    for (bool any = true; any && reclaimed < target;) {
-      int64_t ages = 0;
-      int64_t count = 0;
-      std::vector<uint32_t> candidates;
-      for (const auto& entry : pools[0].free) {
-        const uint32_t id = std::get<3>(entry);
-        if (blocks[id].is_split() || blocks[id].expandable) continue;
-        candidates.push_back(id);
-        ages += pools[0].searches - blocks[id].age_base;
-        ++count;
-      }
-      any = false;
-      for (const uint32_t id : candidates) {
-        if ((pools[0].searches - blocks[id].age_base) * count < ages) continue;
-        any = true;
-        reclaimed += blocks[id].size;
-        release_segment(id);
-      }
-    }
-  }
-
-  uint32_t from_device(bool small, int32_t stream, int64_t size) {
-    return settings.expandable_segments ? grow_segment(small, stream, size) : new_segment(small, stream, size);
-  }
-
-  Handle allocate(int64_t bytes, int32_t stream, uint32_t tag) {
-    TORCH_INTERNAL_ASSERT(bytes >= 0);
-    if (bytes == 0) return {};
-    const int64_t size = rounded(bytes);
-    const bool small = size <= kSmallRequest;
-    uint32_t id = find_free(small, stream, size);
+CachingAllocator::Handle CachingAllocator::State::allocate(int64_t bytes, int32_t stream, uint32_t tag) {
+  TORCH_INTERNAL_ASSERT(bytes >= 0);
+  if (bytes == 0) return {};
+  const int64_t size = rounded(bytes);
+  const bool small = size <= kSmallRequest;
+  uint32_t id = find_free(small, stream, size);
+  if (id == kNone) {
+    if (collects()) collect_garbage();
+    id = from_device(small, stream, size);
+    if (id == kNone && release_oversize(small, stream, size)) id = from_device(small, stream, size);
     if (id == kNone) {
-      if (collects()) collect_garbage();
+      release_cached();
       id = from_device(small, stream, size);
-      if (id == kNone && release_oversize(small, stream, size)) id = from_device(small, stream, size);
-      if (id == kNone) {
-        release_cached();
-        id = from_device(small, stream, size);
-        if (id != kNone) ++stats.retries;
-      }
-      if (id == kNone) out_of_memory(bytes);
+      if (id != kNone) ++stats.retries;
     }
-    const bool was_split = blocks[id].is_split();
-    const bool counts = !blocks[id].expandable;  // PyTorch leaves expandable segments out of inactive_split
-    if (should_split(blocks[id], size)) {
-      // The front goes out, under the number that the whole had; the rest stays free.
-      const Block whole = blocks[id];
-      const uint32_t rest = make(whole.address + size, whole.size - size, whole.stream, whole.small, whole.expandable);
-      link(id, rest, blocks[id].next);
-      blocks[id].size = size;
-      put(rest);
-      if (counts) add(stats.inactive_split, was_split ? -size : blocks[rest].size);
-    } else if (was_split && counts) {
-      add(stats.inactive_split, -blocks[id].size);
-    }
-    Block& block = blocks[id];
-    block.allocated = true;
-    block.requested = bytes;
-    block.tag = tag;
-    add(stats.requested, bytes);
-    add(stats.allocated, block.size);
-    add(stats.active, block.size);
-    note(Action::kAllocate, block.address, bytes, stream, tag);
-    return {id};
+    if (id == kNone) out_of_memory(bytes);
   }
+  const bool was_split = blocks[id].is_split();
+  const bool counts = !blocks[id].expandable;  // PyTorch leaves expandable segments out of inactive_split
+  if (should_split(blocks[id], size)) {
+    // The front goes out under the number that the whole had; the rest stays free.
+    const Block whole = blocks[id];
+    const uint32_t rest = make(whole.address + size, whole.size - size, whole.stream, whole.small, whole.expandable);
+    link(id, rest, blocks[id].next);
+    blocks[id].size = size;
+    put(rest);
+    if (counts) add(stats.inactive_split, was_split ? -size : blocks[rest].size);
+  } else if (was_split && counts) {
+    add(stats.inactive_split, -blocks[id].size);
+  }
+  Block& block = blocks[id];
+  block.allocated = true;
+  block.requested = bytes;
+  block.tag = tag;
+  add(stats.requested, bytes);
+  add(stats.allocated, block.size);
+  add(stats.active, block.size);
+  note(Action::kAllocate, block.address, bytes, stream, tag);
+  return {id};
+}
 
-  void free(uint32_t id) {
-    Block& block = blocks[id];
-    TORCH_INTERNAL_ASSERT(block.allocated, "freed twice");
-    block.allocated = false;
-    add(stats.allocated, -block.size);
-    note(Action::kFreeRequested, block.address, block.requested, block.stream, block.tag);
-    if (block.elsewhere) {
-      waiting.push_back(id);
-    } else {
-      finish_free(id);
-    }
+void CachingAllocator::State::free(uint32_t id) {
+  Block& block = blocks[id];
+  TORCH_INTERNAL_ASSERT(block.allocated, "freed twice");
+  block.allocated = false;
+  add(stats.allocated, -block.size);
+  note(Action::kFreeRequested, block.address, block.requested, block.stream, block.tag);
+  if (block.elsewhere) {
+    waiting.push_back(id);
+  } else {
+    finish_free(id);
   }
-  void finish_free(uint32_t id) {
-    Block& block = blocks[id];
-    note(Action::kFreeCompleted, block.address, block.requested, block.stream, block.tag);
-    add(stats.active, -block.size);
-    add(stats.requested, -block.requested);
-    int64_t change = 0;
-    change -= merge(id, blocks[id].previous);
-    change -= merge(id, blocks[id].next);
-    put(id);
-    if (blocks[id].expandable) return;
-    if (blocks[id].is_split()) change += blocks[id].size;
-    add(stats.inactive_split, change);
-  }
-  void finish_waiting() {
-    for (const uint32_t id : std::exchange(waiting, {})) {
-      blocks[id].elsewhere = false;
-      finish_free(id);
-    }
-  }
+}
 
-  [[noreturn]] void out_of_memory(int64_t bytes) const {
-    throw OutOfMemoryError(fmt::format(
-        "out of memory: {} asked for, of {} that may be reserved {} are; {} of these are allocated, {} are free but in "
-        "segments that something else holds{}",
-        human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.now),
-        human_bytes(stats.reserved.now - stats.active.now),
-        settings.expandable_segments || stats.reserved.now - stats.active.now < bytes
-            ? ""
-            : " (expandable_segments:True may avoid that)"));
+void CachingAllocator::State::finish_free(uint32_t id) {
+  Block& block = blocks[id];
+  note(Action::kFreeCompleted, block.address, block.requested, block.stream, block.tag);
+  add(stats.active, -block.size);
+  add(stats.requested, -block.requested);
+  int64_t change = 0;
+  change -= merge(id, blocks[id].previous);
+  change -= merge(id, blocks[id].next);
+  put(id);
+  if (blocks[id].expandable) return;
+  if (blocks[id].is_split()) change += blocks[id].size;
+  add(stats.inactive_split, change);
+}
+
+void CachingAllocator::State::finish_waiting() {
+  for (const uint32_t id : std::exchange(waiting, {})) {
+    blocks[id].elsewhere = false;
+    finish_free(id);
   }
-};
+}
 
 CachingAllocator::CachingAllocator(const AllocatorSettings& settings, int64_t capacity)
     : state_(std::make_unique<State>()) {
@@ -506,9 +161,9 @@ std::vector<CachingAllocator::SegmentInfo> CachingAllocator::snapshot() const {
   for (const uint32_t id : state.unused) dropped[id] = true;
   std::vector<SegmentInfo> segments;
   for (uint32_t first = 0; first < state.blocks.size(); ++first) {
-    if (dropped[first] || state.blocks[first].previous != kNone) continue;
+    if (dropped[first] || state.blocks[first].previous != State::kNone) continue;
     SegmentInfo segment{};
-    for (uint32_t id = first; id != kNone; id = state.blocks[id].next) {
+    for (uint32_t id = first; id != State::kNone; id = state.blocks[id].next) {
       const State::Block& block = state.blocks[id];
       if (!block.mapped) continue;
       const bool follows = !segment.blocks.empty() && segment.address + segment.bytes == block.address;

@@ -9,12 +9,14 @@
 #include "profiler/memory/allocation_order.h"
 #include "profiler/memory/device_run.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/allocator_settings.h"
+#include "shadowgraph/profile/caching_allocator.h"
 #include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph {
 namespace {
 
-// Operators that cuBLAS computes. Convolutions and attention have libraries of their own.
+// Says whether cuBLAS computes an operator. Convolutions and attention have libraries of their own.
 bool takes_cublas(const Target& target) {
   constexpr std::array<std::string_view, 13> kNames = {
       "aten::mm",     "aten::addmm",    "aten::bmm", "aten::baddbmm", "aten::mv",     "aten::addmv",
@@ -30,17 +32,17 @@ class TrainingRun {
  public:
   TrainingRun(const ProgramCosts& costs, const AllocationOrder& order, const DeviceMemoryOptions& options,
               c10::Device device)
-      : costs_(costs), order_(order), options_(options) {
+      : costs_(costs), graph_(costs.graph()), order_(order), options_(options) {
     result_.options = options;
     result_.device = device.str();
     const bool cuda = device.is_cuda();
     if (cuda) {
       result_.context = options.assumptions.context;
-      const Communication communication = Communication::of(costs.graph);
+      const Communication communication = Communication::of(graph_);
       const auto sends = [](const ProcessGroupInfo& group) { return group.size > 1; };
       result_.nccl = options.assumptions.nccl_group * std::ranges::count_if(communication.groups(), sends);
       const auto uses = std::find_if(costs.nodes.begin(), costs.nodes.end(),
-                                     [&](NodeId node) { return takes_cublas(costs.graph.target(node)); });
+                                     [&](NodeId node) { return takes_cublas(graph_.target(node)); });
       if (uses != costs.nodes.end()) {
         cublas_step_ = costs.order[*uses];
         result_.cublas_workspace = options.assumptions.cublas_workspace;
@@ -54,20 +56,20 @@ class TrainingRun {
   }
 
   void record_history() { allocator_.record_history(); }
-  // How much had been taken when the reserved bytes were first at their peak: calls of the allocator.
+  // Returns how many calls the allocator had had when the reserved bytes were first at their peak.
   int64_t takes_at_peak() const { return takes_at_peak_; }
-  // What the allocator has when it has been called so often.
+  // Notes what the allocator has after so many calls.
   void look_after(int64_t takes) { look_after_ = takes; }
   const std::vector<CachingAllocator::SegmentInfo>& seen() const { return seen_; }
   CachingAllocator take_allocator() { return std::move(allocator_); }
 
   DeviceMemory steps() {
     for (const StorageId id : order_.before()) allocate(id, std::nullopt);
-    const bool repeats = costs_.graph.metadata.mode == ProgramMode::kTrain;
+    const bool repeats = graph_.metadata.mode == ProgramMode::kTrain;
     const int count = repeats ? std::max(1, options_.steps) : 1;
     for (int i = 0; i < count; ++i) {
-      // What one step leaves the next one drops: gradients with zero_grad, results when the variable is set again.
-      // A program that frees what existed before it cannot run again.
+      // The next step drops what one step leaves: gradients with zero_grad, results when the variable is set again. A
+      // program that frees what existed before it cannot run again.
       if (i > 0) {
         for (const StorageId id : order_.left()) {
           if (costs_.kinds[id] != StorageKind::kOptimizerState) release(id);
@@ -86,7 +88,7 @@ class TrainingRun {
     return result_;
   }
 
-  // Once, in stretches.
+  // Runs the graph once, in stretches.
   std::vector<AllocatorPeaks> stretches(std::span<const uint32_t> ends) {
     for (const StorageId id : order_.before()) allocate(id, std::nullopt);
     std::vector<AllocatorPeaks> peaks;
@@ -112,13 +114,13 @@ class TrainingRun {
       }
       if (options_.scratch && order_.scratch(at) > 0) allocator_.free(take(order_.scratch(at), kNoTag, at));
       for (const StorageId id : order_.dead(at)) {
-        lost_ |= existed_before(costs_.graph, costs_.graph.storage(id));
+        lost_ |= existed_before(graph_, graph_.storage(id));
         release(id);
       }
     }
   }
   void allocate(StorageId id, std::optional<uint32_t> at) {
-    handles_[id] = take(costs_.graph.storage(id).bytes, id.index, at);
+    handles_[id] = take(graph_.storage(id).bytes, id.index, at);
   }
   void release(StorageId id) {
     allocator_.free(handles_[id]);
@@ -138,7 +140,7 @@ class TrainingRun {
       if (takes_ == look_after_) seen_ = allocator_.snapshot();
       return handle;
     } catch (const OutOfMemoryError& error) {
-      const std::string where = at ? fmt::format("node {}, {}", *at, costs_.graph.target(costs_.nodes[*at]).name())
+      const std::string where = at ? fmt::format("node {}, {}", *at, graph_.target(costs_.nodes[*at]).name())
                                    : "what exists before the program";
       throw OutOfMemoryError(where + ": " + error.what());
     }
@@ -147,6 +149,7 @@ class TrainingRun {
   static constexpr uint32_t kNoTag = DeviceRun::kNoStorage;
   static constexpr uint32_t kNever = 0xFFFFFFFFU;
   const ProgramCosts& costs_;
+  const Graph& graph_;
   const AllocationOrder& order_;
   const DeviceMemoryOptions& options_;
   CachingAllocator allocator_;
@@ -161,7 +164,7 @@ class TrainingRun {
   DeviceMemory result_;
 };
 
-// Places in the order of death: later is longer. Workspaces stay.
+// Says when a block dies: later is longer. Workspaces stay.
 uint32_t death(const AllocationOrder& order, uint32_t tag) {
   return tag == DeviceRun::kNoStorage ? std::numeric_limits<uint32_t>::max() : order.last(StorageId(tag));
 }
@@ -169,7 +172,7 @@ uint32_t death(const AllocationOrder& order, uint32_t tag) {
 }  // namespace
 
 DeviceRun run_on_device(const ProgramCosts& costs, const DeviceMemoryOptions& options, bool history) {
-  const c10::Device device = main_device(costs.graph, options.device);
+  const c10::Device device = main_device(costs.graph(), options.device);
   const AllocationOrder order(costs, device);
   TrainingRun run(costs, order, options, device);
   if (history) run.record_history();
@@ -179,7 +182,7 @@ DeviceRun run_on_device(const ProgramCosts& costs, const DeviceMemoryOptions& op
 
 std::vector<AllocatorPeaks> allocator_peaks(const ProgramCosts& costs, const DeviceMemoryOptions& options,
                                             std::span<const uint32_t> ends) {
-  const c10::Device device = main_device(costs.graph, options.device);
+  const c10::Device device = main_device(costs.graph(), options.device);
   const AllocationOrder order(costs, device);
   return TrainingRun(costs, order, options, device).stretches(ends);
 }
@@ -189,7 +192,7 @@ DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions&
 }
 
 std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
-  const c10::Device device = main_device(costs.graph, options.device);
+  const c10::Device device = main_device(costs.graph(), options.device);
   const AllocationOrder order(costs, device);
   std::vector<SettingsOutcome> outcomes;
   for (const std::string_view text : {"", "expandable_segments:True", "max_split_size_mb:128", "max_split_size_mb:512",
@@ -199,7 +202,7 @@ std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const Dev
     if (changed.allocator == options.allocator) continue;
     try {
       outcomes.push_back({std::string(text), TrainingRun(costs, order, changed, device).steps().reserved_peak});
-    } catch (const OutOfMemoryError&) {  // does not fit that way
+    } catch (const OutOfMemoryError&) {  // the step does not fit that way
     }
   }
   std::stable_sort(outcomes.begin(), outcomes.end(),
@@ -208,7 +211,7 @@ std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const Dev
 }
 
 std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options) {
-  const c10::Device device = main_device(costs.graph, options.device);
+  const c10::Device device = main_device(costs.graph(), options.device);
   const AllocationOrder order(costs, device);
   TrainingRun whole(costs, order, options, device);
   whole.steps();

@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <map>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "ir/operators/operator_table.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/operand_reader.h"
-#include "profiler/memory/scratch_rules.h"
+#include "profiler/cost/scratch_rules.h"
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
 namespace {
 
-// What is known of all calls of a target.
+// Keeps what is known of all calls of a target.
 struct TargetScratch {
   bool asked = false;
   bool never = false;      // takes none, whatever its operands are
@@ -32,7 +32,7 @@ struct TargetScratch {
     known.own = registered_costs(target);
     if (known.own && !known.own->scratch) known.own = nullptr;
     const OperatorFacts& facts = target.facts();
-    // Collectives: NCCL's buffers are the communicator's, and stay.
+    // Collectives take none: NCCL's buffers are the communicator's, and stay.
     known.never = facts.is_view || facts.fills || facts.uninitialised || facts.collective;
     known.pointwise = facts.pointwise;
     known.rows[0] = find_scratch_row(target, c10::kCPU);
@@ -41,8 +41,8 @@ struct TargetScratch {
   }
 };
 
-// TensorIterator computes in one dtype. On CPUs it converts operands of others before the kernel runs; on CUDA the kernel
-// converts element by element. Numbers that came as 0-dimensional tensors are small either way.
+// TensorIterator computes in one dtype. On CPUs it converts operands of other dtypes before the kernel runs; on CUDA
+// the kernel converts element by element. Numbers that came as 0-dimensional tensors are small either way.
 int64_t converted_bytes(const Graph& graph, NodeId node) {
   c10::ScalarType common = c10::ScalarType::Undefined;
   bool mixed = false;
@@ -65,7 +65,7 @@ int64_t converted_bytes(const Graph& graph, NodeId node) {
   return bytes;
 }
 
-// Copies of arguments that the kernel wants contiguous.
+// Counts copies of arguments that the kernel wants contiguous.
 int64_t copied_bytes(const Graph& graph, NodeId node, std::string_view places) {
   int64_t bytes = 0;
   const auto arguments = graph.arguments(node);

@@ -1,6 +1,9 @@
-// Offsets for storages with known lives: dynamic storage allocation, which is NP-hard, so several planners run and the
-// least arena wins. Where plans lose against the bound is the boundary of forward and backward; activations nest there (what
-// is born first dies last), and temporaries between them leave holes. Hence the planner with two ends.
+// Finds offsets for storages with known lives. This is dynamic storage allocation, which is NP-hard, so several
+// planners run and the least arena wins. Plans lose against the bound at the boundary of forward and backward.
+// Activations nest there (what is born first dies last), and temporaries between them leave holes; hence the planner
+// with two ends.
+#include "shadowgraph/profile/memory_plan.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9,14 +12,13 @@
 #include <set>
 
 #include "profiler/memory/allocation_order.h"
-#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 namespace {
 
 enum class Fit : uint8_t { kLowest, kTightest };
 
-// Space handed out from below; the gaps between what is held.
+// Hands out space from below; keeps the gaps between what is held.
 class Arena {
  public:
   explicit Arena(Fit fit) : fit_(fit) {}
@@ -75,7 +77,7 @@ class Arena {
     const auto found = by_size_.lower_bound({bytes, 0});
     return found == by_size_.end() ? gaps_.end() : gaps_.find(found->second);
   }
-  // The lowest of those that are surely large enough, and of the first few that may be.
+  // Takes the lowest of the gaps that are surely large enough, and of the first few that may be.
   Gaps::iterator lowest(int64_t bytes) {
     constexpr int kTried = 32;
     auto best = gaps_.end();
@@ -129,7 +131,7 @@ class Planner {
     return most;
   }
 
-  // Each where it is born.
+  // Places each storage when it is born.
   Plan one_end(Fit fit, std::string name) const {
     Plan plan{.offsets = std::vector<int64_t>(size_.size(), 0), .planner = std::move(name)};
     Arena arena(fit);
@@ -142,7 +144,7 @@ class Planner {
     return plan;
   }
 
-  // Those that live for more than `life` steps from below, the others from above.
+  // Places storages that live for more than `life` steps from below, the others from above.
   Plan two_ends(uint32_t life, std::string name) const {
     Plan plan{.offsets = std::vector<int64_t>(size_.size(), 0), .planner = std::move(name)};
     Arena low(Fit::kLowest);
@@ -160,7 +162,7 @@ class Planner {
     return plan;
   }
 
-  // One after another, the greatest first by `weight`, into the lowest place that is free all its life.
+  // Places one after another, the greatest first by `weight`, into the lowest place that is free all its life.
   template <typename Weight>
   Plan offline(const Weight& weight, std::string name) const {
     Plan plan{.offsets = std::vector<int64_t>(size_.size(), 0), .planner = std::move(name)};
@@ -207,7 +209,7 @@ class Planner {
   }
 
  private:
-  // Births and deaths in order; who dies before a step is gone by then.
+  // Visits births and deaths in order; storages that die before a step are gone by then.
   template <typename Born, typename Dead>
   void walk(const Born& born, const Dead& dead) const {
     size_t next_death = 0;
@@ -238,12 +240,13 @@ Plan plan_memory(const std::vector<PlanRequest>& requests, const PlanOptions& op
 }
 
 MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options) {
-  const AllocationOrder order(costs, main_device(costs.graph, options.device));
+  const Graph& graph = costs.graph();
+  const AllocationOrder order(costs, main_device(graph, options.device));
   std::vector<PlanRequest> requests;
   std::vector<StorageId> storages;
   const auto add = [&](StorageId id) {
     storages.push_back(id);
-    requests.push_back({costs.graph.storage(id).bytes, order.first(id), order.last(id)});
+    requests.push_back({graph.storage(id).bytes, order.first(id), order.last(id)});
   };
   for (const StorageId id : order.before()) add(id);
   for (uint32_t step = 0; step < order.steps(); ++step) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "profiler/memory/scratch_rules.h"
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
+#include "profiler/cost/scratch_rules.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
 
@@ -16,7 +16,7 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, std::optional<c10::Device>
 }
 
 MemoryTimeline ProgramCosts::timeline(std::optional<c10::Device> device) const {
-  return MemoryTimeline::of(graph, nodes, order, kinds, custom, scratch, device);
+  return MemoryTimeline::of(graph(), nodes, order, kinds, custom, scratch, device);
 }
 
 MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes, const IdMap<NodeId, uint32_t>& order,
@@ -71,7 +71,7 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes,
       peak = {.bytes = bytes, .step = step, .node = node, .phase = graph.node(node).phase, .by_kind = live};
     };
     see(timeline.peak_, total);
-    // What was registered is in `live`; the rest is on the device of the node's tensors.
+    // Scratch that was registered is in `live`; the rest is on the device of the node's tensors.
     const NodeScratch& inside = scratch.of(node);
     const bool counts = inside.bytes > 0 && inside.source != ScratchSource::kRegistered &&
                         is_on(device_of_call(graph, node).value_or(c10::Device(c10::kCPU)), device);
@@ -116,7 +116,7 @@ std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimel
     live.module = module_path(graph, born);
     if (graph.node(born).source.valid()) live.source = graph.text(graph.node(born).source);
   }
-  // The first value in each.
+  // Take the first value in each storage.
   size_t missing = result.size();
   for (NodeId node : graph.nodes()) {
     if (missing == 0) break;

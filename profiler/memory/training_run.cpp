@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <charconv>
 
+#include "ir/analysis/module_tree.h"
 #include "profiler/memory/device_run.h"
-#include "profiler/module_tree.h"
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 namespace {
 
 constexpr std::string_view kLabel = "step ";
 
-// The number in "step 3"; 0 for other regions.
+// Returns the number in "step 3"; 0 for other regions.
 uint32_t step_of(const Graph& graph, RegionId id) {
   const Region& region = graph.region(id);
   const std::string_view name = graph.text_or_empty(region.name);
@@ -25,9 +25,9 @@ uint32_t step_of(const Graph& graph, RegionId id) {
   return error == std::errc() && stop == end ? number : 0;
 }
 
-// By step: the position of its last node.
+// Returns for each step the position of its last node.
 std::vector<uint32_t> ends_of(const ProgramCosts& costs) {
-  const Graph& graph = costs.graph;
+  const Graph& graph = costs.graph();
   IdMap<RegionId, uint32_t> steps;
   for (uint32_t i = 0; i < graph.region_count(); ++i) {  // parents come first
     const RegionId id(i);

@@ -1,3 +1,5 @@
+#include "shadowgraph/profile/calibrate.h"
+
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
@@ -28,9 +30,12 @@
 #include <fstream>
 #include <unistd.h>
 
-#include "core/fake/thread_state.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/measure.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 namespace {
@@ -39,14 +44,14 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// One kernel at one size: what it does and the call.
+// One kernel at one size: what it does, and the call.
 struct Kernel {
   KernelClass kind;
   std::string name;
   double flops = 0;
   double bytes = 0;
   std::function<void()> call;
-  // The same call in another dtype, for how that compares; in one of a class's kernels, if it computes.
+  // Makes the same call in another dtype, to compare; given for one kernel of a class that computes.
   std::function<std::function<void()>(c10::ScalarType)> in_dtype = {};
 };
 
@@ -64,7 +69,7 @@ class Calibration {
     std::vector<double> seconds;
     const auto begin = Clock::now();
     while (seconds.size() < 5 && (seconds.size() < 2 || seconds_since(begin) < 0.5)) {
-      // Short calls many times, so that the clock does not matter.
+      // A short call is made many times, so that the clock does not matter.
       const auto once = Clock::now();
       kernel.call();
       double took = seconds_since(once);
@@ -88,12 +93,12 @@ class Calibration {
         call();
         scale_[kernel.kind][dtype_name(dtype)] = seconds[seconds.size() / 2] / seconds_since(once);
       } catch (const c10::Error&) {
-        // No such kernel on this CPU: by the peaks of matrix products.
+        // A CPU without such a kernel goes by the peaks of matrix products.
       }
     }
   }
 
-  // The least of a class is its fixed time, if it is short; the others give rates of what is beyond that.
+  // The least time of a class is its fixed time, if it is short. The others give rates of what is beyond that.
   void finish(DeviceSpec& spec) {
     for (auto& [kind, all] : measured_) {
       ClassRates& rates = spec.classes[kind];
@@ -139,7 +144,8 @@ struct ConvolutionShape {
   int64_t batch, channels, size;  // height and width
 };
 
-// Both ways; the last shape in other dtypes, too. `per_group` is channels of a group, 0: all are one group.
+// Measures convolutions both ways, the last shape in other dtypes, too. `per_group` is channels of a group; 0 means one
+// group.
 void convolutions(Calibration& calibration, KernelClass forward, KernelClass backward, int64_t kernel,
                   int64_t per_group, std::vector<ConvolutionShape> shapes) {
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -213,9 +219,12 @@ void recurrent(Calibration& calibration) {
   }
 }
 
-// Calls whose time is that of what they move, at a few sizes.
+// Bytes that a call moves, and the call.
+using Made = std::pair<double, std::function<void()>>;
+
+// Measures calls whose time is that of what they move, at a few sizes.
 void moved(Calibration& calibration, KernelClass kind, const std::string& name,
-           const std::function<std::pair<double, std::function<void()>>(int64_t)>& make,
+           const std::function<Made(int64_t)>& make,
            std::initializer_list<int64_t> sizes = {1 << 6, 1 << 14, 1 << 18, 1 << 21, 1 << 24}) {
   for (const int64_t n : sizes) {
     calibration.kernel([&] {
@@ -225,13 +234,10 @@ void moved(Calibration& calibration, KernelClass kind, const std::string& name,
   }
 }
 
-void all_moved(Calibration& calibration) {
-  using Made = std::pair<double, std::function<void()>>;
-  const auto rows = [](int64_t n) { return rand({std::max<int64_t>(1, n / 512), std::min<int64_t>(n, 512)}); };
-  const auto image = [](int64_t n) {
-    const int64_t channels = std::max<int64_t>(1, n / 1024);
-    return rand({1, channels, 32, 32});
-  };
+at::Tensor rows_of(int64_t n) { return rand({std::max<int64_t>(1, n / 512), std::min<int64_t>(n, 512)}); }
+at::Tensor image_of(int64_t n) { return rand({1, std::max<int64_t>(1, n / 1024), 32, 32}); }
+
+void pointwise(Calibration& calibration) {
   moved(calibration, KernelClass::kPointwise, "add", [](int64_t n) -> Made {
     const at::Tensor a = rand({n}), b = rand({n});
     return {3.0 * static_cast<double>(a.nbytes()), [=] { at::add(a, b); }};
@@ -244,29 +250,35 @@ void all_moved(Calibration& calibration) {
     const at::Tensor a = rand({n});
     return {2.0 * static_cast<double>(a.nbytes()), [=] { at::gelu(a); }};
   });
-  moved(calibration, KernelClass::kNormalization, "native_layer_norm", [&](int64_t n) -> Made {
-    const at::Tensor a = rows(n);
+}
+
+void reductions(Calibration& calibration) {
+  moved(calibration, KernelClass::kNormalization, "native_layer_norm", [](int64_t n) -> Made {
+    const at::Tensor a = rows_of(n);
     const at::Tensor weight = rand({a.size(1)}), bias = rand({a.size(1)});
     return {2.0 * static_cast<double>(a.nbytes()),
             [=] { at::native_layer_norm(a, {weight.numel()}, weight, bias, 1e-5); }};
   });
-  moved(calibration, KernelClass::kSoftmax, "_softmax", [&](int64_t n) -> Made {
-    const at::Tensor a = rows(n);
+  moved(calibration, KernelClass::kSoftmax, "_softmax", [](int64_t n) -> Made {
+    const at::Tensor a = rows_of(n);
     return {2.0 * static_cast<double>(a.nbytes()), [=] { at::_softmax(a, 1, false); }};
   });
-  moved(calibration, KernelClass::kReduction, "sum", [&](int64_t n) -> Made {
-    const at::Tensor a = rows(n);
+  moved(calibration, KernelClass::kReduction, "sum", [](int64_t n) -> Made {
+    const at::Tensor a = rows_of(n);
     return {static_cast<double>(a.nbytes()), [=] { at::sum(a, {0}); }};
   });
   moved(calibration, KernelClass::kPooling, "max_pool2d_with_indices",
-        [&](int64_t n) -> Made {
-          const at::Tensor a = image(n);
+        [](int64_t n) -> Made {
+          const at::Tensor a = image_of(n);
           return {1.75 * static_cast<double>(a.nbytes()),  // indices are int64
                   [=] {
                     at::max_pool2d_with_indices(a, {2, 2}, {2, 2});
                   }};
         },
         {1 << 10, 1 << 16, 1 << 20, 1 << 23});
+}
+
+void draws_and_copies(Calibration& calibration) {
   moved(calibration, KernelClass::kRandom, "bernoulli_",
         [](int64_t n) -> Made {
           const at::Tensor a = at::empty({n});
@@ -310,13 +322,13 @@ void all_moved(Calibration& calibration) {
                   [=] { at::_fused_adamw_(p, g, m, v, {}, step, 1e-3, 0.9, 0.99, 0.0, 1e-8, false, false); }};
         },
         {1 << 6, 1 << 14, 1 << 18, 1 << 22});
-  moved(calibration, KernelClass::kOther, "cumsum", [&](int64_t n) -> Made {
-    const at::Tensor a = rows(n);
+  moved(calibration, KernelClass::kOther, "cumsum", [](int64_t n) -> Made {
+    const at::Tensor a = rows_of(n);
     return {2.0 * static_cast<double>(a.nbytes()), [=] { at::cumsum(a, 1); }};
   });
 }
 
-// Seconds of a product of 512 x 512 matrices, the least of a few.
+// Returns the seconds of a product of 512 x 512 matrices, the least of a few.
 double product_seconds(c10::ScalarType dtype) {
   const at::Tensor a = rand({512, 512}).to(dtype);
   double least = 1e9;
@@ -328,7 +340,7 @@ double product_seconds(c10::ScalarType dtype) {
   return least;
 }
 
-// Bytes a second of one sum, for when time was over before the class was measured.
+// Returns bytes a second of one sum, for when time was over before the class was measured.
 double sum_rate() {
   const at::Tensor a = rand({1 << 20});
   double least = 1e9;
@@ -351,7 +363,7 @@ std::string processor() {
 }  // namespace
 
 DeviceSpec calibrate(const CalibrateOptions& options) {
-  if (thread_state.mode != nullptr) {
+  if (detect_fake_mode({}) != nullptr) {
     throw Error("calibrate runs operators on real tensors: call it outside of fake modes and captures");
   }
   const c10::AutoGradMode no_history(false);
@@ -367,7 +379,9 @@ DeviceSpec calibrate(const CalibrateOptions& options) {
                {{1, 8, 8}, {2, 64, 28}, {4, 96, 56}});
   attention(calibration);
   recurrent(calibration);
-  all_moved(calibration);
+  pointwise(calibration);
+  reductions(calibration);
+  draws_and_copies(calibration);
 
   DeviceSpec spec;
   spec.name = "cpu";
@@ -380,7 +394,7 @@ DeviceSpec calibrate(const CalibrateOptions& options) {
     return rate;
   };
   spec.matmul["float32"] = best(KernelClass::kMatmul, &ClassRates::compute);
-  // Rates are of float32; other dtypes by how their products compare.
+  // Rates are float32's; other dtypes go by how their products compare.
   const double float32 = product_seconds(c10::kFloat);
   for (const c10::ScalarType dtype : {c10::kDouble, c10::kBFloat16, c10::kHalf}) {
     spec.matmul[dtype_name(dtype)] = spec.matmul["float32"] * float32 / product_seconds(dtype);

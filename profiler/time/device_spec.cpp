@@ -1,17 +1,24 @@
+#include "shadowgraph/profile/device_spec.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "ir/text/words.h"
-#include "profiler/embedded_files.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/measure.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/units.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
 
 namespace shadowgraph {
+
+std::span<const EmbeddedFile> device_files();  // profiler/time/devices/, by cmake/embed.cmake
+
 namespace {
 
 using nlohmann::json;
@@ -70,7 +77,7 @@ json to_json(const std::vector<RatePoint>& points) {
 
 }  // namespace
 
-// The class's own entry, or that of the class it is a case of.
+// Returns the class's own entry, or that of the class it is a case of.
 std::map<KernelClass, ClassRates>::const_iterator DeviceSpec::entry_of(KernelClass kind) const {
   const auto found = classes.find(kind);
   if (found != classes.end()) return found;
@@ -100,7 +107,7 @@ double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType 
   };
   const double float32 = dtype_peak("float32");
   const double peak = dtype_peak(dtype_name(dtype));
-  // A class without an entry computes as matrix products do; one with an entry that has no rates only moves.
+  // A class without an entry computes as matrix products do; one whose entry has no rates only moves.
   auto own = entry_of(kind);
   if (own == classes.end()) own = classes.find(KernelClass::kMatmul);
   if (own == classes.end() || (own->first == KernelClass::kMatmul && own->second.compute.empty())) {
@@ -205,14 +212,14 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
 DeviceSpec DeviceSpec::read_file(const std::string& path) {
   const std::string text = shadowgraph::read_file(path);
   try {
-    return device_spec_from_json(json::parse(text), path);
+    return device_spec_from_json(parse_json(text), path);
   } catch (const json::exception& error) {
     throw ParseError(path + ": " + error.what(), 0, 0);
   }
 }
 
 void DeviceSpec::write_file(const std::string& path) const {
-  shadowgraph::write_file(path, to_json(*this).dump(2) + "\n");
+  shadowgraph::write_file(path, json_text(to_json(*this), 2) + "\n");
 }
 
 std::string DeviceSpec::calibration_file() {
@@ -236,7 +243,7 @@ std::vector<std::string> DeviceSpec::names() {
 
 DeviceSpec DeviceSpec::named(std::string_view name) {
   for (const EmbeddedFile& file : device_files()) {
-    if (file.name == name) return device_spec_from_json(json::parse(file.text), std::string(name));
+    if (file.name == name) return device_spec_from_json(parse_json(file.text), std::string(name));
   }
   throw Error(
       fmt::format("no device '{}' is known; there are {}, and files of your own", name, fmt::join(names(), ", ")));

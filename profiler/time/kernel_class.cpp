@@ -1,14 +1,15 @@
+#include "shadowgraph/profile/kernel_class.h"
+
 #include <algorithm>
 #include <array>
 #include <string>
 #include <unordered_map>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/profile/time.h"
 
 namespace shadowgraph {
 namespace {
@@ -42,7 +43,7 @@ constexpr std::array<std::string_view, kKernelClassCount> kNames = {"free",
                                                                     "optimizer",
                                                                     "other"};
 
-// By the operator's short name, without underscores around it.
+// Finds a class by the operator's short name, without underscores around it.
 const std::unordered_map<std::string_view, KernelClass>& by_name() {
   using K = KernelClass;
   static const auto* table = new std::unordered_map<std::string_view, K>{
@@ -125,16 +126,11 @@ std::string_view trimmed(std::string_view name) {
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-// The class of an operator, as far as its name and facts tell.
-struct TargetClass {
-  KernelClass kind = KernelClass::kOther;
-  bool convolution = false;  // its operands say which
-  bool backward = false;
-};
+}  // namespace
 
-TargetClass class_of(const Target& called) {
+TargetKernelClass kernel_class(const Target& called) {
   using K = KernelClass;
-  TargetClass result;
+  TargetKernelClass result{};  // here, so that its place is this file
   if (called.kind() == TargetKind::kBuiltin) {
     result.kind = K::kFree;
     return result;
@@ -172,12 +168,14 @@ TargetClass class_of(const Target& called) {
   return result;
 }
 
-// The argument of a formal's name; nullptr if the call has none.
+namespace {
+
+// Returns the argument of a formal's name; nullptr if the call has none.
 const Argument* argument_named(const Graph& graph, NodeId node, std::string_view name) {
-  const auto& formals = graph.target(node).schema().arguments();
+  const auto& formals = graph.target(node).signature().arguments;
   const auto arguments = graph.arguments(node);
   for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
-    if (formals[i].name() == name) return &arguments[i];
+    if (formals[i].name == name) return &arguments[i];
   }
   return nullptr;
 }
@@ -187,10 +185,10 @@ int64_t groups_of(const Graph& graph, NodeId node) {
   return groups != nullptr && groups->kind == ArgumentKind::kInt ? groups->i : 1;
 }
 
-// 1 x 1, grouped and depthwise ones have kernels of their own.
+// 1 x 1, grouped and depthwise convolutions have kernels of their own.
 KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
   using K = KernelClass;
-  // The weight is the operand with the convolution's rank that comes last: (input, weight), (grad, input, weight).
+  // The weight is the last operand of the convolution's rank: (input, weight), (grad, input, weight).
   const auto arguments = graph.arguments(node);
   const size_t position = backward ? 2 : 1;
   if (position >= arguments.size() || arguments[position].kind != ArgumentKind::kValue) {
@@ -209,7 +207,7 @@ KernelClass convolution_class(const Graph& graph, NodeId node, bool backward) {
   return backward ? K::kConvolutionBackward : K::kConvolution;
 }
 
-// All results are memory that was there.
+// Says whether all results are memory that was there.
 bool in_place(const Graph& graph, NodeId node) {
   bool fresh = false;
   graph.for_each_output(node, [&](ValueId value) {
@@ -230,7 +228,7 @@ std::optional<KernelClass> parse_kernel_class(std::string_view word) {
   return std::nullopt;
 }
 
-struct KernelClasses::Known : TargetClass {};
+struct KernelClasses::Known : TargetKernelClass {};
 
 KernelClasses::KernelClasses(const Graph& graph) : graph_(graph) {}
 KernelClasses::~KernelClasses() = default;
@@ -239,7 +237,7 @@ KernelClass KernelClasses::of(NodeId node) {
   const uint32_t target = graph_.node(node).target.index;
   if (target >= by_target_.size()) by_target_.resize(target + 1);
   std::unique_ptr<Known>& known = by_target_[target];
-  if (!known) known = std::make_unique<Known>(Known{class_of(graph_.target(node))});
+  if (!known) known = std::make_unique<Known>(Known{kernel_class(graph_.target(node))});
   if (known->convolution) return convolution_class(graph_, node, known->backward);
   if (known->kind == KernelClass::kPointwise && in_place(graph_, node)) return KernelClass::kPointwiseInPlace;
   return known->kind;

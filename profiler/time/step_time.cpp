@@ -1,13 +1,17 @@
+#include "shadowgraph/profile/step_time.h"
+
 #include <algorithm>
 
 #include "profiler/program_costs.h"
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 namespace {
 
-// In what dtype a call computes: that of its first floating-point operand.
+// Returns the dtype in which a call computes: that of its first floating-point operand.
 c10::ScalarType compute_dtype(const Graph& graph, NodeId node) {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   graph.for_each_input(node, [&](ValueId value) {
@@ -25,9 +29,9 @@ StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const Measured
 
 StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const MeasuredCalls* measured) {
   StepTime time;
-  time.by_node_.reserve(costs.graph.node_capacity());
+  const Graph& graph = costs.graph();
+  time.by_node_.reserve(graph.node_capacity());
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
-  const Graph& graph = costs.graph;
   const Flops& flops = costs.flops();
   const Traffic& traffic = costs.traffic();
   KernelClasses classes(graph);
@@ -38,7 +42,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   double device = 0;  // when the device is done with it
   double possible = 0;
   for (const NodeId node : costs.nodes) {
-    // What a collective takes is the links' affair (shadowgraph/profile/communication.h).
+    // The links decide what a collective takes (shadowgraph/profile/communication.h).
     NodeTime at{.kind = graph.facts(node).collective ? KernelClass::kFree : classes.of(node)};
     if (at.kind != KernelClass::kFree) {
       ++time.calls_;

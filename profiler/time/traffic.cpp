@@ -1,13 +1,15 @@
+#include "shadowgraph/profile/traffic.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "profiler/time/kernel_classes.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/kernel_class.h"
 
 namespace shadowgraph {
 namespace {
 
-// Bytes of the elements that are different.
+// Counts the bytes of elements that are different: an expanded dimension counts once.
 int64_t element_bytes(const Graph& graph, ValueId id) {
   const Value& value = graph.value(id);
   const auto sizes = graph.sizes(id);
@@ -78,6 +80,8 @@ class TrafficOf {
 };
 
 }  // namespace
+
+int64_t NodeTraffic::total() const { return saturating_add(read, written); }
 
 NodeTraffic& NodeTraffic::operator+=(const NodeTraffic& other) {
   read = saturating_add(read, other.read);

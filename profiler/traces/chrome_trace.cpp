@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph {
@@ -18,7 +19,7 @@ constexpr int kHost = 2;
 constexpr int kDevice = 3;
 constexpr int kLinks = 4;
 
-// The modules around a node, outermost first.
+// Returns the modules around a node, outermost first.
 std::vector<std::string> path_of(const Graph& graph, NodeId node) {
   const std::string path = module_path(graph, node);
   std::vector<std::string> parts;
@@ -35,7 +36,7 @@ json slice(std::string name, int row, double start, double seconds) {
           {"ts", start * 1e6},       {"dur", seconds * 1e6}};
 }
 
-// Consecutive nodes of one module are one slice, and so are those of its parents.
+// Makes one slice of consecutive nodes of one module, and so for its parents.
 class ModuleSlices {
  public:
   explicit ModuleSlices(json& events) : events_(events) {}

@@ -1,15 +1,17 @@
+#include "support/csv.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "profiler/csv_writer.h"
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/profilers.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
+#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 namespace {

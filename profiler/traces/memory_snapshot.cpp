@@ -1,21 +1,22 @@
 #include <algorithm>
 #include <map>
 
+#include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
 #include "profiler/memory/device_run.h"
-#include "profiler/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph {
 namespace {
 
-// Pickle, protocol 2, in the opcodes that memory_viz's own reader knows: dicts, lists, strings, integers, booleans.
+// Writes pickles, protocol 2, in the opcodes that memory_viz's own reader knows: dicts, lists, strings, integers,
+// booleans.
 class Pickle {
  public:
   Pickle() : out_("\x80\x02") {}
 
-  // Contents between begin and end: keys and values by turns, or elements.
+  // Contents stand between begin and end: keys and values by turns, or elements.
   void begin_dict() { out_ += "}("; }
   void end_dict() { out_ += 'u'; }
   void begin_list() { out_ += "]("; }
@@ -54,7 +55,7 @@ class Pickle {
   void bytes(uint64_t value, int count) {
     for (int i = 0; i < count; ++i) out_ += static_cast<char>(value >> (8 * i) & 0xFF);
   }
-  // Names come from programs and files; what is no UTF-8 becomes a question mark.
+  // Names come from programs and files; bytes that are no UTF-8 become a question mark.
   static void append_utf8(std::string& out, std::string_view text) {
     for (size_t i = 0; i < text.size();) {
       const auto lead = static_cast<unsigned char>(text[i]);
@@ -75,7 +76,7 @@ class Pickle {
 class Snapshot {
  public:
   Snapshot(const ProgramCosts& costs, const CachingAllocator& allocator, int64_t device)
-      : graph_(costs.graph), costs_(costs), allocator_(allocator), device_(device) {}
+      : graph_(costs.graph()), costs_(costs), allocator_(allocator), device_(device) {}
 
   std::string write() {
     pickle_.begin_dict();
@@ -157,7 +158,7 @@ class Snapshot {
     pickle_.end_dict();
   }
 
-  // Who made a storage: the operator, then the modules around it, innermost first.
+  // Says who made a storage: the operator, then the modules around it, innermost first.
   void frames(uint32_t storage) {
     pickle_.text("frames");
     pickle_.begin_list();

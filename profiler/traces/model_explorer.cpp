@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "profiler/module_tree.h"
-#include "shadowgraph/profile/time.h"
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/text.h"
 
@@ -23,8 +23,8 @@ json pair_of(const std::string& key, const std::string& value) { return {{"key",
 
 }  // namespace
 
-// The format of github.com/google-ai-edge/model-explorer, "Develop adapter extension": graphs of nodes with namespaces by
-// slashes, incoming edges by node and output number, metadata of outputs.
+// Writes the format of github.com/google-ai-edge/model-explorer, "Develop adapter extension". It has graphs of nodes
+// with namespaces by slashes, incoming edges by node and output number, and metadata of outputs.
 json model_explorer(const Profile& profile) {
   const Graph& graph = profile.graph();
   const auto order = program_order(graph);

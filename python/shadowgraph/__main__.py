@@ -1,4 +1,4 @@
-"""shadowgraph: the tool, and its commands profile, capture and shard for models in Python.
+"""shadowgraph: the tool, and its verbs profile, fit, capture and shard for models in Python.
 
     shadowgraph profile resnet50 --mode train                       what the tool knows: its models, .pt, .pt2 and .sg
     shadowgraph profile some.module:factory --input f32[8,16]       a function or class that makes a torch.nn.Module
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import typing
 
 import _shadowgraph_tool
 
@@ -25,12 +26,12 @@ from . import _shard_tool
 from ._training import OPTIMIZERS
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-COMMANDS = {"profile": "memory, FLOPs and a summary by module", "capture": "writes the graph",
-            "shard": "layouts of all tensors on many devices"}  # fmt: skip
+COMMANDS = {"profile": "memory, FLOPs and a summary by module", "fit": "a row for each batch of a range",
+            "capture": "writes the graph", "shard": "layouts of all tensors on many devices"}  # fmt: skip
 ALSO_PYTHON = """\
-Models in Python, for profile, capture and shard:
+Models in Python, for profile, fit, capture and shard:
   shadowgraph profile some.module:factory --input 'f32[8,16]' --mode train
-  shadowgraph profile some.module:factory --input 'f32[batch,16]' --batch 1..256 --memory 24GiB
+  shadowgraph fit some.module:factory --input 'f32[batch,16]' --batch 1..256 --memory 24GiB
   shadowgraph profile hf:CONFIG.json --batch 4 --seq 512 --mode train --optimizer adamw
   shadowgraph shard hf:CONFIG.json --batch 16 --mode train --mesh dp=2,tp=4 --emit-python plan.py
   shadowgraph profile some.module:factory --help
@@ -54,7 +55,7 @@ def main(arguments=None):
         with _attention(given):
             if given.command == "shard":
                 return _shard(sg, given)
-            return _profile_batches(sg, given) if _is_range(given.batch) else _profile_or_capture(sg, given)
+            return _fit(sg, given) if given.command == "fit" else _profile_or_capture(sg, given)
     except (sg.Error, OSError, ImportError, AttributeError) as error:
         print(f"shadowgraph: {error}", file=sys.stderr)
         return 1
@@ -94,7 +95,7 @@ def _shard(sg, given):
 
 
 def _is_for_python(arguments):
-    """Whether this is profile or capture of what only Python can make: hf:CONFIG.json, some.module:factory."""
+    """Whether this is one of COMMANDS, of what only Python can make: hf:CONFIG.json, some.module:factory."""
     if not arguments or arguments[0] not in COMMANDS:
         return False
     parser = _parsers()[1][arguments[0]]
@@ -113,7 +114,7 @@ def _run_tool(arguments, replace):
     tool = _shadowgraph_tool.path()
     if tool is None:
         print("shadowgraph: this package was built without the tool (SHADOWGRAPH_BUILD_TOOL=OFF); it knows models in "
-              "Python alone: profile or capture of some.module:factory or hf:CONFIG.json", file=sys.stderr)  # fmt: skip
+              "Python alone: capture of some.module:factory or hf:CONFIG.json", file=sys.stderr)  # fmt: skip
         return 2
     environment = _shadowgraph_tool.environment(_shadowgraph_tool.folder_of("torch"))
     is_help = not arguments or (arguments[-1] in ("-h", "--help") and (len(arguments) == 1 or arguments[0] in COMMANDS))
@@ -136,16 +137,18 @@ def _parsers():
     commands = parser.add_subparsers(dest="command", required=True)
     parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
     for name, command in parsers.items():
-        profile = name == "profile"
+        profile, fits = name == "profile", name == "fit"
         command.add_argument("source", help="some.module:factory (a function or class without arguments that makes a "
                              "torch.nn.Module), or hf:CONFIG.json (a transformers configuration)")  # fmt: skip
         command.add_argument("--input", action="append", default=[], metavar="[NAME=]f32[8,3,224,224]",
                              help="an input of forward: dtype and shape, once each, by position or name; batch and seq "
                              "in a shape stand for --batch and --seq")  # fmt: skip
-        more = ", or a range: 1..512, 8..512:8 for a table" if profile else ""
-        command.add_argument("--batch", type=_batch if profile else _at_least(1), default=1, help="batch size" + more)
+        if fits:
+            command.add_argument("--batch", type=_range, required=True, help="a range: 1..512, 8..512:8")
+        else:
+            command.add_argument("--batch", type=_batch, default=1, help="batch size")
         command.add_argument("--seq", type=_at_least(1), default=512, help="sequence length")
-        command.add_argument("--mode", choices=["infer", "train"], default="infer")
+        command.add_argument("--mode", choices=["infer", "train"], default="train" if fits else "infer")
         command.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
         command.add_argument("--steady-state", action="store_true", help="the second step, with optimizer state there")
         command.add_argument("--device", type=_device, default="cuda", help="cpu, cuda or cuda:i, pretended")
@@ -170,15 +173,30 @@ def _parsers():
                              "'transformer.h.*', or auto for numbered layers")  # fmt: skip
         command.add_argument("--debug", action="store_true", help="show where the program raised")
         command.add_argument("--json", action="store_true", help="the report, or the graph, as JSON")
-        command.add_argument("-o", "--output", required=name == "capture",
-                             help="the file" if name == "capture" else "a folder for graph and report")  # fmt: skip
+        if not fits:
+            command.add_argument("-o", "--output", help="the file" if name == "capture" else "a folder")
         if name == "shard":
             _shard_tool.add_options(command)
-        if profile:
-            command.add_argument("--memory", type=_bytes, help="with a range of batches: memory of the device, 24GiB; "
-                                 "the largest batch within it is named")  # fmt: skip
+        if name == "capture":
+            command.add_argument("--verify", action="store_true", help="check the graph against every invariant")
+            command.add_argument("--preset", choices=["canonical", "short", "fingerprint"], default="canonical",
+                                 help="of what is printed")  # fmt: skip
+        if profile or fits:
+            command.add_argument("--allocator", default="", metavar="SETTINGS",
+                                 help="settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them")
+            command.add_argument("--memory", type=_bytes, help="memory of the device, 80GiB: " + (
+                "the largest batch within it is named" if fits else "says so if the step does not fit"))  # fmt: skip
+        if fits:
             command.add_argument("--by", choices=["live", "reserved", "device"], help="which bytes --memory is of: of "
-                                 "tensors (default), of the caching allocator, or these with the context")  # fmt: skip
+                                 "tensors, of the caching allocator, or these with the context (default; on a CPU: "
+                                 "live)")  # fmt: skip
+        if profile:
+            command.add_argument("--what-if", type=lambda text: text.split(","), default=[], action="extend",
+                                 metavar="NAME=VALUE,...", help="what a step would hold with another dtype, optimizer, "
+                                 "accumulate, checkpoint, zero, ranks")  # fmt: skip
+            command.add_argument("--export", type=_exports, default=[], action="extend", metavar="NAME,...",
+                                 help="with -o, more files: svg, dot, nodes-csv, storages-csv, trace, snapshot, "
+                                 "model-explorer")  # fmt: skip
             command.add_argument("--run", action="store_true", help="also record the first three steps of a training "
                                  "run, and say what each holds")  # fmt: skip
             command.add_argument("--measure", action="store_true", help="run each distinct call once on this machine's "
@@ -189,10 +207,6 @@ def _parsers():
                                  "(default: what is usual around the device)")
             command.add_argument("--mesh", default="", metavar="NAME=SIZE,...", help="sizes of process groups that the "
                                  "graph names and does not describe: dp=8,tp=4")
-            command.add_argument("--allocator", default="", metavar="SETTINGS",
-                                 help="settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them")
-            command.add_argument("--device-memory", type=_bytes,
-                                 help="memory of the device, 80GiB: says so if the step does not fit")
             command.add_argument("--group", choices=["module", "composite", "operator"], default="module",
                                  help="rows of the table")  # fmt: skip
             command.add_argument("--depth", type=_at_least(0), default=0,
@@ -211,17 +225,26 @@ def _at_least(least):
 
 
 def _batch(text):
+    if ".." in text:
+        raise argparse.ArgumentTypeError(f"a range of batches is for 'shadowgraph fit SOURCE --batch {text}'")
+    return _at_least(1)(text)
+
+
+def _range(text):
     found = re.fullmatch(r"(\d+)\.\.(\d+)(?::(\d+))?", text)
-    if not found:
-        return _at_least(1)(text)
-    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    first, last, step = (int(found[1]), int(found[2]), int(found[3] or 1)) if found else (0, 0, 0)
     if not 1 <= first <= last or step < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no range of batches such as 1..512 or 8..512:8")
     return range(first, last + 1, step)
 
 
-def _is_range(batch):
-    return isinstance(batch, range)
+def _exports(text):
+    from ._report import EXPORTS
+
+    for name in text.split(","):
+        if name not in EXPORTS:
+            raise argparse.ArgumentTypeError(f"there is no '{name}'; there are {', '.join(EXPORTS)}")
+    return text.split(",")
 
 
 def _device(text):
@@ -242,17 +265,13 @@ def _bytes(text):
 
 
 def _check(sg, given):
-    if given.command == "profile" and given.memory and not _is_range(given.batch):
-        raise sg.Error("--memory needs a range of batches: --batch 1..512")
-    if given.command == "profile" and given.by and not given.memory:
+    if given.command == "fit" and given.by and not given.memory:
         raise sg.Error("--by says which bytes --memory is of: give --memory, too")
-    if _is_range(given.batch) and given.output:
-        raise sg.Error("-o writes one graph; leave it out with a range of batches")
-    for_one = given.command == "profile" and (
-        given.measure or given.spec or given.device_memory or given.run
-    )
-    if _is_range(given.batch) and for_one:
-        raise sg.Error("--measure, --spec, --device-memory and --run are for one batch, not for a range")
+    if given.command == "profile" and given.what_if:
+        given.mode = "train"
+        _changes(sg, given.what_if)
+    if given.command == "profile" and given.export and not given.output:
+        raise sg.Error("--export writes into the folder of -o: name one")
 
 
 @contextlib.contextmanager
@@ -292,6 +311,14 @@ def _profile_or_capture(sg, given):
     if given.checkpoint:
         graph.run_passes(f"checkpoint{{modules={given.checkpoint}}}")
     if given.command == "capture":
+        if given.verify:
+            graph.verify()
+            print(f"{given.source}: {len(graph)} nodes, every invariant holds")
+        if not given.output and given.verify:
+            return 0
+        if not given.output:
+            print((graph.json() if given.json else graph.text(given.preset)).rstrip("\n"))
+            return 0
         if given.json:
             with open(given.output, "w") as file:
                 file.write(graph.json() + "\n")
@@ -300,22 +327,41 @@ def _profile_or_capture(sg, given):
         print(f"{given.output}: {len(graph)} nodes, captured in {seconds:.3f} s", file=sys.stderr)
         return 0
     report = Report(graph, capture_seconds=seconds, spec=given.spec, allocator=given.allocator,
-                    device_memory=given.device_memory, measure=given.measure, run=steps,
+                    device_memory=given.memory, measure=given.measure, run=steps,
                     interconnect=given.interconnect, mesh=given.mesh)  # fmt: skip
+    if given.what_if:
+        answer = report.what_if(**_changes(sg, given.what_if))
+        print(json.dumps(answer, indent=2) if given.json else str(answer).rstrip("\n"))
+        return 0
     print(json.dumps(report.dict(), indent=2) if given.json else report.text(given.group, given.depth, given.rows))
     if given.output:
-        report.save(given.output)
-        print(f"wrote {', '.join(sorted(os.listdir(given.output)))} to {given.output}", file=sys.stderr)
+        written = report.save(given.output, given.export)
+        print(f"wrote {', '.join(written)} to {given.output}", file=sys.stderr)
     return 0
 
 
-def _profile_batches(sg, given):
+def _changes(sg, texts):
+    import torch
+
+    takes: dict[str, typing.Any] = {"dtype": lambda value: getattr(torch, DTYPES[value]), "optimizer": str,
+                                    "checkpoint": str, "accumulate": int, "zero": int, "ranks": int}  # fmt: skip
+    changes = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            changes[name] = takes[name](value)
+        except (KeyError, ValueError):
+            raise sg.Error(f"--what-if '{text}': zero=1 is expected, or another of {', '.join(takes)}") from None
+    return changes
+
+
+def _fit(sg, given):
     if given.checkpoint:
         raise sg.Error("--checkpoint is of one graph; leave it out with a range of batches")
     program, inputs = _source(sg, given)
     how = dict(options=_options(sg, given), allocator=given.allocator, **_how(given))
     table = sg.sweep(program, inputs, given.batch, **how)
-    by = given.by or "live"
+    by = given.by or ("live" if given.device == "cpu" else "device")
     largest = table.largest(given.memory, by) if given.memory else None
     if given.json:
         figures = {"batches": table.dict()}
@@ -385,7 +431,7 @@ def _source(sg, given):
             raise sg.Error(
                 "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[8,3,224,224]'"
             )
-    if _is_range(given.batch) and not any(re.search(r"\bbatch\b", spec) for _, spec in texts):
+    if given.command == "fit" and not any(re.search(r"\bbatch\b", spec) for _, spec in texts):
         raise sg.Error("a range of batches needs to know where the batch is: --input 'f32[batch,3,224,224]'")
 
     def inputs(batch):

@@ -22,7 +22,7 @@ __all__ = ["Capture", "capture", "capture_training_step", "phase"]
 class _ModuleCalls:
     """torch.nn.Module.__call__ tells captures which module runs, while there are captures on any thread.
 
-    Meanwhile Python does not look for cycles: when it would is chance, and tensors in cycles would end in a graph
+    Meanwhile Python does not look for cycles. When it would is chance, and tensors in cycles would end in a graph
     wherever that happened to be.
     """
 

@@ -122,8 +122,8 @@ def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, n
     """tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays described.
 
     source, name: weights (see `Checkpoint`) and the tensor's name in them: only that part is read. Without them it
-    comes from the initial values: no more than that part is allocated where the recipe allows it; otherwise the whole
-    for a while, or DeferredError with never_whole=True.
+    comes from the initial values. No more than that part is allocated where the recipe allows it. Otherwise the whole
+    is for a while; with never_whole=True that raises DeferredError.
     """
     if source is None:
         return _C.materialize_shard(tensor, dim, start, length, never_whole)

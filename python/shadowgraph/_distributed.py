@@ -11,7 +11,7 @@ class fake_process_group:
     """Inside ``with sg.fake_process_group(8, rank=3):`` torch.distributed is set up, and this is rank 3 of 8.
 
     Groups, meshes (``init_device_mesh``), DistributedDataParallel, functional collectives and what is built on them go
-    on as in a real program; what they send is recorded if a capture goes on, and reaches nobody. It is
+    on as in a real program. What they send is recorded if a capture goes on, and reaches nobody. It is
     ``init_process_group(backend="fake")`` with torch's own fake backend, undone at the end of the block. Meanwhile
     DistributedDataParallel does not ask the other processes for the shapes of their parameters, and keeps no times of
     its kernels.

@@ -1,8 +1,9 @@
 """A plan for a graph, told to an eager model: layouts of parameters, inputs and modules by path, as a Python file.
 
-An axis over which the plan cuts the batch and nothing else is a data axis: ranks have parts of the batch, fully_shard
-gathers parameters that are cut and averages gradients. Over all other axes tensors are DTensors: parameters lie and are
-used as planned, modules with parameters take and give what the plan says, and what is between them DTensor decides.
+An axis over which the plan cuts the batch and nothing else is a data axis. Ranks have parts of the batch there, and
+fully_shard gathers parameters that are cut and averages gradients. Over all other axes tensors are DTensors. Parameters
+lie and are used as planned, and modules with parameters take and give what the plan says. What is between modules,
+DTensor decides.
 """
 
 import inspect

@@ -150,9 +150,9 @@ def from_fx(module: torch.fx.GraphModule, *inputs: Any, device: str | torch.devi
     device: where the module and the inputs pretend to be.
 
     Each node of the graph notes the name of the torch.fx node that it comes from (notes["fx"]), and lies in the
-    modules of its meta["nn_module_stack"]. Of `graph.to_fx()` comes the same program: the same operators on the same
-    shapes, modules and phases. What a torch.fx module does not say is not in it: gradients that end in .grad, what
-    autograd keeps, and how long the program held a tensor that it no longer read (here it dies after its last use).
+    modules of its meta["nn_module_stack"]. `graph.to_fx()` gives the same program back: the same operators on the
+    same shapes, modules and phases. What a torch.fx module does not say is not in it. That is gradients that end in
+    .grad, what autograd keeps, and how long tensors lived after their last use (here they die then).
 
     Raises Error for a placeholder without an input; what the nodes raise.
     """
@@ -257,8 +257,10 @@ class _Runner:
         return given
 
     def _all_stacks(self):
-        """Of each node the modules around it, ((path, class, key), ...); what says nothing of itself is where the one
-        before it is."""
+        """Returns for each node the modules around it, ((path, class, key), ...).
+
+        A node that says nothing is where the one before it is.
+        """
         stacks: dict[torch.fx.Node, tuple[tuple[str, str, str], ...]] = {}
         before: tuple[tuple[str, str, str], ...] = ()
         for node in self._nodes:

@@ -142,7 +142,7 @@ def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str 
     autograd: record a history, so that outputs can be differentiated; for graphs of a forward alone.
     copy_inputs: leave the given tensors as they are, whatever the program writes.
     check_results: compare each result's dtype, sizes and strides with the graph's.
-    kernels: groups of nodes run as kernels that are compiled meanwhile, and kept for the next process; the first runs
+    kernels: groups of nodes run as kernels that are compiled meanwhile, and kept for the next process. The first runs
       go both ways in turn, and the faster way is kept. True: sums and transcendental functions to some ulps; "exact":
       those stay libtorch's. `compiled.kernels` then has report(), summary() and wait(). docs/kernels.md.
 
@@ -175,10 +175,10 @@ def emit_cpp(graph: Graph, folder: str | os.PathLike, *, name: str = "graph", on
     functions: operators of your own that are no operators of torch: {"my::op": ("name to call", "header or module")}.
     min_function_nodes, max_function_items: modules with fewer operators are no functions; longer ones are cut.
     max_embedded_elements: larger constants go to a file beside the source.
-    kernels: groups of nodes as loops, in two more files; True or "exact" as in compile(), or this graph compiled with
+    kernels: groups of nodes as loops, in two more files; True or "exact" as in compile(). Or this graph compiled with
       kernels: what its runs found to be slower stays as it is.
 
-    Raises CodegenError that names the node which has no such form; FileError. docs/codegen.md tells the rest.
+    Raises CodegenError that names the node which has no such form; FileError. docs/weights-and-code.md tells the rest.
     """
     groups = _groups_of(graph, kernels)
     return _emit("cpp", graph, folder, name, only, device, autograd, functions, min_function_nodes, max_function_items,

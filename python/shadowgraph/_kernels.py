@@ -23,8 +23,10 @@ class CompiledOperators:
         self._compiled: _C.CompiledOperators | None = _C.compile_operators(names, str(device), exact, measure)
 
     def report(self) -> list[dict[str, Any]]:
-        """By operator that was called: calls that ran a kernel, that waited for one, that no kernel does, and why not;
-        `original`: calls that went the way they had gone, to be measured or because it is faster."""
+        """Counts calls by operator: those that ran a kernel, that waited for one, that no kernel does, and why not.
+
+        `original`: calls that went the way they had gone, to be measured or because it is faster.
+        """
         return [] if self._compiled is None else self._compiled.report()
 
     def wait(self) -> None:

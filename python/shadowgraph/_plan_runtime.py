@@ -42,7 +42,7 @@ def scope():
 def place(model, mesh, loss="mean"):
     """Lays a model out as the plan says, in place, and gives it back. Every rank has the same whole model before.
 
-    mesh: what make_mesh() gives. loss: "mean" or "sum", what the loss is over the batch: each rank of the data axes
+    mesh: what make_mesh() gives. loss: "mean" or "sum", what the loss is over the batch. Each rank of the data axes
     computes it of its own part, and gradients are averaged or added up. Make the optimizer afterwards.
     """
     if tuple(mesh.mesh_dim_names or ()) != tuple(MESH) or tuple(mesh.shape) != tuple(MESH.values()):

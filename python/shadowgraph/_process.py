@@ -1,7 +1,7 @@
 """What torch's Python side is told while a fake mode is active on the calling thread; otherwise it is as torch made it.
 
 All that this package changes in torch is in this file. Wrapped functions ask whether a mode is active and pass through
-if none is; two flags of the process (`_Flags`) are set while any thread is in a mode.
+if none is. Two flags of the process (`_Flags`) are set while any thread is in a mode.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
 """One line from a model to what it costs."""
 
+import difflib
 import html
 import json
 import os
@@ -9,6 +10,16 @@ from . import _capture
 from . import _shadowgraph as _C
 
 __all__ = ["Report", "profile"]
+
+EXPORTS = {
+    "svg": ("graph.svg", lambda report: report.graph.svg()),
+    "dot": ("graph.dot", lambda report: report.graph.dot()),
+    "nodes-csv": ("nodes.csv", lambda report: report._costs.nodes_csv()),
+    "storages-csv": ("storages.csv", lambda report: report._costs.storages_csv()),
+    "trace": ("trace.json", lambda report: report._costs.trace_json()),
+    "model-explorer": ("model_explorer.json", lambda report: report._costs.model_explorer_json()),
+    "snapshot": ("snapshot.pickle", lambda report: report._costs.memory_snapshot()),  # None if the step does not fit
+}
 
 
 class Report:
@@ -30,7 +41,7 @@ class Report:
         return self._costs.peak_bytes
 
     def dict(self):
-        """Every figure as plain dicts and lists; docs/profiling.md says what each is. What is unknown is absent."""
+        """Every figure as plain dicts and lists; docs/memory.md says what each is. What is unknown is absent."""
         return self._costs.dict()
 
     def what_if(self, *, dtype=None, optimizer="", accumulate=1, checkpoint="", zero=0, ranks=1):
@@ -61,7 +72,7 @@ class Report:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def html(self, title="", *, compare=None, compare_title="before", color=None):
-        """The page that `shadowgraph report` writes, as text: the graph, the memory, the tables; docs/report.md.
+        """The page that `shadowgraph draw` writes, as text: the graph, the memory, the tables; docs/pictures.md.
 
         compare: what it was before, a Report; or what a Report said of it: its `dict()`, or the path of a profile.json.
             Without a graph the page compares figures, modules and operators.
@@ -86,25 +97,28 @@ class Report:
         """That page for a notebook's cell, `height` pixels high."""
         return Page(self.html(title, compare=compare, compare_title=compare_title, color=color), height)
 
-    def save(self, folder):
-        """Writes what the tool writes into the folder, each file whole or not at all.
+    def save(self, folder, export=()):
+        """Writes graph.sg, profile.json and report.html into the folder, each whole or not at all, and names them.
 
-        graph.sg, profile.json, graph.dot, graph.svg; nodes.csv and storages.csv; trace.json for ui.perfetto.dev;
-        model_explorer.json; and, if the step fits, snapshot.pickle for pytorch.org/memory_viz.
+        export: what else, by the tool's names (EXPORTS): "svg", "dot", "nodes-csv", "storages-csv"; "trace" for
+        ui.perfetto.dev; "model-explorer"; "snapshot" for pytorch.org/memory_viz, which a step has that fits.
         """
+        for name in export:
+            if name not in EXPORTS:
+                near = difflib.get_close_matches(name, EXPORTS, 1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise _C.Error(f"there is no export '{name}'{hint}; there are {', '.join(EXPORTS)}")
         os.makedirs(folder, exist_ok=True)
-        dot = self.graph.dot()
         self.graph.save(os.path.join(folder, "graph.sg"))
         _write(os.path.join(folder, "profile.json"), json.dumps(self.dict(), indent=2) + "\n")
-        _write(os.path.join(folder, "graph.dot"), dot)
-        _write(os.path.join(folder, "graph.svg"), self.graph.svg())
-        _write(os.path.join(folder, "nodes.csv"), self._costs.nodes_csv())
-        _write(os.path.join(folder, "storages.csv"), self._costs.storages_csv())
-        _write(os.path.join(folder, "trace.json"), self._costs.trace_json())
-        _write(os.path.join(folder, "model_explorer.json"), self._costs.model_explorer_json())
-        snapshot = self._costs.memory_snapshot()
-        if snapshot is not None:
-            _write(os.path.join(folder, "snapshot.pickle"), snapshot)
+        self.save_html(os.path.join(folder, "report.html"))
+        written = ["graph.sg", "profile.json", "report.html"]
+        for name, (file, text) in EXPORTS.items():
+            content = text(self) if name in export else None
+            if content is not None:
+                _write(os.path.join(folder, file), content)
+                written.append(file)
+        return written
 
 
 class Page:
@@ -122,7 +136,7 @@ class Page:
 
 
 class WhatIfAnswer(dict):
-    """The figures of `Report.what_if` by name, docs/profiling.md; printed, as the tool prints them."""
+    """The figures of `Report.what_if` by name, docs/memory.md; printed, as the tool prints them."""
 
     def __init__(self, figures, text):
         super().__init__(figures)
@@ -159,8 +173,8 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     dtype: of floating-point parameters and inputs, e.g. torch.bfloat16.
     options: those of `Capture`, e.g. {"host_reads": "finite"}; they may also be keywords: host_reads="finite".
     mode: "train" or "infer"; without one, "train" if there is a loss or an optimizer.
-    spec: whose time is estimated: a name of `shadowgraph devices`, or a file; without one, "h100" for CUDA, and for the
-        CPU this machine as `shadowgraph calibrate` found it.
+    spec: whose time is estimated: a name of `shadowgraph list devices`, or a file; without one, "h100" for CUDA, and
+        for the CPU this machine as `shadowgraph calibrate` found it.
     allocator: settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them.
     device_memory: bytes of the device; the report says where a step does not fit.
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.

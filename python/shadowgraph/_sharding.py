@@ -70,7 +70,7 @@ class Sharding:
     def to_python(self, path: str | os.PathLike | None = None) -> str:
         """The plan as a file that lays the eager model out by DTensor and fully_shard, and needs torch alone.
 
-        place(model, mesh), inputs(mesh, ...), make_mesh(device_type), scope(); docs/sharding-python.md. Also written to
+        place(model, mesh), inputs(mesh, ...), make_mesh(device_type), scope(); docs/many-devices.md. Also written to
         `path`, if one is given.
         """
         title = self.dict()["title"]

@@ -148,8 +148,8 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
         symbolic = sg.fit(make, lambda batch, seq: {"input_ids": f"i64[{batch},{seq}]"}, sizes)
         symbolic.cost({"batch": 64, "seq": 1024}); symbolic.instantiate({"batch": 64, "seq": 1024}); symbolic.flops
 
-    inputs: a function of the sizes, by name. sizes: where to capture: at least three values of each size that varies,
-    two captures more than there are sizes, none of them 0 or 1. The rest as for `sweep`.
+    inputs: a function of the sizes, by name. sizes: where to capture. There must be at least three values of each size
+    that varies, and two captures more than there are sizes. None of them may be 0 or 1. The rest is as for `sweep`.
 
     Raises SymbolicError, which names the node or number, if the captures are not one program.
     """

@@ -35,7 +35,7 @@ _SAFETENSORS_DTYPES = {
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64, "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
 }  # fmt: skip
-# Of a folder, the files of the first that it has.
+# In a folder, the files of the first pattern that it has.
 _IN_FOLDERS = ("*.safetensors.index.json", "*.bin.index.json", "*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth")
 
 

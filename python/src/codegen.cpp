@@ -5,7 +5,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/kernels/codegen.h"
+#include "shadowgraph/kernels/emit.h"
 
 namespace shadowgraph::python {
 

@@ -1,109 +1,11 @@
-// Graphs and what they are made of, as Python objects. A node, value, storage or region is the graph and a number; it
-// holds the graph, so that it can outlive every other name for it. After an edit that erased it, asking it raises
-// GraphEditError.
+// Gives Python graphs: their text and files, their passes, their nodes in program order.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <array>
-#include <sstream>
-
-#include "python/src/binding.h"
+#include "python/src/graph_parts.h"
 
 namespace shadowgraph::python {
 namespace {
-
-using GraphPointer = std::shared_ptr<Graph>;
-
-template <class Id>
-struct Part {
-  GraphPointer graph;
-  Id id;
-  bool operator==(const Part& other) const { return graph == other.graph && id == other.id; }
-};
-using PyNode = Part<NodeId>;
-using PyValue = Part<ValueId>;
-using PyStorage = Part<StorageId>;
-using PyRegion = Part<RegionId>;
-
-const Node& record(const PyNode& node) {
-  if (node.graph->is_erased(node.id)) throw GraphEditError("this node has been erased");
-  return node.graph->node(node.id);
-}
-const Value& record(const PyValue& value) {
-  const Value& v = value.graph->value(value.id);
-  if (value.graph->is_erased(v.producer)) throw GraphEditError("the node that made this value has been erased");
-  return v;
-}
-const Storage& record(const PyStorage& storage) { return storage.graph->storage(storage.id); }
-const Region& record(const PyRegion& region) { return region.graph->region(region.id); }
-
-template <class Id>
-py::object part_or_none(const GraphPointer& graph, Id id) {
-  return id.valid() ? py::cast(Part<Id>{graph, id}) : py::none();
-}
-
-py::object argument_object(const GraphPointer& graph, const Argument& argument) {
-  switch (argument.kind) {
-    case ArgumentKind::kNone:
-      return py::none();
-    case ArgumentKind::kValue:
-      return py::cast(PyValue{graph, argument.ref.value});
-    case ArgumentKind::kInt:
-      return py::int_(argument.i);
-    case ArgumentKind::kFloat:
-      return py::float_(argument.d);
-    case ArgumentKind::kBool:
-      return py::bool_(argument.b);
-    case ArgumentKind::kComplex: {
-      const auto parts = graph->complex_parts(argument);
-      return py::cast(std::complex<double>(parts[0], parts[1]));
-    }
-    case ArgumentKind::kString:
-    case ArgumentKind::kOpaque:
-      return py::str(std::string(graph->text_or_empty(argument.string)));
-    case ArgumentKind::kDevice:
-    case ArgumentKind::kGenerator:
-      return py::str(argument.device().str());
-    case ArgumentKind::kIntList: {
-      py::list list;
-      for (const int64_t element : graph->ints(argument)) list.append(element);
-      return list;
-    }
-    case ArgumentKind::kList: {
-      py::list list;
-      for (const Argument& element : graph->list(argument)) list.append(argument_object(graph, element));
-      return list;
-    }
-    case ArgumentKind::kConstant:
-      return py::cast(graph->constant(argument.constant));
-  }
-  return py::none();
-}
-
-std::vector<int64_t> copied(std::span<const int64_t> numbers) { return {numbers.begin(), numbers.end()}; }
-
-// ---- Iteration, safe against the erasing of the current node
-
-struct NodeIterator {
-  GraphPointer graph;
-  NodeId next;
-  PyNode advance() {
-    if (!next.valid()) throw py::stop_iteration();
-    const NodeId now = next;
-    if (graph->is_erased(now)) throw GraphEditError("the node that came next was erased while iterating");
-    next = graph->node(now).next;
-    return {graph, now};
-  }
-};
-
-std::string module_of(const PyNode& node) {
-  const Graph& graph = *node.graph;
-  for (RegionId region = record(node).region; region.valid(); region = graph.region(region).parent) {
-    if (graph.region(region).kind == RegionKind::kModule)
-      return std::string(graph.text_or_empty(graph.region(region).name));
-  }
-  return {};
-}
 
 PrintPreset preset_named(const std::string& name) {
   if (name == "canonical") return PrintPreset::kCanonical;
@@ -112,276 +14,7 @@ PrintPreset preset_named(const std::string& name) {
   throw Error("preset='" + name + "'; it is canonical, short or fingerprint");
 }
 
-void bind_parts(py::module_& m) {
-  py::class_<PyNode>(m, "Node",
-                     "One call of an operator, or a placeholder (parameter, buffer, input, constant, output).")
-      .def_property_readonly(
-          "name", [](const PyNode& n) { return "n" + std::to_string(Numbering::of(*n.graph).of((record(n), n.id))); },
-          "\"n12\": its number in the text. Linear in the graph.")
-      .def_property_readonly(
-          "target", [](const PyNode& n) { return std::string(n.graph->target((record(n), n.id)).name()); },
-          "The operator and its overload: \"aten::addmm\", \"aten::add.Tensor\", \"sg::parameter\".")
-      .def_property_readonly(
-          "schema", [](const PyNode& n) { return std::string(n.graph->target((record(n), n.id)).schema_text()); })
-      .def_property_readonly(
-          "is_placeholder", [](const PyNode& n) { return n.graph->is_placeholder((record(n), n.id)); },
-          "Whether it stands for something from outside: a parameter, buffer, input or constant.")
-      .def_property_readonly(
-          "is_erased", [](const PyNode& n) { return n.graph->is_erased(n.id); },
-          "Whether an edit erased it; then nothing else may be asked of it.")
-      .def_property_readonly(
-          "args",
-          [](const PyNode& n) {
-            record(n);
-            py::list list;
-            for (const Argument& argument : n.graph->arguments(n.id)) list.append(argument_object(n.graph, argument));
-            return list;
-          },
-          "The arguments in the order of the schema: values, numbers, strings, lists, None.")
-      .def_property_readonly(
-          "arg_names",
-          [](const PyNode& n) {
-            std::vector<std::string> names;
-            for (const auto& formal : n.graph->target((record(n), n.id)).schema().arguments())
-              names.push_back(formal.name());
-            return names;
-          },
-          "What the schema calls the arguments; as many as `args`.")
-      .def(
-          "argument",
-          [](const PyNode& n, const std::string& name) {
-            record(n);
-            const Argument* const argument = n.graph->find_argument(n.id, name);
-            if (argument == nullptr)
-              throw py::key_error(std::string(n.graph->target(n.id).name()) + " has no argument " + name);
-            return argument_object(n.graph, *argument);
-          },
-          "The argument that the schema calls so. Raises KeyError.", py::arg("name"))
-      .def_property_readonly(
-          "inputs",
-          [](const PyNode& n) {
-            record(n);
-            std::vector<PyValue> values;
-            n.graph->for_each_input(n.id, [&](ValueId value) { values.push_back({n.graph, value}); });
-            return values;
-          },
-          "The values among its arguments, lists included.")
-      .def_property_readonly(
-          "results",
-          [](const PyNode& n) {
-            record(n);
-            py::list list;
-            for (const Argument& result : n.graph->results(n.id)) list.append(argument_object(n.graph, result));
-            return list;
-          },
-          "What it returns, in the order of the schema: values, lists of them, None.")
-      .def_property_readonly(
-          "outputs",
-          [](const PyNode& n) {
-            record(n);
-            std::vector<PyValue> values;
-            n.graph->for_each_output(n.id, [&](ValueId value) { values.push_back({n.graph, value}); });
-            return values;
-          })
-      .def_property_readonly(
-          "phase", [](const PyNode& n) { return n.graph->phase_name(record(n).phase); },
-          "\"forward\", \"backward\", \"optimizer\", \"init\" or a name of the program's own.")
-      .def_property_readonly("module", &module_of, "Path of the innermost module that it ran in: \"h.0.attn\".")
-      .def_property_readonly(
-          "region", [](const PyNode& n) { return part_or_none(n.graph, record(n).region); },
-          "The innermost region that it ran in.")
-      .def_property_readonly(
-          "previous", [](const PyNode& n) { return part_or_none(n.graph, record(n).previous); },
-          "The node before it in program order, or None.")
-      .def_property_readonly(
-          "next", [](const PyNode& n) { return part_or_none(n.graph, record(n).next); },
-          "The node after it in program order, or None.")
-      .def_property_readonly(
-          "modes",
-          [](const PyNode& n) {
-            const NodeFlags flags = record(n).flags;
-            std::vector<std::string> modes;
-            if (flags.grad_mode) modes.emplace_back("grad_mode");
-            if (flags.inference_mode) modes.emplace_back("inference_mode");
-            if (flags.autocast_cpu) modes.emplace_back("autocast_cpu");
-            if (flags.autocast_cuda) modes.emplace_back("autocast_cuda");
-            return modes;
-          },
-          "What was switched on while it ran: grad_mode, inference_mode, autocast_cpu, autocast_cuda.")
-      .def_property_readonly(
-          "forward", [](const PyNode& n) { return part_or_none(n.graph, record(n).forward); },
-          "Of a backward node: the forward node that it differentiates, if known.")
-      .def_property_readonly(
-          "source", [](const PyNode& n) { return std::string(n.graph->text_or_empty(record(n).source)); },
-          "\"file:line\" of the program, or \"\".")
-      .def_property_readonly(
-          "saved",
-          [](const PyNode& n) {
-            record(n);
-            std::vector<PyValue> values;
-            for (const SavedTensor& saved : n.graph->saved(n.id)) values.push_back({n.graph, saved.value});
-            return values;
-          },
-          "What autograd keeps of it for backward.")
-      .def_property_readonly(
-          "frees",
-          [](const PyNode& n) {
-            record(n);
-            std::vector<PyStorage> storages;
-            for (const StorageId storage : n.graph->frees(n.id)) storages.push_back({n.graph, storage});
-            return storages;
-          },
-          "The storages that died after it.")
-      .def_property_readonly(
-          "notes",
-          [](const PyNode& n) {
-            record(n);
-            py::dict notes;
-            n.graph->for_each_note(
-                n.id, [&](const std::string& key, const std::string& value) { notes[py::str(key)] = py::str(value); });
-            return notes;
-          },
-          "What passes and users have to say of it.")
-      .def(
-          "set_note",
-          [](const PyNode& n, const std::string& key, const std::string& value) {
-            n.graph->set_note((record(n), n.id), key, value);
-          },
-          "An empty value removes the note.", py::arg("key"), py::arg("value"))
-      .def(
-          "erase", [](const PyNode& n) { n.graph->erase((record(n), n.id)); },
-          "Erases it. Raises GraphEditError if its results are used.")
-      .def("__eq__", [](const PyNode& a, const PyNode& b) { return a == b; })
-      .def("__hash__", [](const PyNode& n) { return n.id.index; })
-      .def("__repr__", [](const PyNode& n) { return to_text(*n.graph, (record(n), n.id)); });
-
-  py::class_<PyValue>(m, "Value", "A tensor's geometry, or a number that the program read.")
-      .def_property_readonly(
-          "name", [](const PyValue& v) { return "%" + std::to_string(Numbering::of(*v.graph).of((record(v), v.id))); },
-          "\"%12\": its number in the text. Linear in the graph.")
-      .def_property_readonly(
-          "kind",
-          [](const PyValue& v) {
-            constexpr std::array<const char*, 4> kNames = {"tensor", "int", "float", "bool"};
-            return kNames[static_cast<size_t>(record(v).kind)];
-          },
-          "tensor, int, float or bool.")
-      .def_property_readonly(
-          "is_tensor", [](const PyValue& v) { return record(v).kind == ValueKind::kTensor; },
-          "Whether it is a tensor. What is asked of a number as if it were one is empty.")
-      .def_property_readonly(
-          "shape", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->sizes((record(v), v.id))))); },
-          "In elements.")
-      .def_property_readonly(
-          "stride", [](const PyValue& v) { return py::tuple(py::cast(copied(v.graph->strides((record(v), v.id))))); },
-          "In elements.")
-      .def_property_readonly(
-          "offset", [](const PyValue& v) { return record(v).offset; }, "Into the storage, in elements.")
-      .def_property_readonly(
-          "dtype",
-          [](const PyValue& v) {
-            return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(record(v).dtype)));
-          })
-      .def_property_readonly(
-          "layout",
-          [](const PyValue& v) {
-            std::ostringstream text;
-            text << record(v).layout;
-            return text.str();
-          },
-          "\"Strided\", or what else c10 calls it.")
-      .def_property_readonly("device", [](const PyValue& v) { return record(v).device().str(); })
-      .def_property_readonly(
-          "is_contiguous", [](const PyValue& v) { return v.graph->is_contiguous((record(v), v.id)); },
-          "As torch.Tensor.is_contiguous().")
-      .def_property_readonly(
-          "elements", [](const PyValue& v) { return v.graph->numel((record(v), v.id)); }, "The product of the sizes.")
-      .def_property_readonly("requires_grad", [](const PyValue& v) { return record(v).requires_grad; })
-      .def_property_readonly(
-          "nbytes", [](const PyValue& v) { return v.graph->logical_bytes((record(v), v.id)); },
-          "Bytes that the tensor covers; its storage may be larger.")
-      .def_property_readonly("storage", [](const PyValue& v) { return part_or_none(v.graph, record(v).storage); })
-      .def_property_readonly("producer",
-                             [](const PyValue& v) {
-                               return PyNode{v.graph, record(v).producer};
-                             })
-      .def_property_readonly(
-          "users",
-          [](const PyValue& v) {
-            record(v);
-            std::vector<PyNode> nodes;
-            for (const NodeId node : v.graph->users_of(v.id)) nodes.push_back({v.graph, node});
-            return nodes;
-          },
-          "The nodes that read it, each once, in program order.")
-      .def(
-          "replace_all_uses_with",
-          [](const PyValue& v, const PyValue& with) {
-            if (v.graph != with.graph) throw GraphEditError("the two values are of two graphs");
-            return v.graph->replace_all_uses_with((record(v), v.id), (record(with), with.id));
-          },
-          "Every user reads the other value instead. Returns how many arguments changed.", py::arg("other"))
-      .def("__eq__", [](const PyValue& a, const PyValue& b) { return a == b; })
-      .def("__hash__", [](const PyValue& v) { return v.id.index; })
-      .def("__repr__", [](const PyValue& v) { return type_text(*v.graph, (record(v), v.id)); });
-
-  py::class_<PyStorage>(m, "Storage", "One allocation.")
-      .def_property_readonly("nbytes", [](const PyStorage& s) { return record(s).bytes; })
-      .def_property_readonly("device", [](const PyStorage& s) { return record(s).device().str(); })
-      .def_property_readonly(
-          "kind", [](const PyStorage& s) { return std::string(to_string(record(s).kind)); },
-          "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary.")
-      .def_property_readonly(
-          "born", [](const PyStorage& s) { return part_or_none(s.graph, record(s).born); },
-          "The node that allocated it.")
-      .def_property_readonly(
-          "freed_after", [](const PyStorage& s) { return part_or_none(s.graph, record(s).freed_after); },
-          "The node after which it died; None if it was alive at the end.")
-      .def_property_readonly(
-          "values",
-          [](const PyStorage& s) {
-            std::vector<PyValue> values;
-            s.graph->for_each_value_in(s.id, [&](ValueId value) {
-              if (!s.graph->is_erased(s.graph->value(value).producer)) values.push_back({s.graph, value});
-            });
-            std::reverse(values.begin(), values.end());
-            return values;
-          },
-          "The values that share it, the first made first.")
-      .def("__eq__", [](const PyStorage& a, const PyStorage& b) { return a == b; })
-      .def("__hash__", [](const PyStorage& s) { return s.id.index; })
-      .def("__repr__", [](const PyStorage& s) {
-        return "<Storage " + std::to_string(record(s).bytes) + " bytes " + record(s).device().str() + " " +
-               std::string(to_string(record(s).kind)) + ">";
-      });
-
-  py::class_<PyRegion>(m, "Region", "What the program entered and left: a module, a composite operator, a checkpoint.")
-      .def_property_readonly("kind", [](const PyRegion& r) { return std::string(to_string(record(r).kind)); })
-      .def_property_readonly(
-          "name", [](const PyRegion& r) { return std::string(r.graph->text_or_empty(record(r).name)); },
-          "Of a module its path, of a composite its operator.")
-      .def_property_readonly(
-          "class_name", [](const PyRegion& r) { return std::string(r.graph->text_or_empty(record(r).class_name)); })
-      .def_property_readonly(
-          "call", [](const PyRegion& r) { return record(r).call; }, "How many times it was entered before.")
-      .def_property_readonly("parent", [](const PyRegion& r) { return part_or_none(r.graph, record(r).parent); })
-      .def("__eq__", [](const PyRegion& a, const PyRegion& b) { return a == b; })
-      .def("__hash__", [](const PyRegion& r) { return r.id.index; })
-      .def("__repr__", [](const PyRegion& r) {
-        return "<Region " + std::string(to_string(record(r).kind)) + " '" +
-               std::string(r.graph->text_or_empty(record(r).name)) + "'>";
-      });
-  py::class_<NodeIterator>(m, "NodeIterator")
-      .def("__iter__", [](NodeIterator& self) -> NodeIterator& { return self; })
-      .def("__next__", &NodeIterator::advance);
-}
-
-}  // namespace
-
-void bind_graph(py::module_& m) {
-  // Declared before its parts are used in signatures.
-  py::class_<Graph, GraphPointer> graph(m, "Graph", "A program as it ran: nodes in program order.");
-  bind_parts(m);
+void bind_graph_text(py::class_<Graph, GraphPointer>& graph) {
   graph
       .def_static(
           "parse", [](const std::string& text) { return std::make_shared<Graph>(parse(text)); },
@@ -409,7 +42,11 @@ void bind_graph(py::module_& m) {
           "save", [](const Graph& g, const std::string& path) { write_graph_file(path, g); },
           "Writes the text form, whole or not at all. Raises FileError.", py::arg("path"))
       .def(
-          "copy", [](const Graph& g) { return std::make_shared<Graph>(clone(g)); }, "An equal graph of its own.")
+          "copy", [](const Graph& g) { return std::make_shared<Graph>(clone(g)); }, "An equal graph of its own.");
+}
+
+void bind_graph_passes(py::class_<Graph, GraphPointer>& graph) {
+  graph
       .def(
           "verify", [](const Graph& g) { verify(g); }, "Raises VerifyError that lists every broken invariant.")
       .def(
@@ -425,8 +62,11 @@ void bind_graph(py::module_& m) {
           "Runs passes, \"functionalize,dce{random=drop}\", and gives what each did as text; check=True verifies the "
           "graph "
           "after each. Raises PipelineError, PassError; the graph is then as it was.",
-          py::arg("pipeline"), py::arg("check") = false, py::call_guard<CppCall>())
-      .def("__len__", &Graph::node_count)
+          py::arg("pipeline"), py::arg("check") = false, py::call_guard<CppCall>());
+}
+
+void bind_graph_parts(py::class_<Graph, GraphPointer>& graph) {
+  graph.def("__len__", &Graph::node_count)
       .def("__iter__",
            [](const GraphPointer& g) {
              return NodeIterator{g, g->first()};
@@ -454,12 +94,15 @@ void bind_graph(py::module_& m) {
                                for (const StorageId storage : numbering.storages()) storages.push_back({g, storage});
                                return storages;
                              })
-      .def_property_readonly("regions",
-                             [](const GraphPointer& g) {
-                               std::vector<PyRegion> regions;
-                               for (uint32_t i = 0; i < g->region_count(); ++i) regions.push_back({g, RegionId(i)});
-                               return regions;
-                             })
+      .def_property_readonly("regions", [](const GraphPointer& g) {
+        std::vector<PyRegion> regions;
+        for (uint32_t i = 0; i < g->region_count(); ++i) regions.push_back({g, RegionId(i)});
+        return regions;
+      });
+}
+
+void bind_graph_words(py::class_<Graph, GraphPointer>& graph) {
+  graph
       .def_property_readonly(
           "metadata",
           [](const Graph& g) {
@@ -483,6 +126,18 @@ void bind_graph(py::module_& m) {
       .def("__str__", [](const Graph& g) { return to_text(g, PrintPreset::kShort); })
       .def("__repr__",
            [](const Graph& g) { return "<shadowgraph.Graph of " + std::to_string(g.node_count()) + " nodes>"; });
+}
+
+}  // namespace
+
+void bind_graph(py::module_& m) {
+  // Declared before its parts are used in signatures.
+  py::class_<Graph, GraphPointer> graph(m, "Graph", "A program as it ran: nodes in program order.");
+  bind_parts(m);
+  bind_graph_text(graph);
+  bind_graph_passes(graph);
+  bind_graph_parts(graph);
+  bind_graph_words(graph);
 }
 
 }  // namespace shadowgraph::python

@@ -5,7 +5,7 @@
 #include "python/src/binding.h"
 #include "python/src/typed_error.h"
 #include "shadowgraph/kernels/eager.h"
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace shadowgraph::python {
 namespace {

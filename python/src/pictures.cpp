@@ -7,7 +7,7 @@
 #include "python/src/binding.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -94,7 +94,7 @@ void bind_pictures(py::module_& m) {
       "around, radius: what is near a node (\"n12\"), a value (\"%7\"), a module, a parameter or an operator; "
       "path: two of these. color: flops, bytes, allocated, memory, time, device, phase, module, or a file of values by "
       "node, .json "
-      "or .csv (docs/report.md). before: a graph to "
+      "or .csv (docs/pictures.md). before: a graph to "
       "mark the differences from. rows: boxes below one another before it folds further by itself, 0: any number. "
       "boxes: how many in all before modules close and runs are joined, 0: any number.",
       ViewOptions().most_boxes, [](std::string dot) { return dot; });

@@ -4,7 +4,9 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/polynomial.h"
+#include "shadowgraph/passes/symbolic_graph.h"
+#include "shadowgraph/profile/sweep.h"
 
 namespace shadowgraph::python {
 namespace {

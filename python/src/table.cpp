@@ -26,14 +26,14 @@ class Rows {
 
  private:
   std::string arguments(NodeId node) const {
-    const auto& formals = graph_.target(node).schema().arguments();
+    const auto& formals = graph_.target(node).signature().arguments;
     const std::span<const Argument> given = graph_.arguments(node);
     std::string text;
     for (size_t i = 0; i < given.size(); ++i) {
-      const bool keyword = i < formals.size() && formals[i].kwarg_only();
+      const bool keyword = i < formals.size() && formals[i].keyword_only;
       if (keyword && given[i].kind == ArgumentKind::kNone) continue;
       if (!text.empty()) text += ", ";
-      if (keyword) text += formals[i].name() + "=";
+      if (keyword) text += formals[i].name + "=";
       append(text, given[i]);
     }
     return text;

@@ -1,9 +1,10 @@
-// One walk over the program (shadowgraph/sharding/apply.h). Every value has its new self, a local tensor, and its layout; an
-// operand that is wanted otherwise gets a copy, made there and kept for others.
+// Applies a plan in one walk over the program (shadowgraph/sharding/apply.h). Every value gets its new self, a local
+// tensor, and that tensor's layout. An operand that is wanted in another layout gets a copy, made there and kept for
+// later uses.
 //
-// A copy is right as long as nothing writes to what it was made of. So values that live in copies (the copy itself and
-// views of it) remember at which version of the storage that was, and who reads one later than that is refused; so is
-// who writes to one.
+// A copy is right as long as nothing writes to what it was made of. A value that lives in a copy (the copy itself or a
+// view of it) therefore remembers the version of the storage that was copied. A node that reads one at a later version
+// is refused, and so is a node that writes to one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/sharding/apply.h"
 #include "sharding/apply/local_program.h"
@@ -34,7 +35,7 @@ class Application {
   struct LocalValue {
     ValueId made;
     Layout layout;
-    // Of a value that lives in a copy: the version of its storage that was copied.
+    // For a value that lives in a copy: the version of its storage that was copied.
     std::optional<uint32_t> copied_at;
   };
   struct Copy {
@@ -64,31 +65,33 @@ class Application {
   void placeholder(NodeId node);
   bool same_place_in_read(ValueId a, ValueId b) const;
   Argument local_constant(NodeId node, const Argument& constant, const Layout& layout, bool whole);
-  // An alias has no operator that would say what it is of a local tensor: it is what it was of a whole one, or looks at
-  // all that its source does.
+  // An alias has no operator that would say what it is of a local tensor. It is the same part of the local tensor as of
+  // the whole one, or looks at everything that its source looks at.
   void alias(NodeId node);
 
   // ---- Operands (operands.cpp)
-  // `value` as it must lie, made if it does not yet.
+  // Returns `value` in the layout that is wanted; makes a copy if there is none yet.
   Taken take(NodeId node, ValueId value, const Layout& wanted, bool written, bool geometry_only);
   void check_fresh(NodeId node, ValueId value, const LocalValue& local) const;
   std::string text_of_value(ValueId value) const;
   ValueId redistributed(NodeId node, ValueId value, const LocalValue& local, const Layout& wanted);
-  // By operand: whether the node writes to it.
+  // Says for each operand whether the node writes to it.
   std::vector<bool> written_operands(NodeId node) const;
 
   // ---- Operators (calls.cpp)
   void call(NodeId node);
   void check_random(NodeId node, const NodeLayouts& layouts) const;
-  // A copy is contiguous where the tensor itself was not, and the local result of an operator may lie otherwise than
-  // the whole one: a view that the whole allowed may need one more copy, and strides that it names are others.
+  // Makes operands contiguous where a view needs that. A copy is contiguous where the tensor itself was not, and an
+  // operator's local result may have other strides than the whole one. A view that the whole tensor allowed may then
+  // need one more copy, and strides that it names are others.
   void make_viewable(NodeId node, std::span<const ValueId> operands, std::vector<Taken>& taken,
                      const NodeLayouts& layouts);
-  // Whether a view by strides is what a view by sizes alone would be.
+  // Says whether a view by strides is the same as a view by sizes alone.
   bool is_reshape(ValueId source, ValueId result) const;
-  // Strides and offsets as numbers mean the memory that was recorded.
+  // Checks that strides and offsets given as numbers still mean the memory that was recorded.
   void check_strided(NodeId node, std::span<const ValueId> operands, std::span<const Taken> taken) const;
-  // A call whose indices are into what is cut: those of others become ones that count for nothing (lookup.h).
+  // Makes a call whose indices are into a dimension that is cut. Indices of other devices become ones that count for
+  // nothing (lookup.h).
   NodeId look_up(NodeId node, const ShardingRules::Lookup& lookup, std::vector<Taken> taken);
   NodeId copy_call(NodeId node, std::span<const Taken> taken);
   const ShardingRules& rules() const { return options_.rules != nullptr ? *options_.rules : *rules_; }
@@ -99,7 +102,7 @@ class Application {
                  size_t& next);
 
   // ---- The end (apply.cpp)
-  // sg::output and sg::gradient come last, so what they need is made before the first of them.
+  // Prepares for sg::output and sg::gradient, which come last: what they need is made before the first of them.
   void prepare_ends(NodeId first);
   void end(NodeId node);
   void finish();
@@ -115,13 +118,13 @@ class Application {
   Graph made_;
   LocalProgram program_;
   Redistributor redistributor_;
-  std::vector<uint32_t> versions_;  // by storage that is read, as of now
+  std::vector<uint32_t> versions_;  // by storage that is read, at this point of the walk
   IdMap<ValueId, LocalValue> values_;
   IdMap<ValueId, std::vector<Copy>> copies_;
   IdMap<StorageId, ValueId> first_in_;  // the placeholder that stands for the storage
   IdMap<NodeId, std::vector<Taken>> ends_;
   bool ends_begun_ = false;
-  std::optional<at::DimVector> strides_;               // that the node under way names
+  std::optional<at::DimVector> strides_;               // which the node under way names
   std::vector<std::pair<size_t, Argument>> replaced_;  // arguments of the node under way, by position
 };
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/fake/process_groups.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/text.h"
 #include "sharding/apply/application.h"
 #include "sharding/apply/sharding_notes.h"

@@ -96,9 +96,7 @@ void Application::check_strided(NodeId node, std::span<const ValueId> operands, 
 
 NodeId Application::look_up(NodeId node, const ShardingRules::Lookup& lookup, std::vector<Taken> taken) {
   const std::string& name = read_.target(node).name();
-  const auto named = [&](const char* argument) {
-    return static_cast<size_t>(*read_.target(node).schema().argumentIndexWithName(argument));
-  };
+  const auto named = [&](const char* argument) { return *read_.target(node).signature().position_of(argument); };
   const auto number = [&](const char* argument) { return read_.arguments(node)[named(argument)].i; };
   ValueId& indices = taken.at(lookup.operand).made;
   if (name.starts_with("aten::nll_loss")) {
@@ -120,7 +118,7 @@ NodeId Application::look_up(NodeId node, const ShardingRules::Lookup& lookup, st
   replaced_.emplace_back(named("padding_idx"), Argument::of_int(-1));
   const ValueId found = program_.only_result(copy_call(node, taken));
   const NodeId made =
-      program_.append(program_.emitter.target("aten::masked_fill", "Scalar"), rows_of(program_, found, local.others));
+      program_.append(program_.emitter.target("aten::masked_fill.Scalar"), rows_of(program_, found, local.others));
   program_.rebuild.node(node, made);
   return made;
 }
@@ -162,9 +160,9 @@ NodeId Application::copy_call(NodeId node, std::span<const Taken> taken) {
 void Application::place_results(NodeId node, NodeId made, std::span<const ValueId> operands,
                                 std::span<const ValueId> results, std::span<const Taken> taken,
                                 const NodeLayouts& layouts) {
-  // What a node read on the host is a number in the graph already, and what gives nothing has no shape to find; but
-  // it may refuses its operands.
-  const bool gives_nothing = read_.target(node).schema().returns().empty();
+  // What a node read on the host is a number in the graph already, and a node that returns nothing has no shape to
+  // find. Such a node may refuse its operands.
+  const bool gives_nothing = read_.target(node).signature().returns.empty();
   torch::jit::Stack stack;
   if (!results.empty() || (gives_nothing && read_.target(node).kind() == TargetKind::kOperator)) {
     try {
@@ -227,7 +225,8 @@ Argument Application::place(NodeId node, NodeId made, const Argument& recorded, 
   LocalValue& known = values_[value];
   known = {local, layout, std::nullopt};
   if (is_new && program_.self_of(storage) != lives_in) {
-    // Fresh for the whole, and memory of an operand here: as good, unless somebody writes to either.
+    // The result is fresh memory in the whole program and an operand's memory here. That is as good, unless somebody
+    // writes to either.
     bool written = is_written_later(storage);
     for (size_t i = 0; i < operands.size(); ++i) {
       if (made_.value(taken[i].made).storage == lives_in) {
@@ -241,7 +240,7 @@ Argument Application::place(NodeId node, NodeId made, const Argument& recorded, 
     }
     program_.join(storage, lives_in);
   } else if (program_.self_of(storage) != lives_in) {
-    // A view of a copy, or a copy where the program had a view.
+    // This is a view of a copy, or a copy where the program had a view.
     known.copied_at = version_of(value);
     for (size_t i = 0; i < operands.size(); ++i) {
       if (taken[i].copied_at && read_.value(operands[i]).storage == storage) {

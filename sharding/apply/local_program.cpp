@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/dispatch/operator_info.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode_state.h"
+#include "core/calls/fake_values.h"
 #include "ir/records.h"
-#include "passes/rewrite/fake_of.h"
 
 namespace shadowgraph {
 
@@ -30,35 +27,11 @@ torch::jit::Stack LocalProgram::call(NodeId node) {
   torch::jit::Stack stack;
   calls_.push_arguments(
       node, [this](ValueId value) -> const at::Tensor& { return tensors_[value]; }, stack);
-  if (made_.target(node).kind() == TargetKind::kOperator) {
-    const OperatorInfo& info = OperatorInfo::of(calls_.operator_of(node));
-    // Where the program's own default was: the record has no device for a factory that named none.
-    bool named = false;
-    read_.for_each_output(model_, [&](ValueId value) {
-      if (named || read_.value(value).kind != ValueKind::kTensor) return;
-      named = true;
-      state_of(mode_).default_device = read_.value(value).device();
-    });
-    if (named && info.device_argument >= 0) {
-      c10::IValue& device = stack[static_cast<size_t>(info.device_argument)];
-      if (device.isDevice()) device = state_of(mode_).default_device;
-    }
-    const OperatorFacts& facts = info.target.facts();
-    if (info.writes && (facts.changes_objects || facts.is_out_variant)) {
-      // The values before must keep the geometry that they had.
-      for (const uint16_t position : info.tensor_arguments) {
-        c10::IValue& operand = stack[position];
-        if (position >= 64 || ((info.written_arguments >> position) & 1) == 0 || !operand.isTensor()) continue;
-        const at::Tensor& tensor = operand.toTensor();
-        if (!tensor.defined()) continue;
-        operand = fake_on(tensor.storage(), tensor.scalar_type(), {tensor.sizes().data(), tensor.sizes().size()},
-                          {tensor.strides().data(), tensor.strides().size()}, tensor.storage_offset(), tensor.device());
-      }
-    }
-    const bool grad_mode = made_.node(node).flags.grad_mode;
-    if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
-  }
-  calls_.call(node, stack);
+  std::optional<c10::Device> device;
+  read_.for_each_output(model_, [&](ValueId value) {
+    if (!device && read_.value(value).kind == ValueKind::kTensor) device = read_.value(value).device();
+  });
+  calls_.call(node, device, stack);
   return stack;
 }
 
@@ -95,9 +68,8 @@ ValueId LocalProgram::new_value(NodeId node, const at::Tensor& fake, ValueId lik
 // ---------------------------------------------------------------------------------------------------------------------
 // Nodes of a redistribution
 
-ValueId LocalProgram::call_for_one(const char* name, const char* overload, std::initializer_list<Argument> arguments) {
-  return only_result(
-      append(emitter.target(name, overload), std::span<const Argument>(arguments.begin(), arguments.size())));
+ValueId LocalProgram::call_for_one(const char* name, std::initializer_list<Argument> arguments) {
+  return only_result(append(emitter.target(name), std::span<const Argument>(arguments.begin(), arguments.size())));
 }
 
 ValueId LocalProgram::only_result(NodeId node) {
@@ -110,28 +82,25 @@ ValueId LocalProgram::only_result(NodeId node) {
 
 ValueId LocalProgram::view(ValueId source, std::span<const int64_t> sizes) {
   if (std::ranges::equal(made_.sizes(source), sizes)) return source;
-  return call_for_one("aten::view", "", {Argument::of_value(source), made_.int_list(sizes)});
+  return call_for_one("aten::view", {Argument::of_value(source), made_.int_list(sizes)});
 }
 
 ValueId LocalProgram::permute(ValueId source, std::span<const int64_t> order) {
-  return call_for_one("aten::permute", "", {Argument::of_value(source), made_.int_list(order)});
+  return call_for_one("aten::permute", {Argument::of_value(source), made_.int_list(order)});
 }
 
 ValueId LocalProgram::select(ValueId source, int64_t dim, int64_t index) {
-  return call_for_one("aten::select", "int",
-                      {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(index)});
+  return call_for_one("aten::select.int", {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(index)});
 }
 
 ValueId LocalProgram::slice(ValueId source, int64_t dim, int64_t begin, int64_t end) {
-  return call_for_one("aten::slice", "Tensor",
-                      {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(begin),
-                       Argument::of_int(end), Argument::of_int(1)});
+  return call_for_one("aten::slice.Tensor", {Argument::of_value(source), Argument::of_int(dim), Argument::of_int(begin),
+                                             Argument::of_int(end), Argument::of_int(1)});
 }
 
 ValueId LocalProgram::contiguous_clone(ValueId source) {
-  return call_for_one(
-      "aten::clone", "",
-      {Argument::of_value(source), Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous))});
+  return call_for_one("aten::clone", {Argument::of_value(source),
+                                      Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous))});
 }
 
 ValueId LocalProgram::contiguous(ValueId source) {
@@ -139,7 +108,7 @@ ValueId LocalProgram::contiguous(ValueId source) {
 }
 
 ValueId LocalProgram::divided(ValueId source, int64_t by) {
-  return call_for_one("aten::div", "Tensor", {Argument::of_value(source), Argument::of_int(by)});
+  return call_for_one("aten::div.Tensor", {Argument::of_value(source), Argument::of_int(by)});
 }
 
 ValueId LocalProgram::collective(const char* name, std::initializer_list<Argument> arguments,

@@ -1,5 +1,5 @@
-// The graph of one rank while it is written: nodes appended, each called on fake tensors of local sizes, which say what
-// its results look like and where they live. Internal to sharding/apply.
+// Writes the graph of one rank. Each node that is appended is called on fake tensors of local sizes, which say what its
+// results look like and where they live. Internal to sharding/apply.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,8 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/calls/calls_on_fakes.h"
 #include "passes/rewrite/graph_rebuild.h"
-#include "passes/rewrite/node_call.h"
 #include "passes/rewrite/node_emitter.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
@@ -24,35 +24,35 @@ namespace shadowgraph {
 
 class LocalProgram {
  public:
-  // Both must outlive it; `made` is empty.
+  // `read` and `made` must outlive the program; `made` is empty.
   LocalProgram(const Graph& read, Graph& made);
 
   GraphRebuild rebuild;
   NodeEmitter emitter;
 
-  // Nodes appended from here on have the phase, region, modes and source of this one.
+  // Gives the nodes appended from here on the phase, region, modes and source of this one.
   void stand_for(NodeId read);
-  // Said of every node that is appended until it is cleared ("").
+  // Sets a note for every node that is appended until it is cleared ("").
   void set_redistribution(std::string note) { redistribution_ = std::move(note); }
   NodeId append(TargetId target, std::span<const Argument> arguments);
 
-  // The operator's results on the fakes of its operands. Throws what it throws.
+  // Returns the operator's results on the fakes of its operands. Throws what the operator throws.
   torch::jit::Stack call(NodeId node);
-  // A tensor result of `node`, in the storage that the fake is on. A storage that is new here is the new self of
-  // `like`'s, if that has none yet.
+  // Adds a tensor result of `node`, in the storage that the fake is on. A storage that is new here becomes the new self
+  // of `like`'s storage, if that has none yet.
   ValueId new_value(NodeId node, const at::Tensor& fake, ValueId like = {});
   const at::Tensor& tensor(ValueId made) const { return tensors_[made]; }
-  // The new self of a storage that is read; invalid if there is none.
+  // Returns the new self of a storage that is read; invalid if there is none.
   StorageId self_of(StorageId read) const { return selves_[read]; }
-  // What is in `read` lies in `made`, which has another self.
+  // Says that what is in `read` lies in `made`, even though `made` has another self.
   void join(StorageId read, StorageId made) { selves_[read] = made; }
 
-  // The result of a node that has one, called on its operands' fakes.
+  // Calls a node with one result on its operands' fakes and adds that result.
   ValueId only_result(NodeId node);
-  // A node with one result.
-  ValueId call_for_one(const char* name, const char* overload, std::initializer_list<Argument> arguments);
+  // Appends a node with one result and returns that result.
+  ValueId call_for_one(const char* name, std::initializer_list<Argument> arguments);
 
-  // ---- Nodes of a redistribution: one fresh result each, or a view
+  // ---- Nodes of a redistribution: each has one fresh result or is a view
   ValueId view(ValueId source, std::span<const int64_t> sizes);  // itself if it has these sizes
   ValueId permute(ValueId source, std::span<const int64_t> order);
   ValueId select(ValueId source, int64_t dim, int64_t index);
@@ -60,16 +60,14 @@ class LocalProgram {
   ValueId contiguous_clone(ValueId source);
   ValueId contiguous(ValueId source);  // itself if it is
   ValueId divided(ValueId source, int64_t by);
-  // A collective of _c10d_functional, whose result has these sizes, and the wait for it. Not called on fakes: this
-  // process may have groups of these names that are others.
+  // Appends a collective of _c10d_functional, whose result has these sizes, and the wait for it. It is not called on
+  // fakes: this process may have different groups of the same names.
   ValueId collective(const char* name, std::initializer_list<Argument> arguments, std::span<const int64_t> sizes);
 
  private:
   const Graph& read_;
   Graph& made_;
-  NodeCalls calls_;
-  FakeTensorMode mode_;
-  c10::AutoGradMode grad_mode_{c10::GradMode::is_enabled()};  // restores it
+  CallsOnFakes calls_;
   BelowAutograd below_;
   NodeId model_;
   std::string redistribution_;

@@ -1,4 +1,4 @@
-// Looking up by index in a part of a vocabulary: indices from 0, and which of them are others'.
+// Looks up by index in a part of a vocabulary: indices count from 0 there, and some of them belong to other devices.
 //
 //     rank 1 of 2, 8 words: [5, 2, 7]  ->  [1, 0, 3], others [false, true, false]
 #pragma once
@@ -16,11 +16,12 @@ struct LocalIndices {
   ValueId indices;
   ValueId others;  // true where the index is another device's, or `ignored`
 };
-// Others' become `instead`.
+// Replaces indices of other devices by `instead`.
 LocalIndices local_indices(LocalProgram& program, ValueId indices, const ShardingRules::Lookup& lookup, int64_t instead,
                            std::optional<int64_t> ignored);
 
-// Arguments of aten::masked_fill.Scalar that make the rows of `tensor`, [indices..., d], zero where `others` is true.
+// Returns arguments of aten::masked_fill.Scalar that make the rows of `tensor`, [indices..., d], zero where `others` is
+// true.
 std::vector<Argument> rows_of(LocalProgram& program, ValueId tensor, ValueId others);
 ValueId without_rows(LocalProgram& program, ValueId tensor, ValueId others);
 

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "passes/rewrite/fake_of.h"
+#include "core/calls/fake_values.h"
+#include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"
 #include "sharding/apply/application.h"
 #include "sharding/apply/sharding_notes.h"
@@ -14,7 +15,7 @@ namespace {
 
 std::span<const int64_t> sizes_of(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
 
-// Dense strides, dimensions in the order in which the given strides have them.
+// Returns dense strides whose dimensions have the same order as in the given strides.
 std::vector<int64_t> dense_like(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -39,7 +40,7 @@ void Application::placeholder(NodeId node) {
   const ValueId first = first_in_[old.storage];
   at::Tensor fake;
   if (first.valid()) {
-    // Another name for memory that an earlier placeholder stands for.
+    // This placeholder is another name for memory that an earlier one stands for.
     const LocalValue& other = values_[first];
     const at::Tensor& model = program_.tensor(other.made);
     const bool same = same_place_in_read(value, first) && layout == other.layout;

@@ -1,6 +1,6 @@
-// What a step moves is one factor of a dimension: the pieces of the axis. Where all that comes before it counts one, the
-// pieces are whole blocks of memory and a collective takes or gives them as they lie; otherwise the factor is brought to
-// the front first, or back into its place afterwards, by one clone.
+// What a step moves is one factor of a dimension: the pieces of the axis. If all factors before it are 1, the pieces
+// are whole blocks of memory, and a collective takes or gives them as they lie. Otherwise one clone brings the factor
+// to the front first, or back into its place afterwards.
 //
 //     all_gather S(1) of [4, 6] over 2:  [4, 3] -> all_gather [8, 3] -> view [2, 4, 3] -> permute [4, 2, 3] -> clone -> [4, 6]
 #include "sharding/apply/redistribute.h"
@@ -22,7 +22,8 @@ int64_t product(std::span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-// Of a dimension as the other axes leave it: how many stretches each have a piece of every device of `axis`.
+// Returns how many stretches a dimension has, as the other axes leave it. Each stretch has a piece of every device of
+// `axis`.
 int64_t stretches(const Layout& layout, size_t axis, const DeviceMesh& mesh) {
   const Placement& cut = layout[axis];
   int64_t stretches = cut.outer;
@@ -34,7 +35,7 @@ int64_t stretches(const Layout& layout, size_t axis, const DeviceMesh& mesh) {
   return stretches;
 }
 
-// `sizes` with dimension `dim` as factors: stretches, pieces, what is in a piece.
+// Splits dimension `dim` of `sizes` into factors: stretches, pieces, and what is in a piece.
 std::vector<int64_t> split(std::span<const int64_t> sizes, size_t dim, int64_t stretches, int64_t pieces) {
   std::vector<int64_t> factors(sizes.begin(), sizes.end());
   const int64_t rest = factors[dim] / (stretches * pieces);
@@ -49,7 +50,7 @@ std::vector<int64_t> without(std::span<const int64_t> factors, size_t position) 
   return rest;
 }
 
-// What c10d reduces a partial tensor by: a mean is summed, then divided.
+// Returns the reduction that c10d uses for a partial tensor. A mean is summed, then divided.
 std::string_view reduction(PartialOp op) { return to_string(op == PartialOp::kAverage ? PartialOp::kSum : op); }
 
 }  // namespace
@@ -157,11 +158,11 @@ ValueId Redistributor::all_to_all(ValueId source, std::span<const int64_t> sizes
   const size_t new_dim = step.after[axis].dim;
   const int64_t old_outer = stretches(before, axis, mesh_);
   const int64_t new_outer = stretches(step.after, axis, mesh_);
-  // As if this axis did not cut: the dimensions, with the factor that is cut and the one that will be.
+  // The dimensions as if this axis did not cut them, with the factor that is cut and the one that will be.
   std::vector<int64_t> factors = sizes_of(made_, source);
   factors[old_dim] *= devices;
   size_t gone = 0;    // position of the factor that is cut
-  size_t coming = 0;  // of that to be cut
+  size_t coming = 0;  // position of the factor that is to be cut
   if (old_dim != new_dim) {
     const bool old_first = old_dim < new_dim;
     factors = old_first ? split(split(factors, new_dim, new_outer, devices), old_dim, old_outer, devices)
@@ -179,7 +180,7 @@ ValueId Redistributor::all_to_all(ValueId source, std::span<const int64_t> sizes
     coming = old_dim + 1;
     gone = old_dim + 3;
   } else {
-    // The new pieces do not lie in equal parts in the old ones.
+    // The new pieces are no equal parts of the old ones.
     const ValueId whole = all_gather(source, sizes, before, axis);
     return slice(whole, sizes, step.after, axis);
   }

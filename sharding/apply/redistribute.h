@@ -1,4 +1,4 @@
-// The nodes of a way from one layout to another. Internal to sharding/apply.
+// Makes the nodes that bring a tensor from one layout to another. Internal to sharding/apply.
 #pragma once
 
 #include <set>
@@ -11,12 +11,12 @@ namespace shadowgraph {
 
 class Redistributor {
  public:
-  // All must outlive it.
+  // All arguments must outlive it.
   Redistributor(LocalProgram& program, Graph& made, const DeviceMesh& mesh, int64_t rank)
       : program_(program), made_(made), mesh_(mesh), rank_(rank) {}
 
-  // `source`, the local part of a tensor of these whole sizes that lies as `from`, after the steps. Itself if no step does
-  // anything (axes of one device).
+  // Returns the local part of a tensor after the steps. `source` is the local part before them; `sizes` are those of
+  // the whole tensor, which lies as `from`. Returns `source` itself if no step does anything (axes of one device).
   ValueId redistribute(ValueId source, std::span<const int64_t> sizes, const Layout& from, const Redistribution& way);
 
  private:
@@ -28,13 +28,14 @@ class Redistributor {
                          size_t axis);
   ValueId all_to_all(ValueId source, std::span<const int64_t> sizes, const Layout& before,
                      const RedistributionStep& step);
-  // `factors` are the dimensions, split; the one at `position` comes first, and all lie in that order in memory.
+  // Moves the factor at `position` to the front of memory. `factors` are the dimensions, split; all of them lie in the
+  // resulting order.
   ValueId to_front(ValueId source, std::span<const int64_t> factors, size_t position);
-  // The other way round: `factors` are those of the result.
+  // Moves the first factor back to `position`. `factors` are those of the result.
   ValueId from_front(ValueId source, std::span<const int64_t> factors, size_t position);
-  // The sum over an axis divided, where it is a mean.
+  // Returns the sum over an axis, divided where the reduction is a mean.
   ValueId finished(ValueId reduced, PartialOp op, size_t axis);
-  // The name of the axis' group, described before its first use.
+  // Returns the name of the axis' group and describes the group before its first use.
   Argument group(size_t axis);
 
   LocalProgram& program_;

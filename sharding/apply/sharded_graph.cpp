@@ -1,5 +1,4 @@
-// What one rank's graph says of itself, whole or from a file, and the parts of whole tensors that it takes.
-#include <ATen/ops/empty_strided.h>
+// What one rank's graph says of itself, whole or from a file.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,7 +25,7 @@ std::vector<int64_t> sizes_from(std::string_view text) {
   return sizes;
 }
 
-// "a;b;c"
+// Splits "a;b;c".
 std::vector<std::string_view> parts_of(std::string_view text) {
   std::vector<std::string_view> parts;
   while (true) {
@@ -81,25 +80,6 @@ ShardedGraph ShardedGraph::of(Graph graph) {
   }
   sharded.graph = std::move(graph);
   return sharded;
-}
-
-at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole) {
-  const ShardedTensor& tensor = sharded.inputs.at(input);
-  if (!std::ranges::equal(whole.sizes(), tensor.sizes)) {
-    throw Error(fmt::format("{} has sizes [{}], not [{}]", tensor.name, fmt::join(tensor.sizes, ", "),
-                            fmt::join(whole.sizes(), ", ")));
-  }
-  at::Tensor part = local_part(whole, tensor.layout, sharded.mesh, sharded.rank);
-  size_t next = 0;
-  for (const NodeId node : sharded.graph.nodes()) {
-    if (sharded.graph.node(node).target.index > target_of(Builtin::kInput).index || next++ != input) continue;
-    const auto strides = sharded.graph.strides(sharded.graph.results(node)[0].ref.value);
-    if (std::ranges::equal(strides, part.strides())) return part;
-    const at::Tensor strided =
-        at::empty_strided(part.sizes(), c10::IntArrayRef(strides.data(), strides.size()), part.options());
-    return strided.copy_(part);
-  }
-  return part;
 }
 
 }  // namespace shadowgraph

@@ -1,6 +1,8 @@
+
 #include "shadowgraph/sharding/simulate.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
@@ -17,6 +19,7 @@
 
 #include "core/fake/process_groups.h"
 #include "shadowgraph/replay.h"
+#include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -197,10 +200,10 @@ class RankInterpreter final : public Interpreter {
     const std::string group_name = process_group_of(graph(), node);
     const auto group = groups_.find(group_name);
     if (group == groups_.end()) throw Error("the graph does not say what the process group '" + group_name + "' is");
-    const auto reduction = target.schema().argumentIndexWithName("reduce_op");
-    const at::Tensor result = meeting_.meet(
-        group->second.ranks, static_cast<size_t>(group->second.rank), target.name(),
-        reduction ? stack[static_cast<size_t>(*reduction)].toStringRef() : std::string(), stack[0].toTensor());
+    const auto reduction = target.signature().position_of("reduce_op");
+    const at::Tensor result =
+        meeting_.meet(group->second.ranks, static_cast<size_t>(group->second.rank), target.name(),
+                      reduction ? stack[*reduction].toStringRef() : std::string(), stack[0].toTensor());
     stack.clear();
     stack.emplace_back(result);
   }

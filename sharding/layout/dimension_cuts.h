@@ -1,4 +1,4 @@
-// A tensor's dimensions as a layout cuts them.
+// Describes a tensor's dimensions as a layout cuts them.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct DimensionCuts {
   std::vector<int64_t> dimension_of_axis;  // in `expanded`, by mesh axis; -1: does not cut
   std::vector<int64_t> local;              // sizes of a part
 
-  // Nothing if it does not divide.
+  // Returns nothing if an axis does not divide its dimension.
   static std::optional<DimensionCuts> of(std::span<const int64_t> sizes, const Layout& layout, const DeviceMesh& mesh);
 };
 

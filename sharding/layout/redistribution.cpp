@@ -1,7 +1,7 @@
-// Ways between layouts, as shortest paths: layouts are the vertices, steps on one axis the edges. Which layouts there are
-// to pass through depends on the two ends: every axis may be replicated, cut dimensions as a whole (S(d)), and whatever
-// the ends have. The vertices are made as the search meets them, their edges once; from each layout then a search of its
-// own.
+// Finds ways between layouts as shortest paths: layouts are the vertices, steps on one axis are the edges. The layouts
+// to pass through depend on the two ends. Every axis may be replicated, may cut dimensions as a whole (S(d)), and may
+// have whatever placements the ends have. The search makes vertices as it meets them, and their edges once. Each
+// starting layout has a search of its own.
 #include "shadowgraph/sharding/redistribution.h"
 
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 #include <queue>
 #include <tuple>
 
+#include "shadowgraph/profile/collective_cost.h"
 #include "shadowgraph/sharding/assignment.h"
 
 namespace shadowgraph {
@@ -39,8 +40,8 @@ bool cut_alike(const Placement& a, const Placement& b) {
   return a.is_shard() && b.is_shard() && a.dim == b.dim && a.outer == b.outer;
 }
 
-// Axis `axis` no longer cuts: what is nested in it is then cut within each of its pieces, of which there are as many in
-// each piece of an axis that it was nested in itself.
+// Returns the layout in which axis `axis` no longer cuts. A cut that was nested in it then cuts within each of its
+// pieces. Each piece of an axis that it was nested in itself has as many of these.
 Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
   const Placement cut = layout[axis];
   int64_t pieces = 1;
@@ -54,7 +55,8 @@ Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
   return layout;
 }
 
-// Nothing if a later axis cuts alike already: its pieces would have to lie within the new ones, and lie around them.
+// Returns nothing if a later axis cuts the same dimension already: its pieces would have to lie within the new ones,
+// but lie around them.
 std::optional<Layout> cut_locally(Layout layout, size_t axis, const Placement& to) {
   for (size_t other = axis + 1; other < layout.size(); ++other) {
     if (cut_alike(layout[other], to)) return std::nullopt;
@@ -106,7 +108,7 @@ int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int6
 
 namespace {
 
-// An order of layouts, for maps.
+// Orders layouts, for maps.
 struct LayoutOrder {
   static auto key(const Placement& p) { return std::tuple(p.kind, p.op, p.dim, p.outer); }
   bool operator()(const Layout& a, const Layout& b) const {
@@ -122,7 +124,7 @@ struct PricedStep {
   int64_t wire = 0;
 };
 
-// What a search needs of a step.
+// Keeps what a search needs to know of a step.
 struct Arc {
   int64_t picoseconds = 0;
   uint32_t to = 0;
@@ -132,7 +134,7 @@ struct Reached {
   int64_t picoseconds = kForbidden;
   int32_t steps = 0;
   uint32_t before = 0;
-  uint32_t by = 0;  // of the vertex before: which of its steps
+  uint32_t by = 0;  // which step of the vertex before
 };
 
 }  // namespace
@@ -142,7 +144,7 @@ struct RedistributionPlanner::State {
   RedistributionRates rates;
   std::vector<ProcessGroupInfo> groups;  // by axis
 
-  // What is reached from layouts of one tensor.
+  // Holds what is reached from layouts of one tensor.
   class Space {
    public:
     Space(const State& state, std::span<const int64_t> sizes, int64_t element_bytes, std::vector<Placement> placements)
@@ -164,7 +166,7 @@ struct RedistributionPlanner::State {
       return found->second;
     }
     const std::vector<PricedStep>& steps(uint32_t vertex);
-    // By vertex; all that can be reached, or until `target` is.
+    // Returns by vertex all that can be reached, or what was reached before `target` was.
     std::vector<Reached> search(uint32_t from, std::optional<Layout> target = std::nullopt);
 
    private:
@@ -188,7 +190,7 @@ struct RedistributionPlanner::State {
 
   PricedStep priced(const RedistributionStep& step, const Layout& before, std::span<const int64_t> sizes,
                     int64_t bytes_before, int64_t bytes_after) const;
-  // R, and every dimension as a whole; then what these layouts have.
+  // Returns R, every dimension cut as a whole, and the placements that these layouts have.
   std::vector<Placement> placements(std::span<const int64_t> sizes, std::initializer_list<const Layout*> ends) const;
 };
 

@@ -1,13 +1,14 @@
-// Which parameters Megatron's tensor parallelism cuts how is known by the names that models give them: a layer that
-// spreads by its columns (outputs), one that gathers by its rows (inputs). Weights are [out, in]; GPT-2's Conv1D has them
-// [in, out], so that columns are dimension 1 there.
+// Megatron's tensor parallelism cuts parameters by the names that models give them. A layer that spreads is cut by its
+// columns (outputs), one that gathers by its rows (inputs). Weights are [out, in]; GPT-2's Conv1D has [in, out], so its
+// columns are dimension 1.
+#include "shadowgraph/sharding/hand_plans.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
 
-#include "profiler/module_tree.h"
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/sharding/plan.h"
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/analysis/effects.h"
 
 namespace shadowgraph {
 
@@ -57,7 +58,7 @@ Role role_of(std::string_view module) {
   return Role::kNone;
 }
 
-// The dimension that `role` cuts of a parameter; below 0: none.
+// Returns the dimension of a parameter that `role` cuts; below 0 if it cuts none.
 int64_t dimension_of(Role role, std::string_view name, size_t rank) {
   if (role == Role::kNone) return -1;
   const bool bias = name.ends_with("bias");
@@ -86,8 +87,8 @@ std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const Shardi
     const bool parameter = graph.node(node).target == target_of(Builtin::kParameter);
     if (name.empty() || (!input && !parameter)) continue;
     const ValueId value = graph.results(node)[0].ref.value;
-    // An input that the step writes to is state (an optimizer's moments), which has no batch to cut: it lies as what
-    // updates it wants, with a fused optimizer as the parameter does.
+    // An input that the step writes to is state, such as an optimizer's moments, and has no batch to cut. It lies as
+    // what updates it wants: with a fused optimizer as the parameter does.
     if (input && effects.final_version(graph.value(value).storage) > 0) continue;
     const size_t rank = graph.sizes(value).size();
     const std::vector<Layout> possible = problem.layouts_of(node);
@@ -105,7 +106,7 @@ std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const Shardi
         const int64_t dim = parameter ? dimension_of(role_of(name.substr(0, name.rfind('.'))), name, rank) : -1;
         if (dim >= 0) cut(axis, dim);
       } else if (input ? rank > 0 : cut_parameters) {
-        // FSDP cuts dimension 0; what does not divide there may elsewhere.
+        // FSDP cuts dimension 0. If the axis does not divide that, another dimension may do.
         for (size_t dim = 0; dim < (input ? 1 : rank) && !cut(axis, static_cast<int64_t>(dim)); ++dim) {}
       }
     }

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <fnmatch.h>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

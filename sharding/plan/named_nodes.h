@@ -1,4 +1,4 @@
-// Nodes as people name them in pins and questions.
+// Finds nodes by the names that people give them in pins and questions.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace shadowgraph {
 
-// Placeholders whose name matches ("*" and "?" as in file names), or else the one node "n329" of the graph's text. In
-// program order; empty if there is none.
+// Returns the placeholders whose name matches ("*" and "?" as in file names), or else the one node "n329" of the
+// graph's text. They come in program order; there may be none.
 std::vector<NodeId> nodes_named(const Graph& graph, const std::string& name);
 
 }  // namespace shadowgraph

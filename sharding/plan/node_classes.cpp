@@ -6,8 +6,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "passes/structure/blocks.h"
-#include "profiler/module_tree.h"
+#include "ir/analysis/blocks.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -38,7 +38,7 @@ class Classifier {
     for (const NodeId node : graph_.nodes()) {
       found.class_of[node] = number_of(key_of(found, node));
     }
-    // Numbers of their own: those of paths are among them.
+    // These are numbers of their own; numbers of paths are among them.
     std::unordered_map<uint32_t, uint32_t> dense;
     for (const NodeId node : graph_.nodes()) {
       uint32_t& number = found.class_of[node];
@@ -55,7 +55,7 @@ class Classifier {
 
   std::string key_of(const NodeClasses& found, NodeId node) {
     if (graph_.is_placeholder(node)) {
-      // Its name is one of its constants; what it is is in the type.
+      // A placeholder's name is one of its constants, and what it stands for is in its type.
       return fmt::format("placeholder {} {} {}", graph_.node(node).target.index,
                          type_text(graph_, graph_.results(node)[0].ref.value),
                          without_numbers(placeholder_name(graph_, node)));
@@ -67,7 +67,7 @@ class Classifier {
       const uint32_t ordinal = ordinals_[fmt::format("{} {} {}", module, phase, call)]++;
       return fmt::format("module {} {} {} {}", path_of_[module], phase, call, ordinal);
     }
-    // Where it stands is what it takes; of two that take the very same, which one.
+    // A node outside modules is known by its operands. Nodes with the very same operands are told apart by their order.
     std::string key = fmt::format("free {} {}", phase, call);
     std::string same = key;
     graph_.for_each_input(node, [&](ValueId v) {
@@ -77,7 +77,7 @@ class Classifier {
     return fmt::format("{} {}", key, ordinals_[same]++);
   }
 
-  // Which of its producer's results a value is.
+  // Returns which of its producer's results a value is.
   uint32_t position_of(ValueId value) const {
     uint32_t position = 0;
     uint32_t found = 0;

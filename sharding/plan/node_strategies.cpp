@@ -29,7 +29,7 @@ std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, co
   if (tensors.size() == 0) return found;
   const std::span<const int64_t> sizes = graph.sizes(tensors[0]);
   for (size_t i = 1; i < tensors.size(); ++i) {
-    // sg::output of tensors of several shapes: whole, all of them.
+    // An sg::output of tensors of several shapes leaves all of them whole.
     if (!std::ranges::equal(graph.sizes(tensors[i]), sizes)) return found;
   }
   for (size_t dim = 0; dim < sizes.size(); ++dim) {

@@ -1,4 +1,5 @@
-// A node's strategies on a mesh of several axes: every combination of those on one axis that divides its tensors.
+// Lists a node's strategies on a mesh of several axes: every combination of strategies on one axis that divides its
+// tensors.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +25,26 @@ struct MeshStrategy {
   int64_t shares = 1;           // into how many equal parts the work is divided
 };
 
-// Of equal ones the first. The first of all is replicated on every axis.
+// Returns each strategy once; of several that are equal, the first stays. The very first one is replicated on every
+// axis.
 std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors& tensors,
                                           std::span<const AxisStrategy> axis, const DeviceMesh& mesh);
 
-// What sg::input and its like, sg::alias and the nodes at the end may do on one axis: nothing, or cut a dimension.
+// Returns what sg::input and its like, sg::alias and the nodes at the end may do on one axis: nothing, or cut a
+// dimension.
 std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors);
 
-// Some of a node's tensors that have nothing to do with the others: one place of the lists of _foreach_add_.
+// A set of a node's tensors that have nothing to do with its others, such as one place of the lists of _foreach_add_.
 struct NodePlace {
   std::vector<uint32_t> operands, results;  // which of the node's
 };
 
-// Tensors that some strategy cuts together are one place; those that none cuts are one, too, the last.
+// Puts tensors that some strategy cuts together into one place. All tensors that no strategy cuts form one more place,
+// the last.
 std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis);
-// One for each operand.
+// Returns one place for each operand.
 std::vector<NodePlace> places_of_output(const NodeTensors& tensors);
-// The strategies of one place, the first replicated.
+// Returns the strategies of one place; the first is replicated.
 std::vector<AxisStrategy> strategies_at(std::span<const AxisStrategy> axis, const NodePlace& place);
 
 }  // namespace shadowgraph

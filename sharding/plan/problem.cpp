@@ -1,4 +1,4 @@
-// A graph as an assignment problem.
+// Turns a graph into an assignment problem.
 //
 //     variable   nodes that are alike (node_classes.h), a strategy for each combination of what the mesh axes may do
 //     variable   the copies of a tensor that several nodes of a phase use: the layout in which they find it
@@ -7,13 +7,16 @@
 //     x ---- copies of x in forward ---- q, k, v            one all_gather for three products, not three
 //       \--- copies of x in backward --- dq, dk, dv
 //
-// Costs are those of all nodes a variable stands for; edges between the same two are one, as often as it occurs.
+// A cost is that of all nodes that a variable stands for. Edges between the same two variables are one edge, counted as
+// often as it occurs.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/profile/step_time.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/problem_builder.h"
 
@@ -50,7 +53,7 @@ MemoryUse MemoryUse::of(const Graph& graph) {
       }
     }
   }
-  // Of a tensor and of all views of it that come later.
+  // Notes the last use of each tensor, views of it that come later included.
   for (size_t i = use.nodes.size(); i-- > 0;) {
     const NodeId node = use.nodes[i];
     graph.for_each_input(node, [&](ValueId v) {
@@ -163,7 +166,7 @@ NodeStrategies ShardingProblemBuilder::strategies_of(NodeId node, const NodeTens
   return strategies;
 }
 
-// Of nodes like `node`; 1 + its number.
+// Makes the variable of all nodes like `node` and returns 1 + its number.
 uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& tensors) {
   return make_variable(node, tensors, strategies_of(node, tensors), time_.of(node));
 }
@@ -195,8 +198,8 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
   return static_cast<uint32_t>(problem_.variables_.size());
 }
 
-// A variable for each place of a node whose tensors have little to do with one another; places that are alike, in this
-// node and in those like it, share one. What a place takes of the node's time goes by its bytes.
+// Makes a variable for each place of a node whose tensors have little to do with one another. Places that are alike, in
+// this node and in nodes like it, share one. Each place's part of the node's time goes by its bytes.
 void ShardingProblemBuilder::make_places(NodeId node, const NodeTensors& tensors) {
   const bool output = graph_.node(node).target == target_of(Builtin::kOutput);
   NodeStrategies all;
@@ -239,7 +242,7 @@ void ShardingProblemBuilder::make_places(NodeId node, const NodeTensors& tensors
   problem_.variable_of_[node] = places.front().variable + 1;
 }
 
-// "S(0),R R,R -> S(0),R"
+// Writes a strategy as "S(0),R R,R -> S(0),R".
 std::string ShardingProblemBuilder::name_of(const MeshStrategy& strategy, const NodeTensors& tensors) {
   std::string name;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -276,8 +279,8 @@ void ShardingProblemBuilder::finish_variable(uint32_t number) {
   add_memory(number);
 }
 
-// What the results of a variable's nodes take, from where they are made to where they die. Results that die together
-// are one; others get a variable of their own that is tied to the first.
+// Adds the memory of results of a variable's nodes, from where they are made to where they die. Results that die
+// together are one entry; others get a variable of their own that is tied to the first.
 void ShardingProblemBuilder::add_memory(uint32_t number) {
   struct Made {
     std::vector<int64_t> usages;
@@ -346,7 +349,7 @@ void ShardingProblemBuilder::add_memory(uint32_t number) {
   }
 }
 
-// "n329 aten::mm model.layers.0.mlp"
+// Names a node as "n329 aten::mm model.layers.0.mlp".
 std::string ShardingProblemBuilder::node_name(NodeId node) {
   const std::string placeholder = placeholder_name(graph_, node);
   if (!placeholder.empty()) return placeholder;
@@ -354,7 +357,7 @@ std::string ShardingProblemBuilder::node_name(NodeId node) {
   return fmt::format("n{} {}{}{}", memory_.position[node], graph_.target(node).name(), path.empty() ? "" : " ", path);
 }
 
-// Intervals that may overlap as ones that do not, with counts.
+// Rewrites intervals that may overlap as intervals with counts that do not.
 std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterval> intervals) {
   std::vector<std::pair<int64_t, int64_t>> events;
   for (const LiveInterval& interval : intervals) {

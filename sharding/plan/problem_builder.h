@@ -8,16 +8,17 @@
 #include <unordered_map>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/sharding/factor_analysis.h"
 #include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/sharding/problem.h"
 #include "sharding/plan/node_classes.h"
 #include "sharding/plan/node_strategies.h"
 
 namespace shadowgraph {
 
-// Who uses which memory until when, by position in program order.
+// Says who uses which memory until when, by position in program order.
 struct MemoryUse {
   std::vector<NodeId> nodes;
   IdMap<NodeId, int64_t> position;
@@ -25,8 +26,8 @@ struct MemoryUse {
   IdMap<ValueId, int64_t> last_use;               // of it and of the views of it
 
   static MemoryUse of(const Graph& graph);
-  // Whether no copy can stand for this operand: the node writes to it, or makes a view of memory that somebody writes to
-  // while the view is in use, or it names a parameter.
+  // Says whether no copy can stand for this operand. That is so if the node writes to it or names it as a parameter. It
+  // is also so if the node makes a view of memory that somebody writes to while the view is in use.
   bool is_tied(const Graph& graph, NodeId node, ValueId operand) const;
 };
 
@@ -104,7 +105,7 @@ class ShardingProblemBuilder {
   const MemoryUse memory_;
   const StepTime time_;
   ShardingProblem problem_;
-  std::vector<std::pair<uint32_t, uint32_t>> ties_;  // variables, and those of their other results
+  std::vector<std::pair<uint32_t, uint32_t>> ties_;  // variables, and the variables of their other results
   std::vector<RuleSource> sources_;
   std::unordered_map<std::string, size_t> layout_numbers_;
   IdMap<ValueId, ShardingProblem::TensorOf> made_by_;

@@ -1,10 +1,10 @@
-// A sharding problem between people and solvers: what pins forbid, which plan a choice is, and which choice a plan.
+// Translates between people and solvers: what pins forbid, which plan a choice is, and which choice a plan is.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/problem_builder.h"
 
@@ -33,7 +33,7 @@ std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, con
 
 }  // namespace
 
-// A pin of some of the nodes that are alike parts them from the others.
+// Parts the pinned nodes from the others that are alike: a pin may name only some of a class.
 void ShardingProblemBuilder::split_pinned_classes() {
   if (options_.pins.empty()) return;
   for (const ShardingPin& pin : options_.pins) {
@@ -180,7 +180,8 @@ std::optional<std::vector<uint32_t>> ShardingProblem::choice_of(const ShardingPl
       if (!found[v]) return std::nullopt;
     }
   }
-  // What is left follows from its neighbours: copies from who makes and takes them, other results from the first.
+  // The other variables follow from their neighbours: copies from who makes and takes them, other results from the
+  // first.
   std::vector<std::vector<AssignmentCost::Wide>> costs(variables_.size());
   for (size_t v = 0; v < found.size(); ++v) {
     if (!found[v]) costs[v].assign(assignment_.nodes[v].costs.size(), 0);

@@ -1,5 +1,5 @@
-// Edges of a sharding problem: from what makes a tensor to what uses it, directly or through the copies that several
-// uses of a phase share. problem.cpp has the picture.
+// Makes the edges of a sharding problem. They go from the maker of a tensor to its users, directly or through the
+// copies that several uses of a phase share. problem.cpp has the picture.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ void ShardingProblemBuilder::find_uses() {
   }
 }
 
-// The uses of a value that copies may serve, by phase: where there are two or more, a variable for the layout in which
-// they find it.
+// Makes a variable for the layout in which several uses of a value in one phase find it. Only uses that copies may
+// serve count, where there are two or more.
 void ShardingProblemBuilder::make_copies() {
   struct Group {
     std::vector<uint16_t> layouts;
@@ -121,7 +121,7 @@ void ShardingProblemBuilder::make_edges() {
   finish_edges();
 }
 
-// One past the last node that a copy made for `node` is for: its views live on it.
+// Returns one past the last node that uses the copy made for `node`: its views live on the copy.
 int64_t ShardingProblemBuilder::end_of_use(NodeId node, ValueId operand) const {
   int64_t last = memory_.position[node];
   graph_.for_each_output(node, [&](ValueId result) {
@@ -159,7 +159,7 @@ void ShardingProblemBuilder::finish_edges() {
     const auto [found, is_new] = matrices_.try_emplace(matrix_key(key, edge), static_cast<uint32_t>(matrices_.size()));
     made.emplace_back(&key, found->second);
   }
-  // Of each tensor shape all layouts first, so that the ways between them are searched once.
+  // All layouts of a tensor shape come first, so that the ways between them are searched once.
   for (const auto& [key, number] : matrices_) {
     if (key.tied) continue;
     Distances& distances = distances_[{key.sizes, key.element_bytes}];
@@ -184,7 +184,7 @@ void ShardingProblemBuilder::finish_edges() {
   }
 }
 
-// The variables of add_memory to those whose results they are.
+// Ties the variables of add_memory to those whose results they are.
 void ShardingProblemBuilder::tie_memory() {
   std::map<size_t, uint32_t> of_size;
   for (const auto& [number, holder] : ties_) {

@@ -1,3 +1,5 @@
+#include "shadowgraph/sharding/shard_and_recompute.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -5,13 +7,13 @@
 #include <optional>
 #include <utility>
 
-#include "shadowgraph/edit.h"
-#include "shadowgraph/passes/recompute.h"
-#include "shadowgraph/profile/recompute.h"
-#include "shadowgraph/profile/time.h"
-#include "shadowgraph/profile/units.h"
-#include "shadowgraph/sharding/recompute.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
+#include "shadowgraph/profile/recompute_curve.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/units.h"
 #include "sharding/plan/node_strategies.h"
+#include "sharding/plan/recompute_rounds.h"
 
 namespace shadowgraph {
 
@@ -30,7 +32,7 @@ ShardingPlan with_repeated(const ShardingPlan& plan, const Graph& rewritten) {
     if (as.valid()) {
       more.nodes[node] = plan.nodes[as];
     } else {
-      // States of generators.
+      // Nodes without a planned twin are those of generators' states, which are never cut.
       const Layout whole(plan.mesh.axes.size());
       more.nodes[node] = {std::vector<Layout>(tensors.operands.size(), whole),
                           std::vector<Layout>(tensors.results.size(), whole)};
@@ -49,7 +51,7 @@ class Turns {
         options_(options),
         time_(StepTime::of(graph, *sharding.device)),
         curve_(CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time_)}})) {
-    // What each round wants to know of a plan; the rest is asked of the best one at the end.
+    // Each round wants to know only this of a plan; the rest is asked of the best one at the end.
     trial_ = options.shard;
     trial_.compare = false;
     trial_.explain.clear();
@@ -83,14 +85,14 @@ class Turns {
   }
 
  private:
-  // The graph with what a choice computes again.
+  // Returns the graph in which a choice's values are computed again.
   Graph with(const CheckpointChoice& choice) const {
     Graph copy = clone(graph_);
     if (!choice.segments.empty()) checkpoint_segments(copy, choice.segments);
     return copy;
   }
 
-  // Whether there is a plan.
+  // Says whether there is a plan.
   bool try_sharding(const char* what, const CheckpointChoice& choice) {
     if (is_known(choice)) return true;
     sharded_.push_back(&choice);
@@ -118,9 +120,9 @@ class Turns {
     }
   }
 
-  // The least of the curve with which the plan's applied graph is within the memory; nullptr if none is.
+  // Returns the least choice on the curve with which the plan's applied graph is within the memory; nullptr if none is.
   const CheckpointChoice* try_recomputing(const char* what, const ShardingPlan& found) {
-    // Of what is added to a graph, numbers mean other nodes in each.
+    // The plan keeps only nodes of the graph itself: numbers of added nodes mean other nodes in each graph.
     ShardingPlan plan;
     plan.mesh = found.mesh;
     for (const NodeId node : graph_.nodes()) plan.nodes[node] = found.nodes[node];
@@ -129,7 +131,8 @@ class Turns {
       const Graph graph = with(choices[i]);
       return peak_of(graph, with_repeated(plan, graph)) <= sharding_.memory;
     };
-    // Peaks fall along the curve, on a device too but for what is cut differently: what is taken was seen to fit.
+    // Peaks fall along the curve, on a device too unless something is cut differently. What is taken here was seen to
+    // fit.
     size_t least = 0;
     size_t most = choices.size() - 1;
     if (!fits(most)) {
@@ -162,8 +165,8 @@ class Turns {
     return &choices[most];
   }
 
-  // Of a plan that is given. Where some layers are computed again and others are not, those that are alike in one graph
-  // may lie differently in the plan: then each has a variable of its own.
+  // Measures a given plan. Where some layers are computed again and others are not, layers that are alike in one graph
+  // may lie differently in the plan. Each then needs a variable of its own.
   ShardingAnswer measured(const Graph& graph, const ShardOptions& given) const {
     try {
       return shard(graph, sharding_, given);
@@ -217,7 +220,7 @@ class Turns {
     ShardOptions all = options_.shard;
     all.plan = &plan;
     found.answer = measured(found.graph, all);
-    // What the solver said of it, where it was the solver's.
+    // Keep what the solver said of the plan, where it was the solver's.
     found.answer.solution = std::move(best_solution_);
     found.answer.bound = best_bound_;
     found.rounds = std::move(rounds_);
@@ -252,38 +255,12 @@ RecomputedSharding shard_and_recompute(const Graph& graph, const ShardingOptions
 }
 
 std::string to_text(const RecomputedSharding& found, int rows) {
-  std::string text = "what was tried within " + human_bytes(found.answer.memory) + " a device, * is taken:\n";
-  text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}\n", "", "ROUND", "A STEP", "COMMUNICATES", "PEAK",
-                      "SEGMENTS", "FLOP AGAIN");
-  for (const RecomputeRound& round : found.rounds) {
-    const bool none = round.seconds == 0;
-    text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}{}\n", round.best ? "*" : "", round.what,
-                        none ? "-" : human_seconds(round.seconds), none ? "-" : human_seconds(round.communication),
-                        none ? "-" : human_bytes(round.peak), round.segments, human_count(round.flops),
-                        none         ? "  no plan"
-                        : round.fits ? ""
-                                     : "  does not fit");
-  }
-  return text + "\n" + to_text(found.answer, rows);
+  return text_of_rounds(found.rounds, found.answer.memory) + "\n" + to_text(found.answer, rows);
 }
 
 nlohmann::json to_json(const RecomputedSharding& found) {
   nlohmann::json json = to_json(found.answer);
-  json["recompute"]["rounds"] = nlohmann::json::array();
-  for (const RecomputeRound& round : found.rounds) {
-    nlohmann::json entry{{"what", round.what},
-                         {"fits", round.fits},
-                         {"seconds", round.seconds},
-                         {"communication_seconds", round.communication},
-                         {"peak", round.peak},
-                         {"segments", round.segments},
-                         {"recomputed_flops", round.flops},
-                         {"taken", round.best}};
-    if (!round.why_not.empty()) entry["why_not"] = round.why_not;
-    json["recompute"]["rounds"].push_back(std::move(entry));
-  }
-  json["recompute"]["segments"] = nlohmann::json::array();
-  for (const CheckpointSegment& segment : found.segments) json["recompute"]["segments"].push_back(segment.name);
+  json["recompute"] = json_of_rounds(found.rounds, found.segments);
   return json;
 }
 

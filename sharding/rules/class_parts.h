@@ -1,4 +1,4 @@
-// What classes of operators (operator_classes.cpp, view_classes.cpp) have in common.
+// Declares what the classes of operators in operator_classes.cpp and view_classes.cpp have in common.
 #pragma once
 
 #include <span>
@@ -16,18 +16,18 @@ struct ClassRow {
 };
 std::span<const ClassRow> view_classes();
 
-// A dimension counted from the front.
+// Returns a dimension as counted from the front.
 size_t wrapped(int64_t dim, size_t rank);
-// The operand of a view and its like.
+// Returns the operand of a view and its like.
 TensorFactors& self_of(FactorBuilder& b);
-// One factor a dimension: d0, d1, ...
+// Gives each dimension a factor of its own: d0, d1, ...
 void name_dims(FactorBuilder& b, TensorFactors& tensor);
-// Partial values of all kinds are those of what moves elements about.
+// Lets partial values of every kind pass from argument to result: the operator only moves elements about.
 void passes_partial(FactorBuilder& b, const std::string& argument);
 void view_passes_partial(FactorBuilder& b);
-// Of the first result, or of the first operand.
+// Returns the strides of the first result, or of the first operand.
 std::vector<int64_t> strides_of(FactorBuilder& b, bool of_result);
-// Dimensions from the right are those of `whole`, where they are not 1.
+// Gives the tensor's dimensions, counted from the right, the factors of `whole`, except where they have size 1.
 void broadcast_to(TensorFactors& tensor, const TensorFactors& whole);
 
 }  // namespace shadowgraph

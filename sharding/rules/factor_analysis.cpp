@@ -1,7 +1,11 @@
-// Splits of dimensions, along the graph. Every dimension of a value and every factor of a node's rule is an element;
-// elements that are the same are joined (a factor that is a whole dimension), and a factor that is a stretch of a dimension
-// is tied to it with its distance from the outer end. What is found of the one is then told to the other until nothing
-// changes: a dimension has at most log2(size) splits, each told once along each tie.
+// Finds splits of dimensions, along the graph. Every dimension of a value and every factor of a node's rule is an
+// element. Elements that are the same are joined: a factor that is a whole dimension. A factor that is a stretch of a
+// dimension is tied to it, with its distance from the outer end.
+//
+// A split that is found at one end of a tie is then told to the other end, until nothing changes. A dimension has at
+// most log2(size) splits, each told once along each tie.
+#include "shadowgraph/sharding/factor_analysis.h"
+
 #include <algorithm>
 #include <numeric>
 
@@ -23,7 +27,8 @@ uint32_t root_of(std::vector<uint32_t>& parent, uint32_t element) {
   return element;
 }
 
-// Into a chain in which each divides the next; false if it is there already or fits in no chain with what is there.
+// Inserts a split into a chain in which each divides the next. Returns false if it is there already or fits no chain
+// with the others.
 bool insert_split(std::vector<int64_t>& splits, int64_t at, int64_t extent) {
   if (at <= 1 || at >= extent || extent % at != 0) return false;
   const auto place = std::lower_bound(splits.begin(), splits.end(), at);
@@ -40,6 +45,12 @@ void for_each_tensor(const Graph& graph, std::span<const Argument> arguments, F&
   });
 }
 
+std::vector<ValueId> operands_of(const Graph& graph, NodeId node) {
+  std::vector<ValueId> operands;
+  for_each_tensor(graph, graph.arguments(node), [&](ValueId value) { operands.push_back(value); });
+  return operands;
+}
+
 constexpr uint8_t bit_of(PartialOp op) { return static_cast<uint8_t>(1U << static_cast<unsigned>(op)); }
 
 }  // namespace
@@ -53,132 +64,156 @@ bool FactorAnalysis::may_be_partial(ValueId value, PartialOp op) const {
   return value.index < partial_.size() && (partial_[value.index] & bit_of(op)) != 0;
 }
 
+bool FactorAnalysis::can_be_given(const AxisStrategy& strategy, std::span<const ValueId> operands) const {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Placement& placement = strategy.operands[i];
+    if (placement.is_partial() && may_be_partial(operands[i], placement.op)) return true;
+  }
+  return false;
+}
+
 std::span<const int64_t> FactorAnalysis::splits(ValueId value, int64_t dim) const {
   if (value.index >= first_of_value_.size() || first_of_value_[value.index] == kNoElement) return {};
   return splits_[find(first_of_value_[value.index] + static_cast<uint32_t>(dim))];
 }
 
-FactorAnalysis FactorAnalysis::run(const Graph& graph, const ShardingRules& rules) {
-  FactorAnalysis analysis;
-  analysis.first_of_value_.assign(graph.value_capacity(), kNoElement);
-  analysis.first_of_node_.assign(graph.node_capacity(), kNoElement);
-  analysis.partial_.assign(graph.value_capacity(), 0);
-  std::vector<uint32_t>& parent = analysis.parent_;
-  std::vector<int64_t> extents;
-  std::vector<Tie> ties;
-  const auto elements = [&](size_t count) {
+class FactorAnalysis::Finder {
+ public:
+  explicit Finder(const Graph& graph) : graph_(graph) {
+    found_.first_of_value_.assign(graph.value_capacity(), kNoElement);
+    found_.first_of_node_.assign(graph.node_capacity(), kNoElement);
+    found_.partial_.assign(graph.value_capacity(), 0);
+  }
+
+  void add(NodeId node, const KnownCall& call) {
+    const std::vector<ValueId> operands = operands_of(graph_, node);
+    join_tensors(node, call.factors, operands);
+    mark_partial(node, call, operands);
+  }
+
+  FactorAnalysis finish() {
+    for (uint32_t e = 0; e < found_.parent_.size(); ++e) found_.parent_[e] = root_of(found_.parent_, e);
+    found_.splits_.resize(found_.parent_.size());
+    ties_of_.resize(found_.parent_.size());
+    for (uint32_t t = 0; t < ties_.size(); ++t) begin_tie(t);
+    // Ends of ties without a split have something to say, too: that there is none, until a neighbour has one.
+    while (!changed_.empty()) {
+      const uint32_t element = changed_.back();
+      changed_.pop_back();
+      for (const uint32_t t : ties_of_[element]) tell_both_ends(ties_[t]);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  uint32_t add_elements(size_t count) {
+    std::vector<uint32_t>& parent = found_.parent_;
     const auto first = static_cast<uint32_t>(parent.size());
     parent.resize(parent.size() + count);
     std::iota(parent.begin() + first, parent.end(), first);
-    extents.resize(parent.size(), 1);
+    extents_.resize(parent.size(), 1);
     return first;
-  };
-  const auto element_of = [&](ValueId value) {
-    uint32_t& first = analysis.first_of_value_[value.index];
-    if (first == kNoElement) {
-      const std::span<const int64_t> sizes = graph.sizes(value);
-      first = elements(sizes.size());
-      std::copy(sizes.begin(), sizes.end(), extents.begin() + first);
-    }
-    return first;
-  };
-  for (const NodeId node : graph.nodes()) {
-    const std::shared_ptr<const KnownCall> call = rules.table_->known(graph, node);
-    const NodeFactors& factors = call->factors;
-    const uint32_t own = analysis.first_of_node_[node.index] = elements(factors.factors.size());
-    for (size_t f = 0; f < factors.factors.size(); ++f) extents[own + f] = factors.factors[f].extent;
-    const auto join = [&](const TensorFactors& tensor, ValueId value) {
-      const uint32_t first = element_of(value);
-      for (size_t d = 0; d < tensor.dims.size(); ++d) {
-        const auto dim = static_cast<uint32_t>(first + d);
-        int64_t before = 1;
-        for (const FactorId f : tensor.dims[d]) {
-          const Factor& factor = factors.factors[f];
-          const bool shared = !factor.whole && factor.extent > 1;
-          if (shared && tensor.dims[d].size() == 1) {
-            parent[root_of(parent, dim)] = root_of(parent, own + f);
-          } else if (tensor.dims[d].size() > 1 && factor.extent > 1) {
-            ties.push_back({dim, own + f, before});
-          }
-          before *= factor.extent;
-        }
-      }
-    };
-    size_t at = 0;
-    std::vector<ValueId> values;
-    for_each_tensor(graph, graph.arguments(node), [&](ValueId value) { values.push_back(value); });
-    for (const TensorFactors& tensor : factors.operands) {
-      if (tensor.operand >= 0) join(tensor, values[static_cast<size_t>(tensor.operand)]);
-    }
-    for_each_tensor(graph, graph.results(node), [&](ValueId value) { join(factors.results[at++], value); });
+  }
 
-    // What can be partial: made so here, or passed on.
-    for (const AxisStrategy& strategy : call->strategies.axis) {
-      bool possible = strategy.extent > 0;
-      for (size_t i = 0; i < values.size() && !possible; ++i) {
-        possible = strategy.operands[i].is_partial() && analysis.may_be_partial(values[i], strategy.operands[i].op);
+  uint32_t first_element_of(ValueId value) {
+    uint32_t& first = found_.first_of_value_[value.index];
+    if (first == kNoElement) {
+      const std::span<const int64_t> sizes = graph_.sizes(value);
+      first = add_elements(sizes.size());
+      std::copy(sizes.begin(), sizes.end(), extents_.begin() + first);
+    }
+    return first;
+  }
+
+  // Makes elements of the node's factors, and joins or ties them to the dimensions of its tensors.
+  void join_tensors(NodeId node, const NodeFactors& factors, const std::vector<ValueId>& operands) {
+    const uint32_t own = found_.first_of_node_[node.index] = add_elements(factors.factors.size());
+    for (size_t f = 0; f < factors.factors.size(); ++f) extents_[own + f] = factors.factors[f].extent;
+    for (const TensorFactors& tensor : factors.operands) {
+      if (tensor.operand >= 0) join(factors, own, tensor, operands[static_cast<size_t>(tensor.operand)]);
+    }
+    size_t at = 0;
+    for_each_tensor(graph_, graph_.results(node),
+                    [&](ValueId value) { join(factors, own, factors.results[at++], value); });
+  }
+
+  void join(const NodeFactors& factors, uint32_t own, const TensorFactors& tensor, ValueId value) {
+    std::vector<uint32_t>& parent = found_.parent_;
+    const uint32_t first = first_element_of(value);
+    for (size_t d = 0; d < tensor.dims.size(); ++d) {
+      const auto dim = static_cast<uint32_t>(first + d);
+      int64_t before = 1;
+      for (const FactorId f : tensor.dims[d]) {
+        const Factor& factor = factors.factors[f];
+        const bool shared = !factor.whole && factor.extent > 1;
+        if (shared && tensor.dims[d].size() == 1) {
+          parent[root_of(parent, dim)] = root_of(parent, own + f);
+        } else if (tensor.dims[d].size() > 1 && factor.extent > 1) {
+          ties_.push_back({dim, own + f, before});
+        }
+        before *= factor.extent;
       }
-      if (!possible) continue;
+    }
+  }
+
+  // A value can be partial if a node makes it so or passes it on.
+  void mark_partial(NodeId node, const KnownCall& call, const std::vector<ValueId>& operands) {
+    for (const AxisStrategy& strategy : call.strategies.axis) {
+      if (strategy.extent == 0 && !found_.can_be_given(strategy, operands)) continue;
       size_t r = 0;
-      for_each_tensor(graph, graph.results(node), [&](ValueId value) {
+      for_each_tensor(graph_, graph_.results(node), [&](ValueId value) {
         const Placement& placement = strategy.results[r++];
-        if (placement.is_partial()) analysis.partial_[value.index] |= bit_of(placement.op);
+        if (placement.is_partial()) found_.partial_[value.index] |= bit_of(placement.op);
       });
     }
   }
 
-  // ---- Splits, told along ties until nothing changes
-  for (uint32_t e = 0; e < parent.size(); ++e) parent[e] = root_of(parent, e);
-  analysis.splits_.resize(parent.size());
-  std::vector<std::vector<uint32_t>> ties_of(parent.size());  // of roots
-  std::vector<uint32_t> changed;
-  for (uint32_t t = 0; t < ties.size(); ++t) {
-    ties[t].dim = parent[ties[t].dim];
-    ties[t].factor = parent[ties[t].factor];
-    ties_of[ties[t].dim].push_back(t);
-    ties_of[ties[t].factor].push_back(t);
-    const auto tell = [&](int64_t at) {
-      if (insert_split(analysis.splits_[ties[t].dim], at, extents[ties[t].dim])) changed.push_back(ties[t].dim);
-    };
-    tell(ties[t].before);
-    tell(ties[t].before * extents[ties[t].factor]);
+  // Both ends of a factor in its dimension are splits.
+  void begin_tie(uint32_t t) {
+    Tie& tie = ties_[t];
+    tie.dim = found_.parent_[tie.dim];
+    tie.factor = found_.parent_[tie.factor];
+    ties_of_[tie.dim].push_back(t);
+    ties_of_[tie.factor].push_back(t);
+    split(tie.dim, tie.before);
+    split(tie.dim, tie.before * extents_[tie.factor]);
   }
-  // Ends of ties that no split was found at have something to say, too: none, until a neighbour has.
-  while (!changed.empty()) {
-    const uint32_t element = changed.back();
-    changed.pop_back();
-    for (const uint32_t t : ties_of[element]) {
-      const Tie& tie = ties[t];
-      for (const int64_t at : std::vector<int64_t>(analysis.splits_[tie.factor])) {
-        if (insert_split(analysis.splits_[tie.dim], tie.before * at, extents[tie.dim])) changed.push_back(tie.dim);
-      }
-      for (const int64_t at : std::vector<int64_t>(analysis.splits_[tie.dim])) {
-        if (at % tie.before != 0) continue;
-        if (insert_split(analysis.splits_[tie.factor], at / tie.before, extents[tie.factor])) {
-          changed.push_back(tie.factor);
-        }
-      }
+
+  void tell_both_ends(const Tie& tie) {
+    // Copies, for the two ends may be one element.
+    for (const int64_t at : std::vector<int64_t>(found_.splits_[tie.factor])) split(tie.dim, tie.before * at);
+    for (const int64_t at : std::vector<int64_t>(found_.splits_[tie.dim])) {
+      if (at % tie.before == 0) split(tie.factor, at / tie.before);
     }
   }
-  return analysis;
+
+  void split(uint32_t element, int64_t at) {
+    if (insert_split(found_.splits_[element], at, extents_[element])) changed_.push_back(element);
+  }
+
+  const Graph& graph_;
+  FactorAnalysis found_;
+  std::vector<int64_t> extents_;  // by element
+  std::vector<Tie> ties_;
+  std::vector<std::vector<uint32_t>> ties_of_;  // of roots
+  std::vector<uint32_t> changed_;               // roots whose splits are not told yet
+};
+
+FactorAnalysis FactorAnalysis::run(const Graph& graph, const ShardingRules& rules) {
+  Finder finder(graph);
+  for (const NodeId node : graph.nodes()) finder.add(node, *rules.table_->known(graph, node));
+  return finder.finish();
 }
 
 NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node, const FactorAnalysis& analysis) const {
   const std::shared_ptr<const KnownCall> call = table_->known(graph, node);
   const NodeFactors& factors = call->factors;
-  std::vector<ValueId> values;
-  for_each_tensor(graph, graph.arguments(node), [&](ValueId value) { values.push_back(value); });
+  const std::vector<ValueId> operands = operands_of(graph, node);
   NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
   for (const AxisStrategy& strategy : call->strategies.axis) {
-    // Partial throughout: only where something can be.
-    if (strategy.extent == 0 && &strategy != &call->strategies.axis[0]) {
-      bool possible = false;
-      for (size_t i = 0; i < values.size() && !possible; ++i) {
-        possible = strategy.operands[i].is_partial() && analysis.may_be_partial(values[i], strategy.operands[i].op);
-      }
-      if (!possible) continue;
-    }
-    all.axis.push_back(strategy);
+    // A strategy that is partial throughout stays only where something can be partial.
+    const bool is_first = &strategy == &call->strategies.axis[0];
+    if (is_first || strategy.extent > 0 || analysis.can_be_given(strategy, operands)) all.axis.push_back(strategy);
   }
   const uint32_t own = node.index < analysis.first_of_node_.size() ? analysis.first_of_node_[node.index] : kNoElement;
   if (own == kNoElement || own + factors.factors.size() > analysis.parent_.size()) return all;

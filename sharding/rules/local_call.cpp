@@ -1,4 +1,4 @@
-// One device's call: which factors the layouts of a node cut, and what its arguments are on a part.
+// Makes one device's call: which factors the layouts of a node cut, and what its arguments are on a part.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "shadowgraph/saturating.h"
 #include "shadowgraph/text.h"
 #include "sharding/rules/rule_table.h"
 
@@ -13,7 +14,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Which factor, if any, a mesh axis cuts.
+// Says which factor, if any, a mesh axis cuts.
 struct AxisCut {
   std::optional<FactorId> factor;
   int64_t devices = 1;
@@ -31,7 +32,7 @@ bool lies_as(const AxisStrategy& strategy, std::span<const Layout> operands, std
   return true;
 }
 
-// How far behind the factor's beginning a tensor that has it is cut; 0: not at all.
+// Returns how far behind the factor's beginning a tensor that has it is cut; 0 if it is not cut.
 int64_t outer_of(const NodeFactors& factors, FactorId factor, const TensorFactors& tensor, const Placement& placement) {
   if (!placement.is_shard() || placement.dim >= tensor.dims.size()) return 0;
   int64_t before = 1;
@@ -42,7 +43,7 @@ int64_t outer_of(const NodeFactors& factors, FactorId factor, const TensorFactor
   return 0;
 }
 
-// Where the layouts say that an axis cuts a factor: the outer of the first tensor that does; 0 if none does.
+// Returns the outer of the first tensor in which an axis cuts a factor; 0 if there is none.
 int64_t outer_of_cut(const NodeFactors& factors, FactorId factor, std::span<const Layout> operands,
                      std::span<const Layout> results, size_t axis) {
   for (const TensorFactors& tensor : factors.operands) {
@@ -75,7 +76,7 @@ std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> o
   return std::nullopt;
 }
 
-// Whether each tensor of an axis lies as some factor says, where factors have nothing to do with one another.
+// Says whether each tensor of an axis lies as some factor says, where factors have nothing to do with one another.
 bool lies_independently(const NodeFactors& factors, std::span<const Layout> operands, std::span<const Layout> results,
                         size_t axis, int64_t devices) {
   AxisStrategy all = replicated(factors);
@@ -97,11 +98,11 @@ bool lies_independently(const NodeFactors& factors, std::span<const Layout> oper
   return lies_as(all, operands, results, axis);
 }
 
-// Strides in the order of `strides` for tensors of these sizes without gaps; 0 stays 0.
+// Returns strides without gaps for tensors of these sizes, in the order of `strides`; 0 stays 0.
 std::vector<int64_t> strides_in_order(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // Of equal strides the outer dimension has one element and any stride.
+  // Where strides are equal, the outer dimension has one element and may have any stride.
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return strides[a] != strides[b] ? strides[a] < strides[b] : a > b; });
   std::vector<int64_t> made(sizes.size(), 0);
@@ -176,7 +177,7 @@ std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, 
         divisor *= cut.devices;
     }
     if (divisor == 1) continue;
-    // What does not divide is an end beyond the dimension's.
+    // A value that does not divide is an end beyond the dimension's end.
     const auto scaled = [&](int64_t value) {
       const bool beyond = value >= std::numeric_limits<int64_t>::max() - divisor;
       return beyond ? value : (value >= 0 ? value + divisor - 1 : value) / divisor;

@@ -1,19 +1,19 @@
-// mean(losses) = sum(losses) / total weight:
+// Writes a mean of losses as a sum and a division: mean(losses) = sum(losses) / total weight.
 //
 //     %l, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=1, ignore_index=-100)
 //
 //     %s, %w = aten::nll_loss_forward(%x, %t, weight=None, reduction=2, ignore_index=-100)
 //     %l = aten::div.Tensor(%s, %w)
 //
-// which is what the kernels do. Backward stays as it is: it divides by the total weight that it is given.
+// The kernels do the same. Backward stays as it is: it divides by the total weight that it is given.
 #include <ATen/core/Reduction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <vector>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/sharding/rules.h"
+#include "shadowgraph/sharding/split_losses.h"
 
 namespace shadowgraph {
 namespace {
@@ -35,7 +35,7 @@ int64_t split_mean_losses(Graph& graph) {
     if (is_mean_loss(graph, node)) losses.push_back(node);
   }
   if (losses.empty()) return 0;
-  const TargetId div = graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::div", "Tensor"));
+  const TargetId div = graph.intern_operator("aten::div.Tensor");
   for (const NodeId node : losses) {
     const ValueId loss = graph.results(node)[0].ref.value;
     const ValueId weight = graph.results(node)[1].ref.value;

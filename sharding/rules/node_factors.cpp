@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "ir/operators/operator_facts.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 
@@ -20,14 +21,11 @@ bool TensorFactors::has(FactorId factor) const {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading a call
 
-NodeCall::NodeCall(const Graph& graph, NodeId node)
-    : graph_(graph), node_(node), formals_(formals_of(graph.target(node))) {}
+NodeCall::NodeCall(const Graph& graph, NodeId node) : graph_(graph), node_(node) {}
 
 int NodeCall::position(std::string_view name) const {
-  for (size_t i = 0; i < formals_.arguments.size(); ++i) {
-    if (formals_.arguments[i].name == name) return static_cast<int>(i);
-  }
-  return -1;
+  const auto position = signature().position_of(name);
+  return position ? static_cast<int>(*position) : -1;
 }
 
 const Argument* NodeCall::argument(std::string_view name) const {
@@ -76,9 +74,9 @@ FactorBuilder::FactorBuilder(const NodeCall& c) : call(c) {
   const auto add = [&](std::vector<TensorFactors>& to, size_t position, const Argument& argument) {
     TensorFactors tensor{.argument = static_cast<uint16_t>(position)};
     if (argument.kind == ArgumentKind::kConstant) {
-      const at::Tensor& constant = graph.constant(argument.constant);
-      if (!constant.defined()) return;
-      tensor.sizes.assign(constant.sizes().begin(), constant.sizes().end());
+      const auto constant = graph.constant_meta(argument.constant);
+      if (!constant) return;
+      tensor.sizes.assign(constant->sizes.begin(), constant->sizes.end());
     } else if (argument.kind == ArgumentKind::kValue && graph.value(argument.ref.value).kind == ValueKind::kTensor) {
       const std::span<const int64_t> sizes = graph.sizes(argument.ref.value);
       tensor.sizes.assign(sizes.begin(), sizes.end());
@@ -160,7 +158,7 @@ void FactorBuilder::scaled(std::string_view argument, std::vector<FactorId> fact
 
 namespace {
 
-// Whether tensors of a type can be partial: means are no integers, and bools have none of the four.
+// Says whether tensors of a type can be partial: a mean is no integer, and a bool has no sum, mean, maximum or minimum.
 bool can_be_partial(const TensorFactors& tensor, PartialOp op) {
   if (op == PartialOp::kAverage) return c10::isFloatingType(tensor.dtype) || c10::isComplexType(tensor.dtype);
   return tensor.dtype != c10::ScalarType::Bool;
@@ -179,13 +177,13 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
     if (at < 0) continue;  // of another overload
     arguments.push_back(static_cast<uint16_t>(at));
     for (const TensorFactors* tensor : operands(static_cast<uint16_t>(at))) {
-      if (tensor->operand < 0) return;  // a constant is the same everywhere
+      if (tensor->operand < 0) return;  // a constant is the same on every device
       if (!can_be_partial(*tensor, from)) return;
       strategy.operands[static_cast<size_t>(tensor->operand)] = Placement::partial(from);
       dtype = any ? c10::promoteTypes(dtype, tensor->dtype) : tensor->dtype;
       any = true;
     }
-    // The term that is no tensor is added on every device: right for a mean alone.
+    // The term that is no tensor is added on every device, which is right for a mean alone.
     const Argument* argument = call.argument(name);
     const bool number = argument->kind == ArgumentKind::kInt || argument->kind == ArgumentKind::kFloat;
     if (number && from == PartialOp::kSum) return;
@@ -197,7 +195,7 @@ void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp fro
                          });
     const bool passes = !result.same && made_of;
     if (passes && !can_be_partial(result, to)) return;
-    // What is rounded or truncated part by part is not what the sum would be.
+    // A sum of parts that are rounded or truncated is not the rounded sum.
     const bool sums = to == PartialOp::kSum || to == PartialOp::kAverage;
     if (passes && sums && c10::promoteTypes(dtype, result.dtype) != result.dtype) return;
     strategy.results.push_back(passes ? Placement::partial(to) : Placement::replicate());
@@ -223,7 +221,7 @@ std::vector<FactorId> FactorBuilder::named(const std::vector<std::string>& names
   for (size_t f = 0; f < made.factors.size(); ++f) {
     const std::string& own = made.factors[f].name;
     for (const std::string& name : names) {
-      // "b" is the row *b, too: "b.0", "b.1"
+      // "b" names the row *b, too: "b.0", "b.1".
       if (own == name || (own.starts_with(name) && own.size() > name.size() && own[name.size()] == '.')) {
         found.push_back(static_cast<FactorId>(f));
       }
@@ -287,7 +285,7 @@ void FactorBuilder::apply(const std::vector<RuleClause>& clauses) {
   }
 }
 
-// Tensors that are written lie as the results that they become; `out=` ones have the dimensions of those.
+// Lets tensors that are written lie as the results that they become. Tensors in `out=` have the dimensions of those.
 void FactorBuilder::tie_written() {
   const OperatorFacts& facts = call.target().facts();
   for (const OperatorFacts::Alias& alias : facts.aliases) {

@@ -1,5 +1,5 @@
-// A node's dimensions as factors: what a rule says of one call, and what its strategies and its local arguments follow
-// from.
+// A node's dimensions as factors: what a rule says of one call. The node's strategies and its local arguments follow
+// from them.
 //
 //     %2 = aten::mm(%0: [2,3], %1: [3,5])      factors m=2 k=3 n=5; operands [m][k], [k][n]; result [m][n]
 #pragma once
@@ -11,9 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/operators/formals.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/operators.h"
+#include "shadowgraph/graph/signature.h"
 #include "shadowgraph/sharding/rules.h"
 #include "sharding/rules/rule_text.h"
 
@@ -39,12 +38,12 @@ struct TensorFactors {
   bool added = false;                       // operands: partial where the first result is
   std::vector<uint16_t> of;                 // results: positions of the arguments that it is made of; none: all
   int64_t tied = -1;                        // operands that are written: the result that they are afterwards, -1: none
-  bool overwritten = false;                 // of those: whatever they held
+  bool overwritten = false;                 // whether whatever it held is lost, for operands that are written
 
   bool has(FactorId factor) const;
 };
 
-// How an argument of the local call follows from the call's.
+// Says how an argument of the local call follows from the call's argument.
 struct LocalArgument {
   enum class Kind : uint8_t {
     kSizes,    // the sizes of the tensor: of result `tensor`
@@ -78,30 +77,29 @@ class NodeCall {
   const Graph& graph() const { return graph_; }
   const Target& target() const { return graph_.target(node_); }
   NodeId node() const { return node_; }
-  const TargetFormals& formals() const { return formals_; }
-  // Position of an argument in the schema; -1 if it has none of this name.
+  const Signature& signature() const { return target().signature(); }
+  // Returns the position of an argument in the schema; -1 if it has none of this name.
   int position(std::string_view name) const;
   const Argument* argument(std::string_view name) const;
-  // What an argument says; `otherwise` if it is absent, None or not known before the program runs.
+  // Returns what an argument says, or `otherwise` if it is absent, None or not known before the program runs.
   int64_t integer(std::string_view name, int64_t otherwise) const;
   bool flag(std::string_view name, bool otherwise = false) const { return integer(name, otherwise ? 1 : 0) != 0; }
-  // Empty if the argument is absent or None; a number is a list of one.
+  // Returns an empty list if the argument is absent or None. A number is a list of one.
   std::vector<int64_t> integers(std::string_view name) const;
   bool holds(const RuleCondition& condition) const;
 
  private:
   const Graph& graph_;
   NodeId node_;
-  TargetFormals formals_;
 };
 
-// Thrown by what works out factors where a rule does not fit a call; what() says how.
+// Thrown where a rule does not fit a call; what() says how.
 class Misfit : public Error {
  public:
   using Error::Error;
 };
 
-// NodeFactors under construction. What is refused throws Misfit.
+// Builds NodeFactors. What it refuses throws Misfit.
 class FactorBuilder {
  public:
   explicit FactorBuilder(const NodeCall& call);
@@ -110,23 +108,23 @@ class FactorBuilder {
   NodeFactors made;
 
   FactorId factor(std::string name, int64_t extent, bool whole = false);
-  // The operand that is argument `name`, not a list; nullptr if it is no tensor.
+  // Returns the operand that is argument `name`, if that is one tensor; otherwise nullptr.
   TensorFactors* operand(std::string_view name);
-  // Operands of an argument, elements of a list each.
+  // Returns the operands of an argument, one for each element of a list.
   std::vector<TensorFactors*> operands(uint16_t argument);
   TensorFactors& result(size_t i);
 
-  // Dimensions of an operand that take part in nothing.
+  // Keeps all dimensions of an operand uncut.
   void whole(TensorFactors& tensor);
-  // `groups` of argument names: partial sums and means of one group's operands are such of the results.
+  // Each group lists argument names. Partial sums and means of one group's operands give partial sums and means.
   void linear(const std::vector<std::vector<std::string>>& groups);
-  // The same of maxima and minima; `turn`: one becomes the other.
+  // Does the same for maxima and minima; with `turn`, one becomes the other.
   void monotone(const std::vector<std::vector<std::string>>& groups, bool turn);
   void sizes(std::string_view argument, size_t result = 0);
   void strides(std::string_view argument, size_t result = 0);
   void scaled(std::string_view argument, std::vector<FactorId> factors, int element = -1);
   void apply(const std::vector<RuleClause>& clauses);
-  // Checks and completes: dimensions nobody spoke of are whole, operands that are written lie as what they become.
+  // Checks and completes. Dimensions nobody spoke of are whole; operands that are written lie as what they become.
   NodeFactors finish();
 
  private:
@@ -135,10 +133,10 @@ class FactorBuilder {
   std::vector<FactorId> named(const std::vector<std::string>& names) const;
 };
 
-// A rule of patterns, bound to a call.
+// Binds a rule of patterns to a call.
 void bind_patterns(const RuleText& rule, FactorBuilder& builder);
 
-// Classes of operators, by the word that stands for them in a rule.
+// Builds the factors of a class of operators, by the word that stands for it in a rule.
 using ClassBuilder = void (*)(const RuleText& rule, FactorBuilder& builder);
 ClassBuilder find_class(std::string_view word);
 

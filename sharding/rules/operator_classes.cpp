@@ -1,5 +1,5 @@
-// Classes of operators that patterns cannot say: those whose dimensions follow from lists of dimensions, from sizes, or
-// from how two shapes fit together.
+// Classes of operators that patterns cannot say. Their dimensions follow from lists of dimensions, from sizes, or from
+// how two shapes fit together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void passes_partial(FactorBuilder& b, const std::string& argument) {
   b.monotone({{argument}}, false);
 }
 void view_passes_partial(FactorBuilder& b) {
-  passes_partial(b, b.call.formals().arguments.at(self_of(b).argument).name);
+  passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
 }
 
 void broadcast_to(TensorFactors& tensor, const TensorFactors& whole) {
@@ -67,8 +67,8 @@ void pointwise(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// The same for each place of the lists: _foreach_mul_, _fused_adamw_. Lists as long as the first are taken place by
-// place; other tensors, and tensors of one element, are whole.
+// Does the same for each place of the lists: _foreach_mul_, _fused_adamw_. Lists as long as the first are taken place
+// by place; other tensors, and tensors of one element, are whole.
 void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
   b.made.independent = true;
   const std::vector<TensorFactors*> first = b.operands(self_of(b).argument);
@@ -83,15 +83,15 @@ void foreach_tensor(const RuleText& rule, FactorBuilder& b) {
       if (list.size() == first.size() && tensor.sizes == first[i]->sizes) {
         tensor.dims = first[i]->dims;
       } else if (std::any_of(tensor.sizes.begin(), tensor.sizes.end(), [](int64_t size) { return size != 1; })) {
-        // Whatever it is for, the tensors are then needed whole.
+        // Whatever the call is for, its tensors are then needed whole.
         for (Factor& factor : b.made.factors) factor.whole = true;
       }
     }
   };
-  for (size_t i = 0; i < b.call.formals().arguments.size(); ++i) {
+  for (size_t i = 0; i < b.call.signature().arguments.size(); ++i) {
     if (i != self_of(b).argument) follow(b.operands(static_cast<uint16_t>(i)));
   }
-  for (size_t r = 0; r < b.call.formals().returns.size(); ++r) {
+  for (size_t r = 0; r < b.call.signature().returns.size(); ++r) {
     std::vector<TensorFactors*> list;
     for (TensorFactors& result : b.made.results) {
       if (result.argument == r) list.push_back(&result);
@@ -114,7 +114,7 @@ void factory(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// What is like another tensor and does not read it: a partial one gives it as well.
+// A result that is like another tensor does not read it, so a partial tensor does as well.
 void like(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& made = b.result(0);
   TensorFactors& self = self_of(b);
@@ -136,8 +136,11 @@ void like(const RuleText& rule, FactorBuilder& b) {
 
 // ---- Reductions
 
-// "reduction sum": results are partial in what is reduced, and partial operands pass; "reduction count": a sum of what is
-// no multiple of its operand; "reduction whole": what is reduced is not cut.
+// The words in a rule say what happens to the dimensions that are reduced:
+//
+//     reduction sum    results are partial in what is reduced, and partial operands pass
+//     reduction count  the same, but a sum of something that is no multiple of the operand
+//     reduction whole  dimensions that are reduced are not cut
 void reduction(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   std::vector<bool> reduced(self.dims.size(), false);
@@ -173,10 +176,10 @@ void reduction(const RuleText& rule, FactorBuilder& b) {
       result.dims[at++] = self.dims[d];
     }
   }
-  const std::string argument = b.call.formals().arguments.at(self.argument).name;
+  const std::string argument = b.call.signature().arguments.at(self.argument).name;
   if (!counts && (op == PartialOp::kSum || op == PartialOp::kAverage)) b.linear({{argument}});
   if (op == PartialOp::kMax || op == PartialOp::kMin) {
-    // A maximum of maxima, and not of minima.
+    // A maximum of maxima is one, a maximum of minima is not.
     for (const PartialOp known : {PartialOp::kMax, PartialOp::kMin}) {
       if (known != *op) continue;
       b.monotone({{argument}}, false);
@@ -211,7 +214,7 @@ void matmul(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// The equation is the rule: "bij,bjk->bik".
+// Takes the equation as the rule: "bij,bjk->bik".
 void einsum(const RuleText& rule, FactorBuilder& b) {
   const Argument* equation = b.call.argument("equation");
   if (equation == nullptr || equation->kind != ArgumentKind::kString) throw Misfit("it has no equation");
@@ -242,7 +245,7 @@ void einsum(const RuleText& rule, FactorBuilder& b) {
 
 // ---- Indices: self[:, i, j]
 
-// Which dimensions of self are indexed, and where those of the indices are in what is taken out.
+// Says which dimensions of self are indexed, and where the indices' dimensions are in what is taken out.
 struct Indexed {
   std::vector<bool> dims;  // of self
   size_t rank = 0;         // of the indices together
@@ -296,7 +299,7 @@ void index(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// Dimensions that are not indexed pass; which of two values at one place is kept is not known.
+// Lets dimensions that are not indexed pass. Which of two values at one place is kept is not known.
 void index_put(const RuleText& rule, FactorBuilder& b) {
   const Indexed by = indexed(b);
   TensorFactors& self = self_of(b);
@@ -324,7 +327,7 @@ void index_put(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// A tensor met that shares a storage: the same tensor, or who knows what part of it.
+// A tensor met that shares a storage is the same tensor, or an unknown part of it.
 void alias(const RuleText& rule, FactorBuilder& b) {
   if (self_of(b).sizes != b.result(0).sizes || strides_of(b, false) != strides_of(b, true)) {
     throw Misfit("it has another geometry");
@@ -333,12 +336,12 @@ void alias(const RuleText& rule, FactorBuilder& b) {
   view_passes_partial(b);
 }
 
-// What comes from outside lies in any way.
+// A tensor from outside lies in any way.
 void placeholder(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& result : b.made.results) name_dims(b, result);
 }
 
-// What is handed out: a gradient lies as its parameter, an output alone.
+// A gradient that is handed out lies as its parameter, an output in any way of its own.
 void end(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& operand : b.made.operands) {
     const TensorFactors& first = b.made.operands[0];
@@ -350,7 +353,7 @@ void end(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
-// Nothing is cut.
+// Cuts nothing.
 void whole(const RuleText& rule, FactorBuilder& b) {
   for (TensorFactors& operand : b.made.operands) b.whole(operand);
   for (TensorFactors& result : b.made.results) b.whole(result);

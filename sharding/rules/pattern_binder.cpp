@@ -1,4 +1,5 @@
-// Binds the patterns of a rule to the tensors of a call: which dimension is which factor, and how large factors are.
+// Binds the patterns of a rule to the tensors of a call: finds which dimension is which factor, and how large factors
+// are.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -6,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "shadowgraph/saturating.h"
 #include "sharding/rules/node_factors.h"
 
 namespace shadowgraph {
@@ -41,21 +43,16 @@ class PatternBinder {
   }
 
  private:
-  static bool is_tensor(const FormalType& type) {
-    return type.type == TypeClass::kTensor || (type.type == TypeClass::kList && type.element == TypeClass::kTensor);
-  }
-
   // Patterns stand for the schema's tensors in order; those that are `out=` arguments are the results.
   void pair_up() {
     const NodeCall& call = builder_.call;
-    const c10::FunctionSchema& schema = call.target().schema();
+    const std::vector<Formal>& formals = call.target().signature().arguments;
     size_t next = 0;
-    for (size_t i = 0; i < call.formals().arguments.size(); ++i) {
-      if (!is_tensor(call.formals().arguments[i].type)) continue;
-      if (i < schema.arguments().size() && schema.arguments()[i].is_out()) continue;
+    for (size_t i = 0; i < formals.size(); ++i) {
+      if (!formals[i].type.is_tensor_like() || formals[i].out) continue;
       const std::vector<TensorFactors*> tensors = builder_.operands(static_cast<uint16_t>(i));
       if (next >= rule_.operands.size()) {
-        if (!tensors.empty()) throw Misfit(fmt::format("it says nothing of {}", call.formals().arguments[i].name));
+        if (!tensors.empty()) throw Misfit(fmt::format("it says nothing of {}", formals[i].name));
         continue;
       }
       for (TensorFactors* tensor : tensors) pair(*tensor, rule_.operands[next]);
@@ -81,7 +78,7 @@ class PatternBinder {
   void pair(TensorFactors& tensor, const TensorPattern& pattern) {
     tensor.added = pattern.added;
     tensor.same = pattern.same;
-    // Nothing to cut: what autograd leaves out, torch.cat's empty tensors.
+    // An absent tensor has nothing to cut: what autograd leaves out, torch.cat's empty tensors.
     const bool nothing = tensor.sizes.size() == 1 && tensor.sizes[0] == 0;
     if (pattern.same || nothing) {
       builder_.whole(tensor);
@@ -115,7 +112,7 @@ class PatternBinder {
 
   static int64_t rank_of(const Bound& bound) { return static_cast<int64_t>(bound.tensor->sizes.size()); }
 
-  // From what is left of a tensor's rank, or from the place of an anchor.
+  // Takes the length from what is left of a tensor's rank, or from the place of an anchor.
   bool find_lengths(const Bound& bound) {
     const std::vector<DimPattern>& dims = bound.pattern->dims;
     if (bound.pattern->aligned) return false;
@@ -239,7 +236,7 @@ class PatternBinder {
     bool broadcast;
   };
 
-  // (g c) of 12 with g = 3 known: c = 4.
+  // Solves for the one unknown factor: (g c) of 12 with g = 3 known has c = 4.
   void solve_composites() {
     std::vector<Factor>& factors = builder_.made.factors;
     bool changed = true;

@@ -1,4 +1,4 @@
-// The rules by operator, and the calls whose factors are known already. Internal to sharding/rules.
+// Holds the rules by operator, and the calls whose factors are known already. Internal to sharding/rules.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@
 
 namespace shadowgraph {
 
-// What is known of a call: of all nodes that call the same with tensors of the same geometry.
+// Keeps what is known of a call: it holds for all nodes that make the same call on tensors of the same geometry.
 struct KnownCall {
   NodeFactors factors;
-  NodeStrategies strategies;  // of its own, without what other nodes say
+  NodeStrategies strategies;  // of the call itself, without what other nodes say
 };
 
 struct ShardingRules::Table {
@@ -29,6 +29,8 @@ struct ShardingRules::Table {
 
   void add(std::vector<RuleText> added);
   std::shared_ptr<const KnownCall> known(const Graph& graph, NodeId node);
+  // Returns the lines of an operator, or of that which it does in place: aten::add for aten::add_. nullptr if none.
+  const std::vector<RuleText>* lines(std::string_view name) const;
 
  private:
   const RuleText* find(const NodeCall& call) const;
@@ -36,12 +38,12 @@ struct ShardingRules::Table {
   NodeFactors work_out(const Graph& graph, NodeId node) const;
 };
 
-// The strategy that cuts `factor` behind `outer` of its elements. Empty if there is none: a tensor has the factor
+// Returns the strategy that cuts `factor` behind `outer` of its elements. There is none if a tensor has the factor
 // twice, or an operand that is written would lie otherwise afterwards.
 std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer);
-// All tensors replicated.
+// Returns the strategy that replicates all tensors.
 AxisStrategy replicated(const NodeFactors& factors);
-// `strategy` if no operand that is written would lie otherwise afterwards; what is overwritten lies as it will.
+// Says whether every operand that is written lies as before. An operand that is overwritten takes its new layout.
 bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy);
 
 }  // namespace shadowgraph

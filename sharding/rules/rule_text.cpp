@@ -26,7 +26,7 @@ class RuleReader {
     return std::string(taken);
   }
 
-  // Names of operators up to the colon that a space or the end of the line follows.
+  // Reads names of operators up to the colon that a space or the end of the line follows.
   void read_line(std::vector<RuleText>& rules) {
     std::vector<std::string> names;
     RuleText rule;
@@ -94,7 +94,7 @@ class RuleReader {
     return cursor_.at_end() || c == ',' || c == '-' || c == ';';
   }
 
-  // Nothing between two commas is a tensor without dimensions; nothing before the arrow is no tensor.
+  // Reads tensors. Nothing between two commas is a tensor without dimensions; nothing before the arrow is no tensor.
   void read_tensors(std::vector<TensorPattern>& tensors, bool results) {
     if (!results && cursor_.peek() == '-') return;  // no tensor operand
     do {

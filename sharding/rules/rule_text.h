@@ -1,4 +1,4 @@
-// Lines of sharding rules as data: what docs/sharding-rules.md calls the grammar.
+// Reads lines of sharding rules into data. docs/adding-an-operator.md has the grammar.
 //
 //     aten::addmm: +{m n}, m k, k n -> m n; linear self mat1 | self mat2
 //     aten::convolution if !transposed: n (g ci) *_, (g co) ci *_, +(g co) -> n (g co) *_; g = groups
@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "profiler/embedded_files.h"
 #include "shadowgraph/sharding/layout.h"
+#include "support/embedded_file.h"
 
 namespace shadowgraph {
 
-// "if training", "if !training", "if reduction=1": of an argument of the call.
+// A condition on an argument of the call: "if training", "if !training", "if reduction=1".
 struct RuleCondition {
   std::string argument;  // "": always
   bool negated = false;
@@ -73,14 +73,15 @@ struct RuleText {
   std::vector<TensorPattern> results;
   std::vector<RuleClause> clauses;
   std::string text;      // the line behind the names, for messages
-  bool builtin = false;  // where it does not fit, the call has no rule; a user's rule is an error then
+  bool builtin = false;  // whether a misfit means that the call has no rule; with a user's rule it is an error
   int line = 0;
   int column = 0;
+  std::string place;  // of a built-in one, in the source tree
 };
 
 std::span<const EmbeddedFile> sharding_rule_files();  // the built-in rules, sharding/rules/*.txt
 
-// Throws ParseError. Whether builders exist is not asked.
+// Throws ParseError. It does not ask whether builders exist.
 std::vector<RuleText> parse_rules(std::string_view text, std::string_view name);
 
 }  // namespace shadowgraph

@@ -8,6 +8,7 @@
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/text.h"
 #include "sharding/rules/rule_table.h"
+#include "support/source_place.h"
 
 namespace shadowgraph {
 
@@ -64,10 +65,10 @@ class CallKey {
         break;
       }
       case ArgumentKind::kConstant: {
-        const at::Tensor& constant = graph_.constant(argument.constant);
-        add(constant.defined() ? constant.dim() : -1);
-        if (!constant.defined()) break;
-        for (const int64_t size : constant.sizes()) add(size);
+        const auto constant = graph_.constant_meta(argument.constant);
+        add(constant ? static_cast<int64_t>(constant->sizes.size()) : -1);
+        if (!constant) break;
+        for (const int64_t size : constant->sizes) add(size);
         break;
       }
       case ArgumentKind::kInt:
@@ -109,23 +110,17 @@ const RuleText& class_rule(std::string_view word) {
   static const std::map<std::string, RuleText, std::less<>> kRules = [] {
     std::map<std::string, RuleText, std::less<>> rules;
     for (const char* name : {"pointwise", "foreach", "like", "factory", "placeholder", "end", "alias", "whole"}) {
-      rules[name] = RuleText{.builder = name, .text = name};
+      RuleText& rule = rules[name];
+      rule.builder = rule.text = name;
     }
     return rules;
   }();
   return kRules.find(word)->second;
 }
 
-// Which class an operator without a line is of; nullptr if of none.
-const RuleText* class_by_facts(const NodeCall& call) {
-  const Target& target = call.target();
+// Returns the class that facts give an operator without a line; nullptr if there is none.
+const RuleText* class_by_facts(const Target& target) {
   const OperatorFacts& facts = target.facts();
-  if (target.kind() == TargetKind::kBuiltin) {
-    const TargetId id = call.graph().node(call.node()).target;
-    if (is_placeholder(id)) return &class_rule("placeholder");
-    if (is_end(id)) return &class_rule("end");
-    return id == target_of(Builtin::kAlias) ? &class_rule("alias") : nullptr;
-  }
   if (facts.unknown || facts.changes_objects) return nullptr;
   if (facts.collective || facts.host_read) return &class_rule("whole");
   if (target.name().starts_with("aten::_foreach_")) return &class_rule("foreach");
@@ -133,8 +128,16 @@ const RuleText* class_by_facts(const NodeCall& call) {
   const bool makes = facts.fills || facts.draws || facts.uninitialised;
   if (makes && facts.is_in_place) return &class_rule("pointwise");
   if (makes && facts.geometry_only) return &class_rule("like");
-  if (makes && call.position("size") >= 0) return &class_rule("factory");
+  if (makes && target.signature().position_of("size")) return &class_rule("factory");
   return nullptr;
+}
+
+const RuleText* class_by_facts(const NodeCall& call) {
+  if (call.target().kind() != TargetKind::kBuiltin) return class_by_facts(call.target());
+  const TargetId id = call.graph().node(call.node()).target;
+  if (is_placeholder(id)) return &class_rule("placeholder");
+  if (is_end(id)) return &class_rule("end");
+  return id == target_of(Builtin::kAlias) ? &class_rule("alias") : nullptr;
 }
 
 }  // namespace
@@ -159,7 +162,7 @@ std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId fac
   if (cut.masked_by >= 0 && outer != 1) return std::nullopt;
   AxisStrategy strategy{.name = outer == 1 ? cut.name : fmt::format("{}/{}", cut.name, outer),
                         .extent = cut.extent / outer};
-  // Where a tensor has it: nothing if it lacks it.
+  // Returns where a tensor has the factor; nothing if it lacks it.
   const auto placed = [&](const TensorFactors& tensor, bool& twice) -> std::optional<Placement> {
     std::optional<Placement> placement;
     for (size_t d = 0; d < tensor.dims.size(); ++d) {
@@ -263,16 +266,34 @@ const RuleText* ShardingRules::Table::find(std::string_view name, const NodeCall
   return nullptr;
 }
 
-// Its own line, or that of the operator which it does in place: aten::add of aten::add_.
+namespace {
+
+// Returns the name of what an operator does in place, "aten::add.Tensor" for "aten::add_.Tensor"; "" for any other.
+std::string name_of_plain(std::string_view name) {
+  const std::string_view base = without_overload(name);
+  if (!is_in_place_name(base)) return {};
+  const std::string_view overload = overload_of(name);
+  return fmt::format("{}{}{}", without_underscore(base), overload.empty() ? "" : ".", overload);
+}
+
+}  // namespace
+
+// Finds the operator's own line, or that of the operator which it does in place: aten::add for aten::add_.
 const RuleText* ShardingRules::Table::find(const NodeCall& call) const {
   const std::string& name = call.target().name();
   if (const RuleText* own = find(name, call)) return own;
-  const std::string_view base = without_overload(name);
-  if (!is_in_place_name(base)) return nullptr;
-  const std::string_view overload = overload_of(name);
-  return find(overload.empty() ? std::string(without_underscore(base))
-                               : fmt::format("{}.{}", without_underscore(base), overload),
-              call);
+  const std::string plain = name_of_plain(name);
+  return plain.empty() ? nullptr : find(plain, call);
+}
+
+const std::vector<RuleText>* ShardingRules::Table::lines(std::string_view name) const {
+  const std::string plain = name_of_plain(name);
+  for (const std::string_view one : {name, std::string_view(plain)}) {
+    for (const std::string_view key : {one, without_overload(one)}) {
+      if (const auto found = rules.find(std::string(key)); found != rules.end()) return &found->second;
+    }
+  }
+  return nullptr;
 }
 
 namespace {
@@ -339,6 +360,13 @@ std::shared_ptr<const KnownCall> ShardingRules::Table::known(const Graph& graph,
 
 namespace {
 
+// "if !transposed: ", as it stands between an operator's name and its rule; "" without a condition.
+std::string condition_text(const RuleCondition& condition) {
+  if (condition.argument.empty()) return {};
+  const std::string equals = condition.equals ? fmt::format("={}", *condition.equals) : "";
+  return fmt::format("if {}{}{}: ", condition.negated ? "!" : "", condition.argument, equals);
+}
+
 void check_classes(const std::vector<RuleText>& rules) {
   for (const RuleText& rule : rules) {
     if (rule.builder.empty() || find_class(rule.builder) != nullptr) continue;
@@ -365,9 +393,14 @@ void register_sharding_rule(std::string_view text) {
 ShardingRules::ShardingRules() : table_(std::make_shared<Table>()) {
   static const std::vector<RuleText> kBuiltin = [] {
     std::vector<RuleText> rules;
+    std::string folder = source_place(std::source_location::current().file_name());
+    folder.resize(folder.rfind('/'));
     for (const EmbeddedFile& file : sharding_rule_files()) {
       std::vector<RuleText> read = read_rules(file.text);
-      for (RuleText& rule : read) rule.builtin = true;
+      for (RuleText& rule : read) {
+        rule.builtin = true;
+        rule.place = fmt::format("{}/{}:{}", folder, file.name, rule.line);
+      }
       rules.insert(rules.end(), std::make_move_iterator(read.begin()), std::make_move_iterator(read.end()));
     }
     return rules;
@@ -387,6 +420,20 @@ void ShardingRules::add(std::string_view text) {
 
 NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node) const {
   return table_->known(graph, node)->strategies;
+}
+
+ShardingRules::OfOperator ShardingRules::of_operator(const Target& target) const {
+  if (const std::vector<RuleText>* lines = table_->lines(target.name())) {
+    OfOperator known{.place = lines->front().place};
+    known.source = lines->front().builder.empty() ? RuleSource::kRule : RuleSource::kClass;
+    for (const RuleText& line : *lines) known.lines.push_back(condition_text(line.condition) + line.text);
+    return known;
+  }
+  const RuleText* by_facts = class_by_facts(target);
+  if (by_facts == nullptr) return {};
+  return {.source = RuleSource::kClass,
+          .lines = {by_facts->text},
+          .place = source_place(std::source_location::current().file_name())};
 }
 
 double RuleCoverage::share() const {

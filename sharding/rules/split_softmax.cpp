@@ -1,11 +1,14 @@
-// log_softmax(x) = y - log(sum(exp(y))), y = x - max(x), and its gradient g - exp(result) * sum(g): as operators whose
-// maxima and sums may be partial, so that what is normalised may be cut along the dimension. The formulas are those of
-// passes/decompose.
+// Writes log_softmax and its gradient as operators whose maxima and sums may be partial:
+//
+//     log_softmax(x) = y - log(sum(exp(y))), y = x - max(x)
+//     gradient       = g - exp(result) * sum(g)
+//
+// The dimension that is normalised may then be cut. The formulas are those of passes/decompose/.
 #include <set>
 #include <string>
 
 #include "shadowgraph/passes/decompose.h"
-#include "shadowgraph/sharding/rules.h"
+#include "shadowgraph/sharding/split_losses.h"
 
 namespace shadowgraph {
 

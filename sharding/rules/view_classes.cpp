@@ -1,10 +1,12 @@
-// Classes of operators that move elements about: views of other dimensions, of the same order of elements, and pieces.
+// Classes of operators that move elements about: they reorder dimensions, regroup them in the same order, or take
+// pieces.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <numeric>
 
+#include "shadowgraph/profile/operand_shapes.h"
 #include "sharding/rules/class_parts.h"
 
 namespace shadowgraph {
@@ -52,7 +54,7 @@ void transpose(const RuleText& rule, FactorBuilder& b) {
   move_dims(b, from);
 }
 
-// squeeze, unsqueeze: dimensions of one element come and go. A dimension that is to go if it has one element must not come
+// squeeze, unsqueeze: dimensions of one element come and go. A dimension that goes if it has one element must not come
 // to have one.
 void squeeze(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
@@ -88,8 +90,8 @@ void expand(const RuleText& rule, FactorBuilder& b) {
 
 // ---- Views that keep the order of elements
 
-// The factors that two shapes have in common, from the left: [6, 4] and [2, 12] are (2 3) 4 and 2 (3 4). Where they have
-// none, what is left of both up to the next common boundary is whole: [2, 3] and [3, 2].
+// Finds the factors that two shapes have in common, from the left: [6, 4] and [2, 12] are (2 3) 4 and 2 (3 4). Where
+// they have none, all of both up to the next common boundary is whole: [2, 3] and [3, 2].
 void fit_together(FactorBuilder& b, TensorFactors& from, TensorFactors& to) {
   const auto product = [](const DimList& sizes) { return product_of(Shape(sizes)); };
   if (product(from.sizes) != product(to.sizes) || product(from.sizes) == 0) {
@@ -131,7 +133,7 @@ void fit_together(FactorBuilder& b, TensorFactors& from, TensorFactors& to) {
   }
 }
 
-// [2, 3] with strides {3, 1}: of what lies without gaps, in this order.
+// Says whether elements lie in this order without gaps, as [2, 3] with strides {3, 1}.
 bool is_dense(DimList sizes, DimList strides) {
   std::vector<size_t> order;
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -149,7 +151,7 @@ bool is_dense(DimList sizes, DimList strides) {
 void reshape(const RuleText& rule, FactorBuilder& b) {
   TensorFactors& self = self_of(b);
   TensorFactors& result = b.result(0);
-  // Strides as arguments: of elements in another order than the operand's, or with gaps, they are no plain view.
+  // An operand whose elements have another order or gaps gives no plain view with strides as arguments.
   if (b.call.position("stride") >= 0) {
     const bool dense = is_dense(result.sizes, strides_of(b, true)) &&
                        (b.call.position("storage_offset") < 0 ||
@@ -174,7 +176,7 @@ void reshape(const RuleText& rule, FactorBuilder& b) {
 
 // ---- Pieces
 
-// All dimensions but one pass.
+// Lets all dimensions but one pass.
 void pass_others(FactorBuilder& b, TensorFactors& from, size_t dim, TensorFactors& to, size_t to_dim) {
   size_t at = 0;
   for (size_t d = 0; d < from.dims.size(); ++d) {
@@ -205,7 +207,7 @@ void diagonal(const RuleText& rule, FactorBuilder& b) {
   b.linear({{backward ? "grad_output" : "self"}});
 }
 
-// slice, slice_backward, narrow: a piece of equal pieces may be cut as all of them are, [0:64] of 128 is half of (2 x).
+// slice, slice_backward, narrow: a piece of equal pieces may be cut as all of them are: [0:64] of 128 is half of (2 x).
 void piece(FactorBuilder& b, TensorFactors& whole, TensorFactors& part, size_t dim, int64_t start, int64_t step,
            std::string_view start_name, std::string_view length_name) {
   pass_others(b, whole, dim, part, dim);
@@ -248,7 +250,7 @@ void slice_backward(const RuleText& rule, FactorBuilder& b) {
   b.linear({{"grad_output"}});
 }
 
-// Equal pieces along `dim` of `whole`: (n x), each of them x. Others are not cut there.
+// Cuts equal pieces along `dim` of `whole`: (n x), each of them x. Unequal pieces are not cut there.
 void equal_pieces(FactorBuilder& b, TensorFactors& whole, size_t dim, const std::vector<TensorFactors*>& parts,
                   FactorId* piece) {
   bool equal = !parts.empty();
@@ -294,7 +296,7 @@ void cat(const RuleText& rule, FactorBuilder& b) {
   if (parts.empty() || result.dims.empty()) throw Misfit("nothing to join");
   FactorId piece = 0;
   equal_pieces(b, result, dim, parts, &piece);
-  passes_partial(b, b.call.formals().arguments.at(self_of(b).argument).name);
+  passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
 }
 
 // constant_pad_nd: pairs from the last dimension on. A dimension with padding is not cut.

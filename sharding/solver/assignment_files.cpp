@@ -1,12 +1,14 @@
 #include "shadowgraph/sharding/assignment_files.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include <limits>
 #include <ostream>
+#include <tuple>
 
 #include "sharding/solver/json_reader.h"
 #include "sharding/solver/plain_problem.h"
+#include "support/json.h"
 
 namespace shadowgraph {
 
@@ -256,7 +258,7 @@ void write_iopddl(const AssignmentProblem& given, std::ostream& out) {
   const auto costs_of = [&](std::span<const int64_t> costs) {
     write_list(out, costs, [&](int64_t x) { out << (x == kForbidden ? forbidden : x); });
   };
-  out << "{\"problem\":{\"name\":" << nlohmann::json(problem.name).dump() << ",\"nodes\":{\"intervals\":";
+  out << "{\"problem\":{\"name\":" << json_text(nlohmann::json(problem.name)) << ",\"nodes\":{\"intervals\":";
   write_list(out, problem.nodes, [&](const AssignmentNode& node) {
     node.live.empty() ? out << "[0,0]" : out << '[' << node.live[0].begin << ',' << node.live[0].end << ']';
   });
@@ -272,13 +274,13 @@ void write_iopddl(const AssignmentProblem& given, std::ostream& out) {
 }
 
 void write_assignment(const AssignmentProblem& problem, std::ostream& out) {
-  out << "{\"format\":\"shadowgraph-assignment\",\"version\":1,\"name\":" << nlohmann::json(problem.name).dump()
+  out << "{\"format\":\"shadowgraph-assignment\",\"version\":1,\"name\":" << json_text(nlohmann::json(problem.name))
       << ",\n\"usage_limit\":";
   problem.usage_limit == kNoLimit ? out << "null" : out << problem.usage_limit;
   out << ",\n\"nodes\":";
   write_list(out, problem.nodes, [&](const AssignmentNode& node) {
-    out << "\n{\"name\":" << nlohmann::json(node.name).dump();
-    if (!node.strategies.empty()) out << ",\"strategies\":" << nlohmann::json(node.strategies).dump();
+    out << "\n{\"name\":" << json_text(nlohmann::json(node.name));
+    if (!node.strategies.empty()) out << ",\"strategies\":" << json_text(nlohmann::json(node.strategies));
     out << ",\"costs\":";
     write_figures(out, node.costs);
     if (!node.usages.empty()) {
@@ -316,17 +318,16 @@ void write_assignment(const AssignmentProblem& problem, std::ostream& out) {
   out << "}\n";
 }
 
-void write_assignment(const AssignmentProblem& problem, std::string_view format, std::ostream& out) {
-  if (format == "json") {
-    write_assignment(problem, out);
-  } else if (format == "iopddl") {
-    write_iopddl(problem, out);
-  } else if (format == "lp") {
-    write_lp(problem, out);
-  } else if (format == "mps") {
-    write_mps(problem, out);
-  } else {
-    throw Error(fmt::format("problems are written as json, iopddl, lp or mps, not as {}", format));
+void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out) {
+  switch (format) {
+    case AssignmentFormat::kJson:
+      return write_assignment(problem, out);
+    case AssignmentFormat::kIopddl:
+      return write_iopddl(problem, out);
+    case AssignmentFormat::kLp:
+      return write_lp(problem, out);
+    case AssignmentFormat::kMps:
+      return write_mps(problem, out);
   }
 }
 

@@ -63,7 +63,8 @@ class Branches {
     std::vector<bool> high{};  // by state
   };
 
-  // Raises the bound of a branch; gives the variable whose states at its prices differ the most in what they use.
+  // Raises the bound of a branch. Returns the variable whose states differ most in what they use, at the branch's
+  // prices.
   Split bounded(DualAscent& dual, Branch& branch) {
     std::vector<double> prices = branch.prices;
     std::vector<double> amounts = amounts_at(prices);
@@ -129,8 +130,8 @@ class Branches {
     return split;
   }
 
-  // Where usages do not differ: the variable that was of two minds most often, or has most neighbours; its state against
-  // all others.
+  // Decides where usages do not differ. Takes the variable that was of two minds most often, or else the one with most
+  // neighbours, and parts its state from all others.
   Split state_to_split(const Branch& branch, const std::vector<uint32_t>& states,
                        const std::vector<uint32_t>& changes) const {
     Split split;
@@ -151,7 +152,7 @@ class Branches {
     return split;
   }
 
-  // What each state uses at prices; of pairs the mean.
+  // Returns what each state uses at prices; for pairs it takes the mean.
   std::vector<double> amounts_at(const std::vector<double>& prices) {
     std::vector<double> sums(prices.size() + 1, 0);
     for (size_t i = 0; i < prices.size(); ++i) sums[i + 1] = sums[i] + prices[i];

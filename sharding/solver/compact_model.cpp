@@ -1,6 +1,7 @@
 #include "sharding/solver/compact_model.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace shadowgraph {
@@ -16,6 +17,14 @@ double finite(double cost) {
 }  // namespace
 
 CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) {
+  const std::vector<uint32_t> place = add_variables(model);
+  const std::vector<uint32_t> edge_of = add_edges(model, place);
+  link_edges();
+  add_rows(model, usage);
+  add_items(model, usage, edge_of);
+}
+
+std::vector<uint32_t> CompactModel::add_variables(const PairwiseModel& model) {
   std::vector<uint32_t> place(model.size(), kNoVariable);
   first.push_back(0);
   for (uint32_t v = 0; v < model.size(); ++v) {
@@ -29,7 +38,10 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
     for (const double amount : model.unary(v)) cost.push_back(finite(amount));
     first.push_back(static_cast<uint32_t>(cost.size()));
   }
-  // What the usages of edges are of: an edge here, or the one variable that has a choice.
+  return place;
+}
+
+std::vector<uint32_t> CompactModel::add_edges(const PairwiseModel& model, std::span<const uint32_t> place) {
   std::vector<uint32_t> edge_of(model.edges().size(), kNoVariable);
   for (uint32_t e = 0; e < model.edges().size(); ++e) {
     const PairwiseModel::Edge& edge = model.edges()[e];
@@ -49,6 +61,10 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
       edges.push_back(made);
     }
   }
+  return edge_of;
+}
+
+void CompactModel::link_edges() {
   incident_first.assign(size() + 1, 0);
   for (const Edge& edge : edges) {
     ++incident_first[edge.a + 1];
@@ -61,7 +77,9 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
     incident[next[edges[e].a]++] = {.edge = e, .other = edges[e].b};
     incident[next[edges[e].b]++] = {.edge = e, .other = edges[e].a};
   }
+}
 
+void CompactModel::add_rows(const PairwiseModel& model, const UsageModel& usage) {
   const size_t points = usage.points();
   std::vector<double> fixed(points + 1, 0);
   std::vector<double> most(points + 1, 0);
@@ -89,19 +107,22 @@ CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) 
     point_of_row.push_back(point);
   }
   row_of_point.push_back(static_cast<uint32_t>(rows()));
+}
+
+void CompactModel::add_items(const PairwiseModel& model, const UsageModel& usage, std::span<const uint32_t> edge_of) {
   const auto add = [&](std::vector<Item>& to, const auto& item) {
     const double low = *std::min_element(item.bytes.begin(), item.bytes.end());
     const Item made{.begin = row_of_point[item.begin], .end = row_of_point[item.end], .bytes = bytes.size()};
     if (made.begin == made.end) return;
     if (std::all_of(item.bytes.begin(), item.bytes.end(), [&](double x) { return x == low; })) return;
     to.push_back(made);
-    // Above the least, which is off the limit.
+    // Amounts count above the least one, which the limit has lost already.
     for (const double amount : item.bytes) bytes.push_back(amount - low);
   };
   item_first.push_back(0);
   for (const uint32_t v : variable) {
     for (const UsageItem& item : usage.items(v)) add(items, item);
-    // Next to what has no choice, pairs are states.
+    // Next to a variable without a choice, pairs are states.
     for (const uint32_t e : model.edges_of(v)) {
       if (edge_of[e] != kNoVariable) continue;
       for (const PairUsage& item : usage.pairs(e)) add(items, item);

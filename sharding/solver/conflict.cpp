@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 #include "sharding/solver/highs.h"
 #include "sharding/solver/least_needs.h"
 #include "sharding/solver/linear_program.h"
@@ -89,7 +89,7 @@ class Conflict {
     return is_possible_by_highs(problem, request(share));
   }
 
-  // Gives up one demand after the other, and takes those back without which something is possible.
+  // Gives up one demand after the other, and takes back those without which something is possible.
   void find_needed(const AssignmentProblem& problem) {
     for (size_t i = 0; i < demands_.size(); ++i) {
       given_up_.push_back(&demands_[i]);
@@ -150,13 +150,13 @@ class Conflict {
     return text;
   }
 
-  // Nodes of the rows that contradict each other in the program without whole columns.
+  // Names the nodes of the rows that contradict each other in the program without whole columns.
   std::string nodes_between(const AssignmentProblem& problem) const {
     size_t columns = 0;
     for (const AssignmentNode& node : problem.nodes) columns += node.costs.size();
     for (const AssignmentEdge& edge : problem.edges) columns += problem.matrices[edge.matrix].costs.size();
     if (columns > kMostColumns || seconds_left() <= 0) return "";
-    // Usages are not asked for.
+    // The copy of the problem has no usages: they are not asked for.
     AssignmentProblem bare = problem;
     for (AssignmentNode& node : bare.nodes) node.usages.clear();
     for (CostMatrix& matrix : bare.matrices) matrix.usages.clear();
@@ -202,7 +202,7 @@ class Conflict {
   const std::vector<Demand> demands_;
   std::vector<const Demand*> given_up_;
   std::vector<const Demand*> needed_;
-  bool certain_ = true;  // each of `needed_` is in the way, none was only not found out about
+  bool certain_ = true;  // whether every demand in `needed_` is shown to be in the way
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Why nothing fits, by HiGHS: the pins that contradict each other or the limit, none of which can be spared; the least
-// limit that something would fit in; or what ties nodes to one another where no limit is in the way.
+// Says why nothing fits, with HiGHS' help. It gives pins that contradict each other or the limit, none of which can be
+// spared, and the least limit that something would fit in. Where no limit is in the way, it gives what ties nodes to
+// one another.
 #pragma once
 
 #include <string>
@@ -17,7 +18,7 @@ struct ConflictRequest {
   const std::vector<AssignmentPin>& pins;
 };
 
-// `problem` has no feasible choice.
+// `problem` must have no feasible choice.
 std::string conflict_by_highs(const AssignmentProblem& problem, const ConflictRequest& request);
 
 }  // namespace shadowgraph

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "sharding/solver/wide_vectors.h"
 
@@ -9,7 +10,7 @@ namespace shadowgraph {
 
 namespace {
 
-// Sums of a few of them are below 2^53.
+// Sums of a few such amounts stay below 2^53.
 constexpr double kLargestExact = 0x1p50;
 
 SHADOWGRAPH_SOLVER_LOOPS void lower(double* least, const double* row, double base, size_t size) {
@@ -106,7 +107,7 @@ void DualAscent::pass(double cutoff) {
           }
         }
       }
-      // The edge held the other end's share since the pass before; it goes back there.
+      // The edge has held the other end's share since the last pass; the share goes back there.
       std::vector<double>& theirs = content_[half.other];
       const std::vector<double>& held = share_[half.other];
       double least = kInfinite;
@@ -143,8 +144,8 @@ std::vector<std::vector<double>> DualAscent::given() const {
 }
 
 double DualAscent::certified_bound() const {
-  // Whatever edges give to their ends, the sum of all minima is a bound of exact sums. Each of n additions loses at most
-  // 2^-53 of the largest partial sum.
+  // Whatever edges give to their ends, the sum of all minima is a bound if sums are exact. Each of n additions loses at
+  // most 2^-53 of the largest partial sum.
   constexpr double kLost = 0x1p-52;
   const std::vector<std::vector<double>> gifts = given();
   const auto largest_of = [](const std::vector<double>& amounts) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <queue>
 #include <set>
 
@@ -9,7 +10,7 @@ namespace shadowgraph {
 
 namespace {
 
-// A table seen by a loop over other variables: how far its entries are apart along each of them.
+// A table as a loop over other variables sees it: how far its entries are apart along each of them.
 struct TableView {
   const CostTable* table = nullptr;
   std::vector<int64_t> stride;  // by variable of the loop; 0: does not depend on it
@@ -24,7 +25,7 @@ int64_t entries(std::span<const uint32_t> domains, std::span<const uint32_t> var
   return count;
 }
 
-// `table` with `last` as its last variable, so that its costs lie one behind the other.
+// Returns `table` with `last` as its last variable, so that its costs lie one behind the other.
 CostTable with_last(const CostTable& table, uint32_t last, std::span<const uint32_t> domains) {
   if (table.variables.back() == last) return table;
   CostTable moved;
@@ -47,7 +48,7 @@ CostTable with_last(const CostTable& table, uint32_t last, std::span<const uint3
   return moved;
 }
 
-// What is left when a variable takes the best choice for each choice of the others.
+// What is left of a bucket when a variable takes the best choice for each choice of the others.
 struct Minimised {
   CostTable table;
   std::vector<uint32_t> best;  // by entry
@@ -100,7 +101,7 @@ Minimised minimise(std::span<const uint32_t> domains, uint32_t variable, std::sp
   return made;
 }
 
-// Tables of one bucket in groups whose scopes together stay within the limit: first fit, the largest first.
+// Groups tables of one bucket, first fit and the largest first. The scopes of a group together stay within the limit.
 std::vector<std::vector<size_t>> grouped(std::span<const uint32_t> domains, const std::vector<CostTable>& bucket,
                                          int64_t limit) {
   std::vector<size_t> order(bucket.size());
@@ -189,7 +190,8 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
     buckets[first].push_back(std::move(table));
   };
   for (CostTable& table : tables) put(std::move(table));
-  // Of each variable what its choice depends on; of a split bucket, all groups are asked again on the way back.
+  // The tables say for each variable what its choice depends on. On the way back, all groups of a split bucket are
+  // asked again.
   std::vector<std::vector<Minimised>> solved(domains.size());
   for (const uint32_t v : order) {
     const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
@@ -217,7 +219,7 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
       result.choice[v] = made.best[entry];
       continue;
     }
-    // All others in these tables are chosen already.
+    // All other variables of these tables are chosen already.
     int64_t best = -1;
     for (uint32_t s = 0; s < domains[v]; ++s) {
       result.choice[v] = s;
@@ -230,7 +232,7 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
       if (best < 0 || sum < best) {
         best = sum;
         result.choice[v] = s;
-        // Kept below: the loop goes on with other choices.
+        // Keep it in a slot of its own: the loop goes on with other choices.
         solved[v].assign(1, Minimised{.table = {}, .best = {s}});
       }
     }

@@ -1,4 +1,4 @@
-// Min-plus bucket elimination: the least sum of tables over choices, or a bound of it.
+// Eliminates variables bucket by bucket: finds the least sum of tables over choices, or a bound of it.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace shadowgraph {
 
-// What is not allowed; sums of a few thousand stay below the largest int64.
+// The cost of what is not allowed; sums of a few thousand stay below the largest int64.
 constexpr int64_t kImpossible = int64_t{1} << 59;
 
-// Costs of the choices of some variables, the last one's fastest.
+// Costs of the choices of some variables; the last variable's choice changes fastest.
 struct CostTable {
   std::vector<uint32_t> variables;  // ascending
   std::vector<int64_t> costs;       // >= 0, clamped to kImpossible
@@ -23,10 +23,10 @@ struct Elimination {
   std::vector<uint32_t> choice;  // by variable: attains the minimum if exact
 };
 
-// `order` names each variable once. Tables above `limit` entries are split.
+// `order` names each variable once. A table that would have more than `limit` entries is split.
 Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
                       int64_t limit);
-// An order that keeps tables small: always the variable whose neighbours' choices multiply to the least.
+// Returns an order that keeps tables small: always the variable whose neighbours' choices multiply to the least.
 std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables);
 
 }  // namespace shadowgraph

@@ -71,14 +71,14 @@ void AssignmentProblem::check() const {
 
 namespace {
 
-// What is used from a point of time on, or no more.
+// What is used from a point of time on, as a change; below 0 where a use ends.
 template <class Amount>
 struct Change {
   int64_t time = 0;
   Amount amount = 0;
 };
 
-// The highest sum of changes up to a point of time, and the first such point.
+// Returns the highest sum of changes up to a point of time, and the first such point.
 template <class Amount>
 void find_peak(std::vector<Change<Amount>>& changes, AssignmentCost& result) {
   using Wide = AssignmentCost::Wide;
@@ -91,7 +91,7 @@ void find_peak(std::vector<Change<Amount>>& changes, AssignmentCost& result) {
     result.peak = usage;
     result.peak_at = time;
   };
-  // Points of programs are as many as nodes: no sorting then.
+  // A program has as many points as nodes, so that a sum by point needs no sorting.
   constexpr int64_t kSparse = 4;
   if (span <= static_cast<Wide>(changes.size()) * kSparse) {
     std::vector<Wide> at(static_cast<size_t>(span), 0);
@@ -110,7 +110,7 @@ void find_peak(std::vector<Change<Amount>>& changes, AssignmentCost& result) {
   }
 }
 
-// False if an amount has more bits than `Amount`.
+// Returns false if an amount has more bits than `Amount`.
 template <class Amount>
 bool evaluate_in(const AssignmentProblem& problem, std::span<const uint32_t> choice, AssignmentCost& result) {
   using Wide = AssignmentCost::Wide;
@@ -133,7 +133,7 @@ bool evaluate_in(const AssignmentProblem& problem, std::span<const uint32_t> cho
       result.cost += Wide{cost} * times;
     }
   };
-  // What nodes point to lies anywhere: asked for some nodes ahead, it is there when its turn comes.
+  // Nodes point anywhere in memory. What is fetched some nodes ahead is there when its turn comes.
   constexpr size_t kAhead = 8;
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     if (i + kAhead < problem.nodes.size()) {

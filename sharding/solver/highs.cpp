@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "sharding/solver/compact_model.h"
 #include "sharding/solver/problem_model.h"
@@ -14,12 +15,12 @@ namespace {
 using Wide = AssignmentCost::Wide;
 
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
-// HiGHS is at its best with figures up to about a million, and tolerates 10^-7 of a cost and 10^-6 of a row.
+// HiGHS does best with figures up to about a million; it tolerates 10^-7 of a cost and 10^-6 of a row.
 constexpr double kLargest = 0x1p20;
 constexpr double kCostTolerance = 1e-7;
 constexpr double kRelativeTolerance = 1e-9;
 
-// The factor, a power of 2, that brings an amount to at most kLargest.
+// Returns the factor, a power of 2, that brings an amount to at most kLargest.
 double unit_of(double amount) {
   int exponent = 0;
   std::frexp(amount / kLargest, &exponent);
@@ -28,8 +29,8 @@ double unit_of(double amount) {
 
 enum class Aim : uint8_t { kLeastCost, kAny, kLeastLimit };
 
-// A column for each state, then one for each pair that is allowed (the local polytope: sums of pairs are states), then
-// the limit itself where that is what is asked for.
+// Has a column for each state, then one for each pair that is allowed, then the limit itself where that is asked for.
+// Sums of pairs are states (the local polytope).
 class CoreProgram {
  public:
   CoreProgram(const AssignmentProblem& problem, Aim aim)
@@ -62,7 +63,7 @@ class CoreProgram {
       return {.status = fits ? HighsStatus::kOptimal : HighsStatus::kInfeasible, .found = fits};
     }
     HighsOptions options{.time_limit = request.time_limit, .gap = request.gap, .threads = request.threads};
-    // Costs are whole: less than one of them is nothing.
+    // Costs are whole, so a gap below one of them is none.
     if (aim_ == Aim::kLeastCost) options.absolute_gap = 0.5 * cost_unit_;
     const std::vector<uint32_t> states =
         request.start.empty() ? std::vector<uint32_t>() : model_.states_of(request.start);
@@ -78,7 +79,7 @@ class CoreProgram {
     return request.library.solve(program_, options);
   }
 
-  // A bound of what was asked for, from HiGHS' bound of the program.
+  // Turns HiGHS' bound of the program into a bound of what was asked for.
   Wide bound_of(double bound) const {
     if (!(bound > -kUnbounded)) return 0;
     const double unit = aim_ == Aim::kLeastLimit ? byte_unit_ : cost_unit_;
@@ -145,7 +146,7 @@ class CoreProgram {
     }
   }
 
-  // A row for each point that can be exceeded. Columns of bytes, by the rows where they begin and end.
+  // Adds a row for each point that can be exceeded. Columns of bytes go by the rows where they begin and end.
   void add_limits() {
     struct Term {
       uint32_t begin = 0, end = 0;

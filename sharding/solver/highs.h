@@ -1,5 +1,5 @@
-// HiGHS on what is left of a problem after reductions: its least cost with a bound, whether anything is possible at
-// all, and the least limit that something fits in.
+// Asks HiGHS about what reductions leave of a problem: its least cost with a bound, whether anything is possible, and
+// the least limit.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct HighsMinimum {
 };
 HighsMinimum minimum_by_highs(const AssignmentProblem& problem, const HighsRequest& request);
 
-// Whether any choice is allowed and within the limit. Nothing: not found out in the time.
+// Says whether any choice is allowed and within the limit; nothing if that was not found out in the time.
 std::optional<bool> is_possible_by_highs(const AssignmentProblem& problem, const HighsRequest& request);
 
 // The least limit that something fits in.

@@ -18,7 +18,7 @@
 
 namespace shadowgraph {
 
-// What highs_c_api.h declares, with HighsInt as 32 bits, which open() makes sure of.
+// The functions that highs_c_api.h declares, with HighsInt as 32 bits, which open() makes sure of.
 struct HighsLibrary::Functions {
   void* library = nullptr;
   std::string path;
@@ -82,7 +82,7 @@ std::mutex& one_at_a_time() {
   return *mutex;
 }
 
-// Folders of Python packages that libraries of this process lie in.
+// Returns the folders of Python packages in which libraries of this process lie.
 std::vector<std::string> package_folders() {
   std::vector<std::string> folders;
   const auto look = [](dl_phdr_info* info, size_t, void* to) {
@@ -125,7 +125,7 @@ std::vector<std::string> candidates(const std::string& path) {
   return names;
 }
 
-// A model of HiGHS, without its text on the terminal.
+// A model of HiGHS that prints nothing.
 template <class Functions>
 class Model {
  public:

@@ -1,4 +1,4 @@
-// HiGHS' C interface, from a library that is opened when it is asked for. Nothing of it is needed to build.
+// Calls HiGHS' C interface in a library that is opened when it is asked for. The build needs nothing of HiGHS.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace shadowgraph {
 
-// A linear program with whole columns, row by row: least sum of costs.
+// A linear program, some of whose columns are whole numbers, row by row: minimises the sum of costs.
 struct HighsProgram {
   std::vector<double> cost, lower, upper;  // by column
   std::vector<int32_t> integer;            // by column: 1 or 0
@@ -17,7 +17,7 @@ struct HighsProgram {
   std::vector<double> factor;
 
   int32_t add_column(double cost_of_it, double lowest, double highest, bool is_integer);
-  void add_row(double lowest, double highest);  // terms that follow are its
+  void add_row(double lowest, double highest);  // terms added after it are this row's
   void add_term(int32_t of_column, double times);
 };
 
@@ -26,7 +26,7 @@ struct HighsOptions {
   double gap = 0;         // relative
   double absolute_gap = 0;
   int threads = 1;
-  // A value for some columns, to begin with.
+  // Gives some columns a value to begin with.
   std::vector<int32_t> start_columns{};
   std::vector<double> start_values{};
 };
@@ -43,13 +43,13 @@ struct HighsAnswer {
 
 class HighsLibrary {
  public:
-  // Opens it once for a path, and keeps it. Throws SolverMissingError.
+  // Opens the library of a path once and keeps it. Throws SolverMissingError.
   static const HighsLibrary& open(const std::string& path);
 
   std::string version() const;
-  // One at a time: its threads are shared.
+  // Solves one program at a time: HiGHS' threads are shared.
   HighsAnswer solve(const HighsProgram& program, const HighsOptions& options) const;
-  // Rows of the continuous program that contradict each other, as few as it finds; empty if they do not.
+  // Returns rows of the continuous program that contradict each other, as few as it finds; empty if they do not.
   std::vector<int32_t> conflicting_rows(const HighsProgram& program, double time_limit) const;
 
  private:

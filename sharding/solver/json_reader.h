@@ -1,8 +1,7 @@
-// Reads the JSON of assignment problems as it comes.
+// Reads the JSON of assignment problems as a stream.
 #pragma once
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -11,11 +10,12 @@
 #include <string_view>
 
 #include "shadowgraph/error.h"
+#include "support/json.h"
 
 namespace shadowgraph {
 
-// Of the JSON that problems need: no number but whole ones is read, and nothing is kept that is not asked for. Files have
-// a hundred megabytes.
+// Reads only the JSON that problems need: all numbers are whole, and nothing is kept that is not asked for. Files may
+// have a hundred megabytes.
 class JsonReader {
  public:
   static constexpr int kDeepest = 64;  // values in values that are skipped
@@ -80,9 +80,9 @@ class JsonReader {
     while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
     if (at_ >= text_.size()) fail("the text does not end");
     ++at_;
-    const nlohmann::json parsed = nlohmann::json::parse(text_.substr(begin, at_ - begin), nullptr, false);
-    if (!parsed.is_string()) fail("the text has characters that it may not have");
-    return parsed.get<std::string>();
+    const auto parsed = try_parse_json(text_.substr(begin, at_ - begin));
+    if (!parsed || !parsed->is_string()) fail("the text has characters that it may not have");
+    return parsed->get<std::string>();
   }
 
   template <typename Each>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/profile/units.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 
@@ -48,7 +48,7 @@ LeastNeeds::LeastNeeds(const AssignmentProblem& problem) : problem_(problem) {
       const bool may = node.pinned < 0 || static_cast<int64_t>(s) == node.pinned;
       if (may && node.costs[s] != kForbidden) least = std::min(least, node.usages[s]);
     }
-    if (least == std::numeric_limits<int64_t>::max()) continue;  // no strategy at all: another reason
+    if (least == std::numeric_limits<int64_t>::max()) continue;  // no strategy at all is another reason
     needs[i] = least;
     for (const LiveInterval& interval : node.live) {
       changes[interval.begin] += Wide{least} * interval.count;

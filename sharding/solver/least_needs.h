@@ -1,4 +1,4 @@
-// What usages of a problem come to at one point of time, in words.
+// Says in words what the usages of a problem come to at one point of time.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace shadowgraph {
 
-// The least that each node can use, by itself: where that is too much together, nothing fits.
+// The least that each node can use, by itself. Where that is too much together, nothing fits.
 class LeastNeeds {
  public:
   explicit LeastNeeds(const AssignmentProblem& problem);
   bool exceed_limit() const;
-  // Why nothing fits, or (not shown) why nothing was found.
+  // Says why nothing fits, or (not shown) why nothing was found.
   std::string to_text(bool shown) const;
 
  private:
@@ -24,7 +24,7 @@ class LeastNeeds {
   std::string most_;
 };
 
-// "w (2.00 GiB), copy of w for n3 (1.00 GiB) and 3 more": what uses most then.
+// Names what uses most then: "w (2.00 GiB), copy of w for n3 (1.00 GiB) and 3 more".
 std::string most_used_at(const AssignmentProblem& problem, std::span<const uint32_t> choice, int64_t time);
 
 }  // namespace shadowgraph

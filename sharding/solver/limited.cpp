@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <thread>
@@ -18,11 +19,11 @@ namespace shadowgraph {
 
 namespace {
 
-constexpr double kPriceShare = 0.4;                  // of the time, for bounds; the rest is the search's
-constexpr double kLeastPace = 1e-4;                  // of steps of the prices
-constexpr double kSearchShare = 0.45;                // of the time, after which branches begin
-constexpr int64_t kSmallEntries = int64_t{1} << 21;  // of tables of a model whose branches are bounded
-constexpr double kMostPriceShare = 0.7;              // as long as the bound rises
+constexpr double kPriceShare = 0.4;                  // part of the time that bounds get; the rest is the search's
+constexpr double kLeastPace = 1e-4;                  // least step of the prices, relative
+constexpr double kSearchShare = 0.45;                // part of the time after which branches begin
+constexpr int64_t kSmallEntries = int64_t{1} << 21;  // most table entries of a model whose branches are bounded
+constexpr double kMostPriceShare = 0.7;              // the same, as long as the bound rises
 constexpr double kLittleOfGap = 0.01;
 constexpr int kChains = 2;                                // of the search, whatever the number of threads
 constexpr double kWeights[] = {1.0, 0.7, 0.4, 0.2, 0.0};  // of prices in a round of the search
@@ -89,7 +90,7 @@ class LimitSearch {
     }
   }
 
-  // The nearest choice to a feasible one, to go on from.
+  // Keeps the nearest choice to a feasible one, to go on from.
   void keep_nearest(const LocalSearch& search) {
     const std::pair distance(std::floor(search.cost() / CompactModel::kForbiddenCost), search.excess());
     if (distance >= nearest_) return;
@@ -111,7 +112,7 @@ class LimitSearch {
   void begin() {
     row_prices_.assign(compact_->rows(), 0);
     nearest_states_.assign(compact_->size(), 0);
-    // The least usage of each.
+    // Begin with the least usage of each variable.
     for (uint32_t v = 0; v < compact_->size(); ++v) {
       std::vector<double> bytes(compact_->states(v), 0);
       for (uint32_t k = compact_->item_first[v]; k < compact_->item_first[v + 1]; ++k) {
@@ -135,7 +136,7 @@ class LimitSearch {
   void find_prices() {
     DualAscent dual(model_);
     const size_t points = usage_->points();
-    bool rises = true;  // the bound, by more than little
+    bool rises = true;  // whether the bound rises by more than little
     double before = -kInfinite;
     const auto is_over_here = [&] {
       return is_over() || options_.time_spent() > (rises ? kMostPriceShare : kPriceShare);
@@ -150,7 +151,7 @@ class LimitSearch {
         static_cast<int>(std::clamp(kWorkOfPasses / static_cast<double>(model_.entries() + 1), 2.0, 60.0));
     for (int i = 0; i < 60 && !is_over_here(); ++i) dual.pass(kInfinite);
     result_.bound = std::max(result_.bound, std::ceil(dual.certified_bound()));
-    // What the prices go by: no bound yet, since rounding is not accounted for.
+    // Prices go by this. It is no bound yet, since rounding is not accounted for.
     double guide = dual.bound();
     double certified = std::max(result_.bound, guide);
     for (int iteration = 0; iteration < options_.iterations && !is_over_here(); ++iteration) {
@@ -175,7 +176,7 @@ class LimitSearch {
         pace = std::min(pace * 1.1, 1.0);
         converged = 0;
       } else if (++without_progress >= 20 || guide - value > 0.1 * (target - guide)) {
-        // Too far: less of a step from the best ones.
+        // The step was too long: go back to the best prices and take a shorter one.
         without_progress = 0;
         pace = std::max(pace * 0.7, kLeastPace);
         prices = prices_;
@@ -233,7 +234,8 @@ class LimitSearch {
 
   // ---- Search
 
-  // Prices that differ from the best ones by stretches of time, the more the longer nothing better was found.
+  // Returns prices that differ from the best ones by stretches of time. They differ the more, the longer nothing better
+  // was found.
   std::vector<double> noisy_prices(Chain& chain) const {
     std::vector<double> prices = row_prices_;
     const double amount = std::min(1.5, 0.1 * chain.stale);
@@ -247,7 +249,7 @@ class LimitSearch {
     return prices;
   }
 
-  // Usages are dear at the beginning and free at the end.
+  // Runs a round in which usages are dear at the beginning and free at the end.
   void round(Chain& chain, double scale, int64_t length) const {
     if (chain.stale > 0 && chain.noise() % 2 == 0) {
       chain.search.force(static_cast<int>(1 + chain.noise() % 3));
@@ -255,7 +257,7 @@ class LimitSearch {
       walk(chain, row_prices_, 0.4, length);
       chain.search.release();
     } else if (chain.stale > 0) {
-      // Somewhere else: prices alone say what may be used.
+      // Look somewhere else: now prices alone say what may be used.
       chain.search.set_bounded(false);
       walk(chain, noisy_prices(chain), 1, length);
       chain.search.set_bounded(true);

@@ -1,5 +1,5 @@
-// The least sum of a pairwise model whose usages have a limit: prices of usages by points of time (Lagrange multipliers)
-// give bounds, and choices that moves make feasible and better.
+// Finds the least sum of a pairwise model whose usages have a limit. Prices of usages by points of time (Lagrange
+// multipliers) give bounds and choices; moves make the choices feasible and better.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Limited {
   int priced = 0;        // points with prices
 };
 
-// `model` is of `problem`.
+// `model` must be a model of `problem`.
 Limited search_within_limit(const AssignmentProblem& problem, PairwiseModel model, const LimitedOptions& options);
 
 }  // namespace shadowgraph

@@ -17,7 +17,7 @@ using Column = LinearProgram::Column;
 using Row = LinearProgram::Row;
 using Term = LinearProgram::Term;
 
-// One row for each set of what lives at once that is part of no other: where something ends after something began.
+// Adds one row for each set of what lives at once that is part of no other: where something ends after something began.
 void add_limits(LinearProgram& program, const AssignmentProblem& problem, const std::vector<uint32_t>& first) {
   std::vector<std::tuple<int64_t, bool, uint32_t>> events;  // ends before begins
   for (uint32_t v = 0; v < problem.nodes.size(); ++v) {
@@ -137,7 +137,7 @@ void write_mps(const AssignmentProblem& problem, std::ostream& out) {
     for (const Term& term : row.terms) entries[term.column].push_back({.row = r, .factor = term.factor});
   }
   out << "COLUMNS\n";
-  // Those of nodes come first, and are the whole ones.
+  // Columns of nodes come first, and are the whole ones.
   bool in_integers = false;
   int markers = 0;
   const auto mark = [&](bool integers) {

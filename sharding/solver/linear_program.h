@@ -1,6 +1,6 @@
-// An assignment problem as an integer program: a column for each strategy of each node and each pair of an edge, rows
-// that choose one strategy a node, rows that make pairs follow from it (the local polytope), and one row for each maximal
-// set of what lives at once.
+// Writes an assignment problem as an integer program. It has a column for each strategy of each node and for each pair
+// of an edge. Rows choose one strategy a node and make pairs follow from it (the local polytope). One more row stands
+// for each maximal set of what lives at once.
 #pragma once
 
 #include <cstdint>

@@ -140,7 +140,7 @@ void LocalSearch::grow(uint32_t root, uint32_t size) {
     std::swap(frontier_[draw(static_cast<uint32_t>(frontier_.size()))], frontier_.back());
     const uint32_t v = frontier_.back();
     frontier_.pop_back();
-    // A second edge to the tree would close a circle.
+    // A variable with a second edge to the tree would close a circle.
     if (adjacency_[v] != 1 || place_[v] != kOutside || is_forced_[v]) continue;
     if (model_.incident_first[v + 1] - model_.incident_first[v] > kHubDegree && draw(8) != 0) continue;
     const CompactModel::Edge& edge = model_.edges[adjacent_edge_[v]];
@@ -164,7 +164,7 @@ void LocalSearch::change(uint32_t v, uint32_t state) {
 
 void LocalSearch::force(int count) {
   for (int i = 0; i < count && !model_.edges.empty(); ++i) {
-    // By edge: what many depend on is forced more often.
+    // Draw an edge first: a variable that many depend on is forced more often.
     const CompactModel::Edge& edge = model_.edges[draw(static_cast<uint32_t>(model_.edges.size()))];
     const uint32_t v = draw(2) == 0 ? edge.a : edge.b;
     if (is_forced_[v]) continue;
@@ -197,7 +197,7 @@ uint32_t LocalSearch::draw_root() {
   return root;
 }
 
-// What pairs of that state of v use, at prices, by state of the other end.
+// Adds what pairs with that state of v use, at prices, by state of the other end.
 void LocalSearch::add_pair_prices(uint32_t e, uint32_t v, uint32_t state, double* to) const {
   const CompactModel::Edge& edge = model_.edges[e];
   const bool first = edge.a == v;
@@ -213,14 +213,14 @@ void LocalSearch::add_pair_prices(uint32_t e, uint32_t v, uint32_t state, double
   }
 }
 
-// The best states for the tree into chosen_, what it has already if that is as good.
+// Puts the best states of the tree into chosen_, or the present ones if those are as good.
 void LocalSearch::optimise_tree() {
   const size_t size = tree_.size();
   if (sums_.size() < size) {
     sums_.resize(size);
     best_.resize(size);
   }
-  // Costs next to what is outside: pairs in the tree are taken out.
+  // Take costs next to what is outside the tree: pairs in the tree are taken out.
   for (size_t i = 0; i < size; ++i) {
     const uint32_t v = tree_[i];
     const double* conditional = conditional_.data() + model_.first[v];
@@ -292,7 +292,7 @@ void LocalSearch::step() {
   grow(root, kTreeSizes[draw(std::size(kTreeSizes))]);
   optimise_tree();
 
-  // Usage with it.
+  // Add the usage of the tree's new states.
   const size_t size = tree_.size();
   uint32_t low = kOutside;
   uint32_t high = 0;
@@ -319,7 +319,7 @@ void LocalSearch::step() {
     for (uint32_t n = model_.incident_first[v]; n < model_.incident_first[v + 1]; ++n) {
       const auto [e, other] = model_.incident[n];
       const CompactModel::Edge& edge = model_.edges[e];
-      if (edge.b == v && next_[other] != states_[other]) continue;  // from its other end
+      if (edge.b == v && next_[other] != states_[other]) continue;  // its other end adds it
       const size_t now = model_.pair_at(edge, states_[edge.a], states_[edge.b]);
       const size_t then = model_.pair_at(edge, next_[edge.a], next_[edge.b]);
       for (uint32_t k = model_.pair_first[e]; k < model_.pair_first[e + 1]; ++k) use(model_.pair_items[k], now, then);
@@ -334,7 +334,7 @@ void LocalSearch::step() {
   bool accept = added <= 0 || !bounded_;
   bool changed = false;
   if (!accept && !is_allowed()) {
-    // A forbidden pair less is worth usage; what is above the limit then becomes less again.
+    // A forbidden pair less is worth some usage; the excess over the limit then becomes less again.
     const double before = cost_;
     std::vector<uint32_t> old(size);
     for (size_t i = 0; i < size; ++i) old[i] = states_[tree_[i]];

@@ -1,5 +1,6 @@
-// Search from choice to better choice: the states of a random tree-shaped set of variables are chosen anew, all at once,
-// by dynamic programming over costs and prices of usages, and taken if nothing then is used more above the limit.
+// Searches from choice to better choice. A move chooses the states of a random tree-shaped set of variables anew, all
+// at once, by dynamic programming over costs and prices of usages. It is taken if nothing then uses more above the
+// limit.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,14 @@ class LocalSearch {
   LocalSearch(const CompactModel& model, uint64_t seed);
 
   void load(std::span<const uint32_t> states);
-  // By row; they count `weight` times.
+  // Sets prices by row; they count `weight` times.
   void set_prices(std::span<const double> prices, double weight);
-  // If not, moves may use more than the limit: only prices are against it.
+  // Unless bounded, moves may use more than the limit: only prices are against it.
   void set_bounded(bool bounded) { bounded_ = bounded; }
   // Puts some random variables into random states and keeps them there until they are released.
   void force(int count);
   void release();
-  // One move. What is used above the limit becomes less at any cost, and what is below stays there.
+  // Makes one move. While bounded, it never raises excess(), unless that removes a forbidden pair.
   void step();
 
   const std::vector<uint32_t>& states() const { return states_; }
@@ -60,7 +61,7 @@ class LocalSearch {
   std::vector<double> price_sums_;  // of both, before each row
   int64_t steps_ = 0;
 
-  // Of one move.
+  // These are the state of one move, kept so that memory is not allocated anew.
   std::vector<uint32_t> tree_, parent_, parent_edge_, frontier_, place_, touched_, adjacency_, adjacent_edge_, chosen_;
   std::vector<std::vector<double>> sums_;
   std::vector<std::vector<uint32_t>> best_;

@@ -64,13 +64,14 @@ class MinimumSearch {
     return best_.bound >= highest - 0.5 || (highest < kInfinite && highest - best_.bound <= options_.gap * highest);
   }
 
-  // What remains after states were dropped: nothing is left that is below the cutoff.
+  // Closes the search over what states remain: nothing is left that is below the cutoff.
   void close() {
     best_.bound = std::max(best_.bound, cutoff());
     done_ = true;
   }
 
-  // Passes of the dual ascent until enough states are gone to start again with less. False if it does not get on.
+  // Makes passes of the dual ascent until enough states are gone to start again with less. Returns false if it gets
+  // stuck.
   bool ascend() {
     DualAscent dual(model_);
     int64_t states = 0;

@@ -1,4 +1,5 @@
-// The least sum of a pairwise model: exact where elimination or the dual bound can show it, else a choice and a bound.
+// Finds the least sum of a pairwise model: exactly where elimination or the dual bound shows it, else a choice and a
+// bound.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +26,14 @@ struct Minimum {
   double cost = kInfinite;       // of the choice, or infinite
   std::vector<uint32_t> choice;  // by node of the problem; empty: none below the cutoff was found
   bool possible = true;          // false: no choice is allowed at all
-  uint32_t impossible_node = 0;  // that has no strategy left; kNoNode: it is not one alone
+  uint32_t impossible_node = 0;  // the node that has no strategy left; kNoNode: no single one
   int64_t largest_table = 0;
   int passes = 0;
 };
 
 Minimum minimum_of(PairwiseModel model, const MinimumOptions& options);
 
-// One variable after another takes what is best next to the others, until nothing changes.
+// Lets one variable after another take what is best next to the others, until nothing changes.
 void descend(const PairwiseModel& model, std::vector<uint32_t>& states);
 
 }  // namespace shadowgraph

@@ -13,7 +13,7 @@ bool uses_bytes(const AssignmentProblem& problem, const AssignmentEdge& edge) {
   return !edge.live.empty() && std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
 }
 
-// Pairs by strategy of the node that an edge becomes.
+// Returns the edge's pairs, by strategy of the node that the edge becomes.
 std::vector<std::pair<uint32_t, uint32_t>> pairs_of(const AssignmentProblem& problem, const AssignmentEdge& edge) {
   const CostMatrix& matrix = problem.matrices[edge.matrix];
   std::vector<std::pair<uint32_t, uint32_t>> pairs;

@@ -24,7 +24,7 @@ AllowedPairs allowed_pairs(const std::vector<double>& costs, uint32_t columns) {
   return pairs;
 }
 
-// Costs by rows of one end: those of the other end side by side.
+// Returns the costs of one end's state, side by side for the states of the other end.
 const double* row_of(const PairwiseModel::Edge& edge, uint32_t v, uint32_t state) {
   return edge.a == v ? edge.table->costs.data() + size_t{state} * edge.table->columns
                      : edge.table->transposed.data() + size_t{state} * edge.table->rows;
@@ -124,7 +124,7 @@ void PairwiseModel::restrict_to(uint32_t v, const std::vector<uint32_t>& keep) {
 }
 
 void PairwiseModel::propagate() {
-  // States that are gone are only marked, tables are cut once at the end.
+  // States that are gone are only marked; tables are cut once at the end.
   std::vector<std::vector<bool>> gone(size());
   std::deque<uint32_t> queue;
   std::vector<bool> queued(size(), false);
@@ -206,7 +206,7 @@ bool PairwiseModel::merge_functional() {
       for (const bool first : {true, false}) {
         const uint32_t into = first ? edges_[e].a : edges_[e].b;
         const uint32_t from = first ? edges_[e].b : edges_[e].a;
-        // Tables of the one's other edges grow to the other's states.
+        // Merging lets the tables of the one's other edges grow to the other's states.
         if (states(into) > 2 * states(from) + 8 && edges_of_[from].size() > 1) continue;
         std::vector<uint32_t> state_of;
         bool functional = true;
@@ -234,7 +234,8 @@ bool PairwiseModel::drop_dominated(uint32_t candidates, const MayReplace& may) {
   for (uint32_t v = 0; v < size(); ++v) {
     if (!left_[v] || states(v) < 2) continue;
     const uint32_t count = states(v);
-    // What a state costs at least next to what its neighbours would like best; the cheapest are tried as better ones.
+    // Find what a state costs at least, next to what its neighbours would like best. The cheapest are tried as better
+    // ones.
     std::vector<double> least = unary_[v];
     for (const uint32_t e : edges_of_[v]) {
       const uint32_t others = states(other_end(edges_[e], v));

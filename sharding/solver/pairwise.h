@@ -1,5 +1,5 @@
-// A sum of costs of single variables and of pairs, as the solver works with it: without limits, without pins, every state
-// possible. Reductions keep the minimum and how states of the problem follow from what is left.
+// A sum of costs of single variables and of pairs, as the solver works with it: without limits, without pins, every
+// state possible. Reductions keep the minimum, and how states of the problem follow from what is left.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace shadowgraph {
 // Costs are whole numbers in doubles, exact below 2^53; what is not allowed is infinite.
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// The entries of a table that are allowed, by rows of one end, where that is few of them.
+// The allowed entries of a table, by rows of one end, where they are few.
 struct AllowedPairs {
   std::vector<uint32_t> begin;  // by row, and one more; empty: not kept
   std::vector<uint32_t> column;
@@ -33,7 +33,7 @@ struct PairTable {
   double at(uint32_t i, uint32_t j) const { return costs[size_t{i} * columns + j]; }
 };
 
-// Makes what follows from `costs`.
+// Fills in what follows from `costs`.
 void complete(PairTable& table);
 
 class PairwiseModel {
@@ -50,7 +50,7 @@ class PairwiseModel {
     std::vector<uint32_t> strategy{};  // by state
   };
 
-  // Of a problem whose costs have been multiplied out: `unary` by node and strategy. Matrices of edges come with add_edge.
+  // Takes the costs of a problem, multiplied out: `unary` by node and strategy. Matrices of edges come with add_edge.
   explicit PairwiseModel(std::vector<std::vector<double>> unary);
   void add_edge(uint32_t a, uint32_t b, PairTable table);
 
@@ -62,35 +62,35 @@ class PairwiseModel {
   const std::vector<Edge>& edges() const { return edges_; }
   const std::vector<uint32_t>& edges_of(uint32_t v) const { return edges_of_[v]; }
   bool is_possible() const { return possible_; }
-  // The node of the problem that lost its last state; only if not possible.
+  // Returns the node of the problem that lost its last state, if the model is not possible.
   uint32_t impossible_node() const { return impossible_node_; }
   int64_t entries() const;  // of all tables
 
   // Drops states that are not in `keep` (ascending).
   void restrict_to(uint32_t v, const std::vector<uint32_t>& keep);
-  // Drops states that have no partner at a neighbour, and infinite ones, until there are none; is_possible() is false if
-  // a variable loses all.
+  // Drops infinite states and states that have no partner at a neighbour, until there are none. is_possible() is false
+  // if a variable loses all.
   void propagate();
-  // Variables that follow from a neighbour's state become part of it. True if anything changed.
+  // Merges variables that follow from a neighbour's state into that neighbour. True if anything changed.
   bool merge_functional();
-  // Drops states that another one of the same variable is never worse than; `may(v, better, state)` can forbid it. True if
-  // anything changed.
+  // Drops states that another one of the same variable is never worse than; `may(v, better, state)` can forbid it. True
+  // if anything changed.
   using MayReplace = std::function<bool(uint32_t, uint32_t, uint32_t)>;
   bool drop_dominated(uint32_t candidates, const MayReplace& may = nullptr);
 
-  // The same sums from other parts: `unary` by variable, and of each edge the amounts by state of a and of b that its
-  // table gives up.
+  // Moves costs from pairs to variables; all sums stay. `unary` is by variable; each edge's table gives up the amounts
+  // in `from_edges`, by state of a and of b.
   void reparametrize(std::vector<std::vector<double>> unary, const std::vector<std::vector<double>>& from_edges);
-  // Log2 of the entries that eliminating variables one after another would look at, and of its largest table.
+  // Log2 of the entries that eliminating variables one after another would look at, in all and in its largest table.
   struct Width {
     double total = 0;
     double largest = 0;
   };
   Width width() const;
 
-  // Of the nodes of the problem, from one state for each variable that is left.
+  // Returns a strategy for each node of the problem, from one state for each variable that is left.
   std::vector<uint32_t> choice(std::span<const uint32_t> states) const;
-  // One state for each variable from a choice; nothing if states that it needs were dropped.
+  // Returns one state for each variable from a choice; nothing if states that it needs were dropped.
   std::vector<uint32_t> states_of(std::span<const uint32_t> choice) const;
   double cost(std::span<const uint32_t> states) const;
 

@@ -29,7 +29,7 @@ void set_prices(DualAscent& dual, const PairwiseModel& model, const UsageModel& 
     costs = model.unary(v);
     more.assign(costs.size(), 0);
     usage.add_price(v, sums, more);
-    // Not above what exact sums would give.
+    // Rounding down keeps costs at or below what exact sums would give.
     for (size_t s = 0; s < costs.size(); ++s) {
       costs[s] += std::floor(more[s] * (1 - 1e-12));
       if (!out.empty() && !out[v].empty() && out[v][s]) costs[s] += out_cost;

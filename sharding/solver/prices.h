@@ -1,4 +1,4 @@
-// Prices of usages by points of time (Lagrange multipliers).
+// Works with prices of usages by points of time (Lagrange multipliers).
 #pragma once
 
 #include <vector>
@@ -9,14 +9,15 @@
 
 namespace shadowgraph {
 
-// Makes sums and differences of them exact.
+// Rounds prices down so that their sums and differences are exact.
 void round_prices(std::vector<double>& prices);
 
-// What the limit would cost, not less than exact sums: a bound at prices is one of the problem less that.
+// Returns what using all of the limit costs at these prices, rounded up. A bound at prices, less that, is a bound of
+// the problem.
 double worth_of(const std::vector<double>& prices, double limit);
 
-// Costs of the dual are those of the model and, not more than exact sums, of usages at prices. States that are `out` (by
-// variable; empty: none of it) cost `out_cost` more.
+// Sets the dual's costs to model cost plus price times usage, rounded down. States marked in `out` cost `out_cost`
+// more; it has one list for each variable (empty: none of its states), or none at all.
 void set_prices(DualAscent& dual, const PairwiseModel& model, const UsageModel& usage,
                 const std::vector<double>& prices, const std::vector<std::vector<bool>>& out = {}, double out_cost = 0);
 

@@ -13,10 +13,11 @@ using Wide = AssignmentCost::Wide;
 
 constexpr double kMostCost = 0x1p45;
 
-// The least cost, multiplied out, above which every cost is more than the dearest choice without such costs; kForbidden
-// if there is none.
+// Returns the least cost, multiplied out, above which a single cost is more than the dearest choice without such costs;
+// kForbidden if there is none.
 int64_t cost_above_all(const AssignmentProblem& problem) {
-  // By bits: the largest cost of that many of each node and edge, summed, and the least one with more.
+  // Costs are grouped by their bits: the largest of each node and edge with that many, summed, and the least one with
+  // more.
   constexpr size_t kBits = 64;
   std::array<Wide, kBits> dearest{};
   std::array<int64_t, kBits> least;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kDominanceTries = 24;  // states that others are held against
 
-// In pairs with all that the state may be next to.
+// Compares pairs with every state that `state` may be next to.
 bool uses_no_more(const PairwiseModel& model, const UsageModel& usage, uint32_t v, uint32_t better, uint32_t state) {
   for (const uint32_t e : model.edges_of(v)) {
     const PairwiseModel::Edge& edge = model.edges()[e];
@@ -29,7 +29,7 @@ bool uses_no_more(const PairwiseModel& model, const UsageModel& usage, uint32_t 
   return true;
 }
 
-// States that use more than is left by the least that all others need, with what then follows.
+// Drops states that use more than the limit leaves when all others use their least, and whatever follows.
 bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
   for (int round = 0; round < 8; ++round) {
     const UsageModel usage(problem, model);
@@ -67,7 +67,7 @@ bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
         const bool first = edge.a == v;
         const uint32_t columns = edge.table->columns;
         for (size_t k = 0; k < pair_needs[e].size(); ++k) {
-          // `usage` is of the model before states were dropped here; ends that have lost some are left alone.
+          // `usage` is of the model before states were dropped here. Edges whose ends have lost some are left alone.
           const PairUsage& item = usage.pairs(e)[k];
           if (item.bytes.size() != edge.table->costs.size()) continue;
           const double room = usage.limit() - least.highest(item.begin, item.end) + pair_needs[e][k];

@@ -19,7 +19,7 @@ namespace {
 
 using Wide = AssignmentCost::Wide;
 
-// Of the time, for the problem without its limit.
+// Part of the time for the problem without its limit.
 constexpr double kShareWithoutLimit = 0.08;
 
 class Solver {
@@ -66,7 +66,7 @@ class Solver {
 
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
   bool out_of_time() const { return seconds() > options_.time_limit; }
-  // Of what the own search may take.
+  // Returns how much is spent of the time that the own search may take.
   double time_spent() const {
     return seconds() / (options_.solver == AssignmentSolver::kOwn ? options_.time_limit : options_.time_limit / 2);
   }
@@ -147,7 +147,7 @@ AssignmentSolver assignment_solver(std::string_view name) {
 
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options) {
   problem.check();
-  // What is above all else together is as good as forbidden, and much is decided by what is forbidden.
+  // A cost above all else together is as good as forbidden, and much is decided by what is forbidden.
   if (const std::optional<AssignmentProblem> strict = without_costs_above_all(problem)) {
     AssignmentSolution solution = Solver(*strict, options).run();
     if (solution.feasible || solution.stopped == "time") return solution;

@@ -80,7 +80,7 @@ UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& mo
   std::sort(begins.begin(), begins.end());
   begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
   std::sort(ends.begin(), ends.end());
-  // The last begin before anything ends.
+  // Keep the last begin before anything ends.
   for (size_t i = 0; i < begins.size(); ++i) {
     const auto end = std::upper_bound(ends.begin(), ends.end(), begins[i]);
     if (i + 1 == begins.size() || (end != ends.end() && *end <= begins[i + 1])) times_.push_back(begins[i]);

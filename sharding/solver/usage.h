@@ -1,4 +1,4 @@
-// What variables of a pairwise model use at which points of time, and what of it is used at once.
+// Says what variables of a pairwise model use at which points of time, and what of it is used at once.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace shadowgraph {
 
-// Amounts over points, with their largest one.
+// Keeps amounts over points of time, with the largest of them.
 class UsageTree {
  public:
   explicit UsageTree(size_t points = 0);
@@ -31,14 +31,14 @@ struct UsageItem {
   std::vector<double> bytes;  // by state
 };
 
-// Of an edge of the model; by rows of its a.
+// Usage of an edge's pairs, by rows of its a.
 struct PairUsage {
   uint32_t begin = 0;  // points
   uint32_t end = 0;
   std::vector<double> bytes;
 };
 
-// Points of time are only those whose live sets are part of no other one's.
+// Keeps only points of time whose live sets are part of no other one's.
 class UsageModel {
  public:
   UsageModel(const AssignmentProblem& problem, const PairwiseModel& model);
@@ -47,12 +47,12 @@ class UsageModel {
   int64_t time_of(uint32_t point) const { return times_[point]; }
   const std::vector<UsageItem>& items(uint32_t v) const { return items_[v]; }
   double limit() const { return limit_; }
-  // Of an edge of the model.
+  // Returns the usages of an edge's pairs.
   const std::vector<PairUsage>& pairs(uint32_t e) const { return pairs_[e]; }
 
   std::vector<double> profile(const PairwiseModel& model, std::span<const uint32_t> states) const;
-  // What each state of a variable, and each pair of an edge, costs at prices by point, given as sums of those before each
-  // point.
+  // Adds to `costs` what each state of a variable, and each pair of an edge, uses at prices. Prices are given as sums
+  // of those before each point.
   void add_price(uint32_t v, std::span<const double> sums, std::vector<double>& costs) const;
   void add_pair_price(uint32_t e, std::span<const double> sums, std::vector<double>& costs) const;
 

@@ -1,5 +1,5 @@
-// Compiled for wider vectors too; the machine's are chosen when the library is loaded. Sums are of single products and
-// whole amounts: the same on every machine.
+// Compiles functions for wider vectors too; the library takes the machine's when it is loaded. Sums are of single
+// products and whole amounts, so they are the same on every machine.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

@@ -1,10 +1,11 @@
 // One model, predicted and real: peak bytes of a step on the CPU and its seconds. Prints one JSON object;
-// scripts/accuracy.py runs it for many and writes docs/accuracy.md.
+// scripts/accuracy.py runs it for many (`make accuracy`).
 //
 //     step_accuracy resnet50 --mode adamw --batch 4 [--spec this-machine.json]
 //     step_accuracy whisper.pt --mode infer --input f32[1,80,3000]
 #include <caffe2/serialize/inline_container.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/script.h>
@@ -20,8 +21,10 @@
 #include "shadowgraph/checkpoint.h"
 #include "shadowgraph/passes.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/profile/measure.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/replay.h"
 
 namespace shadowgraph {
@@ -87,8 +90,8 @@ Subject subject_of(const Request& request, FakeTensorMode* mode) {
   return {script->program(std::move(inputs)), script->parameters(), script};
 }
 
-// A loaded TorchScript file keeps, in memory of the CPU allocator, the records that say which Python lines its code is
-// from: no tensor, and no part of the step.
+// Counts records of a loaded TorchScript file, kept in memory of the CPU allocator. They say which Python lines its
+// code is from; they are no tensor, and no part of the step.
 int64_t source_records(const Request& request) {
   if (!is_file(request)) return 0;
   caffe2::serialize::PyTorchStreamReader reader(request.source);

@@ -4,13 +4,14 @@
     export_samples.py FILE            the samples that CI runs
     export_samples.py FILE --whole    all of them
 
-FILE becomes a link into a cache, ~/.cache/shadowgraph or what --cache names, where samples are kept by torch's version
-and this script's contents: only the first time takes minutes. Every sample of OpInfo's database
-(torch.testing._internal), of its foreach lists and of its modules is run on the CPU, forward and backward, with two
-dispatch modes on: one above autograd, which sees what the program called (aten::conv2d), one below it, which sees what
-is left of it there (aten::convolution, aten::convolution_backward). Each call is kept once: two calls are the same if
-operator, numbers and all metadata of the tensors are. From every functional call that is kept, calls of the operator's
-in-place and out= forms are made up.
+FILE becomes a link into a cache, ~/.cache/shadowgraph or what --cache names. Samples are kept there by torch's version
+and this script's contents: only the first time takes minutes.
+
+Every sample of OpInfo's database (torch.testing._internal), of its foreach lists and of its modules is run on the CPU,
+forward and backward. Two dispatch modes are on. One above autograd sees what the program called (aten::conv2d). One
+below it sees what is left of it there (aten::convolution, aten::convolution_backward). Each call is kept once: two
+calls are the same if operator, numbers and all metadata of the tensors are. From every functional call that is kept,
+calls of the operator's in-place and out= forms are made up.
 
 FILE is for torch::pickle_load: a dict of
     torch       version
@@ -25,8 +26,8 @@ FILE is for torch::pickle_load: a dict of
                 a storage, which begins with the contents of `storage`; flags: 1 requires grad, 2 conj, 4 neg, 8 no leaf
     skipped     why calls were left out, and how many
 
-What the smaller set leaves out: every sample of float32 is in it; of each other dtype, and of the non-contiguous
-variants, up to FEW samples an operator, evenly spaced over OpInfo's list.
+The smaller set has every sample of float32. For each other dtype, and for the non-contiguous variants, it has up to
+FEW samples an operator, evenly spaced over OpInfo's list.
 """
 
 import argparse

@@ -4,7 +4,8 @@
 //
 // Every sample is run for real on the CPU and on fakes that pretend the CPU, in child processes. Prints the counts by
 // dtype and each kind of disagreement with one example (--all: every sample that disagrees). Fails if a sample crashes,
-// if one is wrong that the allow list does not have, or if fewer than 99.8 % of those that do not depend on data agree.
+// or if one is wrong that the allow list does not have. Fails, too, if fewer than 99.8 % of those that do not depend on
+// data agree.
 #include <CLI/CLI.hpp>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -33,7 +34,7 @@ struct Counts {
   size_t allowed = 0;
   size_t crash = 0;
   size_t eager_crash = 0;
-  // Of those that agree:
+  // among those that agree:
   size_t raised = 0;
   size_t gradients = 0;
   size_t writes = 0;

@@ -27,10 +27,12 @@ struct Result {
   uint8_t compared = 0;    // Compared, of samples that agree
 };
 
-// Compares sizes, dtype, strides, offset, conjugate and negative bits, aliasing of results with arguments and with each
-// other, requires_grad, how often arguments were written, results that are no tensors, and that both raise or neither:
-// of the call, and of backward from ones where arguments require grad. `entering` is called with true before the real
-// run, with false before the fake one.
+// Compares the call, and backward from ones where arguments require grad: that both runs raise or neither, and
+//
+//   - sizes, dtype, strides, offset, conjugate and negative bits, requires_grad, results that are no tensors;
+//   - aliasing of results with arguments and with each other, and how often arguments were written.
+//
+// `entering` is called with true before the real run, with false before the fake one.
 Result judge(const Samples& samples, size_t index, const std::function<void(bool real)>& entering);
 
 }  // namespace shadowgraph::conformance

@@ -1,18 +1,14 @@
-// A piece of program run on real CPU tensors and again on fakes of them,
-// compared in everything that is not data: dtype, sizes, strides, offset,
-// requires_grad, which tensors share a storage or are the same, how often
-// inputs were written, every gradient; or that both throw.
+// Runs a piece of program on real CPU tensors and again on fakes of them, and compares everything that is not data.
+// That is dtype, sizes, strides, offset, requires_grad, which tensors share a storage or are the same, how often inputs
+// were written, and every gradient. Or both throw.
 //
-//     EXPECT_EQ(difference({x, w}, [](const Tensors& in) { return
-//     Tensors{at::conv2d(in[0], in[1])}; }), ""); expect_like_eager([](const
-//     Tensors& in) { return Tensors{at::relu(in[0])}; }, {at::randn({2, 3})});
+//     EXPECT_EQ(difference({x, w}, [](const Tensors& in) { return Tensors{at::conv2d(in[0], in[1])}; }), "");
+//     expect_like_eager([](const Tensors& in) { return Tensors{at::relu(in[0])}; }, {at::randn({2, 3})});
 //     expect_like_eager(program, inputs, {.gradients = true});
 //
-// `difference` also compares every operator call below autograd with what it
-// returned; the fakes are on the CPU. `expect_like_eager` runs eager
-// undisturbed, and the fakes once on the CPU and once pretending CUDA, where
-// the same is expected save for the device. What only a GPU does is run with
-// `run_on_fake_cuda` and compared with what is known.
+// `difference` also compares every operator call below autograd with what it returned; the fakes are on the CPU.
+// `expect_like_eager` runs eager undisturbed, and the fakes once on the CPU and once pretending CUDA, where the same is
+// expected save for the device. What only a GPU does is run with `run_on_fake_cuda` and compared with what is known.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -345,9 +341,8 @@ inline void expect_like_eager(const Program& program, const Tensors& inputs, con
   if (on_cuda) expect_same_outcome(real, *on_cuda, how.same_error, where + "pretending cuda");
 }
 
-// Tensors of one dtype in the layouts that decide strides: contiguous,
-// transposed, expanded, channels last, a slice with an offset and a step, one
-// element, none, 0-dimensional.
+// Returns tensors of one dtype in the layouts that decide strides. They are contiguous, transposed, expanded, channels
+// last, a slice with an offset and a step, one element, none, 0-dimensional.
 inline Tensors layouts(at::ScalarType dtype) {
   const auto make = [dtype](at::IntArrayRef sizes) {
     return at::arange(c10::multiply_integers(sizes)).remainder(2).reshape(sizes).to(dtype);

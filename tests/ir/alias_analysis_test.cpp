@@ -4,7 +4,7 @@
 #include <random>
 #include <set>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {

@@ -7,6 +7,7 @@
 #include <boost/graph/topological_sort.hpp>
 #include <gtest/gtest.h>
 
+#include "shadowgraph/analysis/dependences.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
 

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "ir/records.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
@@ -424,8 +424,7 @@ TEST(IrEdits, RandomEditsKeepTheGraphValid) {
             const NodeId n = some_node();
             InsertionPoint at(graph, n);
             const Argument x = Argument::of_value(some_value());
-            const NodeId made =
-                at.insert(graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow("aten::relu", "")), {x});
+            const NodeId made = at.insert(graph.intern_operator("aten::relu"), {x});
             const StorageId storage = graph.add_storage({.bytes = 64, .born = made});
             const int64_t sizes[] = {4, 4};
             const int64_t strides[] = {4, 1};

@@ -1,8 +1,9 @@
 // Versions, reads and writes.
+#include "shadowgraph/analysis/effects.h"
+
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/analysis.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {
@@ -159,7 +160,7 @@ TEST(IrEffects, FusedStepsWriteGradientsForAScalerOnly) {
 
 TEST(IrEffects, RandomNodesWriteTheGeneratorOfTheirDevice) {
   Graph graph = parse(samples::kTraining);
-  const TargetId rand = samples::operator_named(graph, "aten::rand", "generator");
+  const TargetId rand = graph.intern_operator("aten::rand.generator");
   const auto with_generator = [&](c10::Device device) {
     return graph.insert_before(NodeId(6), rand,
                                std::vector{graph.int_list({}), Argument::of_device(device, ArgumentKind::kGenerator),

@@ -1,8 +1,7 @@
-// The check of ir/operators/: operators run on real tensors, and every fact held against what happened.
+// Checks ir/operators/: runs operators on real tensors, and holds every fact against what happened.
 //
-// Each call runs several times on the same arguments: on memory that was filled with another byte before it was handed
-// out, on other contents, with the generator seeded alike. So a result that depends on what it must not depend on
-// shows.
+// Each call runs several times on the same arguments, with the generator seeded alike. Memory is filled with another
+// byte before it is handed out, or contents differ. So a result that depends on what it must not depend on shows.
 #include "ir/operators/operator_facts.h"
 
 #include <ATen/ATen.h>
@@ -21,6 +20,7 @@
 #include "ir/operators/operator_forms.h"
 #include "ir/operators/operator_name.h"
 #include "ir/operators/operator_table.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph::operator_facts_test {
 namespace {
@@ -390,9 +390,7 @@ class PoisonedMemory {
 constexpr int kPoison = 0x5A;
 constexpr int kOtherPoison = 0x3C;
 
-c10::OperatorHandle operator_of(const std::string& name) {
-  return c10::Dispatcher::singleton().findSchema(operator_name(name)).value();
-}
+c10::OperatorHandle operator_of(const std::string& name) { return find_operator(name).value(); }
 Target target_of_name(const std::string& name) { return Target(TargetKind::kOperator, operator_of(name).schema()); }
 
 std::vector<at::Tensor> tensors_in(const IValue& value) {
@@ -588,7 +586,7 @@ TEST_F(OperatorCalls, OverwriteWhatTheFactsSay) {
   EXPECT_GE(checked, 25U);
 }
 
-// Of what fills, draws or looks at geometry alone, results do not depend on the contents of operands.
+// Where nodes fill, draw or look at geometry alone, results do not depend on the contents of operands.
 TEST_F(OperatorCalls, ReadNoContentsWhereTheFactsSaySo) {
   size_t filling = 0;
   size_t drawing = 0;
@@ -753,7 +751,7 @@ std::vector<IValue> run_on(const c10::OperatorHandle& op, Arguments arguments) {
 
 // Batch norm's `save_mean` outside training.
 bool leaves_out_alone(const Outcome& run, const Target& target) {
-  const auto& arguments = target.schema().arguments();
+  const auto& arguments = function_schema(target).arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].is_out() && !run.written.contains(i)) return true;
   }
@@ -771,10 +769,10 @@ TEST_F(OperatorCalls, GiveInTheirFunctionalFormWhatTheyWrite) {
     const Outcome run = run_call(call.name, call.arguments);
     if (facts.write_condition >= 0 && !run.arguments[facts.write_condition].toBool()) return;  // writes nothing
     if (leaves_out_alone(run, target)) return;
-    const Arguments arguments = made_arguments(target.schema(), call.arguments);
+    const Arguments arguments = made_arguments(function_schema(target), call.arguments);
     Arguments taken;
     for (const uint16_t position : form->arguments) taken.push_back(arguments[position]);
-    const auto results = run_on(*form->target.find_operator(), taken);
+    const auto results = run_on(*find_operator(form->target), taken);
     ASSERT_EQ(results.size(), form->fresh.size() + form->written.size());
     for (size_t r = 0; r < form->fresh.size(); ++r) {
       EXPECT_TRUE(same_contents(results[r], run.results[form->fresh[r]])) << "result " << r;
@@ -798,8 +796,8 @@ TEST_F(OperatorCalls, LeaveInTheirInPlaceFormWhatTheyGive) {
     if (form == nullptr) return;
     forms.insert(form->name());
     const Outcome run = run_call(call.name, call.arguments);
-    Arguments arguments = made_arguments(target.schema(), call.arguments);
-    const auto results = run_on(*form->find_operator(), arguments);
+    Arguments arguments = made_arguments(function_schema(target), call.arguments);
+    const auto results = run_on(*find_operator(*form), arguments);
     std::vector<IValue> left = results;
     const FunctionalForm* back = functional_form(*form);
     ASSERT_NE(back, nullptr);
@@ -823,7 +821,7 @@ TEST_F(OperatorCalls, GiveWithoutOutWhatTheyLeaveThere) {
     forms.insert(toString(form->op.operator_name()));
     const Outcome run = run_call(call.name, call.arguments);
     if (leaves_out_alone(run, target)) return;
-    const Arguments arguments = made_arguments(target.schema(), call.arguments);
+    const Arguments arguments = made_arguments(function_schema(target), call.arguments);
     Arguments taken;
     for (size_t i = 0; i < form->arguments.size(); ++i) {
       const bool known = form->arguments[i] != FreshForm::kOfResult;

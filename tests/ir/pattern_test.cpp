@@ -1,7 +1,8 @@
 // Patterns: what they match, and above all what they do not.
+#include "shadowgraph/edit/pattern.h"
+
 #include <gtest/gtest.h>
 
-#include "shadowgraph/edit.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

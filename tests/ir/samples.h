@@ -1,7 +1,6 @@
 // Small graphs that several tests of ir/ need.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,10 +11,6 @@
 #include "shadowgraph/verify.h"
 
 namespace shadowgraph::samples {
-
-inline TargetId operator_named(Graph& graph, const char* name, const char* overload = "") {
-  return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
-}
 
 // The text after the first line, which tests would otherwise repeat.
 inline Graph graph_of(const std::string& body) { return parse("shadowgraph 1 libtorch 2.13.0\n" + body); }

@@ -12,13 +12,13 @@
 
 #include "ir/records.h"
 #include "ir/text/words.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {
 namespace {
 
 using samples::expect_round_trip;
-using samples::operator_named;
 
 // A call of a function that takes whatever it is given: `f(<type> x) -> ()`.
 NodeId call(Graph& graph, const std::string& type, const Argument& argument) {
@@ -193,11 +193,11 @@ TEST(IrText, UnreadableConstantsAreSaidToBe) {
 
 TEST(IrText, DefaultsAreLeftOutAndRestored) {
   Graph graph;
-  const TargetId sum = operator_named(graph, "aten::max_pool2d");
+  const TargetId sum = graph.intern_operator("aten::max_pool2d");
   const auto pair = [&](int64_t i) { return graph.int_list(std::vector<int64_t>{i, i}); };
   graph.append(sum, {Argument::none(), pair(2), graph.int_list({}), pair(0), pair(1), Argument::of_bool(false)});
   graph.append(sum, {Argument::none(), pair(2), pair(2), pair(1), pair(1), Argument::of_bool(true)});
-  const TargetId add = operator_named(graph, "aten::add", "Tensor");
+  const TargetId add = graph.intern_operator("aten::add.Tensor");
   graph.append(add, {Argument::none(), Argument::none(), Argument::of_int(1)});
   graph.append(add, {Argument::none(), Argument::none(), Argument::of_float(1)});  // not the default 1
   EXPECT_NE(to_text(graph).find("n0: aten::max_pool2d(self=None, kernel_size=[2, 2])\n"), std::string::npos)
@@ -218,7 +218,7 @@ TEST(IrText, EveryRegisteredSchemaComesBack) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     // toString of an alias set (b|a) has the order of a hash set.
     if (!op || toString(op->schema()).find('|') != std::string::npos) continue;
-    const TargetId target = graph.intern_operator(*op);
+    const TargetId target = intern_operator(graph, *op);
     std::vector<Argument> arguments(op->schema().arguments().size());
     graph.append(target, arguments);
     ++count;
@@ -305,7 +305,7 @@ TEST(IrText, MetadataDependenciesAndRegionsRoundTrip) {
   region.call = 4;
   graph.add_region(region);
   region.kind = RegionKind::kComposite;
-  region.target = operator_named(graph, "aten::linear");
+  region.target = graph.intern_operator("aten::linear");
   graph.add_region(region);  // a name other than the operator's
   expect_round_trip(graph);
 }

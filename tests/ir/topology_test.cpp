@@ -1,7 +1,8 @@
 // Dependences, orders that keep them, and the Boost.Graph algorithms that work on them.
 #include <gtest/gtest.h>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/analysis/effects.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
 

@@ -239,8 +239,8 @@ TEST(IrVerifier, Rule17Frees) {
   expect_broken(unlisted, Rule::kFrees);
 }
 
-// Random bytes over nodes, values, storages and regions: any answer but a crash, and of a graph that is found good it
-// is true: it can be printed, and comes back.
+// Puts random bytes over nodes, values, storages and regions. Any answer but a crash will do. A graph that is found
+// good can be printed, and comes back.
 TEST(IrVerifier, NoiseNeverCrashes) {
   std::mt19937 random(20261122);
   int good = 0;

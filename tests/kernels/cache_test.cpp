@@ -1,5 +1,5 @@
-// The cache of kernels: what is found again, by whom, and what happens to entries that are broken or another's, to a compiler
-// that fails or hangs, and to a disk that is full.
+// Tests the cache of kernels: what is found again, and by whom. It also meets entries that are broken or another's, a
+// compiler that fails or hangs, and a disk that is full.
 #include "shadowgraph/kernels/cache.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "kernels/cache/sha256.h"
+#include "support/sha256.h"
 #include "tests/kernels/temporary_folder.h"
 
 namespace shadowgraph {

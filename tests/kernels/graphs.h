@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/kernels/replay.h"
+#include "shadowgraph/kernels/groups.h"
 
 namespace shadowgraph::kernel_tests {
 
@@ -33,8 +33,8 @@ Tensors run_of(const Graph& graph, const Tensors& inputs, const std::shared_ptr<
 // Groups whose kernels are there and run: a cache of the process that compiles at once, nothing measured.
 std::shared_ptr<KernelGroups> kernels_of(const Graph& graph, bool exact = false);
 
-// What the function does eagerly, node by node and with kernels: the same, bit for bit (ulps 0) or within so many
-// epsilons of the largest element of each tensor. Gives the groups.
+// Runs the function eagerly, node by node and with kernels. The results are the same, bit for bit (ulps 0) or within so
+// many epsilons of the largest element of each tensor. Returns the groups.
 std::shared_ptr<KernelGroups> expect_same(const Function& function, const Tensors& inputs, double epsilons = 0);
 
 void expect_close(const at::Tensor& expected, const at::Tensor& found, double epsilons, const std::string& what);

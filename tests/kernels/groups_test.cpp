@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/edit.h"
 #include "shadowgraph/fake.h"
 #include "tests/core/replay/same_bits.h"
 #include "tests/kernels/cases.h"

@@ -1,5 +1,6 @@
-// What is not exactly rounded: transcendental functions within the units in the last place that docs/kernels.md states, of
-// eager's; what is made of several of them, and sums in another order, within a part of the largest result.
+// Tests what is not exactly rounded. Transcendental functions are within the units in the last place of eager's that
+// docs/kernels.md states. What is made of several of them, and sums in another order, are within a part of the largest
+// result.
 #include <torch/torch.h>
 
 #include "tests/kernels/cases.h"

@@ -167,7 +167,7 @@ TEST(KernelsLists, FusedSgd) {
   }
 }
 
-// Of a step's numbers only the weight decay decides what is compiled, by being zero or not.
+// Only the weight decay, among a step's numbers, decides what is compiled, by being zero or not.
 TEST(KernelsLists, AnotherLearningRateOrStepCompilesNothing) {
   Tensors parameters = some(1);
   parameters.pop_back();

@@ -81,7 +81,7 @@ TEST(KernelMeasure, TheNextProcessKnows) {
   EXPECT_EQ(groups->report()[0].kernel_ns, 100);
   EXPECT_EQ(groups->report()[0].nodes_ns, 99);
   EXPECT_EQ(unused.looks(), 0);
-  // Of this size; of another it is found again.
+  // The verdict is for this size; for another it is found again.
   const Tensors larger = {at::randn({5000})};
   const Graph other = graph_of(kFunction, larger);
   const auto others = group_kernels(other, cache, {.measure = unused.options(1)});

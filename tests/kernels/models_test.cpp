@@ -1,6 +1,7 @@
 // The built-in models, tiny, replayed with kernels: inference and training steps do what plain replay does.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim.h>
 
 #include "models/program.h"
@@ -61,7 +62,7 @@ class KernelModels : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { at::set_num_threads(1); }
 
-  // `exact`: bit for bit. Otherwise within epsilons of each tensor's largest element; what is summed over a batch
+  // `exact`: bit for bit. Otherwise within epsilons of each tensor's largest element. What is summed over a batch
   // cancels, so gradients are further off than what they are made of.
   static void compare_program(const std::string& name, Program program, bool exact) {
     const Graph graph = graph_of_model(name, program);

@@ -79,7 +79,7 @@ TEST(Generation, AGrownLayerReplacesTheOldOne) {
     return profile(step.graph).peak.bytes;
   };
   // A token more is 131,072 bytes of cache. While a layer runs its keys and values are repeated for 4 times as many
-  // heads (a copy of each, as Hugging Face's repeat_kv makes it): 2 x 32 x 128 x 2 bytes; the old keys and values are
+  // heads: 2 x 32 x 128 x 2 bytes. (Hugging Face's repeat_kv makes such a copy of each.) The old keys and values are
   // gone.
   const int64_t growth = peak(20001, false) - peak(20000, false);
   EXPECT_EQ(growth, 131072 + 2 * 32 * 128 * 2);

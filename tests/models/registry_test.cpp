@@ -1,5 +1,5 @@
-// The model zoo on real CPU tensors, at tiny size: every model trains, has the names of its Python original, and does
-// what its options say. Parameter counts at full size are checked under fake tensors elsewhere.
+// Tests the model zoo on real CPU tensors, at tiny size. Every model trains, has the names of its Python original, and
+// does what its options say. Parameter counts at full size are checked under fake tensors elsewhere.
 #include "models/registry.h"
 
 #include <gmock/gmock.h>
@@ -232,8 +232,11 @@ TEST(Models, WeightLayouts) {
   EXPECT_FALSE(llama["lm_head.weight"].is_same(llama["model.embed_tokens.weight"]));
 }
 
-// 2 layers of (3 * 32 * 32 + 3 * 32) + (32 * 32 + 32) + (32 * 128 + 128) + (128 * 32 + 32) + 2 * 64 = 12,704 each,
-// embeddings 101 * 32 + 32 * 32 = 4,256, last norm 64.
+// The model has
+//
+//     2 layers     (3 * 32 * 32 + 3 * 32) + (32 * 32 + 32) + (32 * 128 + 128) + (128 * 32 + 32) + 2 * 64 = 12,704 each
+//     embeddings   101 * 32 + 32 * 32 = 4,256
+//     last norm    64
 TEST(Models, TiedHeadCountsOnce) {
   EXPECT_EQ(parameter_count(*build("gpt2", {.tiny = true}).module), 2 * 12704 + 4256 + 64);
 }
@@ -314,7 +317,7 @@ TEST(Models, Gpt2StartsLayersOfTheResidualStreamSmaller) {
   config.hidden = 128;
   const Gpt2Block block(config);
   constexpr double kResidual = 0.02 / 4;  // 4 = sqrt(2 * 8 layers)
-  // Of 16,384 samples and more: a standard deviation is within 2 % of its own.
+  // There are 16,384 samples and more: a standard deviation is within 2 % of its own.
   EXPECT_NEAR(block.attn->c_attn->weight.std().item<double>(), 0.02, 0.02 / 50);
   EXPECT_NEAR(block.attn->c_proj->weight.std().item<double>(), kResidual, kResidual / 50);
   EXPECT_NEAR(block.mlp->c_fc->weight.std().item<double>(), 0.02, 0.02 / 50);

@@ -42,6 +42,7 @@ const std::multimap<std::string, Known> kKnown = {
     {"aten::native_batch_norm.out", {": values", kUnwritten}},
     {"aten::mkldnn_rnn_layer", {"tensor 3: values", "its workspace, which is not written whole"}},
     {"aten::linalg_lstsq", {"tensor 0: values", "rounding of LAPACK, by how memory is aligned", 1e-5}},
+    {"aten::rnn_relu.input", {"tensor 0: values", "rounding of MKL's products, by processor and alignment", 1e-5}},
     {"aten::scaled_dot_product_attention",
      {"tensor 0: strides", "one kernel on the CPU, operators of the math path here"}},
     {"aten::scaled_dot_product_attention", {"tensor 0: values", "the same", 0.01}},

@@ -1,6 +1,8 @@
 """One rank of test_eager_plans.py: a step of the model as a plan lays it out, over gloo, against the same step alone.
 
-python eager_plan_ranks.py PLAN.py MODEL RANK SIZE STORE: exit code 0, and on a line the largest differences.
+    python eager_plan_ranks.py PLAN.py MODEL RANK SIZE STORE
+
+The exit code is 0, and a line has the largest differences.
 """
 
 import copy

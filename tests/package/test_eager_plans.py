@@ -1,7 +1,7 @@
 """Plans told to eager models: over gloo, one process a rank, a step is what one device computes.
 
-Tolerance: 1e-9 of the largest element of each tensor, in doubles (sums are taken in other orders); of Llama, which
-computes some things in single precision, 1e-4 after AdamW's step.
+Tolerance: 1e-9 of the largest element of each tensor, in doubles (sums are taken in other orders). Llama computes some
+things in single precision; its tolerance is 1e-4 after AdamW's step.
 """
 
 import ast

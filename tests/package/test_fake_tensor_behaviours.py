@@ -1,4 +1,4 @@
-"""What torch's own test of its FakeTensor claims, asked of ours: docs/fake-tensor-behaviours.md has the table.
+"""What torch's own test of its FakeTensor claims, asked of ours: fake_tensor_behaviours.md has the table.
 
 Where eager can run on the CPU, the same program runs there and both answers are compared.
 """
@@ -22,7 +22,7 @@ import shadowgraph as sg
 
 aten = torch.ops.aten
 DEVICES = ("cpu", "cuda")
-TABLE = pathlib.Path(__file__).parents[2] / "docs" / "fake-tensor-behaviours.md"
+TABLE = pathlib.Path(__file__).parent / "fake_tensor_behaviours.md"
 
 
 def described(tensor):

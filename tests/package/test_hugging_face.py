@@ -1,7 +1,8 @@
 """Hugging Face models, as people make them: small configurations, every kind of architecture, nothing downloaded.
 
 Each is captured as a training step with AdamW and for inference on pretended CUDA, made by a factory and converted from
-a real model, verified, and compared with a real step on the CPU: FLOPs with FlopCounterMode's, shapes of the outputs.
+a real model. It is verified, and compared with a real step on the CPU: FLOPs with FlopCounterMode's, and shapes of the
+outputs.
 """
 
 import sys

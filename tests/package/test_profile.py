@@ -90,10 +90,16 @@ def test_the_page(tmp_path):
 
 def test_what_is_saved(tmp_path):
     report = sg.profile(Net, "f32[8,16]", device="cuda", optimizer=torch.optim.SGD)
-    report.save(tmp_path / "net")
-    assert {path.name for path in (tmp_path / "net").iterdir()} == {
-        "graph.dot", "graph.sg", "graph.svg", "profile.json", "nodes.csv", "storages.csv", "trace.json",
-        "model_explorer.json", "snapshot.pickle"}  # fmt: skip
+    three = {"graph.sg", "profile.json", "report.html"}
+    assert set(report.save(tmp_path / "net")) == {path.name for path in (tmp_path / "net").iterdir()} == three
+    names = ["svg", "dot", "nodes-csv", "storages-csv", "trace", "model-explorer", "snapshot"]
+    written = report.save(str(tmp_path / "all"), export=names)
+    assert set(written) == {path.name for path in (tmp_path / "all").iterdir()} == three | {
+        "graph.dot", "graph.svg", "nodes.csv", "storages.csv", "trace.json", "model_explorer.json",
+        "snapshot.pickle"}  # fmt: skip
+    with pytest.raises(sg.Error, match=r"no export 'nodescsv' \(did you mean nodes-csv\?\)"):
+        report.save(tmp_path / "none", export=["nodescsv"])
+    assert not (tmp_path / "none").exists()
     assert json.loads((tmp_path / "net/profile.json").read_text())["peak"]["bytes"] == report.peak_bytes
     assert sg.Graph.load(str(tmp_path / "net/graph.sg")).difference(report.graph) is None
 
@@ -102,7 +108,7 @@ def test_a_memory_snapshot_is_one_that_torch_reads(tmp_path):
     from torch.cuda import _memory_viz as viz
 
     report = sg.profile(Net, "f32[8,16]", device="cuda", optimizer=torch.optim.AdamW)
-    report.save(tmp_path / "net")
+    report.save(tmp_path / "net", export=["snapshot"])
     with open(tmp_path / "net/snapshot.pickle", "rb") as file:
         snapshot = pickle.load(file)
     reserved = report.dict()["device_memory"]["reserved_peak_bytes"]

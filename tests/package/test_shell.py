@@ -34,10 +34,10 @@ def run(*arguments, cwd=None, first=None, python=("-m", "_shadowgraph_tool")):
 
 
 def test_torch_is_imported_for_models_in_python_alone():
-    done = run("models", "--json", python=("-X", "importtime", "-m", "_shadowgraph_tool"))
+    done = run("list", "models", "--json", python=("-X", "importtime", "-m", "_shadowgraph_tool"))
     assert done.returncode == 0 and "llama3_8b" in done.stdout, done.stderr
     assert "importlib" in done.stderr and "torch" not in done.stderr and "shadowgraph" not in done.stderr
-    package = run("models", "--json", python=("-m", "shadowgraph"))
+    package = run("list", "models", "--json", python=("-m", "shadowgraph"))
     assert package.returncode == 0 and package.stdout == done.stdout
     for arguments in ([], ["--help"], ["profile", "--help"]):
         said = run(*arguments), run(*arguments, python=("-m", "shadowgraph"))
@@ -47,11 +47,13 @@ def test_torch_is_imported_for_models_in_python_alone():
 
 def test_a_factory_of_a_module(tmp_path):
     done = run("profile", "test_capture:Net", "--input", "f32[8,16]", "--mode", "train", "--optimizer", "adamw",
-               "--json", "-o", str(tmp_path / "out"))  # fmt: skip
+               "--json", "-o", str(tmp_path / "out"), "--export", "nodes-csv,dot")  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["model"] == "Net" and figures["mode"] == "train" and figures["device"] == "cuda:0"
     assert json.loads((tmp_path / "out/profile.json").read_text())["peak"] == figures["peak"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"graph.sg", "profile.json", "report.html",
+                                                                    "nodes.csv", "graph.dot"}  # fmt: skip
 
 
 def test_a_transformers_configuration(tmp_path):
@@ -78,7 +80,7 @@ def files(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_commands_of_the_tool(files):
-    done = run("models", "--json")
+    done = run("list", "models", "--json")
     assert done.returncode == 0, done.stderr
     assert {"resnet50", "llama3_8b"} <= {model["name"] for model in json.loads(done.stdout)}
     for source in ("net.pt", "net.pt2", "net.sg"):
@@ -88,12 +90,12 @@ def test_commands_of_the_tool(files):
         assert json.loads(done.stdout)["parameters"] == 16 * 8 + 8, source
     done = run("opt", "net.sg", "--pass", "dce", cwd=files)
     assert done.returncode == 0 and done.stdout.startswith("shadowgraph 1")
-    done = run("print", "nowhere.sg", cwd=files)
+    done = run("capture", "nowhere.sg", cwd=files)
     assert done.returncode == 1 and "nowhere.sg" in done.stderr
     done = run("profil")
     assert done.returncode == 2 and "did you mean profile" in done.stderr
     done = run("--help")
-    assert done.returncode == 0 and "materialize" in done.stdout and "hf:CONFIG.json" in done.stdout
+    assert done.returncode == 0 and "calibrate" in done.stdout and "hf:CONFIG.json" in done.stdout
 
 
 def options_of(help_text):
@@ -118,7 +120,8 @@ def test_which_words_are_models_in_python(tmp_path, monkeypatch):
         (["profile", "resnet50", "--checkpoint", "a:b"], False),
         (["profile", "--host-reads", "item0=1", "net.pt"], False),
         (["profile", "--steady-state", "gpt2"], False),
-        (["print", "mine:Net"], False),
+        (["opt", "mine:Net"], False),
+        (["fit", "mine:Net", "--batch", "1..8"], True),
         (["profile", "C:/net.pt"], False),
         ([], False),
     ):
@@ -133,14 +136,21 @@ def test_options_do_what_they_do_in_the_tool(tmp_path, capsys):
         return capsys.readouterr()
 
     net = ["test_capture:Net", "--input", "f32[batch,16]", "--mode", "train"]
-    table = ran("profile", *net, "--batch", "4..8:2", "--memory", "1GiB").out
+    otherwise = json.loads(ran("profile", *net, "--what-if", "zero=1,ranks=8", "--what-if", "optimizer=adamw",
+                               "--json").out)  # fmt: skip
+    assert otherwise["peak_bytes"] != otherwise["peak_bytes_before"]
+    text = ran("capture", *net).out
+    ran("capture", *net, "-o", str(tmp_path / "g.sg"))
+    assert (tmp_path / "g.sg").read_text() == text != ran("capture", *net, "--preset", "short").out
+    assert "every invariant holds" in ran("capture", *net, "--verify").out
+    table = ran("fit", *net, "--batch", "4..8:2", "--memory", "1GiB").out
     assert [line.split()[0] for line in table.splitlines()[:4]] == ["BATCH", "4", "6", "8"]
     assert "largest batch within 1.00 GiB: 8" in table
-    by = ran("profile", *net, "--batch", "4..5", "--memory", "3MiB", "--by", "device").out
+    by = ran("fit", *net, "--batch", "4..5", "--memory", "3MiB").out
     assert "no batch of the range fits into 3.00 MiB (bytes on the device)" in by
-    reserved = json.loads(ran("profile", *net, "--batch", "4..5", "--memory", "1GiB", "--by", "reserved", "--json").out)
+    reserved = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1GiB", "--by", "reserved", "--json").out)
     assert reserved["by"] == "reserved" and reserved["batches"][0]["reserved_bytes"] % (2 << 20) == 0
-    figures = json.loads(ran("profile", *net, "--batch", "4..5", "--memory", "1", "--json").out)
+    figures = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1", "--json").out)
     assert [row["batch"] for row in figures["batches"]] == [4, 5] and figures["largest_batch"] is None
     by_operator = ran("profile", *net, "--group", "operator", "--rows", "0").out
     assert "operator x3   aten::relu" in by_operator and "aten::relu" not in ran("profile", *net, "--depth", "1").out
@@ -168,9 +178,10 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys):
         (["profile", "test_capture:Net", "--input", "f32"], "dtype and shape"),
         (["profile", "test_capture:Nothing", "--input", "f32[1]"], "Nothing"),
         (["profile", "no_such_module:Net", "--input", "f32[1]"], "no_such_module"),
-        (["profile", "test_capture:Net", "--input", "f32[8,16]", "--batch", "1..9"], "f32[batch,"),
-        (["profile", "test_capture:Net", "--input", "f32[8,16]", "--memory", "1GiB"], "range of batches"),
-        (["profile", "test_capture:Net", "--input", "f32[batch,16]", "--batch", "1..9", "-o", "x"], "one graph"),
+        (["fit", "test_capture:Net", "--input", "f32[8,16]", "--batch", "1..9"], "f32[batch,"),
+        (["fit", "test_capture:Net", "--input", "f32[batch,16]", "--batch", "1..9", "--by", "live"], "--memory"),
+        (["profile", "test_capture:Net", "--input", "f32[8,16]", "--export", "svg"], "folder of -o"),
+        (["profile", "test_capture:Net", "--input", "f32[8,16]", "--what-if", "zerro=1"], "'zerro=1'"),
         (["profile", "hf:nowhere.json"], "nowhere.json"),
         (["profile", f"hf:{tmp_path}/bad.json"], "no JSON"),
         (["profile", f"hf:{tmp_path}/empty.json"], "model_type"),
@@ -180,7 +191,8 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys):
         out, error = capsys.readouterr()
         assert code == 1 and said in error and error.count("\n") == 1, error
         assert out == ""
-    for wrong in (["--batch", "0"], ["--batch", "9..1"], ["--device", "tpu"], ["--memory", "many"], ["--depth", "-1"]):
+    for wrong in (["--batch", "0"], ["--batch", "1..9"], ["--export", "pdf"], ["--device", "tpu"],
+                  ["--memory", "many"], ["--depth", "-1"]):  # fmt: skip
         with pytest.raises(SystemExit) as usage:
             main(["profile", "test_capture:Net", *wrong])
         assert usage.value.code == 2

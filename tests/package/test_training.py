@@ -206,7 +206,7 @@ def test_what_if():
     assert plain["held"]["optimizer_state"] == 2 * parameters
     assert answer["held"]["optimizer_state"] == 2 * sum(-(-p.numel() * 4 // 4) for p in Net().parameters())
     assert "not in it" in str(answer) and answer["ignored"]
-    # Of Python's AdamW one more temporary of the largest parameter, 64 x 96, is alive than of libtorch's.
+    # Python's AdamW has one more temporary of the largest parameter, 64 x 96, alive than libtorch's.
     assert 0 <= peak(optimizer=adamw) - plain["peak_bytes"] <= 64 * 96 * 4 + 512
     with pytest.raises(sg.Error, match="adamax"):
         report.what_if(optimizer="adamax")

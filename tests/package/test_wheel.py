@@ -61,7 +61,8 @@ def test_the_tool_is_there(tmp_path):
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0 and '"parameters": 68' in done.stdout, done.stderr
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-    calls = (["models"], "llama3_8b"), (["profile", "resnet18", "--batch", "1"], "temporary"), (["passes"], "dce")
+    calls = ((["list", "models"], "llama3_8b"), (["profile", "resnet18", "--batch", "1"], "temporary"),
+             (["list", "passes"], "dce"))  # fmt: skip
     for arguments, said in calls:
         done = subprocess.run([tool, *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment)
         assert done.returncode == 0 and said in done.stdout, done.stderr

@@ -1,5 +1,5 @@
 // When two blocks do the same: what find-repeats, pictures and summaries fold layers by.
-#include "passes/structure/blocks.h"
+#include "ir/analysis/blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,5 @@
 // The chain's dynamic programme against an enumeration of all schedules, and its schedules against a simulation that
 // knows nothing of it.
-#include "shadowgraph/passes/chain.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <random>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/passes/chain_solver.h"
 
 namespace shadowgraph {
 namespace {
@@ -127,7 +126,7 @@ Memory at_the_beginning(size_t stages) {
   return {std::vector<int>(stages, kNotKept), std::vector<bool>(stages, false), 0, int(stages) - 1, 0};
 }
 
-// Of all schedules that never drop what they keep for backward before backward was there.
+// Tries all schedules that never drop what they keep for backward before backward was there.
 std::optional<int64_t> least_cost(const std::vector<ChainStage>& stages, int64_t bytes) {
   using Kind = ChainOperation::Kind;
   std::map<Memory, int64_t> best;

@@ -7,8 +7,8 @@
 
 #include <map>
 
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

@@ -7,7 +7,8 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/passes/shape_propagation.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 

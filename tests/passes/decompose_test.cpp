@@ -8,7 +8,9 @@
 
 #include <set>
 
+#include "models/registry.h"
 #include "passes/decompose/decompositions.h"
+#include "shadowgraph/capture.h"
 #include "shadowgraph/replay.h"
 #include "tests/passes/model_captures.h"
 #include "tests/passes/replay_check.h"

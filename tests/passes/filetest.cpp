@@ -22,7 +22,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/replay.h"

@@ -2,7 +2,7 @@
 // tests/core/replay.
 #include <gtest/gtest.h>
 
-#include "core/replay/functional_call.h"
+#include "core/calls/functional_call.h"
 #include "ir/operators/operator_forms.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/profile.h"

@@ -1,11 +1,12 @@
 // Captures of the built-in models, tiny, for tests of passes: a training step with AdamW, or forward alone.
 #pragma once
 
-#include <torch/optim/adamw.h>
+#include <c10/core/Device.h>
 
-#include "models/program.h"
-#include "models/registry.h"
-#include "shadowgraph/capture.h"
+#include <cstdint>
+#include <string>
+
+#include "shadowgraph/graph.h"
 
 namespace shadowgraph {
 
@@ -17,17 +18,6 @@ struct ModelCapture {
   c10::DeviceType device = c10::kCPU;
 };
 
-inline Graph capture_tiny(const std::string& name, const ModelCapture& how) {
-  const FakeTensorMode mode({.device = how.device});
-  const models::BuiltModel model = models::build(
-      name, {.batch = how.batch, .seq = how.seq, .image_size = how.image_size, .training = how.train, .tiny = true});
-  if (!how.train) {
-    const at::NoGradGuard no_grad;
-    return capture_forward(models::program_of(model)).graph;
-  }
-  std::vector<at::Tensor> parameters = model.module->parameters();
-  torch::optim::AdamW adamw(parameters, torch::optim::AdamWOptions(1e-3));
-  return capture_training_step(models::program_of(model, &adamw)).graph;
-}
+Graph capture_tiny(const std::string& name, const ModelCapture& how);
 
 }  // namespace shadowgraph

@@ -1,9 +1,9 @@
 // Polynomials in sizes: what is fitted, what is refused, exactness.
+#include "shadowgraph/passes/polynomial.h"
+
 #include <gtest/gtest.h>
 
 #include <random>
-
-#include "shadowgraph/passes/shapes.h"
 
 namespace shadowgraph {
 namespace {

@@ -11,12 +11,9 @@ namespace shadowgraph {
 // About `size` nodes over 4 x 4 floats; forward, then some marked as backward of an earlier one, and an output.
 inline Graph random_graph(std::mt19937& random, int size) {
   Graph graph;
-  const auto target = [&](const char* name, const char* overload) {
-    return graph.intern_operator(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
-  };
-  const TargetId relu = target("aten::relu", ""), add = target("aten::add", "Tensor"), t = target("aten::t", ""),
-                 add_ = target("aten::add_", "Tensor"), cat = target("aten::cat", ""),
-                 contiguous = target("aten::contiguous", "");
+  const TargetId relu = graph.intern_operator("aten::relu"), add = graph.intern_operator("aten::add.Tensor"),
+                 t = graph.intern_operator("aten::t"), add_ = graph.intern_operator("aten::add_.Tensor"),
+                 cat = graph.intern_operator("aten::cat"), contiguous = graph.intern_operator("aten::contiguous");
   const int64_t sizes[] = {4, 4};
   const int64_t strides[] = {4, 1};
   std::vector<ValueId> values;

@@ -1,15 +1,15 @@
 // The policy optimal: what it promises about budgets, how training steps become chains, and what nodes cost.
-#include "shadowgraph/passes/recompute.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
 
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/profile/flops.h"
 #include "shadowgraph/verify.h"

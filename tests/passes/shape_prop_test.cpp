@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/nn/functional.h>
 
-#include "passes/rewrite/fake_of.h"
+#include "core/calls/fake_values.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/functions.h"
+#include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

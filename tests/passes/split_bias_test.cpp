@@ -1,5 +1,5 @@
-// Every operator that adds a bias, split, gives what eager gives: with shapes that tell operands apart, alpha and beta,
-// broadcast biases, groups, strides, dilations, transposed convolutions.
+// Every operator that adds a bias, split, gives what eager gives. The shapes tell operands apart; alpha and beta,
+// broadcast biases, groups, strides, dilations and transposed convolutions occur.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>

@@ -1,12 +1,17 @@
 // fuse-groups, find-repeats and collapse on captured models: what they say holds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 
 #include <map>
 #include <set>
 
-#include "shadowgraph/analysis.h"
-#include "shadowgraph/edit.h"
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/fake.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

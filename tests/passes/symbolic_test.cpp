@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/passes/shapes.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
 
@@ -156,7 +159,7 @@ TEST(SymbolicGraph, NamesTheNumbersThatNoPolynomialFits) {
         SymbolicGraph::fit(captures_of(forward, {2, 3, 5, 7}));
       },
       ThrowsMessage<SymbolicError>(::testing::AllOf(HasSubstr("1, 1, 2, 3: size 0 at n"), HasSubstr("aten::zeros"))));
-  // Of even batches it is one, and odd ones are not answered.
+  // Even batches fit one graph, and odd ones are not answered.
   const SymbolicGraph even = SymbolicGraph::fit(captures_of(forward, {2, 4, 8}));
   EXPECT_EQ(even.difference_from({{"batch", 20}}, capture_program(forward, {20, 6})), std::nullopt);
   EXPECT_THAT(

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/profile/allocator_settings.h"
+#include "shadowgraph/profile/caching_allocator.h"
 
 namespace shadowgraph {
 namespace {

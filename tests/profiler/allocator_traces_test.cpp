@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/profile/allocator_settings.h"
+#include "shadowgraph/profile/caching_allocator.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,5 +1,7 @@
 // The model of PyTorch's caching allocator: settings against libtorch's own parser, sums from its rules written out, and
 // invariants under random programs.
+#include "shadowgraph/profile/caching_allocator.h"
+
 #include <c10/core/AllocatorConfig.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +10,9 @@
 #include <random>
 
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/allocator_settings.h"
 #include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -10,8 +10,14 @@
 
 #include "shadowgraph/capture.h"
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/time.h"
+#include "shadowgraph/profile/collective_cost.h"
+#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/interconnect.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::communication_test {
 namespace {

@@ -1,5 +1,5 @@
-// Every row of the FLOP table on shapes written by hand, the sums in the comments; and PyTorch's own formulas
-// (tests/golden/profiler/flop_calls.jsonl, made by make_flop_calls.py beside it) to the last digit.
+// Tests every row of the FLOP table on shapes written by hand, with the sums in the comments. PyTorch's own formulas
+// (tests/golden/profiler/flop_calls.jsonl, made by make_flop_calls.py beside it) agree to the last digit.
 #include "profiler/cost/flop_table.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
-// Predicted live bytes against a real CPU run whose allocator counts: for every built-in model, at a small size, after
-// every operator of a training step, to the byte, on whatever processor this is.
+// Holds predicted live bytes against a real CPU run whose allocator counts. Every built-in model, at a small size,
+// agrees after every operator of a training step, to the byte, on whatever processor this is.
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include "core/mode/observe_mode.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/measure.h"
 #include "tests/live_bytes.h"

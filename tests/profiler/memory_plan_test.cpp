@@ -1,10 +1,11 @@
 // Static plans: no two storages that are alive together overlap, none is below the bound, and what is known to be optimal is
 // found.
+#include "shadowgraph/profile/memory_plan.h"
+
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "shadowgraph/profile/device_memory.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/profilers.h"
-#include "shadowgraph/profile/time.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

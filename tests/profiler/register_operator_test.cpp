@@ -10,6 +10,9 @@
 #include "shadowgraph/fake.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

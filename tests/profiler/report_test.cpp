@@ -6,8 +6,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "profiler/module_tree.h"
+#include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

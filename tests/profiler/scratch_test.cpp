@@ -2,17 +2,18 @@
 // CUDA's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include <filesystem>
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "profiler/memory/scratch_rules.h"
+#include "profiler/cost/scratch_rules.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/operators.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/operand_shapes.h"
 #include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
@@ -31,8 +32,8 @@ Graph step_of(const std::string& name, c10::ScalarType dtype = c10::kFloat) {
 
 class ScratchOf : public ::testing::TestWithParam<std::string> {};
 
-// What no rule is asked for is measured; where there is a rule, or none is said to be taken, that must be what is measured,
-// but for the scalars that some calls make into tensors.
+// A call that no rule is asked for is measured. Where there is a rule, or none is said to be taken, that must be what
+// is measured. Scalars that some calls make into tensors do not count.
 TEST_P(ScratchOf, ARuleIsWhatTheKernelTakes) {
   for (const c10::ScalarType dtype : {c10::kFloat, c10::kBFloat16}) {
     const Graph graph = step_of(GetParam(), dtype);

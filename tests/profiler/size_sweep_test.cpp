@@ -1,11 +1,14 @@
 // Costs of a symbolic graph at sizes that nobody captured, against captures there.
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
 
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
+#include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/sweep.h"
 
 namespace shadowgraph {
 namespace {

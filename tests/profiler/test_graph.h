@@ -62,11 +62,9 @@ struct TestGraph {
   // `op` is "aten::mm" or "aten::add.Tensor". Missing trailing arguments are None.
   Call call(const std::string& op, std::vector<Argument> arguments, const std::vector<std::vector<int64_t>>& results,
             NodeId forward = {}) {
-    const size_t dot = op.find('.');
-    const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(
-        op.substr(0, dot).c_str(), dot == std::string::npos ? "" : op.substr(dot + 1).c_str());
-    arguments.resize(handle.schema().arguments().size());
-    Call made = append(graph.intern_operator(handle), arguments, forward);
+    const TargetId target = graph.intern_operator(op);
+    arguments.resize(graph.target(target).signature().arguments.size());
+    Call made = append(target, arguments, forward);
     for (const auto& sizes : results) made.values.push_back(tensor(made.node, sizes));
     return made;
   }

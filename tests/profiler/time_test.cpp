@@ -1,5 +1,4 @@
 // What calls move, what kind of kernel they are, the figures of devices, and the time of a step: sums written out.
-#include "shadowgraph/profile/time.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +6,14 @@
 
 #include <filesystem>
 
+#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/calibrate.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/flops.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/traffic.h"
 #include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 

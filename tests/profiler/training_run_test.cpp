@@ -1,6 +1,7 @@
-// What a training loop does around forward and backward, against the same loop on real tensors whose allocator counts:
-// live bytes after every operator, to the byte. The real loop is written out here as PyTorch's documentation has it
-// (notes/amp_examples, torch.nn.utils.clip_grad_norm_, torch.optim.swa_utils), not taken from the library.
+// Holds what a training loop does around forward and backward against the same loop on real tensors whose allocator
+// counts. Live bytes agree after every operator, to the byte. The real loop is written out here as PyTorch's
+// documentation has it (notes/amp_examples, torch.nn.utils.clip_grad_norm_, torch.optim.swa_utils), not taken from the
+// library.
 #include "shadowgraph/profile/training_run.h"
 
 #include <ATen/ATen.h>

@@ -14,10 +14,11 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -95,7 +96,7 @@ TEST_P(WhatIfOf, AccumulationIsNearlyExact) {
   }
 }
 
-// The bounds that docs/profiling.md states, of the answer above and below a capture, in percent.
+// The bounds that docs/memory.md states, of the answer above and below a capture, in percent.
 TEST_P(WhatIfOf, AnotherDtypeIsBounded) {
   const double bound = GetParam() == "lstm_lm" ? 1.5 : 0.1;
   for (const std::string optimizer : {"sgd", "adamw"}) {
@@ -166,8 +167,8 @@ TEST(WhatIf, ZeroByHand) {
   EXPECT_THAT(held(2, 4), ElementsAre(kWeight, kWeight / 4, 2 * kWeight / 4));
   EXPECT_THAT(held(3, 4), ElementsAre(kWeight / 4, kWeight / 4, 2 * kWeight / 4));
   EXPECT_THAT(held(3, 3), ElementsAre(6667, 6667, 2 * 6667));  // parts are rounded up
-  // The peak of AdamW: weight, gradient, state and one or two temporaries of a weight. All but the weight is spread at
-  // stage 2; at stage 3 that, too, but the peak is in backward then, where weight and gradient are whole.
+  // The peak of AdamW has weight, gradient, state and one or two temporaries of a weight. Stage 2 spreads all but the
+  // weight. Stage 3 spreads that, too, but the peak is in backward then, where weight and gradient are whole.
   const int64_t before = what_if(graph, {.zero_stage = 1, .ranks = 2}).peak_before;
   const int64_t constant = before % kWeight;  // input and loss
   const int64_t temporaries = before / kWeight - 4;

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""scripts/measure_gpu.py and scripts/accuracy_gpu.py, without a GPU: the plain PyTorch models against the C++ ones, a
-dry run, the page joined from made-up figures, files that must be refused, and a page of the tool's own predictions.
+"""Checks scripts/measure_gpu.py and scripts/accuracy_gpu.py, without a GPU.
+
+Holds the plain PyTorch models against the C++ ones, and makes a dry run. Joins the page from made-up figures, hands in
+files that must be refused, and makes a page of the tool's own predictions.
 
     check_accuracy_gpu.py TOOL
 """
@@ -57,7 +59,8 @@ def check_losses():
 
 def check_sizes():
     """Parameters of the full models against what the tool says of its own."""
-    listed = json.loads(subprocess.run([TOOL, "models", "--json"], capture_output=True, text=True, check=True).stdout)
+    listed = json.loads(subprocess.run([TOOL, "list", "models", "--json"], capture_output=True, text=True,
+                                       check=True).stdout)
     expect({model["name"] for model in listed} == set(measure_gpu.MODELS), "the tool has other models than the script")
     for model in listed:
         count = sum(p.numel() for p in measure_gpu.build(model["name"], device="meta").parameters())
@@ -147,10 +150,10 @@ def check_page():
         # 1,620 MiB on the device are more than the 1,500 that it has
         "| gpt2_large 8x512 | sgd | bf16 | 1,000 | out of memory | | 900 | | | 1,100 | | | 3 | 10.00 | | | "
         "within: predicted not to fit |",
-        "- Active peak: the worst row is -1.0 % off, within the bar of 2 %.",
-        "- Reserved: the worst row is +10.0 % off, not within the bar of 5 %.",
-        "- Step time: mean error 12.5 %, within the bar of 25 %.",
-        "- 2 of 3 rows are within all bars.",
+        "- Active peak: the worst row is -1.0 % off, within the aim of 2 %.",
+        "- Reserved: the worst row is +10.0 % off, not within the aim of 5 %.",
+        "- Step time: mean error 12.5 %, within the aim of 25 %.",
+        "- 2 of 3 rows are within all aims.",
         "Measured on NVIDIA A100-SXM4-80GB: driver 570.1, torch 2.9.0.",
     ]:
         expect(line in lines, f"the page lacks:\n{line}\nand is:\n{text}")
@@ -233,7 +236,7 @@ def check_tool(folder):
     path = folder / "measured.json"
     path.write_text(json.dumps(document))
     run = subprocess.run([*script, "--measurements", path], capture_output=True, text=True)
-    expect(run.returncode == 0 and "- 1 of 1 rows are within all bars." in run.stdout, f"{run.stdout}{run.stderr}")
+    expect(run.returncode == 0 and "- 1 of 1 rows are within all aims." in run.stdout, f"{run.stdout}{run.stderr}")
     document["rows"][0]["step_seconds"] = -1
     path.write_text(json.dumps(document))
     run = subprocess.run([*script, "--measurements", path, "--page", page], capture_output=True, text=True)

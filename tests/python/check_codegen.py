@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Emitted Python against C++, bit for bit, and the codegen command from outside.
+"""Emitted Python against C++, bit for bit, and the verb emit from outside.
 
     check_codegen.py SHADOWGRAPH FOLDER     FOLDER as make_fixtures (tests/passes/codegen/fixtures) left it
 
@@ -77,25 +77,25 @@ def check_tool(tool):
                 wrong.append(f"{arguments}: exit {done.returncode}, {done.stdout}{done.stderr}, wanted {code}: {text}")
 
         expect(0, "nodes", "capture", "resnet18", "--batch", 1, "--device", "cpu", "-o", graph)
-        expect(0, "net.cpp", "codegen", graph, "-o", folder / "cpp")
+        expect(0, "net.cpp", "emit", graph, "-o", folder / "cpp")
         for name in ("net.cpp", "net.h", "CMakeLists.txt"):
             if not (folder / "cpp" / name).is_file():
                 wrong.append(f"{name} was not written")
-        expect(0, "half.py", "codegen", graph, "--lang", "python", "--name", "half", "--only", "output0", "-o",
+        expect(0, "half.py", "emit", graph, "--lang", "python", "--name", "half", "--only", "output0", "-o",
                folder / "py")
-        expect(1, "is called 'nothing.*'", "codegen", graph, "--only", "nothing.*", "-o", folder / "none")
-        expect(1, "no value %99999", "codegen", graph, "--only", "%99999", "-o", folder / "none")
-        expect(2, "not cpu", "codegen", graph, "--device", "abacus", "-o", folder / "none")
-        expect(2, "--lang", "codegen", graph, "--lang", "cobol", "-o", folder / "none")
+        expect(1, "is called 'nothing.*'", "emit", graph, "--only", "nothing.*", "-o", folder / "none")
+        expect(1, "no value %99999", "emit", graph, "--only", "%99999", "-o", folder / "none")
+        expect(2, "not cpu", "emit", graph, "--device", "abacus", "-o", folder / "none")
+        expect(2, "--lang", "emit", graph, "--lang", "cobol", "-o", folder / "none")
         (folder / "file").write_text("in the way")
-        expect(1, "cannot make the folder", "codegen", graph, "-o", folder / "file" / "sub")
+        expect(1, "cannot make the folder", "emit", graph, "-o", folder / "file" / "sub")
         text = graph.read_text()
         broken = folder / "broken.sg"
         broken.write_text(text.replace("aten::relu_", "my::relu_").replace("operator my::", "function my::"))
-        expect(1, "my::relu_", "codegen", broken, "-o", folder / "none")
-        expect(1, "function of the user's own", "codegen", broken, "--lang", "python", "-o", folder / "none")
-        expect(2, "NAME=CALLEE", "codegen", broken, "--function", "my::relu_", "-o", folder / "none")
-        expect(0, "broken.cpp", "codegen", broken, "--function", "my::relu_=mine::relu@mine/relu.h", "-o",
+        expect(1, "my::relu_", "emit", broken, "-o", folder / "none")
+        expect(1, "function of the user's own", "emit", broken, "--lang", "python", "-o", folder / "none")
+        expect(2, "NAME=CALLEE", "emit", broken, "--function", "my::relu_", "-o", folder / "none")
+        expect(0, "broken.cpp", "emit", broken, "--function", "my::relu_=mine::relu@mine/relu.h", "-o",
                folder / "named")
         named = (folder / "named" / "broken.cpp").read_text()
         if "#include <mine/relu.h>" not in named or "mine::relu(" not in named:

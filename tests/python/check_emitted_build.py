@@ -4,8 +4,8 @@
     check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/passes/codegen/fixtures) left it
 
 FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt has what goes in and comes out,
-and what is left in what went in. FOLDER/kernels_project: a step of gpt2 with kernels in it, of the case gpt2_step;
-its embeddings are gathers of kernels, which refuse an index out of range.
+and what is left in what went in. FOLDER/kernels_project is a step of gpt2 with kernels in it (the case
+gpt2_step). Its embeddings are gathers of kernels, which refuse an index out of range.
 """
 
 import pathlib

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Profiles every torch.export archive of make_exported_fixtures.py with the tool and compares with what a real run of
-the original module showed: shapes, dtypes and strides of the outputs at several sizes, FLOPs, parameters, gradients,
-the modules' classes; and, where the module was traced, the figures of the TorchScript file. Then damaged archives.
+"""Profiles every torch.export archive of make_exported_fixtures.py with the tool, then damaged archives.
+
+Compares with a real run of the original module: shapes, dtypes and strides of the outputs at several sizes, FLOPs,
+parameters, gradients, the modules' classes. Where the module was traced, also compares with the figures of the
+TorchScript file.
 
     check_exported.py TOOL FIXTURES
 """

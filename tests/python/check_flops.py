@@ -84,7 +84,7 @@ def calls_of(graph):
 
 def check_formulas(tool):
     failed = 0
-    for model in json.loads(run(tool, "models", "--json")):
+    for model in json.loads(run(tool, "list", "models", "--json")):
         name = model["name"]
         arguments = [name, "--mode", "train", "--device", "cuda"]
         graph = capture(tool, *arguments)

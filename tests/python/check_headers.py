@@ -4,9 +4,9 @@
     check_headers.py CXX FOLDER -- FLAGS...     FOLDER/shadowgraph/*.h; FLAGS: include paths and definitions of libtorch
     check_headers.py CXX FOLDER --whole -- FLAGS...     the same without the precompiled header
 
-Nearly all of a header's time goes into libtorch's behind graph.h. A header that includes graph.h, itself or through
-others, before it declares anything sees the same declarations when graph.h is precompiled and comes first, so those
-share one; what does not include it, or not so, is compiled without.
+Nearly all of a header's time goes into libtorch's behind graph.h. Some headers include graph.h, themselves
+or through others, before they declare anything. They see the same declarations when graph.h is precompiled and comes
+first, so those share one. Other headers are compiled without.
 """
 
 import concurrent.futures

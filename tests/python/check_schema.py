@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""docs/*.schema.json against what the tool prints and reads: `profile --json` of some models and modes, device files,
-what `calibrate` writes, assignment problems and solutions; and documents that are damaged, which must fail. Wants
-jsonschema.
+"""Holds docs/*.schema.json against what the tool prints and reads. Wants jsonschema.
+
+These are `profile --json` of some models and modes, device files, what `calibrate` writes, assignment problems and
+solutions. Documents that are damaged must fail.
 
     check_schema.py TOOL
 """
@@ -74,8 +75,11 @@ def schemas_themselves(folder):
 
 
 def damages(document, path="$"):
-    """A document with one thing wrong, again and again: a key too many in every object that has a closed set of them, a
-    number below 0 or in words, text where a list should be."""
+    """Gives the document with one thing wrong, again and again.
+
+    Every object that has a closed set of keys gets one too many. A number is below 0 or in words, or text stands where
+    a list should be.
+    """
     # Objects whose keys are names of the program's, or of anything.
     named = ("operators", "flops", "elementwise_flops", "transcendental", "flops_beyond_pytorch", "sources")
     maps = [[name] for name in named] + [["time", "phases"], ["phases"]]
@@ -122,8 +126,8 @@ def profiles(folder):
     train = ("--mode", "train", "--batch", 2)
     modes = (
         ("resnet18", *train, "--device", "cuda"),
-        ("resnet18", *train, "--device", "cuda", "--device-memory", "1GiB", "--steady-state"),
-        ("resnet18", *train, "--device", "cuda", "--device-memory", "600MiB"),
+        ("resnet18", *train, "--device", "cuda", "--memory", "1GiB", "--steady-state"),
+        ("resnet18", *train, "--device", "cuda", "--memory", "600MiB"),
         ("resnet18", *train, "--device", "cpu", "--optimizer", "adamw"),
         ("resnet18", "--batch", 2, "--device", "cpu", "--measure"),
         ("gpt2", "--device", "cpu", "--batch", 1, "--seq", 64),
@@ -134,7 +138,7 @@ def profiles(folder):
         ("resnet18", *train, "--run", "--optimizer", "adamw", "--accumulate", 2, "--clip-grad-norm", 1, "--ema", 0.99,
          "--grad-scaler", "--autocast", "bf16", "--zero-grads"),
         ("resnet18", *train, "--run", "--device", "cpu"),
-        ("resnet18", *train, "--run", "--device-memory", "600MiB"),
+        ("resnet18", *train, "--run", "--memory", "600MiB"),
         ("gpt2", "--mode", "prefill", "--batch", 2, "--seq", 64, "--cache", "static"),
         ("gpt2", "--mode", "decode", "--batch", 2, "--context", 64),
     )
@@ -163,13 +167,13 @@ def profiles(folder):
             failures.append(f"{what}: the static plan is below its bound")
     output("profile", "resnet18", *train, "-o", folder / "out", cache=folder)
     expect_valid("profile", json.loads((folder / "out" / "profile.json").read_text()), "profile -o")
-    by_device = ("--batch", "1..3", "--memory", "1KiB", "--by", "device")
-    for arguments in (by_device, ("--batch", "2..3", "--mode", "train")):
-        rows = output("profile", "resnet18", *arguments, "--json", cache=folder)
-        expect_valid("profile", rows, f"profile resnet18 {' '.join(arguments)}")
+    by_device = ("--batch", "1..3", "--memory", "1KiB", "--mode", "infer")
+    for arguments in (by_device, ("--batch", "2..3")):
+        rows = output("fit", "resnet18", *arguments, "--json", cache=folder)
+        expect_valid("profile", rows, f"fit resnet18 {' '.join(arguments)}")
         for what, damaged in damages(rows):
             if "['largest_batch'] = None" not in what:
-                expect_refused("profile", damaged, f"profile {' '.join(arguments)}: {what}")
+                expect_refused("profile", damaged, f"fit {' '.join(arguments)}: {what}")
 
 
 def damaged_profiles(folder):
@@ -218,7 +222,7 @@ def device_specs(folder):
             for points in (rates.get("compute", []), rates.get("memory", [])):
                 if any(a[0] >= b[0] for a, b in itertools.pairwise(points)):
                     failures.append(f"{file.name}: the work of {kind} does not rise")
-    for spec in output("devices", "--json", cache=folder):
+    for spec in output("list", "devices", "--json", cache=folder):
         expect_valid("device-spec", spec, f"devices --json: {spec.get('name')}")
     h100 = json.loads((ROOT / "profiler" / "time" / "devices" / "h100.json").read_text())
     h100["classes"] = {kind: h100["classes"][kind] for kind in ("other", "convolution")}
@@ -289,7 +293,7 @@ def assignments(folder):
     solved = folder / "solution.json"
     output("shard", "gpt2", "--mode", "train", "--batch", 2, "--seq", 64, "--mesh", "2", "--memory", "8GiB", "--export",
            exported, cache=folder)
-    output("assign", exported, "--time-limit", 5, "-o", solved, cache=folder)
+    output("shard", "--problem", exported, "--time-limit", 5, "-o", solved, cache=folder)
     problem = json.loads(exported.read_text())
     solution = json.loads(solved.read_text())
     expect_valid("assignment", problem, "shard --export")
@@ -316,7 +320,7 @@ def assignments(folder):
     for wrong in (problem | {"version": 2}, problem | {"nodes": [{"costs": []}]}):
         expect_refused("assignment", wrong, "a problem of another version, or with a node without strategies")
         exported.write_text(json.dumps(wrong))
-        if run("assign", exported, cache=folder)[0] == 0:
+        if run("shard", "--problem", exported, cache=folder)[0] == 0:
             failures.append("the tool solves a problem of another version, or with a node without strategies")
 
 

@@ -6,12 +6,15 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
 import in_parts
 
 TOOL = sys.argv[1]
+VERBS = ("profile", "fit", "checkpoint", "shard", "compare", "draw", "capture", "opt", "emit", "list", "operator",
+         "calibrate")
 failures = []
 
 
@@ -38,8 +41,18 @@ def expect(code, *arguments, says=(), prints=()):
 
 
 def usage(folder):
-    expect(0, "--help", prints=("profile", "capture", "Examples", "Exit codes"))
-    expect(0, "profile", "--help", prints=("--input", "--batch", "--optimizer"))
+    help = expect(0, "--help", prints=("Examples", "Exit codes"))
+    for verb in VERBS:
+        if f"\n  {verb} " not in help:
+            failures.append(f"--help does not list {verb}")
+        text = expect(0, verb, "--help", prints=("Usage: ", "The output:", "Examples:"))
+        examples = text.partition("Examples:\n")[2]
+        if len(re.findall(rf"shadowgraph {verb}\b", examples)) < 2:
+            failures.append(f"{verb} --help has fewer than two examples:\n{examples}")
+        for line in text.splitlines():
+            if len(line) > 120:
+                failures.append(f"{verb} --help has a line of {len(line)} characters: {line}")
+    expect(0, "profile", "--help", prints=("The model:", "The step:", "The device:", "--input", "--optimizer"))
     expect(0, "--version", prints=("shadowgraph 0.",))
     expect(2)
     expect(2, "frobnicate", says=("frobnicate", "profile"))
@@ -49,8 +62,43 @@ def usage(folder):
     expect(2, "profile", "resnet18", "--batch", "-1", says=("at least 1",))
     expect(2, "profile", "resnet18", "--batch", "9" * 20, says=("at least 1",))
     expect(2, "profile", "resnet18", "--mode", "dream")
-    expect(2, "capture", "resnet18")
-    expect(0, "models", prints=("llama3_8b", "8,030,261,248"))
+    expect(0, "list", "models", prints=("llama3_8b", "8,030,261,248"))
+    expect(2, "list", says=("WHAT",))
+    expect(2, "list", "model", says=("did you mean models?",))
+    expect(2, "list", "models", "--verify", says=("--verify is not taken with models",))
+    expect(0, "operator", "aten::gelu", prints=("aten::gelu(Tensor self", "core/rules/", "sharding rule"))
+    expect(1, "operator", "aten::gelo", says=("there is no operator 'aten::gelo'; did you mean aten::gelu?",))
+    expect(1, "operator", "gelu", says=("did you mean aten::gelu?",))
+    expect(2, "operator", says=("NAME",))
+    cards = json.loads(expect(0, "operator", "aten::add.Tensor", "--json"))
+    if [card["name"] for card in cards] != ["aten::add.Tensor"] or not all(row["says"] for row in cards[0]["rows"]):
+        failures.append(f"operator --json: {cards}")
+
+
+def moved(folder):
+    """Old spellings do nothing: they say the new ones."""
+    for old, new in (
+        ("print", "capture g.sg"), ("verify", "capture g.sg --verify"), ("dot", "draw g.sg -o g.dot"),
+        ("report", "draw SOURCE -o page.html"), ("whatif", "profile SOURCE --what-if"),
+        ("assign", "shard --problem FILE"), ("diff", "compare A B --nodes"), ("codegen", "emit SOURCE --lang cpp"),
+        ("materialize", "emit MODEL --weights"), ("models", "list models"), ("devices", "list devices"),
+        ("passes", "list passes"), ("kernels", "list kernels"),
+    ):
+        for rest in ((), (folder / "absent.sg",), ("--help",)):
+            expect(2, old, *rest, says=(f"'{old}' is now '{new}",))
+    for old, new in (
+        (("profile", "resnet18", "--device-memory", "1GiB"), "profile SOURCE --memory 80GiB"),
+        (("profile", "resnet18", "--device-memory=1GiB"), "profile SOURCE --memory 80GiB"),
+        (("profile", "resnet18", "--by", "live"), "fit SOURCE --batch 1..512 --by live"),
+        (("profile", "resnet18", "--batch", "1..4"), "fit SOURCE --batch 1..4"),
+        (("draw", "resnet18", "--svg"), "draw SOURCE -o NAME.svg"),
+        (("draw", "resnet18", "--compare", "resnet50"), "compare A B -o page.html"),
+        (("emit", "resnet18", "--namespace", "net"), "emit SOURCE --name NAME"),
+        (("list", "kernels", "--max-bytes", "1GiB"), "list kernels --prune SIZE"),
+    ):
+        expect(2, *old, says=(new,))
+    if any(folder.iterdir()):
+        failures.append("an old spelling wrote something")
 
 
 def inputs(folder):
@@ -61,16 +109,20 @@ def inputs(folder):
     expect(1, "profile", "resnet18", "--host-reads", "fine", says=("'fine'", "finite", "mask-full"))
     expect(1, "profile", "resnet18", "--host-reads", "item0=much", says=("'much'", "number"))
     expect(1, "profile", "resnet18", "--data-sizes", "nonzero0=x", says=("'x'", "number of elements"))
-    expect(1, "print", folder / "absent.sg", says=("absent.sg",))
+    expect(1, "capture", folder / "absent.sg", says=("absent.sg",))
     garbage = folder / "garbage.sg"
     garbage.write_bytes(bytes(range(256)) * 8)
-    for command in ("print", "verify", "dot", "profile"):
-        expect(1, command, garbage, says=("garbage.sg:1:",))
+    for command in (("capture",), ("capture", "--verify"), ("draw",), ("profile",)):
+        expect(1, *command, garbage, says=("garbage.sg:1:",))
+    (folder / "list.json").write_text("{]")
+    expect(1, "capture", folder / "list.json", says=("list.json begins as JSON and is none",))
+    (folder / "other.json").write_text('{"a": 1}')
+    expect(1, "capture", folder / "other.json", says=("json:",))
     (folder / "empty.sg").write_text("")
-    expect(1, "print", folder / "empty.sg")
-    expect(1, "print", folder)
+    expect(1, "capture", folder / "empty.sg")
+    expect(1, "capture", folder)
     (folder / "future.sg").write_text("shadowgraph 999 libtorch 9.9.9\n")
-    expect(1, "print", folder / "future.sg", says=("999",))
+    expect(1, "capture", folder / "future.sg", says=("999",))
     zipped = folder / "net.pt"
     zipped.write_bytes(b"PK\x03\x04" + b"\0" * 60)
     expect(1, "profile", zipped, says=("--input",))
@@ -79,9 +131,9 @@ def inputs(folder):
         expect(1, "profile", zipped, "--input", spec, says=("write for example",))
     expect(1, "capture", "resnet18", "-o", folder / "no" / "such" / "g.sg", says=("g.sg",))
     with open("/dev/full", "w") as full:
-        result = subprocess.run([TOOL, "models"], stdout=full, stderr=subprocess.PIPE, text=True)
+        result = subprocess.run([TOOL, "list", "models"], stdout=full, stderr=subprocess.PIPE, text=True)
     if result.returncode != 1 or "No space left" not in result.stderr:
-        failures.append(f"models > /dev/full: exit code {result.returncode}, {result.stderr}")
+        failures.append(f"list models > /dev/full: exit code {result.returncode}, {result.stderr}")
     (folder / "file").write_text("")
     expect(1, "profile", "resnet18", "-o", folder / "file" / "out")
     leftovers = [path.name for path in folder.rglob("*tmp*")]
@@ -92,62 +144,116 @@ def inputs(folder):
 def round_trip(folder):
     graph = folder / "g.sg"
     expect(0, "capture", "resnet18", "--mode", "train", "--batch", 2, "-o", graph)
-    text = expect(0, "print", graph)
+    text = expect(0, "capture", graph)
     if text != graph.read_text():
-        failures.append("print does not give back the graph file")
-    expect(0, "verify", graph, prints=("every invariant holds",))
-    json.loads(expect(0, "print", graph, "--json"))
-    expect(0, "print", graph, "--preset", "short")
-    expect(0, "dot", graph, prints=("digraph",))
-    expect(0, "dot", graph, "--svg", prints=("<svg", "</svg>"))
-    expect(0, "dot", graph, "--all-phases", "-o", folder / "g.svg")
-    if "</svg>" not in (folder / "g.svg").read_text():
-        failures.append("dot -o g.svg does not write SVG")
-    near = ("--around", "layer2.0.conv1", "--radius", 1)
-    expect(0, "dot", graph, *near, "--color", "time", prints=("asked for", "on NVIDIA"))
-    way = ("--path", "conv1", "layer1.0")
-    expect(0, "dot", graph, *way, "--color", "flops", "--svg", prints=("FLOPs of matrix products", "left out"))
-    expect(0, "dot", graph, "--diff", graph, "--phase", "backward", "--depth", 0, prints=("no node differs",))
-    expect(0, "dot", graph, "--rows", 15, prints=("--rows 0 all",), says=("--rows 0 all",))
-    expect(1, "dot", graph, "--around", "conv9", says=("--around: nothing in the graph is called 'conv9'",))
-    expect(1, "dot", graph, "--path", "layer1.0", "conv1", says=("name them the other way round",))
-    expect(1, "dot", graph, "--color", "beauty", says=("no colours by 'beauty'; there are operator, flops",))
-    expect(1, "dot", graph, "--color", "time", "--spec", "abacus", says=("abacus",))
-    expect(1, "dot", graph, "--diff", folder / "missing.sg", says=("missing.sg",))
-    expect(2, "dot", graph, "--path", "conv1")
-    expect(1, "capture", graph, "-o", folder / "h.sg", says=("not a model",))
-    expect(2, "dot", graph, "--depth", "-3")
-    expect(0, "report", graph, "-o", folder / "g.html", says=("g.html: ", "nodes"))
-    text = (folder / "g.html").read_text()
-    if not text.startswith("<!doctype html>") or 'id="graph-data"' not in text:
-        failures.append("report wrote no page")
-    expect(0, "report", graph, "--compare", graph, "-o", folder / "g.html", says=("g.html: ",))
-    expect(0, "profile", graph, "-o", folder / "saved")
-    saved = folder / "saved" / "profile.json"
-    expect(0, "report", graph, "--compare", saved, "-o", folder / "g.html", says=("g.html: ",))
-    if 'id="before-profile"' not in (folder / "g.html").read_text():
-        failures.append("report --compare profile.json holds no profile")
-    (folder / "batches.json").write_text('{"batches": []}')
-    expect(1, "report", graph, "--compare", folder / "batches.json", "-o", folder / "x.html", says=("several batches",))
-    table = f"{folder / 'saved' / 'nodes.csv'}:live_bytes"
-    expect(0, "report", graph, "--color", table, "-o", folder / "g.html", says=("g.html: ",))
-    expect(0, "dot", graph, "--color", table, prints=("colour: live_bytes", "min "))
-    expect(1, "dot", graph, "--color", table + "s", says=("no column 'live_bytess'; there are node, phase",))
-    expect(0, "dot", graph, "--depth", 9, "--boxes", 30, says=("--boxes allows more",))
-    expect(1, "report", folder / "missing.sg", "-o", folder / "g.html", says=("neither a file nor a built-in model",))
-    expect(1, "report", graph, "-o", folder / "no" / "folder.html", says=("no/folder.html",))
-    expect(2, "report", graph, says=("--output is required",))
+        failures.append("capture does not give back the saved graph")
+    expect(0, "capture", graph, "--verify", prints=(f"{graph}: ", "every invariant holds"))
+    expect(0, "capture", "resnet18", "--verify", prints=("resnet18: ", "every invariant holds"))
+    (folder / "g.json").write_text(expect(0, "capture", graph, "--json"))
+    if json.loads((folder / "g.json").read_text())["shadowgraph"] != 1:
+        failures.append("capture --json of a saved graph is no graph")
+    for source in (graph, folder / "g.json", "resnet18"):
+        again = folder / "again.sg"
+        expect(0, "capture", source, "--mode", "train", "--batch", 2, "-o", again, says=("again.sg: ", "nodes"))
+        if again.read_text() != text:
+            failures.append(f"capture {source} -o writes another graph")
+        if expect(0, "capture", source, "--mode", "train", "--batch", 2) != text:
+            failures.append(f"capture {source} prints another graph")
+    short = expect(0, "capture", graph, "--preset", "short")
+    if len(short) >= len(text):
+        failures.append("capture --preset short is not shorter")
+    expect(2, "capture", graph, "--preset", "long", says=("canonical, short, fingerprint",))
+    expect(2, "capture", graph, "--preset", "short", "-o", again, says=("--preset is not taken with -o",))
+    drawings(folder, graph)
+    pages(folder, graph)
     broken = folder / "broken.sg"
     broken.write_text("\n".join(line for line in text.splitlines() if "aten::relu_(" not in line) + "\n")
-    expect(1, "verify", broken, says=("broken.sg:",))
+    expect(1, "capture", broken, "--verify", says=("broken.sg:",))
     broken.write_text(text[: len(text) // 2])
-    expect(1, "verify", broken, says=("broken.sg:",))
+    expect(1, "capture", broken, "--verify", says=("broken.sg:",))
     direct = json.loads(expect(0, "profile", "resnet18", "--mode", "train", "--batch", 2, "--json"))
     saved = json.loads(expect(0, "profile", graph, "--json"))
     if "capture_seconds" in saved or direct.pop("capture_seconds") <= 0:
         failures.append("capture_seconds belongs to a capture, and only to that")
     if direct != saved:
         failures.append("profile of the model and of its saved graph differ")
+
+
+def drawings(folder, graph):
+    """`draw`: the suffix of -o says what; DOT on stdout without."""
+    dot = expect(0, "draw", graph, prints=("digraph",))
+    expect(0, "draw", graph, "-o", folder / "g.dot")
+    if (folder / "g.dot").read_text() != dot:
+        failures.append("draw -o g.dot writes another picture than it prints")
+    if not expect(0, "draw", "resnet18", prints=("digraph",)):
+        failures.append("draw of a model prints nothing")
+    svg = folder / "g.svg"
+    expect(0, "draw", graph, "--all-phases", "-o", svg)
+    if "<svg" not in svg.read_text() or "</svg>" not in svg.read_text():
+        failures.append("draw -o g.svg does not write SVG")
+    near = ("--around", "layer2.0.conv1", "--radius", 1)
+    expect(0, "draw", graph, *near, "--color", "time", prints=("asked for", "on NVIDIA"))
+    expect(0, "draw", graph, "--path", "conv1", "layer1.0", "--color", "flops", "-o", svg)
+    if not all(words in svg.read_text() for words in ("FLOPs of matrix products", "left out")):
+        failures.append("draw --path --color flops lacks its legend")
+    expect(0, "draw", graph, "--diff", graph, "--phase", "backward", "--depth", 0, prints=("no node differs",))
+    expect(0, "draw", graph, "--rows", 15, prints=("--rows 0 all",), says=("--rows 0 all",))
+    expect(0, "draw", graph, "--depth", 9, "--boxes", 30, says=("--boxes allows more",))
+    expect(1, "draw", graph, "--around", "conv9", says=("--around: nothing in the graph is called 'conv9'",))
+    expect(1, "draw", graph, "--path", "layer1.0", "conv1", says=("name them the other way round",))
+    expect(1, "draw", graph, "--color", "beauty", says=("no colours by 'beauty'; there are operator, flops",))
+    expect(1, "draw", graph, "--color", "time", "--spec", "abacus", says=("abacus",))
+    expect(1, "draw", graph, "--diff", folder / "missing.sg", says=("missing.sg",))
+    expect(1, "draw", folder / "missing.sg", "-o", folder / "x.html", says=("neither a file nor a built-in model",))
+    expect(2, "draw", graph, "--path", "conv1")
+    expect(2, "draw", graph, "--depth", "-3")
+    for name in ("picture", "picture.png", "svg"):
+        expect(2, "draw", graph, "-o", folder / name, says=("end it with .svg, .dot or .html",))
+    for option in (("--depth", 3), ("--views",), ("--around", "conv1"), ("--diff", graph)):
+        expect(2, "draw", graph, "-o", folder / "x.html", *option, says=(f"{option[0]} is not taken with",))
+    expect(2, "draw", graph, "-o", folder / "x.html", "--color", "time", says=("--color", "FILE"))
+    expect(2, "draw", graph, "-o", svg, "--title", "Net", says=("--title is not taken with",))
+    if (folder / "x.html").exists():
+        failures.append("a refused draw wrote its output")
+
+
+def pages(folder, graph):
+    """`draw -o x.html`, and `compare -o x.html` with what was before: a graph, a model or a profile.json."""
+    page = folder / "g.html"
+    expect(0, "draw", graph, "-o", page, says=("g.html: ", "nodes"))
+    text = page.read_text()
+    if not text.startswith("<!doctype html>") or 'id="graph-data"' not in text:
+        failures.append("draw wrote no page")
+    if 'id="before-profile"' in text:
+        failures.append("draw wrote a page with a profile to compare with")
+    expect(0, "compare", graph, graph, "-o", page, says=("g.html: ",))
+    expect(0, "compare", "resnet18", graph, "--mode", "train", "-o", page, "--title", "Grown", says=("g.html: ",))
+    if "Grown" not in page.read_text():
+        failures.append("compare -o --title has not that title")
+    expect(0, "profile", graph, "-o", folder / "saved", "--export", "nodes-csv")
+    saved = folder / "saved" / "profile.json"
+    expect(0, "compare", saved, graph, "-o", page, says=("g.html: ",))
+    if 'id="before-profile"' not in page.read_text():
+        failures.append("compare profile.json g.sg -o holds no profile")
+    again = ("resnet18", "--mode", "train", "--batch", 2, "--checkpoint", "layer1.*")
+    grown = json.loads(expect(0, "compare", graph, *again, "--json"))
+    if not any(row["figure"] == "backward_flops" for row in grown["modules"]):
+        failures.append("compare of a saved graph with a capture that has checkpoints shows no work that they add")
+    (folder / "batches.json").write_text('{"batches": []}')
+    expect(1, "compare", folder / "batches.json", graph, "-o", folder / "x.html", says=("several batches",))
+    expect(1, "compare", folder / "batches.json", graph, says=("batches.json", "neither a profile.json nor"))
+    table = f"{folder / 'saved' / 'nodes.csv'}:live_bytes"
+    expect(0, "draw", graph, "--color", table, "-o", page, says=("g.html: ",))
+    expect(0, "compare", graph, graph, "--color", table, "-o", page, says=("g.html: ",))
+    expect(0, "draw", graph, "--color", table, prints=("colour: live_bytes", "min "))
+    expect(1, "draw", graph, "--color", table + "s", says=("no column 'live_bytess'; there are node, phase",))
+    expect(1, "draw", graph, "-o", folder / "no" / "folder.html", says=("no/folder.html",))
+    for option in (("--nodes",), ("--json",), ("--limit", 3)):
+        expect(2, "compare", graph, graph, "-o", folder / "x.html", *option, says=(f"{option[0]} is not taken",))
+    expect(2, "compare", graph, graph, "--title", "Net", says=("--title is not taken with", "-o"))
+    expect(2, "compare", graph, graph, "--nodes", "--json", says=("--json is not taken with --nodes",))
+    if (folder / "x.html").exists():
+        failures.append("a refused page was written")
 
 
 def report(folder):
@@ -173,11 +279,29 @@ def report(folder):
                     {"shape": [2, 1000], "dtype": "float32", "stride": [1000, 1], "device": profile["device"]}]:
                 failures.append(f"outputs {profile['outputs']}")
     out = folder / "deep" / "folder"
-    expect(0, "profile", "resnet18", "--batch", 2, "-o", out, prints=("parameters",))
-    written = {path.name for path in out.iterdir()}
-    if written != {"graph.sg", "profile.json", "graph.dot", "graph.svg", "nodes.csv", "storages.csv", "trace.json",
-                   "model_explorer.json", "snapshot.pickle"}:
-        failures.append(f"profile -o wrote {written}")
+    expect(0, "profile", "resnet18", "--batch", 2, "-o", out, prints=("parameters",), says=("report.html",))
+    three = {"graph.sg", "profile.json", "report.html"}
+    if {path.name for path in out.iterdir()} != three:
+        failures.append(f"profile -o wrote {sorted(out.iterdir())}")
+    if not (out / "report.html").read_text().startswith("<!doctype html>"):
+        failures.append("profile -o wrote no page")
+    exports = {"svg": "graph.svg", "dot": "graph.dot", "nodes-csv": "nodes.csv", "storages-csv": "storages.csv",
+               "trace": "trace.json", "snapshot": "snapshot.pickle", "model-explorer": "model_explorer.json"}
+    step = ("profile", "resnet18", "--batch", 2)
+    expect(0, *step, "-o", folder / "all", "--export", ",".join(exports), says=tuple(exports.values()))
+    if {path.name for path in (folder / "all").iterdir()} != three | set(exports.values()):
+        failures.append(f"profile --export wrote {sorted((folder / 'all').iterdir())}")
+    expect(0, *step, "-o", folder / "two", "--export", "svg", "--export", "trace")
+    if {path.name for path in (folder / "two").iterdir()} != three | {"graph.svg", "trace.json"}:
+        failures.append(f"profile --export twice wrote {sorted((folder / 'two').iterdir())}")
+    expect(2, *step, "-o", folder / "none", "--export", "nodescsv", says=("did you mean nodes-csv?", "storages-csv"))
+    expect(2, *step, "-o", folder / "none", "--export", "svg,pdf", says=("'pdf'",))
+    expect(2, *step, "--export", "svg", says=("--export", "-o"))
+    if (folder / "none").exists():
+        failures.append("a refused --export made its folder")
+    expect(0, *step, "--memory", "60MiB", "-o", folder / "small", "--export", "snapshot", says=("no snapshot",))
+    if {path.name for path in (folder / "small").iterdir()} != three:
+        failures.append(f"profile of what does not fit wrote {sorted((folder / 'small').iterdir())}")
 
 
 def estimates(folder):
@@ -189,9 +313,8 @@ def estimates(folder):
     expect(0, "profile", *step, "--spec", "a100", prints=("NVIDIA A100",))
     expect(1, "profile", *step, "--spec", "a1000", says=("'a1000'", "a100", "h100"))
     expect(1, "profile", *step, "--allocator", "expandable:1", says=("expandable",))
-    expect(2, "profile", *step, "--device-memory", "much", says=("80GiB",))
-    expect(0, "profile", *step, "--device-memory", "600MiB", prints=("does not fit",))
-    expect(1, "profile", "resnet18", "--batch", "1..4", "--spec", "a100", says=("not for a range",))
+    expect(2, "profile", *step, "--memory", "much", says=("80GiB",))
+    expect(0, "profile", *step, "--memory", "600MiB", prints=("does not fit",))
     settings = json.loads(expect(0, "profile", *step, "--allocator", "expandable_segments:True", "--json"))
     plain = json.loads(expect(0, "profile", *step, "--json"))
     for key in ("device_memory", "static_plan", "time", "peak_with_scratch", "unknown_scratch", "findings"):
@@ -201,9 +324,9 @@ def estimates(folder):
         failures.append("the allocator's settings change nothing")
     if plain["static_plan"]["bytes"] < plain["static_plan"]["bound"]:
         failures.append("a plan below its bound")
-    names = {entry["name"] for entry in json.loads(expect(0, "devices", "--json"))}
+    names = {entry["name"] for entry in json.loads(expect(0, "list", "devices", "--json"))}
     if not {"h100", "a100", "mi300x", "cpu"} <= names:
-        failures.append(f"devices: {names}")
+        failures.append(f"list devices: {names}")
     bad = folder / "spec.json"
     bad.write_text('{"version": 1, "bandwidth": 1, "matmul": {}}')
     expect(1, "profile", *step, "--spec", bad, says=("spec.json", "float32"))
@@ -227,7 +350,7 @@ def estimates(folder):
     # The longest context: the next token does not fit. 2 x 32 layers x 8 heads x 128 x 2 bytes a token.
     llama = ("llama3_8b", "--dtype", "bf16", "--mode", "decode")
     longest = json.loads(expect(0, "fit", *llama, "--memory", "24GiB", "--json"))
-    memory = ("--device-memory", "24GiB", "--json")
+    memory = ("--memory", "24GiB", "--json")
     fits, more = (json.loads(expect(0, "profile", *llama, "--context", size, *memory))
                   for size in (longest["context"], longest["context"] * 101 // 100))
     if fits["device_memory"]["footprint_bytes"] != longest["bytes"] or "out_of_memory" not in more:
@@ -259,18 +382,25 @@ def estimates(folder):
         failures.append("profile --run does not show its steps")
 
     # What if: against captures of what was asked.
-    adamw = ("resnet18", "--batch", 2, "--optimizer", "adamw", "--json")
-    asked = json.loads(expect(0, "whatif", *adamw))
-    real = json.loads(expect(0, "profile", *adamw, "--mode", "train"))
+    two = ("profile", "resnet18", "--batch", 2)
+    asked = json.loads(expect(0, *two, "--what-if", "optimizer=adamw", "--json"))
+    real = json.loads(expect(0, *two, "--optimizer", "adamw", "--mode", "train", "--json"))
     if asked["peak_bytes"] != real["peak"]["bytes"]:
-        failures.append(f"whatif --optimizer: {asked['peak_bytes']}, captured {real['peak']['bytes']}")
+        failures.append(f"--what-if optimizer: {asked['peak_bytes']}, captured {real['peak']['bytes']}")
     saved = folder / "step.sg"
     expect(0, "capture", "resnet18", "--mode", "train", "--batch", 2, "-o", saved)
-    expect(0, "whatif", saved, "--zero", 3, "--ranks", 8, "--dtype", "bf16", "--accumulate", 4, "--checkpoint",
-           "layer1.*", prints=("as asked", "not in it"))
-    expect(1, "whatif", "resnet18", says=("what if what",))
-    expect(1, "whatif", "resnet18", "--zero", 1, says=("ranks",))
-    expect(2, "whatif", "resnet18", "--optimizer", "adamax", says=("adamax",))
+    changes = ("zero=3,ranks=8", "dtype=bf16,accumulate=4,checkpoint=layer1.*")
+    together = expect(0, "profile", saved, "--what-if", ",".join(changes), prints=("as asked", "not in it"))
+    if together != expect(0, "profile", saved, "--what-if", changes[0], "--what-if", changes[1]):
+        failures.append("--what-if twice says something else than once")
+    expect(1, *two, "--what-if", "zero=1", says=("ranks",))
+    for wrong, why in (("optimizer=adamax", "did you mean adam"), ("zerro=1", "did you mean zero?"),
+                       ("zero", "missing"), ("zero=4", "0, 1, 2, 3"), ("ranks=1", "at least 2"),
+                       ("dtype=f32", "bf16, f16")):
+        expect(2, *two, "--what-if", wrong, says=("--what-if", why))
+    expect(2, *two, "--what-if", "dtype=bf16", "--mode", "infer", says=("training step",))
+    for option in (("-o", folder / "no"), ("--rows", 3), ("--memory", "1GiB"), ("--run",)):
+        expect(2, *two, "--what-if", "dtype=bf16", *option, says=("is not taken with --what-if",))
 
     # Two graphs: what differs is said, what does not is not.
     one, two = folder / "one.sg", folder / "two.sg"
@@ -284,16 +414,16 @@ def estimates(folder):
 
 
 def passes(folder):
-    listed = {entry["name"] for entry in json.loads(expect(0, "passes", "--json"))}
+    listed = {entry["name"] for entry in json.loads(expect(0, "list", "passes", "--json"))}
     for name in ("canonicalize", "collapse", "const-fold", "cse", "dce", "dead-storage", "find-repeats", "fuse-groups"):
         if name not in listed:
-            failures.append(f"passes --json lacks {name}")
-    expect(0, "passes", prints=("dce", "random=keep"))
+            failures.append(f"list passes --json lacks {name}")
+    expect(0, "list", "passes", prints=("dce", "random=keep"))
     graph = folder / "net.sg"
     small = folder / "small.sg"
     expect(0, "capture", "resnet18", "--batch", 1, "--mode", "train", "-o", graph)
     expect(0, "opt", graph, "--pass", "canonicalize, cse, dce{random=drop}", "-o", small, prints=("what it did", "cse"))
-    expect(0, "verify", small)
+    expect(0, "capture", small, "--verify")
     printed = expect(0, "opt", graph, "--pass", "canonicalize,cse,dce{random=drop}", says=("what it did",))
     if printed != small.read_text():
         failures.append("opt prints another graph than it writes")
@@ -336,9 +466,9 @@ def passes(folder):
 def batches(folder):
     """A range of batches is answered from a fit; single batches from a capture. Both say the same."""
     kind = ("--mode", "train", "--optimizer", "adamw")
-    out = json.loads(expect(0, "profile", "resnet18", *kind, "--batch", "8..41:11", "--json"))
+    out = json.loads(expect(0, "fit", "resnet18", *kind, "--batch", "8..41:11", "--json"))
     if [row["batch"] for row in out["batches"]] != [8, 19, 30, 41]:
-        failures.append(f"profile --batch 8..41:11 has rows {out['batches']}")
+        failures.append(f"fit --batch 8..41:11 has rows {out['batches']}")
     for row in out["batches"]:
         if row["captured"]:
             failures.append(f"batch {row['batch']} was captured, not answered from the fit")
@@ -354,46 +484,53 @@ def batches(folder):
         for key, value in whole.items():
             if row[key] != value:
                 failures.append(f"batch {row['batch']}: {key} is {row[key]} by the fit, {value} by a capture")
-    expect(0, "profile", "resnet18", "--batch", "1..3", prints=("BATCH", "RESERVED", "captured", "polynomials"))
-    expect(0, "profile", "resnet18", "--batch", "2..3", "--memory", "1KiB", prints=("no batch of the range fits",))
-    expect(0, "profile", "resnet18", "--batch", "2..3", "--memory", "1TiB", prints=("3",))
+    expect(0, "fit", "resnet18", "--mode", "infer", "--batch", "1..3", prints=("BATCH", "captured", "polynomials"))
+    expect(0, "fit", "resnet18", "--batch", "2..3", "--memory", "1KiB", prints=("no batch of the range fits",))
+    expect(0, "fit", "resnet18", "--batch", "2..3", "--memory", "1TiB", prints=("3",))
     for wrong in ("8..1", "1..x", "0..4", "1..", "..4", "1..8:0", "1...8", "1..99999999999999999999"):
-        expect(2, "profile", "resnet18", "--batch", wrong, says=("--batch",))
-    expect(2, "profile", "resnet18", "--batch", "1..4", "--memory", "banana", says=("24GiB",))
+        expect(2, "fit", "resnet18", "--batch", wrong, says=("--batch",))
+    expect(2, "fit", "resnet18", "--batch", "1..4", "--memory", "banana", says=("24GiB",))
     sweep_by_reserved_bytes()
-    expect(2, "capture", "resnet18", "--batch", "1..4", "-o", "/dev/null")
-    expect(1, "profile", "no_such_net", "--batch", "1..4", says=("llama3_8b",))
+    for verb in (("capture", "-o", "/dev/null"), ("checkpoint", "--pareto"), ("draw",)):
+        expect(2, *verb, "resnet18", "--batch", "1..4", says=("shadowgraph fit SOURCE --batch 1..4",))
+    expect(2, "fit", "gpt2", "--batch", "1..4", "--seq", "64..", says=("--seq", "--batch"))
+    expect(2, "fit", "gpt2", "--batch", "1..4", "--with-checkpoint", "auto", says=("--with-checkpoint is not taken",))
+    expect(1, "fit", "no_such_net", "--batch", "1..4", says=("llama3_8b",))
 
 
 def sweep_by_reserved_bytes():
     """The batch that a sweep names by bytes on the device is the one that fit finds; the allocator's settings tell."""
     step = ("resnet18", "--mode", "train", "--memory", "1GiB")
     sweep = (*step, "--batch", "4..20", "--json")
-    by_device = json.loads(expect(0, "profile", *sweep, "--by", "device"))
+    by_device = json.loads(expect(0, "fit", *sweep))
     fitted = json.loads(expect(0, "fit", "resnet18", "--memory", "1GiB", "--json"))
     held = {row["batch"]: row["footprint_bytes"] for row in by_device["batches"]}
     if by_device["largest_batch"] != fitted["batch"] or held[fitted["batch"]] != fitted["bytes"]:
-        failures.append(f"profile --by device says {by_device['largest_batch']}, fit {fitted}")
+        failures.append(f"fit --batch A..B says {by_device['largest_batch']}, fit {fitted}")
     reserved = json.loads(expect(0, "fit", "resnet18", "--memory", "600MiB", "--by", "reserved", "--json"))
     by_live = json.loads(expect(0, "fit", "resnet18", "--memory", "600MiB", "--by", "live", "--json"))
     if not (reserved["bytes"] <= 600 << 20 and by_live["bytes"] == by_live["peak_bytes"] <= 600 << 20):
         failures.append(f"fit --by: {reserved}, {by_live}")
     if (fitted["by"], reserved["by"]) != ("device", "reserved") or reserved["batch"] > by_live["batch"]:
         failures.append(f"fit --by says {fitted['by']}, {reserved['by']}; {reserved['batch']}, {by_live['batch']}")
-    grows = json.loads(expect(0, "profile", *sweep, "--allocator", "expandable_segments:True"))
-    if grows["by"] != "live" or grows["batches"] == by_device["batches"]:
+    grows = json.loads(expect(0, "fit", *sweep, "--by", "live", "--allocator", "expandable_segments:True"))
+    if (by_device["by"], grows["by"]) != ("device", "live") or grows["batches"] == by_device["batches"]:
         failures.append("the allocator's settings change nothing in a sweep")
-    expect(1, "profile", "resnet18", "--batch", "2..3", "--by", "reserved", says=("--memory",))
-    for wrong in (("profile", "--batch", "2..3"), ("fit",)):
-        expect(1, wrong[0], "resnet18", *wrong[1:], "--device", "cpu", "--memory", "9GiB", "--by", "reserved",
+    expect(1, "fit", "resnet18", "--batch", "2..3", "--by", "reserved", says=("--memory",))
+    for sizes in (("--batch", "2..3"), ()):
+        expect(1, "fit", "resnet18", *sizes, "--device", "cpu", "--memory", "9GiB", "--by", "reserved",
                says=("no caching allocator",))
+    cpu = ("--device", "cpu", "--memory", "9GiB", "--json")
+    on_cpu = json.loads(expect(0, "fit", "resnet18", "--batch", "2..3", *cpu))
+    if (on_cpu["by"], on_cpu["largest_batch"]) != ("live", 3):
+        failures.append(f"fit --batch 2..3 --device cpu: {on_cpu['by']}, {on_cpu['largest_batch']}")
 
 
 def kernels(folder):
     """The folder of kernels, filled by hand: the tool makes none. What it erases is its own alone."""
     cache = folder / "cache"
     at = ("--dir", cache)
-    expect(0, "kernels", "list", *at, prints=("no kernels",))
+    expect(0, "list", "kernels", *at, prints=("no kernels",))
     library = b"not really a library"
     manifest = {"version": 1, "name": "aten::add_Tensor", "key": "k", "identity": "some compiler",
                 "sha256": hashlib.sha256(library).hexdigest(), "verdicts": {}}
@@ -405,52 +542,74 @@ def kernels(folder):
         (place / f"{name}.json").write_text(json.dumps(manifest))
     (cache / "notes.txt").write_text("mine")
     (place / "notes.txt").write_text("mine")
-    expect(0, "kernels", "list", *at, prints=("aten::add_Tensor", "3 of another compiler or processor", "total"))
-    expect(0, "kernels", "verify", *at, prints=("3 of 3 entries are whole",))
+    expect(0, "list", "kernels", *at, prints=("aten::add_Tensor", "3 of another compiler or processor", "total"))
+    expect(0, "list", "kernels", "--verify", *at, prints=("3 of 3 entries are whole",))
     (place / "0002.so").write_bytes(library[:-1])
     (place / "0003.json").write_text("{")
-    expect(1, "kernels", "verify", *at, prints=("is not what its manifest tells of", "1 of 3 entries are whole"))
-    entries = json.loads(expect(1, "kernels", "verify", *at, "--json"))["entries"]
+    expect(1, "list", "kernels", "--verify", *at, prints=("is not what its manifest tells of", "1 of 3 entries are"))
+    entries = json.loads(expect(1, "list", "kernels", "--verify", *at, "--json"))["entries"]
     if [entry["problem"] == "" for entry in entries] != [True, False, False]:
-        failures.append(f"kernels verify --json: {entries}")
-    expect(0, "kernels", "prune", *at, "--max-bytes", "1GiB", "--dry-run", prints=("1 entry would be erased",))
-    expect(0, "kernels", "prune", *at, "--max-bytes", "1GiB", prints=("1 entry erased",))
-    expect(0, "kernels", "clear", *at, "--dry-run", prints=("2 entries would be erased",))
-    expect(0, "kernels", "prune", *at, "--max-bytes", "1B", prints=("2 entries erased",))
+        failures.append(f"list kernels --verify --json: {entries}")
+    expect(0, "list", "kernels", *at, "--prune", "1GiB", "--dry-run", prints=("1 entry would be erased",))
+    expect(0, "list", "kernels", *at, "--prune", "1GiB", prints=("1 entry erased",))
+    expect(0, "list", "kernels", "--clear", *at, "--dry-run", prints=("2 entries would be erased",))
+    expect(0, "list", "kernels", *at, "--prune", "1B", prints=("2 entries erased",))
     (place / "0004.so.tmp12.0").write_bytes(b"interrupted")
-    expect(0, "kernels", "clear", *at, prints=("0 entries erased",))
+    expect(0, "list", "kernels", "--clear", *at, prints=("0 entries erased",))
     left = sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
     if left != ["aten::add_Tensor/notes.txt", "notes.txt"]:
-        failures.append(f"kernels clear left {left}")
-    expect(1, "kernels", "list", "--dir", cache / "notes.txt", says=("notes.txt",))
-    expect(2, "kernels", says=("A subcommand is required",))
-    expect(2, "kernels", "prune", *at, says=("--max-bytes is required",))
-    expect(2, "kernels", "prune", *at, "--max-bytes", "much", says=("'much' is no size such as 100MB",))
+        failures.append(f"list kernels --clear left {left}")
+    expect(1, "list", "kernels", "--dir", cache / "notes.txt", says=("notes.txt",))
+    expect(2, "list", "kernels", *at, "--prune", says=("--prune",))
+    expect(2, "list", "kernels", *at, "--verify", "--clear", says=("at a time",))
+    expect(2, "list", "kernels", *at, "--dry-run", says=("--dry-run",))
+    expect(2, "list", "kernels", *at, "--clear", "--json", says=("--json is not taken with --clear",))
+    expect(2, "list", "kernels", *at, "--prune", "much", says=("'much' is no size such as 100MB",))
 
 
 def differences(folder):
-    """`diff` as diff(1): 0 the same, 1 different or no graph, 2 wrong usage."""
+    """`compare --nodes` as diff(1): 0 the same, 1 different or no graph, 2 wrong usage."""
     one, two = folder / "one.sg", folder / "two.sg"
     expect(0, "capture", "resnet18", "--batch", 1, "-o", one)
     expect(0, "capture", "resnet18", "--batch", 2, "-o", two)
-    if expect(0, "diff", one, one):
-        failures.append("diff of a file with itself prints something")
-    out = expect(1, "diff", one, two, prints=("f32[1,3,224,224]", "f32[2,3,224,224]", " changed, "))
-    short = expect(1, "diff", one, two, "--limit", 2, prints=("more",))
+    if expect(0, "compare", "--nodes", one, one):
+        failures.append("compare --nodes of a file with itself prints something")
+    out = expect(1, "compare", "--nodes", one, two, prints=("f32[1,3,224,224]", "f32[2,3,224,224]", " changed, "))
+    short = expect(1, "compare", "--nodes", one, two, "--limit", 2, prints=("more",))
     if len(short) >= len(out):
-        failures.append("diff --limit 2 is no shorter than without")
-    everything = expect(1, "diff", one, two, "--limit", 0)
+        failures.append("compare --nodes --limit 2 is no shorter than without")
+    everything = expect(1, "compare", "--nodes", one, two, "--limit", 0)
     if "... and" in everything:
-        failures.append("diff --limit 0 leaves something out")
+        failures.append("compare --nodes --limit 0 leaves something out")
     expect(0, "opt", one, "--pass", "canonicalize,dce", "-o", two)
-    expect(1, "diff", one, two, prints=(" removed, 0 added",))
-    expect(1, "diff", one, folder / "nothing.sg", says=("nothing.sg",))
+    expect(1, "compare", "--nodes", one, two, prints=(" removed, 0 added",))
+    expect(1, "compare", "--nodes", one, folder / "nothing.sg", says=("nothing.sg",))
     (folder / "text.sg").write_text("hello\n")
-    expect(1, "diff", one, folder / "text.sg", says=("text.sg:1:",))
-    expect(2, "diff", one, says=("after",))
-    expect(2, "diff", one, two, "--limit", "-1", says=("--limit",))
+    expect(1, "compare", "--nodes", one, folder / "text.sg", says=("text.sg:1:",))
+    expect(2, "compare", "--nodes", one, says=("AFTER",))
+    expect(1, "compare", "--nodes", one, "resnet18", "--batch", 2, prints=(" changed, ",))
+    expect(0, "compare", "--nodes", one, "resnet18", "--batch", 1)
+    expect(2, "compare", "--nodes", one, two, "--limit", "-1", says=("--limit",))
+
+
+def problems(folder):
+    """`shard --problem`: what shard exports is solved from its file; options of a capture are refused there."""
+    exported, solution = folder / "problem.json", folder / "solution.json"
+    step = ("shard", "resnet18", "--batch", 2, "--mesh", 2)
+    expect(0, *step, "--export", exported, "--time-limit", 5)
+    limits = ("--time-limit", 5, "--threads", 2)
+    said = expect(0, "shard", "--problem", exported, *limits, "-o", solution, prints=("cost ",))
+    if json.loads(solution.read_text())["cost"] not in said:
+        failures.append(f"shard --problem prints another cost than it writes: {said}")
+    expect(1, "shard", "--problem", folder / "absent.json", says=("absent.json",))
+    expect(2, "shard", says=("SOURCE is required",))
+    expect(2, "shard", "resnet18", says=("--mesh is required",))
+    expect(2, *step, "--gap", "0.1", says=("--gap", "--problem"))
+    for given in (("resnet18",), ("--mesh", 2), ("--batch", 2), ("--spec", "a100"), ("--rows", 3)):
+        expect(2, "shard", "--problem", exported, *given, says=("is not taken with --problem",))
 
 
 if __name__ == "__main__":
     # The longest first.
-    in_parts.run((estimates, report, round_trip, passes, batches, differences, kernels, inputs, usage), failures)
+    parts = (estimates, report, round_trip, passes, batches, differences, problems, kernels, inputs, usage, moved)
+    in_parts.run(parts, failures)

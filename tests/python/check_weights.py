@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Files that `shadowgraph materialize` writes, as Python's torch.load reads them.
+"""Files that `shadowgraph emit --weights` writes, as Python's torch.load reads them.
 
     check_weights.py TOOL
 """
@@ -27,18 +27,18 @@ def expect(condition, what):
 
 
 def load(*arguments, path):
-    code, _, err = run("materialize", *arguments, "-o", path)
-    expect(code == 0, f"materialize {arguments}: exit code {code}\n{err}")
+    code, _, err = run("emit", "--weights", *arguments, "-o", path)
+    expect(code == 0, f"emit --weights {arguments}: exit code {code}\n{err}")
     return torch.load(path, weights_only=True) if code == 0 else {}
 
 
 def refused(*arguments, code, says):
-    got, _, err = run("materialize", *arguments)
-    expect(got == code, f"materialize {arguments}: exit code {got}, not {code}\n{err}")
+    got, _, err = run("emit", "--weights", *arguments)
+    expect(got == code, f"emit --weights {arguments}: exit code {got}, not {code}\n{err}")
     for text in says:
-        expect(text in err, f"materialize {arguments}: stderr lacks '{text}':\n{err}")
+        expect(text in err, f"emit --weights {arguments}: stderr lacks '{text}':\n{err}")
     for trace in ("Exception raised from", "frame #", "terminate called"):
-        expect(trace not in err, f"materialize {arguments}: stderr shows '{trace}':\n{err}")
+        expect(trace not in err, f"emit --weights {arguments}: stderr shows '{trace}':\n{err}")
 
 
 with tempfile.TemporaryDirectory() as name:
@@ -69,8 +69,8 @@ with tempfile.TemporaryDirectory() as name:
     expect(len({value.untyped_storage().data_ptr() for value in tied.values()}) == 1, f"{list(tied)} are not tied")
 
     # One layer of a model that does not fit.
-    code, _, err = run("materialize", "llama3_70b", "--only", "*layers.79.self_attn.k_proj*", "--dtype", "bf16", "-o",
-                       folder / "llama.pt")
+    code, _, err = run("emit", "--weights", "llama3_70b", "--only", "*layers.79.self_attn.k_proj*", "--dtype", "bf16",
+                       "-o", folder / "llama.pt")
     expect(code == 0, f"llama3_70b: {err}")
     if code == 0:
         llama = torch.load(folder / "llama.pt", weights_only=True)

@@ -3,7 +3,7 @@
 
     make_exported_fixtures.py build/fixtures/exported [--only NAME ...] [--list]
 
-NAME.pt2 is the program, NAME.json what a real run of the *original module* on the CPU showed; NAME.pt is the same
+NAME.pt2 is the program, NAME.json what a real run of the *original module* on the CPU showed. NAME.pt is the same
 module traced by TorchScript, where it is traced: both must give the same figures.
 
     name, training, traced

@@ -146,8 +146,8 @@ bool overwritten(ProgramMaker& maker, RandomInstruction& i) {
   return i.in[1] >= 0;
 }
 
-// Two stretches of one tensor that overlap, one row apart. Eager refuses those that lie dense in memory; of the others
-// it cannot tell, and what comes out is what the kernel makes of it, the same every time.
+// Makes two stretches of one tensor that overlap, one row apart. Eager refuses those that lie dense in memory. For
+// others it cannot tell, and what comes out is what the kernel makes of it, the same every time.
 bool shifted(ProgramMaker& maker, RandomInstruction& i) {
   i.in = {maker.writable_where([](const at::Tensor& t) {
     return t.dim() > 1 && std::any_of(t.sizes().begin(), t.sizes().end(), [](int64_t size) { return size > 2; });

@@ -1,14 +1,17 @@
-// Random eager programs from a printed seed, and the check that a graph, rewritten or not, does what the program does.
+// Makes random eager programs from a printed seed, and checks that a graph, rewritten or not, does what the program
+// does.
 //
 //     const RandomProgram program = RandomProgram::make(seed, 20);
 //     expect_same_behaviour(program, [](const Graph& graph) { return functionalized(graph); });
 //
 // A program is a list of instructions over tensor registers: views of views, in-place arithmetic, optimizer steps,
-// `out=`, copies, random fills, set_, resize_, `.data =`, and arithmetic that reads in between. It is made by running
-// every instruction on real tensors and dropping those that eager refuses or whose outcome is not defined (writes
-// through a view that overlaps itself, contents that nobody wrote), so the same seed gives the same program, and the
-// program runs on real and on fake tensors. Inputs differ in dtype and shape; some are not contiguous, are expanded,
-// have no elements, or are views of one storage. Outputs may alias inputs and one another.
+// `out=`, copies, random fills, set_, resize_, `.data =`. Arithmetic that reads stands in between. The program is made
+// by running every instruction on real tensors. Those are dropped that eager refuses or whose outcome is not defined:
+// writes through a view that overlaps itself, contents that nobody wrote. So the same seed gives the same program, and
+// it runs on real and on fake tensors.
+//
+// Inputs differ in dtype and shape; some are not contiguous, are expanded, have no elements, or are views of one
+// storage. Outputs may alias inputs and one another.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -82,8 +85,8 @@ Outcome run_eagerly(const RandomProgram& program);
 Outcome replay(const Graph& graph, const RandomProgram& program, bool check_results = false,
                const std::shared_ptr<NodeGroups>& groups = nullptr);
 
-// What two outcomes must share beside the number, dtypes, shapes and contents of the outputs (bit for bit), and the
-// contents of the storages of the inputs.
+// What two outcomes must share beside the outputs and the contents of the storages of the inputs. Outputs agree in
+// number, dtypes, shapes and contents (bit for bit).
 struct Comparison {
   bool strides = true;   // strides of the outputs
   bool aliasing = true;  // which outputs and inputs share storages, and at which offset

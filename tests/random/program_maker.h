@@ -1,5 +1,5 @@
-// How random programs are made: registers with the real tensors they hold while the program is being made, a source of
-// random choices, and the table of instructions.
+// Makes random programs: keeps registers with the real tensors they hold meanwhile, a source of random choices, and the
+// table of instructions.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -4,7 +4,6 @@
 
 #include <random>
 
-#include "shadowgraph/profile/timeline.h"
 #include "shadowgraph/sharding/simulate.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"

@@ -1,4 +1,5 @@
 // One rank's graph: what it says, what is refused, and that it holds what its timeline says.
+
 #include "shadowgraph/sharding/apply.h"
 
 #include <ATen/Functions.h>
@@ -7,6 +8,7 @@
 #include "core/fake/process_groups.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/profile/timeline.h"
+#include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/verify.h"
 #include "tests/counting_allocator.h"
 #include "tests/ir/samples.h"

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/sharding/hand_plans.h"
 #include "shadowgraph/sharding/shard.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 
@@ -35,7 +37,7 @@ TEST_P(FusedOptimizers, ArePlannedAndRightAsTensorByTensor) {
     }
     EXPECT_EQ(answer.peak, peak_of_live_bytes(answer.rank->graph));
     EXPECT_EQ(answer.assumed_peak, answer.peak);
-    // Of a tiny step the best plan cuts little; those by hand cut parameters and what the optimizer keeps of them.
+    // The best plan of a tiny step cuts little; those by hand cut parameters and what the optimizer keeps of them.
     const ShardingProblem problem = ShardingProblem::of(step.graph, options);
     std::vector<ShardingPlan> plans{answer.plan};
     for (const HandPlan hand : hand_plans(options.mesh)) {

@@ -4,6 +4,8 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "shadowgraph/sharding/parts.h"
+
 namespace shadowgraph {
 namespace {
 

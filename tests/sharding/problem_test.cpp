@@ -1,17 +1,18 @@
 // A captured step as an assignment problem: which nodes share a variable, what edges forbid, what choices cost.
+#include "shadowgraph/sharding/problem.h"
+
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/sharding/apply.h"
-#include "shadowgraph/sharding/plan.h"
 #include "shadowgraph/sharding/solver.h"
 #include "shadowgraph/text.h"
 #include "sharding/plan/node_classes.h"

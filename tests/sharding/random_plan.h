@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/sharding/plan.h"
 #include "shadowgraph/sharding/redistribution.h"
 #include "shadowgraph/sharding/rules.h"
@@ -29,8 +29,8 @@ class PlanMaker {
   using Choose = std::function<std::vector<size_t>(NodeId node, size_t axis, const NodeStrategies& strategies,
                                                    const std::vector<Placement>& now)>;
 
-  // The first that fits of each node; what nothing fits is replicated as a whole, and so is memory that is written to and
-  // cannot lie otherwise.
+  // Takes the first strategy that fits for each node. A node that nothing fits is replicated as a whole, and so is
+  // memory that is written to and cannot lie otherwise.
   ShardingPlan make(const DeviceMesh& mesh, const Choose& choose) {
     std::set<uint32_t> whole;  // storages that must be replicated
     while (true) {
@@ -59,8 +59,8 @@ class PlanMaker {
     });
   }
 
-  // As people do it: placeholders lie as `place` says, and every node takes its tensors as they come, activations before
-  // parameters, so that as few as can be are redistributed.
+  // Plans as people do it: placeholders lie as `place` says, and every node takes its tensors as they come. Activations
+  // come before parameters, so that as few as can be are redistributed.
   using Place =
       std::function<Placement(const std::string& name, Builtin kind, size_t axis, std::span<const int64_t> sizes)>;
   ShardingPlan by_hand(const DeviceMesh& mesh, const Place& place) {

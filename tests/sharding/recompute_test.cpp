@@ -1,10 +1,19 @@
 // Sharding and computing again, in turns: what fits by both, never worse than by one, and the same numbers.
-#include "shadowgraph/sharding/recompute.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
 
+#include "models/program.h"
+#include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/sharding/shard_and_recompute.h"
+#include "shadowgraph/sharding/split_losses.h"
+#include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 

@@ -9,7 +9,10 @@
 #include <optional>
 #include <random>
 
-#include "core/replay/call_templates.h"
+#include "core/calls/call_templates.h"
+#include "shadowgraph/graph/libtorch.h"
+#include "shadowgraph/sharding/factor_analysis.h"
+#include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -108,7 +111,7 @@ class NodeRunner {
  public:
   // Devices that the call names become `device`, or stay.
   NodeRunner(const Graph& graph, NodeId node, std::optional<c10::Device> device = c10::Device(c10::kCPU))
-      : graph_(graph), node_(node), formals_(formals_of(graph.target(node))), templates_(graph) {
+      : graph_(graph), node_(node), formals_(graph.target(node).signature()), templates_(graph) {
     graph.for_each_input(node, [&](ValueId value) {
       if (graph.value(value).kind == ValueKind::kTensor) values_.push_back(value);
     });
@@ -127,7 +130,7 @@ class NodeRunner {
       return graph_.value(value).kind == ValueKind::kTensor ? c10::IValue(operands.at(next++)) : c10::IValue(kLength);
     };
     templates_.push(call_, content, stack);
-    graph_.target(node_).find_operator()->callBoxed(stack);
+    find_operator(graph_.target(node_))->callBoxed(stack);
     Tensors results;
     for (const c10::IValue& value : stack) {
       if (value.isTensor() && value.toTensor().defined()) results.push_back(value.toTensor());
@@ -145,7 +148,7 @@ class NodeRunner {
  private:
   const Graph& graph_;
   NodeId node_;
-  TargetFormals formals_;
+  Signature formals_;
   CallTemplates templates_;
   CallTemplates::Call call_;
   std::vector<ValueId> values_;
@@ -443,7 +446,7 @@ void check_rule_shapes(Graph& graph, const ShardingRules& rules, const std::vect
   std::vector<NodeId> nodes;
   for (const NodeId node : graph.nodes()) nodes.push_back(node);
   for (const NodeId node : nodes) {
-    if (graph.target(node).kind() != TargetKind::kOperator || !graph.target(node).find_operator()) continue;
+    if (graph.target(node).kind() != TargetKind::kOperator || !find_operator(graph.target(node))) continue;
     if (!seen.insert(call_of(graph, node)).second || graph.facts(node).host_read) continue;
     std::vector<ValueId> operands;
     std::vector<ValueId> results;
@@ -501,7 +504,7 @@ void check_rules(Graph& graph, const ShardingRules& rules, const RuleCheckOption
   std::vector<NodeId> nodes;
   for (const NodeId node : graph.nodes()) nodes.push_back(node);
   for (const NodeId node : nodes) {
-    if (graph.target(node).kind() != TargetKind::kOperator || !graph.target(node).find_operator()) continue;
+    if (graph.target(node).kind() != TargetKind::kOperator || !find_operator(graph.target(node))) continue;
     if (!seen.insert(call_of(graph, node)).second) continue;
     bool undefined = false;
     graph.for_each_input(

@@ -1,5 +1,5 @@
-// A node's sharding strategies held against what its operator does: its operands, filled with integers, are cut as a
-// strategy says, the operator runs on every device's parts with local arguments, and what is put together again must be
+// Holds a node's sharding strategies against what its operator does. Its operands, filled with integers, are cut as a
+// strategy says. The operator runs on every device's parts with local arguments, and what is put together again must be
 // what it gives on the whole.
 #pragma once
 
@@ -34,8 +34,8 @@ struct RuleCheckOptions {
 void check_rules(Graph& graph, const ShardingRules& rules, const RuleCheckOptions& options, std::set<std::string>& seen,
                  RuleCheck& check);
 
-// For calls that have no kernel here, CUDA's own forms among them: every strategy's local call, on tensors of the innermost
-// FakeTensorMode, gives results of the sizes that the strategy says.
+// Checks calls that have no kernel here, CUDA's own forms among them. Every strategy's local call, on tensors of the
+// innermost FakeTensorMode, gives results of the sizes that the strategy says.
 void check_rule_shapes(Graph& graph, const ShardingRules& rules, const std::vector<int64_t>& devices,
                        std::set<std::string>& seen, RuleCheck& check);
 

@@ -9,6 +9,8 @@
 #include <set>
 
 #include "ir/operators/operator_name.h"
+#include "shadowgraph/graph/libtorch.h"
+#include "shadowgraph/sharding/factor_analysis.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "sharding/rules/rule_text.h"

@@ -1,6 +1,7 @@
 // Every rule against real tensors: sample calls, and the calls of whole training steps.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -11,6 +12,7 @@
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/replay.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"

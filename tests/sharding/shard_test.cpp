@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include "models/program.h"
@@ -11,6 +12,8 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/sharding/split_losses.h"
+#include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 
 namespace shadowgraph {

@@ -3,6 +3,8 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
+#include "shadowgraph/capture.h"
+#include "shadowgraph/fake.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"

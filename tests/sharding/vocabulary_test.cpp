@@ -4,6 +4,10 @@
 #include <torch/optim/sgd.h>
 
 #include "models/llama.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/sharding/split_losses.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
@@ -77,8 +81,8 @@ int64_t largest_with(int64_t vocabulary, const Graph& graph) {
   return largest;
 }
 
-// A language model whose embedding and head are cut along the vocabulary: nothing on a device has all of it, so neither
-// has what a collective gives. Without log_softmax taken apart the logits are gathered.
+// Embedding and head of a language model are cut along the vocabulary. Nothing on a device has all of it, so nothing
+// that a collective gives has. Without log_softmax taken apart the logits are gathered.
 TEST(CutVocabulary, GathersNoLogitsOfALanguageModel) {
   constexpr int64_t vocabulary = 104;  // no other dimension is as large
   for (const bool split : {true, false}) {

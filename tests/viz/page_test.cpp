@@ -27,7 +27,7 @@ class PageReader {
     header = json::parse(bytes_.substr(8, length));
     base_ = 8 + length;
   }
-  // Of the block with this id.
+  // Reads the block with this id.
   static PageReader of(const std::string& html, const std::string& id) { return PageReader(unpacked(html, id)); }
   static std::string unpacked(const std::string& html, const std::string& id) {
     const std::string start = "id=\"" + id + "\">";

@@ -5,7 +5,6 @@
 
 #include "shadowgraph/capture.h"
 #include "shadowgraph/draw_plan.h"
-#include "shadowgraph/edit.h"
 #include "shadowgraph/fake.h"
 
 namespace shadowgraph {
@@ -20,7 +19,7 @@ const ViewBox& box_with(const ViewModel& view, const std::string& line) {
   throw Error("no box " + line);
 }
 
-// x lies as S(0), and mm wants its transposed view whole: 64 x 32 floats are gathered in front of the view, which is
+// x lies as S(0), and mm wants its transposed view whole. So 64 x 32 floats are gathered in front of the view, which is
 // not drawn. The sum that mm's P(sum) becomes is on the edge to relu.
 TEST(PlanViews, EdgesSayWhatIsRedistributedAndBoxesHowTheyLie) {
   Graph graph;

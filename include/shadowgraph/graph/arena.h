@@ -104,8 +104,9 @@ class Arena {
     return {offset, count};
   }
 
-  // At least so many, in one block, of which all that comes next is taken. An arena of more than a hundred thousand
-  // elements grows by an eighth: so many small blocks would be as many calls of malloc, and never in large pages.
+  // Adds at least so many elements, in one block from which all later ones are taken. An arena of more than a hundred
+  // thousand elements grows by an eighth. So many small blocks would be as many calls of malloc, and never in large
+  // pages.
   void add_chunks(uint32_t count) {
     const auto held = static_cast<uint32_t>(chunks_.size());
     add_block(held < 1024 ? count : std::max(count, held / 8));

@@ -1,8 +1,8 @@
 // Typed 32-bit ids and maps keyed by them.
 //
-// A graph's nodes, values, storages and regions live in arenas and are named by index. Ids survive edits (pointers into
-// an arena do not survive the arena's graph), they are cheap to copy, and the type says what is meant: a NodeId cannot
-// be given where a ValueId is asked for. Side data (costs, lifetimes, colours) belongs in an IdMap, never in the node.
+// A graph's nodes, values, storages and regions live in arenas and are named by index. Ids survive edits and are cheap
+// to copy; pointers into an arena do not survive the arena's graph. The type says what is meant: a NodeId cannot be
+// given where a ValueId is asked for. Side data (costs, lifetimes, colours) belongs in an IdMap, never in the node.
 #pragma once
 
 #include <compare>

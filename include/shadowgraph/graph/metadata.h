@@ -17,7 +17,7 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 enum class ProgramMode : uint8_t { kInfer, kTrain };
-// Of a training step: the first one makes the optimizer's state, the steady one finds it.
+// Which training step was recorded: the first one makes the optimizer's state, the steady one finds it.
 enum class TrainingStep : uint8_t { kFirst, kSteady };
 
 std::string_view to_string(ProgramMode mode);   // "infer", "train"

@@ -1,9 +1,9 @@
 // The nodes of a graph in program order: `for (NodeId n : graph.nodes())`, or against it: graph.nodes_reversed(). The
 // current node may be erased, or moved, while walking; a node inserted right behind it is not visited.
 //
-// A list is followed link by link, and a processor cannot fetch a node before it has read the one before. As most nodes
-// lie in the arena in program order, the walk asks for the memory a few nodes ahead: of a million nodes, one then costs
-// 7 ns, not 41 (docs/benchmarks.md, "Passes").
+// A list is followed link by link, and a processor cannot fetch a node before it has read the one before. Most nodes
+// lie in the arena in program order, so the walk asks for the memory a few nodes ahead. One of a million nodes then
+// costs 7 ns, not 41 (docs/figures.md#graphs-edits-and-passes).
 #pragma once
 
 #include <cstddef>

@@ -1,22 +1,22 @@
 // What a node calls: an operator, one of the sg:: built-ins, or a function the user registered.
 //
-// A target is kept as name and schema text, so that a graph with somebody's own operator opens in a tool that does not
-// have it; the schema is parsed (without registration) when first asked for, the operator handle looked up likewise.
+// A target is kept as name and schema text, so that a graph with somebody's own operator opens in a tool without it.
+// The schema is parsed (without registration) when first asked for, the operator handle looked up likewise.
 #pragma once
-
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/function_schema.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/ids.h"
+#include "shadowgraph/graph/signature.h"
+
+namespace c10 {
+struct FunctionSchema;
+}
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -26,15 +26,15 @@ enum class TargetKind : uint8_t {
   kFunction,  // a user-registered function with a shape rule
 };
 
-// What an operator does to its arguments and how its results come to be: from its schema, and from the table in
-// ir/operators/ where schemas lie or say nothing. Arguments and results are given by schema position.
+// Says what an operator does to its arguments and how its results come to be. This comes from its schema, and from the
+// table in ir/operators/ where schemas lie or say nothing. Arguments and results are given by schema position.
 //
 //     graph.facts(node).written          // of aten::add_.Tensor: {0}
 //
-// A user-registered function is believed in the same way: its schema's alias annotations are its contract, an argument
+// A user-registered function is believed in the same way: its schema's alias annotations are its contract. An argument
 // of type Generator says that it draws random numbers, and a string `group_name` that it is a collective, as in
 // _c10d_functional's schemas. What a schema cannot tell (variadic arguments, custom class objects, `Any`) makes the
-// target `unknown`: it is then assumed to read and write all it is given.
+// target `unknown`. It is then assumed to read and write all it is given.
 struct OperatorFacts {
   struct Alias {
     uint16_t result = 0;
@@ -43,7 +43,7 @@ struct OperatorFacts {
   };
 
   std::vector<uint16_t> written;  // arguments whose storages are written
-  // Of those, the ones written as a whole, whatever they held: `out=`, copy_, fill_, normal_.
+  // Written arguments that are written as a whole, whatever they held: `out=`, copy_, fill_, normal_.
   std::vector<uint16_t> overwritten;
   // If >= 0, arguments are written only when this bool argument is true (batch norm's `training`).
   int write_condition = -1;
@@ -79,19 +79,21 @@ class Target {
   // `schema_text` is the full schema, "aten::mm(Tensor self, Tensor mat2) -> Tensor".
   // Throws ParseError if it is not a schema.
   Target(TargetKind kind, const std::string& schema_text);
-  Target(TargetKind kind, c10::FunctionSchema schema);
+  Target(TargetKind kind, const c10::FunctionSchema& schema);
 
   TargetKind kind() const { return kind_; }
   // Operator name with overload: "aten::add.Tensor".
   const std::string& name() const { return name_; }
-  const c10::FunctionSchema& schema() const { return known_->schema; }
+  // Worked out when first asked for, and kept.
+  const Signature& signature() const {
+    const Signature* known = known_->signature.load(std::memory_order_acquire);
+    return known != nullptr ? *known : work_out_signature();
+  }
   std::string schema_text() const;
-  // The operator in this process' dispatcher, if it is there with the very same schema.
-  std::optional<c10::OperatorHandle> find_operator() const;
-  // Worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They depend on
-  // the schema, so that a graph means the same in a tool that does not have a user's operator, and on the tags that the
-  // operator has in this process (random, host_read, pointwise, changes_objects): until it is registered it has none
-  // and may change objects; once found with its tags, facts stay as they are.
+  // Facts are worked out when first asked for, kept with this target and its copies, and never moved. Thread-safe. They
+  // depend on the schema, so that a graph means the same in a tool that does not have a user's operator. They also
+  // depend on the tags that the operator has in this process (random, host_read, pointwise, changes_objects). Until it
+  // is registered it has none and may change objects; once found with its tags, facts stay as they are.
   const OperatorFacts& facts() const {
     const OperatorFacts* known = known_->facts.load(std::memory_order_acquire);
     return known != nullptr ? *known : work_out_facts();
@@ -100,16 +102,19 @@ class Target {
  private:
   friend struct KnownTarget;  // ir/operators/known_target.h
   struct Known {
-    explicit Known(c10::FunctionSchema s) : schema(std::move(s)) {}
-    const c10::FunctionSchema schema;
     std::atomic<const OperatorFacts*> facts = nullptr;
+    std::atomic<const Signature*> signature = nullptr;
   };
+  const Signature& work_out_signature() const;
   const OperatorFacts& work_out_facts() const;
 
   TargetKind kind_;
   std::string name_;
   std::shared_ptr<Known> known_;  // a KnownTarget
 };
+
+// Whether this process has an operator of that name with another schema: the graph is from another libtorch.
+bool has_another_schema(const Target& target);
 
 // Built-in targets. Every graph has them at these TargetIds.
 //   sg::parameter(str name) -> Tensor      a parameter of the captured module; likewise sg::buffer, sg::input

@@ -33,6 +33,9 @@ enum class ArgumentKind : uint8_t {
   kOpaque,     // something that has no text form (a Python or custom class object); printed by its type, never replayed
 };
 
+// The parser and the verifier refuse lists that nest deeper, so that nothing recurses without bound.
+constexpr int kMaxListDepth = 32;
+
 // One argument or result of a node, 16 bytes. Its name is the schema's name at the same position.
 // In a result, only kNone (an undefined tensor), kValue and kList of those occur.
 struct Argument {
@@ -110,7 +113,7 @@ static_assert(sizeof(Argument) == 16);
 
 enum class ValueKind : uint8_t { kTensor, kInt, kFloat, kBool };
 
-// A tensor's geometry (what it contains is a version of its storage, see shadowgraph/analysis.h), or a host scalar that
+// A tensor's geometry (what it contains is a version of its storage, see shadowgraph/analysis/effects.h), or a host scalar that
 // a node read.
 struct Value {
   ValueKind kind = ValueKind::kTensor;
@@ -153,8 +156,9 @@ enum class StorageKind : uint8_t {
 constexpr int kStorageKindCount = 8;
 std::string_view to_string(StorageKind kind);
 
-// One allocation. Lifetimes are those observed while the program ran: `born` is the node that allocated it (a
-// placeholder for what existed before); death is recorded at the node after which it was freed, see Graph::freed_after.
+// One allocation. Lifetimes are those observed while the program ran. `born` is the node that allocated it (a
+// placeholder for what existed before). Its death is recorded at the node after which it was freed, see
+// Graph::freed_after.
 struct Storage {
   int64_t bytes = 0;
   c10::DeviceType device_type = c10::DeviceType::CPU;

@@ -4,15 +4,16 @@
 //     KernelRef kernel = cache->find("aten::add_Tensor", program);
 //     if (KernelFunction run = kernel->function()) run(...); // nullptr: not compiled yet, or not to be had
 //
-// The key is the text of the program and the back end's identity (compiler, flags, processor, ABI); it is found by its
+// The key is the text of the program and the back end's identity (compiler, flags, processor, ABI). It is found by its
 // hash and compared in full. An entry is three files of one name in the folder of its operator or group: source (.cpp),
-// library (.so) and manifest (.json), which holds the key and the library's SHA-256. Files are written aside and renamed,
-// the manifest last; a lock lets one process compile while others wait for what it makes. An entry that is cut short,
-// altered or another's is passed over and counted, and made again.
+// library (.so) and manifest (.json). The manifest holds the key and the library's SHA-256.
+//
+// Files are written aside and renamed, the manifest last. A lock lets one process compile while others wait for what it
+// makes. An entry that is cut short, altered or another's is passed over and counted, and made again.
 //
 // Folder: KernelCacheOptions::directory, or $SHADOWGRAPH_CACHE, or $XDG_CACHE_HOME/shadowgraph, or ~/.cache/shadowgraph.
-// Thread-safe. What goes wrong with files or the compiler is never thrown: the kernel is not to be had, stats() counts
-// why, and whoever asked runs what it would have run.
+// Thread-safe. What goes wrong with files or the compiler is never thrown. The kernel is then not to be had, stats()
+// counts why, and whoever asked runs what it would have run.
 #pragma once
 
 #include <atomic>
@@ -130,7 +131,7 @@ class KernelCache {
   std::unique_ptr<Jobs> jobs_;
 };
 
-// ---- The folder, looked at from outside (shadowgraph kernels list|verify|prune|clear). All throw FileError where the
+// ---- The folder, looked at from outside (shadowgraph list kernels). All throw FileError where the
 // folder cannot be read; a folder that is not there is empty.
 
 struct KernelCacheEntry {

@@ -6,8 +6,8 @@
 //     compiled.report();                     // calls that did, and why others did not
 //
 // A call whose kernel is there runs it. Without one the call runs what it would have run, while the kernel is compiled
-// beside it (or waits for it: KernelCacheOptions::background = false). What no kernel does runs as it would have, too, and
-// so does what is faster that way: the first calls go both ways in turn (KernelMeasureOptions).
+// beside it (or waits for it: KernelCacheOptions::background = false). The first calls go both ways in turn
+// (KernelMeasureOptions), and a call that is faster without a kernel runs as it would have.
 #pragma once
 
 #include <c10/core/DispatchKey.h>
@@ -26,10 +26,12 @@ struct CompileOperatorsOptions {
   std::shared_ptr<KernelCache> cache;  // nullptr: KernelCache::shared()
 };
 
-// Until it is destroyed; then all calls run as before. Several may be alive, also for one operator: the later one is asked
-// first. It may go while other threads call these operators; a call that is under way ends with its kernel. That an
-// operator is asked about for the first time in a process changes libtorch's table, which is not made for calls of that
-// operator from other threads meanwhile. The entry stays and passes calls on when nobody is left to be asked.
+// Serves calls until it is destroyed; then all calls run as before. Several may be alive, also for one operator: the
+// later one is asked first. It may go while other threads call these operators; a call that is under way ends with its
+// kernel.
+//
+// Asking about an operator for the first time in a process changes libtorch's table. That table is not made for calls
+// of the operator from other threads meanwhile. The entry stays and passes calls on when nobody is left to be asked.
 class CompiledOperators {
  public:
   CompiledOperators(CompiledOperators&&) noexcept;
@@ -49,8 +51,8 @@ class CompiledOperators {
 };
 
 // `operators`: names with overload, "aten::add_.Tensor". `key`: CPU, or PrivateUse1 for a device whose memory is the
-// host's. Throws KernelError, naming the operator, for one that does not exist, for one that no kernel is ever made of, and
-// for one that libtorch makes of others (name those); and for other keys.
+// host's. Throws KernelError for other keys. Throws it, naming the operator, for one that does not exist or that no
+// kernel is ever made of. It also throws for one that libtorch makes of others (name those).
 CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
                                     const CompileOperatorsOptions& options = {});
 

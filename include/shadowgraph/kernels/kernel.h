@@ -32,7 +32,7 @@ struct KernelOptions {
   bool exact = false;
 };
 
-// Which way is faster, the kernel or what would have run, is found by the first calls: each way is used in turn, each call
+// The first calls find which way is faster, the kernel or what would have run. Each way is used in turn, each call
 // once, and the best times count. Verdicts are kept with the kernel by what it stands for, size class and threads.
 struct KernelMeasureOptions {
   bool enabled = true;             // false: the kernel, whatever it takes
@@ -54,7 +54,7 @@ struct KernelPlan {
   std::vector<int64_t> sizes;  // see KernelFunction
   std::vector<int64_t> strides;
   std::vector<int64_t> scalars;
-  // Of one node: the argument that each scalar is, and bits of the arguments whose value decided what the program is.
+  // For one node: the argument that each scalar is, and bits of the arguments whose value decided what the program is.
   std::vector<uint32_t> scalar_arguments;
   uint64_t decisive = 0;
   int64_t range = 0;     // rows, or elements: KernelFunction's `end`
@@ -96,9 +96,9 @@ class OperatorKernels {
   OperatorKernels(const OperatorKernels&) = delete;
   OperatorKernels& operator=(const OperatorKernels&) = delete;
 
-  // Runs the call on CPU memory, whatever device the tensors say (a PrivateUse1 device may have host memory). The stack is
-  // changed only if it ran. With `original`, the caller runs what would have run if the outcome is kOriginal and tells
-  // when it ended; without, nothing is measured, and a kernel that is there runs.
+  // Runs the call on CPU memory, whatever device the tensors say (a PrivateUse1 device may have host memory). The stack
+  // is changed only if it ran. With `original`, the caller runs what would have run if the outcome is kOriginal, and
+  // tells when it ended. Without, nothing is measured, and a kernel that is there runs.
   Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack, OriginalCall* original = nullptr);
 
   struct Report {

@@ -1,11 +1,16 @@
 // What a generated kernel computes: the small loop language between operators and a back end.
 //
-// A kernel runs over rows: some outer dimensions, and one inner dimension, the row. Every expression is of a level that
-// follows from what it reads: constant in the kernel, constant in a row (loads that the row broadcasts, reductions), or one
-// value an element. Stores of elements follow the last reduction, but for those to operands that are not read, which may
-// come before. Reductions are of the row, and of `reduced_rank` dimensions between outer ones and the row; with `columns`,
-// of those dimensions alone, a result for each element of the row (the bias gradient of a linear layer). All reductions of
-// a program are of the same dimensions; operands that do not vary along these are `of_row`.
+// A kernel runs over rows: some outer dimensions, and one inner dimension, the row. Every expression has a level that
+// follows from what it reads:
+//
+//   - constant in the kernel;
+//   - constant in a row: loads that the row broadcasts, reductions;
+//   - one value an element.
+//
+// Stores of elements follow the last reduction; those to operands that are not read may come before. Reductions are of
+// the row, and of `reduced_rank` dimensions between outer ones and the row. With `columns` they are of those dimensions
+// alone, and give a result for each element of the row (the bias gradient of a linear layer). All reductions of a
+// program are of the same dimensions; operands that do not vary along these are `of_row`.
 //
 //     softmax of a row:  e0 = load 0 : Float          text() of it, which is what keys are made of
 //                        e1 = row_max e0

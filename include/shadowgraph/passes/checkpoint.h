@@ -6,7 +6,7 @@
 //     std::vector<CheckpointSegment> segments = ...;
 //     done = checkpoint_segments(graph, segments);
 //
-// docs/checkpointing.md says what the rewritten graph looks like and which policies there are; the essay at the head of
+// docs/checkpoints.md says what the rewritten graph looks like and which policies there are; the essay at the head of
 // checkpoint.cpp how it is made.
 #pragma once
 
@@ -26,16 +26,17 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// What is computed again together: the forward nodes of some regions, and those between the first and the last of them;
-// or those from one node to another, whatever regions they are in.
+// What is computed again together: the forward nodes of some regions, and those between the first and the last of them.
+// Or the nodes from one to another, whatever regions they are in.
 struct CheckpointSegment {
   std::string name;               // of the region of kind checkpoint that it becomes
   std::vector<RegionId> regions;  // siblings, in program order; one or more
   NodeId first = {}, last = {};   // in place of regions
-  // Storages made in the segment that are kept as if it were none, with all that their makers make; what computing the
-  // others again needs of them is taken from there. Of a segment within another: kept from that one's second run on.
+  // Storages made in the segment that are kept as if they were in none, with all that their makers make. What computing
+  // the others again needs of them is taken from there. In a segment within another, they are kept from the outer one's
+  // second run on.
   std::vector<StorageId> keep = {};
-  // Of those, the ones that wait for backward on the host. Only of segments that are in no other; what backward writes to,
+  // Kept storages that wait for backward on the host; only for segments that are in no other. What backward writes to,
   // what an output holds, and what no value fills as a whole stays where it is.
   std::vector<StorageId> offload = {};
 };
@@ -58,10 +59,13 @@ struct CheckpointResult {
   PassResult summary() const;
 };
 
-// Rewrites the graph. Segments may lie within one another (then the inner one is computed again twice: once for the
-// outer one, without being kept, once for its own backward), but must not overlap otherwise; GraphEditError, before any
-// change, for segments that do, that are empty, whose regions are not siblings, and for some by regions among others by
-// nodes. A segment that has nothing to compute again, a second time for instance, is left as it is. Linear in the graph, times the depth of nesting.
+// Rewrites the graph. Segments may lie within one another. The inner one is then computed again twice: once for the
+// outer one, without being kept, and once for its own backward. Otherwise they must not overlap. Throws GraphEditError,
+// before any change, for segments that overlap, that are empty, or whose regions are not siblings. Throws it, too, for
+// segments by regions among others by nodes.
+//
+// A segment that has nothing to compute again, a second time for instance, is left as it is. Linear in the graph, times
+// the depth of nesting.
 CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments);
 
 // ---- Choosing. Regions are modules by path, checkpoint regions and scopes by label.
@@ -79,9 +83,9 @@ CheckpointPolicy every_kth_region(int64_t k);  // the first, the one k after it,
 // Runs of siblings in about as many parts as they are long: n regions in sqrt(n) segments (Chen et al. 2016,
 // arXiv:1604.06174).
 CheckpointPolicy square_root_segments();
-// The fewest regions, taken from the first on, so that the peak of live bytes is within the budget; Error that says how
-// low it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph. The least to compute again within a
-// budget: shadowgraph/passes/recompute.h.
+// Takes the fewest regions, from the first on, so that the peak of live bytes is within the budget. Throws Error that
+// says how low it gets if it cannot be. Tries out about log2(n) rewritten copies of the graph.
+// shadowgraph/passes/checkpoint_curve.h finds the least to compute again within a budget.
 CheckpointPolicy within_budget(int64_t bytes);
 
 // Most bytes live at a node, by the rule of shadowgraph/profile.h; with a device: of its storages alone.

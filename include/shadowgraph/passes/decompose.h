@@ -18,8 +18,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 //     DecomposeResult result = decompose(graph, {.to = OperatorSet::named("no-fused")});
 //     // result.expanded["aten::addmm"] == 24, result.remaining["aten::max_pool2d_with_indices"] == 1
 //
-// A capture is below autograd, so composites are gone already; what is left to decompose are operators with kernels of
-// their own: addmm, norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas
+// A capture is below autograd, so composites are gone already. Operators with kernels of their own are left to
+// decompose: addmm, norms, softmax, attention, losses, backward formulas, foreach and fused optimizers. The formulas
 // are rows of passes/decompose/decompositions.h. Results have the recorded dtypes, sizes and strides and equal the
 // originals within rounding; random operators are never decomposed. The backward of a fused operator is decomposed
 // before its forward, so that the kernel's private statistics lose their last use.
@@ -77,11 +77,13 @@ std::vector<std::string> decomposable_operators();
 //     convolution(x, w, bias, ...)      convolution(x, w, None, ...), add(bias as [C, 1, 1])
 //     addbmm(self, a, b)                bmm(a, b), sum over the batch, add(self)
 //
-// With beta and alpha as the operator has them: beta * self + alpha * product; with beta = 0 the addend is not read, so
-// that NaN in it stays there. aten::linear with a bias is an addmm, or a product and an addition, in any capture. A
-// solver that splits the product over devices reduces the partial sums first and adds the bias once: that is what this
-// is for (ColossalAI's bias_addition_split). Backward nodes stay as they are: a bias' gradient is a sum of its own
-// already. Values equal within rounding (an addition fused into a product rounds once); integers bitwise.
+// beta and alpha are kept as the operator has them: beta * self + alpha * product. With beta = 0 the addend is not
+// read, so that NaN in it stays there. aten::linear with a bias is an addmm, or a product and an addition, in any
+// capture.
+//
+// This serves solvers (ColossalAI's bias_addition_split). One that splits the product over devices reduces the partial
+// sums first and adds the bias once. Backward nodes stay as they are: a bias' gradient is a sum of its own already.
+// Values equal within rounding (an addition fused into a product rounds once); integers bitwise.
 
 struct SplitBiasResult {
   int64_t split = 0;  // nodes

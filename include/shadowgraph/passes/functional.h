@@ -22,15 +22,19 @@ namespace SHADOWGRAPH_API shadowgraph {
 //                                                  %4 = aten::relu(self=%3)
 //                                                  %5 = aten::copy_(self=%0, src=%3)          the epilogue
 //
-// What holds afterwards, and is checked by replay (tests/core/replay/functionalize_replay_test.cpp): outputs, gradients
-// and the final contents of everything given are bitwise what eager leaves, random numbers included; outputs share
-// storages with inputs and with one another as in eager; every kernel gets operands of the sizes and strides that it
-// had. Region, phase, flags, forward links, saved tensors and lifetimes are carried over; a value that is not a view
-// has a storage of its own. Running it again changes nothing.
+// What holds afterwards, and is checked by replay (tests/core/replay/functionalize_replay_test.cpp):
+//
+//   - outputs, gradients and the final contents of everything given are bitwise what eager leaves, random numbers
+//     included;
+//   - outputs share storages with inputs and with one another as in eager;
+//   - every kernel gets operands of the sizes and strides that it had.
+//
+// Region, phase, flags, forward links, saved tensors and lifetimes are carried over; a value that is not a view has a
+// storage of its own. Running it again changes nothing.
 //
 // Contents belong to storages, so there is no list of operators here. Each storage has an *image*: a value whose
-// storage holds, place for place, what the program's storage would hold now. A write gives a new image; a value that is
-// read after that is taken from it again, by the views it came through or by as_strided. docs/functionalization.md
+// storage holds, place for place, what the program's storage would hold now. A write gives a new image. A value that is
+// read after that is taken from it again, by the views it came through or by as_strided. docs/graph.md
 // tells the rest.
 //
 // Ids of the old graph mean nothing afterwards. Linear; see bench/passes.cpp.
@@ -64,17 +68,17 @@ struct FunctionalizeResult {
   int64_t writes = 0;            // nodes that wrote
   int64_t scatters = 0;          // of them, through a view of part of a storage
   int64_t views = 0;             // views taken again
-  int64_t functional_calls = 0;  // writes without a functional operator: core/replay/functional_call.h
+  int64_t functional_calls = 0;  // writes without a functional operator: core/calls/functional_call.h
 
   PassResult summary() const;
 };
 
-// Throws FunctionalizeError for writes by targets of which nothing is known, for writes to tensors without strides, and
-// for reads of a storage that nothing in the graph made; the graph is then as it was.
+// Throws FunctionalizeError for writes by targets of which nothing is known, and for writes to tensors without strides.
+// Throws it, too, for reads of a storage that nothing in the graph made. The graph is then as it was.
 FunctionalizeResult functionalize(Graph& graph);
 
-// The first node that writes and is not part of an epilogue (write-backs to placeholders with the views they need,
-// behind all else); invalid if there is none. Random numbers drawn are no writes here.
+// Returns the first node that writes and is not part of an epilogue; invalid if there is none. An epilogue is
+// write-backs to placeholders with the views they need, behind all else. Random numbers drawn are no writes here.
 NodeId first_mutation(const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -85,11 +89,15 @@ NodeId first_mutation(const Graph& graph);
 //     %3 = aten::slice_scatter(self=%2, src=%7, ...)   %3 = aten::slice.Tensor(self=%2, ...)
 //                                                      %4 = aten::copy_(self=%3, src=%7)
 //
-// An operator is run in place if its in-place form exists (ir/operators/operator_forms.h), its result is laid out like
-// the operand that it would overwrite, and nothing reads that operand's storage afterwards, by whatever view. Scatters
-// become a write through the view, or, if what they scatter is computed from that very place, the computation itself in
-// place. A parameter that an epilogue overwrites as a whole (aten::copy_) is such memory, too: an optimizer step is in
-// place again.
+// An operator is run in place if
+//
+//   - its in-place form exists (ir/operators/operator_forms.h);
+//   - its result is laid out like the operand that it would overwrite;
+//   - nothing reads that operand's storage afterwards, by whatever view.
+//
+// Scatters become a write through the view. If what they scatter is computed from that very place, they become the
+// computation itself in place. A parameter that an epilogue overwrites as a whole (aten::copy_) is such memory, too: an
+// optimizer step is in place again.
 //
 // Bitwise the same results, the same aliasing of what the program returns, the same final contents; fewer bytes. What
 // the caller gave is not written unless the graph writes it back anyway. Tensors that autograd keeps are not

@@ -1,4 +1,4 @@
-// Options of passes: fields of a struct, declared once. What text forms read, what `shadowgraph passes` lists and what
+// Options of passes: fields of a struct, declared once. What text forms read, what `shadowgraph list passes` shows and
 // messages say follows from the table beside them.
 //
 //     struct DceOptions {

@@ -1,4 +1,4 @@
-// What a pass is, and the table of those there are.
+// Defines what a pass is, and the table of those there are.
 //
 // A pass rewrites a graph, or finds something out and notes it on the nodes (Graph::set_note). Each is one function
 // with types, declared in the header of its purpose:
@@ -20,10 +20,14 @@
 //     DropDropoutResult drop_dropout(Graph& graph, const DropDropoutOptions& options);
 //     register_pass(pass_row("drop-dropout", "Erases dropout of inference graphs", drop_dropout));
 //
-// Whoever calls a pass may rely on this: the graph verifies after it if it did before; `changed == false` means that
-// not one byte of the graph's text differs; the graph is left as it was if the pass throws before its first edit, and
-// verifies in any case; running it twice gives what running it once gives, unless its summary says otherwise. Passes
-// change the graph that they are given. What makes another graph (split, join, clone) is no pass.
+// Whoever calls a pass may rely on this:
+//
+//   - the graph verifies after it if it did before;
+//   - `changed == false` means that not one byte of the graph's text differs;
+//   - the graph is left as it was if the pass throws before its first edit, and verifies in any case;
+//   - running it twice gives what running it once gives, unless its summary says otherwise.
+//
+// Passes change the graph that they are given. What makes another graph (split, join, clone) is no pass.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +50,7 @@ struct PassResult {
   std::vector<std::pair<std::string, int64_t>> counters;  // what was done: {"erased", 12}
   std::string report;                                     // what an analysis has to say to people; lines
 
-  // Of a pass that changes something wherever it counts something; what it never did is not mentioned.
+  // For a pass that changes something wherever it counts something; counts of 0 are not mentioned.
   static PassResult of_changes(std::vector<std::pair<std::string, int64_t>> counts) {
     std::erase_if(counts, [](const auto& count) { return count.second == 0; });
     return {.changed = !counts.empty(), .counters = std::move(counts), .report = {}};

@@ -8,9 +8,10 @@
 // ';' or '}' in it stands in quotes. Spaces do not matter. Passes are those of the table (shadowgraph/passes/pass.h),
 // users' own included, or given as they are.
 //
-// With SHADOWGRAPH_DUMP=folder in the environment, every pass writes the graph that it was given and the one it left to
-// folder/03-dce.before.sg and 03-dce.after.sg, numbered as they run in this process; `diff` shows what it did. A graph
-// that a pass broke is folder/03-dce.failed.sg. (Binaryen and XLA have this; it finds most bugs of passes.)
+// With SHADOWGRAPH_DUMP=folder in the environment, every pass writes the graph that it was given and the one it left.
+// They go to folder/03-dce.before.sg and folder/03-dce.after.sg, numbered as passes run in this process; `diff` shows
+// what a pass did. A graph that a pass broke is folder/03-dce.failed.sg. (Binaryen and XLA have this; it finds most
+// bugs of passes.)
 //
 // A pass that fails leaves its caller's graph as it was before the first pass.
 #pragma once

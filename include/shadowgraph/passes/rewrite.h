@@ -1,4 +1,4 @@
-// Rewriting by rules: wherever a graph does what a pattern says (shadowgraph/edit.h), let it do something else.
+// Rewriting by rules: wherever a graph does what a pattern says (shadowgraph/edit/pattern.h), let it do something else.
 //
 //     const auto rules = parse_rules(
 //         "rule linear\n"
@@ -10,13 +10,19 @@
 //         "return %y\n");
 //     const RewriteResult result = rewrite(graph, rules);      // result.replaced, result.refused
 //
-// The replacement returns as many values as the pattern. Its calls stand where the last matched node stood; where a
-// value is used before that, at the first use, if all operands are made by then, otherwise the users wait. They are in
-// the last matched node's region, phase and modes; their results get shapes from the operators' rules on fake tensors.
-// A match is left alone, and counted as refused with the reason, if no such place keeps every effect and use in order,
-// if a value that comes out has another dtype, shape or strides than the one it stands for, or if the operator refuses
-// its arguments. What aliased a replaced value aliases the new one; storages keep kind and death, backward nodes find
-// the last new node as their forward node.
+// The replacement returns as many values as the pattern. Its calls stand where the last matched node stood. A value
+// that is used before that is made at its first use, if all operands are made by then; otherwise the users wait. The
+// calls are in the last matched node's region, phase and modes. Their results get shapes from the operators' rules on
+// fake tensors.
+//
+// A match is left alone, and counted as refused with the reason, in three cases:
+//
+//   - no such place keeps every effect and use in order;
+//   - a value that comes out has another dtype, shape or strides than the one it stands for;
+//   - the operator refuses its arguments.
+//
+// What aliased a replaced value aliases the new one. Storages keep kind and death, and backward nodes find the last new
+// node as their forward node.
 //
 // torch.fx: subgraph_rewriter.replace_pattern. Linear in the graph for each rule.
 #pragma once
@@ -25,7 +31,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/pattern.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/passes/pass.h"
 

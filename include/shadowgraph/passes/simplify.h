@@ -24,7 +24,7 @@ struct CanonicalizeResult {
 CanonicalizeResult canonicalize(Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Of nodes that compute the same thing, one stays.
+// Keeps one of all nodes that compute the same thing.
 
 struct CseOptions {
   // kMerge: backward may keep what forward computed.
@@ -94,7 +94,7 @@ struct DeadStorageResult {
 DeadStorageResult dead_storage(Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Of constants with the same contents, one stays.
+// Keeps one of all constants with the same contents.
 
 struct MergeConstantsResult {
   int64_t merged = 0;

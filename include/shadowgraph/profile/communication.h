@@ -1,134 +1,26 @@
-// What a distributed program sends: bytes, groups and seconds of its collectives, and how much of that hides behind
-// computing.
+// All collectives of a graph, of `_c10d_functional`, `c10d` and `_dtensor`.
 //
 //     const Interconnect links = Interconnect::named("h100");
 //     const Communication communication = Communication::of(graph, {.interconnect = &links});
 //     communication.total().wire;                                    // bytes that this process sends
-//     OverlappedStep::of(graph, communication, step_time).seconds();       // of the step
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <cstdint>
-#include <map>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph/weak_graph.h"
+#include "shadowgraph/mesh.h"
 #include "shadowgraph/process_group.h"
+#include "shadowgraph/profile/collective_cost.h"
+#include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/flops.h"
+#include "shadowgraph/profile/interconnect.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
-
-class StepTime;  // shadowgraph/profile/time.h
-
-enum class CollectiveKind : uint8_t {
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kBroadcast,
-  kReduce,
-  kGather,
-  kScatter,
-  kSend,
-  kReceive,
-  kBarrier,
-};
-constexpr int kCollectiveKindCount = static_cast<int>(CollectiveKind::kBarrier) + 1;
-std::string_view to_string(CollectiveKind kind);  // "all_reduce", "all_gather", ...
-std::optional<CollectiveKind> parse_collective_kind(std::string_view word);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Links between processes. Each figure has a source: a data sheet, a library's sources, a measurement.
-
-// Processes in blocks of `size` neighbours in rank (8 in a machine) reach each other by this.
-struct LinkLevel {
-  std::string name;      // "nvlink"
-  int64_t size = 0;      // 0, for the outermost alone: all processes
-  double latency = 0;    // seconds of a hop
-  double bandwidth = 0;  // B/s that one process sends, while it receives as much
-  friend bool operator==(const LinkLevel&, const LinkLevel&) = default;
-};
-
-// (payload bytes, seconds): between two points linear, below the first as that, beyond the last on at its rate.
-using CollectiveTable = std::vector<std::pair<double, double>>;
-
-// What is known of one axis of a mesh, in place of the levels.
-struct AxisLinks {
-  std::optional<double> latency;
-  std::optional<double> bandwidth;
-  std::map<CollectiveKind, CollectiveTable> tables;  // measured on that axis
-  friend bool operator==(const AxisLinks&, const AxisLinks&) = default;
-};
-
-struct Interconnect {
-  std::string name;   // "h100"
-  std::string title;  // "8 x H100 by NVLink, nodes by 400 Gb/s InfiniBand"
-  double base = 0;    // seconds of any call: its kernel begins and ends
-  std::vector<LinkLevel> levels;
-  std::map<std::string, AxisLinks> axes;
-  std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
-
-  // "a100", "h100", "h200", "b200", "mi300x", "pcie4", "pcie5". Throws Error.
-  static Interconnect named(std::string_view name);
-  static std::vector<std::string> names();
-  // A name, or a file if there is one of that name.
-  static Interconnect find(const std::string& name_or_file);
-  // What usually stands around a device of shadowgraph/profile/time.h ("h100_pcie": "pcie5"); nothing for those of one
-  // machine.
-  static std::optional<Interconnect> around(std::string_view device);
-  // docs/interconnect.schema.json, docs/collectives.md. Throws ParseError, FileError.
-  static Interconnect read_file(const std::string& path);
-};
-nlohmann::json to_json(const Interconnect& links);
-Interconnect interconnect_from_json(const nlohmann::json& json, const std::string& name);  // throws ParseError
-
-// ---------------------------------------------------------------------------------------------------------------------
-// One collective of n processes.
-//
-// The payload B is the whole tensor: what all_reduce and broadcast are given, what all_gather gives, what reduce_scatter
-// and all_to_all are given, n tensors of gather and scatter.
-//
-//                                    wire bytes    hops          ring of all processes, unless said otherwise
-//     all_gather, reduce_scatter     (n-1)/n B     n-1
-//     all_reduce, ring               2 (n-1)/n B   2 (n-1)
-//     all_reduce, tree               2 B           up and down a tree: chain in a block, binary above
-//     all_to_all, gather, scatter    (n-1)/n B     n-1           direct: each pair by its own link
-//     broadcast, reduce              B             n-1           pipelined
-//     send, receive                  B             1
-//     barrier                        0             as all_reduce
-//
-//     seconds = base + sum of the hops' latencies + wire bytes / bandwidth;   0 for one process
-//
-// all_reduce takes the faster of ring and tree, as NCCL's tuning does. Where a group spans blocks, a ring crosses from
-// one to the next on as many links as the group has processes in a block: bandwidth = min(inner, outer x processes).
-
-enum class CollectiveAlgorithm : uint8_t { kNone, kRing, kTree, kDirect, kTable };
-std::string_view to_string(CollectiveAlgorithm algorithm);
-
-struct CollectiveCost {
-  int64_t wire = 0;    // bytes that a process sends, or receives, the larger; of the busiest process
-  double latency = 0;  // seconds; of a table: all of it
-  double transfer = 0;
-  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kNone;
-  double seconds() const { return latency + transfer; }
-};
-
-// `group` without ranks: they are taken for neighbours, 0 to n - 1. `peer` of send and receive, a rank of the group;
-// below 0: the next.
-CollectiveCost collective_cost(CollectiveKind kind, int64_t payload, const ProcessGroupInfo& group,
-                               const Interconnect& links, int64_t peer = -1);
-// Without links: the ring's bytes, no seconds.
-int64_t wire_bytes(CollectiveKind kind, int64_t payload, int64_t processes);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// All collectives of a graph, of `_c10d_functional`, `c10d` and `_dtensor`.
 
 struct CommunicationOptions {
   const Interconnect* interconnect = nullptr;  // none: bytes, no seconds
@@ -155,7 +47,7 @@ struct CommunicationSum {
 
 class Communication {
  public:
-  // Linear. The graph must outlive it.
+  // Linear. Once the graph is gone, sums by phase, module and forward node throw Error; the others answer still.
   static Communication of(const Graph& graph, const CommunicationOptions& options = {});
 
   bool empty() const { return collectives_.empty() && uncovered_.empty(); }
@@ -172,7 +64,7 @@ class Communication {
   CommunicationSum of(CollectiveKind kind) const;
   CommunicationSum of(PhaseId phase) const;
   CommunicationSum of_group(uint32_t group) const;
-  // Of a forward node: its own, and those that differentiate it.
+  // Sums what a forward node sends: its own, and those that differentiate it.
   CommunicationSum forward(NodeId node) const;
   CommunicationSum backward(NodeId node) const;
 
@@ -187,7 +79,7 @@ class Communication {
   template <class Wanted>
   CommunicationSum sum_if(Wanted&& wanted) const;
 
-  const Graph* graph_ = nullptr;
+  WeakGraph graph_;
   std::vector<Collective> collectives_;
   IdMap<NodeId, uint32_t> of_node_;                   // 1 + index
   IdMap<NodeId, std::vector<uint32_t>> backward_of_;  // of forward nodes: indices
@@ -195,37 +87,6 @@ class Communication {
   std::vector<UncoveredOperator> uncovered_;
   std::string interconnect_;
   bool has_seconds_ = false;
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Computing and communicating at the same time.
-//
-// Two streams work through the program in its order. A collective begins when the stream of computing has done what was
-// issued before it and the one of communicating is free; a synchronous one holds computing up until it ends, an
-// asynchronous one until its result is waited for (wait_tensor) or first used. So
-//
-//     max(compute, communication) <= seconds <= compute + communication
-//
-// where compute is the step without its collectives, waiting for the host included.
-
-class OverlappedStep {
- public:
-  static OverlappedStep of(const Graph& graph, const Communication& communication, const StepTime& time);
-
-  double seconds() const { return seconds_; }
-  double compute() const { return compute_; }
-  double communication() const { return communication_; }
-  double at_least() const { return compute_ > communication_ ? compute_ : communication_; }
-  double at_most() const { return compute_ + communication_; }
-  double exposed() const { return seconds_ - compute_; }  // communication that nothing hides
-  // When a node begins, on its stream; from the beginning of the step.
-  double start(NodeId node) const { return start_[node]; }
-
- private:
-  IdMap<NodeId, double> start_;
-  double seconds_ = 0;
-  double compute_ = 0;
-  double communication_ = 0;
 };
 
 }  // namespace shadowgraph

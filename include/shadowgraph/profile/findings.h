@@ -20,7 +20,7 @@ struct Finding {
   double seconds = 0;  // at stake; 0: not about time, or no times are known
 };
 
-// docs/profiling.md lists the triggers.
+// docs/memory.md lists the triggers.
 std::vector<Finding> findings(const Profile& profile);
 std::string to_text(const std::vector<Finding>& findings);
 

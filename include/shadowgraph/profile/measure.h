@@ -18,8 +18,8 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// What a call is, as far as its kernel can tell: the operator, dtypes, sizes and strides of its tensors, which of them
-// share memory, and its other arguments.
+// Describes a call as far as its kernel can tell. That is the operator, dtypes, sizes and strides of its tensors, which
+// of them share memory, and its other arguments.
 //     "aten::add_.Tensor(f32[2,3]{3,1}@0, f32[3]{1}@1, alpha=1)"
 std::string call_signature(const Graph& graph, NodeId node);
 

@@ -1,5 +1,5 @@
-// Figures of single nodes, each kind by a profiler of its own, put together as one likes; what backward takes stands
-// beside the forward node that it belongs to.
+// Gives figures of single nodes, each kind by a profiler of its own, put together as one likes. What backward takes
+// stands beside the forward node that it belongs to.
 //
 //     GraphProfiler profilers;
 //     profilers.add(FlopProfiler()).add(MemoryProfiler()).add(CommunicationProfiler());
@@ -22,6 +22,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
+#include "shadowgraph/graph/weak_graph.h"
 #include "shadowgraph/profile.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -48,8 +49,8 @@ class FlopProfiler : public NodeProfiler {
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
-// allocated_bytes of storages born at the node, saved_bytes of activations that it is the first to keep for backward,
-// scratch_bytes (profile/scratch.h), moved_bytes (read and written: profile/time.h).
+// Gives allocated_bytes of storages born at the node, and saved_bytes of activations that it is the first to keep for
+// backward. Also gives scratch_bytes (profile/scratch.h) and moved_bytes, read and written (profile/traffic.h).
 class MemoryProfiler : public NodeProfiler {
  public:
   std::vector<NodeFigure> figures() const override;
@@ -63,8 +64,9 @@ class TimeProfiler : public NodeProfiler {
   void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override;
 };
 
-// wire_bytes that this process sends and communication_seconds of collectives (profile/communication.h); zero for all other
-// nodes, not known for collectives in no figure, and the seconds without an interconnect.
+// Gives wire_bytes that this process sends and communication_seconds of collectives (profile/communication.h). Both are
+// zero for all other nodes. They are not known for collectives in no figure, and seconds are not known without an
+// interconnect.
 class CommunicationProfiler : public NodeProfiler {
  public:
   std::vector<NodeFigure> figures() const override;
@@ -86,13 +88,14 @@ class NodeTable {
   const NodeCost& at(NodeId node, size_t figure) const { return costs_[row_[node] * figures_.size() + figure]; }
   // Throws Error for a name that is none, and for a node without a row.
   const NodeCost& at(NodeId node, std::string_view figure) const;
-  // Of all nodes.
+  // Sums a figure over all nodes.
   NodeCost total(size_t figure) const;
-  const Graph& graph() const { return *graph_; }
+  // Throws Error if it is gone; to_csv asks for it, the figures do not.
+  const Graph& graph() const { return graph_.get("table of nodes"); }
 
  private:
   friend class GraphProfiler;
-  const Graph* graph_ = nullptr;
+  WeakGraph graph_;
   std::vector<NodeFigure> figures_;
   std::vector<NodeId> nodes_;
   static constexpr uint32_t kNoRow = 0xFFFFFFFFU;
@@ -100,8 +103,8 @@ class NodeTable {
   std::vector<NodeCost> costs_;
 };
 
-// A line a node: node, phase, module, op, source, then each figure and "backward_" of it, and how many answers of both are
-// missing in "unknown".
+// Writes a line a node: node, phase, module, op, source, then each figure and "backward_" of it. "unknown" has how many
+// answers of both are missing.
 std::string to_csv(const NodeTable& table);
 
 class GraphProfiler {
@@ -115,7 +118,7 @@ class GraphProfiler {
   GraphProfiler& add(std::string name, std::string unit,
                      std::function<std::optional<double>(const Profile&, NodeId)> rule);
 
-  // The graph of the profile must outlive the table. Linear in nodes and figures.
+  // Linear in nodes and figures.
   NodeTable run(const Profile& profile) const;
 
  private:

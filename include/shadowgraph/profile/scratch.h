@@ -4,7 +4,7 @@
 // What is known of a call, by the first that applies:
 //   registered   the rule of shadowgraph/operators.h
 //   measured     MeasuredCalls has this very call (CPU)
-//   rule         a row of profiler/memory/scratch_rules.cpp, each with its reason and source
+//   rule         a row of profiler/cost/scratch_rules.cpp, each with its reason and source
 //   none         by nature: views, fills, pointwise operators on operands of one dtype
 //   unknown      listed, with the number of calls; its bytes are in no figure
 #pragma once

@@ -4,9 +4,10 @@
 //     for (int64_t batch = 2; batch <= 512; ++batch) sweep.at({{"batch", batch}}).peak_bytes;
 //     sweep.flops_text(Graph::kForward);        // "4089184256*batch"
 //
-// FLOPs are polynomials in the sizes, as exact as the sizes are; peak and saved bytes come from the memory timeline of
-// the graph at each size, since which step is the peak depends on it, and reserved bytes from PyTorch's caching allocator
-// over the graph at each size. A node whose FLOPs no polynomial fits makes its phase be counted at each size instead.
+// FLOPs are polynomials in the sizes, as exact as the sizes are. Peak and saved bytes come from the memory timeline of
+// the graph at each size, since which step is the peak depends on it. Reserved bytes come from PyTorch's caching
+// allocator over the graph at each size. A node whose FLOPs no polynomial fits makes its phase be counted at each size
+// instead.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -18,8 +19,8 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/passes/shapes.h"
-#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/passes/symbolic_graph.h"
+#include "shadowgraph/profile/allocator_settings.h"
 #include "shadowgraph/profile/flops.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -30,8 +31,8 @@ struct SizeCost {
   int64_t peak_bytes = 0;   // of the device asked for, as Profile's
   int64_t saved_bytes = 0;  // activations saved for backward, as Profile's
   NodeFlops flops;          // all phases
-  // Of a run, as Profile::device_memory: most bytes in the caching allocator's segments, and these with the context and
-  // NCCL's buffers. Empty on a CPU, which has no such allocator.
+  // Most bytes in the caching allocator's segments during a run, as in Profile::device_memory, and these with the
+  // context and NCCL's buffers. Empty on a CPU, which has no such allocator.
   std::optional<int64_t> reserved_bytes;
   std::optional<int64_t> footprint_bytes;
 };

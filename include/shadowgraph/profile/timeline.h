@@ -12,11 +12,14 @@
 //
 // Storages that existed before the program (born at a placeholder: parameters, buffers, inputs, constants) are counted
 // from the first step, wherever their placeholder stands. Bytes are whole storages: a view costs nothing, a view that
-// outlives its base keeps all of the base. Scratch memory that an operator takes and gives back inside one call is not
-// in the graph and not counted, except that of operators that were registered with it (shadowgraph/operators.h): it is
-// live at its node, as temporary. peak_with_scratch() adds what else is known of it (Scratch). A second track rounds
-// each storage up to 512 bytes, the least block of CUDA's caching allocator (c10/cuda/CUDACachingAllocator:
-// kMinBlockSize).
+// outlives its base keeps all of the base.
+//
+// Scratch memory that an operator takes and gives back inside one call is not in the graph and not counted. Operators
+// that were registered with it (shadowgraph/operators.h) are the exception: theirs is live at the node, as temporary.
+// peak_with_scratch() adds what else is known of it (Scratch).
+//
+// A second track rounds each storage up to 512 bytes, the least block of CUDA's caching allocator
+// (c10/cuda/CUDACachingAllocator: kMinBlockSize).
 //
 //     const auto timeline = MemoryTimeline::of(graph);
 //     timeline.peak().bytes; timeline.peak().node; timeline.total(step);
@@ -29,15 +32,15 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/scratch.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+class CustomOperators;  // shadowgraph/profile/custom_operators.h
+class Scratch;          // shadowgraph/profile/scratch.h
 
 using BytesByKind = std::array<int64_t, kStorageKindCount>;  // indexed by StorageKind
 
@@ -56,7 +59,8 @@ struct MemoryPeak {
 
 class MemoryTimeline {
  public:
-  // Of the storages on `device`; without an index, on all devices of its type. Empty: of all storages there are.
+  // Takes the storages on `device`; if it has no index, those on all devices of its type. Without a device it takes
+  // all.
   static MemoryTimeline of(const Graph& graph, std::optional<c10::Device> device = std::nullopt);
 
   uint32_t steps() const { return static_cast<uint32_t>(nodes_.size()); }
@@ -95,61 +99,6 @@ class MemoryTimeline {
   MemoryPeak peak_;
   MemoryPeak peak_with_scratch_;
   int64_t rounded_peak_ = 0;
-};
-
-// One storage that is alive at some step, in words.
-struct LiveStorage {
-  StorageId storage;
-  int64_t bytes = 0;
-  StorageKind kind = StorageKind::kTemporary;
-  std::string module;    // path of the module that made it; empty outside all modules
-  std::string producer;  // operator, or for what existed before its placeholder and name: "sg::parameter fc.weight"
-  std::string source;    // "file:line" of the producer, when known
-  std::string dtype;     // of the first value in it: "float32"
-  std::vector<int64_t> shape;
-};
-
-// The `count` largest storages alive at `step`.
-std::vector<LiveStorage> live_storages(const Graph& graph, const MemoryTimeline& timeline, uint32_t step, size_t count);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// What each storage is for, refined from what the recorder noted and from how the graph uses it.
-//
-// The first that applies:
-//   gradient                             an input that is the second argument of an sg::gradient
-//   parameter, buffer, input, constant   born at the placeholder of that name
-//   what the recorder says               if it says anything but temporary
-//   gradient                             the storage of an sg::gradient's second argument
-//   optimizer_state                      born in phase optimizer and alive at the end
-//   activation                           born in phase forward, and saved for backward by any node, or alive at the
-//                                        first backward node
-//   temporary                            everything else; also all results of a graph without a backward phase
-
-class StorageKinds {
- public:
-  static IdMap<StorageId, StorageKind> of(const Graph& graph);
-};
-
-// A storage that existed before the program ran: born at a placeholder, or at no node of the graph.
-bool existed_before(const Graph& graph, const Storage& storage);
-
-// Node positions in program order, from 0.
-IdMap<NodeId, uint32_t> program_order(const Graph& graph);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Bytes that autograd keeps between forward and backward, by storage.
-//
-//   all          every storage that a saved-tensor hook sees, once, whole
-//   activations  the part that the step itself made: without parameters, buffers, inputs and constants, which exist
-//   anyway
-
-struct SavedBytes {
-  int64_t all = 0;
-  int64_t activations = 0;
-  int64_t storages = 0;  // how many
-
-  static SavedBytes of(const Graph& graph);
-  friend bool operator==(const SavedBytes&, const SavedBytes&) = default;
 };
 
 }  // namespace shadowgraph

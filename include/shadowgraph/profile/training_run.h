@@ -38,7 +38,7 @@ struct RunMemory {
   std::vector<StepMemory> steps;
   std::string out_of_memory;  // where the run does not fit into DeviceMemoryOptions::capacity; otherwise empty
 
-  // Of a graph of capture_training_run; throws Error for others. `steps` of the options has no meaning here. Linear.
+  // Takes a graph of capture_training_run; throws Error for others. `steps` of the options has no meaning here. Linear.
   static RunMemory of(const Graph& run, const DeviceMemoryOptions& options = {});
 
   const StepMemory& steady() const { return steps.back(); }

@@ -1,14 +1,14 @@
-// What a recorded training step would hold with another dtype, optimizer, accumulation, checkpoint policy or ZeRO
-// stage, worked out from the graph alone: the model is not run again.
+// Says what a recorded training step would hold with another dtype, optimizer, accumulation, checkpoint policy or ZeRO
+// stage. It is worked out from the graph alone: the model is not run again.
 //
 //     const WhatIfAnswer answer = what_if(graph, {.dtype = c10::ScalarType::BFloat16, .optimizer = "adamw"});
 //     answer.peak_before; answer.peak; answer.steady_peak;    // live bytes
 //     for (const std::string& line : answer.ignored) ...      // what is not in it
 //
-// The lives of the step's storages are taken from the graph and changed: their bytes (dtype, ZeRO), which of them there
-// are (optimizer), how long they live (accumulation). Checkpoints are the pass of shadowgraph/passes/checkpoint.h on a
+// The lives of the step's storages are taken from the graph and changed: their bytes (dtype, ZeRO), which exist
+// (optimizer), how long they live (accumulation). Checkpoints are the pass of shadowgraph/passes/checkpoint.h on a
 // copy. An optimizer's own allocations come from its step over fake parameters of the graph's sizes, a few operators a
-// tensor. docs/profiling.md#what-if says what each answer was held against and how near it came.
+// tensor. docs/memory.md#what-if says what each answer was held against and how near it came.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -27,7 +27,7 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 struct WhatIf {
-  // Of parameters and what follows from them, in place of float32: BFloat16 or Half.
+  // The type of parameters and what follows from them, in place of float32: BFloat16 or Half.
   std::optional<c10::ScalarType> dtype;
   // "none", "sgd", "sgd_momentum", "adam", "adamw": of libtorch, a parameter at a time. Empty: as recorded.
   std::string optimizer;
@@ -53,9 +53,14 @@ struct WhatIfAnswer {
   std::vector<std::string> ignored;     // what the answer leaves out
 };
 
-// Throws Error for a graph that is no training step, for an optimizer, dtype or stage that there is none of, accumulate
-// or ranks below 1, a ZeRO stage with fewer than 2 ranks, a dtype for a step without float32 parameters, and what the
-// checkpoint pass throws.
+// Throws Error for
+//
+//   - a graph that is no training step;
+//   - an optimizer, dtype or stage that there is none of;
+//   - accumulate or ranks below 1, or a ZeRO stage with fewer than 2 ranks;
+//   - a dtype for a step without float32 parameters.
+//
+// Also throws what the checkpoint pass throws.
 WhatIfAnswer what_if(const Graph& graph, const WhatIf& change);
 
 nlohmann::json to_json(const WhatIfAnswer& answer);

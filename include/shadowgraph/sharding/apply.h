@@ -3,19 +3,20 @@
 //     const ShardedGraph mine = apply(step.graph, plan, /*rank=*/3);
 //     profile(mine.graph);                        // or draw it, write it as C++ or Python, replay it on a real group
 //
-// The graph is an ordinary one: local sizes, `_c10d_functional` operators for collectives (groups are called like the
-// axes of the mesh, and described as captures describe them: shadowgraph/process_group.h), offsets of the rank as
-// numbers. All ranks have the same nodes in the same order. Every operator is called again on fake tensors of local
-// sizes, so strides, storages and views are what the operators make of them.
+// The graph is an ordinary one: local sizes, `_c10d_functional` operators for collectives, offsets of the rank as
+// numbers. Groups are called like the axes of the mesh, and described as captures describe them
+// (shadowgraph/process_group.h). All ranks have the same nodes in the same order. Every operator is called again on
+// fake tensors of local sizes, so strides, storages and views are what the operators make of them.
 //
-// What stays as it was: order of nodes, phases, regions, forward links, source lines, flags, notes, tensors that
-// autograd keeps (the local ones), where storages die. What comes in: the way from one layout to another, before the
-// first node that needs it, with that node's phase, region and source, and a note "redistribution" that says from
-// where to where. A copy serves all users of its phase, as shadowgraph/sharding/plan.h says, and dies after the last
-// use of it or of its views; what is made on the way to it dies where it was used. Guards on the sizes of tensors that
-// are cut are left out.
+// The order of nodes stays, with phases, regions, forward links, source lines, flags, notes and where storages die. So
+// do the tensors that autograd keeps (the local ones).
 //
-// Of a redistribution, with x the local part:
+// The way from one layout to another comes in, before the first node that needs it. It has that node's phase, region
+// and source, and a note "redistribution" that says from where to where. A copy serves all users of its phase, as
+// shadowgraph/sharding/plan.h says. It dies after the last use of it or of its views; what is made on the way to it
+// dies where it was used. Guards on the sizes of tensors that are cut are left out.
+//
+// A redistribution is made of these nodes, with x the local part:
 //
 //     slice            aten::slice or aten::select, then a contiguous aten::clone
 //     all_gather       all_gather_into_tensor, wait_tensor; one clone more unless the pieces are whole blocks
@@ -23,12 +24,10 @@
 //     reduce_scatter   one clone unless the pieces are whole blocks, reduce_scatter_tensor, wait_tensor
 //     all_to_all       both of these clones, around all_to_all_single
 //
-// A collective's operand that is not contiguous is cloned first. From one cut of a dimension to another cut of the same
-// one whose pieces are not equally spread over the old ones there is no all_to_all of equal parts: these are gathered
-// and sliced.
+// A collective's operand that is not contiguous is cloned first. A dimension may go from one cut to another whose
+// pieces are not equally spread over the old ones. There is no all_to_all of equal parts then: the old pieces are
+// gathered and sliced.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>
@@ -43,8 +42,8 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A plan that does not fit the graph: layouts that no strategy of a node gives or that do not divide, a copy that would
-// have to stand for a tensor that is written to. what() names the node and the layouts.
+// A plan does not fit the graph. No strategy of a node gives a layout, a layout does not divide, or a copy would stand
+// for a tensor that is written to. what() names the node and the layouts.
 class ShardingError : public Error {
  public:
   ShardingError(const std::string& message, NodeId node) : Error(message), node_(node) {}
@@ -86,9 +85,5 @@ struct ShardedGraph {
 // Throws ShardingError; Error if the mesh has no such rank or the graph has a process group called like one of its axes.
 // Linear, about what shape propagation costs.
 ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options = {});
-
-// The part of a whole parameter, buffer or input that this rank's program is to be given: local_part() with the strides
-// that the graph has. Throws Error if it does not fit.
-at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole);
 
 }  // namespace shadowgraph

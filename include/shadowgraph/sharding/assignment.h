@@ -1,5 +1,5 @@
 // The combinatorial problem behind automatic sharding: one strategy for each node, so that costs are least and memory
-// is enough. It knows nothing of graphs, tensors or libtorch; shadowgraph/sharding/plan.h makes one of a captured step,
+// is enough. It knows nothing of graphs, tensors or libtorch; shadowgraph/sharding/problem.h makes one of a captured step,
 // the IOPDDL contest has others (https://github.com/google/iopddl).
 //
 //     minimise    sum over nodes  times * costs[s]  +  sum over edges  times * costs[s of a][s of b]
@@ -66,13 +66,13 @@ struct AssignmentProblem {
   std::vector<AssignmentEdge> edges;
   int64_t usage_limit = kNoLimit;
 
-  // Throws Error that names the first node or edge that is wrong: sizes that do not fit, negative figures, overlapping
-  // or empty intervals, an index out of range.
+  // Throws Error that names the first node or edge that is wrong. Sizes may not fit, figures be negative, intervals
+  // overlap or be empty, an index be out of range.
   void check() const;
 };
 
-// A demand that could be given up: a strategy that a node must have or one of several. Problems have it in their costs;
-// what is kept here is its name and what the costs were without it, to say which demands contradict each other.
+// A demand that could be given up: a strategy that a node must have, or one of several. Problems have it in their
+// costs. What is kept here is its name and what the costs were without it, to say which demands contradict each other.
 struct AssignmentPin {
   std::string name;  // for people: "layers.*.weight=R,S(0)"
   uint32_t node = 0;

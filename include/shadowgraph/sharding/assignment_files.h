@@ -3,13 +3,15 @@
 //     const AssignmentProblem problem = read_assignment(read_file("V.json"));        // ours, or one of IOPDDL
 //     write_file("V.lp", [&](std::ostream& out) { write_lp(problem, out); });
 //
-// IOPDDL (https://github.com/google/iopddl) knows one live interval a node and no counts, pins, forbidden choices or usages
-// of edges. Writing keeps the optimum all the same: costs and usages are multiplied out, nodes with more than one interval
-// and edges with usages get further nodes that are tied to them, and what is not allowed costs more than all else together.
+// IOPDDL (https://github.com/google/iopddl) knows one live interval a node and no counts, pins, forbidden choices or
+// usages of edges. Writing keeps the optimum all the same. Costs and usages are multiplied out. Nodes with more than
+// one interval and edges with usages get further nodes that are tied to them. What is not allowed costs more than all
+// else together.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <cstdint>
 #include <iosfwd>
 #include <span>
 #include <string_view>
@@ -31,8 +33,9 @@ void write_assignment(const AssignmentProblem& problem, std::ostream& out);
 void write_lp(const AssignmentProblem& problem, std::ostream& out);
 // The same in free MPS.
 void write_mps(const AssignmentProblem& problem, std::ostream& out);
-// By name of the format: json, iopddl, lp, mps. Throws Error for others.
-void write_assignment(const AssignmentProblem& problem, std::string_view format, std::ostream& out);
+
+enum class AssignmentFormat : uint8_t { kJson, kIopddl, kLp, kMps };
+void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out);
 
 // {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."}; sums
 // are texts, since they may have more than 64 bits.

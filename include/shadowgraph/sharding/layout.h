@@ -4,19 +4,17 @@
 //     Layout layout = {Placement::shard(0), Placement::replicate()};     // "S(0),R": batch over dp, copies over tp
 //     local_sizes(sizes, layout, mesh);                                    // of one device's part
 //
-// One placement for each axis of the mesh, in DTensor's words: replicated, cut along a dimension, or partial (the tensor is
-// the sum, mean, maximum or minimum of what the devices have).
+// A layout has one placement for each axis of the mesh, in DTensor's words: replicated, cut along a dimension, or
+// partial. A partial tensor is the sum, mean, maximum or minimum of what the devices have.
 //
-// A dimension may be several factors behind one another: [batch, sequence, hidden] viewed as [batch * sequence, hidden] has
-// dimension 0 of factors batch and sequence. Cut along the sequence, each device then has a piece of every batch row. That
-// is shard(0, outer): dimension 0 is `outer` equal stretches, each of which is cut into as many pieces as the axis has
-// devices (DTensor: _StridedShard with split_factor = outer). shard(d) is shard(d, 1).
+// A dimension may be several factors behind one another: [batch, sequence, hidden] viewed as [batch * sequence, hidden]
+// has dimension 0 of factors batch and sequence. Cut along the sequence, each device then has a piece of every batch
+// row. That is shard(0, outer): dimension 0 is `outer` equal stretches, each of which is cut into as many pieces as the
+// axis has devices. (DTensor: _StridedShard with split_factor = outer.) shard(d) is shard(d, 1).
 //
-// Two axes that cut the same dimension with the same `outer` nest in the order of the axes: the first one's pieces are cut
-// again by the second. All parts are equal: what does not divide has no such layout (no padding, no uneven pieces).
+// Two axes that cut the same dimension with the same `outer` nest in the order of the axes: the second cuts the first
+// one's pieces. All parts are equal: what does not divide has no such layout (no padding, no uneven pieces).
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <array>
 #include <cstdint>
@@ -29,7 +27,7 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
-#include "shadowgraph/process_group.h"
+#include "shadowgraph/mesh.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -101,16 +99,5 @@ std::string to_string(const Layout& layout);
 // One device's sizes; nothing if a cut does not divide, names a dimension that is not there, or `outer` does not fit.
 std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, const Layout& layout,
                                                 const DeviceMesh& mesh);
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Real tensors, for tests, simulators and loading.
-
-// The part of `full` that `rank` has: a new contiguous tensor. Partial axes: coordinate 0 has all of it and the others
-// zeros (kSum), or all have it (kAverage, kMax, kMin). Throws Error if the layout does not divide it.
-at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank);
-// The whole tensor from the parts of all ranks, in order of ranks. Throws Error if the parts do not fit the layout, or
-// if devices that must have the same do not have it (compared bit for bit, NaN included).
-at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
-                    std::span<const int64_t> sizes);
 
 }  // namespace shadowgraph

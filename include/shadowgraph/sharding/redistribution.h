@@ -1,11 +1,11 @@
-// From one layout to another: which collectives and local moves, and what they cost.
+// Finds ways from one layout to another: which collectives and local moves, and what they cost.
 //
 //     const Redistribution way = planner.way(sizes, /*element_bytes=*/4, from, to);
 //     for (const RedistributionStep& step : way.steps) ...      // all_gather over "tp" of dimension 1
 //
-// One planner for both who count the cost and who write the program, so that what was counted is what runs. A way is the
-// cheapest sequence of steps, each on one mesh axis (Dijkstra over layouts); of equal ones the shorter, then the first in
-// the order of axes and placements.
+// One planner serves both who count the cost and who write the program, so that what was counted is what runs. A way is
+// the cheapest sequence of steps, each on one mesh axis (Dijkstra over layouts). Among equal ways it is the shorter,
+// then the first in the order of axes and placements.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "shadowgraph/export.h"
-#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/interconnect.h"
 #include "shadowgraph/sharding/layout.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -47,14 +47,14 @@ struct Redistribution {
   std::vector<RedistributionStep> steps;
 };
 
-// The layout after one step, if it is a possible one: local moves must find all of the new part in the old one, so a cut
-// cannot go around one that is nested in it. Nothing otherwise.
+// Returns the layout after one step, if it is a possible one, otherwise nothing. Local moves must find all of the new
+// part in the old one, so a cut cannot go around one that is nested in it.
 std::optional<RedistributionStep> redistribution_step(const Layout& layout, size_t axis, const Placement& to,
                                                       const DeviceMesh& mesh, std::span<const int64_t> sizes);
 
-// Of how many separate blocks of memory one piece of a cut consists, in the part that a device has before the axis cuts it,
-// or after it is gathered: 1 if pieces lie one behind the other. Otherwise a step copies once more, to get them so.
-// `layout` cuts on `axis`.
+// Returns how many separate blocks of memory one piece of a cut has. It looks at the part that a device has before the
+// axis cuts it, or after it is gathered. It is 1 if pieces lie one behind the other. Otherwise a step copies once more,
+// to get them so. `layout` cuts on `axis`.
 int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh);
 
 struct RedistributionRates {

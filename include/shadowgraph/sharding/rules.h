@@ -4,10 +4,11 @@
 //
 //     aten::mm: m k, k n -> m n
 //
-// A mesh axis may cut any one factor: all operands that have it are then cut along their dimension, results that have
-// it likewise, results that lack it are partial sums. So m: S(0),R -> S(0); n: R,S(1) -> S(1); k: S(1),S(0) -> P(sum).
-// What else a rule can say (factors that must stay whole, other reductions, factors through views, which arguments are
-// sizes) is in docs/sharding-rules.md. The notation follows Shardy's factors; strategies mean what DTensor's do.
+// A mesh axis may cut any one factor. All operands that have it are then cut along their dimension, and so are results
+// that have it; results that lack it are partial sums. So m: S(0),R -> S(0); n: R,S(1) -> S(1); k: S(1),S(0) -> P(sum).
+//
+// docs/adding-an-operator.md has what else a rule can say: factors that must stay whole, other reductions, factors through
+// views, which arguments are sizes. The notation follows Shardy's factors; strategies mean what DTensor's do.
 #pragma once
 
 #include <cstdint>
@@ -43,43 +44,52 @@ struct NodeStrategies {
   RuleSource source = RuleSource::kReplicated;
   std::vector<AxisStrategy> axis;  // the first: all replicated
   bool random = false;             // draws random numbers: a part draws others than the whole would
-  // Lists of tensors that have nothing to do with one another (_foreach_add_, _fused_adamw_): each strategy is of the
-  // tensors of one place, and any number of them, of different places, may hold on an axis at once.
+  // For lists of tensors that have nothing to do with one another (_foreach_add_, _fused_adamw_). Each strategy is
+  // about the tensors of one place. Any number of them, for different places, may hold on an axis at once.
   bool independent = false;
 };
 
-class FactorAnalysis;
+class FactorAnalysis;  // shadowgraph/sharding/factor_analysis.h
 
 // Thread-safe but for add(). Copies are cheap; they share what was worked out.
 class ShardingRules {
  public:
   ShardingRules();  // the built-in rules, and those registered for all (register_sharding_rule)
 
-  // One rule or many, a line each; a line for a name replaces what was known of it before (several lines of one text,
-  // each with its `if`, are alternatives). Throws ParseError with line and column.
+  // Adds one rule or many, a line each. A line for a name replaces what was known of it before. Several lines of one
+  // text, each with its `if`, are alternatives. Throws ParseError with line and column.
   void add(std::string_view text);
+
+  // What is known of an operator before any call of it.
+  struct OfOperator {
+    RuleSource source = RuleSource::kReplicated;
+    std::vector<std::string> lines;  // alternatives with their conditions, or the name of a class
+    std::string place;               // "sharding/rules/builtin.txt:12", of the first; "" for a user's
+  };
+  OfOperator of_operator(const Target& target) const;
 
   // Depends on the node's call and its values' geometry alone; the strategies of a call are worked out once. Throws
   // Error, naming node, operator and rule, if a user's rule does not fit the call; one that no built-in line fits has
   // no rule.
   NodeStrategies strategies(const Graph& graph, NodeId node) const;
 
-  // The same with what the whole graph says: dimensions that views take apart or put together elsewhere are offered
-  // factor by factor, S(0) and S(0,8) of [8 * 512]; partial operands only where something could be partial. `analysis`:
-  // of this graph as it is, by these rules.
+  // Returns the same with what the whole graph says. Dimensions that views take apart or put together elsewhere are
+  // offered factor by factor, S(0) and S(0,8) of [8 * 512]. Partial operands are offered only where something could be
+  // partial. `analysis` must be of this graph as it is, by these rules.
   NodeStrategies strategies(const Graph& graph, NodeId node, const FactorAnalysis& analysis) const;
 
-  // The node's call on one device's parts: arguments as the graph has them, with sizes and counts among them made local
-  // (view's size, expand's, convolution's groups ...). Ints alone change, so that values stay the graph's. Throws Error
-  // if the layouts are not a product of strategies of this node or do not divide.
+  // Returns the arguments of the node's call on one device's parts. They are as the graph has them, with sizes and
+  // counts among them made local (view's size, expand's, convolution's groups ...). Only ints change, so values stay
+  // the graph's. Throws Error if the layouts are not a product of strategies of this node or do not divide.
   //
   // Strides (aten::_reshape_alias, as_strided, empty_strided) become those of a part that lies in the order of the
-  // whole: where it lies otherwise, call aten::reshape with the sizes.
+  // whole. Where it lies otherwise, call aten::reshape with the sizes.
   std::vector<Argument> local_arguments(Graph& graph, NodeId node, std::span<const Layout> operands,
                                         std::span<const Layout> results, const DeviceMesh& mesh) const;
 
-  // Where the layouts cut what a node looks up by index (a vocabulary): the operand with the indices, and those that
-  // are this rank's, [begin, end). A local call takes indices from 0, and others count as nothing; apply() writes that.
+  // Says where the layouts cut what a node looks up by index (a vocabulary). It names the operand with the indices, and
+  // the indices that are this rank's, [begin, end). A local call takes indices from 0, and others count as nothing;
+  // apply() writes that.
   struct Lookup {
     size_t operand = 0;  // of the tensors
     int64_t begin = 0;
@@ -94,43 +104,8 @@ class ShardingRules {
   std::shared_ptr<Table> table_;
 };
 
-// What the dimensions of a graph's values are made of, as far as its views tell: [batch * sequence, hidden] between two
-// views of [batch, sequence, hidden] is (batch sequence) hidden wherever it flows, by the factors of the rules. And
-// which values can be partial at all. Linear in the graph, whose nodes must not change meanwhile.
-//
-//     FactorAnalysis analysis = FactorAnalysis::run(graph, rules);
-//     analysis.splits(value, 0);                                   // {8}: of 8 * 512
-class FactorAnalysis {
- public:
-  static FactorAnalysis run(const Graph& graph, const ShardingRules& rules);
-
-  // Where a dimension may be cut besides at 1: each a multiple of the one before, none 1 or all of it.
-  std::span<const int64_t> splits(ValueId value, int64_t dim) const;
-
- private:
-  friend class ShardingRules;
-  uint32_t find(uint32_t element) const;
-  bool may_be_partial(ValueId value, PartialOp op) const;
-
-  std::vector<uint32_t> first_of_value_;      // elements of dimensions, by value
-  std::vector<uint32_t> first_of_node_;       // elements of the factors of its rule, by node
-  std::vector<uint32_t> parent_;              // of elements that are one
-  std::vector<std::vector<int64_t>> splits_;  // of roots
-  std::vector<uint8_t> partial_;              // by value, a bit for each PartialOp
-};
-
 // For all ShardingRules made from now on. Throws ParseError. May be called before main. Thread-safe.
 void register_sharding_rule(std::string_view text);
-
-// Averages of losses as sums that are divided: aten::nll_loss_forward with reduction "mean" becomes one with "sum" and
-// a division by its total weight. The loss is then a partial sum where the batch is cut, whatever targets are ignored
-// and however classes weigh, and the division waits for the total weight. Returns how many there were.
-int64_t split_mean_losses(Graph& graph);
-
-// aten::_log_softmax and its backward as maxima, exponentials and sums, which may be partial: a loss over a vocabulary
-// that is cut then exchanges a maximum and two sums a row, where the operator by itself wants all logits of a row on
-// each device. On one device it moves more memory. Returns how many there were.
-int64_t split_log_softmaxes(Graph& graph);
 
 // How the nodes of a graph get their strategies.
 struct RuleCoverage {

@@ -18,6 +18,7 @@
 #include "shadowgraph/graph.h"
 #include "shadowgraph/sharding/apply.h"
 #include "shadowgraph/sharding/plan.h"
+#include "shadowgraph/sharding/problem.h"
 #include "shadowgraph/sharding/solver.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -69,8 +70,8 @@ struct ShardingAnswer {
   double compute = 0, communication = 0;  // seconds of a step
   double bound = 0;                       // seconds that no plan of this problem is below
   double alone = 0;                       // seconds of the step on one device
-  // Of the applied graph, where a second stream communicates while the first computes (OverlappedStep): what it takes,
-  // and what of its communication nothing hides.
+  // What the applied graph takes, where a second stream communicates while the first computes (OverlappedStep), and
+  // what of its communication nothing hides.
   double overlapped = 0, exposed = 0;
   bool folded = true;
   // Where layers were decided one by one: seconds of the best plan found that treats them alike.
@@ -100,11 +101,11 @@ struct ShardOptions {
   std::function<void(const ShardingProblem&)> problem = {};
 };
 
-// Throws NoPlanError, and what ShardingProblem::of throws. A loss that is a mean should be split first
-// (split_mean_losses, shadowgraph/sharding/rules.h), or the batch is gathered for it.
+// Solves for a plan. Throws NoPlanError, and what ShardingProblem::of throws. Split a loss that is a mean first
+// (shadowgraph/sharding/split_losses.h), or the batch is gathered for it. plan_step() does so itself.
 //
-// With a limit, a plan found whose applied graph holds more than that is not taken: the problem's limit is lowered by what was
-// missing, a few times.
+// With a limit, a plan is not taken if its applied graph holds more than the limit. The problem's limit is then lowered
+// by what was missing, a few times.
 ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options = {});
 
 // For people; at most `rows` lines of a table (0: all).

@@ -1,15 +1,17 @@
-// All ranks of a sharded program in one process, on real tensors: what says whether a plan computes what the program did.
+// Runs all ranks of a sharded program in one process, on real tensors: this says whether a plan computes what the
+// program did.
 //
 //     std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
 //     const SimulatedRun run = simulate(ranks, {weight, bias, batch});      // whole tensors, in order
 //     run.outputs, run.gradients["weight"], run.inputs[0]                   // whole again: compare with an Interpreter
 //
-// Every rank is an Interpreter (shadowgraph/replay.h) on a thread of its own; they run freely and meet at collectives,
+// Every rank is an Interpreter (shadowgraph/replay.h) on a thread of its own. They run freely and meet at collectives,
 // which are functions over the ranks' tensors: no process group is needed. Sums go over the ranks in order, so a run
 // gives the same bits every time.
 //
-// Random operators: every rank begins with the default generator's state, as processes that were seeded alike, so that
-// what is replicated stays the same; the generator is left where rank 0 ends. Memory: the parts that all ranks hold.
+// Every rank begins with the default generator's state, as processes that were seeded alike. So what is replicated
+// stays the same when operators are random. The generator is left where rank 0 ends. The memory is that of the parts
+// that all ranks hold.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,9 +41,9 @@ struct SimulatedRun {
 // apply() for every rank of the plan's mesh.
 std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& plan, const ApplyOptions& options = {});
 
-// `inputs` are the whole parameters, buffers and inputs in program order; they are not written to. Throws Error if there
-// are not as many ranks as the mesh has, if a tensor does not fit, if ranks differ in what must be the same, or if they
-// communicate in different order; ReplayError if a rank's program fails.
+// `inputs` are the whole parameters, buffers and inputs in program order; they are not written to. Throws Error if
+// there are not as many ranks as the mesh has, or if a tensor does not fit. Throws it, too, if ranks differ in what
+// must be the same, or communicate in different order. Throws ReplayError if a rank's program fails.
 SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::Tensor> inputs,
                       const SimulationOptions& options = {});
 

@@ -5,15 +5,15 @@
 //
 // States that no neighbour allows go, variables that follow from a neighbour become part of it, and dominated states
 // go. Without a limit that binds, sequential tree-reweighted messages (Kolmogorov 2006) raise a lower bound until
-// little is left, which min-plus bucket elimination solves (Dechter 1999; R1 and R2 of PBQP are its cases of one and
+// little is left. Min-plus bucket elimination solves the rest (Dechter 1999; R1 and R2 of PBQP are its cases of one and
 // two neighbours). Where a table would grow beyond `table_limit`, a bucket is split: its minimum is then a bound.
 //
-// With a limit, usages get prices by points of time (Lagrange multipliers by subgradients); messages at these prices
-// give the bound. Choices are rounded from messages and made feasible and better by local search, whose moves choose
-// the states of random trees of variables anew, all at once.
+// With a limit, usages get prices by points of time (Lagrange multipliers by subgradients), and messages at these
+// prices give the bound. Choices are rounded from messages. Local search makes them feasible and better; its moves
+// choose the states of random trees of variables anew, all at once.
 //
-// Costs so large that one of them is more than the dearest choice without (other formats say "forbidden" so) are
-// forbidden first, and allowed only if nothing is found.
+// A cost may be more than the dearest choice without such costs, for other formats say "forbidden" so. It is forbidden
+// first, and allowed only if nothing is found.
 //
 // The same on any machine and for any number of threads, unless the time limit is what ends it.
 //

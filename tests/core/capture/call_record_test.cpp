@@ -1,9 +1,10 @@
 // What calls on fakes are given and give, as arguments and values of a graph.
-#include "core/capture/call_record.h"
+#include "core/calls/call_record.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "core/fake/fake_tensor_impl.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
 

@@ -1,8 +1,11 @@
-// Every built-in model, at a small size: what a capture on fake CPU tensors says equals what a real run on the CPU
-// does. Compared: the operators called, in order, from forward through the optimizer step; dtype, sizes, strides and
-// offset of every result; the tensors autograd saves, by storage, in bytes; and the final gradients.
+// Captures every built-in model, at a small size, on fake CPU tensors, and compares with a real run on the CPU:
+//
+//   - the operators called, in order, from forward through the optimizer step;
+//   - dtype, sizes, strides and offset of every result;
+//   - the tensors autograd saves, by storage, in bytes; and the final gradients.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
 #include <unordered_map>

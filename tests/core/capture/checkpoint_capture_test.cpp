@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "core/mode/observe_mode.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/checkpoint.h"
 #include "shadowgraph/profile.h"
@@ -170,8 +170,8 @@ TEST(CheckpointCaptureRegions, TheSecondRunIsBackwardLinkedToTheFirst) {
   EXPECT_GT(repeated, 6 * 8);
 }
 
-// What comes after the place where the second run goes another way repeats nothing, though the same operator may stand
-// at the same distance from the beginning.
+// The second run goes another way at some place. What comes after that repeats nothing, though the same operator may
+// stand at the same distance from the beginning.
 TEST(CheckpointCaptureRegions, LinksEndWhereTheSecondRunGoesAnotherWay) {
   CaptureSession session;
   const at::Tensor x = at::ones({4}).requires_grad_(true);

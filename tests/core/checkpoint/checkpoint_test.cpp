@@ -133,8 +133,8 @@ TEST(Checkpoint, CheckpointsNest) {
   for (size_t i = 0; i < expected.parameters().size(); ++i) {
     EXPECT_TRUE(same_bits(expected.parameters()[i].grad(), nested.parameters()[i].grad())) << i;
   }
-  // In forward; by the outer one, to reach the inputs of the inner ones; and, as far as the inputs of the inner ones do
-  // not need it, by the inner ones. The last block is not needed for any input.
+  // Each block runs in forward. The outer checkpoint runs it again to reach the inputs of the inner ones, and the inner
+  // ones run it, too. No input needs the last block, so the outer one stops before it.
   EXPECT_EQ(nested.blocks[0]->runs, 3);
   EXPECT_EQ(nested.blocks[1]->runs, 2);
 }

@@ -45,8 +45,8 @@ Tensors model() {
   return all;
 }
 
-// Each rank describes the model, under whatever seed its process has, and materialises a part of it; no two ranks the
-// same part, in an order of its own.
+// Each rank describes the model, under whatever seed its process has, and materialises a part of it. No two ranks make
+// the same part, and each has an order of its own.
 TEST(IndependentStreams, RanksAgreeWithTheWhole) {
   torch::manual_seed(1);
   const Tensors whole = deferred_init(model);
@@ -75,7 +75,7 @@ TEST(IndependentStreams, RanksAgreeWithTheWhole) {
   }
 }
 
-// docs/deferred-init.md says what changes the numbers: this is the list.
+// docs/weights-and-code.md says what changes the numbers: this is the list.
 TEST(IndependentStreams, WhatChangesThem) {
   const auto made = [](const std::function<Tensors()>& make, uint64_t seed) {
     const Tensors all = deferred_init(make);

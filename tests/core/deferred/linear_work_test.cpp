@@ -85,8 +85,8 @@ TEST(LinearWork, ClonesOneByOneInAnyOrder) {
   }
 }
 
-// What a snapshot stands for, in all the ways in which it can be looked at: other dtypes, other shapes, tensors whose
-// geometry was changed in place, storages that have grown, several storages written by one operator.
+// Looks in all ways at what a snapshot stands for: other dtypes, other shapes, tensors whose geometry was changed in
+// place. Storages have grown, and one operator writes several.
 TEST(LinearWork, WhatBeginsAtASnapshotIsAsInEager) {
   const auto make = [] {
     at::Tensor x = torch::zeros({3, 4});

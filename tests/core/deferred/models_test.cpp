@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing;
 
-// Of the bits, in order.
+// Sums up the bits, in order.
 uint64_t checksum(const at::Tensor& tensor) {
   const at::Tensor bytes = tensor.detach().contiguous().view({-1}).view(at::kByte);
   const auto* data = bytes.const_data_ptr<uint8_t>();

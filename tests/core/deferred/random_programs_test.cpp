@@ -12,9 +12,9 @@ namespace {
 
 using namespace testing;
 
-// The program as a constructor: its inputs are clones of tensors from outside, of whole storages, so that they have the
-// strides, offsets and aliases that the program was made for. They lie on those clones by set_, or as views of them, in
-// which case there are programs that eager refuses (detach_). Gives the outputs, and then the inputs.
+// Runs the program as a constructor. Its inputs are clones of whole storages from outside, so that they have the
+// strides, offsets and aliases that the program was made for. They lie on those clones by set_, or as views of them;
+// eager refuses some programs on views (detach_). Gives the outputs, and then the inputs.
 class Constructor {
  public:
   explicit Constructor(const RandomProgram& program) : program_(program), outside_(program.inputs()) {

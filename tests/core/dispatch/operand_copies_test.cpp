@@ -1,5 +1,5 @@
-// Pointwise operators over operands of several dtypes and layouts: on the CPU the strides of the result are those that
-// eager gives, which copies operands first; a pretended GPU, whose kernels copy nothing, gives what the Meta kernel
+// Pointwise operators over operands of several dtypes and layouts. On the CPU the strides of the result are those that
+// eager gives, which copies operands first. A pretended GPU, whose kernels copy nothing, gives what the Meta kernel
 // gives.
 #include "core/dispatch/operand_copies.h"
 

@@ -10,7 +10,7 @@
 #include "shadowgraph/capture.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 

@@ -6,7 +6,7 @@
 #include "core/fake/thread_state.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/rules.h"
+#include "shadowgraph/shape_rules.h"
 #include "shadowgraph/text.h"
 #include "tests/core/compare_with_eager.h"
 

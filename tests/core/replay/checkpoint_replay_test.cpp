@@ -2,16 +2,17 @@
 // that the rewritten graph predicts. Built-in models, by block, in segments, nested, and at random.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 
 #include <cstring>
 #include <random>
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/passes/checkpoint_curve.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"

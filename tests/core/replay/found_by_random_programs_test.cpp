@@ -6,7 +6,7 @@
 
 #include "core/replay/body_function.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/passes/structure.h"

@@ -2,13 +2,14 @@
 // what.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim.h>
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/analysis.h"
+#include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/replay.h"
@@ -59,8 +60,8 @@ NodeId first_written_after_saved(const Graph& graph) {
   return {};
 }
 
-// As a forward pass under autograd that no backward follows: every third node saves its first operand or result, if the
-// program itself leaves that alone.
+// Marks saved tensors as a forward pass under autograd that no backward follows. Every third node saves its first
+// operand or result, if the program itself leaves that alone.
 void save_some(Graph& graph) {
   const IdMap<StorageId, uint32_t> last = last_writes(graph);
   uint32_t ordinal = 0;

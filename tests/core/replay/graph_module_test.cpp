@@ -19,7 +19,7 @@
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"

@@ -9,6 +9,7 @@
 #include "core/replay/body_function.h"
 #include "core/replay/slice.h"
 #include "shadowgraph/capture.h"
+#include "shadowgraph/functions.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/text.h"
 

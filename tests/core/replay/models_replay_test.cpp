@@ -1,8 +1,9 @@
-// Every built-in model at a small size: captured on fake tensors and run from the graph on the real module's
-// parameters, buffers and batch, it leaves bit for bit what the real program leaves. Dropout included: both draw the
+// Captures every built-in model at a small size on fake tensors, and runs it from the graph on the real module's
+// parameters, buffers and batch. It leaves bit for bit what the real program leaves, dropout included: both draw the
 // same numbers.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim.h>
 
 #include "models/program.h"

@@ -1,15 +1,17 @@
-// The classic passes change no bit of what a program leaves: random programs and training steps of the built-in models,
-// each pass alone and all in a row.
+// The classic passes change no bit of what a program leaves. They run on random programs and on training steps of the
+// built-in models, each pass alone and all in a row.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 
 #include <cstring>
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
 #include "tests/passes/model_captures.h"
 #include "tests/random/program.h"
 
@@ -29,7 +31,7 @@ const char* const kPipelines[] = {
     "collapse{level=composite;bodies=keep}",
 };
 
-// Of models alone: random programs have no modules, and nothing in them is decomposed.
+// These are for models alone: random programs have no modules, and nothing in them is decomposed.
 const char* const kModelPipelines[] = {
     "collapse{bodies=keep}",
     "collapse{depth=2;bodies=keep}",

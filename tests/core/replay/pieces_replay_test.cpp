@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "core/replay/body_function.h"
-#include "shadowgraph/edit.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/rewrite.h"
 #include "shadowgraph/passes/structure.h"
 #include "shadowgraph/text.h"

@@ -1,5 +1,5 @@
-// Random programs, captured on fake tensors and run again from the graph, do what they do in eager: outputs, what they
-// leave in their inputs, and what aliases what.
+// Random programs, captured on fake tensors and run again from the graph, do what they do in eager. Compared are
+// outputs, what they leave in their inputs, and what aliases what.
 #include <gtest/gtest.h>
 
 #include "tests/random/program.h"

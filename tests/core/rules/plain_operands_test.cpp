@@ -1,6 +1,6 @@
-// Rules that answer the common case themselves and refer the rest: every layout against eager, so that both sides of
-// each border are met; and the borders where an error or another dtype lies behind.
-#include "shadowgraph/rules.h"
+// Tests rules that answer the common case themselves and refer the rest. Every layout runs against eager, so that both
+// sides of each border are met. So do the borders where an error or another dtype lies behind.
+#include "shadowgraph/shape_rules.h"
 #include "tests/core/compare_with_eager.h"
 
 namespace shadowgraph::testing {

@@ -1,7 +1,8 @@
-// Each feature that README.md and docs/ show, once, from the installed package; what it computes is checked in passing,
-// what it claims in the tests of its room.
+// Uses each feature that README.md and docs/ show, once, from the installed package. What it computes is checked in
+// passing, what it claims in the tests of its room.
 #include <nlohmann/json.hpp>
 #include <shadowgraph/bgl.h>
+#include <shadowgraph/graph_module.h>
 #include <shadowgraph/shadowgraph.h>
 #include <torch/torch.h>
 

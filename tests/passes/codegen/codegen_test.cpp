@@ -1,8 +1,9 @@
-// Emitted C++, compiled, gives bit for bit what eager gives: whole training steps, gradients through autograd with and
-// without checkpoints, random programs, literals of every kind. The code is in build/tests/codegen/emitted.cpp, written
-// by fixtures/make_fixtures.cpp.
+// Emitted C++, compiled, gives bit for bit what eager gives. The programs are whole training steps, gradients through
+// autograd with and without checkpoints, random programs, and literals of every kind. The code is in
+// build/tests/codegen/emitted.cpp, written by fixtures/make_fixtures.cpp.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
 #include <torch/optim.h>
 
 #include <cstring>

@@ -99,7 +99,7 @@ r1 = checkpoint "block" in r0
 sg::output(values=[%2])
 )";
 
-// The first run of a checkpoint has gradients off whatever the program wants, and the second has them on: the mode is
+// The first run of a checkpoint has gradients off whatever the program wants, and the second has them on. The mode is
 // that of whoever calls, and the function sets none.
 TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
   const CodegenOptions options{.autograd = true};
@@ -115,6 +115,20 @@ TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
   const Graph scope = parse(text);
   EXPECT_THAT(all_files(emit_cpp(scope, options)), HasSubstr("  c10::GradMode::set_enabled(false);\n"));
   EXPECT_THAT(all_files(emit_python(scope, options)), HasSubstr("set_grad_enabled(False)"));
+}
+
+// A block that ran with gradients comes after a statement that ran without. Its function sets no mode, so the caller puts
+// back the one that `run` was called in.
+TEST(Emission, GradientsAreOnAgainBeforeABlockThatHadThem) {
+  std::string text = kGradientsOff;
+  text.replace(text.find("checkpoint"), 10, "scope");
+  text.replace(text.find(" | grad_mode"), 12, "");
+  text.replace(text.find(" | r1"), 5, " | r1 grad_mode");
+  const std::string code = all_files(emit_cpp(parse(text), {.autograd = true, .min_function_nodes = 1}));
+  EXPECT_THAT(code, HasSubstr("  c10::GradMode::set_enabled(false);\n"
+                              "  at::Tensor relu = at::relu(x);\n"
+                              "  drop(x);\n"
+                              "  c10::GradMode::set_enabled(with_gradients);\n"));
 }
 
 TEST(Emission, RefusesBodiesThatDoNotFit) {

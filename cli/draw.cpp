@@ -1,0 +1,178 @@
+// `shadowgraph draw`: a graph as DOT or SVG, or as a page to open in a browser.
+#include "shadowgraph/draw.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "cli/estimates.h"
+#include "cli/option_checks.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+constexpr const char* kPicture = "The picture (.svg, .dot)";
+
+struct DrawRequest {
+  CaptureRequest capture;
+  EstimateRequest estimate;
+  std::string output;              // .dot, .svg, .html; empty: DOT to stdout
+  std::string color = "operator";  // or a file of values by node
+  std::string title;               // of a page; empty: the model's name
+  int depth = -1;                  // module levels to open; -1: as many as stay readable
+  bool unfold = false;             // draw repeated layers one by one
+  bool all_phases = false;
+  std::vector<std::string> phases;  // which to draw; empty: forward alone if the graph is large
+  bool views = false;               // draw views too
+  std::string around;               // what nodes_named() takes; empty: the whole graph
+  int radius = 2;
+  std::vector<std::string> path;  // two of those; empty: none
+  std::string before;             // a graph file to mark the differences from; empty: none
+  size_t rows = ViewOptions().most_rows;
+  std::optional<size_t> boxes;  // at most; empty: what DOT and SVG each take
+
+  bool svg() const { return output.ends_with(".svg"); }
+  bool page() const { return output.ends_with(".html"); }
+};
+
+std::vector<NodeId> named_by_user(const Graph& graph, const std::string& option, const std::string& name) {
+  try {
+    return nodes_named(graph, name);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+ViewOptions view_options(const DrawRequest& request, const Graph& graph) {
+  ViewOptions options;
+  if (request.depth >= 0) options.depth = request.depth;
+  options.fold_repeats = !request.unfold;
+  if (request.all_phases) {
+    for (uint32_t i = 0; i < graph.phase_count(); ++i) options.phases.push_back(graph.phase_name(PhaseId(i)));
+  } else {
+    options.phases = request.phases;
+  }
+  options.show_views = request.views;
+  options.most_rows = request.rows;
+  options.most_boxes = request.boxes ? *request.boxes : request.svg() ? kMostBoxesOfSvg : options.most_boxes;
+  options.radius = request.radius;
+  if (!request.around.empty()) options.around = named_by_user(graph, "--around", request.around);
+  if (!request.path.empty()) {
+    options.path =
+        PathEnds{named_by_user(graph, "--path", request.path[0]), named_by_user(graph, "--path", request.path[1])};
+  }
+  return options;
+}
+
+std::optional<NodeColors> colors_of(const DrawRequest& request, const Graph& graph) {
+  if (is_color_file(request.color)) return node_colors_of_file(graph, request.color);
+  const ColorBy by = color_by(request.color);
+  if (by == ColorBy::kOperator) return std::nullopt;
+  const Estimates estimates(request.estimate, graph);
+  return NodeColors::of(profile(graph, estimates.options()), by);
+}
+
+int draw_picture(const DrawRequest& request) {
+  const Graph graph = load(request.capture).graph;
+  std::optional<Graph> before;
+  if (!request.before.empty()) before = read_saved_graph(request.before);
+  const Progress progress("drawing " + request.capture.source);
+  ViewOptions options = view_options(request, graph);
+  if (before) options.before = &*before;
+  const std::optional<NodeColors> colors = colors_of(request, graph);
+  if (colors) options.colors = &*colors;
+  const ViewModel view = ViewModel::of(graph, options);
+  for (const std::string& note : view.notes) std::fputs(("shadowgraph: " + note + "\n").c_str(), stderr);
+  const std::string dot = write_dot(view);
+  if (request.output.empty()) {
+    print_text(dot);
+  } else {
+    write_file(request.output, request.svg() ? render_svg(dot) : dot);
+  }
+  return 0;
+}
+
+int draw_page(const DrawRequest& request) {
+  const auto profiled = load_and_profile(request.capture, request.estimate);
+  HtmlOptions options{.title = request.title.empty() ? profiled->title : request.title};
+  std::optional<NodeColors> values;
+  if (is_color_file(request.color)) {
+    values = node_colors_of_file(profiled->loaded.graph, request.color);
+    options.values = &*values;
+  }
+  write_page(request.output, *profiled, options);
+  return 0;
+}
+
+int draw(const CLI::App& command, const DrawRequest& request) {
+  if (!request.page()) {
+    takes_none_of(command, request.output.empty() ? "DOT on stdout" : request.output, {"--title"});
+    return draw_picture(request);
+  }
+  takes_none_of(command, "-o NAME.html", {kPicture});
+  if (command.count("--color") > 0 && !is_color_file(request.color)) {
+    throw CLI::ValidationError("--color", "a page has all these colours; for it, this is a FILE of values by node");
+  }
+  return draw_page(request);
+}
+
+void add_picture_options(CLI::App& command, DrawRequest& request) {
+  begin_group(command, kPicture);
+  add_number(command, "--depth", request.depth, 0, "Module levels to open (default: what stays readable)");
+  command.add_flag("--unfold", request.unfold, "Draw repeated layers one by one");
+  command.add_flag("--all-phases", request.all_phases, "Draw backward and optimizer too");
+  command.add_option("--phase", request.phases, "Draw this phase: forward, backward, optimizer; repeat");
+  command.add_flag("--views", request.views, "Draw views and other plumbing too");
+  command
+      .add_option("--around", request.around, "Draw what is near a node (n12), value (%7), module, parameter, operator")
+      ->type_name("NODE");
+  add_number(command, "--radius", request.radius, 0, "With --around: steps along tensors, either way");
+  command.add_option("--path", request.path, "Draw the ways of tensors from one to the other")
+      ->type_name("FROM TO")
+      ->expected(2);
+  command.add_option("--diff", request.before, "Mark what differs from this saved graph: added, removed, changed")
+      ->type_name("BEFORE");
+  add_number(command, "--boxes", request.boxes, 0,
+             "Boxes in all before modules close (default: 250 of SVG, 3000 of DOT; 0: any number)");
+  add_number(command, "--rows", request.rows, 0, "Boxes below one another before it folds further (0: any number)");
+}
+
+void add_options(CLI::App& command, DrawRequest& request) {
+  add_source(command, request.capture);
+  add_capture_options(command, request.capture);
+  add_estimate_options(command, request.estimate);
+  begin_group(command, kOutput);
+  command
+      .add_option("-o,--output", request.output,
+                  "NAME.svg, a picture; NAME.dot, for Graphviz; NAME.html, a page (default: DOT to stdout)")
+      ->check([](const std::string& text) {
+        const bool known = text.ends_with(".svg") || text.ends_with(".dot") || text.ends_with(".html");
+        return known ? std::string() : "'" + text + "' does not say what is wanted: end it with .svg, .dot or .html";
+      });
+  command
+      .add_option("--color", request.color,
+                  "operator, flops, bytes, allocated, memory, time, device, phase, module; or FILE[:COLUMN]")
+      ->capture_default_str();
+  command.add_option("--title", request.title, "Title of a page (default: the model, or the file)");
+  add_picture_options(command, request);
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph draw gpt2 --mode train -o gpt2.html\n"
+      "  shadowgraph draw gpt2.sg --around transformer.h.3 --color time -o block.svg");
+}
+
+}  // namespace
+
+Work declare_draw(CLI::App& command) {
+  const auto request = std::make_shared<DrawRequest>();
+  add_options(command, *request);
+  return [request, &command] { return draw(command, *request); };
+}
+
+}  // namespace shadowgraph::cli

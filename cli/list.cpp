@@ -1,0 +1,253 @@
+// `shadowgraph list`: what there is to name. With kernels, the folder of those made on demand is tidied here, too.
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cli/option_checks.h"
+#include "cli/output.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "models/registry.h"
+#include "shadowgraph/kernels/backend.h"
+#include "shadowgraph/kernels/cache.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_spec.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+struct ListRequest {
+  std::string what;
+  bool verify = false;
+  std::optional<int64_t> prune;
+  bool clear = false;
+  std::string directory;  // of the kernels; empty: where the library looks
+  bool dry_run = false;   // say what would go
+  bool json = false;
+};
+
+void list_models(bool json) {
+  if (json) {
+    auto list = nlohmann::json::array();
+    for (const auto& info : models::available()) {
+      nlohmann::json entry{{"name", info.name},
+                           {"description", info.description},
+                           {"parameters", info.parameters},
+                           {"default_batch", info.default_batch}};
+      if (info.default_seq != 0) entry["default_seq"] = info.default_seq;
+      if (info.default_image_size != 0) entry["default_image_size"] = info.default_image_size;
+      list.push_back(std::move(entry));
+    }
+    print_text(json_text(list));
+    return;
+  }
+  fmt::print("{:<14} {:>15}  {:<14} {}\n", "MODEL", "PARAMETERS", "DEFAULT INPUT", "");
+  for (const auto& info : models::available()) {
+    const std::string input = info.default_seq != 0
+                                  ? fmt::format("{} x {}", info.default_batch, info.default_seq)
+                                  : fmt::format("{} x {}^2", info.default_batch, info.default_image_size);
+    fmt::print("{:<14} {:>15}  {:<14} {}\n", info.name, exact_count(info.parameters), input, info.description);
+  }
+}
+
+void list_devices(bool json) {
+  if (json) {
+    auto list = nlohmann::json::array();
+    for (const std::string& name : DeviceSpec::names()) list.push_back(to_json(DeviceSpec::named(name)));
+    print_text(json_text(list));
+    return;
+  }
+  fmt::print("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", "DEVICE", "MEMORY", "BYTES/S", "FLOP/S f32", "FLOP/S bf16",
+             "");
+  for (const std::string& name : DeviceSpec::names()) {
+    const DeviceSpec spec = DeviceSpec::named(name);
+    const auto rate = [&](const char* dtype) {
+      const auto found = spec.matmul.find(dtype);
+      return found == spec.matmul.end() ? std::string("-") : human_count(static_cast<int64_t>(found->second));
+    };
+    fmt::print("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", name, human_bytes(spec.memory),
+               human_bytes(static_cast<int64_t>(spec.bandwidth)), rate("float32"), rate("bfloat16"), spec.title);
+  }
+}
+
+void list_passes(bool json) {
+  if (json) {
+    auto list = nlohmann::json::array();
+    for (const Pass* pass : all_passes()) {
+      auto options = nlohmann::json::array();
+      for (const PassOption& option : pass->options) {
+        options.push_back({{"name", option.name}, {"default", option.default_value}, {"summary", option.summary}});
+      }
+      list.push_back({{"name", pass->name}, {"summary", pass->summary}, {"options", std::move(options)}});
+    }
+    print_text(json_text(list));
+    return;
+  }
+  for (const Pass* pass : all_passes()) {
+    fmt::print("{:<14} {}\n", pass->name, pass->summary);
+    for (const PassOption& option : pass->options) {
+      const std::string value = option.default_value.empty() ? "" : fmt::format("={}", option.default_value);
+      fmt::print("{:<14}   {}{}: {}\n", "", option.name, value, option.summary);
+    }
+  }
+}
+
+std::string directory_of(const ListRequest& request) {
+  return request.directory.empty() ? kernel_cache_directory() : request.directory;
+}
+
+std::string date_of(int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm local{};
+  localtime_r(&time, &local);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &local)};
+}
+
+nlohmann::json to_json(const std::string& directory, const std::vector<KernelCacheEntry>& entries) {
+  auto list = nlohmann::json::array();
+  for (const KernelCacheEntry& entry : entries) {
+    list.push_back({{"name", entry.name},
+                    {"stem", entry.stem},
+                    {"bytes", entry.bytes},
+                    {"last_use", entry.last_use},
+                    {"identity", entry.identity},
+                    {"problem", entry.problem}});
+  }
+  return {{"directory", directory}, {"entries", std::move(list)}};
+}
+
+struct Row {
+  int64_t entries = 0;
+  int64_t foreign = 0;  // of another compiler or processor than this one's
+  int64_t broken = 0;
+  int64_t bytes = 0;
+  int64_t last_use = 0;
+};
+
+void print_row(size_t width, const std::string& name, const Row& row) {
+  std::string notes;
+  if (row.foreign > 0) notes = fmt::format("{} of another compiler or processor", row.foreign);
+  if (row.broken > 0) notes += fmt::format("{}{} broken", notes.empty() ? "" : ", ", row.broken);
+  fmt::print("{:<{}}  {:>7} {:>12}  {:<16}  {}\n", name, width, row.entries, human_bytes(row.bytes),
+             row.last_use > 0 ? date_of(row.last_use) : "", notes);
+}
+
+void print_erased(const ListRequest& request, const std::vector<KernelCacheEntry>& erased) {
+  int64_t bytes = 0;
+  for (const KernelCacheEntry& entry : erased) bytes += entry.bytes;
+  const size_t n = erased.size();
+  fmt::print("{}: {} {} {}, {}\n", directory_of(request), n, n == 1 ? "entry" : "entries",
+             request.dry_run ? "would be erased" : "erased", human_bytes(bytes));
+}
+
+// A line an operator: kernels, bytes, last use, how many are broken or of another compiler or processor than this one.
+void list_kernels(const ListRequest& request) {
+  const std::string directory = directory_of(request);
+  const std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
+  if (request.json) {
+    print_text(json_text(to_json(directory, entries)));
+    return;
+  }
+  if (entries.empty()) {
+    fmt::print("{}: no kernels\n", directory);
+    return;
+  }
+  const std::string identity = compiler_backend()->identity();
+  std::map<std::string, Row> rows;
+  Row total;
+  size_t width = 8;
+  for (const KernelCacheEntry& entry : entries) {
+    width = std::max(width, entry.name.size());
+    for (Row* row : {&rows[entry.name], &total}) {
+      ++row->entries;
+      row->bytes += entry.bytes;
+      row->last_use = std::max(row->last_use, entry.last_use);
+      if (!entry.problem.empty()) {
+        ++row->broken;
+      } else if (entry.identity != identity) {
+        ++row->foreign;
+      }
+    }
+  }
+  fmt::print("{}\n{:<{}}  {:>7} {:>12}  {}\n", directory, "OPERATOR", width, "KERNELS", "SIZE", "LAST USE");
+  for (const auto& [name, row] : rows) print_row(width, name, row);
+  print_row(width, "total", total);
+}
+
+// Compares every library's digest with its manifest. Whether all are whole.
+bool verify_kernels(const ListRequest& request) {
+  const std::string directory = directory_of(request);
+  const std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, true);
+  const auto broken = std::ranges::count_if(entries, [](const KernelCacheEntry& e) { return !e.problem.empty(); });
+  if (request.json) {
+    print_text(json_text(to_json(directory, entries)));
+    return broken == 0;
+  }
+  for (const KernelCacheEntry& entry : entries) {
+    if (!entry.problem.empty()) fmt::print("{}: {}\n", entry.stem, entry.problem);
+  }
+  fmt::print("{}: {} of {} {} whole\n", directory, entries.size() - static_cast<size_t>(broken), entries.size(),
+             entries.size() == 1 ? "entry is" : "entries are");
+  return broken == 0;
+}
+
+int tidy_or_list_kernels(const CLI::App& command, ListRequest& request) {
+  if (request.verify + request.prune.has_value() + request.clear > 1) {
+    throw CLI::ValidationError("list kernels", "one of --verify, --prune and --clear at a time");
+  }
+  const bool erases = request.prune || request.clear;
+  if (erases) takes_none_of(command, request.prune ? "--prune" : "--clear", {"--json"});
+  if (!erases && request.dry_run) throw CLI::ValidationError("--dry-run", "is for --prune and --clear");
+  if (request.verify) return verify_kernels(request) ? 0 : 1;
+  if (request.prune) {
+    print_erased(request, prune_kernel_cache(directory_of(request), *request.prune, request.dry_run));
+  } else if (request.clear) {
+    print_erased(request, clear_kernel_cache(directory_of(request), request.dry_run));
+  } else {
+    list_kernels(request);
+  }
+  return 0;
+}
+
+int list(const CLI::App& command, ListRequest& request) {
+  if (request.what == "kernels") return tidy_or_list_kernels(command, request);
+  takes_only(command, request.what, {"WHAT", "--json"});
+  if (request.what == "models") list_models(request.json);
+  if (request.what == "devices") list_devices(request.json);
+  if (request.what == "passes") list_passes(request.json);
+  return 0;
+}
+
+}  // namespace
+
+Work declare_list(CLI::App& command) {
+  const auto request = std::make_shared<ListRequest>();
+  command.add_option("WHAT", request->what, "models, devices, passes or kernels")
+      ->required()
+      ->check(one_of({"models", "devices", "passes", "kernels"}));
+  begin_group(command, "The kernels made on demand");
+  command.add_flag("--verify", request->verify,
+                   "Compare every library with its manifest (exit code 1: some are broken)");
+  add_bytes(command, "--prune", request->prune,
+            "Erase what is broken, and what was not used for longest, until this much stays: 1GiB", "100MB");
+  command.add_flag("--clear", request->clear, "Erase all kernels");
+  command.add_flag("--dry-run", request->dry_run, "With --prune or --clear: say what would go");
+  command.add_option("--dir", request->directory,
+                     "Their folder (default: $SHADOWGRAPH_CACHE, else shadowgraph/ in the user's cache folder)");
+  begin_group(command, kOutput);
+  command.add_flag("--json", request->json, "As JSON, with all figures");
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph list models\n"
+      "  shadowgraph list kernels --prune 1GiB --dry-run");
+  return [request, &command] { return list(command, *request); };
+}
+
+}  // namespace shadowgraph::cli

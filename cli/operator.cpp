@@ -1,0 +1,48 @@
+// `shadowgraph operator`: what is known of an operator, from every table, with the places where it stands.
+#include <fmt/format.h>
+
+#include <memory>
+#include <vector>
+
+#include "cli/output.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "shadowgraph/operator_card.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+struct OperatorRequest {
+  std::string name;
+  bool json = false;
+};
+
+int show_operator(const OperatorRequest& request) {
+  const std::vector<OperatorCard> cards = operator_cards(request.name);
+  if (request.json) {
+    print_text(to_json(cards));
+    return 0;
+  }
+  std::string text;
+  for (const OperatorCard& card : cards) text += (text.empty() ? "" : "\n") + to_text(card);
+  text.pop_back();
+  print_text(text);
+  return 0;
+}
+
+}  // namespace
+
+Work declare_operator(CLI::App& command) {
+  const auto request = std::make_shared<OperatorRequest>();
+  command.add_option("NAME", request->name, "aten::gelu: every overload of it; aten::add.Tensor: that one")->required();
+  begin_group(command, kOutput);
+  command.add_flag("--json", request->json, "As JSON: an object for each overload");
+  command.footer(
+      "Each line is a table: what it says, and where that stands. A line with '-' says what happens without.\n"
+      "Examples:\n"
+      "  shadowgraph operator aten::gelu\n"
+      "  shadowgraph operator aten::add.Tensor --json");
+  return [request] { return show_operator(*request); };
+}
+
+}  // namespace shadowgraph::cli

@@ -1,0 +1,76 @@
+// `shadowgraph opt`: a saved graph, rewritten by passes.
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <memory>
+
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/source.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+struct OptimizeRequest {
+  std::string file;
+  std::string passes;  // "canonicalize,cse,dce{random=drop}"
+  std::string output;  // empty: the graph to stdout, the report to stderr
+  bool json = false;   // the report as JSON
+  bool unchecked = false;
+};
+
+int optimize(const OptimizeRequest& request) {
+  if (request.json && request.output.empty()) {
+    throw CLI::ValidationError("--json", "stdout cannot hold both the graph and the report; name a file with -o");
+  }
+  const Pipeline pipeline = Pipeline::parse(request.passes);
+  Graph graph = read_saved_graph(request.file);
+  PipelineReport report;
+  {
+    const Progress progress("running " + pipeline.text());
+    PipelineOptions options = request.unchecked ? PipelineOptions() : PipelineOptions::checked();
+    options.restore_on_error = false;  // nothing is written when a pass fails
+    report = pipeline.run(graph, options);
+  }
+  if (request.output.empty()) {
+    print_text(to_text(graph));
+    std::fputs(to_text(report).c_str(), stderr);
+    return 0;
+  }
+  write_graph_file(request.output, graph);
+  if (!request.json) {
+    print_text(to_text(report));
+    return 0;
+  }
+  nlohmann::json json = to_json(report);
+  json["nodes"] = graph.node_count();
+  json["output"] = request.output;
+  print_text(json_text(json));
+  return 0;
+}
+
+}  // namespace
+
+Work declare_opt(CLI::App& command) {
+  const auto request = std::make_shared<OptimizeRequest>();
+  command.add_option("GRAPH", request->file, "Saved graph")->required();
+  begin_group(command, "The passes");
+  command.add_option("--pass", request->passes, "In order, with options: dce{random=drop},cse; 'list passes' has all")
+      ->required();
+  command.add_flag("--no-check", request->unchecked, "Do not verify the graph after each pass");
+  begin_group(command, kOutput);
+  command.add_option("-o,--output", request->output, "Graph file to write (default: stdout)");
+  command.add_flag("--json", request->json, "The report as JSON; wants -o");
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph opt gpt2.sg --pass canonicalize,cse,dce -o small.sg\n"
+      "  SHADOWGRAPH_DUMP=folder shadowgraph opt gpt2.sg --pass dce    also the graph before and after every pass");
+  return [request] { return optimize(*request); };
+}
+
+}  // namespace shadowgraph::cli

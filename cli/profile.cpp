@@ -1,0 +1,217 @@
+// `shadowgraph profile`: what a program holds, when the peak is, what it costs; and what it would hold otherwise.
+#include "shadowgraph/profile.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "cli/option_checks.h"
+#include "cli/output.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "shadowgraph/profile/traces.h"
+#include "shadowgraph/profile/what_if.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+struct ProfileRequest {
+  CaptureRequest capture;
+  EstimateRequest estimate;
+  std::vector<std::string> what_if;  // "zero=1"; empty: the program as it is
+  bool run = false;                  // also the first three steps of a training run
+  std::string folder;                // empty: no files
+  std::vector<std::string> exports;  // files beside the usual three
+  bool json = false;                 // one JSON object on stdout instead of the tables
+  std::string group = "module";      // module | composite | operator
+  int depth = 0;
+  int rows = 40;
+};
+
+struct Export {
+  const char* name;
+  const char* file;
+  std::string (*text)(const Profiled& profiled);
+};
+
+std::string dot_of(const Profiled& profiled) { return write_dot(ViewModel::of(profiled.loaded.graph, {})); }
+
+constexpr Export kExports[] = {
+    {"svg", "graph.svg", [](const Profiled& p) { return render_svg(dot_of(p)); }},
+    {"dot", "graph.dot", dot_of},
+    {"nodes-csv", "nodes.csv", [](const Profiled& p) { return nodes_csv(p.costs); }},
+    {"storages-csv", "storages.csv", [](const Profiled& p) { return storages_csv(p.costs); }},
+    {"trace", "trace.json", [](const Profiled& p) { return json_text(chrome_trace(p.costs)); }},
+    {"model-explorer", "model_explorer.json", [](const Profiled& p) { return json_text(model_explorer(p.costs)); }},
+    {"snapshot", "snapshot.pickle",
+     [](const Profiled& p) { return memory_snapshot(p.costs, p.estimates->options().memory); }},
+};
+
+std::vector<std::string> export_names() {
+  std::vector<std::string> names;
+  for (const Export& each : kExports) names.emplace_back(each.name);
+  return names;
+}
+
+void add_options(CLI::App& command, ProfileRequest& request) {
+  add_source(command, request.capture);
+  add_capture_options(command, request.capture);
+  add_estimate_options(command, request.estimate);
+  add_bytes(command, "--memory", request.estimate.memory, "Memory of the device: says so if the step does not fit",
+            "80GiB");
+  command.add_flag("--measure", request.estimate.measure,
+                   "Run each distinct call once on this CPU, for scratch and seconds; kept for next time");
+  begin_group(command, kOutput);
+  command
+      .add_option("--what-if", request.what_if,
+                  "What a step would hold with other dtype, optimizer, accumulate, checkpoint, zero, ranks")
+      ->delimiter(',')
+      ->type_name("NAME=VALUE,...");
+  command.add_option("-o,--output", request.folder, "Folder for graph.sg, profile.json and report.html");
+  command
+      .add_option("--export", request.exports,
+                  "More files for -o: svg, dot, nodes-csv, storages-csv, trace, snapshot, model-explorer")
+      ->delimiter(',')
+      ->type_name("NAME,...")
+      ->check(one_of(export_names()));
+  command.add_flag("--json", request.json, "One JSON object instead of tables");
+  command.add_flag("--run", request.run, "Also what the first three steps of a training run hold");
+  add_choice(command, "--group", request.group, {"module", "composite", "operator"},
+             "Rows of the table: module, composite, operator");
+  add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: what fits)");
+  add_number(command, "--rows", request.rows, 0, "Most rows of the table (0: all)");
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph profile resnet50 --mode train --batch 32 -o out/resnet50 --export nodes-csv,trace\n"
+      "  shadowgraph profile gpt2 --batch 8 --what-if zero=3,ranks=8,dtype=bf16,optimizer=adamw");
+}
+
+struct KnownChange {
+  const char* name;
+  CLI::Validator takes;
+  void (*apply)(WhatIf& change, const std::string& value);
+};
+
+const std::vector<KnownChange>& known_changes() {
+  static const std::vector<KnownChange> known = {
+      {"dtype", one_of({"bf16", "f16"}),
+       [](WhatIf& change, const std::string& value) {
+         change.dtype = value == "bf16" ? c10::ScalarType::BFloat16 : c10::ScalarType::Half;
+       }},
+      {"optimizer", one_of({"none", "sgd", "sgd_momentum", "adam", "adamw"}),
+       [](WhatIf& change, const std::string& value) { change.optimizer = value; }},
+      {"accumulate", whole_number_from(1),
+       [](WhatIf& change, const std::string& value) { change.accumulate = std::stoll(value); }},
+      {"checkpoint", CLI::Validator([](std::string&) { return std::string(); }, ""),
+       [](WhatIf& change, const std::string& value) { change.checkpoint = value; }},
+      {"zero", one_of({"0", "1", "2", "3"}),
+       [](WhatIf& change, const std::string& value) { change.zero_stage = std::stoi(value); }},
+      {"ranks", whole_number_from(2),
+       [](WhatIf& change, const std::string& value) { change.ranks = std::stoll(value); }},
+  };
+  return known;
+}
+
+void apply(const std::string& text, WhatIf& change) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  std::vector<std::string> names;
+  for (const KnownChange& known : known_changes()) {
+    names.emplace_back(known.name);
+    if (name != known.name) continue;
+    const std::string value = equals == text.npos ? "" : text.substr(equals + 1);
+    const std::string problem = value.empty() ? "a value is missing" : known.takes(value);
+    if (!problem.empty()) throw CLI::ValidationError("--what-if " + name, problem);
+    known.apply(change, value);
+    return;
+  }
+  throw CLI::ValidationError("--what-if", one_of(names)(name));
+}
+
+SummaryOptions summary_options(const ProfileRequest& request) {
+  SummaryOptions options;
+  options.grouping = request.group == "composite"  ? SummaryGrouping::kComposite
+                     : request.group == "operator" ? SummaryGrouping::kOperator
+                                                   : SummaryGrouping::kModule;
+  options.depth = request.depth;
+  options.max_rows = static_cast<size_t>(request.rows);
+  return options;
+}
+
+// Before the work, so that a folder that cannot be made costs nothing.
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw FileError("cannot make the folder '" + folder + "': " + error.message());
+}
+
+void write_folder(const std::string& folder, const Profiled& profiled, const nlohmann::json& profile,
+                  const std::vector<std::string>& exports) {
+  write_graph_file(folder + "/graph.sg", profiled.loaded.graph);
+  write_file(folder + "/profile.json", json_text(profile));
+  write_file(folder + "/report.html", to_html(profiled.costs, {.title = profiled.title}));
+  std::vector<std::string> written{"graph.sg", "profile.json", "report.html"};
+  for (const Export& each : kExports) {
+    if (std::ranges::find(exports, each.name) == exports.end()) continue;
+    // The allocator's events end where it gives up, so a snapshot would not be of the whole step.
+    if (each.name == std::string("snapshot") && !profiled.costs.out_of_memory.empty()) {
+      fmt::print(stderr, "shadowgraph: no snapshot is written, for the step does not fit\n");
+      continue;
+    }
+    write_file(folder + "/" + each.file, each.text(profiled));
+    written.emplace_back(each.file);
+  }
+  fmt::print(stderr, "wrote {} to {}\n", fmt::join(written, ", "), folder);
+}
+
+int answer_what_if(const CLI::App& command, ProfileRequest& request) {
+  takes_only(command, "--what-if", {"SOURCE", kModel, kStep, "--device", "--json"});
+  if (command.count("--mode") > 0 && !request.capture.trains()) {
+    throw CLI::ValidationError("--mode", "--what-if is of a training step: leave --mode out");
+  }
+  request.capture.mode = CaptureMode::kTrain;
+  WhatIf change;
+  for (const std::string& text : request.what_if) apply(text, change);
+  const LoadedGraph loaded = load(request.capture);
+  const WhatIfAnswer answer = what_if(loaded.graph, change);
+  print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
+  return 0;
+}
+
+int profile(const CLI::App& command, ProfileRequest& request) {
+  if (!request.what_if.empty()) return answer_what_if(command, request);
+  if (!request.exports.empty() && request.folder.empty()) {
+    throw CLI::ValidationError("--export", "its files go into the folder of -o: name one");
+  }
+  if (!request.folder.empty()) make_folder(request.folder);
+  const auto profiled = load_and_profile(request.capture, request.estimate);
+  if (request.run) {
+    const LoadedGraph steps = load_run(request.capture, /*steps=*/3);
+    profiled->costs.run = RunMemory::of(steps.graph, profiled->estimates->options().memory);
+  }
+  nlohmann::json json;  // worked out for whom it is
+  if (request.json || !request.folder.empty()) json = to_json(profiled->costs);
+  if (request.json) {
+    print_text(json_text(json));
+  } else {
+    print_text(to_text(profiled->costs.summary(summary_options(request))) + "\n" + to_text(profiled->costs));
+  }
+  if (!request.folder.empty()) write_folder(request.folder, *profiled, json, request.exports);
+  return 0;
+}
+
+}  // namespace
+
+Work declare_profile(CLI::App& command) {
+  const auto request = std::make_shared<ProfileRequest>();
+  add_options(command, *request);
+  return [request, &command] { return profile(command, *request); };
+}
+
+}  // namespace shadowgraph::cli

@@ -1,0 +1,36 @@
+// The verbs of the tool, a file each. main.cpp has the table of them and what each says of itself.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace shadowgraph::cli {
+
+// What a verb does once its command line is read. It prints to stdout, writes files whole or not at all, and gives back
+// the exit code. It throws CLI::ParseError for wrong usage that shows late, anything else as main.cpp sorts it.
+using Work = std::function<int()>;
+
+// Each declares the options and examples of its verb.
+Work declare_profile(CLI::App& command);
+Work declare_fit(CLI::App& command);
+Work declare_checkpoint(CLI::App& command);
+Work declare_shard(CLI::App& command);
+Work declare_compare(CLI::App& command);
+Work declare_draw(CLI::App& command);
+Work declare_capture(CLI::App& command);
+Work declare_opt(CLI::App& command);
+Work declare_emit(CLI::App& command);
+Work declare_list(CLI::App& command);
+Work declare_operator(CLI::App& command);
+Work declare_calibrate(CLI::App& command);
+
+// Verbs and options of earlier versions (moved.cpp): the tool says what they are called now, and does nothing else.
+// "'print' is now 'capture g.sg'", if the first word of the command line was a verb once.
+std::optional<std::string> moved_verb(const std::string& verb);
+// The same for an option among the words of a command line that could not be read.
+std::optional<std::string> moved_option(int argc, char** argv);
+
+}  // namespace shadowgraph::cli

@@ -1,1 +1,0 @@
-// Exists to own the precompiled <torch/torch.h>.

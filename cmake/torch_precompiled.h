@@ -1,3 +1,0 @@
-// The C++ frontend, for models, tests and benchmarks.
-#pragma once
-#include <torch/torch.h>

@@ -1,0 +1,91 @@
+#include "core/calls/call_record.h"
+
+#include <c10/util/SmallVector.h>
+
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/process_groups.h"
+
+namespace shadowgraph {
+
+Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tensor) {
+  if (value.isTensor()) return value.toTensor().defined() ? tensor(value.toTensor()) : Argument::none();
+  if (value.isNone()) return Argument::none();
+  if (value.isInt()) return Argument::of_int(value.toInt());
+  if (value.isBool()) return Argument::of_bool(value.toBool());
+  if (value.isDouble()) return Argument::of_float(value.toDouble());
+  if (value.isIntList()) {
+    c10::SmallVector<int64_t, 8> ints;
+    for (const c10::IValue& element : value.toListRef()) ints.push_back(element.toInt());
+    return graph.int_list({ints.data(), ints.size()});
+  }
+  if (value.isDevice()) return Argument::of_device(value.toDevice());
+  if (value.isString()) return graph.string_argument(value.toStringRef());
+  if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    return graph.complex_argument(number.real(), number.imag());
+  }
+  if (value.isList()) {
+    c10::SmallVector<Argument, 8> elements;
+    for (const c10::IValue& element : value.toListRef()) elements.push_back(argument_of(graph, element, tensor));
+    return graph.make_list({elements.data(), elements.size()});
+  }
+  if (value.isGenerator()) return Argument::of_device(value.toGenerator().device(), ArgumentKind::kGenerator);
+  if (const auto name = name_of_object(value)) return graph.string_argument(*name);
+  Argument opaque = graph.string_argument(value.type()->str());
+  opaque.kind = ArgumentKind::kOpaque;
+  return opaque;
+}
+
+Argument result_of(Graph& graph, NodeId node, const c10::IValue& value, TensorArgument tensor) {
+  if (value.isTensor()) return value.toTensor().defined() ? tensor(value.toTensor()) : Argument::none();
+  if (value.isTensorList()) {
+    c10::SmallVector<Argument, 8> elements;
+    for (const c10::IValue& element : value.toListRef()) elements.push_back(result_of(graph, node, element, tensor));
+    return graph.make_list({elements.data(), elements.size()});
+  }
+  if (value.isInt()) return Argument::of_value(graph.new_scalar(node, ValueKind::kInt));
+  if (value.isDouble()) return Argument::of_value(graph.new_scalar(node, ValueKind::kFloat));
+  if (value.isBool()) return Argument::of_value(graph.new_scalar(node, ValueKind::kBool));
+  return Argument::none();
+}
+
+Argument number_of(Graph& graph, const at::Tensor& tensor) {
+  const void* data = tensor.unsafeGetTensorImpl()->data();
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return Argument::of_float(*static_cast<const double*>(data));
+    case at::kLong:
+      return Argument::of_int(*static_cast<const int64_t*>(data));
+    case at::kBool:
+      return Argument::of_bool(*static_cast<const bool*>(data));
+    case at::kComplexDouble: {
+      const auto number = *static_cast<const c10::complex<double>*>(data);
+      return graph.complex_argument(number.real(), number.imag());
+    }
+    default:
+      return Argument::of_constant(graph.add_constant(tensor));
+  }
+}
+
+TensorMeta spec_of(const FakeTensorImpl& fake, StorageId storage) {
+  return {.dtype = fake.dtype().toScalarType(),
+          .sizes = {fake.sizes().data(), fake.sizes().size()},
+          .strides = {fake.strides().data(), fake.strides().size()},
+          .storage = storage,
+          .offset = fake.storage_offset(),
+          .device = fake.pretended_device()};
+}
+
+Storage storage_of(const FakeTensorImpl& fake, NodeId born) {
+  const c10::Device device = fake.pretended_device();
+  return {.bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes()),
+          .device_type = device.type(),
+          .device_index = device.index(),
+          .born = born};
+}
+
+TensorMeta spec_of(const at::Tensor& fake, StorageId storage) { return spec_of(*as_fake(fake), storage); }
+
+Storage storage_of(const at::Tensor& fake, NodeId born) { return storage_of(*as_fake(fake), born); }
+
+}  // namespace shadowgraph

@@ -1,0 +1,110 @@
+#include "core/calls/calls_on_fakes.h"
+
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "core/calls/fake_values.h"
+#include "core/dispatch/operator_info.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/host_reads.h"
+#include "core/fake/known_contents.h"
+#include "core/fake/mode_state.h"
+
+namespace shadowgraph {
+namespace {
+
+// Calls each(name, value) for guards that tell what a question to the data was answered: "nonzero0 = 17".
+template <class Each>
+void for_each_answer(const Graph& captured, const Each& each) {
+  for (const Guard& guard : captured.guards) {
+    const size_t equals = guard.observed.find(" = ");
+    if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
+    each(guard.observed.substr(0, equals), std::string_view(guard.observed).substr(equals + 3));
+  }
+}
+
+template <class Number>
+std::optional<Number> number_at_front(std::string_view text) {
+  Number number = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return std::nullopt;
+  return number;
+}
+
+// The values before such a call must keep the geometry that they had.
+void give_written_operands_a_copy(const OperatorInfo& info, torch::jit::Stack& stack) {
+  for (const uint16_t position : info.tensor_arguments) {
+    c10::IValue& operand = stack[position];
+    if (position >= 64 || ((info.written_arguments >> position) & 1) == 0 || !operand.isTensor()) continue;
+    const at::Tensor& tensor = operand.toTensor();
+    if (!tensor.defined()) continue;
+    operand = fake_on(tensor.storage(), tensor.scalar_type(), {tensor.sizes().data(), tensor.sizes().size()},
+                      {tensor.strides().data(), tensor.strides().size()}, tensor.storage_offset(), tensor.device());
+  }
+}
+
+}  // namespace
+
+c10::Device indexed(c10::Device device) { return with_index(device); }
+
+CallsOnFakes::CallsOnFakes(const Graph& graph, const FakeTensorOptions& options)
+    : graph_(graph), calls_(graph), mode_(options), grad_mode_(c10::GradMode::is_enabled()) {}
+
+void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given) {
+  NamedDataSizes recorded;
+  for_each_answer(captured, [&](const std::string& name, std::string_view value) {
+    if (const auto size = number_at_front<int64_t>(value)) recorded.emplace(name, *size);
+  });
+  state_of(mode_).data_sizes.give(given);
+  state_of(mode_).data_sizes.give(recorded);
+}
+
+void CallsOnFakes::give_answers(const Graph& captured) {
+  HostAnswers& answers = state_of(mode_).host_answers;
+  // "item0 = 1.5, assumed finite", "equal0 = true"
+  for_each_answer(captured, [&](const std::string& name, std::string_view value) {
+    if (!name.starts_with("item") && !name.starts_with("equal")) return;
+    if (value.starts_with("true") || value.starts_with("false")) {
+      answers.give(name, value.starts_with("true"));
+      return;
+    }
+    const std::string_view number = value.substr(0, value.find(','));
+    int64_t integer = 0;
+    const char* const end = number.data() + number.size();
+    if (const auto [stop, error] = std::from_chars(number.data(), end, integer); error == std::errc() && stop == end) {
+      answers.give(name, integer);
+    } else if (const auto real = number_at_front<double>(number)) {
+      answers.give(name, *real);
+    }
+  });
+}
+
+void CallsOnFakes::fill_if_assumed(const Graph& captured, ValueId value, const at::Tensor& tensor) const {
+  if (!tensor.defined()) return;
+  for (const Guard& guard : captured.guards) {
+    if (guard.value != value || guard.observed != kAssumedFull) continue;
+    give_uniform_contents(tensor, 1);
+    return;
+  }
+}
+
+void CallsOnFakes::call(NodeId node, std::optional<c10::Device> device, torch::jit::Stack& stack) {
+  if (graph_.target(node).kind() == TargetKind::kOperator) {
+    const OperatorInfo& info = OperatorInfo::of(calls_.operator_of(node));
+    if (device) {
+      state_of(mode_).default_device = *device;
+      // In a trace it is the device that the program was traced on.
+      if (info.device_argument >= 0) {
+        c10::IValue& named = stack[static_cast<size_t>(info.device_argument)];
+        if (named.isDevice()) named = *device;
+      }
+    }
+    const OperatorFacts& facts = info.target.facts();
+    if (info.writes && (facts.changes_objects || facts.is_out_variant)) give_written_operands_a_copy(info, stack);
+    const bool grad_mode = graph_.node(node).flags.grad_mode;
+    if (grad_mode != c10::GradMode::is_enabled()) c10::GradMode::set_enabled(grad_mode);
+  }
+  calls_.call(node, stack);
+}
+
+}  // namespace shadowgraph

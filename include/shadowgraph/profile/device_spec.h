@@ -1,0 +1,82 @@
+// The figures of a device that its kernels' times follow from. Each has a source: a data sheet, or the machine it was
+// measured on.
+//
+//     const DeviceSpec h100 = DeviceSpec::named("h100");
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/profile/kernel_class.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// Calls of about `work` (FLOPs, or bytes) do `rate` of them a second. Between two points the rate is interpolated in the
+// logarithms; beyond the ends it is that of the last.
+struct RatePoint {
+  double work = 0;
+  double rate = 0;
+  friend bool operator==(const RatePoint&, const RatePoint&) = default;
+};
+
+struct ClassRates {
+  double fixed = 0;                // seconds of a call that has nothing to do
+  std::vector<RatePoint> compute;  // FLOPs by FLOP/s of float32; empty: what is computed takes no time
+  std::vector<RatePoint> memory;   // bytes by B/s
+  // How much faster than that a dtype computes. One that is not here: by its peak and float32's.
+  std::map<std::string, double> scale;
+  friend bool operator==(const ClassRates&, const ClassRates&) = default;
+};
+
+struct DeviceSpec {
+  std::string name;   // "h100"
+  std::string title;  // "NVIDIA H100 SXM5 80 GB"
+  c10::DeviceType device = c10::kCUDA;
+  int64_t memory = 0;                    // bytes
+  double bandwidth = 0;                  // B/s of device memory
+  std::map<std::string, double> matmul;  // peak FLOP/s of matrix products by dtype: "float32", "bfloat16", ...
+  double vector = 0;                     // peak FLOP/s of everything else, float32
+  double transcendental = 0;             // evaluations a second
+  // For device calls that the host issues one after another, while the device works on earlier ones. Zero: the caller
+  // waits.
+  double host_call = 0;  // seconds of the host for a call
+  // A class that is not there goes by the one it is a case of (grouped for depthwise, pointwise for in-place). Without
+  // that it goes by kOther, or by kMatmul if it computes.
+  std::map<KernelClass, ClassRates> classes;
+  std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
+
+  // "a100", "h100", "h200", "b200", "v100", "l4", "rtx4090", "mi300x", "cpu", ...: see names(). Throws Error.
+  static DeviceSpec named(std::string_view name);
+  static std::vector<std::string> names();
+  // A name, or a file if there is one of that name. Empty: what fits a device, "h100" for CUDA, for the CPU this machine's
+  // calibration if there is one, else "cpu"; nothing for other kinds.
+  static std::optional<DeviceSpec> find(const std::string& name_or_file, c10::DeviceType device);
+  // Where `shadowgraph calibrate` leaves this machine's, beside MeasuredCalls::default_file().
+  static std::string calibration_file();
+  // A file as `shadowgraph calibrate` writes and docs/time.md describes. Throws ParseError, FileError.
+  static DeviceSpec read_file(const std::string& path);
+  void write_file(const std::string& path) const;
+  // The rate of one class at some work; interpolated.
+  double compute_rate(KernelClass kind, double flops, c10::ScalarType dtype) const;
+  // The most FLOP/s that a class can reach in a dtype: its scale counts, since a library may compute float32 in TF32.
+  double peak(KernelClass kind, c10::ScalarType dtype) const;
+  double memory_rate(KernelClass kind, double bytes) const;
+  const ClassRates& rates(KernelClass kind) const;
+
+ private:
+  std::map<KernelClass, ClassRates>::const_iterator entry_of(KernelClass kind) const;
+};
+
+nlohmann::json to_json(const DeviceSpec& spec);
+DeviceSpec device_spec_from_json(const nlohmann::json& json, const std::string& name);  // throws ParseError
+
+}  // namespace shadowgraph

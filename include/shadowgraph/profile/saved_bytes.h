@@ -1,0 +1,24 @@
+// Bytes that autograd keeps between forward and backward, by storage.
+//
+//   all          every storage that a saved-tensor hook sees, once, whole
+//   activations  the part that the step itself made: without parameters, buffers, inputs and constants, which exist
+//   anyway
+#pragma once
+
+#include <cstdint>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+struct SavedBytes {
+  int64_t all = 0;
+  int64_t activations = 0;
+  int64_t storages = 0;  // how many
+
+  static SavedBytes of(const Graph& graph);
+  friend bool operator==(const SavedBytes&, const SavedBytes&) = default;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,31 @@
+// Plans as people write them by hand: pins of parameters and inputs, after which the rest follows at least cost. What
+// divides by no axis stays whole.
+//
+//     const AssignmentProblem pinned = problem.pinned(pins_of(HandPlan::kFullySharded, graph, problem, mesh));
+//     const AssignmentSolution by_hand = solve(pinned);                         // what the best plan is compared with
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/sharding/problem.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+enum class HandPlan : uint8_t {
+  kDataParallel,        // parameters whole, inputs cut along dimension 0, over all axes
+  kFullySharded,        // parameters cut as well: ZeRO 3, FSDP
+  kTensorParallel,      // over the last axis, parameters of linear layers cut by columns and rows in turn (Megatron)
+  kDataTensorParallel,  // inputs cut over the other axes
+  kFullyShardedTensor,  // and parameters
+};
+std::string_view to_string(HandPlan plan);  // "data parallel", ...
+// Those that a mesh can have: with one axis the first three, with more all but the third.
+std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
+std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
+                                 const DeviceMesh& mesh);
+
+}  // namespace shadowgraph

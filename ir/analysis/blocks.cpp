@@ -1,0 +1,87 @@
+#include "ir/analysis/blocks.h"
+
+#include <charconv>
+#include <optional>
+
+#include "ir/analysis/node_hashes.h"
+
+namespace shadowgraph {
+namespace {
+
+std::optional<int64_t> number_in(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// How far two siblings are apart, by number or by call; nothing if they are not of one kind.
+std::optional<int64_t> distance(const Sibling& a, const Sibling& b) {
+  if (a.class_name != b.class_name) return std::nullopt;
+  if (a.name == b.name) return static_cast<int64_t>(b.call) - static_cast<int64_t>(a.call);
+  const auto from = number_in(a.name);
+  const auto to = number_in(b.name);
+  if (!from || !to || a.call != b.call) return std::nullopt;
+  return *to - *from;
+}
+
+}  // namespace
+
+BlockHashes::BlockHashes(const Graph& graph)
+    : graph_(graph), of_node_(graph.node_capacity()), nodes_(graph.node_capacity()), values_(graph.value_capacity()) {
+  for (NodeId n : graph.nodes()) {
+    const Node& node = graph.node(n);
+    uint64_t hash = mixed(node.target.index, node.phase.index);
+    // What does not depend on the block is hashed once for each node, as blocks overlap.
+    hash = hash_of(graph, graph.arguments(n), hash, [&](ValueId v) { return hash_of_type(graph, v, 1); });
+    graph.for_each_output(n, [&](ValueId v) { hash = hash_of_type(graph, v, hash); });
+    of_node_[n.index] = hash;
+  }
+}
+
+uint64_t BlockHashes::of(std::span<const NodeId> block, c10::function_ref<uint64_t(NodeId)> label,
+                         c10::function_ref<ValueId(ValueId)> origin) {
+  // A new number makes the entries of earlier blocks stale, which spares clearing two tables for each block.
+  ++block_;
+  uint64_t hash = block.size();
+  uint32_t outside = 0;
+  for (uint32_t i = 0; i < block.size(); ++i) {
+    hash = mixed(mixed(hash, of_node_[block[i].index]), label(block[i]));
+    hash = hash_of(graph_, graph_.arguments(block[i]), hash, [&](ValueId operand) -> uint64_t {
+      const ValueId v = origin(operand);
+      const NodeId producer = graph_.value(v).producer;
+      if (nodes_[producer.index].block == block_) {
+        uint64_t result = 0;
+        uint64_t which = 0;
+        graph_.for_each_output(producer, [&](ValueId output) {
+          if (output == v) which = result;
+          ++result;
+        });
+        return mixed(1 + which, nodes_[producer.index].number);
+      }
+      Seen& seen = values_[v.index];
+      if (seen.block != block_) seen = {block_, outside++};
+      return mixed(0, seen.number);
+    });
+    nodes_[block[i].index] = {block_, i};
+  }
+  return hash;
+}
+
+size_t end_of_run(std::span<const Sibling> siblings, size_t first, c10::function_ref<uint64_t(size_t)> content) {
+  std::optional<int64_t> step;
+  std::optional<uint64_t> wanted;
+  size_t last = first + 1;
+  for (; last < siblings.size(); ++last) {
+    const auto between = distance(siblings[last - 1], siblings[last]);
+    // Layers count up in forward and down in backward, but never turn round within one run.
+    if (!between || (*between != 1 && *between != -1) || (step && *between != *step)) break;
+    // Hashing is put off until names say that a run is possible.
+    if (!wanted) wanted = content(first);
+    if (content(last) != *wanted) break;
+    step = between;
+  }
+  return last;
+}
+
+}  // namespace shadowgraph

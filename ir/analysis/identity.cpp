@@ -1,0 +1,84 @@
+#include "ir/analysis/identity.h"
+
+#include <algorithm>
+
+namespace shadowgraph {
+bool outlives(const Graph& graph, StorageId id) {
+  const Storage& storage = graph.storage(id);
+  if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after)) return false;
+  switch (storage.kind) {
+    case StorageKind::kParameter:
+    case StorageKind::kBuffer:
+    case StorageKind::kInput:
+    case StorageKind::kConstant:
+    case StorageKind::kGradient:
+    case StorageKind::kOptimizerState:
+      return true;
+    default:
+      return false;
+  }
+}
+
+ValueId only_result(const Graph& graph, NodeId node) {
+  const auto results = graph.results(node);
+  if (results.size() != 1 || results[0].kind != ArgumentKind::kValue) return {};
+  const ValueId value = results[0].ref.value;
+  return graph.value(value).kind == ValueKind::kTensor ? value : ValueId();
+}
+
+Identity Identity::of(const Graph& graph, const Effects& effects, const std::vector<bool>& without) {
+  Identity result;
+  result.escapes_.resize(graph.storage_count());
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) result.escapes_[i] = outlives(graph, StorageId(i));
+  // Lazy: some tensor on the storage may be conjugated or negated only by a flag, so bytes alone do not tell its value.
+  result.lazy_.assign(graph.storage_count(), false);
+  result.objects_.resize(graph.value_capacity());
+  for (uint32_t i = 0; i < graph.value_capacity(); ++i) result.objects_[i] = i;
+  result.object_changes_.assign(graph.value_capacity(), false);
+
+  const auto mark = [&](std::vector<bool>& marks, ValueId v) {
+    if (const StorageId s = graph.value(v).storage; s.valid()) marks[s.index] = true;
+  };
+  for (NodeId n : graph.nodes()) {
+    if (!without.empty() && without[n.index]) continue;
+    const TargetId target = graph.node(n).target;
+    const auto arguments = graph.arguments(n);
+    if (is_placeholder(target)) graph.for_each_output(n, [&](ValueId v) { mark(result.escapes_, v); });
+    if (is_end(target)) graph.for_each_input(n, [&](ValueId v) { mark(result.escapes_, v); });
+    const OperatorFacts& facts = graph.facts(target);
+    if (facts.conjugates || facts.negates) graph.for_each_output(n, [&](ValueId v) { mark(result.lazy_, v); });
+    graph.for_each_output(n, [&](ValueId v) {
+      if (graph.value(v).kind == ValueKind::kTensor && c10::isComplexType(graph.value(v).dtype)) mark(result.lazy_, v);
+    });
+    // An unknown call may keep its operands or change them: nothing about them is certain any more.
+    if (effects.unknown(n)) {
+      graph.for_each_input(n, [&](ValueId v) {
+        mark(result.escapes_, v);
+        result.object_changes_[result.objects_[v.index]] = true;
+      });
+    }
+    for (const OperatorFacts::Alias& alias : facts.aliases) {
+      if (alias.argument >= arguments.size() || alias.result >= graph.results(n).size()) continue;
+      const bool written = std::find(facts.written.begin(), facts.written.end(), alias.argument) != facts.written.end();
+      const Argument& from = arguments[alias.argument];
+      const Argument& to = graph.results(n)[alias.result];
+      if (from.kind != ArgumentKind::kValue || to.kind != ArgumentKind::kValue) continue;
+      const bool same = same_place(graph, from.ref.value, to.ref.value);
+      // An in-place operator, and one that copies only if it must (contiguous), gives the very tensor it was given.
+      if (written || (!alias.always && same)) {
+        result.objects_[to.ref.value.index] = result.objects_[from.ref.value.index];
+        if (!same) result.object_changes_[result.objects_[from.ref.value.index]] = true;
+      }
+    }
+    // set_ and resize_ change where a tensor object points to, for all values that are this object.
+    if (!facts.changes_objects) continue;
+    for (const uint16_t position : facts.written) {
+      if (position >= arguments.size()) continue;
+      graph.for_each_value(arguments.subspan(position, 1),
+                           [&](ValueId v) { result.object_changes_[result.objects_[v.index]] = true; });
+    }
+  }
+  return result;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,102 @@
+#include "ir/edit/replacements.h"
+
+#include <algorithm>
+
+#include "ir/records.h"
+
+namespace shadowgraph {
+
+// ---- Replacements ---------------------------------------------------------------------------------------------------
+
+ValueId Replacements::now(ValueId value) const {
+  // A chain of replacements ends: each names an earlier value.
+  for (ValueId next = values_[value]; next.valid(); next = values_[value]) value = next;
+  return value;
+}
+
+bool Replacements::renamed(const Graph& graph, std::span<const Argument> arguments) const {
+  bool found = false;
+  graph.for_each_value(arguments, [&](ValueId v) { found = found || values_[v].valid(); });
+  return found;
+}
+
+std::vector<Argument> Replacements::rename(Graph& graph, std::span<const Argument> arguments) const {
+  std::vector<Argument> renamed(arguments.begin(), arguments.end());
+  for (Argument& argument : renamed) {
+    if (argument.kind == ArgumentKind::kValue) argument = Argument::of_value(now(argument.ref.value));
+    if (argument.kind == ArgumentKind::kList) argument = graph.make_list(rename(graph, graph.list(argument)));
+  }
+  return renamed;
+}
+
+void Replacements::finish(Graph& graph) const {
+  for (Guard& guard : graph.guards) guard.value = now(guard.value);
+  if (values_.size() != 0) {
+    for (uint32_t i = 0; i < graph.region_count(); ++i) {
+      const RegionId region(i);
+      if (!renamed(graph, graph.region_arguments(region))) continue;
+      graph.set_region_arguments(region, rename(graph, graph.region_arguments(region)));
+    }
+  }
+  if (nodes_.size() == 0) return;
+  for (NodeId n : graph.nodes()) {
+    NodeId& forward = mutable_node(graph, n).forward;
+    while (forward.valid() && nodes_[forward].valid()) forward = nodes_[forward];
+  }
+}
+
+// ---- Erasing --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Nodes made since the marks were made stay.
+bool is_marked(const std::vector<bool>& marks, NodeId n) { return n.index < marks.size() && marks[n.index]; }
+
+// What a node saves instead of a value that goes: the argument or result that it is.
+std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std::vector<bool>& doomed) {
+  std::vector<SavedTensor> kept;
+  for (SavedTensor saved : graph.saved(n)) {
+    if (is_marked(doomed, graph.value(saved.value).producer)) {
+      if (saved.role == SavedRole::kInternal) continue;
+      ValueId own;
+      const auto take = [&](ValueId v) {
+        if (!own.valid() && graph.value(v).kind == ValueKind::kTensor) own = v;
+      };
+      if (saved.role == SavedRole::kArgument) {
+        if (saved.index < graph.arguments(n).size()) {
+          graph.for_each_value(graph.arguments(n).subspan(saved.index, 1), take);
+        }
+      } else {
+        uint32_t flat = 0;
+        graph.for_each_output(n, [&](ValueId v) {
+          if (flat++ == saved.index) take(v);
+        });
+      }
+      if (!own.valid()) continue;
+      saved.value = own;
+    }
+    kept.push_back(saved);
+  }
+  return kept;
+}
+
+}  // namespace
+
+uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed) {
+  std::vector<NodeId> ids;
+  for (NodeId n : graph.nodes()) {
+    if (is_marked(doomed, n)) {
+      ids.push_back(n);
+      continue;
+    }
+    const auto saved = graph.saved(n);
+    if (std::any_of(saved.begin(), saved.end(),
+                    [&](const SavedTensor& s) { return is_marked(doomed, graph.value(s.value).producer); })) {
+      graph.set_saved(n, without_doomed(graph, n, doomed));
+    }
+  }
+  graph.erase(ids);
+  return static_cast<uint32_t>(ids.size());
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,392 @@
+// Counts memory inside kernels, operator by operator. CPU rows are held against what libtorch's allocator is asked for
+// (tests/profiler/scratch_test.cpp). CUDA rows come from the kernels' sources (aten/src/ATen/native/, named with each).
+#include "profiler/cost/scratch_rules.h"
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+
+#include "ir/operators/operator_name.h"
+
+namespace shadowgraph {
+namespace {
+
+using Bytes = std::optional<int64_t>;
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t rounded_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+// Kernels keep sums in float, and in double for double.
+constexpr int64_t accumulator_bytes(int64_t element_bytes) { return element_bytes == 8 ? 8 : 4; }
+
+Bytes nothing(const OperandShapes&) { return 0; }
+
+// ---- CPU ------------------------------------------------------------------------------------------------------------
+
+// BLAS has float and double; narrower types go to oneDNN, which reorders as the processor likes.
+template <size_t kOperand>
+Bytes blas(const OperandShapes& call) {
+  const int64_t bytes = call.argument(kOperand).element_bytes;
+  return bytes == 4 || bytes == 8 ? Bytes(0) : std::nullopt;
+}
+// ---- CUDA -----------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kMultiprocessors = 132;  // of the device that is pretended by default, an H100
+
+// Reduce.cuh cuts a reduction with few outputs into blocks, which leave partial results. `inner` says that the reduced
+// dimensions are the last ones.
+int64_t partial_results(int64_t outputs, int64_t inputs, bool inner, int64_t accumulator) {
+  if (outputs <= 0 || inputs <= 1) return 0;
+  const auto power = [](int64_t value) { return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(value))); };
+  int64_t first = inner ? inputs : outputs;
+  const int64_t second = inner ? outputs : inputs;
+  int64_t vector = 1;
+  if (inner && first >= 128) first /= 4;
+  if (!inner) {
+    vector = outputs % 4 == 0 ? 4 : outputs % 2 == 0 ? 2 : 1;
+    first /= vector;
+  }
+  const int64_t most = 512 / vector;
+  const int64_t width0 = std::min(power(std::max<int64_t>(first, 1)), most);
+  const int64_t height0 = std::min(power(std::max<int64_t>(second, 1)), most);
+  int64_t width = std::min<int64_t>(width0, 32);
+  const int64_t height = std::min(height0, most / width);
+  width = std::min(width0, most / height);
+  int64_t step_in = inner ? width : 1;
+  int64_t step_out = inner ? 1 : width;
+  int64_t values = divide_up(inputs, step_in);
+  const bool splits = values >= std::min<int64_t>(16 * height, 256);
+  (splits ? step_in : step_out) *= height;
+  values = divide_up(inputs, step_in);
+  const int64_t grid = divide_up(divide_up(outputs, vector), step_out);
+  const int64_t target = kMultiprocessors * (2048 / (width * height));
+  if (!splits || values < 256 || grid > target) return 0;
+  const int64_t blocks = std::max(std::min(divide_up(target, grid), divide_up(values, 16)), divide_up(values, 256));
+  if (blocks == 1) return 0;
+  return saturating_add(product_of({accumulator, outputs, blocks, inner ? 1 : width * vector}), 4 * grid);
+}
+
+// sum.dim_IntList(self, dim, keepdim), mean.dim, amax: the reduced dimensions come first or last.
+Bytes reduction(const OperandShapes& call) {
+  const Shape sizes = call.shape(0);
+  const Operand& dims = call.argument(1);
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  if (rank == 0 || rank > 64) return rank == 0 ? Bytes(0) : std::nullopt;
+  uint64_t reduced = 0;
+  if (dims.kind == Operand::Kind::kInts) {
+    for (const int64_t dim : dims.shape) {
+      if (dim < -rank || dim >= rank) return std::nullopt;
+      reduced |= uint64_t{1} << (dim < 0 ? dim + rank : dim);
+    }
+  }
+  if (reduced == 0) reduced = rank == 64 ? ~uint64_t{0} : (uint64_t{1} << rank) - 1;
+  int64_t inputs = 1;
+  for (int64_t d = 0; d < rank; ++d) {
+    if ((reduced >> d & 1) != 0) inputs = saturating_multiply(inputs, sizes[static_cast<size_t>(d)]);
+  }
+  if (inputs == 0) return 0;
+  const int64_t outputs = product_of(sizes) / inputs;
+  const bool inner = (reduced >> (rank - 1) & 1) != 0;
+  return partial_results(outputs, inputs, inner, accumulator_bytes(call.argument(0).element_bytes));
+}
+// sum(self) of all elements.
+Bytes whole_reduction(const OperandShapes& call) {
+  return partial_results(1, product_of(call.shape(0)), true, accumulator_bytes(call.argument(0).element_bytes));
+}
+
+// layer_norm_kernel.cu, LaunchGammaBetaBackwardCUDAKernel: with many rows and few columns, gradients of the weight and
+// the bias are summed in two steps.
+template <size_t kMask, bool kBias>
+Bytes layer_norm_backward(const OperandShapes& call) {
+  const Operand& normalized = call.argument(2);
+  const int64_t columns = normalized.kind == Operand::Kind::kInts ? product_of(normalized.shape) : 0;
+  if (columns <= 0) return std::nullopt;
+  const int64_t rows = product_of(call.shape(1)) / columns;
+  if (rows <= 65536 || columns / 32 >= kMultiprocessors / 2) return 0;
+  const int64_t across = divide_up(columns, 32);
+  const int64_t down = std::min(divide_up(rows, 32), 32768 / across);
+  const int64_t element = call.argument(0).element_bytes;
+  const int64_t one = product_of({saturating_add(down, 1), columns, element});
+  const bool bias = kBias && call.element(kMask, 2, 0) != 0;
+  return saturating_add(call.element(kMask, 1, 0) != 0 ? one : 0, bias ? one : 0);
+}
+
+// group_norm_kernel.cu: means and scales by channel.
+Bytes group_norm(const OperandShapes& call) {
+  if (call.integer(5, 0) == 1 || (!call.argument(1).present() && !call.argument(2).present())) return 0;
+  return product_of({2, call.integer(3, 0), call.integer(4, 0), accumulator_bytes(call.argument(0).element_bytes)});
+}
+Bytes group_norm_backward(const OperandShapes& call) {
+  const int64_t batch = call.integer(5, 0);
+  const int64_t channels = call.integer(6, 0);
+  const bool one = call.integer(7, 0) == 1;
+  const int64_t accumulator = accumulator_bytes(call.argument(0).element_bytes);
+  const bool input = call.element(9, 0, 0) != 0;
+  const int64_t by_channel = 2 + (input && call.argument(4).present() && !one ? 1 : 0);
+  return saturating_add(product_of({by_channel, batch, channels, accumulator}),
+                        input ? product_of({2, batch, call.integer(8, 0), accumulator}) : 0);
+}
+
+// EmbeddingBackwardKernel.cu: rows are sorted, then summed in pieces of ten; the greater of the two phases.
+Bytes embedding_backward(const OperandShapes& call) {
+  const int64_t rows = product_of(call.shape(1));
+  const bool by_frequency = call.flag(4);
+  if (rows <= 3072 && !by_frequency) return 0;
+  const Shape gradient = call.shape(0);
+  if (gradient.empty()) return std::nullopt;
+  const int64_t index = call.argument(1).element_bytes;
+  const int64_t width = gradient.back();
+  const int64_t segments = std::min(rows, call.integer(2, rows));
+  const int64_t pieces = rows / 10 + segments;
+  // The last term of the first is cub's radix sort: keys and values once more.
+  const int64_t sorting = product_of({5, rows, index});
+  const int64_t summing =
+      saturating_add(product_of({(by_frequency ? 4 : 3) * rows + 2 * segments + pieces, index}),
+                     product_of({pieces, width, accumulator_bytes(call.argument(0).element_bytes)}));
+  return std::max(sorting, summing);
+}
+
+// flash_api.cpp, mha_bwd, for q [B,H,S,D]: keeps float sums of dq and of the softmax, with rows rounded to 128. With
+// fewer heads of k and v than of q, it keeps dk and dv for all heads of q.
+Bytes flash_backward(const OperandShapes& call) {
+  const Shape q = call.shape(1);
+  const Shape k = call.shape(2);
+  if (q.size() != 4 || k.size() != 4) return std::nullopt;
+  const int64_t rows = rounded_up(q[2], 128);
+  const int64_t head = rounded_up(q[3], 8);
+  const int64_t width = head <= 128 ? rounded_up(head, 32) : rounded_up(head, 64);
+  int64_t bytes = saturating_add(product_of({4, q[0], q[1], rows}), product_of({4, q[0], rows, q[1], width}));
+  if (k[1] != q[1]) {
+    bytes = saturating_add(bytes, product_of({2, q[0], k[2], q[1], q[3], call.argument(1).element_bytes}));
+  }
+  return bytes;
+}
+// mha_fwd: needs none with dropout. Without it, few rows are cut along the keys (num_splits_heuristic), and the parts
+// summed.
+Bytes flash_forward(const OperandShapes& call) {
+  const Shape q = call.shape(0);
+  const Shape k = call.shape(1);
+  if (q.size() != 4 || k.size() != 4 || q[1] == 0 || k[1] == 0) return std::nullopt;
+  if (call.number(3, 0) > 0) return 0;
+  const bool swap = q[2] == 1 && q[1] > k[1];
+  const int64_t heads = swap ? k[1] : q[1];
+  const int64_t rows = swap ? q[1] / k[1] : q[2];
+  const int64_t head = rounded_up(q[3], 8);
+  const int64_t width = head <= 128 ? rounded_up(head, 32) : rounded_up(head, 64);
+  const int64_t blocks = divide_up(k[2], head <= 64 ? 256 : head <= 128 ? 128 : 64);
+  const int64_t work = product_of({q[0], heads, divide_up(rows, 64)});
+  constexpr int64_t kSlots = 2 * kMultiprocessors;
+  if (work >= kSlots * 8 / 10 || work == 0) return 0;
+  const int64_t most = std::min<int64_t>({128, kSlots, blocks});
+  const auto eligible = [&](int64_t parts) {
+    return parts == 1 || divide_up(blocks, parts) != divide_up(blocks, parts - 1);
+  };
+  const auto efficiency = [&](int64_t parts) {
+    const double waves = static_cast<double>(work * parts) / static_cast<double>(kSlots);
+    return waves / static_cast<double>(divide_up(work * parts, kSlots));
+  };
+  double best = 0;
+  for (int64_t parts = 1; parts <= most; ++parts) {
+    if (eligible(parts)) best = std::max(best, efficiency(parts));
+  }
+  for (int64_t parts = 1; parts <= most; ++parts) {
+    if (!eligible(parts) || efficiency(parts) < 0.85 * best) continue;
+    if (parts == 1) return 0;
+    return product_of({4, parts, q[0], heads, rows, saturating_add(width, 1)});
+  }
+  return 0;
+}
+
+// kernel_forward.h: keeps an output of its own where a head does not fit into registers.
+Bytes efficient_forward(const OperandShapes& call) {
+  const Shape q = call.shape(0);
+  const Shape v = call.shape(2);
+  if (q.size() != 4 || v.size() != 4) return std::nullopt;
+  if (call.argument(0).element_bytes != 2 || std::max(q[3], v[3]) <= 128) return 0;
+  return product_of({4, q[0], q[1], q[2], v[3]});
+}
+
+// ForeachReduceOp.cu: keeps a partial norm for every 65536 elements of the largest tensor, for every tensor.
+Bytes foreach_norm(const OperandShapes& call) {
+  int64_t most = 0;
+  for (const Shape shape : call.argument(0).tensors) most = std::max(most, product_of(shape));
+  const auto count = static_cast<int64_t>(call.argument(0).tensors.size());
+  return product_of({count, divide_up(most, 65536), accumulator_bytes(call.argument(0).element_bytes)});
+}
+
+// index_put_with_sort_kernel: keeps linear indices, sorted, with their places, and what cub's sort takes. Only calls
+// with one index tensor are known.
+Bytes index_put(const OperandShapes& call) {
+  if (!call.flag(3)) return 0;
+  int64_t count = 0;
+  for (const Shape shape : call.argument(1).tensors) count = std::max(count, product_of(shape));
+  return product_of({48, count});
+}
+
+// LossCTC.cu: takes as much again as log_alpha, which is a result.
+Bytes ctc_backward(const OperandShapes& call) {
+  const int64_t alpha = byte_count(call.argument(6));
+  return alpha == 0 ? std::nullopt : Bytes(alpha);
+}
+
+struct Row {
+  std::string_view name;
+  Bytes (*bytes)(const OperandShapes&);
+  std::string_view reason;
+  std::string_view copies = "";
+};
+
+constexpr std::string_view kInPlace = "the kernel works from operands to results";
+
+constexpr Row kCpu[] = {
+    {"aten::mm", blas<0>, "BLAS, in place"},
+    {"aten::bmm", blas<0>, "BLAS, in place"},
+    {"aten::addmm", blas<1>, "BLAS, in place"},
+    {"aten::baddbmm", blas<1>, "BLAS, in place"},
+    {"aten::embedding", nothing, kInPlace, "1"},
+    {"aten::embedding_dense_backward", nothing, kInPlace, "01"},
+    {"aten::cat", nothing, kInPlace},
+    {"aten::copy_", nothing, kInPlace},
+    {"aten::clone", nothing, kInPlace},
+    {"aten::_to_copy", nothing, kInPlace},
+    {"aten::constant_pad_nd", nothing, kInPlace},
+    {"aten::_softmax", nothing, kInPlace, "0"},
+    {"aten::_softmax_backward_data", nothing, kInPlace, "01"},
+    {"aten::_log_softmax", nothing, kInPlace, "0"},
+    {"aten::_log_softmax_backward_data", nothing, kInPlace, "01"},
+    {"aten::nll_loss_forward", nothing, kInPlace, "012"},
+    {"aten::nll_loss_backward", nothing, kInPlace, "012"},
+    {"aten::nll_loss2d_forward", nothing, kInPlace, "012"},
+    {"aten::nll_loss2d_backward", nothing, kInPlace, "0123"},
+    {"aten::max_pool2d_with_indices", nothing, kInPlace},
+    {"aten::max_pool2d_with_indices_backward", nothing, kInPlace},
+    {"aten::native_layer_norm", nothing, kInPlace, "012"},
+    {"aten::bernoulli_.float", nothing, kInPlace},
+    {"aten::normal_", nothing, kInPlace},
+    {"aten::uniform_", nothing, kInPlace},
+    {"aten::tril", nothing, kInPlace},
+    {"aten::triu", nothing, kInPlace},
+    {"aten::_fused_adamw_", nothing, kInPlace},
+    {"aten::_fused_adam_", nothing, kInPlace},
+    {"aten::_fused_sgd_", nothing, kInPlace},
+};
+
+constexpr Row kCuda[] = {
+    {"aten::mm", nothing, "cuBLAS; its workspace is the device's, not the call's: CublasHandlePool.cpp"},
+    {"aten::bmm", nothing, "cuBLAS"},
+    {"aten::addmm", nothing, "cuBLASLt in cuBLAS's workspace (2.13: shared unless the environment says otherwise)"},
+    {"aten::baddbmm", nothing, "cuBLAS"},
+    {"aten::addmv", nothing, "cuBLAS"},
+    {"aten::mv", nothing, "cuBLAS"},
+    {"aten::_addmm_activation", nothing, "cuBLASLt"},
+    {"aten::copy_", nothing, "Copy.cu: on one device, whatever dtypes and strides"},
+    {"aten::_to_copy", nothing, "Copy.cu"},
+    {"aten::clone", nothing, "Copy.cu"},
+    {"aten::cat", nothing, "Shape.cu: metadata are kernel arguments"},
+    {"aten::constant_pad_nd", nothing, "a fill and a copy"},
+    {"aten::embedding", nothing, "index_select"},
+    {"aten::index_select", nothing, "Indexing.cu"},
+    {"aten::gather", nothing, "ScatterGatherKernel.cu"},
+    {"aten::scatter", nothing, "ScatterGatherKernel.cu"},
+    {"aten::scatter_", nothing, "ScatterGatherKernel.cu"},
+    {"aten::scatter_add", nothing, "ScatterGatherKernel.cu: atomics"},
+    {"aten::scatter_add_", nothing, "ScatterGatherKernel.cu: atomics"},
+    {"aten::index_add", nothing, "Indexing.cu: atomics"},
+    {"aten::index_add_", nothing, "Indexing.cu: atomics"},
+    {"aten::embedding_dense_backward", embedding_backward, "Embedding.cu, EmbeddingBackwardKernel.cu, two passes",
+     "01"},
+    {"aten::index_put", index_put, "Indexing.cu, index_put_with_sort_kernel"},
+    {"aten::index_put_", index_put, "Indexing.cu, index_put_with_sort_kernel"},
+    {"aten::_index_put_impl_", index_put, "Indexing.cu, index_put_with_sort_kernel"},
+    {"aten::_softmax", nothing, "SoftMax.cu", "0"},
+    {"aten::_log_softmax", nothing, "SoftMax.cu", "0"},
+    {"aten::_softmax_backward_data", nothing, "SoftMax.cu", "01"},
+    {"aten::_log_softmax_backward_data", nothing, "SoftMax.cu", "01"},
+    {"aten::nll_loss_forward", nothing, "Loss.cu", "012"},
+    {"aten::nll_loss_backward", nothing, "Loss.cu", "0123"},
+    {"aten::nll_loss2d_forward", nothing, "NLLLoss2d.cu", "012"},
+    {"aten::nll_loss2d_backward", nothing, "NLLLoss2d.cu", "0123"},
+    {"aten::max_pool2d_with_indices", nothing, "DilatedMaxPool2d.cu"},
+    {"aten::max_pool2d_with_indices_backward", nothing, "DilatedMaxPool2d.cu"},
+    {"aten::avg_pool2d", nothing, "AveragePool2d.cu"},
+    {"aten::avg_pool2d_backward", nothing, "AveragePool2d.cu"},
+    {"aten::_adaptive_avg_pool2d", nothing, "AdaptiveAveragePooling.cu"},
+    {"aten::_adaptive_avg_pool2d_backward", nothing, "AdaptiveAveragePooling.cu"},
+    {"aten::upsample_nearest2d", nothing, "UpSampleNearest2d.cu"},
+    {"aten::upsample_nearest2d_backward", nothing, "UpSampleNearest2d.cu"},
+    {"aten::upsample_bilinear2d", nothing, "UpSampleBilinear2d.cu"},
+    {"aten::upsample_bilinear2d_backward", nothing, "UpSampleBilinear2d.cu"},
+    {"aten::upsample_bicubic2d", nothing, "UpSampleBicubic2d.cu"},
+    {"aten::native_dropout", nothing, "Dropout.cu"},
+    {"aten::native_dropout_backward", nothing, "Dropout.cu"},
+    {"aten::bernoulli_.float", nothing, "DistributionTemplates.h"},
+    {"aten::uniform_", nothing, "DistributionTemplates.h"},
+    {"aten::normal_", nothing, "DistributionTemplates.h"},
+    {"aten::native_layer_norm", nothing, "layer_norm_kernel.cu", "012"},
+    {"aten::_fused_rms_norm", nothing, "layer_norm_kernel.cu", "02"},
+    {"aten::native_layer_norm_backward", layer_norm_backward<7, true>, "layer_norm_kernel.cu", "0156"},
+    {"aten::_fused_rms_norm_backward", layer_norm_backward<5, false>, "layer_norm_kernel.cu", "014"},
+    {"aten::native_group_norm", group_norm, "group_norm_kernel.cu", "0"},
+    {"aten::native_group_norm_backward", group_norm_backward, "group_norm_kernel.cu", "01"},
+    {"aten::sum.dim_IntList", reduction, "Reduce.cuh: partial sums"},
+    {"aten::mean.dim", reduction, "Reduce.cuh: partial sums"},
+    {"aten::amax", reduction, "Reduce.cuh"},
+    {"aten::amin", reduction, "Reduce.cuh"},
+    {"aten::sum", whole_reduction, "Reduce.cuh: partial sums"},
+    {"aten::mean", whole_reduction, "Reduce.cuh: partial sums"},
+    {"aten::_scaled_dot_product_flash_attention", flash_forward, "flash_api.cpp, mha_fwd"},
+    {"aten::_scaled_dot_product_flash_attention_backward", flash_backward, "flash_api.cpp, mha_bwd"},
+    {"aten::_scaled_dot_product_efficient_attention", efficient_forward, "kernel_forward.h"},
+    {"aten::_foreach_norm.Scalar", foreach_norm, "ForeachReduceOp.cu"},
+    {"aten::_fused_adamw_", nothing, "FusedAdamKernel.cu: lists are kernel arguments"},
+    {"aten::_fused_adam_", nothing, "FusedAdamKernel.cu"},
+    {"aten::_fused_sgd_", nothing, "FusedSgdKernel.cu"},
+    {"aten::_weight_norm_interface", nothing, "WeightNorm.cu"},
+    {"aten::_thnn_fused_lstm_cell", nothing, "RNN.cu"},
+    {"aten::_thnn_fused_gru_cell", nothing, "RNN.cu"},
+    {"aten::_ctc_loss_backward", ctc_backward, "LossCTC.cu: log_beta"},
+    {"aten::_conv_depthwise2d", nothing, "DepthwiseConv2d.cu"},
+    {"aten::tril", nothing, "TriangularOps.cu"},
+    {"aten::triu", nothing, "TriangularOps.cu"},
+};
+
+std::vector<ScratchRow> made_of(std::span<const Row> rows, c10::DeviceType device) {
+  std::vector<ScratchRow> made;
+  for (const Row& row : rows) made.push_back({row.name, device, row.bytes, row.reason, row.copies});
+  return made;
+}
+
+}  // namespace
+
+std::span<const ScratchRow> scratch_rows(c10::DeviceType device) {
+  static const auto* cpu = new std::vector<ScratchRow>(made_of(kCpu, c10::kCPU));
+  static const auto* cuda = new std::vector<ScratchRow>(made_of(kCuda, c10::kCUDA));
+  if (device == c10::kCPU) return *cpu;
+  return device == c10::kCUDA ? std::span<const ScratchRow>(*cuda) : std::span<const ScratchRow>();
+}
+
+const ScratchRow* find_scratch_row(const Target& target, c10::DeviceType device) {
+  using Index = std::unordered_map<std::string, const ScratchRow*>;
+  const auto index_of = [](c10::DeviceType of) {
+    auto* index = new Index;
+    for (const ScratchRow& row : scratch_rows(of)) index->emplace(row.name, &row);
+    return index;
+  };
+  static const Index* cpu = index_of(c10::kCPU);
+  static const Index* cuda = index_of(c10::kCUDA);
+  if (device != c10::kCPU && device != c10::kCUDA) return nullptr;
+  const Index& index = device == c10::kCPU ? *cpu : *cuda;
+  const auto found = find_by_operator(index, target.name());
+  return found == index.end() ? nullptr : found->second;
+}
+
+std::optional<c10::Device> device_of_call(const Graph& graph, NodeId node) {
+  std::optional<c10::Device> device;
+  const auto see = [&](ValueId value) {
+    if (!device && graph.value(value).kind == ValueKind::kTensor) device = graph.value(value).device();
+  };
+  graph.for_each_output(node, see);
+  if (!device) graph.for_each_input(node, see);
+  return device;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "profiler/program_costs.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/profilers.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/traffic.h"
+#include "support/csv.h"
+
+namespace shadowgraph {
+namespace {
+
+class RuleProfiler final : public NodeProfiler {
+ public:
+  using Rule = std::function<std::optional<double>(const Profile&, NodeId)>;
+  RuleProfiler(NodeFigure figure, Rule rule) : figure_(std::move(figure)), rule_(std::move(rule)) {}
+  std::vector<NodeFigure> figures() const override { return {figure_}; }
+  void measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const override {
+    into[0] = rule_(profile, node);
+  }
+
+ private:
+  NodeFigure figure_;
+  Rule rule_;
+};
+
+}  // namespace
+
+std::vector<NodeFigure> FlopProfiler::figures() const {
+  return {{"matmul_flops", "FLOP"}, {"elementwise_flops", "FLOP"}, {"transcendental", ""}};
+}
+
+void FlopProfiler::measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const {
+  if (profile.node_flops().is_uncovered(node)) return;
+  const NodeFlops& flops = profile.of(node);
+  into[0] = static_cast<double>(flops.matmul);
+  into[1] = static_cast<double>(flops.elementwise);
+  into[2] = static_cast<double>(flops.transcendental);
+}
+
+std::vector<NodeFigure> MemoryProfiler::figures() const {
+  return {{"allocated_bytes", "B"}, {"saved_bytes", "B"}, {"scratch_bytes", "B"}, {"moved_bytes", "B"}};
+}
+
+void MemoryProfiler::measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const {
+  const ProgramCosts& costs = ProgramCosts::of(profile);
+  into[0] = static_cast<double>(costs.node_bytes().allocated[node]);
+  into[1] = static_cast<double>(costs.node_bytes().saved[node]);
+  const NodeScratch& scratch = profile.scratch(node);
+  if (scratch.source != ScratchSource::kUnknown) into[2] = static_cast<double>(scratch.bytes);
+  into[3] = static_cast<double>(costs.traffic().of(node).total());
+}
+
+std::vector<NodeFigure> TimeProfiler::figures() const { return {{"seconds", "s"}}; }
+
+void TimeProfiler::measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const {
+  if (profile.time() != nullptr) into[0] = profile.time()->of(node).seconds;
+}
+
+std::vector<NodeFigure> CommunicationProfiler::figures() const {
+  return {{"wire_bytes", "B"}, {"communication_seconds", "s"}};
+}
+
+void CommunicationProfiler::measure(const Profile& profile, NodeId node, std::span<std::optional<double>> into) const {
+  const Communication* communication = profile.communication();
+  const Collective* sent = communication != nullptr ? communication->find(node) : nullptr;
+  if (sent == nullptr) {
+    const auto uncovered = communication != nullptr ? communication->uncovered() : std::span<const UncoveredOperator>();
+    const std::string& op = profile.graph().target(node).name();
+    if (std::any_of(uncovered.begin(), uncovered.end(), [&](const auto& one) { return one.op == op; })) return;
+    into[0] = into[1] = 0;
+    return;
+  }
+  into[0] = static_cast<double>(sent->cost.wire);
+  if (communication->has_seconds()) into[1] = sent->cost.seconds();
+}
+
+GraphProfiler& GraphProfiler::add(std::shared_ptr<const NodeProfiler> profiler) {
+  std::vector<NodeFigure> figures = profiler->figures();
+  for (const NodeFigure& figure : figures) {
+    const bool taken = std::any_of(figures_.begin(), figures_.end(),
+                                   [&](const NodeFigure& other) { return other.name == figure.name; });
+    if (taken) throw Error("two profilers have a figure '" + figure.name + "'; give it another name");
+  }
+  profilers_.push_back({std::move(profiler), figures.size()});
+  std::move(figures.begin(), figures.end(), std::back_inserter(figures_));
+  return *this;
+}
+
+GraphProfiler& GraphProfiler::add(std::string name, std::string unit, RuleProfiler::Rule rule) {
+  if (!rule) throw Error("the figure '" + name + "' has no rule");
+  return add(std::make_shared<const RuleProfiler>(NodeFigure{std::move(name), std::move(unit)}, std::move(rule)));
+}
+
+NodeTable GraphProfiler::run(const Profile& profile) const {
+  const Graph& graph = profile.graph();
+  NodeTable table;
+  table.graph_ = WeakGraph(graph);
+  table.figures_ = figures_;
+  // Returns the node that this one differentiates, through nodes that are backward's themselves; invalid if there is
+  // none.
+  const auto belongs_to = [&](NodeId node) {
+    NodeId last;
+    for (NodeId forward = graph.node(node).forward; forward.valid() && !graph.is_erased(forward);
+         forward = graph.node(forward).forward) {
+      last = forward;
+    }
+    return last;
+  };
+  for (const NodeId node : graph.nodes()) {
+    if (belongs_to(node).valid()) continue;
+    table.row_[node] = static_cast<uint32_t>(table.nodes_.size());
+    table.nodes_.push_back(node);
+  }
+  table.costs_.resize(table.nodes_.size() * figures_.size());
+  std::vector<std::optional<double>> answers(figures_.size());
+  for (const NodeId node : graph.nodes()) {
+    const NodeId forward = belongs_to(node);
+    const uint32_t row = std::as_const(table.row_)[forward.valid() ? forward : node];
+    std::fill(answers.begin(), answers.end(), std::nullopt);
+    size_t at = 0;
+    for (const auto& [profiler, count] : profilers_) {
+      profiler->measure(profile, node, std::span(answers).subspan(at, count));
+      at += count;
+    }
+    for (size_t i = 0; i < answers.size(); ++i) {
+      NodeCost& cost = table.costs_[row * figures_.size() + i];
+      cost.unknown += answers[i] ? 0 : 1;
+      (forward.valid() ? cost.backward : cost.forward) += answers[i].value_or(0);
+    }
+  }
+  return table;
+}
+
+const NodeCost& NodeTable::at(NodeId node, std::string_view figure) const {
+  const auto found =
+      std::find_if(figures_.begin(), figures_.end(), [&](const NodeFigure& one) { return one.name == figure; });
+  if (found == figures_.end()) throw Error(fmt::format("no profiler has a figure '{}'", figure));
+  if (!has(node)) throw Error("the node is no row of the table: its costs stand at its forward node");
+  return at(node, static_cast<size_t>(found - figures_.begin()));
+}
+
+NodeCost NodeTable::total(size_t figure) const {
+  NodeCost sum;
+  for (const NodeId node : nodes_) {
+    const NodeCost& cost = at(node, figure);
+    sum.forward += cost.forward;
+    sum.backward += cost.backward;
+    sum.unknown += cost.unknown;
+  }
+  return sum;
+}
+
+std::string to_csv(const NodeTable& table) {
+  const Graph& graph = table.graph();
+  std::vector<std::string> names = {"node", "phase", "module", "op", "source"};
+  for (const NodeFigure& figure : table.figures()) {
+    names.push_back(figure.name);
+    names.push_back("backward_" + figure.name);
+  }
+  names.emplace_back("unknown");
+  const auto order = program_order(graph);
+  Csv csv(names);
+  for (const NodeId node : table.nodes()) {
+    csv.number(order[node]);
+    csv.text(graph.phase_name(graph.node(node).phase));
+    csv.text(module_path(graph, node));
+    csv.text(graph.target(node).name());
+    csv.text(graph.text_or_empty(graph.node(node).source));
+    int64_t unknown = 0;
+    for (size_t i = 0; i < table.figures().size(); ++i) {
+      csv.real(table.at(node, i).forward);
+      csv.real(table.at(node, i).backward);
+      unknown += table.at(node, i).unknown;
+    }
+    csv.number(unknown);
+    csv.end();
+  }
+  return csv.take();
+}
+
+}  // namespace shadowgraph

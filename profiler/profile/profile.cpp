@@ -1,0 +1,215 @@
+// Makes a Profile: works out its figures once, and answers its views.
+#include "shadowgraph/profile.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "ir/analysis/module_tree.h"
+#include "ir/text/words.h"
+#include "profiler/program_costs.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
+
+namespace shadowgraph {
+namespace {
+
+std::string device_name(c10::Device device) {
+  std::string name;
+  append_device(name, device);
+  return name;
+}
+
+PeakInfo describe(const Graph& graph, const MemoryPeak& peak) {
+  PeakInfo info{.bytes = peak.bytes, .node = peak.step, .by_kind = peak.by_kind};
+  if (!peak.node.valid()) return info;
+  info.op = graph.target(peak.node).name();
+  if (const std::string name = placeholder_name(graph, peak.node); !name.empty()) info.op += " " + name;
+  info.module = module_path(graph, peak.node);
+  info.source = graph.text_or_empty(graph.node(peak.node).source);
+  info.phase = graph.phase_name(peak.phase);
+  return info;
+}
+
+std::optional<std::vector<OutputInfo>> outputs_of(const Graph& graph) {
+  const NodeId last = graph.last();
+  if (!last.valid() || graph.node(last).target != target_of(Builtin::kOutput)) return std::nullopt;
+  std::vector<OutputInfo> outputs;
+  const auto add = [&](auto&& self, std::span<const Argument> arguments) -> void {
+    for (const Argument& argument : arguments) {
+      if (argument.kind == ArgumentKind::kList) {
+        self(self, graph.list(argument));
+      } else if (argument.kind == ArgumentKind::kValue) {
+        const Value& value = graph.value(argument.ref.value);
+        const auto sizes = graph.sizes(argument.ref.value);
+        const auto strides = graph.strides(argument.ref.value);
+        outputs.push_back({.shape = {sizes.begin(), sizes.end()},
+                           .dtype = dtype_name(value.dtype),
+                           .stride = {strides.begin(), strides.end()},
+                           .device = device_name(value.device())});
+      } else {
+        outputs.push_back({.defined = false});
+      }
+    }
+  };
+  add(add, graph.arguments(last));
+  return outputs;
+}
+
+std::vector<ModuleProfile> modules_of(const ProgramCosts& costs, const MemoryTimeline& timeline) {
+  const std::vector<Module>& tree = costs.modules().tree.modules;
+  const auto count = static_cast<uint32_t>(tree.size());
+  std::vector<uint32_t> parents;
+  parents.reserve(count);
+  for (const Module& module : tree) parents.push_back(module.parent);
+  auto figures = group_figures(costs.graph(), costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
+  for (uint32_t i = count; i-- > 1;) figures[parents[i]].add_disjoint(figures[i]);
+  std::vector<ModuleProfile> modules;
+  modules.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    modules.push_back({tree[i].path, tree[i].class_name, tree[i].calls, tree[i].children, figures[i]});
+  }
+  const IdMap<NodeId, uint32_t>& of_node = costs.modules().of_node;
+  for (uint32_t step = 0; step < timeline.steps(); ++step) {
+    const uint32_t own = of_node[timeline.node(step)];
+    if (own < count) modules[own].peak = std::max(modules[own].peak, timeline.total(step));
+  }
+  for (uint32_t i = count; i-- > 1;) modules[parents[i]].peak = std::max(modules[parents[i]].peak, modules[i].peak);
+  return modules;
+}
+
+std::optional<CacheInfo> cache_of(const Metadata& metadata) {
+  const auto text = [&](const char* key) {
+    const auto found = metadata.other.find(key);
+    return found == metadata.other.end() ? std::string() : found->second;
+  };
+  const auto number = [&](const char* key) {
+    int64_t value = 0;
+    const std::string digits = text(key);
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return value;
+  };
+  if (text("generation").empty() || number("context") <= 0) return std::nullopt;
+  return CacheInfo{.step = text("generation"),
+                   .kind = text("cache"),
+                   .context = number("context"),
+                   .bytes_per_token = number("cache_bytes_per_token"),
+                   .bytes = number("cache_bytes"),
+                   .positions = number("positions")};
+}
+
+std::map<std::string, int64_t> calls_by_operator(const ProgramCosts& costs, const Graph& graph) {
+  IdMap<TargetId, int64_t> calls;
+  for (const NodeId node : costs.nodes) ++calls[graph.node(node).target];
+  std::map<std::string, int64_t> by_name;
+  for (uint32_t i = 0; i < calls.size(); ++i) {
+    if (const int64_t count = std::as_const(calls)[TargetId(i)]; count > 0) {
+      by_name[graph.target(TargetId(i)).name()] += count;
+    }
+  }
+  return by_name;
+}
+
+std::map<std::string, PeakInfo> peaks_by_phase(const Graph& graph, const MemoryTimeline& timeline) {
+  std::map<PhaseId, MemoryPeak> peaks;
+  for (uint32_t step = 0; step < timeline.steps(); ++step) {
+    const NodeId node = timeline.node(step);
+    MemoryPeak& most = peaks[graph.node(node).phase];
+    if (most.node.valid() && timeline.total(step) <= most.bytes) continue;
+    most = {.bytes = timeline.total(step),
+            .step = step,
+            .node = node,
+            .phase = graph.node(node).phase,
+            .by_kind = timeline.live(step)};
+  }
+  std::map<std::string, PeakInfo> by_name;
+  for (const auto& [phase, most] : peaks) by_name[graph.phase_name(phase)] = describe(graph, most);
+  return by_name;
+}
+
+// Returns what one device holds: each has an allocator of its own, a CPU has none.
+std::optional<DeviceMemory> memory_of(const ProgramCosts& costs, c10::Device device, DeviceMemoryOptions options,
+                                      std::string& out_of_memory) {
+  if (device.is_cpu()) return std::nullopt;
+  options.device = device;
+  try {
+    return device_memory(costs, options);
+  } catch (const OutOfMemoryError& error) {
+    out_of_memory = error.what();
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+Profile profile(const Graph& graph, const ProfileOptions& options) {
+  Profile profile;
+  profile.costs_ = std::make_shared<const ProgramCosts>(graph, options.measured);
+  profile.views_ = std::make_shared<ProfileViews>();
+  const ProgramCosts& costs = *profile.costs_;
+  profile.model = graph.metadata.model;
+  profile.mode = graph.metadata.mode;
+  profile.optimizer = graph.metadata.optimizer;
+  profile.cache = cache_of(graph.metadata);
+  profile.nodes = graph.node_count();
+  profile.size = ParameterCount::of(graph);
+  profile.saved = SavedBytes::of(graph);
+
+  profile.operators = calls_by_operator(costs, graph);
+  profile.uncovered = costs.flops().uncovered();
+  profile.custom_operators = costs.custom.by_operator();
+  for (uint32_t i = 0; i < graph.phase_count(); ++i) {
+    const NodeFlops& phase = costs.flops().of_phase(PhaseId(i));
+    if (i <= Graph::kOptimizer.index || phase != NodeFlops()) profile.flops[graph.phase_name(PhaseId(i))] = phase;
+  }
+
+  const c10::Device device = main_device(graph, options.device);
+  profile.device = device_name(device);
+  profile.timeline_ = std::make_shared<const MemoryTimeline>(costs.timeline(device));
+  const MemoryTimeline& timeline = *profile.timeline_;
+  profile.timeline_in_json = options.timeline;
+  profile.peak = describe(graph, timeline.peak());
+  profile.peak_rounded_bytes = timeline.rounded_peak();
+  profile.phase_peaks = peaks_by_phase(graph, timeline);
+  profile.peak_with_scratch = describe(graph, timeline.peak_with_scratch());
+  profile.unknown_scratch = costs.scratch.unknown();
+  profile.device_memory = memory_of(costs, device, options.memory, profile.out_of_memory);
+  profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
+  for (const auto& [other, bytes] : bytes_by_device(graph)) {
+    if (other == device || bytes == 0) continue;
+    DevicePeak& peak = profile.other_devices.emplace_back();
+    peak.device = device_name(other);
+    peak.bytes = costs.timeline(other).peak().bytes;
+    peak.memory = memory_of(costs, other, options.memory, peak.out_of_memory);
+  }
+  if (options.spec != nullptr) {
+    profile.time_ = std::make_shared<const StepTime>(StepTime::of(costs, *options.spec, options.measured));
+  }
+  Communication communication = Communication::of(graph, {.interconnect = options.interconnect, .mesh = options.mesh});
+  if (!communication.empty()) {
+    profile.communication_ = std::make_shared<const Communication>(std::move(communication));
+    if (profile.time_ && options.interconnect != nullptr) {
+      profile.overlap_ =
+          std::make_shared<const OverlappedStep>(OverlappedStep::of(graph, *profile.communication_, *profile.time_));
+    }
+  }
+  profile.modules = modules_of(costs, timeline);
+  profile.outputs = outputs_of(graph);
+  return profile;
+}
+
+MemoryTimeline Profile::timeline(c10::Device other) const { return costs_->timeline(other); }
+const Flops& Profile::node_flops() const { return costs_->flops(); }
+const NodeScratch& Profile::scratch(NodeId node) const { return costs_->scratch.of(node); }
+MemoryPlan Profile::plan(const PlanOptions& options) const {
+  const PlanOptions usual;
+  if (options.device || options.alignment != usual.alignment || options.offline_limit != usual.offline_limit) {
+    return plan_memory(*costs_, options);
+  }
+  std::call_once(views_->plan_once, [&] { views_->plan = plan_memory(*costs_, {.device = c10::Device(device)}); });
+  return views_->plan;
+}
+const Graph& Profile::graph() const { return costs_->graph(); }
+SummaryTable Profile::summary(const SummaryOptions& options) const { return costs_->summary(options); }
+
+}  // namespace shadowgraph

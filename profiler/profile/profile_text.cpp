@@ -1,0 +1,240 @@
+// Writes a profile as the block under the summary table.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/saturating.h"
+
+namespace shadowgraph {
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+// Writes what is beyond live bytes: scratch inside kernels, and what the device holds.
+std::string memory_text(const Profile& profile) {
+  std::string text;
+  const auto row = [&](const char* name, int64_t bytes, const std::string& what) {
+    text += fmt::format("  {:<17}{:>12}  {}\n", name, human_bytes(bytes), what);
+  };
+  const int64_t inside = profile.peak_with_scratch.bytes;
+  int64_t unknown = 0;
+  for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
+  if (inside > profile.peak.bytes) {
+    row("with scratch", inside,
+        fmt::format("at node {}: {}", profile.peak_with_scratch.node, profile.peak_with_scratch.op));
+  }
+  if (unknown > 0) {
+    text += fmt::format("  at least: what {} calls of {} operators take inside their kernels is unknown (", unknown,
+                        profile.unknown_scratch.size());
+    std::vector<UncoveredOperator> most = profile.unknown_scratch;
+    std::stable_sort(most.begin(), most.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
+    for (size_t i = 0; i < most.size() && i < 3; ++i) {
+      text += fmt::format("{}{} x{}", i == 0 ? "" : ", ", most[i].op, most[i].count);
+    }
+    text += most.size() > 3 ? ", ...)\n" : ")\n";
+  }
+  if (profile.device_memory) {
+    const DeviceMemory& memory = *profile.device_memory;
+    row("allocated", memory.allocated_peak,
+        fmt::format("in {} step{}, cuBLAS's workspace included", memory.reserved_after.size(),
+                    memory.reserved_after.size() == 1 ? "" : "s"));
+    row("reserved", memory.reserved_peak,
+        fmt::format("by the caching allocator, {} of it free but cached", human_bytes(memory.fragmentation())));
+    row("on the device", memory.footprint(),
+        fmt::format("with an assumed CUDA context of {}{}", human_bytes(memory.context),
+                    memory.nccl > 0 ? fmt::format(" and {} of NCCL's buffers", human_bytes(memory.nccl)) : ""));
+  }
+  if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
+  return text;
+}
+
+std::string time_text(const StepTime& time) {
+  std::string text =
+      fmt::format("\n{:<15}{} a step, estimated for {}\n", "time", human_seconds(time.seconds()), time.spec());
+  if (time.host() > 0) {
+    text += fmt::format("  {:<13}{} of it the device works, {} it waits for the host ({} calls)\n", "device",
+                        human_seconds(time.busy()), human_seconds(time.waiting()), time.calls());
+  }
+  text +=
+      fmt::format("  {:<13}{:.1f} % of the peak for matrix products\n", "utilization", 100 * time.flop_utilization());
+  std::vector<std::pair<double, KernelClass>> classes;
+  for (int i = 0; i < kKernelClassCount; ++i) {
+    const auto kind = static_cast<KernelClass>(i);
+    if (time.seconds(kind) > 0) classes.emplace_back(time.seconds(kind), kind);
+  }
+  std::sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (size_t i = 0; i < classes.size() && i < 6; ++i) {
+    text += fmt::format("  {:<28}{:>12}  {:>4.1f} %\n", to_string(classes[i].second), human_seconds(classes[i].first),
+                        time.busy() > 0 ? 100 * classes[i].first / time.busy() : 0);
+  }
+  return text;
+}
+
+std::string communication_text(const Communication& communication, const OverlappedStep* overlap) {
+  const CommunicationSum total = communication.total();
+  const auto seconds = [&](const CommunicationSum& sum) {
+    return communication.has_seconds() ? human_seconds(sum.seconds) : std::string();
+  };
+  std::string text = fmt::format("\n{:<15}{} sent by this process in {} collectives", "communication",
+                                 human_bytes(total.wire), total.calls);
+  if (communication.has_seconds()) {
+    text += fmt::format(", {} on {}", human_seconds(total.seconds), communication.interconnect());
+  } else {
+    text += "; no figures of the links, so no seconds";
+  }
+  text += fmt::format("\n  {:<28}{:>8}{:>14}{:>14}{:>12}\n", "", "calls", "payload", "sent", "time");
+  const auto row = [&](const std::string& name, const CommunicationSum& sum) {
+    text += fmt::format("  {:<28}{:>8}{:>14}{:>14}{:>12}\n", name, sum.calls, human_bytes(sum.payload),
+                        human_bytes(sum.wire), seconds(sum));
+  };
+  for (int i = 0; i < kCollectiveKindCount; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    if (const auto sum = communication.of(kind); sum.calls > 0) row(std::string(to_string(kind)), sum);
+  }
+  for (uint32_t i = 0; i < communication.groups().size(); ++i) {
+    const ProcessGroupInfo& group = communication.groups()[i];
+    row(fmt::format("group {} of {}", group.name, group.size), communication.of_group(i));
+  }
+  if (overlap != nullptr) {
+    text += fmt::format("  {:<13}{} a step, {} of it waiting for collectives; between {} and {}\n", "overlapped",
+                        human_seconds(overlap->seconds()), human_seconds(overlap->exposed()),
+                        human_seconds(overlap->at_least()), human_seconds(overlap->at_most()));
+  }
+  for (const UncoveredOperator& row : communication.uncovered()) {
+    text += fmt::format("  not in these sums: {} x{}\n", row.op, row.count);
+  }
+  return text;
+}
+
+std::string model_text(const Profile& profile) {
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) { text += fmt::format("{:<15}{}\n", name, value); };
+  const auto optional_line = [&](const char* name, const std::optional<std::string>& value) {
+    if (value) line(name, *value);
+  };
+  optional_line("model", profile.model);
+  line("device", profile.device);
+  if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
+  optional_line("optimizer", profile.optimizer);
+  line("nodes", exact_count(profile.nodes));
+  if (profile.cache) {
+    const CacheInfo& cache = *profile.cache;
+    line("cache", fmt::format("{} after {} of {} tokens, {} bytes a token and sequence, {}{}", human_bytes(cache.bytes),
+                              cache.step, exact_count(cache.context), exact_count(cache.bytes_per_token), cache.kind,
+                              cache.context > cache.positions && cache.positions > 0
+                                  ? fmt::format("; beyond the {} positions the model was trained on",
+                                                exact_count(cache.positions))
+                                  : ""));
+  }
+  line("parameters",
+       fmt::format("{} ({})", exact_count(profile.size.parameters), human_bytes(profile.size.parameter_bytes)));
+  if (profile.size.buffers > 0) {
+    line("buffers", fmt::format("{} ({})", exact_count(profile.size.buffers), human_bytes(profile.size.buffer_bytes)));
+  }
+  line("saved", fmt::format("{} for backward, {} of it activations", human_bytes(profile.saved.all),
+                            human_bytes(profile.saved.activations)));
+  return text;
+}
+
+std::string peak_text(const Profile& profile) {
+  const PeakInfo& peak = profile.peak;
+  std::string where = peak.op;
+  if (!peak.module.empty()) where += " of " + peak.module;
+  if (!peak.source.empty()) where += ", " + peak.source;
+  std::string text =
+      fmt::format("{:<15}{} ({} bytes) in {}, at node {}: {}\n", "peak", human_bytes(peak.bytes),
+                  exact_count(peak.bytes), peak.phase.empty() ? "no phase" : peak.phase, peak.node, where);
+  for (size_t kind = 0; kind < peak.by_kind.size(); ++kind) {
+    if (peak.by_kind[kind] == 0) continue;
+    text += fmt::format("  {:<17}{:>12}\n", to_string(static_cast<StorageKind>(kind)), human_bytes(peak.by_kind[kind]));
+  }
+  text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
+  if (profile.phase_peaks.size() > 1) {
+    std::string phases;
+    for (const auto& [phase, most] : profile.phase_peaks) {
+      if (!phase.empty()) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, human_bytes(most.bytes));
+    }
+    text += fmt::format("  {:<17}{}\n", "by phase", phases);
+  }
+  return text;
+}
+
+std::string other_devices_text(const Profile& profile) {
+  std::string text;
+  for (const DevicePeak& other : profile.other_devices) {
+    text += fmt::format("  {:<17}{:>12}{}\n", "also on " + other.device, human_bytes(other.bytes),
+                        other.memory                   ? "  reserved " + human_bytes(other.memory->reserved_peak)
+                        : !other.out_of_memory.empty() ? "  does not fit: " + other.out_of_memory
+                                                       : "");
+  }
+  return text;
+}
+
+std::string flops_text(const Profile& profile) {
+  std::string text = fmt::format("\n{:<15}{:>12}{:>14}{:>17}\n", "FLOPs", "matmul", "elementwise", "transcendental");
+  static constexpr const char* kFirst[] = {"forward", "backward", "optimizer"};
+  const auto flops_line = [&](const std::string& phase, const NodeFlops& flops) {
+    text += fmt::format("  {:<13}{:>12}{:>14}{:>17}\n", phase, human_count(flops.matmul),
+                        human_count(flops.elementwise), human_count(flops.transcendental));
+  };
+  for (const char* phase : kFirst) {
+    if (const auto found = profile.flops.find(phase); found != profile.flops.end()) flops_line(phase, found->second);
+  }
+  int64_t beyond = 0;
+  for (const auto& [phase, flops] : profile.flops) {
+    beyond = saturating_add(beyond, flops.beyond_pytorch);
+    if (std::find(std::begin(kFirst), std::end(kFirst), phase) == std::end(kFirst)) flops_line(phase, flops);
+  }
+  if (beyond > 0)
+    text += fmt::format("  of matmul, {} in operators that FlopCounterMode does not count\n", human_count(beyond));
+  return text;
+}
+
+std::string own_operators_text(const Profile& profile) {
+  if (profile.custom_operators.empty()) return {};
+  std::string text =
+      fmt::format("\n{:<30}{:>8}{:>12}{:>12}{:>12}\n", "own operators", "calls", "FLOPs", "moved", "scratch");
+  for (const CustomOperatorFigures& row : profile.custom_operators) {
+    text += fmt::format("  {:<28}{:>8}{:>12}{:>12}{:>12}\n", row.op, row.calls, human_count(row.flops),
+                        human_bytes(row.bytes), human_bytes(row.scratch));
+    if (row.unknown > 0) text += fmt::format("    {} calls without an answer from its rules\n", row.unknown);
+  }
+  return text;
+}
+
+std::string largest_text(const Profile& profile) {
+  if (profile.top_at_peak.empty()) return {};
+  std::string text = "\nlargest at the peak:\n";
+  for (const LiveStorage& live : profile.top_at_peak) {
+    const std::string tensor = live.dtype.empty() ? "" : live.dtype + shape_text(live.shape);
+    text += fmt::format("  {:>12}  {:<15} {:<30} {}{}\n", human_bytes(live.bytes), to_string(live.kind), tensor,
+                        live.module.empty() ? "" : live.module + " ", live.producer);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string to_text(const Profile& profile) {
+  std::string text = model_text(profile) + peak_text(profile) + memory_text(profile) + other_devices_text(profile);
+  if (profile.run) text += "\n" + to_text(*profile.run);
+  text += flops_text(profile);
+  if (profile.time() != nullptr) text += time_text(*profile.time());
+  if (profile.communication() != nullptr) text += communication_text(*profile.communication(), profile.overlap());
+  if (!profile.uncovered.empty()) {
+    text += "\nno FLOP formula, not in the sums above:\n";
+    for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);
+  }
+  text += own_operators_text(profile) + largest_text(profile);
+  if (const auto found = findings(profile); !found.empty()) text += "\nfindings:\n" + to_text(found);
+  return text;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,255 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+
+#include "ir/analysis/blocks.h"
+#include "profiler/program_costs.h"
+#include "shadowgraph/profile.h"
+#include "support/hash_index.h"
+
+namespace shadowgraph {
+namespace {
+
+void add(GroupFigures& to, const GroupFigures& figures) {
+  to.add_disjoint(figures);
+  to.parameters += figures.parameters;
+}
+
+bool has_nodes(const GroupFigures& figures) { return figures.forward_nodes + figures.backward_nodes > 0; }
+
+// ---- Rows by module
+
+class ModuleRows {
+ public:
+  ModuleRows(const ProgramCosts& costs, bool fold)
+      : tree_(costs.modules().tree),
+        fold_(fold),
+        blocks_(costs.graph()),
+        nodes_(tree_.modules.size()),
+        module_of_(costs.modules().of_node) {
+    const Graph& graph = costs.graph();
+    const auto count = static_cast<uint32_t>(tree_.modules.size());
+    for (const NodeId node : costs.nodes) {
+      // Every module has the nodes of those below it. Among equal modules, equal nodes are at equal places.
+      if (!fold || graph.target(node).kind() == TargetKind::kBuiltin) continue;
+      for (uint32_t at = module_of_[node]; at != 0; at = tree_.modules[at].parent) nodes_[at].push_back(node);
+    }
+    own_ = group_figures(graph, costs.kinds, costs.flops(), costs.modules().of_node, count);
+    std::vector<uint32_t> parents;
+    for (const Module& module : tree_.modules) parents.push_back(module.parent);
+    inclusive_ = group_figures(graph, costs.kinds, costs.flops(), costs.modules().of_node, count, parents);
+    for (uint32_t i = count; i-- > 1;) {
+      inclusive_[tree_.modules[i].parent].add_disjoint(inclusive_[i]);
+      deepest_ = std::max(deepest_, tree_.modules[i].depth);
+    }
+  }
+
+  uint32_t deepest() const { return std::max<uint32_t>(deepest_, 1); }
+  std::vector<SummaryRow> rows(uint32_t depth) { return rows(0, depth); }
+
+ private:
+  // The tree is at most 64 deep (module_tree.cpp).
+  std::vector<SummaryRow> rows(uint32_t at, uint32_t depth) {
+    const Module& module = tree_.modules[at];
+    std::vector<SummaryRow> result;
+    const bool whole = module.depth == depth || module.children.empty();
+    const GroupFigures& figures = whole ? inclusive_[at] : own_[at];
+    if (has_nodes(figures)) {
+      const char* unnamed = at == 0 ? "-" : "module";
+      result.push_back({.op_type = module.class_name.empty() ? unnamed : module.class_name,
+                        .op = at == 0 ? "(top level)" : module.path,
+                        .figures = figures});
+    }
+    if (whole) return result;
+    std::vector<std::vector<SummaryRow>> children;
+    for (uint32_t child : module.children) children.push_back(rows(child, depth));
+    for (size_t first = 0; first < children.size();) {
+      const size_t last = fold_ ? last_of_run(module.children, children, first) : first + 1;
+      fold(module.children, children, first, last);
+      result.insert(result.end(), children[first].begin(), children[first].end());
+      first = last;
+    }
+    return result;
+  }
+
+  std::string_view name_of(uint32_t module) const {
+    const std::string& path = tree_.modules[module].path;
+    const size_t dot = path.rfind('.');
+    return std::string_view(path).substr(dot == std::string::npos ? 0 : dot + 1);
+  }
+
+  // Returns one past the last of the siblings from `first` on that do the same.
+  size_t last_of_run(const std::vector<uint32_t>& modules, const std::vector<std::vector<SummaryRow>>& rows,
+                     size_t first) {
+    if (rows[first].empty()) return first + 1;
+    std::vector<Sibling> siblings;
+    for (const uint32_t module : modules) siblings.push_back({name_of(module), tree_.modules[module].class_name});
+    return end_of_run(siblings, first, [&](size_t i) { return content(modules[i]); });
+  }
+
+  uint64_t content(uint32_t module) {
+    return blocks_.of(nodes_[module], [&](NodeId node) {
+      uint64_t place = 0;
+      for (uint32_t at = module_of_[node]; at != module; at = tree_.modules[at].parent) {
+        place = mixed(mixed(place, std::hash<std::string_view>()(name_of(at))),
+                      std::hash<std::string>()(tree_.modules[at].class_name));
+      }
+      return place;
+    });
+  }
+
+  void fold(const std::vector<uint32_t>& modules, std::vector<std::vector<SummaryRow>>& rows, size_t first,
+            size_t last) const {
+    if (last - first < 2) return;
+    const std::string& path = tree_.modules[modules[first]].path;
+    const std::string prefix = path.substr(0, path.size() - name_of(modules[first]).size());
+    const std::string span = fmt::format("{}{{{}..{}}}", prefix, name_of(modules[first]), name_of(modules[last - 1]));
+    for (size_t row = 0; row < rows[first].size(); ++row) {
+      SummaryRow& merged = rows[first][row];
+      merged.op = span + merged.op.substr(path.size());
+      merged.repeats *= static_cast<int64_t>(last - first);
+      for (size_t other = first + 1; other < last; ++other) add(merged.figures, rows[other][row].figures);
+    }
+  }
+
+  const ModuleTree& tree_;
+  bool fold_;
+  BlockHashes blocks_;
+  std::vector<std::vector<NodeId>> nodes_;  // by module, those below it included
+  const IdMap<NodeId, uint32_t>& module_of_;
+  std::vector<GroupFigures> own_;
+  std::vector<GroupFigures> inclusive_;
+  uint32_t deepest_ = 0;
+};
+
+// ---- Rows by call or operator
+
+// Returns the outermost composite call that a region lies in, up to the next module; invalid outside any.
+IdMap<RegionId, RegionId> outermost_composites(const Graph& graph) {
+  IdMap<RegionId, RegionId> outermost;
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    const RegionId id(i);
+    const Region& region = graph.region(id);
+    RegionId inherited;
+    if (region.kind != RegionKind::kModule && region.parent.valid() && region.parent.index < i) {
+      inherited = std::as_const(outermost)[region.parent];
+    }
+    outermost[id] = !inherited.valid() && region.kind == RegionKind::kComposite ? id : inherited;
+  }
+  return outermost;
+}
+
+std::vector<SummaryRow> call_rows(const ProgramCosts& costs, bool by_name) {
+  const Graph& graph = costs.graph();
+  const auto outermost = outermost_composites(graph);
+  std::vector<SummaryRow> rows;
+  IdMap<RegionId, uint32_t> row_of_region(kNoGroup);
+  IdMap<NodeId, uint32_t> row_of_node(kNoGroup);
+  std::map<std::string, uint32_t> row_of_name;
+  for (NodeId id : graph.nodes()) {
+    const Node& node = graph.node(id);
+    if (graph.target(node.target).kind() == TargetKind::kBuiltin) continue;
+    if (node.phase != Graph::kForward && node.phase != Graph::kBackward) continue;
+    if (node.phase == Graph::kBackward && node.forward.valid() &&
+        std::as_const(row_of_node)[node.forward] != kNoGroup) {
+      row_of_node[id] = std::as_const(row_of_node)[node.forward];
+      continue;
+    }
+    const RegionId region = charged_region(graph, id);
+    const RegionId composite = region.valid() ? outermost[region] : RegionId();
+    const std::string name = composite.valid() ? std::string(graph.text_or_empty(graph.region(composite).name))
+                                               : graph.target(node.target).name();
+    uint32_t row = kNoGroup;
+    if (by_name) {
+      const auto [entry, added] = row_of_name.try_emplace(name, static_cast<uint32_t>(rows.size()));
+      row = entry->second;
+    } else if (composite.valid()) {
+      row = std::as_const(row_of_region)[composite];
+    }
+    if (row >= rows.size()) {
+      row = static_cast<uint32_t>(rows.size());
+      const std::string module = by_name ? std::string() : module_path(graph, id);
+      rows.push_back(
+          {.op_type = composite.valid() ? "composite" : "operator", .op = module.empty() ? name : module + " " + name});
+      if (by_name) rows.back().repeats = 0;
+      if (!by_name && composite.valid()) row_of_region[composite] = row;
+    }
+    // A call is a node outside composites, or a composite, which counts once.
+    if (by_name && (!composite.valid() || std::as_const(row_of_region)[composite] == kNoGroup)) {
+      ++rows[row].repeats;
+      if (composite.valid()) row_of_region[composite] = row;
+    }
+    row_of_node[id] = row;
+  }
+  const auto figures =
+      group_figures(graph, costs.kinds, costs.flops(), row_of_node, static_cast<uint32_t>(rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].figures = figures[i];
+  return rows;
+}
+
+}  // namespace
+
+SummaryTable ProgramCosts::summary(const SummaryOptions& options) const {
+  SummaryTable table;
+  if (options.grouping == SummaryGrouping::kModule) {
+    ModuleRows modules(*this, options.fold_repeats);
+    table.depth = options.depth > 0 ? options.depth : 1;
+    table.rows = modules.rows(static_cast<uint32_t>(table.depth));
+    for (uint32_t depth = 2; options.depth <= 0 && depth <= modules.deepest(); ++depth) {
+      auto deeper = modules.rows(depth);
+      if (options.max_rows != 0 && deeper.size() > options.max_rows) break;
+      table.rows = std::move(deeper);
+      table.depth = static_cast<int>(depth);
+    }
+  } else {
+    table.rows = call_rows(*this, options.grouping == SummaryGrouping::kOperator);
+  }
+
+  int64_t accumulate = 0;
+  for (SummaryRow& row : table.rows) row.accumulate = accumulate += row.figures.incremental;
+  if (options.max_rows != 0 && table.rows.size() > options.max_rows) {
+    table.left_out = table.rows.size() - options.max_rows + 1;
+    SummaryRow rest{.op_type = "...", .op = fmt::format("({} more rows)", table.left_out)};
+    for (size_t i = options.max_rows - 1; i < table.rows.size(); ++i) add(rest.figures, table.rows[i].figures);
+    rest.accumulate = accumulate;
+    table.rows.resize(options.max_rows - 1);
+    table.rows.push_back(std::move(rest));
+  }
+  return table;
+}
+
+std::string to_text(const SummaryTable& table) {
+  constexpr size_t kColumns = 12;
+  using Line = std::array<std::string, kColumns>;
+  std::vector<Line> lines;
+  lines.push_back({"Op type", "Op", "Accumulate", "Incremental", "Output", "Temp", "Param", "Backward", "Fwd FLOPs",
+                   "Bwd FLOPs", "Fwd elem.", "Bwd elem."});
+  for (const SummaryRow& row : table.rows) {
+    const GroupFigures& f = row.figures;
+    lines.push_back({row.repeats > 1 ? fmt::format("{} x{}", row.op_type, row.repeats) : row.op_type, row.op,
+                     human_bytes(row.accumulate), human_bytes(f.incremental), human_bytes(f.output),
+                     human_bytes(f.temporary), human_bytes(f.parameters), human_bytes(f.backward),
+                     human_count(f.forward_flops.matmul), human_count(f.backward_flops.matmul),
+                     human_count(f.forward_flops.elementwise), human_count(f.backward_flops.elementwise)});
+  }
+  std::array<size_t, kColumns> widths{};
+  for (const Line& line : lines) {
+    for (size_t c = 0; c < kColumns; ++c) widths[c] = std::max(widths[c], line[c].size());
+  }
+  std::string text;
+  for (size_t l = 0; l < lines.size(); ++l) {
+    std::string out;
+    for (size_t c = 0; c < kColumns; ++c) {
+      out += c < 2 ? fmt::format("{:<{}}", lines[l][c], widths[c]) : fmt::format("{:>{}}", lines[l][c], widths[c]);
+      if (c + 1 < kColumns) out += "  ";
+    }
+    text += out + "\n";
+    if (l == 0) text += std::string(out.size(), '-') + "\n";
+  }
+  return text;
+}
+
+}  // namespace shadowgraph

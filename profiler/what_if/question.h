@@ -1,0 +1,76 @@
+// One recorded step, and what of its lives another dtype, optimizer, accumulation or ZeRO stage changes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "profiler/program_costs.h"
+#include "profiler/what_if/lives.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/profile/what_if.h"
+
+namespace shadowgraph::step_lives {
+
+class Question {
+ public:
+  // Both must outlive it. Throws Error for a graph that is no training step.
+  Question(const Graph& graph, const WhatIf& change);
+
+  const ProgramCosts& costs() const { return costs_; }
+  bool is_steady() const { return steady_; }
+  bool has_float32_parameters() const;
+  bool clips_or_scales() const;
+  std::string phase_at(uint32_t step) const;
+
+  Lives recorded() const;
+  // Gives what follows from float32 parameters the dtype asked for.
+  void convert(Lives& lives) const;
+  // Returns the lives of a micro-batch after the first.
+  Lives later_micro_batch(const Lives& first) const;
+  // Puts the step of another optimizer in place of the recorded one: a first step, or one that finds its state.
+  Lives with_optimizer(const Lives& recorded, const std::string& name, bool steady) const;
+  // Leaves a rank its part under ZeRO.
+  void spread(Lives& lives) const;
+
+ private:
+  void find_phases();
+  bool is_backward(uint32_t step) const { return graph_.node(costs_.nodes[step]).phase == Graph::kBackward; }
+  bool is_float32(NodeId node) const;
+  // Returns the step of the last node of the backward call to which the node at this step belongs.
+  uint32_t end_of_call(uint32_t step) const;
+  // Says whether the node itself computes a loss, which models do in float32.
+  bool is_loss(NodeId node) const;
+  IdMap<NodeId, uint8_t> loss_nodes() const;
+  // Says whether results beside the first are float32 on CUDA, whatever the type of the operands.
+  bool gives_float32_statistics(NodeId node) const;
+  IdMap<StorageId, uint8_t> kept_in_float32() const;
+  // A view that a loss takes of what the model gave stays the model's.
+  std::function<void(ValueId)> keep_if_born(NodeId node, IdMap<StorageId, uint8_t>& kept) const;
+  uint32_t first_use_outside_losses(StorageId storage) const;
+  uint32_t last_use_in_losses(StorageId storage) const;
+  // Returns float32 copies of what a loss is given. They are there until forward ends, or as long as the loss's own
+  // backward reads them.
+  std::vector<Life> copies_for_losses() const;
+  // Returns the bytes that the parameters of one module have now, for the module that owns most.
+  int64_t largest_module(const Lives& lives) const;
+  int64_t whole_bytes(const Life& life) const;
+  // Returns the step of an optimizer over the parameters that have gradients here.
+  Graph optimizer_step(const std::string& name, bool steady) const;
+
+  const Graph& graph_;
+  const WhatIf& change_;
+  const ProgramCosts costs_;
+  const c10::Device device_;
+  const IdMap<NodeId, uint8_t> computes_loss_;
+  uint32_t optimizer_ = 0;  // place of its first node; the number of nodes without one
+  std::optional<uint32_t> first_backward_;
+  IdMap<StorageId, uint8_t> state_;  // of the optimizer, there before the step
+  bool steady_ = false;
+};
+
+std::optional<c10::ScalarType> dtype_of(const Graph& graph, StorageId storage);
+
+}  // namespace shadowgraph::step_lives

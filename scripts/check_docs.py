@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Checks what the documentation points at, without a network.
+
+    scripts/check_docs.py            prints every finding as file:line and fails if there is one
+    scripts/check_docs.py --test     proves that it fails on a tree with each kind of mistake
+
+- Links of Markdown files lead to files of the repository, and to headings in them.
+- Every page in docs/ is in the navigation of mkdocs.yml, and the navigation names no other.
+- Lists, tables and code of the pages stand apart from text by an empty line; the site would show them as text.
+- A path in backticks in docs/, README.md and CONTRIBUTING.md exists, if its first folder does. `<name>` and capital
+  words stand for any name, and `shadowgraph/NAME.h` for a public header. What begins with build/ or out/ is made later.
+- `docs/...` in any source, script or test exists, with its #heading.
+- `shadowgraph VERB` in an example is a verb of the tool.
+"""
+
+import fnmatch
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+VERBS = {"profile", "fit", "checkpoint", "shard", "compare", "draw", "capture", "opt", "emit", "list", "operator",
+         "calibrate", "VERB"}
+LINK = re.compile(r"(?<!\\)!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
+IMAGE = re.compile(r'<img [^>]*src="([^"]+)"')
+SPAN = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"^[\w.<>*-]+(?:/[\w.<>*{},-]+)+/?$")
+# PyTorch has a folder docs/source.
+IN_SOURCE = re.compile(r"(?<![\w/.-])docs/(?:(?!source/)[\w/-]*\w\.(?:md|json|svg|png)(?:#[\w-]+)?|\w+/(?![\w.*]))")
+# A shell's or Makefile's own line, an indented example, or code in a line; a bare word is prose.
+COMMAND = re.compile(r"^\s*(?:\$ |@)?(?:build/bin/)?shadowgraph ([\w-]+)|`(?:build/bin/)?shadowgraph ([\w-]+)")
+MADE_LATER = ("build", "out")
+# They cite what is not there: a bundle, and the examples of two lints.
+WITH_EXAMPLES = ("viz/page/dist/", "scripts/check_docs.py", "scripts/prose.py")
+
+
+def slug(heading):
+    """The anchor that Python-Markdown gives a heading, and GitHub too where no punctuation stands between spaces."""
+    heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    heading = re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower()
+    return re.sub(r"[-\s]+", "-", heading)
+
+
+def without_code(lines):
+    """Each line with its number, those inside fences empty."""
+    fence = None
+    for number, line in enumerate(lines, 1):
+        mark = re.match(r"\s*(```+|~~~+)", line)
+        if mark and (fence is None or line.strip().startswith(fence)):
+            fence = mark[1] if fence is None else None
+            yield number, ""
+        else:
+            yield number, "" if fence else line
+
+
+def anchors(path, known={}):  # noqa: B006  one answer a file
+    if path not in known:
+        found = {}
+        known[path] = set()
+        for _, line in without_code(path.read_text().splitlines()):
+            if match := re.match(r"#+\s+(.*?)\s*#*$", line):
+                name = slug(match[1])
+                count = found[name] = found.get(name, -1) + 1
+                known[path].add(name if not count else f"{name}_{count}")
+    return known[path]
+
+
+def tracked(root):
+    run = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=root, capture_output=True, text=True)
+    names = run.stdout.split("\n") if run.returncode == 0 else [str(p.relative_to(root)) for p in root.rglob("*")]
+    return sorted(name for name in names if name and (root / name).is_file() and not name.startswith(".venv"))
+
+
+def no_target(root, page, target):
+    """What is wrong with a link, or None."""
+    if re.match(r"[a-z]+:", target):
+        return None
+    file, _, anchor = target.partition("#")
+    path = (page.parent / file) if file else page
+    if not path.exists():
+        return f"there is no {file}"
+    if root.resolve() not in path.resolve().parents:
+        return f"{file} is outside the repository"
+    if page.parent == root / "docs" and path.resolve().parent.is_relative_to(root.resolve()) and \
+            not path.resolve().is_relative_to((root / "docs").resolve()):
+        return f"{file} is not in docs/, so the site does not have it"
+    if anchor and path.suffix == ".md" and anchor not in anchors(path):
+        return f"{file or page.name} has no heading #{anchor}"
+    return None
+
+
+def no_path(root, files, folders, span):
+    """Whether a span of code names a file that is not there."""
+    span = span.split(" ")[0].rstrip("/").split("#")[0]
+    if not PATH.match(span) or "://" in span or "{" in span:
+        return False
+    if span.startswith("shadowgraph/") and span.endswith(".h"):
+        span = "include/" + span
+    first = span.split("/")[0]
+    if first in MADE_LATER or not (root / first).is_dir():
+        return False
+    pattern = re.sub(r"<\w+>|\b[A-Z][A-Z_]{3,}\b(?!\.md)", "*", span)
+    if (root / span).exists():
+        return False
+    return "*" not in pattern or not (fnmatch.filter(files, pattern) or fnmatch.filter(folders, pattern))
+
+
+def glued(lines):
+    """The numbers of lines where a list, a table or code begins or code ends right beside text."""
+    fence, before = False, ""
+    for number, line in enumerate(lines, 1):
+        mark = line.startswith("```")
+        text = before.strip() and not before.startswith(("#", "<"))
+        inside = before.startswith(("|", "    ")) or re.match(r"\s*([-*]|\d+\.)\s|\s+\S", before)
+        begins = mark or (not inside and re.match(r"\||([-*]|\d+\.)\s", line))
+        if not fence and ((text and begins) or (before.startswith("```") and line.strip())):
+            yield number
+        fence ^= mark
+        before = line
+
+
+def findings(root):
+    files = tracked(root)
+    folders = sorted({str(parent) for name in files for parent in pathlib.PurePath(name).parents})
+    pages = [name for name in files if name.startswith("docs/") and name.endswith(".md")]
+    for name in files:
+        path = root / name
+        try:
+            lines = path.read_text().splitlines()
+        except UnicodeDecodeError:
+            continue
+        prose = dict(without_code(lines)) if name.endswith(".md") else {}
+        for number, line in enumerate(lines, 1):
+            if name not in pages and not name.startswith(WITH_EXAMPLES):
+                for match in IN_SOURCE.finditer(line):
+                    file, _, anchor = match[0].partition("#")
+                    if not (root / file).exists() or (anchor and anchor not in anchors(root / file)):
+                        yield f"{name}:{number}: there is no {match[0]}"
+            if name in (*pages, "README.md", "CONTRIBUTING.md", "Makefile"):
+                for match in COMMAND.finditer(line):
+                    if match[1] and prose.get(number) and not line.startswith("    "):
+                        continue
+                    if (verb := match[1] or match[2]) not in VERBS:
+                        yield f"{name}:{number}: 'shadowgraph {verb}' is no verb of the tool"
+        if not name.endswith(".md"):
+            continue
+        if name in pages:
+            for number in glued(lines):
+                yield f"{name}:{number}: an empty line is missing before this one"
+        for number, line in without_code(lines):
+            for target in [*LINK.findall(SPAN.sub(lambda m: " " * len(m[0]), line)), *IMAGE.findall(line)]:
+                if problem := no_target(root, path, target):
+                    yield f"{name}:{number}: {problem}"
+            if name in (*pages, "README.md", "CONTRIBUTING.md"):
+                for span in SPAN.findall(line):
+                    if no_path(root, files, folders, span):
+                        yield f"{name}:{number}: there is no {span}"
+    if (root / "mkdocs.yml").exists():
+        named = set(re.findall(r"[\w-]+\.md", (root / "mkdocs.yml").read_text().partition("\nnav:")[2]))
+        for name in sorted(named ^ {page.removeprefix("docs/") for page in pages}):
+            yield f"mkdocs.yml: {name} is {'no page of docs/' if name in named else 'not in the navigation'}"
+
+
+# Each must be found: a file and a line for it. The tree has one header, and a page with the heading "First steps".
+BAD = {
+    "a link to no file": ("docs/index.md", "[x](nowhere.md)"),
+    "a link to no heading": ("docs/index.md", "[x](#second-steps)"),
+    "a link out of the site": ("docs/index.md", "[x](../core/a.h)"),
+    "a picture that is not there": ("README.md", '<img src="docs/pictures/x.svg">'),
+    "a path in prose": ("docs/index.md", "see `core/b.h`"),
+    "a public header in prose": ("README.md", "see `shadowgraph/b.h`"),
+    "a page named in a source": ("core/a.h", "// docs/nowhere.md says more"),
+    "a heading named in a source": ("core/a.h", "// docs/index.md#second-steps"),
+    "a verb that is none": ("docs/index.md", "    shadowgraph report x"),
+    "a page outside the navigation": ("docs/other.md", "# Other"),
+    "a list after text": ("docs/index.md", "text\n- one"),
+    "a table after code": ("docs/index.md", "```\ncode\n```\n| a |"),
+}
+GOOD = {
+    "a link to a heading": ("docs/index.md", "[x](index.md#first-steps) and [y](#first-steps)"),
+    "a link from the front page": ("README.md", "[x](docs/index.md#first-steps)"),
+    "a path in prose": ("docs/index.md", "see `core/a.h`, `core/<name>.h`, `build/x/y.cpp`, `NAME/x.cpp`, `a/b`"),
+    "a link in code": ("docs/index.md", "`[x](nowhere.md)`"),
+    "a page named in a source": ("core/a.h", "// docs/index.md says more, docs/index.md#first-steps, docs/pictures.md"),
+    "a list, a table, code": ("docs/index.md", "text\n\n- one\n  more\n\n| a |\n|---|\n\n```\n| code\n```\n\ntx"),
+    "a verb": ("docs/index.md", "    shadowgraph profile x"),
+}
+
+
+def self_test():
+    wrong = []
+    for expected, cases in ((True, BAD), (False, GOOD)):
+        for title, (name, line) in cases.items():
+            with tempfile.TemporaryDirectory() as folder:
+                root = pathlib.Path(folder)
+                tree = {"docs/index.md": "# Index\n## First steps\n", "docs/pictures.md": "", "README.md": "",
+                        "core/a.h": "", "include/shadowgraph/a.h": "",
+                        "mkdocs.yml": "\nnav:\n  - index.md\n  - pictures.md\n"}
+                tree[name] = tree.get(name, "") + line + "\n"
+                for path, text in tree.items():
+                    (root / path).parent.mkdir(parents=True, exist_ok=True)
+                    (root / path).write_text(text)
+                found = list(findings(root))
+                if bool(found) != expected:
+                    wrong.append(f"{title}: {name} with {line} gives {found}")
+    print("\n".join(wrong) or f"check_docs: {len(BAD)} mistakes found, {len(GOOD)} good trees accepted")
+    return bool(wrong)
+
+
+def main():
+    if sys.argv[1:] == ["--test"]:
+        sys.exit(self_test())
+    found = list(findings(ROOT))
+    print("\n".join(found) or "check_docs: all that the documentation names is there")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Writes docs/figures.md from the measurements in docs/figures/*.json.
+
+    scripts/write_figures.py           writes the page anew
+    scripts/write_figures.py --check   fails if the page is not what the measurements give
+
+A file is a section, in the order of file names:
+
+    {"title": ..., "about": what is measured and what it is compared with,
+     "measured": date, "machine": ..., "command": what measures it,
+     "reading": [sentences about the figures],
+     "tables": [{"about": ..., "columns": [...], "rows": [[...], ...]}, ...]}
+
+A table may have its own "measured" and "command", and "fold": a title behind which the page hides it. With "data_only"
+the page names the file and shows no rows. To bring figures up to date, run the command, put the numbers into the file,
+and run this script.
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/figures.md"
+KEYS = {"title", "about", "measured", "machine", "command", "reading", "tables"}
+TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "fold", "data_only"}
+HEAD = """# Figures
+`scripts/write_figures.py` writes this page from `docs/figures/`. Each section names the date, the machine and the
+command. An *aim* is what the project asks of itself on such a machine. Machines are shared and noisy, so only ratios
+carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures.
+"""
+
+
+class FiguresError(Exception):
+    """A file of figures is not as the head of this script says."""
+
+
+def source_lines(part):
+    """What was measured when, where and how, a line each."""
+    commands = ", ".join(f"`{command.strip()}`" for command in part.get("command", "").split(";") if command)
+    said = {"Measured": part.get("measured"), "Machine": part.get("machine"), "Command": commands}
+    return [f"- *{name}*: {text}" for name, text in said.items() if text]
+
+
+def table(path, part):
+    if unknown := set(part) - TABLE_KEYS:
+        raise FiguresError(f"{path}: a table has no key {', '.join(sorted(unknown))}")
+    columns, rows = part["columns"], part["rows"]
+    for row in rows:
+        if len(row) != len(columns):
+            raise FiguresError(f"{path}: a row has {len(row)} cells, not {len(columns)}: {row}")
+    if part.get("data_only"):
+        return [f"{part['about']}: {len(rows)} rows in `docs/figures/{path.name}`.", ""]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    out = [part["about"], ""] if "about" in part else []
+    if source := source_lines(part):
+        out += [*source, ""]
+    if "fold" in part:
+        return ['<details markdown="1">', f"<summary>{part['fold']}</summary>", "", *out, *lines, "", "</details>", ""]
+    return [*out, *lines, ""]
+
+
+def write(path, document):
+    """Writes a file of figures, a row of a table a line."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    path.write_text(re.sub(r'\[\s*((?:"(?:[^"\\]|\\.)*",?\s*)+)\]',
+                           lambda match: "[" + re.sub(r"\s*\n\s*", " ", match[1]).strip() + "]", text) + "\n")
+
+
+def section(path):
+    try:
+        document = json.loads(path.read_text())
+    except ValueError as error:
+        raise FiguresError(f"{path} is no JSON: {error}") from error
+    if set(document) != KEYS:
+        raise FiguresError(f"{path}: the keys must be {', '.join(sorted(KEYS))}")
+    out = [f"## {document['title']}", document["about"], ""]
+    for part in document["tables"]:
+        out += table(path, part)
+    out += [f"- {sentence}" for sentence in document["reading"]]
+    return [*out, *source_lines(document), ""]
+
+
+def page():
+    lines = HEAD.splitlines() + [""]
+    for path in sorted((ROOT / "docs/figures").glob("*.json")):
+        lines += section(path)
+    return "\n".join(lines)
+
+
+def main():
+    try:
+        text = page()
+    except FiguresError as error:
+        sys.exit(f"write_figures.py: {error}")
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text() != text:
+            sys.exit("docs/figures.md is not what docs/figures/ gives; run scripts/write_figures.py")
+        return
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

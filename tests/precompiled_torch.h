@@ -1,0 +1,5 @@
+// What tests include that build modules and optimizers.
+#pragma once
+#include <torch/torch.h>
+
+#include "tests/precompiled_aten.h"

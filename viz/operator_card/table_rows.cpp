@@ -1,0 +1,348 @@
+// One function asks one table. What several tables have in common (places, lists of names) is at the top.
+#include "viz/operator_card/table_rows.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "core/calls/functional_call.h"
+#include "core/dispatch/fast_paths.h"
+#include "core/dispatch/operator_info.h"
+#include "core/dispatch/way_to_run.h"
+#include "core/process/process_state.h"
+#include "core/rules/registry.h"
+#include "ir/operators/operator_forms.h"
+#include "ir/operators/operator_name.h"
+#include "ir/operators/operator_table.h"
+#include "kernels/compiler/operator_table.h"
+#include "passes/decompose/decompositions.h"
+#include "profiler/cost/elementwise_table.h"
+#include "profiler/cost/flop_table.h"
+#include "profiler/cost/scratch_rules.h"
+#include "profiler/time/kernel_classes.h"
+#include "shadowgraph/draw.h"
+#include "shadowgraph/sharding/rules.h"
+#include "support/source_place.h"
+
+namespace shadowgraph {
+namespace {
+
+using Row = OperatorCard::Row;
+
+constexpr const char* kByTheProgram = "registered by the program";
+
+struct Subject {
+  const c10::OperatorHandle& op;
+  const OperatorInfo& info;
+  const Target& target;
+  const OperatorFacts& facts;
+  const std::string& name;  // "aten::add.Tensor"
+};
+
+Row present(std::string says, std::string place = {}) { return {.says = std::move(says), .place = std::move(place)}; }
+Row missing(std::string says) { return {.says = std::move(says), .missing = true}; }
+
+std::string names_of(const Subject& s, const std::vector<uint16_t>& positions) {
+  std::vector<std::string_view> names;
+  for (const uint16_t position : positions) names.push_back(s.target.signature().arguments.at(position).name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// ---- core
+
+Row shape_rule(const Subject& s) {
+  const WayToRun way = way_to_run(s.op);
+  const auto registered_at = [](const std::string& name) { return source_place(RuleRegistry::global().place(name)); };
+  switch (way.kind) {
+    case WayToRun::Kind::kRule: {
+      const std::string place = registered_at(s.name);
+      return present(place.empty() ? kByTheProgram : "its own", place);
+    }
+    case WayToRun::Kind::kDecomposition:
+      return present("none needed: libtorch decomposes it, and its parts are run");
+    case WayToRun::Kind::kOutForm: {
+      const std::string form = toString(way.form->op.operator_name());
+      return present(fmt::format("as {}, the results resized to what that gives", form), registered_at(form));
+    }
+    case WayToRun::Kind::kMeta:
+      return present("none needed: libtorch's Meta kernel");
+    case WayToRun::Kind::kDataDependent:
+      if (way.takes_sizes) {
+        const std::string& name = way.form != nullptr ? toString(way.form->op.operator_name()) : s.name;
+        return present("its own, for a size that the user gives; otherwise DataDependentError", registered_at(name));
+      }
+      return missing("none: results depend on data, so a call is a DataDependentError");
+    case WayToRun::Kind::kNone:
+      break;
+  }
+  return missing("none: a call is a NoRuleError");
+}
+
+Row composite_rule(const Subject& s) {
+  if (s.info.composite_rule) {
+    const std::string place = source_place(RuleRegistry::global().place_of_composite(s.name));
+    return present(place.empty() ? kByTheProgram : "in place of its decomposition, on the devices that it is for",
+                   place);
+  }
+  if (s.info.route == Route::kComposite) return missing("none: decomposed on all devices");
+  return missing("none: libtorch does not decompose it");
+}
+
+Row fast_path(const Subject& s) {
+  const std::string place = source_place(fast_path_place(s.name));
+  if (place.empty()) return missing("none: calls go through the boxed fallback, with the same results");
+  return present("an unboxed kernel", place);
+}
+
+Row devices(const Subject& s) {
+  const auto says = [&]() -> const char* {
+    switch (s.info.device_rule) {
+      case DeviceRule::kCommon:
+        return "all operands on one; numbers of the CPU go with any";
+      case DeviceRule::kFirst:
+        return "that of the first tensor; others may live anywhere";
+      case DeviceRule::kFirstOrCpu:
+        return "that of the first tensor; others there or on the CPU";
+      case DeviceRule::kIndexedWrite:
+        return "that of the first tensor and its values; indices may live anywhere";
+      case DeviceRule::kPerSlot:
+        return "one for each place of the lists";
+      case DeviceRule::kDeviceArgument:
+        return "its device argument, otherwise that of the operands or the mode";
+    }
+    return "";
+  };
+  return present(says(), "core/dispatch/operator_info.cpp");
+}
+
+Row contents(const Subject& s) {
+  std::vector<const char*> says;
+  if (s.info.evaluable) says.push_back("computed where those of the operands are");
+  if (s.info.contents_rule != ContentsRule::kNone) says.push_back("some known where those of operands are not");
+  if (says.empty()) return missing("none: results have no known contents");
+  return present(fmt::format("{}", fmt::join(says, "; ")), "core/dispatch/operator_info.cpp");
+}
+
+// ---- ir
+
+// Returns the place of the table's rows about an operator; "" if there is none, and all is known from the schema.
+std::string place_of_facts(const Subject& s) {
+  for (const OperatorRow& row : operator_table()) {
+    if (stands_for(row.name, s.name)) return source_place(row.file);
+  }
+  return {};
+}
+
+Row writes(const Subject& s) {
+  if (s.facts.unknown) return missing("not known: taken to read and write all it is given");
+  if (s.facts.written.empty()) return present("nothing", place_of_facts(s));
+  std::string says = names_of(s, s.facts.written);
+  if (s.facts.write_condition >= 0) {
+    says += ", if " + s.target.signature().arguments.at(static_cast<size_t>(s.facts.write_condition)).name;
+  }
+  if (!s.facts.overwritten.empty()) says += fmt::format("; as a whole: {}", names_of(s, s.facts.overwritten));
+  return present(std::move(says), place_of_facts(s));
+}
+
+Row aliases(const Subject& s) {
+  if (s.facts.unknown) return missing("not known: results may be any of its arguments");
+  if (s.facts.aliases.empty()) return present("none: results are fresh", place_of_facts(s));
+  std::vector<std::string> says;
+  for (const OperatorFacts::Alias& alias : s.facts.aliases) {
+    says.push_back(fmt::format("result {} {} {}", alias.result, alias.always ? "of" : "maybe of",
+                               s.target.signature().arguments.at(alias.argument).name));
+  }
+  return present(fmt::format("{}{}", fmt::join(says, ", "), s.facts.is_view ? "; a view" : ""), place_of_facts(s));
+}
+
+Row effects(const Subject& s) {
+  const OperatorFacts& f = s.facts;
+  const std::pair<bool, const char*> kinds[] = {
+      {f.pointwise, "pointwise"},
+      {f.draws, "draws random numbers and nothing else"},
+      {f.random && !f.draws, "random"},
+      {f.fills, "fills"},
+      {f.uninitialised, "leaves memory as found"},
+      {f.geometry_only, "reads geometry alone"},
+      {f.host_read, "read by the host"},
+      {f.collective, "collective"},
+      {f.resizes, "resizes"},
+      {f.takes_storage, "takes a storage"},
+      {f.changes_objects, "changes tensor objects"},
+      {f.conjugates, "conjugates"},
+      {f.negates, "negates"},
+      {f.unknown, "unknown"},
+  };
+  std::vector<const char*> says;
+  for (const auto& [holds, kind] : kinds) {
+    if (holds) says.push_back(kind);
+  }
+  return present(says.empty() ? "none" : fmt::format("{}", fmt::join(says, ", ")), place_of_facts(s));
+}
+
+Row functional_form_row(const Subject& s) {
+  if (s.facts.written.empty()) return present("itself");
+  const auto named = [&](const OperatorRow& row) { return !row.functional.empty() && stands_for(row.name, s.name); };
+  const auto row = std::ranges::find_if(operator_table(), named);
+  if (const FunctionalForm* form = functional_form(s.target)) {
+    return present(form->target.name(), row == operator_table().end() ? "" : source_place(row->file));
+  }
+  if (functional_call_of(s.target)) return missing("none: `functionalize` calls it on copies of what it writes");
+  return missing("none: `functionalize` leaves it");
+}
+
+Row in_place_form_row(const Subject& s) {
+  if (!s.facts.written.empty()) return present("itself");
+  const Target* form = in_place_form(s.target);
+  return form != nullptr ? present(form->name()) : missing("none: `reinplace` leaves it");
+}
+
+// ---- passes and kernels
+
+Row decomposition(const Subject& s) {
+  const ExpansionTable& table = decompositions::all();
+  if (!table.has(s.name)) return missing("none: the pass `decompose` leaves it");
+  return present("into more basic operators, by the pass `decompose`", source_place(table.place(s.name)));
+}
+
+Row kernel(const Subject& s) {
+  const KernelRow* row = find_kernel_row(s.name);
+  if (row == nullptr) return missing("none: libtorch's kernel runs");
+  const char* kind = row->reduced != nullptr ? "reduces rows" : "element by element";
+  return present(fmt::format("{}{}", kind, row->inexact ? ", within some ulps of eager" : ""), source_place(row->file));
+}
+
+// ---- profiler
+
+// A user's costs come before the tables (shadowgraph/operators.h).
+bool has_cost(const Subject& s, CostRule OperatorCosts::*rule) {
+  const auto own = registered_costs(s.target);
+  return own != nullptr && static_cast<bool>((*own).*rule);
+}
+
+Row flops(const Subject& s) {
+  if (has_cost(s, &OperatorCosts::flops)) return present(kByTheProgram);
+  if (const FlopRow* row = find_flop_row(s.name)) {
+    return present(fmt::format("{}{}", row->formula, row->counted_by_pytorch ? "" : "; not in PyTorch's flop_registry"),
+                   source_place(row->file));
+  }
+  if (s.facts.collective) return missing("none: a collective counts as none");
+  if (ElementwiseFormula::of(s.target).coverage == ElementwiseCoverage::kNone) {
+    return missing("no FLOP formula: counted as uncovered");
+  }
+  return missing("none: only elementwise work is counted");
+}
+
+Row elementwise_work(const Subject& s) {
+  if (has_cost(s, &OperatorCosts::flops)) return present("among the FLOPs registered by the program");
+  const ElementwiseFormula formula = ElementwiseFormula::of(s.target);
+  switch (formula.coverage) {
+    case ElementwiseCoverage::kRow: {
+      const ElementwiseWork each = formula.row->each;
+      const std::string says = each == ElementwiseWork() ? "nothing to count"
+                                                         : fmt::format("{} FLOPs and {} transcendental an element",
+                                                                       each.flops, each.transcendental);
+      return present(says, source_place(formula.row->file));
+    }
+    case ElementwiseCoverage::kView:
+      return present("nothing to count: a view");
+    case ElementwiseCoverage::kPointwiseTag:
+      return present("1 FLOP an element of the result, by PyTorch's tag");
+    case ElementwiseCoverage::kNone:
+      break;
+  }
+  if (s.facts.collective) return missing("none: a collective counts as none");
+  return missing("none: counted as uncovered");
+}
+
+Row scratch(const Subject& s, c10::DeviceType device) {
+  if (has_cost(s, &OperatorCosts::scratch)) return present(kByTheProgram);
+  const OperatorFacts& f = s.facts;
+  if (f.is_view || f.fills || f.uninitialised || f.collective) return present("none taken, whatever the operands are");
+  if (const ScratchRow* row = find_scratch_row(s.target, device)) {
+    return present(std::string(row->reason), source_place(row->file));
+  }
+  if (f.pointwise) return present("none taken, but for operands that are converted");
+  return missing("not known: calls are listed, and count as none");
+}
+
+Row time_class(const Subject& s) {
+  const TargetKernelClass known = kernel_class(s.target);
+  std::string says(to_string(known.kind));
+  if (known.convolution) says += "; operands say which";
+  if (known.kind == KernelClass::kOther) return missing(says + ": timed as kernels of no class");
+  return present(std::move(says), source_place(known.file));
+}
+
+// ---- sharding and viz
+
+Row sharding_rule(const Subject& s) {
+  const ShardingRules rules;  // those of the program, too
+  const ShardingRules::OfOperator known = rules.of_operator(s.target);
+  if (known.source == RuleSource::kReplicated) return missing("none: replicated, and counted as without a rule");
+  const char* kind = known.source == RuleSource::kClass ? "class " : "";
+  return present(fmt::format("{}{}", kind, fmt::join(known.lines, " || ")), known.place);
+}
+
+Row category(const Subject& s) {
+  const OperatorCategory known = category_of(s.target);
+  const CategoryStyle& style = style_of(known);
+  if (known == OperatorCategory::kOther) return missing(fmt::format("{}: drawn in {}", style.name, style.fill));
+  return present(fmt::format("{}, {}", style.name, style.fill), "viz/operator_category.cpp");
+}
+
+// ---- All of them
+
+struct Table {
+  std::string_view name;
+  Row (*ask)(const Subject& subject);
+};
+constexpr Table kTables[] = {
+    {"shape rule", &shape_rule},
+    {"composite rule", &composite_rule},
+    {"fast path", &fast_path},
+    {"devices", &devices},
+    {"known contents", &contents},
+    {"writes", &writes},
+    {"aliases", &aliases},
+    {"effects", &effects},
+    {"functional form", &functional_form_row},
+    {"in-place form", &in_place_form_row},
+    {"decomposition", &decomposition},
+    {"kernel", &kernel},
+    {"FLOPs", &flops},
+    {"elementwise work", &elementwise_work},
+    {"scratch on a CPU", [](const Subject& s) { return scratch(s, c10::kCPU); }},
+    {"scratch on CUDA", [](const Subject& s) { return scratch(s, c10::kCUDA); }},
+    {"time class", &time_class},
+    {"sharding rule", &sharding_rule},
+    {"category", &category},
+};
+
+}  // namespace
+
+std::span<const std::string_view> OperatorCard::tables() {
+  static constexpr auto kNames = [] {
+    std::array<std::string_view, std::size(kTables)> names;
+    std::ranges::transform(kTables, names.begin(), &Table::name);
+    return names;
+  }();
+  return kNames;
+}
+
+std::vector<Row> table_rows(const c10::OperatorHandle& op) {
+  install_process_state();  // registers the fast paths
+  const OperatorInfo& info = OperatorInfo::of(op);
+  const Subject subject{op, info, info.target, info.target.facts(), info.name};
+  std::vector<Row> rows;
+  for (const Table& table : kTables) {
+    rows.push_back(table.ask(subject));
+    rows.back().table = table.name;
+  }
+  return rows;
+}
+
+}  // namespace shadowgraph
