@@ -18,7 +18,8 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
+
+import cases
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERBS = {"profile", "fit", "checkpoint", "shard", "compare", "draw", "capture", "opt", "emit", "list", "operator",
@@ -189,24 +190,15 @@ GOOD = {
 }
 
 
+def small_tree(_, name, line):
+    tree = {"docs/index.md": "# Index\n## First steps\n", "docs/pictures.md": "", "README.md": "",
+            "core/a.h": "", "include/shadowgraph/a.h": "",
+            "mkdocs.yml": "\nnav:\n  - index.md\n  - pictures.md\n"}
+    return {**tree, name: tree.get(name, "") + line + "\n"}
+
+
 def self_test():
-    wrong = []
-    for expected, cases in ((True, BAD), (False, GOOD)):
-        for title, (name, line) in cases.items():
-            with tempfile.TemporaryDirectory() as folder:
-                root = pathlib.Path(folder)
-                tree = {"docs/index.md": "# Index\n## First steps\n", "docs/pictures.md": "", "README.md": "",
-                        "core/a.h": "", "include/shadowgraph/a.h": "",
-                        "mkdocs.yml": "\nnav:\n  - index.md\n  - pictures.md\n"}
-                tree[name] = tree.get(name, "") + line + "\n"
-                for path, text in tree.items():
-                    (root / path).parent.mkdir(parents=True, exist_ok=True)
-                    (root / path).write_text(text)
-                found = list(findings(root))
-                if bool(found) != expected:
-                    wrong.append(f"{title}: {name} with {line} gives {found}")
-    print("\n".join(wrong) or f"check_docs: {len(BAD)} mistakes found, {len(GOOD)} good trees accepted")
-    return bool(wrong)
+    return cases.prove("check_docs", BAD, GOOD, small_tree, lambda root, _: findings(root))
 
 
 def main():

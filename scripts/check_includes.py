@@ -21,7 +21,8 @@ import fnmatch
 import pathlib
 import re
 import sys
-import tempfile
+
+import cases
 
 LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", "viz"]
 # Where a public header's declarations are defined.
@@ -248,25 +249,17 @@ GOOD = {
 }
 
 
+def small_tree(title, name, line):
+    target = INCLUDE.search(line.lstrip("/ "))
+    public = target[2].startswith("shadowgraph/")
+    outside = target[1] == "<" and not public
+    made = [] if outside or title == "relative" else ["include/" * public + target[2]]
+    contents = {name: line, **{other: CONTENTS.get(other, "") for other in made}}
+    return {path: f"#pragma once\n{text}\n" for path, text in contents.items()}
+
+
 def self_test():
-    wrong = []
-    for expected, cases in ((True, BAD), (False, GOOD)):
-        for title, (name, line) in cases.items():
-            with tempfile.TemporaryDirectory() as folder:
-                root = pathlib.Path(folder)
-                target = INCLUDE.search(line.lstrip("/ "))
-                public = target[2].startswith("shadowgraph/")
-                outside = target[1] == "<" and not public
-                made = [] if outside or title == "relative" else ["include/" * public + target[2]]
-                contents = [(name, line), *((other, CONTENTS.get(other, "")) for other in made)]
-                for path, text in contents:
-                    (root / path).parent.mkdir(parents=True, exist_ok=True)
-                    (root / path).write_text(f"#pragma once\n{text}\n")
-                found = list(violations(root))
-                if bool(found) != expected:
-                    wrong.append(f"{title}: {name} with {line} gives {found}")
-    print("\n".join(wrong) or f"check_includes: {len(BAD)} bad trees refused, {len(GOOD)} good ones accepted")
-    return bool(wrong)
+    return cases.prove("check_includes", BAD, GOOD, small_tree, lambda root, _: violations(root))
 
 
 def main():

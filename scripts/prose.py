@@ -18,8 +18,9 @@ import io
 import pathlib
 import re
 import subprocess
-import tempfile
 import tokenize
+
+import cases
 
 MOST_WORDS = 25
 SUFFIXES = (".h", ".cpp", ".cu", ".py", ".pyi", ".md")
@@ -286,18 +287,10 @@ GOOD = {
 }
 
 
+def small_tree(_, name, text):
+    return {"core/fake/a.h": "", "docs/a.md": "", "include/shadowgraph/a.h": "", name: text}
+
+
 def self_test():
-    wrong = []
-    for expected, cases in ((1, BAD), (0, GOOD)):
-        for title, (name, text) in cases.items():
-            with tempfile.TemporaryDirectory() as folder:
-                root = pathlib.Path(folder)
-                for path, content in (("core/fake/a.h", ""), ("docs/a.md", ""), ("include/shadowgraph/a.h", ""),
-                                      (name, text)):
-                    (root / path).parent.mkdir(parents=True, exist_ok=True)
-                    (root / path).write_text(content)
-                found = list(findings(Tree(root), pathlib.PurePosixPath(name)))
-                if len(found) != expected:
-                    wrong.append(f"{title}: {found}")
-    print("\n".join(wrong) or f"prose: {len(BAD)} bad texts refused, {len(GOOD)} good ones accepted")
-    return bool(wrong)
+    return cases.prove("prose", BAD, GOOD, small_tree,
+                       lambda root, name: findings(Tree(root), pathlib.PurePosixPath(name)), lambda number: number == 1)
