@@ -5,6 +5,7 @@
 
 #include "profiler/time/kernel_classes.h"
 #include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 namespace {
