@@ -54,7 +54,7 @@ void measure(const std::string& name, const DeviceSpec& spec) {
 int main() {
   const DeviceSpec spec = DeviceSpec::named("h100");
   std::printf(
-      "| model | nodes | capture ms | profile ms | everything ms | everything / capture (bar 3) | bytes written |\n");
+      "| model | nodes | capture ms | profile ms | everything ms | everything / capture (aim 3) | bytes written |\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   for (const auto& info : models::available()) measure(info.name, spec);
   return 0;
