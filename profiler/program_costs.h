@@ -1,5 +1,5 @@
-// Works out, once a graph, what more than one figure is made of: program order, kinds of storages, FLOPs, traffic,
-// bytes by node, the tree of modules. A Profile holds one, and summaries, timelines, findings and plans read it.
+// Works out, once a graph, what more than one figure is made of. That is program order, kinds of storages, FLOPs,
+// traffic, bytes by node, the tree of modules. Summaries, timelines, findings and plans of a Profile read it.
 //
 // Order, kinds, custom costs and scratch are made at once, in time linear in the graph. The rest is made when somebody
 // first asks, since a caller who wants the peak needs no FLOPs. Several threads may ask.
@@ -18,7 +18,7 @@
 
 namespace shadowgraph {
 
-// Holds answers of a Profile that not every caller wants to pay for: findings run the allocator under other settings,
+// Holds answers of a Profile that not every caller wants to pay for. Findings run the allocator under other settings,
 // and the plan runs several planners. Each is worked out when first asked for; several threads may ask.
 struct ProfileViews {
   std::once_flag findings_once, plan_once;

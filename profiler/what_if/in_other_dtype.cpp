@@ -1,7 +1,7 @@
 // Converts a step that ran in float32 to a narrower dtype, as `model.to(dtype)` would have run.
 //
-// Storages of floats shrink. Losses, statistics of norms and attention, and tables of modules without parameters do not:
-// PyTorch computes or keeps them in float32. Where a loss meets the model there is a cast, which the graph does not
+// Storages of floats shrink. Losses, statistics of norms and attention, and tables of modules without parameters do
+// not: PyTorch computes or keeps them in float32. Where a loss meets the model there is a cast, which the graph does not
 // have; it becomes two lives, one in each type.
 #include <algorithm>
 #include <unordered_set>
@@ -11,8 +11,8 @@
 
 namespace shadowgraph::step_lives {
 
-// Either a composite says so by its name (cross_entropy_loss), or the node ran outside all modules, where training loops
-// write their losses.
+// Either a composite says so by its name (cross_entropy_loss), or the node ran outside all modules, where training
+// loops write their losses.
 bool Question::is_loss(NodeId node) const {
   if (graph_.is_placeholder(node) || graph_.node(node).phase != Graph::kForward) return false;
   bool inside = false;

@@ -21,8 +21,8 @@ struct Life {
 
 constexpr uint32_t kToTheEnd = 0xFFFFFFFFU;  // Life::last of what outlives the step
 
-// Steps of lives count double. The node at place p of the graph is step 2p. The odd step before it is for a cast that
-// the graph does not have, since its program ran in float32: the copy is there before the node runs.
+// Steps of lives count double. The node at place p of the graph is step 2p. The odd step before it is for a cast, whose
+// copy is there before the node runs. The graph has no such node, since its program ran in float32.
 constexpr uint32_t at_node(uint32_t place) { return 2 * place; }
 constexpr uint32_t before_node(uint32_t place) { return place == 0 ? 0 : 2 * place - 1; }
 constexpr uint32_t place_of(uint32_t step) { return step / 2; }

@@ -30,9 +30,9 @@ class Question {
   std::string phase_at(uint32_t step) const;
 
   Lives recorded() const;
-  // Gives what follows from float32 parameters the dtype asked for, and adds the casts that a program in that dtype has.
+  // Gives what follows from float32 parameters the dtype asked for, and adds the casts of a program in that dtype.
   void convert(Lives& lives) const;
-  // Returns the lives of a micro-batch after the first: gradients are there already, and each new one is a temporary
+  // Returns the lives of a micro-batch after the first. Gradients are there already, and each new one is a temporary
   // that lives until it has been added.
   Lives later_micro_batch(const Lives& first) const;
   // Puts the step of another optimizer in place of the recorded one: a first step, or one that finds its state.

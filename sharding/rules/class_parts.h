@@ -1,5 +1,5 @@
-// Steps that classes of operators take to write their factors. A class is code in place of a pattern: `view`, `cat` or
-// `matmul` name no dimensions in a rule, since these follow from the call's sizes and lists.
+// Steps that classes of operators take to write their factors. A class is code in place of a pattern. A rule that says
+// `reshape`, `cat` or `matmul` names no dimensions, since these follow from the call's sizes and lists.
 //
 // operator_classes.cpp has the table of classes, and view_classes.cpp those that only move elements. A builder fills
 // the FactorBuilder of one call, and throws Misfit where the call is none that its class can be. The call then counts
@@ -29,7 +29,7 @@ TensorFactors& self_of(FactorBuilder& b);
 // Gives each dimension that has no factor yet one of its own: d0, d1, ...
 void name_dims(FactorBuilder& b, TensorFactors& tensor);
 // Lets partial values of every kind pass from an argument to the results. That is right for operators that only move
-// elements: a sum of parts, and the largest of parts, stay what they are wherever an element goes.
+// elements: wherever one goes, it stays a part of the same sum or maximum.
 void passes_partial(FactorBuilder& b, const std::string& argument);
 // Does the same for the operand of a view.
 void view_passes_partial(FactorBuilder& b);
