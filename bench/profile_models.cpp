@@ -1,6 +1,6 @@
 // What a profile costs beside the capture that it describes: a training step (AdamW) of each built-in model at its
-// default size on fake CUDA. Everything is on: FLOPs, memory, scratch, the caching allocator over three steps, time for an
-// H100, findings, a static plan, the tables and the JSON. The least of a few, both in one process.
+// default size on fake CUDA. Everything is on: FLOPs, memory, scratch, the caching allocator over three steps, time for
+// an H100, findings, a static plan, the tables and the JSON. The least of a few, both in one process.
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 

@@ -1,5 +1,12 @@
 // Compares two graphs in three steps. Nodes are hashed by what they are by themselves, the sequences of hashes are
 // aligned, and aligned nodes are compared in what surrounds them.
+//
+//     before  mm  add  relu          mm and relu are aligned, add went, mul came; relu is then "changed", since its
+//     after   mm  mul  relu          operand is another node
+//
+// Hashes leave out ids and operands, for a node that moved must keep its hash. Alignment is Myers' O(ND) algorithm over
+// the hashes: N nodes and D edits. Above kMaxEdits it takes the best way so far and begins anew. So two graphs
+// without anything in common still take linear time and memory.
 #include <fmt/format.h>
 
 #include <algorithm>

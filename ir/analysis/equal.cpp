@@ -1,5 +1,8 @@
 // Compares two graphs by canonical numbers. Both are numbered in program order, so numbers agree wherever the graphs do
 // up to there, and ids, pools and interning orders do not matter.
+//
+// This is the equality that the text form keeps: parse(to_text(g)) has no difference from g. It takes one walk over
+// both graphs and stops at the first node that differs; GraphDiff (diff.cpp) aligns what comes after.
 #include <fmt/format.h>
 
 #include <bit>

@@ -4,6 +4,7 @@
 
 namespace shadowgraph {
 
+// Hashes only say that arguments may be equal; callers confirm with this.
 bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<const Argument> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Argument& x, const Argument& y) {
     if (x.kind != y.kind) return false;

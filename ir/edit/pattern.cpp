@@ -1,4 +1,11 @@
-// Reads patterns. A pattern is a small program; what it does not say may be anything (pattern_search.cpp finds it).
+// Reads patterns. A pattern is a small program in the text form's words; pattern_search.cpp finds it in a graph.
+//
+//     %t = aten::t(self=%w)                        %w: any value; %t: the result of this very call
+//     %y = aten::addmm(self=%b, mat1=%x, mat2=%t, beta=$beta, ...)      $beta: any constant; ...: any other argument
+//     return %y                                    only %y may be used by the rest of the graph
+//
+// Constants are read into a graph of the pattern's own (`literals`) by the reader of the text form. Reading is linear
+// in the text, but that each named result looks at all earlier calls.
 #include "shadowgraph/edit/pattern.h"
 
 #include <fmt/format.h>
@@ -39,6 +46,7 @@ class PatternReader {
   Pattern pattern_;
   ArgumentReader literals_{cursor_, *pattern_.literals,
                            [this](bool) -> ValueId { cursor_.fail("a value where a constant is expected"); }};
+  // Names to numbers. `$names` stand for arguments that are no values; both occur again wherever the name does.
   std::unordered_map<std::string, uint32_t> values_, arguments_;
   bool returned_ = false;
 };

@@ -1,3 +1,5 @@
+// Turns c10's schemas into signatures of values: names, classes of types, defaults, alias sets. Code that reads graphs
+// asks these, and so needs neither the dispatcher nor the JIT's type objects. A signature is worked out once a target.
 #include "shadowgraph/graph/signature.h"
 
 #include <ATen/core/ivalue.h>
@@ -123,6 +125,7 @@ Signature signature_of(const c10::FunctionSchema& schema) {
 
 }  // namespace
 
+// Elements of lists in lists have the class kAny: they are not checked.
 FormalType formal_type(const c10::Type& type) {
   FormalType result;
   const c10::Type& inner = without_optional(type, result.optional);
@@ -175,6 +178,7 @@ bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
   }
 }
 
+// Strings and lists live in pools of the graph that holds the argument, so a default is made anew for each graph.
 Argument DefaultArgument::make(Graph& graph) const {
   switch (argument.kind) {
     case ArgumentKind::kComplex:

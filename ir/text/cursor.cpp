@@ -160,6 +160,8 @@ std::string Cursor::found() const {
   return "found " + text;
 }
 
+// The message shows the line and a caret below the place, as compilers do. Bytes that are not printable ASCII are shown
+// as spaces, so that the caret stays in its column and a terminal is left alone.
 void Cursor::fail_at(Place place, std::string_view what, std::string_view expected) const {
   constexpr size_t kBefore = 100;
   constexpr size_t kAfter = 60;

@@ -40,6 +40,8 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+// Strings that are no UTF-8 become an object with the text form's escapes, so that nothing is lost and JSON stays
+// valid.
 json string_json(std::string_view text) {
   if (is_utf8(text)) return text;
   std::string quoted;

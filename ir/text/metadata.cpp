@@ -23,6 +23,8 @@ std::string word_of(c10::Device device) {
 }
 
 template <class T, size_t count>
+// Fields of a few words share this: the words are those that to_string gives, so reading and writing cannot drift
+// apart.
 bool read_word(std::string_view text, std::optional<T>& field, const std::array<T, count>& words) {
   const auto found = std::find_if(words.begin(), words.end(), [&](T word) { return to_string(word) == text; });
   if (found == words.end()) return false;
@@ -72,6 +74,7 @@ std::vector<std::pair<std::string, std::string>> Metadata::lines() const {
   return {sorted.begin(), sorted.end()};
 }
 
+// Whatever is no field is kept as it is, so that a program's own metadata comes back from a file.
 void Metadata::set(const std::string& key, std::string text) {
   bool is_field = false;
   each_field(*this, [&](const char* name, auto& field, const char* expected) {

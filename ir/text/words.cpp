@@ -138,6 +138,8 @@ void append_int(std::string& out, int64_t value) {
   out.append(buffer, end);
 }
 
+// Writes the shortest decimal that reads back to the same bits, which is what to_chars gives. A NaN has 2^52 patterns
+// of bits; all but the usual one are written out, since a replay must give the same bits.
 void append_float(std::string& out, double value) {
   if (std::isnan(value)) {
     const auto bits = std::bit_cast<uint64_t>(value);

@@ -24,6 +24,8 @@ std::string PythonCalls::device(c10::Device device) const {
   return fmt::format("torch.device(\"{}\")", device.str());
 }
 
+// The literal is evaluated where it stands, each time: constants that are large come from the side file instead
+// (take_side_constants).
 std::string PythonCalls::constant(ConstantId id) const {
   const auto content = tensor_bytes(graph_.constant(id));
   if (!content) {
@@ -67,6 +69,8 @@ std::string PythonCalls::operator_text(const Signature& signature) {
   return "torch.ops." + name + "." + overload;
 }
 
+// Another tensor over the storage of a value, with the geometry that the graph has: views that no operator made (.data
+// =).
 std::string PythonCalls::alias(NodeId node) {
   const ValueId from = graph_.arguments(node)[0].ref.value;
   const ValueId to = graph_.results(node)[0].ref.value;
@@ -80,7 +84,8 @@ std::string PythonCalls::alias(NodeId node) {
                      bytes);
 }
 
-// Without defaults at the end, unless all are wanted.
+// Spells the arguments of a call, without defaults at the end unless all are wanted. Functions of users and functional
+// calls take all of them by position, since they have no schema in Python.
 PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_position) {
   const Signature& formals = graph_.target(node).signature();
   const auto arguments = graph_.arguments(node);

@@ -1,3 +1,4 @@
+// Spells dtypes, numbers, strings and layouts as Python, such that they evaluate to the same bits.
 #include "passes/codegen/python_literals.h"
 
 #include <c10/core/Layout.h>

@@ -1,3 +1,8 @@
+// Carries over what a pass does not touch when it builds a second graph beside the first. Those are regions, phases,
+// notes, saved tensors, storages and their lives, guards. Passes that change most nodes (functionalize, reinplace)
+// build anew; a small change is an edit.
+//
+// Everything is carried in one walk with the nodes, but for lives: these need all uses, and take a walk at the end.
 #include "passes/rewrite/graph_rebuild.h"
 
 #include <algorithm>
@@ -41,6 +46,8 @@ void GraphRebuild::node(NodeId read, NodeId made) {
   read_.for_each_note(read, [&](std::string_view key, std::string_view value) { made_.set_note(made, key, value); });
 }
 
+// A tensor that is saved may now be another argument of the call, or none. It is found again among arguments or
+// results, and otherwise noted as internal, so that its bytes still count as kept.
 void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
   if (read_.saved(read).empty()) return;
   std::vector<SavedTensor> kept;
@@ -117,6 +124,8 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
   }
 }
 
+// `final` gives the storage in which an old one's contents end, which for a rewritten in-place chain is not where they
+// began.
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
   // Storages that this pass invented die after their last use; the others where the old program let them die.
   std::vector<NodeId> last_use(made_.storage_count());

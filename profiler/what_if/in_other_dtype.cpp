@@ -1,8 +1,8 @@
 // Converts a step that ran in float32 to a narrower dtype, as `model.to(dtype)` would have run.
 //
 // Storages of floats shrink. Losses, statistics of norms and attention, and tables of modules without parameters do
-// not: PyTorch computes or keeps them in float32. Where a loss meets the model there is a cast, which the graph does not
-// have; it becomes two lives, one in each type.
+// not: PyTorch computes or keeps them in float32. Where a loss meets the model there is a cast, which the graph does
+// not have; it becomes two lives, one in each type.
 #include <algorithm>
 #include <unordered_set>
 
