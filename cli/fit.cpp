@@ -1,5 +1,5 @@
-// `shadowgraph fit`: the largest batch, the longest sequence or context (--mode decode) that a device's memory holds. Or a
-// table over a range of batches.
+// `shadowgraph fit`: the largest batch, the longest sequence or context (--mode decode) that a device's memory holds.
+// Or a table over a range of batches.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

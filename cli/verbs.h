@@ -14,7 +14,7 @@ namespace shadowgraph::cli {
 // the exit code. It throws CLI::ParseError for wrong usage that shows late, anything else as main.cpp sorts it.
 using Work = std::function<int()>;
 
-// Makes the work of a verb of two functions: `add` declares options that fill a request, and `run` answers the request
+// Makes the work of a verb of two functions. `add` declares options that fill a request, and `run` answers the request
 // once the command line is read. Some ask the command, too, which options were given.
 template <class Request>
 Work work_of(CLI::App& command, void (*add)(CLI::App&, Request&), int (*run)(const CLI::App&, const Request&)) {

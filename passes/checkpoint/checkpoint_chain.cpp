@@ -1,7 +1,7 @@
 // A training step as a chain: where forward is cut, what each stage holds, and the ways to keep it.
 //
-// All figures come from one walk over the graph's lives and, in a stage, from walks over its own nodes. They need not be
-// exact: whatever the chain's solver makes of them is tried on the graph (checkpoint_curve.cpp).
+// All figures come from one walk over the graph's lives and, in a stage, from walks over its own nodes. They need not
+// be exact: whatever the chain's solver makes of them is tried on the graph (checkpoint_curve.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -263,6 +263,7 @@ CheckpointChain CheckpointChain::of(const Graph& graph, std::span<const RegionId
 namespace {
 
 // By stage: whether it is among those that are run again.
+// A stage that is dropped and also keeps a part keeps it within the second run: nothing of it goes to the host.
 std::vector<bool> dropped_by(const ChainPlan& plan) {
   std::vector<bool> dropped(plan.option.size(), false);
   for (const ChainSegment& segment : plan.segments) {

@@ -136,6 +136,7 @@ std::string CppFunctions::drops(const std::vector<std::string>& names) {
   return fmt::format("  drop({});\n", fmt::join(names, ", "));
 }
 
+// A call of another function. Several results come as a struct, which a structured binding takes apart.
 std::string CppFunctions::block_call(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last) {
   const CodeBlock& block = plan_.blocks[number];
   const Function& function = functions_[number];
@@ -159,6 +160,8 @@ std::string CppFunctions::block_call(uint32_t number, BlockNames& names, const s
   return "  " + text + drops(unused);
 }
 
+// A call through the `checkpoint` helper, which keeps the operands and calls the function again in backward. The helper
+// takes and gives lists of tensors, so the function is wrapped in a lambda.
 std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function& function, BlockNames& names,
                                           const std::vector<std::string>& arguments,
                                           const std::vector<std::string>& results) {
@@ -206,6 +209,8 @@ std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function
   return text;
 }
 
+// One step: copies of tensor objects that it would change, the call, names for results that somebody reads, and what
+// dies behind it.
 std::string CppFunctions::statement(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last,
                                     bool at_end) {
   const CodeStep& step = plan_.steps[number];
@@ -242,6 +247,7 @@ std::string CppFunctions::statement(uint32_t number, BlockNames& names, const st
   return text + drops(dropped);
 }
 
+// Takes a result out of an IValue, as the type that the variable has.
 std::string CppFunctions::from_ivalue(const std::string& text, uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
   if (v.kind == ValueKind::kTensor) return text + ".toTensor()";
@@ -249,6 +255,8 @@ std::string CppFunctions::from_ivalue(const std::string& text, uint32_t variable
   return text + (v.kind == ValueKind::kInt ? ".toInt()" : v.kind == ValueKind::kFloat ? ".toDouble()" : ".toBool()");
 }
 
+// Names the results of a call. How depends on what the call returns in C++: a stack of IValues, one tensor or list, or
+// a tuple.
 std::string CppFunctions::results_of(uint32_t number, const CppCalls::Call& call, BlockNames& names,
                                      const std::vector<bool>& wanted, std::vector<std::string>& bound) {
   const CodeStep& step = plan_.steps[number];

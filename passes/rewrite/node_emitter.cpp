@@ -103,6 +103,7 @@ NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments)
   return id;
 }
 
+// A fresh storage for a result. `bytes` is what the operator allocated, which may be more than the result reaches.
 StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes) {
   Storage storage;
   storage.born = born;
@@ -141,6 +142,8 @@ std::string NodeEmitter::key_of(NodeId node) const {
   return key;
 }
 
+// Runs the call on fakes of the operands' geometry and notes what its results look like. Only the geometry is kept; the
+// fakes die here.
 NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   if (!mode_) mode_ = std::make_unique<FakeTensorMode>();
   // Graphs hold what ran below autograd; above it the call could record nodes of its own.
@@ -223,6 +226,7 @@ ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> argum
   return made_.results(node).front().ref.value;
 }
 
+// A view by geometry alone, for places to which no chain of named views leads.
 ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) {
   const Argument arguments[] = {
       Argument::of_value(source), made_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
@@ -231,6 +235,7 @@ ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) 
   return add_result(node, geometry, made_.value(source).storage);
 }
 
+// The storage as one row of a dtype: what a part of it is written into, whatever views the program had.
 ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) {
   const StorageId storage = made_.value(source).storage;
   TensorGeometry row;

@@ -17,9 +17,10 @@ namespace {
 
 constexpr size_t kMostMisfits = 8;  // that a message names
 
+// ---- Sinks
+//
 // One walk (graph_walk.h) serves several purposes; a sink says what becomes of the tokens (structure) and numbers that
 // it meets. All sinks see the same order, so an index means the same number in each (symbolic.cpp has one more).
-// ---- Sinks
 
 struct Numbers {
   std::vector<int64_t> integers;
