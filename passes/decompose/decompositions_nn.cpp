@@ -1,7 +1,7 @@
 // Decomposes normalisation, embedding, losses and attention.
 //
-// Results that a GPU's kernel keeps for its own backward (cuDNN's reserve, statistics and random states of attention) are
-// left undefined, since that backward is decomposed as well. Means, rstd and the CPU's log-sum-exp are given.
+// Results that a GPU's kernel keeps for its own backward are left undefined, since that backward is decomposed too.
+// Means, rstd and the CPU's log-sum-exp are given.
 #include <ATen/Functions.h>
 
 #include <array>
