@@ -1,4 +1,7 @@
 // What a graph costs: memory and when, FLOPs, what autograd keeps, module by module.
+//
+// Reports, the page, sharding and solvers read profiles. The sums are linear in the graph. Findings and the static plan
+// run allocators and planners, and are worked out when somebody asks.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
