@@ -187,6 +187,7 @@ Pipeline Pipeline::parse(std::string_view text) {
   }
 }
 
+// The text of a step as its user gave it, without the defaults that were filled in: parse() reads it back.
 std::string Pipeline::text_of(const Step& step) {
   if (step.given.empty()) return step.pass.name;
   std::vector<std::string> options;
@@ -292,6 +293,7 @@ bool PipelineReport::changed() const {
   return std::any_of(runs.begin(), runs.end(), [](const PassRun& run) { return run.result.changed; });
 }
 
+// A table of times and node counts, then what passes report at length.
 std::string to_text(const PipelineReport& report) {
   size_t width = 4;
   double seconds = 0;

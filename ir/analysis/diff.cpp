@@ -257,6 +257,7 @@ class Wiring {
 
 }  // namespace
 
+// A node that only moved counts as gone and come, if the alignment cannot keep both orders.
 GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
   GraphDiff diff;
   std::vector<NodeId> a(before.nodes().begin(), before.nodes().end());
@@ -318,6 +319,7 @@ GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
   return diff;
 }
 
+// In the manner of diff(1): lines that went with -, lines that came with +, and headings where a stretch begins.
 std::string to_text(const GraphDiff& diff, const Graph& before, const Graph& after, size_t limit) {
   if (diff.empty()) return "";
   const Numbering numbers_before = Numbering::of(before);

@@ -38,6 +38,7 @@ class Comparison {
   bool same_argument(const Argument& a, const Argument& b, int depth);
   bool same_value(ValueId a, ValueId b) const;
   bool same_constant(ConstantId a, ConstantId b) const;
+  // What is not of a node: metadata, storages, regions, constants, guards.
   std::optional<std::string> heads();
   // What differs between two nodes, or nullptr.
   const char* difference_of(NodeId a, NodeId b);
@@ -206,6 +207,7 @@ const char* Comparison::difference_of(NodeId a, NodeId b) {
   return nullptr;
 }
 
+// Walks both graphs in step, and shows both lines of the first pair that differs.
 std::optional<std::string> Comparison::run() {
   const size_t count = std::min(na_.nodes().size(), nb_.nodes().size());
   for (size_t i = 0; i < count; ++i) {

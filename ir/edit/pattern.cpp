@@ -221,6 +221,7 @@ PatternArgument PatternReader::take_argument(const FormalType& type, int depth) 
 
 }  // namespace
 
+// `targets` is the graph whose own functions the pattern may name; operators come from this process.
 Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_view name) {
   return PatternReader(text, targets, name).run();
 }

@@ -59,6 +59,7 @@ const c10::Type& without_optional(const c10::Type& type, bool& optional) {
 bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
 // Empty for defaults that no Argument can hold.
+// Defaults are kept outside any graph, with their strings and lists, as one signature serves all graphs.
 std::optional<DefaultArgument> default_argument(const c10::IValue& value) {
   DefaultArgument result;
   if (value.isNone()) return result;
@@ -144,6 +145,7 @@ FormalType formal_type(const c10::Type& type) {
   return result;
 }
 
+// Whether an argument of a graph says what the schema says by default: the text then leaves it out.
 bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
   if (actual.kind != argument.kind) return false;
   switch (actual.kind) {
@@ -203,6 +205,7 @@ std::optional<size_t> Signature::position_of(std::string_view argument) const {
   return static_cast<size_t>(found - arguments.begin());
 }
 
+// Worked out at the first question, under a lock; afterwards readers take the pointer without one.
 const Signature& Target::work_out_signature() const {
   KnownTarget& known = KnownTarget::of(*this);
   const std::lock_guard lock(known.mutex);

@@ -147,6 +147,7 @@ json Exporter::argument(const Argument& a, const FormalType& type) const {
   return nullptr;
 }
 
+// By name, defaults included.
 json Exporter::arguments(TargetId target, std::span<const Argument> actual) {
   const auto& formals = graph_.target(target).signature().arguments;
   json result = json::object();
@@ -175,6 +176,7 @@ json Exporter::type(ValueId id) const {
           {"requires_grad", value.requires_grad}};
 }
 
+// Nested as the node returns them; None is null.
 json Exporter::results(std::span<const Argument> results) const {
   json list = json::array();
   for (const Argument& result : results) {

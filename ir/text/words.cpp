@@ -259,6 +259,7 @@ void append_base64(std::string& out, std::span<const uint8_t> bytes) {
   }
 }
 
+// Reads what append_base64 writes, and nothing else: no line breaks, no other padding.
 std::optional<std::vector<uint8_t>> parse_base64(std::string_view text) {
   static const auto kValues = [] {
     std::array<int8_t, 256> values;

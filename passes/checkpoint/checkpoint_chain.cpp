@@ -98,6 +98,7 @@ void ChainBuilder::find_lives() {
   }
 }
 
+// A stage is called after what costs most in it, as people know it.
 std::string ChainBuilder::name_of(size_t stage) const {
   if (stage < names_.size() && !names_[stage].empty()) return names_[stage];
   // The module of the node that costs most.
@@ -300,6 +301,7 @@ std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) 
   return segments;
 }
 
+// Returns the cost of copies to the host that computing does not hide, of all stages that keep something there.
 int64_t CheckpointChain::exposed(const ChainPlan& plan) const {
   const std::vector<bool> dropped = dropped_by(plan);
   int64_t cost = 0;

@@ -139,6 +139,7 @@ class CodePlanner {
     return !used;
   }
 
+  // A tensor that the code is given: a placeholder, or a constant from the side file.
   void give(const ReplayProgram::Step& step, std::string name, ConstantId constant) {
     const ValueId value = graph_.results(step.node)[0].ref.value;
     const uint32_t variable = new_variable(value, CodePlan::kGiven);
@@ -174,6 +175,7 @@ class CodePlanner {
                              latest_[arguments[1].ref.value.index], true});
   }
 
+  // Gives each result a variable: that of the operand that it is, or a new one.
   void take_results(NodeId node, CodeStep& made, uint32_t number) {
     const OperatorFacts& facts = graph_.facts(node);
     const auto arguments = graph_.arguments(node);

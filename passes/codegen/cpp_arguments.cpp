@@ -100,6 +100,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, bool t
   return {};
 }
 
+// Lists of ints, tensors, floats, numbers and bools have view types of their own in ATen's signatures.
 std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed) {
   std::vector<std::string> elements;
   const FormalType element{type.element, type.element_optional};
@@ -177,6 +178,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
         }
         elements.push_back(argument(e, element, true));
       }
+      // An IValue keeps the element type, so a list of dtypes must be one of ints here.
       const char* of = "int64_t";
       switch (type.element) {
         case TypeClass::kTensor:

@@ -48,6 +48,7 @@ class CppWriter {
  private:
   // ---- The whole
 
+  // `run`: names what is given, checks it, writes the statements of the outermost block, and returns the outputs.
   std::string root() {
     const CodeBlock& block = plan_.blocks.back();
     BlockNames names(plan_, block);
@@ -139,6 +140,7 @@ class CppWriter {
     return fmt::format("{} run({})", output_type(), fmt::join(list, ", "));
   }
 
+  // The structs of `run`, which the header and the source both show.
   std::string declare() const {
     std::string text;
     if (structs()) {
@@ -224,6 +226,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
 )";
   }
 
+  // Declarations for the header, with what a caller has to know of each.
   std::string prototypes() const {
     std::vector<std::string> list = parameters();
     std::string generator;
@@ -264,6 +267,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     return text;
   }
 
+  // Puts NAME.cpp together. Everything that may still ask for a header or a helper has been written before.
   std::string assemble(const std::string& declarations, const std::string& functions, const std::string& run,
                        const std::string& by_name) {
     const std::string constants = write_constants();

@@ -142,6 +142,7 @@ class PythonWriter {
     return names;
   }
 
+  // One block as a function, unless an equal one is there already.
   void write_function(uint32_t number) {
     const CodeBlock& block = plan_.blocks[number];
     BlockNames names = names_in(block);
@@ -163,6 +164,7 @@ class PythonWriter {
     code_.functions = static_cast<int64_t>(written_.size());
   }
 
+  // The statements of a block, with `del` behind the last reader of each tensor.
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept,
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
@@ -204,6 +206,7 @@ class PythonWriter {
     return false;
   }
 
+  // Switches gradients where the recorded mode changes: some kernels ask for it.
   void grad_mode(uint32_t step, GradMode& mode, std::string& text, const std::string& indent) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
     const bool wanted = plan_.steps[step].grad_mode;

@@ -53,6 +53,7 @@ std::string PythonCalls::constant(ConstantId id) const {
   return fmt::format("{}.as_strided({}, {})", elements, python::ints(content->sizes), python::ints(content->strides));
 }
 
+// "torch.ops.aten.add.Tensor".
 std::string PythonCalls::operator_text(const Signature& signature) {
   std::string name = signature.name;
   if (const size_t colons = name.find("::"); colons != std::string::npos) {
@@ -144,6 +145,7 @@ std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
   return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
 }
 
+// A function that no operator stands for: the user names a callee, or it is one of those that passes make.
 std::string PythonCalls::function_call(NodeId node, const Target& target) {
   const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
   // A function that the user names comes first, so that it can replace the ones known below.

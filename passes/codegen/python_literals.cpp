@@ -66,6 +66,7 @@ std::string quoted(std::string_view text) {
 
 std::string ints(std::span<const int64_t> list) { return fmt::format("[{}]", fmt::join(list, ", ")); }
 
+// A graph has layouts and memory formats as c10's integers.
 std::string layout(int64_t value) {
   switch (static_cast<c10::Layout>(value)) {
     case c10::Layout::Sparse:

@@ -72,6 +72,7 @@ TargetId NodeEmitter::target(const std::string& name) {
   return id;
 }
 
+// Arguments hold places in the pools of their graph, so they are made again in the new one.
 Argument NodeEmitter::copied(const Argument& argument) {
   switch (argument.kind) {
     case ArgumentKind::kIntList:
@@ -184,6 +185,7 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   return results;
 }
 
+// Gives an appended call its results, each on a storage of its own. False if the call cannot be run on fakes.
 bool NodeEmitter::find_results(NodeId node) {
   // Failures are remembered as well: a layer that repeats asks the same question each time.
   const auto [entry, added] = known_.try_emplace(key_of(node));

@@ -291,6 +291,7 @@ PolynomialFit& PolynomialFit::operator=(PolynomialFit&&) noexcept = default;
 
 // Solves at the chosen points and checks at all of them; the points beyond the chosen ones are what makes the fit a
 // claim.
+// Bases come from small to large, so the first that fits has the fewest terms.
 std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) const {
   if (values.size() != points_.size()) throw Error("as many values as samples are needed");
   for (const auto& basis : bases_) {

@@ -73,6 +73,7 @@ struct AlignedSink {
 };
 
 // What some numbers are, in words.
+// Filled in by another walk when a message needs it, since names cost text for each number.
 struct NamingSink {
   const Graph& graph;
   const Numbering& numbering;
@@ -104,6 +105,7 @@ struct NamingSink {
 
 // ---- Words
 
+// "batch 2, seq 64", for messages.
 std::string words(const NamedSizes& sizes) {
   std::string text;
   for (const auto& [name, size] : sizes) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(size);

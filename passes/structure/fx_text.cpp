@@ -46,6 +46,7 @@ class FxPrinter {
     return !(name.starts_with(module) && name.size() > module.size() && name[module.size()] == '.');
   }
 
+  // Counts users as torch.fx does: nodes, not uses.
   size_t users(NodeId n) const {
     size_t count = 0;
     NodeId last;
