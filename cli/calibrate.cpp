@@ -24,7 +24,7 @@ int calibrate(const std::string& output) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // what fails, writing says
   spec.write_file(path);
   fmt::print("{}\n  matrix products up to {}FLOP/s, memory up to {}/s\n  written to {}\n", spec.title,
-             human_count(static_cast<int64_t>(spec.matmul.at("float32"))),
+             human_count(static_cast<int64_t>(spec.matmul.at(c10::kFloat))),
              human_bytes(static_cast<int64_t>(spec.bandwidth)), path);
   return 0;
 }

@@ -66,12 +66,12 @@ void list_devices(bool json) {
              "");
   for (const std::string& name : DeviceSpec::names()) {
     const DeviceSpec spec = DeviceSpec::named(name);
-    const auto rate = [&](const char* dtype) {
+    const auto rate = [&](c10::ScalarType dtype) {
       const auto found = spec.matmul.find(dtype);
       return found == spec.matmul.end() ? std::string("-") : human_count(static_cast<int64_t>(found->second));
     };
     fmt::print("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", name, human_bytes(spec.memory),
-               human_bytes(static_cast<int64_t>(spec.bandwidth)), rate("float32"), rate("bfloat16"), spec.title);
+               human_bytes(static_cast<int64_t>(spec.bandwidth)), rate(c10::kFloat), rate(c10::kBFloat16), spec.title);
   }
 }
 

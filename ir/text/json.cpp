@@ -57,12 +57,6 @@ json float_json(double value) {
   return text;
 }
 
-std::string device_text(c10::Device device) {
-  std::string text;
-  append_device(text, device);
-  return text;
-}
-
 // ---- Graph to JSON --------------------------------------------------------------------------------------------------
 
 // Says everything, defaults included: readers of JSON have no schemas at hand.

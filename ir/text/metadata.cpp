@@ -16,11 +16,7 @@ std::string word_of(ProgramMode mode) { return std::string(to_string(mode)); }
 std::string word_of(TrainingStep step) { return std::string(to_string(step)); }
 std::string word_of(c10::ScalarType dtype) { return std::string(dtype_word(dtype)); }
 std::string word_of(int64_t number) { return std::to_string(number); }
-std::string word_of(c10::Device device) {
-  std::string text;
-  append_device(text, device);
-  return text;
-}
+std::string word_of(c10::Device device) { return device_text(device); }
 
 template <class T, size_t count>
 // Fields of a few words share this: the words are those that to_string gives, so reading and writing cannot drift

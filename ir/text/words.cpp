@@ -100,6 +100,12 @@ void append_device(std::string& out, c10::Device device) {
   }
 }
 
+std::string device_text(c10::Device device) {
+  std::string text;
+  append_device(text, device);
+  return text;
+}
+
 std::optional<c10::Device> parse_device(std::string_view text) {
   const size_t colon = text.find(':');
   const auto type = find_word<c10::DeviceType>(kDevices, text.substr(0, colon));
