@@ -16,6 +16,7 @@
 #include "core/deferred/piece.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/literals.h"
 #include "shadowgraph/deferred.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/libtorch.h"

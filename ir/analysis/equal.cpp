@@ -5,16 +5,13 @@
 // both graphs and stops at the first node that differs; GraphDiff (diff.cpp) aligns what comes after.
 #include <fmt/format.h>
 
-#include <bit>
-
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
+#include "support/same_bits.h"
 
 namespace shadowgraph {
 namespace {
-
-bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
 template <class T>
 bool same_span(std::span<const T> a, std::span<const T> b) {

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <unordered_map>
 
@@ -21,6 +20,7 @@
 #include "shadowgraph/analysis/dependences.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
+#include "support/same_bits.h"
 
 namespace shadowgraph {
 namespace {
@@ -230,7 +230,6 @@ Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_
 // is the same only within one graph.
 bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y) {
   if (x.kind != y.kind) return false;
-  const auto same_bits = [](double p, double q) { return std::bit_cast<uint64_t>(p) == std::bit_cast<uint64_t>(q); };
   switch (x.kind) {
     case ArgumentKind::kNone:
       return true;

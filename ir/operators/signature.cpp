@@ -6,10 +6,10 @@
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "ir/operators/known_target.h"
 #include "shadowgraph/graph/libtorch.h"
+#include "support/same_bits.h"
 
 namespace shadowgraph {
 namespace {
@@ -55,8 +55,6 @@ const c10::Type& without_optional(const c10::Type& type, bool& optional) {
   // NOLINTNEXTLINE(bugprone-return-const-ref-from-parameter): types outlive the schema walk
   return optional ? *static_cast<const c10::OptionalType&>(type).getElementType() : type;
 }
-
-bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
 // Empty for defaults that no Argument can hold.
 // Defaults are kept outside any graph, with their strings and lists, as one signature serves all graphs.

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ir/edit/copied_argument.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -93,30 +95,10 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
     entered_[id.index] = true;
     const auto arguments = read_.region_arguments(id);
     if (arguments.empty()) continue;
-    const std::function<Argument(const Argument&)> copied = [&](const Argument& a) -> Argument {
-      switch (a.kind) {
-        case ArgumentKind::kValue: {
-          const ValueId value = latest(a.ref.value);
-          return value.valid() ? Argument::of_value(value) : Argument::none();
-        }
-        case ArgumentKind::kIntList:
-          return made_.int_list(read_.ints(a));
-        case ArgumentKind::kComplex:
-          return made_.complex_argument(read_.complex_parts(a)[0], read_.complex_parts(a)[1]);
-        case ArgumentKind::kString:
-        case ArgumentKind::kOpaque: {
-          Argument copy = made_.string_argument(read_.text(a.string));
-          copy.kind = a.kind;
-          return copy;
-        }
-        case ArgumentKind::kList: {
-          std::vector<Argument> elements;
-          for (const Argument& element : read_.list(a)) elements.push_back(copied(element));
-          return made_.make_list(elements);
-        }
-        default:
-          return a;
-      }
+    const std::function<Argument(const Argument&)> copied = [&](const Argument& a) {
+      if (a.kind != ArgumentKind::kValue) return copied_argument(made_, read_, a, copied);
+      const ValueId value = latest(a.ref.value);
+      return value.valid() ? Argument::of_value(value) : Argument::none();
     };
     std::vector<Argument> made;
     for (const Argument& argument : arguments) made.push_back(copied(argument));

@@ -10,6 +10,7 @@
 #include <deque>
 
 #include "core/calls/fake_values.h"
+#include "ir/edit/copied_argument.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 
@@ -72,24 +73,11 @@ TargetId NodeEmitter::target(const std::string& name) {
   return id;
 }
 
-// Arguments hold places in the pools of their graph, so they are made again in the new one.
+// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids in
+// both.
 Argument NodeEmitter::copied(const Argument& argument) {
-  switch (argument.kind) {
-    case ArgumentKind::kIntList:
-      return made_.int_list(read_.ints(argument));
-    case ArgumentKind::kComplex:
-      return made_.complex_argument(read_.complex_parts(argument)[0], read_.complex_parts(argument)[1]);
-    case ArgumentKind::kString:
-    case ArgumentKind::kOpaque: {
-      Argument copy = made_.string_argument(read_.text(argument.string));
-      copy.kind = argument.kind;
-      return copy;
-    }
-    case ArgumentKind::kList:
-      return mapped(argument, [](ValueId) { return ValueId(); });
-    default:
-      return argument;  // constants have the same ids in both graphs
-  }
+  if (argument.kind == ArgumentKind::kList) return mapped(argument, [](ValueId) { return ValueId(); });
+  return copied_argument(made_, read_, argument, [](const Argument& element) { return element; });
 }
 
 NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments) {

@@ -2,7 +2,6 @@
 // numbers. Structures must be equal. A number that differs becomes a polynomial, and equal rows of samples share one.
 // So a graph of ten thousand nodes has a few hundred to fit and to evaluate.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include "shadowgraph/passes/polynomial.h"
 #include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/text.h"
+#include "support/same_bits.h"
 
 namespace shadowgraph {
 namespace {
@@ -310,9 +310,7 @@ class SymbolicGraph::Fit {
     std::vector<double> reals(samples_.size());
     for (uint32_t i = 0; i < samples_[0].reals.size(); ++i) {
       for (size_t s = 0; s < samples_.size(); ++s) reals[s] = samples_[s].reals[i];
-      const auto is_the_same = [&](double value) {
-        return std::bit_cast<uint64_t>(value) == std::bit_cast<uint64_t>(reals[0]);
-      };
+      const auto is_the_same = [&](double value) { return same_bits(value, reals[0]); };
       if (std::ranges::all_of(reals, is_the_same)) continue;
       std::optional<uint32_t> polynomial;
       bool inverse = false;
