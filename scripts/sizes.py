@@ -1,9 +1,9 @@
 """Finds C++ files and functions that are too long; scripts/lint.py --sizes prints what it finds.
 
-The limits stand here and nowhere else. A file that is too long is cut at a seam, a concept with a name of its own, or
-made shorter where it repeats itself. A function is counted from the first line of its signature to its closing brace,
-with lambdas and local classes. A table (`= {` or `return {`) is data and a raw string is text: what lies within is no line
-of the function, but a lambda in a table is a function of its own. What a program writes is not checked (GENERATED).
+The limits stand here and nowhere else. A file that is too long is cut at a seam, a concept with a name of its own. Where
+it repeats itself, it is made shorter. A function is counted from the first line of its signature to its closing brace,
+with lambdas and local classes. A table (`= {` or `return {`) is data and a raw string is text: neither counts. A lambda in
+a table is a function of its own. What a program writes is not checked (GENERATED).
 """
 
 import re

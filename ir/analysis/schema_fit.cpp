@@ -5,7 +5,7 @@
 namespace shadowgraph {
 namespace {
 
-bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool optional) const {
+bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool optional) {
   if (a.kind == ArgumentKind::kNone) return optional || type == TypeClass::kTensor || type == TypeClass::kAny;
   if (a.kind == ArgumentKind::kOpaque || type == TypeClass::kAny) return true;
   const bool is_value = a.kind == ArgumentKind::kValue;
@@ -42,7 +42,7 @@ bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool opt
 
 }  // namespace
 
-bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) const {
+bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) {
   if (type.type != TypeClass::kList) return fits_schema(graph, a, type.type, type.optional);
   switch (a.kind) {
     case ArgumentKind::kNone:
@@ -62,7 +62,7 @@ bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) 
   }
 }
 
-bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) const {
+bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
   if (a.kind == ArgumentKind::kNone) return true;
   if (a.kind == ArgumentKind::kList) return type == TypeClass::kList || type == TypeClass::kAny;
   if (a.kind != ArgumentKind::kValue) return false;

@@ -7,6 +7,7 @@
 
 #include "ir/analysis/schema_fit.h"
 #include "ir/operators/operator_facts.h"
+#include "ir/text/tensor_bytes.h"
 
 namespace shadowgraph {
 

@@ -1,4 +1,5 @@
 #include "shadowgraph/edit/copy.h"
+#include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
 

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "ir/graph_editor.h"
+#include "ir/text/tensor_bytes.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/graph/libtorch.h"

@@ -50,6 +50,10 @@ class CppFunctions {
                               const std::vector<std::string>& arguments, const std::vector<std::string>& results);
   std::string statement(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last, bool at_end);
   std::string from_ivalue(const std::string& text, uint32_t variable) const;
+  std::string list_elements(const CodeStep& step, const std::string& list, const Argument& result,
+                            const std::vector<bool>& wanted, size_t& flat, BlockNames& names);
+  std::string stack_results(uint32_t number, const CppCalls::Call& call, BlockNames& names,
+                            const std::vector<bool>& wanted);
   std::string results_of(uint32_t number, const CppCalls::Call& call, BlockNames& names,
                          const std::vector<bool>& wanted, std::vector<std::string>& bound);
   std::string operand(uint32_t number, size_t position, BlockNames& names);

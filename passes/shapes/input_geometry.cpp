@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ir/text/words.h"
+#include "shadowgraph/capture.h"
 #include "shadowgraph/passes/shape_propagation.h"
 #include "shadowgraph/text.h"
 

@@ -80,9 +80,9 @@ constexpr ElementwiseRow kRows[] = {
     // ways up (4 and 2).
     {kByName, per_other_result<1>, {9, 4}, "_ctc_loss"},
     {kByName, per_argument<6>, {13, 6}, "_ctc_loss_backward"},
-    {kByName, per_argument<0>, {4, 2}, "soft_margin_loss"},                           // log1p(exp(-y x)), sum
+    {kByName, per_argument<0>, {4, 2}, "soft_margin_loss"},                             // log1p(exp(-y x)), sum
     {kByName, per_argument<0>, {4, 0}, "multi_margin_loss smooth_l1_loss huber_loss"},  // margin - x_y + x_i, max, sum
-    {kByName, per_argument<0>, {3, 0}, "mse_loss l1_loss"},                           // subtract, square, sum
+    {kByName, per_argument<0>, {3, 0}, "mse_loss l1_loss"},                             // subtract, square, sum
     {kByName, per_argument<0>, {5, 2}, "binary_cross_entropy binary_cross_entropy_with_logits"},
     {kByName, per_result, {4, 0}, "multi_margin_loss_backward"},
     {K::kPointwise, per_result, {5, 1}, "soft_margin_loss_backward"},
@@ -187,7 +187,8 @@ constexpr ElementwiseRow kRows[] = {
     {K::kRandom, per_argument<0>, kOne, "multinomial"},
     {K::kRandom, nothing, kFree, R"(
         rand randn randint randperm rand_like randn_like randint_like normal normal_functional uniform random
-        exponential log_normal cauchy geometric poisson binomial _standard_gamma _sample_dirichlet _philox_normal _philox_uniform _philox_key_split _philox_key_fold_in
+        exponential log_normal cauchy geometric poisson binomial _standard_gamma _sample_dirichlet
+        _philox_normal _philox_uniform _philox_key_split _philox_key_fold_in
         _fill_mem_eff_dropout_mask _cudnn_init_dropout_state)"},
 
     // ---- Gathering copies; scattering may add
@@ -248,8 +249,11 @@ constexpr ElementwiseRow kRows[] = {
     {K::kCopy, nothing, kFree, "_convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo"},
 
     // ---- Fused optimizer steps, per parameter element, every option switched on but amsgrad
-    {kByName, per_argument<0>, {7, 0}, "_fused_sgd"},    // weight decay 2, momentum 3, step 2
-    {kByName, per_argument<0>, {14, 1}, "_fused_adam"},  // decay 2, moments 3 + 4, sqrt, corrected denominator 2, step 3
+    {kByName, per_argument<0>, {7, 0}, "_fused_sgd"},  // weight decay 2, momentum 3, step 2
+    {kByName,
+     per_argument<0>,
+     {14, 1},
+     "_fused_adam"},  // decay 2, moments 3 + 4, sqrt, corrected denominator 2, step 3
     {kByName, per_argument<0>, {13, 1}, "_fused_adamw"},
     {kByName, per_argument<0>, {8, 1}, "_fused_adagrad"},
     {kByName, per_argument<0>, {2, 0}, "_amp_foreach_non_finite_check_and_unscale"},
@@ -307,8 +311,8 @@ const ElementwiseRow* find_own_or_plain(std::string_view name) {
   return own != nullptr ? own : elementwise_index().find(without_underscore(without_overload(name)));
 }
 
-// Says whether an operator does no arithmetic by what is known of it elsewhere: it shows memory, fills it or leaves it
-// as it was found, or it is a product that does nothing besides.
+// Says whether an operator does no arithmetic by what is known of it elsewhere. Views, fills and uninitialised memory
+// have none; a product that does nothing besides has its own row.
 bool is_free(const Target& target) {
   if (target.kind() == TargetKind::kBuiltin) return true;
   const OperatorFacts& facts = target.facts();

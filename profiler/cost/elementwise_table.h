@@ -40,7 +40,7 @@ struct ElementwiseWork {
 using ElementwiseRule = std::optional<ElementwiseWork> (*)(const OperandShapes&, ElementwiseWork each);
 
 struct ElementwiseRow {
-  // Of a pointwise row with transcendental work the class is kTranscendental; kOther says that names and facts tell.
+  // A pointwise row with transcendental work is of class kTranscendental. kOther says that names and facts tell.
   KernelClass kind;
   ElementwiseRule rule;
   ElementwiseWork each;

@@ -243,7 +243,8 @@ constexpr Row kCpu[] = {
     {"embedding_dense_backward _softmax_backward_data _log_softmax_backward_data", nothing, kInPlace, "01"},
     {R"(
         cat copy_ clone _to_copy constant_pad_nd max_pool2d_with_indices max_pool2d_with_indices_backward
-        bernoulli_.float normal_ uniform_ tril triu _fused_adamw_ _fused_adam_ _fused_sgd_)", nothing, kInPlace},
+        bernoulli_.float normal_ uniform_ tril triu _fused_adamw_ _fused_adam_ _fused_sgd_)",
+     nothing, kInPlace},
     {"_softmax _log_softmax", nothing, kInPlace, "0"},
     {"nll_loss_forward nll_loss_backward nll_loss2d_forward native_layer_norm", nothing, kInPlace, "012"},
     {"nll_loss2d_backward", nothing, kInPlace, "0123"},

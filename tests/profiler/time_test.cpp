@@ -135,7 +135,7 @@ TEST(StepTime, AnotherDtypeByItsPeakOrItsScale) {
   DeviceSpec measured = simple();
   measured.classes[KernelClass::kMatmul] = {.compute = {{1, 5e11}}};
   EXPECT_NEAR(StepTime::of(product.t.graph, measured).seconds(), flops / 2e12, 1e-9);
-  measured.classes[KernelClass::kMatmul].scale["bfloat16"] = 8;
+  measured.classes[KernelClass::kMatmul].scale[c10::kBFloat16] = 8;
   EXPECT_NEAR(StepTime::of(product.t.graph, measured).seconds(), flops / 4e12, 1e-9);
 }
 

@@ -21,7 +21,7 @@ struct LiveStorage {
   std::string module;    // path of the module that made it; empty outside all modules
   std::string producer;  // operator, or for what existed before its placeholder and name: "sg::parameter fc.weight"
   std::string source;    // "file:line" of the producer, when known
-  // Of the first value in it. Undefined, and no shape: no value is in it.
+  // The first value in it tells. Undefined, and no shape: no value is in it.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> shape;
 };
