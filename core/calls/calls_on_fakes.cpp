@@ -10,6 +10,7 @@
 #include "core/fake/host_reads.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
@@ -22,6 +23,11 @@ void for_each_answer(const Graph& captured, const Each& each) {
     if (guard.kind != Guard::Kind::kHostValue || equals == std::string::npos) continue;
     each(guard.observed.substr(0, equals), std::string_view(guard.observed).substr(equals + 3));
   }
+}
+
+// Says whether an answer is a size, and not what item() or equal() read. An operator's own name is of what was computed.
+bool is_of_size(const std::string& name) {
+  return !name.starts_with("item") && !name.starts_with("equal") && name.find("::") == name.npos;
 }
 
 template <class Number>
@@ -53,7 +59,14 @@ CallsOnFakes::CallsOnFakes(const Graph& graph, const FakeTensorOptions& options)
 void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given) {
   NamedDataSizes recorded;
   for_each_answer(captured, [&](const std::string& name, std::string_view value) {
-    if (const auto size = number_at_front<int64_t>(value)) recorded.emplace(name, *size);
+    if (!is_of_size(name)) return;
+    int64_t size = -1;
+    const char* const end = value.data() + value.size();
+    if (const auto [stop, error] = std::from_chars(value.data(), end, size);
+        error != std::errc() || stop != end || size < 0) {
+      throw Error(c10::str("the graph records \"", name, " = ", value, "\", which is no size"));
+    }
+    recorded.emplace(name, size);
   });
   state_of(mode_).data_sizes.give(given);
   state_of(mode_).data_sizes.give(recorded);
