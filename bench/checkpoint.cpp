@@ -2,7 +2,7 @@
 //
 //   - the pass at 10k, 100k and 1M nodes, us per node and growth;
 //   - shadowgraph::checkpoint in eager programs against none, in one run;
-//   - rotor's dynamic programme over 100 stages and 500 slots (bar: 100 ms);
+//   - rotor's dynamic programme over 100 stages and 500 slots (aim: 100 ms);
 //   - the curve of the policy optimal for GPT-2 and Llama 3 8B, with what it and the policies budget and sqrt compute
 //     again.
 //

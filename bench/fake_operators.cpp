@@ -288,12 +288,12 @@ int main(int argc, char** argv) {
                 fake / meta, recorded / 1e3, (recorded - fake) / 1e3, time("cpu/" + op.name) / 1e3);
   }
   if (count != 0)
-    std::printf("\nfake / meta, geometric mean of %d: %.2f (bar 2.0)\n", count, std::exp(log_sum / count));
+    std::printf("\nfake / meta, geometric mean of %d: %.2f (aim 2.0)\n", count, std::exp(log_sum / count));
   std::printf("\n| family | fake us | recorded us | real CPU us |\n|---|---|---|---|\n");
   for (const Operator& op : families()) {
     std::printf("| %s | %.2f | %.2f | %.2f |\n", op.name.c_str(), time("fake/" + op.name) / 1e3,
                 time("recorded/" + op.name) / 1e3, time("cpu/" + op.name) / 1e3);
   }
-  std::printf("\nlargest graph bytes per node: %.0f (bar 600)\n", bytes_per_node);
+  std::printf("\nlargest graph bytes per node: %.0f (aim 600)\n", bytes_per_node);
   return 0;
 }

@@ -1,5 +1,5 @@
 // Measures edits, copies, searches and comparisons of generated graphs of 100k and 1M nodes. Prints us per node, and
-// growth against the bar "1M nodes take <= 12 x what 100k take".
+// growth against the aim "1M nodes take <= 12 x what 100k take".
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"

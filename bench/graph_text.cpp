@@ -1,5 +1,5 @@
 // Prints, parses, verifies and profiles generated graphs of 10k, 100k and 1M nodes. Prints us per node, and growth
-// against the bar "1M nodes take <= 12 x what 100k take".
+// against the aim "1M nodes take <= 12 x what 100k take".
 //
 // The graph is a chain of blocks like those of a captured network: mul, add with an older value, relu_, view. Storages
 // are born and freed, tensors saved, and each block has a region.

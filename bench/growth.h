@@ -1,5 +1,5 @@
 // Runs all benchmarks of a program that measure at 100k and 1M nodes, and prints us per node and growth as a table. The
-// bar is "1M nodes take <= 12 x what 100k take". Benchmarks must report in milliseconds, and run on one thread: what
+// aim is "1M nodes take <= 12 x what 100k take". Benchmarks must report in milliseconds, and run on one thread: what
 // counts is CPU time, as others may use the machine.
 #pragma once
 
@@ -32,7 +32,7 @@ inline Growth run_benchmarks(int argc, char** argv) {
 
 // Prints the benchmarks that ran at both sizes.
 inline void print_growth(const Growth& growth) {
-  std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (bar 12) |\n|---|---|---|---|\n");
+  std::printf("\n| | us per node at 100k | at 1M | 1M / 100k (aim 12) |\n|---|---|---|---|\n");
   for (const auto& [name, by_size] : growth.milliseconds) {
     const auto small = by_size.find("100000");
     const auto large = by_size.find("1000000");

@@ -1,6 +1,6 @@
 // Measures kernels made on demand: a training step eager, replayed, and replayed with kernels; chains of pointwise
 // operators. Also measures what a lookup, a compilation and a second process cost. One thread. Prints the ratios
-// against the bars of docs/kernels.md.
+// against the aims in docs/figures.md.
 //
 //     build/bench/kernels                  all
 //     build/bench/kernels step bert_base   a row; step, chains, hit, compile, load
@@ -122,7 +122,7 @@ void step(const std::string& name, bool tiny) {
                              [&] { plain.run(bindings); }, [&] { grouped->run(bindings); }},
                             tiny ? 2 : 12);
   std::printf(
-      "step %s%s, AdamW, %u nodes: eager %.0f us, replay %.0f us, with kernels %.0f us: %.2f x replay (bar 1.3), "
+      "step %s%s, AdamW, %u nodes: eager %.0f us, replay %.0f us, with kernels %.0f us: %.2f x replay (aim 1.3), "
       "%.2f x eager\n",
       name.c_str(), tiny ? " (tiny)" : "", graph.node_count(), best[0], best[1], best[2], best[1] / best[2],
       best[0] / best[2]);
@@ -166,7 +166,7 @@ void chain(const char* name, int operators, const Chain& function, int64_t bytes
   for (int i = 0; i < 12; ++i) grouped.run(bindings);
   const auto best = best_of({[&] { function(x, y); }, [&] { plain.run(bindings); }, [&] { grouped.run(bindings); }}, 1);
   std::printf(
-      "chain %-22s %d operators, %4.1f MB: eager %7.1f us, replay %7.1f us, kernel %7.1f us: %.2f x eager (bar 2)\n",
+      "chain %-22s %d operators, %4.1f MB: eager %7.1f us, replay %7.1f us, kernel %7.1f us: %.2f x eager (aim 2)\n",
       name, operators, static_cast<double>(bytes) / 1e6, best[0], best[1], best[2], best[0] / best[2]);
   std::filesystem::remove_all(folder);
 }
@@ -222,7 +222,7 @@ void hit() {
                                }
                              }},
                             1);
-  std::printf("hit, guards and the call itself, mul_ of 8 elements: %.3f us (bar 0.3); boxed eager %.3f us\n",
+  std::printf("hit, guards and the call itself, mul_ of 8 elements: %.3f us (aim 0.3); boxed eager %.3f us\n",
               best[0] / kCalls, best[1] / kCalls);
   std::filesystem::remove_all(folder);
 }
@@ -244,7 +244,7 @@ void compile_and_load() {
   const KernelCacheOptions options{.directory = folder, .background = false};
   const auto cache = std::make_shared<KernelCache>(options);
   call_all(cache);
-  std::printf("compile: %lld kernels, %.3f s each (bar 0.3)\n", static_cast<long long>(cache->stats().compiled),
+  std::printf("compile: %lld kernels, %.3f s each (aim 0.3)\n", static_cast<long long>(cache->stats().compiled),
               cache->stats().compile_seconds / static_cast<double>(cache->stats().compiled));
   std::fflush(stdout);
   const pid_t child = ::fork();
@@ -254,7 +254,7 @@ void compile_and_load() {
     const auto second = std::make_shared<KernelCache>(KernelCacheOptions{.directory = copy, .background = false});
     call_all(second);
     const auto stats = second->stats();
-    std::printf("second process: %lld compiled, %lld libraries loaded in %.2f ms (bar 5)\n",
+    std::printf("second process: %lld compiled, %lld libraries loaded in %.2f ms (aim 5)\n",
                 static_cast<long long>(stats.compiled), static_cast<long long>(stats.loaded), stats.load_seconds * 1e3);
     std::fflush(stdout);
     std::filesystem::remove_all(copy);

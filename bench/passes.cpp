@@ -1,5 +1,5 @@
 // Runs every pass of the table on generated graphs of 10k, 100k and 1M nodes, and on a captured Llama-3-8B training
-// step. Prints us per node, and growth against the bar "1M nodes take <= 12 x what 100k take". Passes run with the
+// step. Prints us per node, and growth against the aim "1M nodes take <= 12 x what 100k take". Passes run with the
 // options of kOptions.
 //
 //     build/bench/passes [name ...]        only passes whose name starts with one of these
@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "no capture to measure on: {}\n", error.what());
   }
   fmt::print(
-      "| pass | us per node at 10k | at 100k | at 1M | 1M / 100k (bar 12) | Llama-3-8B step, {} nodes, ms |\n"
+      "| pass | us per node at 10k | at 100k | at 1M | 1M / 100k (aim 12) | Llama-3-8B step, {} nodes, ms |\n"
       "|---|---|---|---|---|---|\n",
       llama.node_count());
   bool good = true;

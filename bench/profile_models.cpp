@@ -1,6 +1,6 @@
 // What a profile costs beside the capture that it describes: a training step (AdamW) of each built-in model at its
-// default size on fake CUDA. Everything is on: FLOPs, memory, scratch, the caching allocator over three steps, time for an
-// H100, findings, a static plan, the tables and the JSON. The least of a few, both in one process.
+// default size on fake CUDA. Everything is on: FLOPs, memory, scratch, the caching allocator over three steps, time for
+// an H100, findings, a static plan, the tables and the JSON. The least of a few, both in one process.
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
@@ -54,7 +54,7 @@ void measure(const std::string& name, const DeviceSpec& spec) {
 int main() {
   const DeviceSpec spec = DeviceSpec::named("h100");
   std::printf(
-      "| model | nodes | capture ms | profile ms | everything ms | everything / capture (bar 3) | bytes written |\n");
+      "| model | nodes | capture ms | profile ms | everything ms | everything / capture (aim 3) | bytes written |\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   for (const auto& info : models::available()) measure(info.name, spec);
   return 0;

@@ -9,66 +9,19 @@ make_fx traces forward and backward alone (tracing_mode="fake"), and is compared
 in docs/figures.md comes from here.
 """
 
-import os
-import sys
-import time
-import types
+import peer_steps
+import torch
+from peer_steps import best, step
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
-sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
-
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-
-import shadowgraph as sg  # noqa: E402
-
-
-def language(batch, length):
-    def inputs():
-        ids = torch.zeros(batch, length, dtype=torch.int64)
-        return {"input_ids": ids, "labels": ids}
-
-    return inputs
-
-
-def image():
-    return {"pixel_values": torch.zeros(8, 3, 224, 224), "labels": torch.zeros(8, dtype=torch.int64)}
-
-
-MODELS = {
-    "gpt2": (lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config()), language(4, 512)),
-    "bert": (lambda: transformers.BertForMaskedLM(transformers.BertConfig()), language(8, 128)),
-    "t5": (lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(decoder_start_token_id=0)),
-           language(4, 128)),
-    "resnet50": (lambda: transformers.ResNetForImageClassification(transformers.ResNetConfig()), image),
-}  # fmt: skip
-
-
-def step(model, inputs, optimizer):
-    optimizer.zero_grad(set_to_none=True)
-    loss = model(**inputs).loss
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def best(work, rounds):
-    times = []
-    for _ in range(rounds):
-        begin = time.thread_time()
-        work()
-        times.append(time.thread_time() - begin)
-    return min(times[1:])
+import shadowgraph as sg
 
 
 def compare(name):
-    make, inputs = MODELS[name]
+    make, inputs = peer_steps.MODELS[name]
     with FakeTensorMode():
-        model, given = make(), inputs()
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        model, given, optimizer = peer_steps.made(name)
         theirs = best(lambda: step(model, given, optimizer), 4)
     with sg.fake("cuda"):
         with torch.device("cuda"):
@@ -96,9 +49,9 @@ def compare(name):
 
         gradients = best(record_gradients, 30)
     traced = make_fx_seconds(make, inputs)
-    print(f"| {name} | {nodes} | {theirs * 1e3:.0f} | {fakes * 1e3:.1f} | {recorded * 1e3:.1f} "
-          f"| {theirs / fakes:.0f} x | {theirs / recorded:.0f} x | {traced * 1e3:.0f} | {traced / gradients:.0f} x |",
-          flush=True)  # fmt: skip
+    return (name, nodes, f"{theirs * 1e3:.0f}", f"{fakes * 1e3:.1f}", f"{recorded * 1e3:.1f}",
+            f"{theirs / fakes:.0f} x", f"{theirs / recorded:.0f} x", f"{traced * 1e3:.0f}",
+            f"{traced / gradients:.0f} x")  # fmt: skip
 
 
 def make_fx_seconds(make, inputs):
@@ -128,9 +81,6 @@ def small_things():
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print("| model | nodes | FakeTensorMode ms | fakes ms | recorded ms | fakes | recorded | make_fx ms | make_fx |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for model_name in sys.argv[1:] or MODELS:
-        compare(model_name)
+    peer_steps.each(compare, ("model", "nodes", "FakeTensorMode ms", "fakes ms", "recorded ms", "fakes", "recorded",
+                              "make_fx ms", "make_fx"))  # fmt: skip
     small_things()

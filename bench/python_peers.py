@@ -140,7 +140,7 @@ def main():
             ratio = microseconds / ours[name]
             product, count = product * ratio, count + 1
             print(f"| {name} | {microseconds:.1f} | {ours[name]:.2f} | {ratio:.0f} x |")
-    print(f"\ngeometric mean: {product ** (1 / max(count, 1)):.0f} x (bar 100 x)\n")
+    print(f"\ngeometric mean: {product ** (1 / max(count, 1)):.0f} x (aim 100 x)\n")
     print("| model | make_fx forward + backward, s (nodes) | shadowgraph forward + backward, cold s (nodes) | ratio |")
     print("|---|---|---|---|")
     for name in ("bert_base", "llama3_8b"):

@@ -34,7 +34,7 @@ Graph step_of(const std::string& name, int64_t batch) {
 }
 
 void measure(const Graph& graph, const std::string& name, const char* mesh, const DeviceSpec& device,
-             const Interconnect& links, const char* bar) {
+             const Interconnect& links, const char* aim) {
   Graph copy = clone(graph);
   const double before = peak_rss_mb();
   const ShardingAnswer answer =
@@ -47,7 +47,7 @@ void measure(const Graph& graph, const std::string& name, const char* mesh, cons
   std::printf("| %s, %s | %ld | %ld | %.2f | %.2f | %.3f %% | %.3f | %.3f | %.0f | %s |\n", name.c_str(), mesh,
               static_cast<long>(answer.nodes), static_cast<long>(answer.variables), answer.problem_seconds,
               answer.solver_seconds, 100 * answer.solution.gap(), answer.seconds(), by_hand, peak_rss_mb() - before,
-              bar);
+              aim);
   std::fflush(stdout);
 }
 
@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
   const Interconnect links = Interconnect::named("h100");
   std::printf(
       "| step, mesh | nodes | variables | problem s | solve and apply s | gap | step s | best by hand s | "
-      "MB more | bar |\n|---|---|---|---|---|---|---|---|---|---|\n");
+      "MB more | aim |\n|---|---|---|---|---|---|---|---|---|---|\n");
   {
     const Graph graph = step_of("llama3_8b", 64);
     measure(graph, "llama3_8b", "8x8", device, links, "1 s, 200 MB");

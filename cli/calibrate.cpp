@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <memory>
 
 #include "cli/progress.h"
 #include "cli/source_options.h"
@@ -25,22 +24,22 @@ int calibrate(const std::string& output) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // what fails, writing says
   spec.write_file(path);
   fmt::print("{}\n  matrix products up to {}FLOP/s, memory up to {}/s\n  written to {}\n", spec.title,
-             human_count(static_cast<int64_t>(spec.matmul.at("float32"))),
+             human_count(static_cast<int64_t>(spec.matmul.at(c10::kFloat))),
              human_bytes(static_cast<int64_t>(spec.bandwidth)), path);
   return 0;
 }
 
-}  // namespace
-
-Work declare_calibrate(CLI::App& command) {
-  const auto output = std::make_shared<std::string>();
+void add_options(CLI::App& command, std::string& output) {
   begin_group(command, kOutput);
-  command.add_option("-o,--output", *output, "File to write (default: where profile looks for it)");
+  command.add_option("-o,--output", output, "File to write (default: where profile looks for it)");
   command.footer(
       "Examples:\n"
       "  shadowgraph calibrate\n"
       "  shadowgraph calibrate -o here.json && shadowgraph profile resnet18 --device cpu --spec here.json");
-  return [output] { return calibrate(*output); };
 }
+
+}  // namespace
+
+Work declare_calibrate(CLI::App& command) { return work_of<std::string>(command, add_options, calibrate); }
 
 }  // namespace shadowgraph::cli

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
-#include <memory>
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
@@ -74,10 +73,6 @@ void add_options(CLI::App& command, GraphRequest& request) {
 
 }  // namespace
 
-Work declare_capture(CLI::App& command) {
-  const auto request = std::make_shared<GraphRequest>();
-  add_options(command, *request);
-  return [request, &command] { return capture(command, *request); };
-}
+Work declare_capture(CLI::App& command) { return work_of<GraphRequest>(command, add_options, capture); }
 
 }  // namespace shadowgraph::cli

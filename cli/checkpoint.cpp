@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <memory>
-
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -24,7 +22,7 @@ namespace {
 enum class RecomputeCost : uint8_t { kFlops, kTime };  // time: on the device of `spec`
 
 struct CheckpointRequest {
-  CaptureRequest capture;
+  CaptureRequest capture{.mode = CaptureMode::kTrain};
   std::string modules;           // stages are these; empty: they are found
   std::optional<int64_t> bytes;  // the cheapest plan within these
   bool pareto = false;           // the whole curve
@@ -164,11 +162,6 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
 
 }  // namespace
 
-Work declare_checkpoint(CLI::App& command) {
-  const auto request = std::make_shared<CheckpointRequest>();
-  request->capture.mode = CaptureMode::kTrain;
-  add_options(command, *request);
-  return [request] { return checkpoint(*request); };
-}
+Work declare_checkpoint(CLI::App& command) { return work_of<CheckpointRequest>(command, add_options, checkpoint); }
 
 }  // namespace shadowgraph::cli

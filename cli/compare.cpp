@@ -310,10 +310,6 @@ void add_options(CLI::App& command, CompareRequest& request) {
 
 }  // namespace
 
-Work declare_compare(CLI::App& command) {
-  const auto request = std::make_shared<CompareRequest>();
-  add_options(command, *request);
-  return [request, &command] { return compare(command, *request); };
-}
+Work declare_compare(CLI::App& command) { return work_of<CompareRequest>(command, add_options, compare); }
 
 }  // namespace shadowgraph::cli

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <memory>
 
 #include "cli/estimates.h"
 #include "cli/option_checks.h"
@@ -169,10 +168,6 @@ void add_options(CLI::App& command, DrawRequest& request) {
 
 }  // namespace
 
-Work declare_draw(CLI::App& command) {
-  const auto request = std::make_shared<DrawRequest>();
-  add_options(command, *request);
-  return [request, &command] { return draw(command, *request); };
-}
+Work declare_draw(CLI::App& command) { return work_of<DrawRequest>(command, add_options, draw); }
 
 }  // namespace shadowgraph::cli

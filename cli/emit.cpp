@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <fnmatch.h>
-#include <memory>
 
 #include "cli/option_checks.h"
 #include "cli/progress.h"
@@ -164,10 +163,6 @@ void add_options(CLI::App& command, EmitRequest& request) {
 
 }  // namespace
 
-Work declare_emit(CLI::App& command) {
-  const auto request = std::make_shared<EmitRequest>();
-  add_options(command, *request);
-  return [request, &command] { return emit(command, *request); };
-}
+Work declare_emit(CLI::App& command) { return work_of<EmitRequest>(command, add_options, emit); }
 
 }  // namespace shadowgraph::cli

@@ -1,11 +1,10 @@
-// `shadowgraph fit`: the largest batch, the longest sequence or context (--mode decode) that a device's memory holds. Or a
-// table over a range of batches.
+// `shadowgraph fit`: the largest batch, the longest sequence or context (--mode decode) that a device's memory holds.
+// Or a table over a range of batches.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <charconv>
 #include <cstdio>
-#include <memory>
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
@@ -21,7 +20,7 @@ namespace shadowgraph::cli {
 namespace {
 
 struct FitRequest {
-  CaptureRequest capture;
+  CaptureRequest capture{.mode = CaptureMode::kTrain};
   std::optional<int64_t> memory;  // bytes
   BoundedBytes by = BoundedBytes::kDevice;
   std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
@@ -243,6 +242,10 @@ int sweep(const CLI::App& command, const FitRequest& request) {
   return 0;
 }
 
+int fit(const CLI::App& command, const FitRequest& request) {
+  return request.batches ? sweep(command, request) : search(request);
+}
+
 // "512", "4k", "1k..": the number.
 std::optional<int64_t> sequence_option(std::string text) {
   if (text.ends_with("..")) text.resize(text.size() - 2);
@@ -306,11 +309,6 @@ void add_options(CLI::App& command, FitRequest& request) {
 
 }  // namespace
 
-Work declare_fit(CLI::App& command) {
-  const auto request = std::make_shared<FitRequest>();
-  request->capture.mode = CaptureMode::kTrain;
-  add_options(command, *request);
-  return [request, &command] { return request->batches ? sweep(command, *request) : search(*request); };
-}
+Work declare_fit(CLI::App& command) { return work_of<FitRequest>(command, add_options, fit); }
 
 }  // namespace shadowgraph::cli

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <ctime>
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "cli/option_checks.h"
@@ -67,12 +66,12 @@ void list_devices(bool json) {
              "");
   for (const std::string& name : DeviceSpec::names()) {
     const DeviceSpec spec = DeviceSpec::named(name);
-    const auto rate = [&](const char* dtype) {
+    const auto rate = [&](c10::ScalarType dtype) {
       const auto found = spec.matmul.find(dtype);
       return found == spec.matmul.end() ? std::string("-") : human_count(static_cast<int64_t>(found->second));
     };
     fmt::print("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", name, human_bytes(spec.memory),
-               human_bytes(static_cast<int64_t>(spec.bandwidth)), rate("float32"), rate("bfloat16"), spec.title);
+               human_bytes(static_cast<int64_t>(spec.bandwidth)), rate(c10::kFloat), rate(c10::kBFloat16), spec.title);
   }
 }
 
@@ -198,7 +197,7 @@ bool verify_kernels(const ListRequest& request) {
   return broken == 0;
 }
 
-int tidy_or_list_kernels(const CLI::App& command, ListRequest& request) {
+int tidy_or_list_kernels(const CLI::App& command, const ListRequest& request) {
   if (request.verify + request.prune.has_value() + request.clear > 1) {
     throw CLI::ValidationError("list kernels", "one of --verify, --prune and --clear at a time");
   }
@@ -216,7 +215,7 @@ int tidy_or_list_kernels(const CLI::App& command, ListRequest& request) {
   return 0;
 }
 
-int list(const CLI::App& command, ListRequest& request) {
+int list(const CLI::App& command, const ListRequest& request) {
   if (request.what == "kernels") return tidy_or_list_kernels(command, request);
   takes_only(command, request.what, {"WHAT", "--json"});
   if (request.what == "models") list_models(request.json);
@@ -225,29 +224,29 @@ int list(const CLI::App& command, ListRequest& request) {
   return 0;
 }
 
-}  // namespace
-
-Work declare_list(CLI::App& command) {
-  const auto request = std::make_shared<ListRequest>();
-  command.add_option("WHAT", request->what, "models, devices, passes or kernels")
+void add_options(CLI::App& command, ListRequest& request) {
+  command.add_option("WHAT", request.what, "models, devices, passes or kernels")
       ->required()
       ->check(one_of({"models", "devices", "passes", "kernels"}));
   begin_group(command, "The kernels made on demand");
-  command.add_flag("--verify", request->verify,
+  command.add_flag("--verify", request.verify,
                    "Compare every library with its manifest (exit code 1: some are broken)");
-  add_bytes(command, "--prune", request->prune,
+  add_bytes(command, "--prune", request.prune,
             "Erase what is broken, and what was not used for longest, until this much stays: 1GiB", "100MB");
-  command.add_flag("--clear", request->clear, "Erase all kernels");
-  command.add_flag("--dry-run", request->dry_run, "With --prune or --clear: say what would go");
-  command.add_option("--dir", request->directory,
+  command.add_flag("--clear", request.clear, "Erase all kernels");
+  command.add_flag("--dry-run", request.dry_run, "With --prune or --clear: say what would go");
+  command.add_option("--dir", request.directory,
                      "Their folder (default: $SHADOWGRAPH_CACHE, else shadowgraph/ in the user's cache folder)");
   begin_group(command, kOutput);
-  command.add_flag("--json", request->json, "As JSON, with all figures");
+  command.add_flag("--json", request.json, "As JSON, with all figures");
   command.footer(
       "Examples:\n"
       "  shadowgraph list models\n"
       "  shadowgraph list kernels --prune 1GiB --dry-run");
-  return [request, &command] { return list(command, *request); };
 }
+
+}  // namespace
+
+Work declare_list(CLI::App& command) { return work_of<ListRequest>(command, add_options, list); }
 
 }  // namespace shadowgraph::cli

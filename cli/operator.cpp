@@ -1,7 +1,6 @@
 // `shadowgraph operator`: what is known of an operator, from every table, with the places where it stands.
 #include <fmt/format.h>
 
-#include <memory>
 #include <vector>
 
 #include "cli/output.h"
@@ -30,19 +29,19 @@ int show_operator(const OperatorRequest& request) {
   return 0;
 }
 
-}  // namespace
-
-Work declare_operator(CLI::App& command) {
-  const auto request = std::make_shared<OperatorRequest>();
-  command.add_option("NAME", request->name, "aten::gelu: every overload of it; aten::add.Tensor: that one")->required();
+void add_options(CLI::App& command, OperatorRequest& request) {
+  command.add_option("NAME", request.name, "aten::gelu: every overload of it; aten::add.Tensor: that one")->required();
   begin_group(command, kOutput);
-  command.add_flag("--json", request->json, "As JSON: an object for each overload");
+  command.add_flag("--json", request.json, "As JSON: an object for each overload");
   command.footer(
       "Each line is a table: what it says, and where that stands. A line with '-' says what happens without.\n"
       "Examples:\n"
       "  shadowgraph operator aten::gelu\n"
       "  shadowgraph operator aten::add.Tensor --json");
-  return [request] { return show_operator(*request); };
 }
+
+}  // namespace
+
+Work declare_operator(CLI::App& command) { return work_of<OperatorRequest>(command, add_options, show_operator); }
 
 }  // namespace shadowgraph::cli

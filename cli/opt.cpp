@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
-#include <memory>
 
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -54,23 +53,23 @@ int optimize(const OptimizeRequest& request) {
   return 0;
 }
 
-}  // namespace
-
-Work declare_opt(CLI::App& command) {
-  const auto request = std::make_shared<OptimizeRequest>();
-  command.add_option("GRAPH", request->file, "Saved graph")->required();
+void add_options(CLI::App& command, OptimizeRequest& request) {
+  command.add_option("GRAPH", request.file, "Saved graph")->required();
   begin_group(command, "The passes");
-  command.add_option("--pass", request->passes, "In order, with options: dce{random=drop},cse; 'list passes' has all")
+  command.add_option("--pass", request.passes, "In order, with options: dce{random=drop},cse; 'list passes' has all")
       ->required();
-  command.add_flag("--no-check", request->unchecked, "Do not verify the graph after each pass");
+  command.add_flag("--no-check", request.unchecked, "Do not verify the graph after each pass");
   begin_group(command, kOutput);
-  command.add_option("-o,--output", request->output, "Graph file to write (default: stdout)");
-  command.add_flag("--json", request->json, "The report as JSON; wants -o");
+  command.add_option("-o,--output", request.output, "Graph file to write (default: stdout)");
+  command.add_flag("--json", request.json, "The report as JSON; wants -o");
   command.footer(
       "Examples:\n"
       "  shadowgraph opt gpt2.sg --pass canonicalize,cse,dce -o small.sg\n"
       "  SHADOWGRAPH_DUMP=folder shadowgraph opt gpt2.sg --pass dce    also the graph before and after every pass");
-  return [request] { return optimize(*request); };
 }
+
+}  // namespace
+
+Work declare_opt(CLI::App& command) { return work_of<OptimizeRequest>(command, add_options, optimize); }
 
 }  // namespace shadowgraph::cli

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
@@ -170,21 +169,22 @@ void write_folder(const std::string& folder, const Profiled& profiled, const nlo
   fmt::print(stderr, "wrote {} to {}\n", fmt::join(written, ", "), folder);
 }
 
-int answer_what_if(const CLI::App& command, ProfileRequest& request) {
+int answer_what_if(const CLI::App& command, const ProfileRequest& request) {
   takes_only(command, "--what-if", {"SOURCE", kModel, kStep, "--device", "--json"});
   if (command.count("--mode") > 0 && !request.capture.trains()) {
     throw CLI::ValidationError("--mode", "--what-if is of a training step: leave --mode out");
   }
-  request.capture.mode = CaptureMode::kTrain;
+  CaptureRequest step = request.capture;
+  step.mode = CaptureMode::kTrain;
   WhatIf change;
   for (const std::string& text : request.what_if) apply(text, change);
-  const LoadedGraph loaded = load(request.capture);
+  const LoadedGraph loaded = load(step);
   const WhatIfAnswer answer = what_if(loaded.graph, change);
   print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
   return 0;
 }
 
-int profile(const CLI::App& command, ProfileRequest& request) {
+int profile(const CLI::App& command, const ProfileRequest& request) {
   if (!request.what_if.empty()) return answer_what_if(command, request);
   if (!request.exports.empty() && request.folder.empty()) {
     throw CLI::ValidationError("--export", "its files go into the folder of -o: name one");
@@ -208,10 +208,6 @@ int profile(const CLI::App& command, ProfileRequest& request) {
 
 }  // namespace
 
-Work declare_profile(CLI::App& command) {
-  const auto request = std::make_shared<ProfileRequest>();
-  add_options(command, *request);
-  return [request, &command] { return profile(command, *request); };
-}
+Work declare_profile(CLI::App& command) { return work_of<ProfileRequest>(command, add_options, profile); }
 
 }  // namespace shadowgraph::cli

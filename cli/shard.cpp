@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <limits>
-#include <memory>
 #include <ostream>
 #include <utility>
 
@@ -22,7 +21,7 @@ namespace shadowgraph::cli {
 namespace {
 
 struct ShardRequest {
-  CaptureRequest capture;
+  CaptureRequest capture{.mode = CaptureMode::kTrain};
   StepRequest step;  // without what the words below say
   std::string mesh;
   std::string spec;               // device; empty: by the graph's
@@ -224,11 +223,6 @@ void add_options(CLI::App& command, ShardRequest& request) {
 
 }  // namespace
 
-Work declare_shard(CLI::App& command) {
-  const auto request = std::make_shared<ShardRequest>();
-  request->capture.mode = CaptureMode::kTrain;
-  add_options(command, *request);
-  return [request, &command] { return shard_or_solve(command, *request); };
-}
+Work declare_shard(CLI::App& command) { return work_of<ShardRequest>(command, add_options, shard_or_solve); }
 
 }  // namespace shadowgraph::cli

@@ -8,6 +8,10 @@ if(SHADOWGRAPH_WARNINGS_AS_ERRORS)
 endif()
 # Calls inside the shared library need no detour for symbols that nobody replaces.
 target_compile_options(shadowgraph_settings INTERFACE -fno-semantic-interposition)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC's collector would walk over the precompiled header several times a unit, and free next to nothing.
+  target_compile_options(shadowgraph_settings INTERFACE --param=ggc-min-expand=1000 --param=ggc-min-heapsize=8000000)
+endif()
 add_library(shadowgraph_sanitizers INTERFACE)
 if(SHADOWGRAPH_SANITIZE)
   target_compile_options(shadowgraph_sanitizers INTERFACE -fsanitize=${SHADOWGRAPH_SANITIZE} -fno-omit-frame-pointer)
@@ -22,10 +26,10 @@ target_link_libraries(shadowgraph_fmt PRIVATE libtorch::cpu)
 set_target_properties(shadowgraph_fmt PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_fmt)
 
-# Compiles the sources of `target` in groups: those of one folder, in the order of their names, up to SHADOWGRAPH_GROUP_BYTES
-# together. Behind a precompiled header of libtorch a small file still spends most of its time on templates that the
-# headers leave to instantiate, in every unit alike; a group does so once (docs/architecture.md#building). What is local
-# to a file must therefore have a name of its own within its folder.
+# Compiles the sources of `target` in groups, in the order of their paths, up to SHADOWGRAPH_GROUP_BYTES together. Behind
+# a precompiled header of libtorch a small file still spends most of its time on templates that the headers leave to
+# instantiate, in every unit alike; a group does so once (docs/architecture.md#building). What is local to a file must
+# therefore have a name of its own within its layer.
 function(shadowgraph_group target)
   if(SHADOWGRAPH_GROUP_BYTES EQUAL 0)
     return()
@@ -37,17 +41,14 @@ function(shadowgraph_group target)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cpp$")
   list(SORT sources)
-  set(group_folder "")
   set(number 0)
-  set(filled 0)
+  set(filled ${SHADOWGRAPH_GROUP_BYTES})
   foreach(source IN LISTS sources)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${folder} OUTPUT_VARIABLE path)
     file(SIZE ${path} bytes)
-    cmake_path(GET path PARENT_PATH source_folder)
     math(EXPR sum "${filled} + ${bytes}")
-    if(NOT source_folder STREQUAL group_folder OR sum GREATER SHADOWGRAPH_GROUP_BYTES)
+    if(sum GREATER SHADOWGRAPH_GROUP_BYTES)
       math(EXPR number "${number} + 1")
-      set(group_folder ${source_folder})
       set(sum ${bytes})
     endif()
     set(filled ${sum})
@@ -55,17 +56,29 @@ function(shadowgraph_group target)
   endforeach()
 endfunction()
 
-# What ccache takes for the contents of target's precompiled header: they follow from libtorch's version, the compiler and
-# the text of `header`, which includes nothing of this project. The flags are hashed with each unit.
-function(shadowgraph_pch_sum target header)
+# The text of a precompiled header with those of this project that it includes.
+function(shadowgraph_pch_text header result)
   file(READ ${header} text)
+  file(STRINGS ${header} includes REGEX "^#include \"")
+  foreach(line IN LISTS includes)
+    string(REGEX REPLACE "^#include \"(.*)\"$" "\\1" name "${line}")
+    shadowgraph_pch_text(${PROJECT_SOURCE_DIR}/${name} inner)
+    string(APPEND text "${inner}")
+  endforeach()
+  set(${result} "${text}" PARENT_SCOPE)
+endfunction()
+
+# What ccache takes for the contents of target's precompiled header: they follow from libtorch's version, the compiler and
+# the text of `header`. The flags are hashed with each unit.
+function(shadowgraph_pch_sum target header)
+  shadowgraph_pch_text(${header} text)
   get_target_property(folder ${target} BINARY_DIR)
   file(CONFIGURE OUTPUT ${folder}/CMakeFiles/${target}.dir/cmake_pch.hxx.gch.sum @ONLY
     CONTENT "${Libtorch_VERSION} ${Libtorch_WITH_CUDA} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${text}")
 endfunction()
 
 # How much of libtorch a file includes, directly or by the project's own headers. 0: nothing but c10's value types.
-# 1: ATen's core. 2: headers that bring all of ATen along. 3: the C++ frontend.
+# 1: ATen. 2: the C++ frontend.
 function(shadowgraph_depth_of_libtorch path result)
   get_property(depth GLOBAL PROPERTY "depth of libtorch ${path}")
   if("${depth}" STREQUAL "")
@@ -76,8 +89,6 @@ function(shadowgraph_depth_of_libtorch path result)
       string(REGEX REPLACE "^ *# *include [<\"]([^>\"]*)[>\"].*" "\\1" name "${line}")
       set(other 0)
       if(name MATCHES "^torch/(nn|optim)/|^torch/torch\\.h")
-        set(other 3)
-      elseif(name MATCHES "^torch/csrc/(distributed|autograd/generated)/|^ATen/(ATen|Functions|autocast_mode)\\.h")
         set(other 2)
       elseif(name MATCHES "^(ATen|torch)/" AND NOT name MATCHES "^torch/headeronly/")
         set(other 1)
@@ -89,7 +100,7 @@ function(shadowgraph_depth_of_libtorch path result)
       if(other GREATER depth)
         set(depth ${other})
       endif()
-      if(depth EQUAL 3)
+      if(depth EQUAL 2)
         break()
       endif()
     endforeach()
@@ -115,9 +126,9 @@ function(shadowgraph_layer_part name header)
   endif()
 endfunction()
 
-# The folder `name` as object libraries: sg_<name>, and, of the sources that include ATen's core or all of it,
-# sg_<name>_libtorch and sg_<name>_aten. Nobody pays for headers that others need.
-set(SHADOWGRAPH_LAYER_PARTS "" _libtorch _aten)
+# The folder `name` as object libraries: sg_<name>, and sg_<name>_libtorch of the sources that include libtorch. Nobody
+# pays for headers that others need.
+set(SHADOWGRAPH_LAYER_PARTS "" _libtorch)
 function(shadowgraph_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
   foreach(source IN LISTS sources)
@@ -125,11 +136,8 @@ function(shadowgraph_layer name)
     list(APPEND sources_${depth} ${source})
   endforeach()
   shadowgraph_layer_part(sg_${name} precompiled.h ${sources_0})
-  if(sources_1)
-    shadowgraph_layer_part(sg_${name}_libtorch libtorch_precompiled.h ${sources_1})
-  endif()
-  if(sources_2 OR sources_3)
-    shadowgraph_layer_part(sg_${name}_aten aten_precompiled.h ${sources_2} ${sources_3})
+  if(sources_1 OR sources_2)
+    shadowgraph_layer_part(sg_${name}_libtorch libtorch_precompiled.h ${sources_1} ${sources_2})
   endif()
   if(name STREQUAL "viz")
     # Headers alone: the library is opened when a picture is drawn (viz/svg_writer.cpp).
@@ -200,7 +208,7 @@ function(shadowgraph_test_sources target)
     cmake_path(ABSOLUTE_PATH source)
     shadowgraph_depth_of_libtorch(${source} depth)
     file(STRINGS ${source} frontend REGEX "torch::" LIMIT_COUNT 1)
-    if(depth EQUAL 3 OR frontend)
+    if(depth EQUAL 2 OR frontend)
       list(APPEND torch ${source})
     else()
       list(APPEND aten ${source})

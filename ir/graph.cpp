@@ -59,11 +59,6 @@ const std::vector<BuiltinTarget>& builtin_targets() {
   return *targets;
 }
 
-// The distance between the labels of nodes appended one after another, and from a node to one that is inserted behind
-// it. Many can be inserted at one place, and 2^32 nodes appended, before labels have to move.
-constexpr uint64_t kAppendGap = uint64_t{1} << 32;
-constexpr uint64_t kInsertGap = uint64_t{1} << 16;
-
 }  // namespace
 
 // The ids of phases, built-in targets and the root region are constants of the API, so every graph begins with them, in

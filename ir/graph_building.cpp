@@ -10,6 +10,15 @@
 
 namespace shadowgraph {
 
+namespace {
+
+// The distance between the labels of nodes appended one after another, and from a node to one that is inserted behind
+// it. Many can be inserted at one place, and 2^32 nodes appended, before labels have to move.
+constexpr uint64_t kAppendGap = uint64_t{1} << 32;
+constexpr uint64_t kInsertGap = uint64_t{1} << 16;
+
+}  // namespace
+
 // The use of a list element is noted in the element itself, so two nodes must not share one.
 Run Graph::Editor::own_arguments(std::span<const Argument> arguments) {
   const Run run = graph_.arguments_.push_run(arguments);

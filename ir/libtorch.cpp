@@ -1,3 +1,8 @@
+// Holds all that a graph asks of libtorch: schemas are parsed, operators are looked up in the dispatcher, and constants
+// are tensors. Sources of ir/ that do not need these are compiled without ATen.
+//
+// A target keeps its schema as text and is looked up when somebody asks. So a graph with a user's operator opens in a
+// process that does not have it.
 #include "shadowgraph/graph/libtorch.h"
 
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
@@ -27,6 +32,7 @@ std::string Target::schema_text() const { return toString(function_schema(*this)
 
 const c10::FunctionSchema& function_schema(const Target& target) { return KnownTarget::of(target).schema; }
 
+// An operator of the same name with another schema is another operator: its arguments may stand elsewhere.
 std::optional<c10::OperatorHandle> find_operator(const Target& target) {
   if (target.kind() != TargetKind::kOperator) return std::nullopt;
   auto found = c10::Dispatcher::singleton().findSchema(function_schema(target).operator_name());
@@ -58,6 +64,7 @@ ConstantId Graph::add_constant(at::Tensor tensor) {
   return ConstantId(static_cast<uint32_t>(constants_.size() - 1));
 }
 
+// Constants that were lost on the way (a graph from a text without their bytes) have no geometry.
 std::optional<TensorMeta> Graph::constant_meta(ConstantId id) const {
   const at::Tensor& tensor = constant(id);
   if (!tensor.defined()) return std::nullopt;
@@ -83,6 +90,7 @@ c10::OperatorName operator_name(std::string_view name) {
   return {std::string(without_overload(name)), std::string(overload_of(name))};
 }
 
+// These schemas are part of the text form: they are not declared in a file, so changing one needs a new format version.
 const char* builtin_schema(Builtin builtin) {
   switch (builtin) {
     case Builtin::kParameter:

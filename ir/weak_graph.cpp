@@ -7,6 +7,7 @@
 
 namespace shadowgraph {
 
+// The graph holds one pointer to itself, which moves along with it. It dies with the graph, so lock() tells both.
 WeakGraph::WeakGraph(const Graph& graph) : place_(graph.place_) {}
 
 const Graph& WeakGraph::get(const char* owner) const {

@@ -1,3 +1,5 @@
+// Reads options of passes from text, for option tables (shadowgraph/passes/options.h). Messages name the option, what
+// was given and what may be given.
 #include "shadowgraph/passes/options.h"
 
 #include <fmt/format.h>

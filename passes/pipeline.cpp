@@ -46,6 +46,8 @@ const Pass& pass_named(std::string_view name) {
   throw PipelineError(fmt::format("there is no pass '{}'{}", name, suggestion(name, names, "the passes")));
 }
 
+// A pass gets all its options, so it need not know which were given. Unknown names are errors here, before anything
+// runs: a misspelt option would otherwise be a default without a word.
 PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
   PassOptions complete;
   for (const PassOption& option : pass.options) complete.emplace(option.name, option.default_value);
@@ -144,6 +146,8 @@ Pipeline& Pipeline::add(Pass pass, PassOptions options) {
   return *this;
 }
 
+// Throws PipelineError with a caret below the place. Passes and options are looked up while reading, so that a text
+// that parses can run.
 Pipeline Pipeline::parse(std::string_view text) {
   Pipeline pipeline;
   std::string_view rest = text;
@@ -183,6 +187,7 @@ Pipeline Pipeline::parse(std::string_view text) {
   }
 }
 
+// The text of a step as its user gave it, without the defaults that were filled in: parse() reads it back.
 std::string Pipeline::text_of(const Step& step) {
   if (step.given.empty()) return step.pass.name;
   std::vector<std::string> options;
@@ -201,6 +206,8 @@ std::string Pipeline::text() const {
   return fmt::format("{}", fmt::join(words, ","));
 }
 
+// Errors are sorted by whose they are. What a pass throws is the input's fault (PassError); a broken or wrongly
+// reported graph is the pass's own (PassBugError).
 PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& options, double& check_seconds) const {
   const Step& step = steps_[index];
   PassRun run;
@@ -286,6 +293,7 @@ bool PipelineReport::changed() const {
   return std::any_of(runs.begin(), runs.end(), [](const PassRun& run) { return run.result.changed; });
 }
 
+// A table of times and node counts, then what passes report at length.
 std::string to_text(const PipelineReport& report) {
   size_t width = 4;
   double seconds = 0;

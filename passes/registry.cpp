@@ -16,6 +16,7 @@
 namespace shadowgraph {
 namespace {
 
+// Names stand in the text of a pipeline, where other characters have a meaning.
 bool is_name(std::string_view name) {
   const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; };
   return !name.empty() && name.front() >= 'a' && name.front() <= 'z' && std::all_of(name.begin(), name.end(), fits);
@@ -36,6 +37,7 @@ struct Registry {
   }
 };
 
+// A row is name, one line for `list passes`, function; its options come from the function's second argument.
 std::vector<Pass> built_in_passes() {
   return {
       pass_row("canonicalize",
@@ -93,6 +95,7 @@ void register_pass(Pass pass) {
   all.add(std::move(pass));
 }
 
+// The address stays good: passes are never taken out.
 const Pass* find_pass(std::string_view name) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);

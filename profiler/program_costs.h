@@ -1,4 +1,8 @@
-// Works out once what every figure of a graph is made of; Profile and its views read it.
+// Works out, once a graph, what more than one figure is made of. That is program order, kinds of storages, FLOPs,
+// traffic, bytes by node, the tree of modules. Summaries, timelines, findings and plans of a Profile read it.
+//
+// Order, kinds, custom costs and scratch are made at once, in time linear in the graph. The rest is made when somebody
+// first asks, since a caller who wants the peak needs no FLOPs. Several threads may ask.
 #pragma once
 
 #include <mutex>
@@ -14,18 +18,20 @@
 
 namespace shadowgraph {
 
-// Holds what is worked out when first asked for; several threads may ask.
+// Holds answers of a Profile that not every caller wants to pay for. Findings run the allocator under other settings,
+// and the plan runs several planners. Each is worked out when first asked for; several threads may ask.
 struct ProfileViews {
   std::once_flag findings_once, plan_once;
   std::vector<Finding> findings;
   MemoryPlan plan;
 };
-// Has the modules, and which one each node is charged to.
+// Has the modules, and the one that each node is charged to. A backward node is charged to the module of its forward
+// node.
 struct NodeModules {
   ModuleTree tree;
   IdMap<NodeId, uint32_t> of_node;  // index into tree.modules
 };
-// Bytes of storages by node: the one that makes them, the one that they die at, and the first that keeps them for
+// Has, for each node, the bytes of storages that it makes, that die at it, and that it is the first to keep for
 // backward. Storages that existed before the program count nowhere.
 struct NodeBytes {
   IdMap<NodeId, int64_t> allocated, freed, saved;
@@ -44,7 +50,7 @@ class ProgramCosts {
   const IdMap<StorageId, StorageKind> kinds;  // of every storage
   const CustomOperators custom;
   const Scratch scratch;
-  // These are worked out when first asked for; several threads may ask.
+  // Worked out when first asked for.
   const Flops& flops() const;
   const Traffic& traffic() const;
   const NodeBytes& node_bytes() const;
@@ -63,7 +69,7 @@ class ProgramCosts {
   mutable NodeModules modules_;
 };
 
-// Returns the kinds of storages, by an order that is known already.
+// Returns the kinds of storages, as docs/memory.md#what-is-counted says. `order` is that of ProgramCosts.
 IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<NodeId, uint32_t>& order);
 
 // Returns the device whose memory a figure is about. That is the one asked for, or else the one that the graph was

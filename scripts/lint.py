@@ -6,7 +6,8 @@
     scripts/lint.py FILE...      these
     scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml): seconds
     scripts/lint.py --prose [FILE OR FOLDER...]    comments and documents that take a second reading (prose.py): seconds
-    scripts/lint.py --prose --test                 proves that it refuses what it should
+    scripts/lint.py --sizes [FILE OR FOLDER...]    C++ files and functions that are too long (sizes.py): seconds
+    scripts/lint.py --prose|--sizes --test         proves that it refuses what it should
 
 A source has changed when it or a header that it includes, directly or not, has. The rest is taken in an order that each
 commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s.
@@ -27,6 +28,7 @@ import sys
 import time
 
 import prose
+import sizes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-lint"
@@ -83,15 +85,16 @@ def main():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--python", action="store_true")
     parser.add_argument("--prose", action="store_true")
-    parser.add_argument("--test", action="store_true", help="with --prose")
+    parser.add_argument("--sizes", action="store_true")
+    parser.add_argument("--test", action="store_true", help="with --prose or --sizes")
     parser.add_argument("--base", default=os.environ.get("LINT_BASE", "origin/main"))
     parser.add_argument("--budget", type=float, default=300, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if arguments.python:
         sys.exit(lint_python())
-    if arguments.prose:
-        sys.exit(prose.self_test() if arguments.test else prose.check(ROOT, arguments.files))
+    for check in [prose] * arguments.prose + [sizes] * arguments.sizes:
+        sys.exit(check.self_test() if arguments.test else check.check(ROOT, arguments.files))
 
     clang_tidy = find("clang-tidy")
     sources = configure()

@@ -222,12 +222,12 @@ def findings(tree, name):
                         yield line.number, f"links to what is not there: {target}"
 
 
-def files(root, wanted):
-    """Tracked and new files below `wanted` (all, if it is empty)."""
+def files(root, wanted, suffixes=SUFFIXES):
+    """Tracked and new files of these kinds below `wanted` (all, if it is empty)."""
     command = ["git", "ls-files", "-co", "--exclude-standard", "--", *wanted]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
     return [pathlib.PurePosixPath(name) for name in sorted(listed)
-            if name.endswith(SUFFIXES) and (root / name).is_file()]
+            if name.endswith(suffixes) and (root / name).is_file()]
 
 
 def check(root, wanted):

@@ -11,9 +11,8 @@ A file is a section, in the order of file names:
      "reading": [sentences about the figures],
      "tables": [{"about": ..., "columns": [...], "rows": [[...], ...]}, ...]}
 
-A table may have its own "measured" and "command", and "fold": a title behind which the page hides it. With "data_only"
-the page names the file and shows no rows. To bring figures up to date, run the command, put the numbers into the file,
-and run this script.
+A table may have its own "measured" and "command". With "data_only" the page names the file and shows no rows. To
+bring figures up to date, run the command, put the numbers into the file, and run this script.
 """
 
 import json
@@ -24,12 +23,15 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/figures.md"
 KEYS = {"title", "about", "measured", "machine", "command", "reading", "tables"}
-TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "fold", "data_only"}
+TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "data_only"}
 HEAD = """# Figures
 `scripts/write_figures.py` writes this page from `docs/figures/`. Each section names the date, the machine and the
 command. An *aim* is what the project asks of itself on such a machine. Machines are shared and noisy, so only ratios
-carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures.
+carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures. Where no machine is
+named, it is {machine}.
 """
+# The machine of most sections, which they do not repeat.
+MACHINE = "two cores of a shared x86-64 virtual machine, libtorch 2.13.0 CPU build, g++ 12.2, Release, one thread"
 
 
 class FiguresError(Exception):
@@ -39,7 +41,8 @@ class FiguresError(Exception):
 def source_lines(part):
     """What was measured when, where and how, a line each."""
     commands = ", ".join(f"`{command.strip()}`" for command in part.get("command", "").split(";") if command)
-    said = {"Measured": part.get("measured"), "Machine": part.get("machine"), "Command": commands}
+    machine = part.get("machine")
+    said = {"Measured": part.get("measured"), "Machine": machine if machine != MACHINE else None, "Command": commands}
     return [f"- *{name}*: {text}" for name, text in said.items() if text]
 
 
@@ -57,8 +60,6 @@ def table(path, part):
     out = [part["about"], ""] if "about" in part else []
     if source := source_lines(part):
         out += [*source, ""]
-    if "fold" in part:
-        return ['<details markdown="1">', f"<summary>{part['fold']}</summary>", "", *out, *lines, "", "</details>", ""]
     return [*out, *lines, ""]
 
 
@@ -84,7 +85,7 @@ def section(path):
 
 
 def page():
-    lines = HEAD.splitlines() + [""]
+    lines = HEAD.format(machine=MACHINE).splitlines() + [""]
     for path in sorted((ROOT / "docs/figures").glob("*.json")):
         lines += section(path)
     return "\n".join(lines)

@@ -55,4 +55,12 @@ std::string dtype_name(c10::ScalarType dtype) {
   return std::string(c10::getDtypeNames(dtype).first);
 }
 
+std::optional<c10::ScalarType> parse_dtype_name(std::string_view name) {
+  for (int i = 0; i < static_cast<int>(c10::ScalarType::Undefined); ++i) {
+    const auto dtype = static_cast<c10::ScalarType>(i);
+    if (dtype_name(dtype) == name) return dtype;
+  }
+  return std::nullopt;
+}
+
 }  // namespace shadowgraph

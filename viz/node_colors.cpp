@@ -78,7 +78,7 @@ std::string module_class(const Graph& graph, NodeId node) {
 std::string first_device(const Graph& graph, NodeId node) {
   std::string name;
   const auto take = [&](ValueId value) {
-    if (name.empty() && graph.value(value).kind == ValueKind::kTensor) append_device(name, graph.value(value).device());
+    if (name.empty() && graph.value(value).kind == ValueKind::kTensor) name = device_text(graph.value(value).device());
   };
   graph.for_each_output(node, take);
   graph.for_each_input(node, take);  // nodes without results

@@ -64,16 +64,6 @@ constexpr std::string_view kActivations[] = {"relu",       "relu6",         "gel
                                              "threshold",  "hardsigmoid",   "hardswish", "log_sigmoid_forward",
                                              "log_sigmoid"};
 
-constexpr std::string_view kReductions[] = {
-    "sum",     "mean",          "prod", "amax",    "amin",     "max",      "min",    "argmax",  "argmin",
-    "any",     "all",           "var",  "std",     "var_mean", "norm",     "cumsum", "cumprod", "logsumexp",
-    "aminmax", "count_nonzero", "sort", "argsort", "topk",     "std_mean", "nansum"};
-
-template <size_t N>
-bool contains(const std::string_view (&names)[N], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
 }  // namespace
 
 std::span<const CategoryStyle> category_styles() { return kStyles; }
@@ -91,15 +81,17 @@ OperatorCategory category_of(const Target& target) {
   name = without_underscore(name);
   constexpr std::string_view kBackward = "_backward";
   if (name.ends_with(kBackward)) name.remove_suffix(kBackward.size());
-  if (contains(kActivations, name)) return kActivation;
-  if (contains(kReductions, name)) return kReduction;
+  if (std::ranges::find(kActivations, name) != std::end(kActivations)) return kActivation;
   const OperatorFacts& facts = target.facts();
   if (facts.is_view) return kView;
   if (facts.random) return kRandom;
   const ElementwiseFormula formula = ElementwiseFormula::of(target);
   if (formula.coverage == ElementwiseCoverage::kNone) return kOther;
-  const bool free = formula.row != nullptr && formula.row->each == ElementwiseWork();
-  return free ? kCopy : kElementwise;
+  if (formula.coverage == ElementwiseCoverage::kFree) return kCopy;
+  if (formula.row == nullptr) return kElementwise;
+  if (formula.row->each == ElementwiseWork()) return kCopy;
+  const KernelClass kind = formula.row->kind;
+  return kind == KernelClass::kReduction || kind == KernelClass::kSort ? kReduction : kElementwise;
 }
 
 OperatorCategory category_of(const Graph& graph, NodeId node) {

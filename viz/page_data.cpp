@@ -238,8 +238,7 @@ class PageData {
     return lists_.number(text);
   }
   uint32_t device_number(c10::Device device) {
-    std::string name;
-    append_device(name, device);
+    const std::string name = device_text(device);
     const auto found = std::find(devices_.begin(), devices_.end(), name);
     if (found == devices_.end()) devices_.push_back(name);
     return static_cast<uint32_t>(std::find(devices_.begin(), devices_.end(), name) - devices_.begin());

@@ -3,6 +3,7 @@
 #include "core/capture/recorder.h"
 #include "core/dispatch/pending_call.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/literals.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/mode/mode_options.h"

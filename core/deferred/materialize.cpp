@@ -8,6 +8,7 @@
 #include "core/deferred/record.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/literals.h"
 #include "shadowgraph/deferred.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"

@@ -7,6 +7,7 @@
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/literals.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -252,12 +253,6 @@ bool has_mask(const torch::jit::Stack& stack, size_t begin) {
     if (found) return true;
   }
   return false;
-}
-
-c10::SmallVector<CallArgument, 12> viewed(const torch::jit::Stack& stack, size_t begin) {
-  c10::SmallVector<CallArgument, 12> arguments;
-  for (size_t i = begin; i < stack.size(); ++i) arguments.emplace_back(stack[i]);
-  return arguments;
 }
 
 }  // namespace

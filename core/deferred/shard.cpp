@@ -16,6 +16,7 @@
 #include "core/deferred/piece.h"
 #include "core/deferred/record.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/literals.h"
 #include "shadowgraph/deferred.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/libtorch.h"
@@ -216,6 +217,39 @@ void check_range(const at::Tensor& tensor, int64_t& dim, int64_t start, int64_t 
   }
 }
 
+// Fills `result`, elements `start` and on of dimension `dim`, which has `size` of them in the whole.
+void fill_part(const at::Tensor& result, int64_t dim, int64_t start, int64_t size, WindowReplay& windows) {
+  const at::Tensor flat = result.view({-1});
+  const int64_t length = result.size(dim);
+  int64_t inner = 1;
+  for (int64_t d = dim + 1; d < result.dim(); ++d) inner *= result.size(d);
+  const int64_t row = size * inner;  // elements between parts
+  const int64_t part = length * inner;
+  const int64_t rows = result.numel() / part;
+  const int64_t numel = rows * row;
+  // `done` elements of the result are there.
+  for (int64_t done = 0; done < result.numel();) {
+    const int64_t first = done / part * row + start * inner + done % part;
+    const int64_t begin = first / 16 * 16;
+    const int64_t end = std::min(numel, begin + kShardWindow);
+    // The window ends where parts reach into one of full size, and not beyond what is needed.
+    const int64_t last_row = std::min(rows - 1, (end - 1) / row);
+    int64_t needed = first + 1;
+    for (int64_t r = done / part; r <= last_row; ++r) {
+      const int64_t to = std::min(end, r * row + start * inner + part);
+      if (r * row + start * inner < end) needed = std::max(needed, to);
+    }
+    const at::Tensor window = windows.window(begin, std::min(numel, (needed + 15) / 16 * 16));
+    while (done < result.numel()) {
+      const int64_t from = done / part * row + start * inner + done % part;
+      if (from >= needed) break;
+      const int64_t count = std::min(part - done % part, needed - from);
+      flat.narrow(0, done, count).copy_(window.narrow(0, from - begin, count));
+      done += count;
+    }
+  }
+}
+
 }  // namespace
 
 at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length,
@@ -275,40 +309,13 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   const RealCalls real;
   at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(dtype).device(device));
   if (result.numel() == 0) return result;
-  const at::Tensor flat = result.view({-1});
-  int64_t inner = 1;
-  for (int64_t d = dim + 1; d < tensor.dim(); ++d) inner *= sizes[static_cast<size_t>(d)];
-  const int64_t row = fake->sizes()[static_cast<size_t>(dim)] * inner;  // elements between parts
-  const int64_t part = length * inner;
-  const int64_t rows = numel / row;
-
   const Piece piece(graph, record->recipe(), group);
   InterpreterOptions replay;
   replay.only = {piece.value(root)};
   replay.device = c10::Device(c10::kCPU);
   replay.nodes = piece.nodes();
   WindowReplay windows(piece, std::move(replay), *record, options.independent_streams, numel);
-  // `done` elements of the result are there.
-  for (int64_t done = 0; done < result.numel();) {
-    const int64_t first = done / part * row + start * inner + done % part;
-    const int64_t begin = first / 16 * 16;
-    const int64_t end = std::min(numel, begin + kShardWindow);
-    // The window ends where parts reach into one of full size, and not beyond what is needed.
-    const int64_t last_row = std::min(rows - 1, (end - 1) / row);
-    int64_t needed = first + 1;
-    for (int64_t r = done / part; r <= last_row; ++r) {
-      const int64_t to = std::min(end, r * row + start * inner + part);
-      if (r * row + start * inner < end) needed = std::max(needed, to);
-    }
-    const at::Tensor window = windows.window(begin, std::min(numel, (needed + 15) / 16 * 16));
-    while (done < result.numel()) {
-      const int64_t from = done / part * row + start * inner + done % part;
-      if (from >= needed) break;
-      const int64_t count = std::min(part - done % part, needed - from);
-      flat.narrow(0, done, count).copy_(window.narrow(0, from - begin, count));
-      done += count;
-    }
-  }
+  fill_part(result, dim, start, fake->sizes()[static_cast<size_t>(dim)], windows);
   return result;
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/dispatch/pending_call.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/literals.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/storage_context.h"
 

@@ -18,12 +18,12 @@
 #include "core/dispatch/call.h"
 #include "core/dispatch/contents_of_call.h"
 #include "core/dispatch/lazy_outputs.h"
-#include "core/dispatch/operand_copies.h"
 #include "core/dispatch/operand_scan.h"
-#include "core/dispatch/out_form.h"
 #include "core/dispatch/own_kernel.h"
+#include "core/dispatch/run_on_meta.h"
 #include "core/dispatch/zeros.h"
 #include "core/fake/converter.h"
+#include "core/fake/literals.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -51,119 +51,6 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
   // This is not for operators that merely accept a device beside their operand: None keeps meaning "the operand's".
   if (argument.isDevice() || !operands.known()) argument = c10::Device(c10::DeviceType::Meta);
   return device;
-}
-
-[[noreturn]] void throw_data_dependent(const OperatorInfo& info) {
-  throw DataDependentError(
-      info.name +
-      ": the result depends on the data of a fake tensor, which has none. Ways out: compute the value from sizes "
-      "or from tensors whose contents are known instead, pass it in as a number, or run this part on real tensors "
-      "under an UnfakeGuard");
-}
-
-// Says whether an error comes from a composite that copies a tensor to the CPU and reads it through a pointer. All
-// errors of libtorch are c10::Error, so only the words of TensorImpl tell this one from the operator's own.
-bool reads_data(const c10::Error& error) {
-  const std::string_view words = error.what_without_backtrace();
-  return words.find("its data is not allocated yet") != std::string_view::npos ||
-         words.find(kPrintedFake) != std::string_view::npos;
-}
-
-// Returns false if there is no such form, or one that calls the out= form itself (linalg_lstsq).
-bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
-  if (!info.writes || thread_state.run_as_functional == &info) return false;
-  const FreshForm* fresh = form_of_tensors(info.target);
-  if (fresh == nullptr) return false;
-  struct Running {
-    const OperatorInfo* outer;
-    explicit Running(const OperatorInfo* now) : outer(std::exchange(thread_state.run_as_functional, now)) {}
-    ~Running() { thread_state.run_as_functional = outer; }
-  } const guard(&info);
-  run_out_form(info.op, *fresh, stack);
-  return true;
-}
-
-// Answers with a value that the program reads, as the user says it is. Returns false if this call reads none.
-bool answer_host_read(const OperatorInfo& info, Stack* stack) {
-  static const c10::OperatorHandle item =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
-  static const c10::OperatorHandle equal = c10::Dispatcher::singleton().findSchemaOrThrow("aten::equal", "");
-  const bool is_equal = info.key == OperatorInfo::of(equal).key;
-  if (!is_equal && info.key != OperatorInfo::of(item).key) return false;
-  static auto* nobody = new HostAnswers;  // outside a mode nothing is given
-  ModeState* mode = thread_state.mode;
-  HostAnswers& answers = mode != nullptr ? mode->host_answers : *nobody;
-  const std::string source = mode != nullptr && mode->observer != nullptr ? mode->observer->location() : "";
-  const at::Tensor self = (*stack)[stack->size() - info.argument_count].toTensor();
-  std::optional<c10::Scalar> answer;
-  if (is_equal) {
-    const at::Tensor other = stack->back().toTensor();
-    if (!self.sizes().equals(other.sizes())) {
-      answer = false;
-    } else if (self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
-               self.strides().equals(other.strides()) && self.dtype() == other.dtype() &&
-               self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg()) {
-      answer = self.is_floating_point() || self.is_complex()
-                   ? answers.assume("equal", true, "itself, assumed without NaN", source)
-                   : c10::Scalar(true);
-    }
-  }
-  if (!answer) answer = answers.read(info.name, is_equal ? "equal" : "item", self, source);
-  torch::jit::drop(*stack, info.argument_count);
-  if (is_equal) {
-    stack->emplace_back(answer->toBool());
-  } else {
-    stack->emplace_back(*answer);
-  }
-  return true;
-}
-
-void run_kernel(const OperatorInfo& info, Stack* stack) {
-  static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
-  switch (info.route) {
-    case Route::kRule:
-      info.rule->kernel.callBoxed(info.op, meta_keys, stack);
-      return;
-    case Route::kComposite:
-    case Route::kMeta:
-      if (info.meta_kernel != nullptr) {
-        info.meta_kernel->callBoxed(info.op, meta_keys, stack);
-      } else {
-        info.op.redispatchBoxed(meta_keys, stack);
-      }
-      return;
-    case Route::kDataDependent:
-      if (run_as_out_form(info, stack) || answer_host_read(info, stack)) return;
-      throw_data_dependent(info);
-    case Route::kNone:
-      if (run_as_out_form(info, stack)) return;
-      if (info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {  // registered since
-        info.op.redispatchBoxed(meta_keys, stack);
-        return;
-      }
-      throw NoRuleError(
-          info.name +
-          " has no shape rule, no decomposition and no Meta kernel. Register a rule: torch.library.register_fake "
-          "in Python, or shadowgraph::register_rule(\"" +
-          info.name +
-          "\", &function), where function has the "
-          "operator's C++ signature and returns meta tensors; see docs/adding-an-operator.md");
-  }
-}
-
-void run_on_meta(const OperatorInfo& info, Stack* stack) {
-  if (info.copies_operands && thread_state.kernel_device().is_cpu()) {
-    OperandDtypes operands;
-    for (const uint16_t position : info.tensor_arguments) {
-      const c10::IValue& argument = (*stack)[stack->size() - info.argument_count + position];
-      if (argument.isTensor()) operands.see(argument.toTensor());
-    }
-    if (operands.may_be_copied()) {
-      run_with_copied_operands(info, stack, &run_kernel);
-      return;
-    }
-  }
-  run_kernel(info, stack);
 }
 
 void wrap_results(Stack& stack, size_t begin, c10::Device device, const OperandDevices& devices, bool watch) {
@@ -248,26 +135,16 @@ void run_for_real(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* sta
   info.op.redispatchBoxed(keys & below, stack);
 }
 
-// Returns what an observer gets to see of a boxed call.
-c10::SmallVector<CallArgument, 12> viewed(const Stack& stack, size_t begin) {
-  c10::SmallVector<CallArgument, 12> arguments;
-  for (size_t i = begin; i < stack.size(); ++i) arguments.emplace_back(stack[i]);
-  return arguments;
-}
-std::span<const CallArgument> as_span(const c10::SmallVector<CallArgument, 12>& arguments) {
-  return {arguments.data(), arguments.size()};
-}
-
 // Serves a mode that shows real calls without changing them.
 void observe_real_call(const OperatorInfo& info, c10::DispatchKeySet keys, Stack* stack, CallObserver& observer) {
-  observer.begin_call(info, as_span(viewed(*stack, stack->size() - info.argument_count)));
+  observer.begin_call(info, viewed(*stack, stack->size() - info.argument_count));
   try {
     run_for_real(info, keys, stack);
   } catch (...) {
     observer.abandon_call(info);
     throw;
   }
-  observer.end_call(info, as_span(viewed(*stack, stack->size() - info.return_count)));
+  observer.end_call(info, viewed(*stack, stack->size() - info.return_count));
 }
 
 // Returns the lasting mode of an operand, if one has one.
@@ -339,15 +216,6 @@ bool makes_room_for_literal(const OperatorInfo& info, const Stack& stack, size_t
   return !device.isDevice() || device.toDevice().is_cpu();
 }
 
-// Says whether a call of such an operator is one kernel of the CPU's.
-bool runs_directly(const OperatorInfo& info, const Stack& stack, size_t begin) {
-  if (!info.direct_on_cpu) return false;
-  const at::Tensor& self = stack[begin].toTensor();
-  const FakeTensorImpl* fake = as_fake(self);
-  const c10::Device device = fake != nullptr ? fake->pretended_device() : self.device();
-  return device.is_cpu() && !(self.requires_grad() && c10::GradMode::is_enabled());
-}
-
 // The steps of a call whose operands and results are on a stack.
 class BoxedCall {
  public:
@@ -367,7 +235,7 @@ class BoxedCall {
     if (C10_UNLIKELY(own_kernel_ || info_.devices != nullptr))
       operands_.assign(stack_.begin() + static_cast<ptrdiff_t>(begin_), stack_.end());
   }
-  void show_arguments(CallObserver& observer) const { observer.begin_call(info_, as_span(viewed(stack_, begin_))); }
+  void show_arguments(CallObserver& observer) const { observer.begin_call(info_, viewed(stack_, begin_)); }
   bool makes_room_for_literal() const { return shadowgraph::makes_room_for_literal(info_, stack_, begin_); }
   c10::Device take_device(ModeState* mode) {
     return result_device(info_, scan_.devices(), mode, stack_, begin_, own_kernel_);
@@ -407,9 +275,7 @@ class BoxedCall {
     if (C10_UNLIKELY(scan_.views_real())) mark_views_of_real(stack_, results);
     contents_->run_after(stack_, results);
   }
-  void show_results(CallObserver& observer, size_t results) const {
-    observer.end_call(info_, as_span(viewed(stack_, results)));
-  }
+  void show_results(CallObserver& observer, size_t results) const { observer.end_call(info_, viewed(stack_, results)); }
   const at::Tensor& fresh(size_t results) const { return stack_[results].toTensor(); }
 
  private:
@@ -424,6 +290,14 @@ class BoxedCall {
 };
 
 }  // namespace
+
+bool runs_directly(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  if (!info.direct_on_cpu) return false;
+  const at::Tensor& self = stack[begin].toTensor();
+  const FakeTensorImpl* fake = as_fake(self);
+  const c10::Device device = fake != nullptr ? fake->pretended_device() : self.device();
+  return device.is_cpu() && !(self.requires_grad() && c10::GradMode::is_enabled());
+}
 
 void open_if_literal(const at::Tensor& fresh) {
   if (fresh.unsafeGetTensorImpl()->numel() != 0 && as_fake(fresh)->rank() == 1) open_for_literal(fresh);
@@ -496,109 +370,6 @@ void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     if (thread_state.kernel_depth == 0) translate(error);
     throw;
   }
-}
-
-namespace {
-
-// Says whether this is the operator that libtorch's set_data, which is none itself, asks first.
-bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
-  static const size_t asked = std::hash<c10::OperatorHandle>{}(
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
-  return std::hash<c10::OperatorHandle>{}(op) == asked;
-}
-
-// Refuses `.data =` and Module::to, which would leave a real tensor object with a fake's insides.
-void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
-  const at::Tensor& self = stack[begin].toTensor();
-  if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
-  throw RealTensorError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
-                        ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
-                        "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
-}
-
-// Says whether autocast is on and has a kernel for `op`.
-bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
-  for (const auto key :
-       {c10::DispatchKey::AutocastCUDA, c10::DispatchKey::AutocastXPU, c10::DispatchKey::AutocastMPS}) {
-    if (keys.has(key) && op.hasKernelForDispatchKey(key)) return true;
-  }
-  return false;
-}
-
-// Makes operands of integers readable for a decomposition that reads them through their pointers.
-void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t begin) {
-  for (const uint16_t position : info.tensor_arguments) {
-    const c10::IValue& argument = stack[begin + position];
-    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
-    if (c10::isIntegralType(argument.toTensor().scalar_type(), /*includeBool=*/false))
-      make_readable(argument.toTensor());
-  }
-}
-
-bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_t begin) {
-  for (const uint16_t position : info.tensor_arguments) {
-    const c10::IValue& argument = stack[begin + position];
-    if (!argument.isTensor()) continue;
-    const FakeTensorImpl* fake = as_fake(argument.toTensor());
-    return fake != nullptr && composite_rule_replaces(info, fake->pretended_device().type());
-  }
-  return false;
-}
-
-}  // namespace
-
-bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device) {
-  if (device == c10::DeviceType::CUDA) return true;
-  if (device == c10::DeviceType::CPU) {
-    return info.name == "aten::lstm.input" && thread_state.mode->profile().cpu != CpuProfile::this_machine();
-  }
-  const bool asks_its_library = device == c10::DeviceType::XPU || device == c10::DeviceType::MPS;
-  return asks_its_library && info.name == "aten::scaled_dot_product_attention";
-}
-
-void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
-  const ModeState* mode = thread_state.mode;
-  if (!takes_composites(mode)) {
-    op.redispatchBoxed(keys & below, stack);
-    return;
-  }
-  const OperatorInfo& info = OperatorInfo::of(op);
-  const size_t begin = stack->size() - info.argument_count;
-  if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) refuse_to_replace_data(info, *stack, begin);
-  if (C10_UNLIKELY(runs_directly(info, *stack, begin))) {
-    fake_fallback(op, keys & below, stack);
-    return;
-  }
-  if (C10_UNLIKELY(info.reads_operands)) make_operands_readable(info, *stack, begin);
-  // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
-  const bool autocast_first = casts_first(op, keys);
-  const CompositeScope scope(mode->observer, info, as_span(viewed(*stack, begin)));
-  try {
-    if (info.composite_rule && !autocast_first && composite_rule_replaces(info, *stack, begin)) {
-      info.composite_rule->kernel.callBoxed(op, keys & below, stack);
-    } else {
-      op.redispatchBoxed(keys & below, stack);
-    }
-  } catch (const c10::Error& error) {
-    if (!reads_data(error)) throw;
-    try {
-      throw_data_dependent(info);
-    } catch (const Error& data_dependent) {
-      translate(data_dependent);
-      throw;
-    }
-  }
-}
-
-bool is_worth_a_region(const c10::OperatorHandle& op) {
-  const auto& schema = op.schema();
-  const auto returns_tensor = [](const c10::Argument& argument) {
-    return argument.type()->isSubtypeOf(*c10::TensorType::get()) ||
-           argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
-  };
-  const bool tensor_result = std::any_of(schema.returns().begin(), schema.returns().end(), returns_tensor);
-  return tensor_result || schema.returns().empty() || is_asked_before_data_is_replaced(op);
 }
 
 }  // namespace shadowgraph

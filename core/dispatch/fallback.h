@@ -1,4 +1,4 @@
-// Declares the boxed kernels that carry fake tensors. Internal to core/.
+// Declares the boxed kernel that carries fake tensors. Internal to core/.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,14 +11,7 @@ namespace shadowgraph {
 // Runs on kFakeKey, for every operator with a fake operand, or with the key included by a mode.
 void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
-// Runs on kCompositeKey, for CompositeImplicitAutograd operators: shows the call to the observer, then decomposes it.
-void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
-
-// Says whether the operator's composite rule runs in place of its decomposition for tensors on `device`, in a mode. It
-// does on CUDA, for attention on XPU and MPS, and for LSTMs on a CPU that is not this machine's.
-bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device);
-
-// Says whether calls of this composite operator are shown: not those that only ask for metadata.
-bool is_worth_a_region(const c10::OperatorHandle& op);
+// Says whether a call of an operator that is direct on the CPU is one kernel of the CPU's.
+bool runs_directly(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin);
 
 }  // namespace shadowgraph

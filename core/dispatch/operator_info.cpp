@@ -156,6 +156,22 @@ void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const
   }
 }
 
+// How calls run: by a rule, as the composite that PyTorch has, by a meta kernel, or not at all.
+Route route_of(const OperatorInfo& info) {
+  const c10::OperatorHandle& op = info.op;
+  if (info.rule) return Route::kRule;
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) && !has_meta_kernel_of_its_own(op)) {
+    return Route::kComposite;
+  }
+  if (is_out_form_of_composite(op)) return Route::kComposite;
+  if (has_meta_kernel(op) && std::ranges::find(kRefuseMeta, info.name) == std::end(kRefuseMeta)) return Route::kMeta;
+  if (info.depends_on_data) return Route::kDataDependent;
+  if (!has_meta_kernel(op) && op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    return Route::kMeta;  // from Python alone
+  }
+  return info.route;
+}
+
 }  // namespace
 
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
@@ -232,21 +248,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   composite_rule = RuleRegistry::global().find_composite(name);
   if (rule) check_signature(*rule, op, name);
   if (composite_rule) check_signature(*composite_rule, op, name);
-  if (rule) {
-    route = Route::kRule;
-  } else if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-             !has_meta_kernel_of_its_own(op)) {
-    route = Route::kComposite;
-  } else if (is_out_form_of_composite(op)) {
-    route = Route::kComposite;
-  } else if (has_meta_kernel(op) &&
-             std::find(std::begin(kRefuseMeta), std::end(kRefuseMeta), name) == std::end(kRefuseMeta)) {
-    route = Route::kMeta;
-  } else if (depends_on_data) {
-    route = Route::kDataDependent;
-  } else if (!has_meta_kernel(op) && op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
-    route = Route::kMeta;  // from Python alone
-  }
+  route = route_of(*this);
   const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_meta_kernel_of_its_own(op));
   meta_kernel = cpp_meta_kernel(op);
   copies_operands = own_kernel && !(rule && rule->sees_devices) && copies_operands_on_cpu(op);

@@ -18,11 +18,13 @@
 #include <atomic>
 
 #include "core/dispatch/call.h"
+#include "core/dispatch/composites.h"
 #include "core/dispatch/fallback.h"
 #include "core/dispatch/fast_paths.h"
 #include "core/dispatch/operand_copies.h"
 #include "core/dispatch/operand_scan.h"
 #include "core/dispatch/unboxed_operands.h"
+#include "core/fake/literals.h"
 
 namespace shadowgraph {
 

@@ -6,10 +6,12 @@
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
 
 #include <array>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace shadowgraph {
 
@@ -137,6 +139,13 @@ CallArgument CallArgument::of(const T& value) {
   } else {
     static_assert(kNoSuchArgument<T>, "teach CallArgument this type, and the recorder its kind");
   }
+}
+
+// Views the boxed arguments or results that a stack has from `begin` on.
+inline c10::SmallVector<CallArgument, 12> viewed(const std::vector<c10::IValue>& stack, size_t begin) {
+  c10::SmallVector<CallArgument, 12> arguments;
+  for (size_t i = begin; i < stack.size(); ++i) arguments.emplace_back(stack[i]);
+  return arguments;
 }
 
 }  // namespace shadowgraph

@@ -16,6 +16,7 @@
 #include "core/fake/call_observer.h"
 #include "core/fake/data_sizes.h"
 #include "core/fake/host_reads.h"
+#include "core/fake/thread_state.h"
 #include "shadowgraph/fake.h"
 
 namespace shadowgraph {
@@ -90,6 +91,12 @@ class LastingMode {
 using FindLastingMode = std::shared_ptr<LastingMode> (*)(const FakeTensorImpl&);
 extern std::atomic<uint32_t> lasting_modes;             // how many there are; mostly none
 extern std::atomic<FindLastingMode> find_lasting_mode;  // nullptr: nobody's, or the tensor has none
+
+// Returns the mode that makes tensors fake on this thread; nullptr if there is none, or it only observes.
+inline ModeState* active_fake_mode() {
+  ModeState* mode = thread_state.mode;
+  return mode != nullptr && mode->kind == ModeKind::kFake ? mode : nullptr;
+}
 
 inline bool may_have_lasting_mode(const ModeState* mode) {
   return mode == nullptr && lasting_modes.load(std::memory_order_relaxed) != 0;

@@ -37,7 +37,7 @@ struct ThreadState {
   // The innermost active FakeTensorMode, nullptr outside. Fake tensors work without one.
   ModeState* mode = nullptr;
   uint32_t mode_id = 0;  // of `mode`, for tensors made in it
-  // A new tensor that at::tensor({...}) may be about to write through its data pointer (core/fake/known_contents.h): a
+  // A new tensor that at::tensor({...}) may be about to write through its data pointer (core/fake/literals.h): a
   // reference is counted.
   c10::TensorImpl* literal = nullptr;
   // Where c10 keeps this thread's included and excluded dispatch keys; nullptr until first asked for. Its own accessors
@@ -69,7 +69,7 @@ struct ThreadBelongings {
   // The storage whose readers are refused until the next call (core/fake/known_contents.h). It is weak: code that
   // counts references must not notice.
   c10::weak_intrusive_ptr<c10::StorageImpl> refused{c10::intrusive_ptr<c10::StorageImpl>()};
-  std::shared_ptr<void> convolution_answers;  // the cache of core/rules/convolution.cpp
+  std::shared_ptr<void> convolution_answers;  // the cache of core/rules/convolution_kernel.cpp
 };
 ThreadBelongings& thread_belongings();
 

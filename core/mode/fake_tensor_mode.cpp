@@ -9,6 +9,7 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/literals.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "core/mode/mode_options.h"

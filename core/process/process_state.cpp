@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "core/dispatch/call.h"
+#include "core/dispatch/composites.h"
 #include "core/dispatch/fallback.h"
 #include "core/dispatch/lazy_outputs.h"
 #include "core/dispatch/operand_scan.h"
@@ -26,11 +27,6 @@
 
 namespace shadowgraph {
 namespace {
-
-const ModeState* active_fake_mode() {
-  const ModeState* mode = thread_state.mode;
-  return mode != nullptr && mode->kind == ModeKind::kFake ? mode : nullptr;
-}
 
 // ---- Device guard
 

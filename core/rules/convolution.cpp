@@ -1,18 +1,14 @@
-// Convolutions. The kernel that eager would use decides the strides of the result and of the gradients. That choice is
-// left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". It asks this
-// machine's processor what oneDNN computes with; where the pretended CPU differs, select_backend mends that. All
-// backends give output, input gradient and weight gradient in the backend's memory format:
+// Convolutions. The kernel that eager would use (convolution_kernel.h) decides the strides of the result and of the
+// gradients. All backends give output, input gradient and weight gradient in the backend's memory format:
 //   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/core/rules/convolution_test.cpp;
 //   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
 //     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous;
 //   - XPU, MPS: channels-last operands give channels-last results (ConvUtils.h); on others all is contiguous.
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/native/ConvUtils.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/strides.h>
 
-#include "core/fake/thread_state.h"
+#include "core/rules/convolution_kernel.h"
 #include "core/rules/families.h"
 #include "core/rules/onednn.h"
 #include "core/rules/registry.h"
@@ -27,40 +23,6 @@ using c10::DimVector;
 using c10::IntArrayRef;
 using c10::MemoryFormat;
 
-// One number may stand for all spatial dimensions (convolution_expand_param_if_needed).
-DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {
-  if (values.size() == 1) return DimVector(dimensions, values[0]);
-  TORCH_CHECK(values.size() == dimensions, "expected ", what, " to be a single integer value or a list of ", dimensions,
-              " values to match the convolution dimensions, but got ", what, "=", values);
-  return DimVector(values.begin(), values.end());
-}
-
-struct Parameters {
-  DimVector stride;
-  DimVector padding;
-  DimVector dilation;
-  bool transposed = false;
-  DimVector output_padding;
-  int64_t groups = 1;
-
-  Parameters(size_t dimensions, IntArrayRef strides, IntArrayRef paddings, IntArrayRef dilations, bool is_transposed,
-             IntArrayRef output_paddings, int64_t group_count)
-      : stride(expanded(strides, "stride", dimensions)),
-        padding(expanded(paddings, "padding", dimensions)),
-        dilation(expanded(dilations, "dilation", dimensions)),
-        transposed(is_transposed),
-        output_padding(expanded(output_paddings, "output_padding", dimensions)),
-        groups(group_count) {}
-
-  // One spatial dimension is computed as two, the first of size 1.
-  void insert_leading_dimension() {
-    stride.insert(stride.begin(), 1);
-    padding.insert(padding.begin(), 0);
-    dilation.insert(dilation.begin(), 1);
-    output_padding.insert(output_padding.begin(), 0);
-  }
-};
-
 bool any_negative(IntArrayRef values) {
   return std::any_of(values.begin(), values.end(), [](int64_t value) { return value < 0; });
 }
@@ -68,7 +30,8 @@ bool any_negative(IntArrayRef values) {
 std::string joined(IntArrayRef values) { return c10::Join(" x ", values); }
 
 // The checks of check_shape_forward (native/Convolution.cpp), in its order and words.
-void check_shapes(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias, const Parameters& p) {
+void check_shapes(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                  const ConvolutionParameters& p) {
   TORCH_CHECK(!any_negative(p.padding), "negative padding is not supported");
   TORCH_CHECK(!any_negative(p.output_padding), "negative output_padding is not supported");
   TORCH_CHECK(std::none_of(p.stride.begin(), p.stride.end(), [](int64_t s) { return s <= 0; }),
@@ -112,7 +75,7 @@ void check_shapes(const at::Tensor& input, const at::Tensor& weight, const Optio
               "). Kernel size can't be greater than actual input size");
 }
 
-DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const Parameters& p, bool may_be_empty) {
+DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const ConvolutionParameters& p, bool may_be_empty) {
   DimVector sizes{input[0], p.transposed ? weight[1] * p.groups : weight[0]};
   if (input[1] == 0) sizes[1] = 0;
   for (size_t i = 0; i < p.stride.size(); ++i) {
@@ -127,139 +90,9 @@ DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const Parameters& 
   return sizes;
 }
 
-struct Choice {
-  ConvBackend backend;
-  MemoryFormat format;
-};
-
-bool is_slow_kernel(ConvBackend backend) {
-  switch (backend) {  // im2col and friends
-    case ConvBackend::Slow2d:
-    case ConvBackend::Slow3d:
-    case ConvBackend::SlowDilated2d:
-    case ConvBackend::SlowDilated3d:
-    case ConvBackend::SlowTranspose2d:
-    case ConvBackend::SlowTranspose3d:
-      return true;
-    default:
-      return false;
-  }
-}
-
-at::Tensor contiguous_in(const at::Tensor& tensor, MemoryFormat wanted) {
-  if (tensor.is_contiguous(wanted)) return tensor;
-  return stand_in(tensor.sizes(), rules::empty(tensor.sizes(), tensor, wanted).strides(), tensor);
-}
-
-// subtensor (native/Convolution.cpp): one group's part of an operand
-at::Tensor part(const at::Tensor& tensor, size_t dimension, int64_t groups) {
-  DimVector sizes(tensor.sizes());
-  sizes[dimension] /= groups;
-  return contiguous_in(stand_in(sizes, tensor.strides(), tensor), tensor.suggest_memory_format());
-}
-
-// xpu_ and mps_conv_use_channels_last of ConvUtils.h, for stand-ins, which are on neither device.
-MemoryFormat overrideable_format(const at::Tensor& input, const at::Tensor& weight) {
-  const auto is_channels_last = [](const at::Tensor& tensor) {
-    const MemoryFormat format = tensor.suggest_memory_format();
-    return format == MemoryFormat::ChannelsLast || format == MemoryFormat::ChannelsLast3d;
-  };
-  const c10::DeviceType device = pretended_device().type();
-  const bool channels_last =
-      (device == c10::DeviceType::XPU && (is_channels_last(input) || is_channels_last(weight))) ||
-      (device == c10::DeviceType::MPS && is_channels_last(input));
-  if (!channels_last) return MemoryFormat::Contiguous;
-  return weight.dim() == 5 ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
-}
-
-ConvBackend selected(const at::Tensor& input, const at::Tensor& weight, const Parameters& p) {
-  const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
-  return at::native::select_conv_backend(input, weight, std::nullopt, symbolic(p.stride), symbolic(p.padding),
-                                         symbolic(p.dilation), p.transposed, symbolic(p.output_padding), p.groups,
-                                         c10::OptionalArrayRef<c10::SymInt>());
-}
-
-// ConvParams::use_mkldnn of a dtype that oneDNN computes in on one CPU and not on another (bfloat16, half).
-ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight, const Parameters& p) {
-  const ScalarType dtype = input.scalar_type();
-  const CpuProfile& cpu = device_profile().cpu;
-  if (!pretended_device().is_cpu() || mkldnn_is_as_here(dtype, cpu)) return selected(input, weight, p);
-  if (!mkldnn_computes_in(dtype, cpu)) {  // as for doubles, which it never computes in
-    const auto as_double = [](const at::Tensor& tensor) {
-      return stand_in(rules::empty_strided(tensor.sizes(), tensor.strides(), at::kDouble));
-    };
-    return selected(as_double(input), as_double(weight), p);
-  }
-  const ConvBackend without = selected(input, weight, p);
-  bool big_output_padding = false;
-  for (size_t i = 0; i < p.stride.size(); ++i) big_output_padding |= p.output_padding[i] >= p.stride[i];
-  if (without == ConvBackend::Empty || !at::globalContext().userEnabledMkldnn() ||
-      (p.transposed && big_output_padding)) {
-    return without;
-  }
-  return p.transposed ? ConvBackend::MkldnnTranspose : ConvBackend::Mkldnn;
-}
-
-Choice ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight, const Parameters& p) {
-  const at::Tensor input = stand_in(meta_input);
-  const at::Tensor weight = stand_in(meta_weight);
-  const ConvBackend backend = select_backend(input, weight, p);
-  if (backend == ConvBackend::Empty) return {backend, MemoryFormat::Contiguous};
-  if (backend == ConvBackend::Overrideable) return {backend, overrideable_format(input, weight)};
-  MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
-  if (is_slow_kernel(backend) && p.groups > 1 && format == MemoryFormat::ChannelsLast) {
-    // One group at a time, and each looks anew at what its part of the operands seems to be.
-    const at::Tensor input_part = part(contiguous_in(input, format), 1, p.groups);
-    const at::Tensor weight_part = part(contiguous_in(weight, format), 0, p.groups);
-    if (!at::native::thnn_conv_use_channels_last(input_part, weight_part)) format = MemoryFormat::Contiguous;
-  }
-  return {backend, format};
-}
-
-// Asking takes a microsecond, and a network asks the same few dozen questions at every step: the answers are kept, with
-// all they depend on.
-Choice choose(const at::Tensor& input, const at::Tensor& weight, const Parameters& p) {
-  using Key = c10::SmallVector<int64_t, 48>;
-  struct Answer {
-    Key key;
-    Choice choice;
-  };
-  using Answers = std::array<Answer, 128>;
-  std::shared_ptr<void>& kept = thread_belongings().convolution_answers;
-  if (!kept) kept = std::make_shared<Answers>();
-  Answers& answers = *static_cast<Answers*>(kept.get());
-
-  const auto& context = at::globalContext();
-  const DeviceProfile& device = device_profile();
-  Key key{static_cast<int64_t>(pretended_device().type()),
-          static_cast<int64_t>(input.scalar_type()),
-          static_cast<int64_t>(weight.scalar_type()),
-          context.userEnabledCuDNN() | context.userEnabledMkldnn() << 1 | context.userEnabledNNPACK() << 2 |
-              context.deterministicCuDNN() << 3 | context.deterministicAlgorithms() << 4 |
-              context.benchmarkCuDNN() << 5 | device.cudnn << 6 | p.transposed << 7 | device.cpu.mkldnn_bf16 << 8 |
-              device.cpu.mkldnn_fp16 << 9,
-          device.cudnn_version,
-          device.sm_major * 10 + device.sm_minor,
-          at::get_num_threads(),
-          p.groups};
-  for (const IntArrayRef part :
-       {input.sizes(), input.strides(), weight.sizes(), weight.strides(), IntArrayRef(p.stride), IntArrayRef(p.padding),
-        IntArrayRef(p.dilation), IntArrayRef(p.output_padding)}) {
-    key.append(part.begin(), part.end());
-  }
-  size_t hash = 0;
-  for (const int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9e3779b97f4a7c15u;
-  Answer& entry = answers[(hash >> 32) % answers.size()];
-  if (entry.key != key) {
-    entry.choice = ask_libtorch(input, weight, p);
-    entry.key = std::move(key);
-  }
-  return entry.choice;
-}
-
 // The call as eager's backends see it: one spatial dimension made two, a backend chosen.
 struct Call {
-  Parameters parameters;
+  ConvolutionParameters parameters;
   bool one_dimensional;
   at::Tensor input;
   at::Tensor weight;
@@ -267,7 +100,7 @@ struct Call {
   MemoryFormat format;
 
   Call(const at::Tensor& given_input, const at::Tensor& given_weight, const OptionalTensor& bias,
-       Parameters given_parameters)
+       ConvolutionParameters given_parameters)
       : parameters(std::move(given_parameters)),
         one_dimensional(given_weight.dim() == 3),
         input(given_input),
@@ -281,7 +114,7 @@ struct Call {
                                                       : c10::contiguous_strides(given_input.sizes()));
       weight = with_leading_dimension(given_weight, given_weight.strides());
     }
-    const Choice choice = choose(input, weight, parameters);
+    const ConvolutionKernel choice = choose_convolution_kernel(input, weight, parameters);
     backend = choice.backend;
     format = choice.format;
     TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", stand_in(input).toString(),
@@ -344,11 +177,12 @@ struct Call {
   }
 };
 
-Parameters parameters_for(const at::Tensor& weight, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
-                          bool transposed, IntArrayRef output_padding, int64_t groups) {
+ConvolutionParameters parameters_for(const at::Tensor& weight, IntArrayRef stride, IntArrayRef padding,
+                                     IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
+                                     int64_t groups) {
   TORCH_CHECK(weight.dim() > 2, "weight should have at least three dimensions");
-  return Parameters(static_cast<size_t>(weight.dim() - 2), stride, padding, dilation, transposed, output_padding,
-                    groups);
+  return ConvolutionParameters(static_cast<size_t>(weight.dim() - 2), stride, padding, dilation, transposed,
+                               output_padding, groups);
 }
 
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
@@ -394,7 +228,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
 
 // The operators of one library, called directly. They give what their name says, whatever eager would have chosen.
 at::Tensor library_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                               const Parameters& parameters, MemoryFormat format) {
+                               const ConvolutionParameters& parameters, MemoryFormat format) {
   check_shapes(input, weight, bias, parameters);
   return rules::empty(output_sizes(input.sizes(), weight.sizes(), parameters, true), input, format);
 }

@@ -14,8 +14,10 @@ void register_all(RuleRegistry& registry) {
   register_pooling(registry);
   register_attention(registry);
   register_recurrent(registry);
+  register_recurrent_kernels(registry);
   register_loss(registry);
   register_shape(registry);
+  register_fourier(registry);
   register_views(registry);
   register_plain_operands(registry);
   register_linalg(registry);

@@ -34,7 +34,8 @@ int main() {
   std::cout << shadowgraph::to_text(profile);
 
   // 256 * 1024 + 1024 + 1024 * 10 + 10
-  const bool right = profile.size.parameters == 273'418 && profile.device == "cuda:0" && profile.peak.bytes > 0;
+  const bool right =
+      profile.size.parameters == 273'418 && profile.device == c10::Device("cuda:0") && profile.peak.bytes > 0;
   std::cout << (right ? "as expected\n" : "not as expected\n");
   return right ? 0 : 1;
 }

@@ -1,4 +1,7 @@
 // Graphs for the Boost Graph Library, and its algorithms on them. Needs Boost.Graph's headers.
+//
+// For analyses that Boost has already: dominators, components, cuts, orders. The view costs one walk, and the
+// algorithms cost what Boost says of them.
 #pragma once
 
 #include <boost/graph/adjacency_iterator.hpp>

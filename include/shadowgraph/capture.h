@@ -1,5 +1,8 @@
 // Programs recorded as graphs: a module and its inputs, a training step, a TorchScript file, or a session around any
 // code.
+//
+// The tool, the Python package and users' programs begin here. Recording costs one to two times what the call on fakes
+// costs, and no memory but the graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>

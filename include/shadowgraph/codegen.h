@@ -1,4 +1,7 @@
 // Graphs as source code, C++ or Python, that needs PyTorch alone.
+//
+// For programs that shall run, or be read, without shadowgraph. Writing is linear in the graph; equal layers become one
+// function, so the text grows with the kinds of layers.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,7 @@
 // Deferred initialisation: programs that make tensors are described, and the tensors made later, in whatever order.
+//
+// For models that do not fit where they are built, and for ranks that each make their part. Describing costs what a
+// capture costs. A tensor costs the nodes that it needs, and at most one tensor is held above what is kept.
 #pragma once
 
 #include <ATen/core/Tensor.h>

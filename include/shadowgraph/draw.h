@@ -1,4 +1,7 @@
 // Pictures of graphs: what they show, and writers of DOT, SVG and HTML.
+//
+// For people who look at a graph, by the tool or a notebook. What is shown is decided in linear time; Graphviz takes
+// far longer for a layout, which is why pictures have at most some hundred boxes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // Process groups of any size without a network: one process's share of a distributed program, run on fake tensors.
+//
+// For one process's part of a program of many. Nothing is sent, so a collective costs a call on fakes.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

@@ -1,6 +1,11 @@
 // What a graph costs: memory and when, FLOPs, what autograd keeps, module by module.
+//
+// Reports, the page, sharding and solvers read profiles. The sums are linear in the graph. Findings and the static plan
+// run allocators and planners, and are worked out when somebody asks.
 #pragma once
 
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
@@ -65,9 +70,9 @@ struct ProfileOptions {
 struct OutputInfo {
   bool defined = true;  // false: None
   std::vector<int64_t> shape;
-  std::string dtype;  // "float32"
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> stride;
-  std::string device;
+  c10::Device device = c10::kCPU;
 };
 
 struct PeakInfo {
@@ -92,7 +97,7 @@ struct CacheInfo {
 };
 
 struct DevicePeak {
-  std::string device;
+  c10::Device device = c10::kCPU;
   int64_t bytes = 0;
   std::optional<DeviceMemory> memory;  // as Profile::device_memory
   std::string out_of_memory;           // as Profile::out_of_memory
@@ -117,7 +122,7 @@ struct Profile {
   std::optional<std::string> optimizer;
   std::optional<double> capture_seconds;  // for whoever captured it to fill in
 
-  std::string device;  // whose memory `peak` and `timeline` are about
+  c10::Device device = c10::kCPU;  // whose memory `peak` and `timeline` are about
   uint32_t nodes = 0;
   std::map<std::string, int64_t> operators;  // calls by operator name, placeholders included
   ParameterCount size;

@@ -1,4 +1,7 @@
 // Running a graph, or the slice of it that some values need, on real or fake tensors. As a module: graph_module.h.
+//
+// Tests hold graphs against programs with it, deferred initialisation makes tensors with it, and kernels are tried in
+// it. Preparing takes one walk; after that a node costs about a boxed call.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -1,4 +1,7 @@
 // Shape rules: what an operator's outputs look like, for operators of your own or with a Meta kernel that is wrong.
+//
+// For authors of operators, and for core/rules/. A rule runs inside every call of its operator on fakes, so it should
+// look at sizes alone and allocate nothing but results.
 #pragma once
 
 #include <ATen/core/Tensor.h>

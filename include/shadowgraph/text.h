@@ -1,4 +1,7 @@
 // Graphs in and out of files: the text form, lossless and readable, one node a line, and the same as JSON.
+//
+// Files, tests, goldens, `shadowgraph capture` and every error that shows a node use it. Printing and parsing are
+// linear in the graph; print() writes in pieces, so a graph of a million nodes needs no string of its size.
 #pragma once
 
 #include <c10/core/Device.h>

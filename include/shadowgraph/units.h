@@ -4,7 +4,9 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "shadowgraph/export.h"
 
@@ -16,6 +18,7 @@ std::string human_count(
 std::string exact_count(int64_t count);     // "25,557,032"
 std::string human_seconds(double seconds);  // "0 s", "3.20 us", "12.5 ms", "1.04 s"
 
-std::string dtype_name(c10::ScalarType dtype);  // "float32", as Python's torch writes it
+std::string dtype_name(c10::ScalarType dtype);                           // "float32", as Python's torch writes it
+std::optional<c10::ScalarType> parse_dtype_name(std::string_view name);  // empty if no dtype is called so
 
 }  // namespace shadowgraph

@@ -1,4 +1,7 @@
 // Whether a graph is well formed, and whether or how two of them differ.
+//
+// Pipelines verify between passes, readers of files after parsing, and tests after each edit. Each function takes one
+// walk over its graphs; GraphDiff stays linear even where two graphs have nothing in common.
 #pragma once
 
 #include <cstdint>

@@ -76,6 +76,7 @@ IdMap<NodeId, NodeId> dominators(const DefUseGraph& def_use, Edges edges) {
   return result;
 }
 
+// Post-dominators are dominators of the reversed graph, so only the edges differ.
 Edges value_edges(const DefUseGraph& def_use, bool reversed) {
   Edges edges;
   for (NodeId n : def_use.nodes()) {
@@ -100,6 +101,7 @@ IdMap<NodeId, NodeId> immediate_post_dominators(const Graph& graph) {
   return dominators(def_use, value_edges(def_use, true));
 }
 
+// Union-find instead of a search, which would need the edges in both directions.
 Components components(const Graph& graph) {
   const DefUseGraph def_use(graph);
   const size_t count = num_vertices(def_use);
@@ -120,6 +122,7 @@ Components components(const Graph& graph) {
   return result;
 }
 
+// Capacities are whole numbers, so the cut is exact.
 MinCut min_cut(uint32_t vertices, std::span<const FlowEdge> edges, uint32_t source, uint32_t sink) {
   using Traits = boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
   struct Arc {

@@ -1,3 +1,7 @@
+// Compares blocks of nodes by hashes. Two blocks are the same if the same calls stand in the same places and take their
+// operands from the same places. Names, ids and storages do not count, so layer 3 equals layer 4.
+//
+// The hash of a block costs its arguments. What does not depend on the block is hashed once for the whole graph.
 #include "ir/analysis/blocks.h"
 
 #include <charconv>
@@ -39,6 +43,7 @@ BlockHashes::BlockHashes(const Graph& graph)
   }
 }
 
+// Operands from inside count by their producer's place and result, those from outside by the order of their first use.
 uint64_t BlockHashes::of(std::span<const NodeId> block, c10::function_ref<uint64_t(NodeId)> label,
                          c10::function_ref<ValueId(ValueId)> origin) {
   // A new number makes the entries of earlier blocks stale, which spares clearing two tables for each block.

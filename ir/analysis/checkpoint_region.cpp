@@ -2,6 +2,7 @@
 
 namespace shadowgraph {
 
+// Parents come before their children, so one walk hands down the answer, however deep regions nest.
 IdMap<RegionId, RegionId> recompute_regions(const Graph& graph) {
   IdMap<RegionId, RegionId> regions;
   regions.reserve(graph.region_count());

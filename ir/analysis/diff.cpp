@@ -1,5 +1,12 @@
 // Compares two graphs in three steps. Nodes are hashed by what they are by themselves, the sequences of hashes are
 // aligned, and aligned nodes are compared in what surrounds them.
+//
+//     before  mm  add  relu          mm and relu are aligned, add went, mul came; relu is then "changed", since its
+//     after   mm  mul  relu          operand is another node
+//
+// Hashes leave out ids and operands, for a node that moved must keep its hash. Alignment is Myers' O(ND) algorithm over
+// the hashes: N nodes and D edits. Above kMaxEdits it takes the best way so far and begins anew. So two graphs
+// without anything in common still take linear time and memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -250,6 +257,7 @@ class Wiring {
 
 }  // namespace
 
+// A node that only moved counts as gone and come, if the alignment cannot keep both orders.
 GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
   GraphDiff diff;
   std::vector<NodeId> a(before.nodes().begin(), before.nodes().end());
@@ -311,6 +319,7 @@ GraphDiff GraphDiff::of(const Graph& before, const Graph& after) {
   return diff;
 }
 
+// In the manner of diff(1): lines that went with -, lines that came with +, and headings where a stretch begins.
 std::string to_text(const GraphDiff& diff, const Graph& before, const Graph& after, size_t limit) {
   if (diff.empty()) return "";
   const Numbering numbers_before = Numbering::of(before);

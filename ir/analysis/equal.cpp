@@ -1,17 +1,17 @@
 // Compares two graphs by canonical numbers. Both are numbered in program order, so numbers agree wherever the graphs do
 // up to there, and ids, pools and interning orders do not matter.
+//
+// This is the equality that the text form keeps: parse(to_text(g)) has no difference from g. It takes one walk over
+// both graphs and stops at the first node that differs; GraphDiff (diff.cpp) aligns what comes after.
 #include <fmt/format.h>
-
-#include <bit>
 
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
+#include "support/same_bits.h"
 
 namespace shadowgraph {
 namespace {
-
-bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
 template <class T>
 bool same_span(std::span<const T> a, std::span<const T> b) {
@@ -35,6 +35,7 @@ class Comparison {
   bool same_argument(const Argument& a, const Argument& b, int depth);
   bool same_value(ValueId a, ValueId b) const;
   bool same_constant(ConstantId a, ConstantId b) const;
+  // What is not of a node: metadata, storages, regions, constants, guards.
   std::optional<std::string> heads();
   // What differs between two nodes, or nullptr.
   const char* difference_of(NodeId a, NodeId b);
@@ -203,6 +204,7 @@ const char* Comparison::difference_of(NodeId a, NodeId b) {
   return nullptr;
 }
 
+// Walks both graphs in step, and shows both lines of the first pair that differs.
 std::optional<std::string> Comparison::run() {
   const size_t count = std::min(na_.nodes().size(), nb_.nodes().size());
   for (size_t i = 0; i < count; ++i) {

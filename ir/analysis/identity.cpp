@@ -1,8 +1,14 @@
+// Works out which values are one tensor object, and which storages somebody outside can see.
+//
+// Passes that put a value in another's place ask this first. Two tensors with equal contents are two objects: a later
+// write to one must not show in the other. What cannot be seen, and is not written, may be merged. One walk over the
+// nodes; each mark is an entry in a vector.
 #include "ir/analysis/identity.h"
 
 #include <algorithm>
 
 namespace shadowgraph {
+// Says whether a storage is there after the program: it was the caller's before, or the program left it to the caller.
 bool outlives(const Graph& graph, StorageId id) {
   const Storage& storage = graph.storage(id);
   if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after)) return false;
@@ -32,6 +38,8 @@ Identity Identity::of(const Graph& graph, const Effects& effects, const std::vec
   for (uint32_t i = 0; i < graph.storage_count(); ++i) result.escapes_[i] = outlives(graph, StorageId(i));
   // Lazy: some tensor on the storage may be conjugated or negated only by a flag, so bytes alone do not tell its value.
   result.lazy_.assign(graph.storage_count(), false);
+  // At first each value is an object of its own. Walking in program order, an in-place result takes the object of its
+  // operand, which has its final one by then.
   result.objects_.resize(graph.value_capacity());
   for (uint32_t i = 0; i < graph.value_capacity(); ++i) result.objects_[i] = i;
   result.object_changes_.assign(graph.value_capacity(), false);

@@ -1,3 +1,9 @@
+// Builds the tree of modules from module regions, which know their paths: layers.0.attn is inside layers.0, also where
+// the program called it from elsewhere. A container that was never called (nn.ModuleList) gets an entry from the paths
+// below it.
+//
+// One walk over the regions, and a search a path. Regions of one path share an entry, so the tree has the size of the
+// model and not of the run.
 #include "ir/analysis/module_tree.h"
 
 #include <string_view>
@@ -83,11 +89,13 @@ ModuleTree ModuleTree::of(const Graph& graph) {
   return tree;
 }
 
+// A node outside all modules counts for the root, which has index 0.
 uint32_t ModuleTree::of_node(const Graph& graph, NodeId node) const {
   const RegionId region = charged_region(graph, node);
   return region.valid() ? of_region[region] : 0;
 }
 
+// A backward node ran in no module: the engine called it. It is charged to where its forward node ran.
 RegionId charged_region(const Graph& graph, NodeId node) {
   const Node& n = graph.node(node);
   const bool linked = n.phase == Graph::kBackward && n.forward.valid() && n.forward.index < graph.node_capacity() &&
@@ -95,6 +103,7 @@ RegionId charged_region(const Graph& graph, NodeId node) {
   return linked ? graph.node(n.forward).region : n.region;
 }
 
+// Bounded by the number of regions: messages about broken graphs ask, too, and their parents may be a circle.
 std::string module_path(const Graph& graph, NodeId node) {
   RegionId region = charged_region(graph, node);
   for (uint32_t steps = 0; region.valid() && steps < graph.region_count(); ++steps) {

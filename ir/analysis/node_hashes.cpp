@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "support/same_bits.h"
+
 namespace shadowgraph {
 
+// Hashes only say that arguments may be equal; callers confirm with this.
 bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<const Argument> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Argument& x, const Argument& y) {
     if (x.kind != y.kind) return false;
@@ -19,9 +22,7 @@ bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<c
       case ArgumentKind::kBool:
         return x.b == y.b;
       case ArgumentKind::kComplex:
-        return std::ranges::equal(graph.complex_parts(x), graph.complex_parts(y), [](double p, double q) {
-          return std::bit_cast<uint64_t>(p) == std::bit_cast<uint64_t>(q);
-        });
+        return std::ranges::equal(graph.complex_parts(x), graph.complex_parts(y), same_bits);
       case ArgumentKind::kString:
       case ArgumentKind::kOpaque:
         // Strings are interned, so equal ids are equal texts.

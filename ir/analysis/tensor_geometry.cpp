@@ -16,6 +16,7 @@ int64_t TensorGeometry::numel() const {
   return count;
 }
 
+// Strides count, too: kernels choose by them, and a pass that swaps values of other strides changes bits.
 bool same_type(const Graph& graph, ValueId a, ValueId b) {
   const Value& x = graph.value(a);
   const Value& y = graph.value(b);

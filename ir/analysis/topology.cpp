@@ -1,3 +1,10 @@
+// Finds what each node depends on, and what may move without anybody noticing.
+//
+// A node depends on the makers of its operands, on the last writer of what it reads, and on all readers of what it
+// overwrites. Host reads depend on those before them. Edges are kept in two tables. Passes that reorder, group or fuse
+// ask here, so none of them has rules of its own about effects.
+//
+// Building takes one walk; edges are about as many as operands.
 #include <boost/graph/compressed_sparse_row_graph.hpp>
 #include <boost/graph/depth_first_search.hpp>
 

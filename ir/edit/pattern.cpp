@@ -1,10 +1,16 @@
-// Reads patterns. A pattern is a small program; what it does not say may be anything (pattern_search.cpp finds it).
+// Reads patterns. A pattern is a small program in the text form's words; pattern_search.cpp finds it in a graph.
+//
+//     %t = aten::t(self=%w)                        %w: any value; %t: the result of this very call
+//     %y = aten::addmm(self=%b, mat1=%x, mat2=%t, beta=$beta, ...)      $beta: any constant; ...: any other argument
+//     return %y                                    only %y may be used by the rest of the graph
+//
+// Constants are read into a graph of the pattern's own (`literals`) by the reader of the text form. Reading is linear
+// in the text, but that each named result looks at all earlier calls.
 #include "shadowgraph/edit/pattern.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <unordered_map>
 
@@ -14,6 +20,7 @@
 #include "shadowgraph/analysis/dependences.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/text.h"
+#include "support/same_bits.h"
 
 namespace shadowgraph {
 namespace {
@@ -39,6 +46,7 @@ class PatternReader {
   Pattern pattern_;
   ArgumentReader literals_{cursor_, *pattern_.literals,
                            [this](bool) -> ValueId { cursor_.fail("a value where a constant is expected"); }};
+  // Names to numbers. `$names` stand for arguments that are no values; both occur again wherever the name does.
   std::unordered_map<std::string, uint32_t> values_, arguments_;
   bool returned_ = false;
 };
@@ -213,6 +221,7 @@ PatternArgument PatternReader::take_argument(const FormalType& type, int depth) 
 
 }  // namespace
 
+// `targets` is the graph whose own functions the pattern may name; operators come from this process.
 Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_view name) {
   return PatternReader(text, targets, name).run();
 }
@@ -221,7 +230,6 @@ Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_
 // is the same only within one graph.
 bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y) {
   if (x.kind != y.kind) return false;
-  const auto same_bits = [](double p, double q) { return std::bit_cast<uint64_t>(p) == std::bit_cast<uint64_t>(q); };
   switch (x.kind) {
     case ArgumentKind::kNone:
       return true;

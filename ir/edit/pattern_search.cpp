@@ -4,6 +4,10 @@
 //     %y = aten::addmm(self=%b, mat1=%x,          search goes to makers of operands, then to users of values that are
 //                      mat2=%wt)                  known, and back when something does not fit
 //     return %y
+//
+// A node that cannot be the last call is refused by one bit of a table, so most nodes cost a look. A candidate costs
+// the calls of the pattern, times the users of a value where a call is reached from what it reads. Whether all nodes of
+// a match can meet at one point is asked last, since that follows dependences.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,6 +30,7 @@ class Search {
  private:
   struct Step {
     size_t call = 0;
+    // kAnchor: the node that is tried. kProducer: the one node that makes `value`. kUser: any user of `value`.
     enum class How : uint8_t { kAnchor, kProducer, kUser } how = How::kAnchor;
     uint32_t value = 0;  // whose producer or user the call is
   };

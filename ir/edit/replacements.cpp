@@ -1,3 +1,6 @@
+// Repairs what refers to replaced values and nodes apart from arguments: guards, the arguments of composite regions,
+// forward links. Passes note replacements as they go and call finish() once, which walks the graph once instead of for
+// each.
 #include "ir/edit/replacements.h"
 
 #include <algorithm>
@@ -52,7 +55,8 @@ namespace {
 // Nodes made since the marks were made stay.
 bool is_marked(const std::vector<bool>& marks, NodeId n) { return n.index < marks.size() && marks[n.index]; }
 
-// What a node saves instead of a value that goes: the argument or result that it is.
+// Takes what a node saves off values whose producers go. A value that is internal to the operator is forgotten. An
+// argument or result is found again by its position, where an edit may have put another value.
 std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std::vector<bool>& doomed) {
   std::vector<SavedTensor> kept;
   for (SavedTensor saved : graph.saved(n)) {

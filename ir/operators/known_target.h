@@ -39,6 +39,8 @@ class GenerationSlot {
     const std::optional<Answer> answer;
   };
 
+  // Two threads may both find an answer; the second then sees an equal one and only marks it as good for this
+  // generation. An answer that changed goes behind the earlier ones, which are never freed while the target lives.
   Entry* renew(uint64_t generation, std::optional<Answer> answer) {
     const std::lock_guard lock(mutex_);
     Entry* entry = latest_.load(std::memory_order_relaxed);
@@ -64,6 +66,8 @@ struct KnownTarget : Target::Known {
   std::mutex mutex;                                  // for the next four
   std::unique_ptr<const Signature> final_signature;  // what `signature` points to
   std::unique_ptr<const OperatorFacts> final_facts;  // what `facts` points to
+  // Facts of an operator that this process did not have when it was asked; found again when a library has registered
+  // operators since (looked_for_tags).
   std::unique_ptr<const OperatorFacts> facts_without_tags;
   uint64_t looked_for_tags = 0;  // the generation in which the operator was not there
   GenerationSlot<FunctionalForm> functional;

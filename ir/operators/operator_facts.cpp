@@ -1,3 +1,8 @@
+// Concludes what a call does to its operands from the schema, from rows of operator_table.cpp, and from the operator's
+// tags. The conclusions are what effects, passes and analyses go by.
+//
+// A fact may be careful (assume a write, an alias, a change) but never hopeful, or passes would change programs without
+// a word. Facts are worked out once a target, so their cost does not depend on the graph.
 #include "ir/operators/operator_facts.h"
 
 #include <ATen/core/enum_tag.h>
@@ -12,6 +17,7 @@
 namespace shadowgraph {
 namespace {
 
+// Says whether two formals may alias: schemas name sets, Tensor(a) and Tensor(a|b).
 bool share_a_set(const Formal& a, const Formal& b) {
   return std::ranges::any_of(
       a.alias_sets, [&](const std::string& set) { return std::ranges::find(b.alias_sets, set) != b.alias_sets.end(); });
@@ -48,6 +54,8 @@ bool is_in(const std::vector<uint16_t>& positions, size_t position) {
   return std::find(positions.begin(), positions.end(), position) != positions.end();
 }
 
+// Adds what a row of the table says. Names that this overload does not have are passed over: a row stands for all
+// overloads of a name.
 void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& facts) {
   std::string_view rest = row.writes;
   while (!rest.empty()) {
@@ -82,6 +90,9 @@ struct Unread {
   bool geometry_only = false;
 };
 
+// Says which contents a call does not read: those that it overwrites as a whole, those of operands of which it reads
+// the geometry alone. A write without a read begins a new life of the contents, which lets passes drop what was written
+// before.
 void conclude_contents(const Signature& signature, const Unread& unread, OperatorFacts& facts) {
   for (const uint16_t position : facts.written) {
     const Formal& argument = signature.arguments[position];

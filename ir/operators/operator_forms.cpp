@@ -41,6 +41,7 @@ bool is_among(const std::vector<uint16_t>& positions, size_t position) {
   return std::find(positions.begin(), positions.end(), position) != positions.end();
 }
 
+// Whether a result only repeats what was written: add_ returns self.
 bool is_result_of_write(const OperatorFacts& facts, size_t result) {
   return std::any_of(facts.aliases.begin(), facts.aliases.end(), [&](const OperatorFacts::Alias& alias) {
     return alias.result == result && is_among(facts.written, alias.argument);

@@ -1,6 +1,11 @@
-// Where the rows come from. The batch norm and dropout families come from their schemas. The aliases and the writes
-// without annotation come from a run of PyTorch's OpInfo samples (3464 samples, 619 operators, CPU). A
-// TorchDispatchMode compared contents and storages before and after.
+// Facts of operators whose schemas lie, or say nothing: batch norm writes its running statistics without annotation,
+// _unsafe_view aliases without one. Everything else comes from schemas and tags (operator_facts.cpp). Effects,
+// functionalization and the allocator's lives all rest on these facts. A missing row is a wrong answer: after
+// adding one, add its call to tests/ir/operator_facts_test.cpp, which runs it and looks at what was written.
+//
+// The batch norm and dropout families come from their schemas. The aliases and the writes without annotation come from
+// a run of PyTorch's OpInfo samples (3464 samples, 619 operators, CPU). A TorchDispatchMode compared contents and
+// storages before and after.
 #include "ir/operators/operator_table.h"
 
 namespace shadowgraph {
@@ -186,6 +191,7 @@ constexpr OperatorRow kRows[] = {
     {.name = "_c10d_functional::batch_p2p_ops", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},
 };
 
+// Operators of these namespaces communicate: they are ordered among one another, whatever their schemas say.
 constexpr std::string_view kCollectiveNamespaces[] = {
     "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "sg_c10d"};
 

@@ -1,13 +1,15 @@
+// Turns c10's schemas into signatures of values: names, classes of types, defaults, alias sets. Code that reads graphs
+// asks these, and so needs neither the dispatcher nor the JIT's type objects. A signature is worked out once a target.
 #include "shadowgraph/graph/signature.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "ir/operators/known_target.h"
 #include "shadowgraph/graph/libtorch.h"
+#include "support/same_bits.h"
 
 namespace shadowgraph {
 namespace {
@@ -54,9 +56,8 @@ const c10::Type& without_optional(const c10::Type& type, bool& optional) {
   return optional ? *static_cast<const c10::OptionalType&>(type).getElementType() : type;
 }
 
-bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
-
 // Empty for defaults that no Argument can hold.
+// Defaults are kept outside any graph, with their strings and lists, as one signature serves all graphs.
 std::optional<DefaultArgument> default_argument(const c10::IValue& value) {
   DefaultArgument result;
   if (value.isNone()) return result;
@@ -123,6 +124,7 @@ Signature signature_of(const c10::FunctionSchema& schema) {
 
 }  // namespace
 
+// Elements of lists in lists have the class kAny: they are not checked.
 FormalType formal_type(const c10::Type& type) {
   FormalType result;
   const c10::Type& inner = without_optional(type, result.optional);
@@ -141,6 +143,7 @@ FormalType formal_type(const c10::Type& type) {
   return result;
 }
 
+// Whether an argument of a graph says what the schema says by default: the text then leaves it out.
 bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
   if (actual.kind != argument.kind) return false;
   switch (actual.kind) {
@@ -175,6 +178,7 @@ bool DefaultArgument::equals(const Graph& graph, const Argument& actual) const {
   }
 }
 
+// Strings and lists live in pools of the graph that holds the argument, so a default is made anew for each graph.
 Argument DefaultArgument::make(Graph& graph) const {
   switch (argument.kind) {
     case ArgumentKind::kComplex:
@@ -199,6 +203,7 @@ std::optional<size_t> Signature::position_of(std::string_view argument) const {
   return static_cast<size_t>(found - arguments.begin());
 }
 
+// Worked out at the first question, under a lock; afterwards readers take the pointer without one.
 const Signature& Target::work_out_signature() const {
   KnownTarget& known = KnownTarget::of(*this);
   const std::lock_guard lock(known.mutex);

@@ -161,6 +161,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
   cursor_.fail_at(place, what, expected);
 }
 
+// Also reads `ints[...]`, an int list where the schema expects something else.
 Argument ArgumentReader::take_ints() {
   ints_.clear();
   cursor_.expect('[');

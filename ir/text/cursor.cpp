@@ -54,6 +54,7 @@ bool Cursor::eat_word(std::string_view word) {
   return true;
 }
 
+// Each of these says what it found and what it expected, so that callers need no messages of their own.
 void Cursor::expect(char c) {
   if (!eat(c)) fail(found(), fmt::format("'{}'", c));
 }
@@ -108,6 +109,7 @@ int64_t Cursor::take_int() {
   return *value;
 }
 
+// Ids have no leading sign and no letters behind: %4x is an error, not %4.
 uint32_t Cursor::take_id(char letter, std::string_view what) {
   if (!at_id(letter)) fail(found(), fmt::format("{} such as {}0", what, letter));
   const Place start = place();
@@ -160,6 +162,8 @@ std::string Cursor::found() const {
   return "found " + text;
 }
 
+// The message shows the line and a caret below the place, as compilers do. Bytes that are not printable ASCII are shown
+// as spaces, so that the caret stays in its column and a terminal is left alone.
 void Cursor::fail_at(Place place, std::string_view what, std::string_view expected) const {
   constexpr size_t kBefore = 100;
   constexpr size_t kAfter = 60;

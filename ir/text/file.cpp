@@ -1,3 +1,4 @@
+// Reads and writes files whole, with errors that name the path and the reason.
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -31,6 +32,9 @@ void write_to(const std::string& destination, const std::string& path,
 
 }  // namespace
 
+// Writes beside the file and renames: whoever reads the path, and whoever is interrupted, has the old file or the new
+// one. A pipe or a device is written directly, since it cannot be replaced. A link stays a link, and what it points to
+// is replaced.
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);

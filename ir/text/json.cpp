@@ -40,6 +40,8 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+// Strings that are no UTF-8 become an object with the text form's escapes, so that nothing is lost and JSON stays
+// valid.
 json string_json(std::string_view text) {
   if (is_utf8(text)) return text;
   std::string quoted;
@@ -52,12 +54,6 @@ json float_json(double value) {
   if (std::isfinite(value)) return value;
   std::string text;
   append_float(text, value);
-  return text;
-}
-
-std::string device_text(c10::Device device) {
-  std::string text;
-  append_device(text, device);
   return text;
 }
 
@@ -145,6 +141,7 @@ json Exporter::argument(const Argument& a, const FormalType& type) const {
   return nullptr;
 }
 
+// By name, defaults included.
 json Exporter::arguments(TargetId target, std::span<const Argument> actual) {
   const auto& formals = graph_.target(target).signature().arguments;
   json result = json::object();
@@ -173,6 +170,7 @@ json Exporter::type(ValueId id) const {
           {"requires_grad", value.requires_grad}};
 }
 
+// Nested as the node returns them; None is null.
 json Exporter::results(std::span<const Argument> results) const {
   json list = json::array();
   for (const Argument& result : results) {

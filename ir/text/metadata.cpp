@@ -16,13 +16,11 @@ std::string word_of(ProgramMode mode) { return std::string(to_string(mode)); }
 std::string word_of(TrainingStep step) { return std::string(to_string(step)); }
 std::string word_of(c10::ScalarType dtype) { return std::string(dtype_word(dtype)); }
 std::string word_of(int64_t number) { return std::to_string(number); }
-std::string word_of(c10::Device device) {
-  std::string text;
-  append_device(text, device);
-  return text;
-}
+std::string word_of(c10::Device device) { return device_text(device); }
 
 template <class T, size_t count>
+// Fields of a few words share this: the words are those that to_string gives, so reading and writing cannot drift
+// apart.
 bool read_word(std::string_view text, std::optional<T>& field, const std::array<T, count>& words) {
   const auto found = std::find_if(words.begin(), words.end(), [&](T word) { return to_string(word) == text; });
   if (found == words.end()) return false;
@@ -72,6 +70,7 @@ std::vector<std::pair<std::string, std::string>> Metadata::lines() const {
   return {sorted.begin(), sorted.end()};
 }
 
+// Whatever is no field is kept as it is, so that a program's own metadata comes back from a file.
 void Metadata::set(const std::string& key, std::string text) {
   bool is_field = false;
   each_field(*this, [&](const char* name, auto& field, const char* expected) {

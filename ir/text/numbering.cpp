@@ -1,3 +1,6 @@
+// Numbers nodes, values, storages, constants and regions as the text shows them: in the order in which a reader meets
+// them. Ids of the graph have gaps after edits, and depend on the order of edits; numbers do not. So equal graphs print
+// equal text. One walk.
 #include <unordered_map>
 
 #include "shadowgraph/text.h"

@@ -1,4 +1,9 @@
 // Reads the text form: its head and references (parser.cpp), and the lines of nodes (text_parser_nodes.cpp).
+// docs/graph.md#the-text-form has the grammar; a function here is a rule there.
+//
+// The parser builds the graph as it goes, line by line, without a tree in between. A text of N bytes takes time and
+// memory linear in N, whatever it says: files may come from anywhere. So lists have a bounded depth, phases a bounded
+// number, and ids must come in order, which spares tables of names.
 #pragma once
 
 #include <functional>
@@ -39,6 +44,7 @@ class TextParser {
   void guard_line();
   void node_line();
 
+  // Each takes one kind of reference, and fails at its place if it names nothing that is there.
   void name_target(TargetId id);
   TargetId take_target();
   // "%4"; with `forward`, also "%?" (no longer alive) and values that come later, which are checked at the end.
@@ -46,6 +52,8 @@ class TextParser {
   StorageId take_storage();
   NodeId take_node();
 
+  // The left side of a line is read before its target, the types after it. So names are kept as a shape that the types
+  // must follow.
   void take_result_names(int depth);
   void take_results(NodeId node);
   Argument take_result(NodeId node, size_t& shape, int depth);
@@ -58,6 +66,8 @@ class TextParser {
   void take_frees(NodeId node);
   void take_notes(NodeId node);
 
+  // What refers to later lines is checked when all lines are read: values that are saved or guarded, forward nodes,
+  // births.
   void finish();
   void check_writes();
 

@@ -44,6 +44,7 @@ class TextWriter {
   void ints(std::span<const int64_t> ints, bool cut = false, std::string_view separator = ",");
   void result_names(std::span<const Argument> results, int depth);
   void result_types(std::span<const Argument> results, int depth);
+  // Attributes of a node, each written only if it is there; attribute() puts what separates them.
   void attributes(NodeId id);
   void phase(PhaseId id);
   void modes(const NodeFlags& on);

@@ -100,6 +100,12 @@ void append_device(std::string& out, c10::Device device) {
   }
 }
 
+std::string device_text(c10::Device device) {
+  std::string text;
+  append_device(text, device);
+  return text;
+}
+
 std::optional<c10::Device> parse_device(std::string_view text) {
   const size_t colon = text.find(':');
   const auto type = find_word<c10::DeviceType>(kDevices, text.substr(0, colon));
@@ -138,6 +144,8 @@ void append_int(std::string& out, int64_t value) {
   out.append(buffer, end);
 }
 
+// Writes the shortest decimal that reads back to the same bits, which is what to_chars gives. A NaN has 2^52 patterns
+// of bits; all but the usual one are written out, since a replay must give the same bits.
 void append_float(std::string& out, double value) {
   if (std::isnan(value)) {
     const auto bits = std::bit_cast<uint64_t>(value);
@@ -257,6 +265,7 @@ void append_base64(std::string& out, std::span<const uint8_t> bytes) {
   }
 }
 
+// Reads what append_base64 writes, and nothing else: no line breaks, no other padding.
 std::optional<std::vector<uint8_t>> parse_base64(std::string_view text) {
   static const auto kValues = [] {
     std::array<int8_t, 256> values;

@@ -32,6 +32,7 @@ std::optional<c10::MemoryFormat> parse_memory_format(std::string_view word);
 
 // "cpu", "cuda:0": the index is written if the device has one (is not -1).
 void append_device(std::string& out, c10::Device device);
+std::string device_text(c10::Device device);
 
 std::optional<StorageKind> parse_storage_kind(std::string_view word);
 std::optional<RegionKind> parse_region_kind(std::string_view word);

@@ -33,6 +33,7 @@ class ChainBuilder {
   using Storages = std::unordered_set<StorageId>;
   // One way to keep a stage.
   struct Way {
+    // `bytes` stay on the device. `cost` is of what is computed again, and of the link's time that nothing hides.
     int64_t bytes = 0, cost = 0;
     Storages kept;
     Storages offloaded = {};
@@ -40,6 +41,7 @@ class ChainBuilder {
   };
 
   int32_t begin_of(size_t stage) const { return stage == 0 ? 0 : ends_[stage - 1]; }
+  // What forward is: its nodes in order, what they cost, and how long storages live in it.
   void list_forward();
   bool is_forward(NodeId n) const { return std::as_const(place_)[n] != kNowhere; }
   void find_lives();
@@ -87,6 +89,7 @@ class ChainBuilder {
   std::vector<int32_t> stage_of_;        // by place
   std::vector<int64_t> born_saved_;      // by place
   std::vector<int64_t> backward_costs_;  // by stage
+  // What the stage that is being described makes itself.
   std::unordered_map<StorageId, ForwardLife> own_;
   CheckpointChain chain_;
 };

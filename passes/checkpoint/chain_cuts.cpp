@@ -1,4 +1,8 @@
 // Finds where forward is cut into stages, and sets aside the tensors that would leave a stage without a cut.
+//
+// A cut is a place where all that comes later depends on the past by one tensor: the residual stream between two
+// layers. Networks with long skips (U-Net) have few such places. There the tensor that lives longest is kept whatever
+// the plan, and the search for cuts begins anew without it. Each try is linear in storages and nodes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -73,6 +77,7 @@ bool ChainBuilder::set_aside_in_longest_stage() {
   return true;
 }
 
+// For messages: " in layers.3.mlp", "" outside all modules.
 std::string ChainBuilder::path_of(NodeId n) const {
   for (RegionId r = graph_.node(n).region; r.valid() && r != Graph::kRootRegion; r = graph_.region(r).parent) {
     if (graph_.region(r).kind != RegionKind::kModule) continue;

@@ -1,4 +1,8 @@
 // Finds the ways to keep a stage: what of it stays, what waits on the host, and what that costs.
+//
+// A stage of a transformer saves some ten to twenty tensors. The solver's time grows with the ways of a stage, so at
+// most options.most_options are kept: those near the lower hull of cost over bytes. The greedy walks cost the square of
+// the groups, times a walk over the stage.
 #include <algorithm>
 #include <cstdlib>
 
@@ -27,6 +31,7 @@ std::vector<ChainBuilder::Storages> ChainBuilder::groups_of(size_t stage, const 
 // Walks down from all groups, or up from none, one group a step, and notes each way that it comes by.
 void ChainBuilder::walk_greedily(bool down, size_t stage, const Storages& saved, const Storages& handed_on,
                                  std::span<const Storages> groups, std::vector<Way>& ways) const {
+  // Every set on the way is a candidate, not only the last.
   const auto note = [&](const Storages& kept) {
     ways.push_back({bytes_of(kept), cost_of(stage, saved, kept), kept});
     return ways.back().cost;

@@ -1,4 +1,4 @@
-// Runs rotor's dynamic programme.
+// Runs rotor's dynamic programme; the header has the recurrence, its source and its cost.
 //
 // A row of the table is the least cost of some stages first..last for every number of slots. A row of a longer range is
 // the sum of two rows of shorter ones, slot by slot. One of them is moved by what stays in memory meanwhile. That is a
@@ -48,6 +48,8 @@ int64_t backward_need(const ChainStage& stage, size_t option) {
 
 }  // namespace
 
+// Memory is rounded up to slots, costs up to units in which sums stay exact in doubles. So a plan may need less than it
+// says, never more.
 ChainSolver::ChainSolver(std::span<const ChainStage> stages, int64_t bytes, int64_t slots)
     : stages_(stages.begin(), stages.end()), count_(stages.size()) {
   if (slots < 1 || bytes < 0) throw Error("a chain is solved for at least one slot of memory");
@@ -77,6 +79,7 @@ double ChainSolver::units_of(int64_t cost) const { return std::ceil(static_cast<
 
 size_t ChainSolver::slots_of(int64_t bytes) const { return static_cast<size_t>((bytes + slot_ - 1) / slot_); }
 
+// Fills one row. Rows of shorter ranges are there already, as ranges are solved by their length.
 void ChainSolver::solve(size_t first, size_t last) {
   double* best = row(first, last);
   const ChainStage& stage = stages_[first];
@@ -128,6 +131,8 @@ std::optional<ChainPlan> ChainSolver::plan(int64_t bytes) const {
   return trace(least);
 }
 
+// One plan for each cost that some number of slots gives, the largest memory first. The table has them all, so a curve
+// costs a trace each.
 std::vector<ChainPlan> ChainSolver::curve() const {
   std::vector<ChainPlan> plans;
   if (count_ == 0) return plans;
@@ -195,6 +200,7 @@ ChainPlan ChainSolver::trace(size_t memory) const {
   return plan;
 }
 
+// Writes out what a plan runs, forwards and backwards: what tests count memory and costs by, without the table.
 std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainPlan& plan) {
   using Kind = ChainOperation::Kind;
   std::vector<ChainOperation> steps;

@@ -52,6 +52,8 @@
 #include "core/calls/random_state.h"
 #include "ir/records.h"
 #include "passes/checkpoint/checkpoint_plan.h"
+#include "passes/checkpoint/host_copies.h"
+#include "passes/checkpoint/storage_lives.h"
 #include "passes/structure/region_order.h"
 #include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/edit/copy.h"
@@ -89,9 +91,9 @@ class Rewrite {
       redirect(level);
       if (!has_inner[level]) copiers_[level].reset();  // else inner ones read what it made; many hold much memory
     }
-    for (const Offload& offload : offloads_) send_to_host(offload);
+    for (const Offload& offload : offloads_) send_to_host(graph_, offload.trip, changes_, result_);
     drop_saved();
-    end_lives();
+    end_lives(graph_, changes_);
     put_parents_first(graph_);
     result_.segments = static_cast<int64_t>(outer_first.size());
     return result_;
@@ -126,7 +128,7 @@ class Rewrite {
       for (const size_t statistic : statistics_to_leave_out(graph_, copy)) {
         graph_.set_argument(copy, statistic, Argument::none());
       }
-      is_copy_[copy] = 1;
+      changes_.copies[copy] = 1;
       ++result_.recomputed;
       result_.repeated.push_back(n);
       if (const auto end = ends.find(n); end != ends.end()) {
@@ -188,7 +190,7 @@ class Rewrite {
                                           std::span<const Argument>(arguments.begin(), arguments.size()));
     mutable_node(graph_, n).region = region;
     mutable_node(graph_, n).phase = phase;
-    is_copy_[n] = phase == Graph::kBackward ? 1 : 0;
+    changes_.copies[n] = phase == Graph::kBackward ? 1 : 0;
     return n;
   }
 
@@ -196,7 +198,7 @@ class Rewrite {
     const std::array<int64_t, 1> sizes{random_state_bytes(device)};
     const std::array<int64_t, 1> strides{1};
     const StorageId storage = graph_.add_storage({.bytes = sizes[0], .born = n});
-    is_state_[storage] = 1;
+    changes_.made[storage] = 1;
     return graph_.add_tensor_result(
         n, {.dtype = c10::ScalarType::Byte, .sizes = sizes, .strides = strides, .storage = storage});
   }
@@ -252,86 +254,6 @@ class Rewrite {
     }
   }
 
-  // Backward users, what runs again included.
-  std::vector<NodeId> readers_of(ValueId v) const {
-    std::vector<NodeId> readers = graph_.users_of(v);
-    std::erase_if(readers, [&](NodeId n) { return graph_.node(n).phase != Graph::kBackward; });
-    return readers;
-  }
-
-  void send_to_host(const Offload& offload) {
-    NodeId first;
-    for (const ValueId v : offload.trip.read) {
-      const auto readers = readers_of(v);
-      if (!readers.empty() && (!first.valid() || graph_.is_before(readers.front(), first))) first = readers.front();
-    }
-    if (!first.valid()) return;  // they all read copies
-    const ValueId whole = offload.trip.whole;
-    const StorageId storage = graph_.value(whole).storage;
-    const NodeId born = graph_.storage(storage).born;
-    const ValueId host =
-        copy_to(whole, c10::Device(c10::DeviceType::CPU), graph_.node(offload.trip.last_forward).next, born);
-    is_state_[graph_.value(host).storage] = 1;
-    const ValueId back = copy_to(host, graph_.storage(storage).device(), first, born);
-    mark_fetched(back, first, born);
-    for (const ValueId v : offload.trip.read) {
-      if (readers_of(v).empty()) continue;
-      const ValueId stands_in = v == whole ? back : view_like(v, back, first, born);
-      graph_.replace_uses_if(v, stands_in,
-                             [&](NodeId user, const Argument&) { return graph_.node(user).phase == Graph::kBackward; });
-    }
-    touched_[storage] = 1;
-    ++result_.offloaded;
-    result_.offloaded_bytes += graph_.storage(storage).bytes;
-  }
-
-  void mark_fetched(ValueId made, NodeId first, NodeId born) {
-    const NodeId n = graph_.value(made).producer;
-    mutable_node(graph_, n).phase = Graph::kBackward;
-    mutable_node(graph_, n).region = graph_.node(first).region;
-    mutable_node(graph_, n).forward = born;
-    is_copy_[n] = 1;
-  }
-
-  // What `v` is of its storage, of another one.
-  ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
-    const TargetId as_strided = graph_.intern_operator("aten::as_strided");
-    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
-    const int64_t offset = graph_.value(v).offset;
-    const std::array<Argument, 4> arguments{Argument::of_value(of), graph_.int_list(sizes), graph_.int_list(strides),
-                                            Argument::of_int(offset)};
-    const NodeId n = graph_.insert_before(position, as_strided, arguments);
-    const ValueId view = graph_.add_tensor_result(n, {.dtype = graph_.value(v).dtype,
-                                                      .sizes = sizes,
-                                                      .strides = strides,
-                                                      .storage = graph_.value(of).storage,
-                                                      .offset = offset,
-                                                      .device = graph_.value(of).device()});
-    mark_fetched(view, position, born);
-    return view;
-  }
-
-  ValueId copy_to(ValueId v, c10::Device device, NodeId position, NodeId like) {
-    const TargetId to_copy = graph_.intern_operator("aten::_to_copy");
-    // Waiting for the host makes no sense: what comes after on the same stream comes after the copy.
-    const bool asynchronous = graph_.value(v).device() != device;
-    const std::array<Argument, 7> arguments{Argument::of_value(v), Argument::none(),
-                                            Argument::none(),      Argument::of_device(device),
-                                            Argument::none(),      Argument::of_bool(asynchronous),
-                                            Argument::none()};
-    const NodeId n = graph_.insert_before(position, to_copy, arguments);
-    mutable_node(graph_, n).region = graph_.node(like).region;
-    mutable_node(graph_, n).phase = Graph::kForward;
-    const Storage& from = graph_.storage(graph_.value(v).storage);
-    const StorageId storage = graph_.add_storage(
-        {.bytes = from.bytes, .device_type = device.type(), .device_index = device.index(), .born = n});
-    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
-    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
-    return graph_.add_tensor_result(
-        n, {.dtype = graph_.value(v).dtype, .sizes = sizes, .strides = strides, .storage = storage, .device = device});
-  }
-
   // ---- Regions
 
   // Unless it is a region of kind checkpoint already.
@@ -372,7 +294,7 @@ class Rewrite {
   // and those that nodes of segments save and no node outside does, whether backward reads them or not.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
-      for (const CheckpointDemand& demand : level.accepted) touched_[graph_.value(demand.value).storage] = 1;
+      for (const CheckpointDemand& demand : level.accepted) changes_.touched[graph_.value(demand.value).storage] = 1;
     }
     const std::set<size_t> outermost = outermost_with_copies();
     std::vector<bool> dealt_with(graph_.node_capacity(), false);
@@ -392,7 +314,7 @@ class Rewrite {
           const StorageId s = graph_.value(saved.value).storage;
           if (!s.valid() || std::as_const(saved_outside)[s] != 0) continue;
           const NodeId born = graph_.storage(s).born;
-          if (born.valid() && !graph_.is_erased(born) && dealt_with[born.index]) touched_[s] = 1;
+          if (born.valid() && !graph_.is_erased(born) && dealt_with[born.index]) changes_.touched[s] = 1;
         }
       }
     }
@@ -441,75 +363,13 @@ class Rewrite {
     return found;
   }
 
-  bool is_copy(NodeId n) const { return is_copy_[n] != 0; }
-
-  void end_lives() {
-    // Last uses of everything, in one walk.
-    std::vector<NodeId> last_use(graph_.storage_count());
-    std::vector<bool> read_by_copy(graph_.storage_count(), false);
-    for (const NodeId n : graph_.nodes()) {
-      const auto touch = [&](ValueId v) {
-        const StorageId s = graph_.value(v).storage;
-        if (!s.valid()) return;
-        last_use[s.index] = n;
-        if (is_copy(n)) read_by_copy[s.index] = true;
-      };
-      graph_.for_each_input(n, touch);
-      graph_.for_each_output(n, touch);
-    }
-    // By node the first storage that dies there, by storage the next one.
-    std::vector<StorageId> first_death(graph_.node_capacity());
-    std::vector<StorageId> next_death(graph_.storage_count());
-    std::vector<bool> moved(graph_.storage_count(), false);
-    for (uint32_t i = graph_.storage_count(); i-- > 0;) {
-      const StorageId s(i);
-      const Storage& storage = graph_.storage(s);
-      if (!last_use[i].valid()) continue;
-      const bool has_death = storage.freed_after.valid() && !graph_.is_erased(storage.freed_after);
-      const bool is_new = storage.born.valid() && !graph_.is_erased(storage.born) &&
-                          (is_copy(storage.born) || std::as_const(is_state_)[s] != 0);
-      const bool later = has_death && read_by_copy[i] && graph_.is_before(storage.freed_after, last_use[i]);
-      const bool earlier = has_death && std::as_const(touched_)[s] != 0 &&
-                           graph_.is_before(last_use[i], storage.freed_after) &&
-                           graph_.node(storage.freed_after).phase != Graph::kForward;
-      if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
-      moved[i] = true;
-      const TargetId user = graph_.node(last_use[i]).target;
-      if (user == target_of(Builtin::kOutput) || user == target_of(Builtin::kGradient)) continue;  // never
-      next_death[i] = first_death[last_use[i].index];
-      first_death[last_use[i].index] = s;
-    }
-    struct Frees {
-      NodeId node;
-      size_t begin = 0;
-    };
-    std::vector<Frees> changed;
-    std::vector<StorageId> storages;
-    for (const NodeId n : graph_.nodes()) {
-      const auto frees = graph_.frees(n);
-      const bool loses = std::any_of(frees.begin(), frees.end(), [&](StorageId s) { return moved[s.index]; });
-      if (!first_death[n.index].valid() && !loses) continue;
-      changed.push_back({n, storages.size()});
-      for (const StorageId s : frees) {
-        if (!moved[s.index]) storages.push_back(s);
-      }
-      for (StorageId s = first_death[n.index]; s.valid(); s = next_death[s.index]) storages.push_back(s);
-    }
-    // A storage leaves one list before it enters another.
-    for (const Frees& frees : changed) graph_.set_frees(frees.node, {});
-    for (size_t i = 0; i < changed.size(); ++i) {
-      const size_t end = i + 1 < changed.size() ? changed[i + 1].begin : storages.size();
-      graph_.set_frees(changed[i].node, {storages.data() + changed[i].begin, end - changed[i].begin});
-    }
-  }
+  bool is_copy(NodeId n) const { return std::as_const(changes_).copies[n] != 0; }
 
   Graph& graph_;
   const CheckpointPlan plan_;
   CheckpointResult result_;
   std::vector<std::unique_ptr<NodeCopier>> copiers_;  // by level
-  IdMap<NodeId, uint8_t> is_copy_;
-  IdMap<StorageId, uint8_t> touched_;           // originals that are read less than before
-  IdMap<StorageId, uint8_t> is_state_;          // of a generator, or on the host
+  StorageChanges changes_;
   std::unordered_map<NodeId, ValueId> states_;  // by the first random node of a run
   std::vector<Offload> offloads_;
   std::map<std::pair<RegionId, StringId>, uint32_t> calls_;

@@ -1,7 +1,7 @@
 // A training step as a chain: where forward is cut, what each stage holds, and the ways to keep it.
 //
-// All figures come from one walk over the graph's lives and, in a stage, from walks over its own nodes. They need not be
-// exact: whatever the chain's solver makes of them is tried on the graph (checkpoint_curve.cpp).
+// All figures come from one walk over the graph's lives and, in a stage, from walks over its own nodes. They need not
+// be exact: whatever the chain's solver makes of them is tried on the graph (checkpoint_curve.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -98,6 +98,7 @@ void ChainBuilder::find_lives() {
   }
 }
 
+// A stage is called after what costs most in it, as people know it.
 std::string ChainBuilder::name_of(size_t stage) const {
   if (stage < names_.size() && !names_[stage].empty()) return names_[stage];
   // The module of the node that costs most.
@@ -263,6 +264,7 @@ CheckpointChain CheckpointChain::of(const Graph& graph, std::span<const RegionId
 namespace {
 
 // By stage: whether it is among those that are run again.
+// A stage that is dropped and also keeps a part keeps it within the second run: nothing of it goes to the host.
 std::vector<bool> dropped_by(const ChainPlan& plan) {
   std::vector<bool> dropped(plan.option.size(), false);
   for (const ChainSegment& segment : plan.segments) {
@@ -299,6 +301,7 @@ std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) 
   return segments;
 }
 
+// Returns the cost of copies to the host that computing does not hide, of all stages that keep something there.
 int64_t CheckpointChain::exposed(const ChainPlan& plan) const {
   const std::vector<bool> dropped = dropped_by(plan);
   int64_t cost = 0;

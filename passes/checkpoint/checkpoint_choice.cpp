@@ -1,4 +1,9 @@
-// Which regions are checkpointed: by name, by mark, by policy; and the passes `checkpoint` and `free-at-last-use`.
+// Chooses which regions are checkpointed: by name, by mark, by policy. The passes `checkpoint` and `free-at-last-use`
+// begin here.
+//
+// A policy gets the regions that were named, in program order, and returns segments: regions that are recomputed
+// together. Names and fixed policies take a walk over the graph. `budget` makes log2(regions) copies of it, and
+// `optimal` (checkpoint_curve.cpp) some 64; each is rewritten and its peak counted, not estimated.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,6 +57,7 @@ std::string_view family_of(std::string_view path) {
   return numbered ? path.substr(0, last) : std::string_view();
 }
 
+// The longest family of numbered modules is nearly always the model's layers.
 std::vector<RegionId> longest_family(const Graph& graph, const std::vector<RegionId>& nameable) {
   // Sorted, so that of two families of one length the same is chosen in each run.
   std::map<std::string, std::vector<RegionId>> families;
@@ -147,6 +153,8 @@ CheckpointPolicy square_root_segments() {
 namespace {
 
 template <class Counts>
+// Sums births and deaths along the program. It counts what the graph says and knows no allocator, so that trying a plan
+// costs one walk over its copy.
 int64_t peak_of(const Graph& graph, Counts&& counts) {
   IdMap<NodeId, int64_t> change;  // at a node, and of the node after it
   int64_t live = 0;
@@ -179,6 +187,8 @@ int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device) {
   return peak_of(graph, [device](const Storage& storage) { return storage.device_type == device; });
 }
 
+// Takes the first regions until the peak fits. The greedy choice is the yardstick of least_recompute(), which weighs
+// regions against one another.
 CheckpointPolicy within_budget(int64_t bytes) {
   return [bytes](const Graph& graph, std::span<const RegionId> regions) {
     const auto all = each_region()(graph, regions);
@@ -210,6 +220,7 @@ CheckpointPolicy within_budget(int64_t bytes) {
 
 // ---- Passes
 
+// Takes GiB and GB apart: 40GB, as it stands on a card, is 7 % less than 40GiB.
 int64_t bytes_from_text(const std::string& text) {
   static const std::map<std::string, double, std::less<>> kUnits = {
       {"", 1},      {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
@@ -283,6 +294,8 @@ PassResult CheckpointResult::summary() const {
   return summary;
 }
 
+// Gives every storage the life that a replay gives it: until its last use, or for good where the caller gave it or gets
+// it.
 FreeAtLastUseResult free_at_last_use(Graph& graph) {
   std::vector<NodeId> last_use(graph.storage_count());
   for (const NodeId n : graph.nodes()) {

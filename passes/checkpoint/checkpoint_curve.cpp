@@ -1,4 +1,11 @@
-// The curve of peak against what is computed again: plans tried on the graph, and those that no other beats.
+// Draws the curve of peak against what is computed again: plans are tried on the graph, and those that no other beats
+// are kept.
+//
+// The chain model proposes, the graph decides: a proposed plan is applied to a copy, and the peak of that copy counts.
+// So the model may be wrong about a stage and no answer is; at worst a better plan was not proposed. Every policy is
+// tried, too, so `optimal` is never worse than one of them.
+//
+// Cost: a chain (checkpoint_chain.cpp), its dynamic programme, and a copy and rewrite of the graph for each plan.
 #include "shadowgraph/passes/checkpoint_curve.h"
 
 #include <fmt/format.h>
@@ -24,7 +31,7 @@ std::vector<size_t> evenly(size_t n, size_t most) {
   return chosen;
 }
 
-// That holds most.
+// Returns the type of device that holds most bytes. With offload the peak is that device's alone.
 c10::DeviceType main_device(const Graph& graph) {
   std::map<c10::DeviceType, int64_t> bytes;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
@@ -35,7 +42,7 @@ c10::DeviceType main_device(const Graph& graph) {
   return most == bytes.end() ? c10::kCPU : most->first;
 }
 
-// With these bytes the chain keeps everything.
+// Returns the bytes with which the chain keeps everything: the right end of the curve, beyond which nothing changes.
 int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   int64_t kept = 0;
   int64_t most = 0;

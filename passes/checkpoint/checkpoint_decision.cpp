@@ -30,7 +30,6 @@ class CheckpointPlan::Decision {
     }
   }
 
-  // First all reasons against, then what is left is accepted, and of that only what the demands need is computed again.
   void run() {
     if (level_.demands.empty()) return;
     find_obstacles();
@@ -54,6 +53,7 @@ class CheckpointPlan::Decision {
 
   bool is_here(NodeId n) const { return plan_.is_within(plan_.level_of(n), index_); }
 
+  // Whether the storage has a copy in the second run, from which nodes there take it.
   bool is_made_again(StorageId s) const {
     const auto found = storages_.find(s);
     return found != storages_.end() && !found->second.kept;
@@ -66,8 +66,8 @@ class CheckpointPlan::Decision {
     return !writer.valid() || !graph_.is_before(writer, end_);
   }
 
-  // The first reason why this node cannot run again, whatever others do; "" if there is none.
-  // The reason goes into the report, so it names the operator.
+  // Returns the first reason why this node cannot run again, whatever others do; "" if there is none. The reason goes
+  // into the report, so it names the operator.
   std::string obstacle(NodeId n) const {
     const std::string& name = graph_.target(n).name();
     if (effects_.unknown(n)) return name + ": nothing is known of it";

@@ -61,6 +61,8 @@ class CheckpointPlan {
   const Effects& effects() const { return effects_; }
 
  private:
+  // Steps of the constructor. Segments become levels, and backward nodes become demands on them. Each level decides
+  // what it makes again, inner ones first, since they ask the outer ones for operands.
   void assign_levels(std::span<const CheckpointSegment> segments);
   void assign_ranges(std::span<const CheckpointSegment> segments);
   void collect_demands();

@@ -1,4 +1,8 @@
 // Finds which node belongs to which segment of a checkpoint, and how segments nest.
+//
+// Policies name segments by regions (modules), the chain by first and last node. Both become levels: a segment, the
+// one around it, its nodes. Segments that cross are refused, for a node can be recomputed with one of them alone.
+// One walk over the nodes for each of the two forms, times the depth of nesting.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -133,7 +137,8 @@ class CheckpointPlan::SegmentTree {
     }
   }
 
-  // A segment that begins inside another must end inside it.
+  // A segment of several regions also takes the nodes between them, so it is opened at its first node and closed at its
+  // last. One that begins inside another must end inside it.
   void open_those_that_begin(NodeId n) {
     const auto found = begins_.find(n);
     if (found == begins_.end()) return;

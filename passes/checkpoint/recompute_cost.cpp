@@ -1,4 +1,8 @@
-// What nodes cost to run again, as far as their shapes tell.
+// Says what nodes cost to run again, as far as their shapes tell.
+//
+// passes/ may not ask the profiler, which is above it, so the few formulas that decide are here: products,
+// convolutions, attention, recurrent layers. Everything else counts by the bytes that it moves. That is enough to tell
+// a matrix product from a gelu; shadowgraph/passes/checkpoint_curve.h takes a function for those who know more.
 #include <algorithm>
 #include <array>
 
@@ -33,6 +37,8 @@ int64_t matrix_product(const Graph& graph, NodeId node, std::string_view first_f
   return factor.valid() && result.valid() ? 2 * graph.numel(result) * size_at(graph, factor, 1) : 0;
 }
 
+// Each result place takes the weights of one output channel. A transposed convolution scatters from each input place
+// instead.
 int64_t convolution(const Graph& graph, NodeId node) {
   const ValueId input = operand(graph, node, graph.find_argument(node, "input") != nullptr ? "input" : "self");
   const ValueId weight = operand(graph, node, "weight");
@@ -56,7 +62,7 @@ int64_t attention(const Graph& graph, NodeId node) {
 
 constexpr std::array<const char*, 3> kStates = {"hx", "hx_", "cx_"};
 
-// Every step multiplies with all weights.
+// Counts two FLOPs for each weight and row: every step of a sequence multiplies with all weights.
 int64_t recurrent(const Graph& graph, NodeId node) {
   const ValueId input = operand(graph, node, "input");
   if (!input.valid()) return 0;

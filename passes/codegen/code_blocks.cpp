@@ -53,6 +53,7 @@ class BlockBuilder {
  private:
   uint32_t step_count() const { return static_cast<uint32_t>(plan_.steps.size()); }
 
+  // For each step the chain of regions around it that may become functions.
   void find_regions() {
     std::vector<std::vector<RegionId>> chains(graph_.region_count());
     for (uint32_t r = 1; r < graph_.region_count(); ++r) {
@@ -110,6 +111,7 @@ class BlockBuilder {
     return std::ranges::all_of(block.items, [](const CodeBlock::Item& item) { return item.is_block(); });
   }
 
+  // Lists the steps from begin to end as items, with each region that is worth a function as one item.
   void fill(CodeBlock& block, uint32_t begin, uint32_t end, size_t depth) {
     for (uint32_t step = begin; step < end;) {
       const RegionId child = region_at(step, depth);
@@ -139,6 +141,7 @@ class BlockBuilder {
     }
   }
 
+  // Moves runs of items into parts, which become functions of their own: first by phase, then by number.
   void cut(CodeBlock& block, bool by_phase) {
     const auto most = static_cast<size_t>(std::max(options_.max_function_items, 2));
     std::vector<CodeBlock::Item> items;
@@ -188,6 +191,8 @@ class BlockBuilder {
     return common.value_or("");
   }
 
+  // Works out inputs and outputs, and appends the block. Inner blocks are finished first, so they come first in the
+  // plan.
   uint32_t finish(CodeBlock block) {
     block.path = path_of(block);
     // A stamp for each block spares clearing a set of all variables for each.

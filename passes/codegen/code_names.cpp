@@ -1,3 +1,8 @@
+// Chooses the names that people read in emitted code. Variables are named after what made them, relative to the
+// function they are in, and functions after the class of their module.
+//
+// Names decide more than looks. Two layers become one function only if their texts are equal, so a name must not tell
+// which layer it is in (relative()). Names are made when they are first asked for, in the order of the text.
 #include "passes/codegen/code_names.h"
 
 #include <algorithm>
@@ -13,6 +18,7 @@ std::string short_operator_name(const std::string& target) {
   return std::string(name);
 }
 
+// Takes the path of the block's own module off: inside layers.3, the weight layers.3.attn.weight is attn.weight.
 std::string BlockNames::relative(std::string_view path) const {
   const std::string_view own = block_.path;
   if (own.empty()) return std::string(path);
@@ -21,6 +27,8 @@ std::string BlockNames::relative(std::string_view path) const {
   return std::string(path);
 }
 
+// Given tensors keep the graph's names. Results are called after their operator, and after the schema's name of a
+// result where there are several.
 std::string BlockNames::wanted(uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
   if (v.defined == CodePlan::kGiven) {
@@ -81,6 +89,8 @@ std::string function_name(const CodePlan& plan, const CodeBlock& block) {
   return "run_" + (block.part ? name + "_part" : name);
 }
 
+// Returns the tensors that each statement of a block is the last to use. There emitted code lets go of them, so that
+// its peak is the graph's.
 std::vector<std::vector<uint32_t>> last_uses(const CodePlan& plan, const CodeBlock& block,
                                              const std::vector<uint32_t>& kept) {
   std::unordered_map<uint32_t, size_t> last;

@@ -3,7 +3,13 @@
 //     %2 = aten::add_(%1, %0)      %1 and %2 are one variable: x.add_(y)
 //     %3 = aten::t_(%2)            x keeps its storage but turns; if %2 is read later, `x2 = copy of x` comes before
 //
-// Passes once over the steps of a compiled replay, which says already what runs, in which order, and in which mode.
+// Passes once over the steps of a compiled replay, which says already what runs, in which order, and in which mode. So
+// emitted code and replay agree on what is needed, and the tests hold both against the program.
+//
+// A graph has a value for each state of a tensor, code has variables. An in-place operator gives back its operand, so
+// the two values are one variable as long as only contents changed. Where the geometry changed too, later readers of
+// the old value need the old tensor object. A copy of that object, not of its data, is taken before.
+//
 // Linear in the graph, and logarithmic in the copies for each operand.
 #include "passes/codegen/code_plan.h"
 
@@ -18,6 +24,7 @@
 #include "shadowgraph/codegen.h"
 
 namespace shadowgraph {
+
 // Fills a CodePlan.
 class CodePlanner {
  public:
@@ -123,7 +130,7 @@ class CodePlanner {
                     "; capture the forward alone, choose values of the forward, or turn autograd off");
   }
 
-  // What a checkpoint keeps of the generator for a backward that is not in the graph.
+  // Says whether a node keeps the generator's state for a backward that is not in the graph: a checkpoint in a forward.
   bool is_unused_state(NodeId node) const {
     if (graph_.target(node).name() != get_random_state().name()) return false;
     const ValueId state = graph_.results(node)[0].ref.value;
@@ -132,6 +139,7 @@ class CodePlanner {
     return !used;
   }
 
+  // A tensor that the code is given: a placeholder, or a constant from the side file.
   void give(const ReplayProgram::Step& step, std::string name, ConstantId constant) {
     const ValueId value = graph_.results(step.node)[0].ref.value;
     const uint32_t variable = new_variable(value, CodePlan::kGiven);
@@ -157,6 +165,7 @@ class CodePlanner {
     }
   }
 
+  // A gradient is an output named after its parameter; one of a tensor without a name is called "tensor".
   void take_gradient(NodeId node) {
     const auto arguments = graph_.arguments(node);
     const NodeId parameter = graph_.value(arguments[0].ref.value).producer;
@@ -166,6 +175,7 @@ class CodePlanner {
                              latest_[arguments[1].ref.value.index], true});
   }
 
+  // Gives each result a variable: that of the operand that it is, or a new one.
   void take_results(NodeId node, CodeStep& made, uint32_t number) {
     const OperatorFacts& facts = graph_.facts(node);
     const auto arguments = graph_.arguments(node);
@@ -251,6 +261,7 @@ CodePlan CodePlan::make(const Graph& graph, const CodegenOptions& options) {
   return plan;
 }
 
+// Nearly all values have one variable for good, so the list of rebound ones is short and searched by value.
 uint32_t CodePlan::variable_of(ValueId value, uint32_t step) const {
   uint32_t variable = variable_of_[value.index];
   if (rebound_.empty()) return variable;

@@ -1,3 +1,5 @@
+// Has the ends that the C++ and Python writers share. Values are asked for by name (`--only`), errors show the node,
+// and files are written.
 #include "shadowgraph/codegen.h"
 
 #include <ATen/core/Dict.h>
@@ -19,6 +21,7 @@ struct NamedValue {
   ValueId value;
 };
 
+// Names are those of the graph's placeholders, outputs and gradients, as run_by_name and forward() give them.
 std::vector<NamedValue> named_values(const Graph& graph) {
   std::vector<NamedValue> named;
   size_t outputs = 0;

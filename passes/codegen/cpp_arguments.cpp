@@ -33,6 +33,7 @@ std::string CppCalls::value(ValueId id, TypeClass wanted) {
   }
 }
 
+// Four arguments of the schema (dtype, layout, device, pin_memory) are one in C++.
 std::string CppCalls::tensor_options(std::span<const Argument> four) {
   std::string text;
   // Options that the call left out are not written: ATen then asks its defaults, as the recorded call did.
@@ -43,6 +44,7 @@ std::string CppCalls::tensor_options(std::span<const Argument> four) {
   return "at::TensorOptions()" + text;
 }
 
+// `typed`: the place takes any list type (a template, a dispatcher call), so a bare brace list would not compile.
 std::string CppCalls::argument(const Argument& a, const FormalType& type, bool typed) {
   const auto scalar = [&](const std::string& text) {
     if (type.type != TypeClass::kTensor) return text;
@@ -98,6 +100,7 @@ std::string CppCalls::argument(const Argument& a, const FormalType& type, bool t
   return {};
 }
 
+// Lists of ints, tensors, floats, numbers and bools have view types of their own in ATen's signatures.
 std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed) {
   std::vector<std::string> elements;
   const FormalType element{type.element, type.element_optional};
@@ -133,7 +136,8 @@ std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed
   }
 }
 
-// For calls through the dispatcher.
+// Spells an argument for a call through the dispatcher, where nothing converts it. An int must be an int64_t, and a
+// list must have the schema's element type, or the operator raises at run time.
 std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
   const FormalType element{type.element, type.element_optional};
   switch (a.kind) {
@@ -174,6 +178,7 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
         }
         elements.push_back(argument(e, element, true));
       }
+      // An IValue keeps the element type, so a list of dtypes must be one of ints here.
       const char* of = "int64_t";
       switch (type.element) {
         case TypeClass::kTensor:

@@ -75,6 +75,7 @@ CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
   return {};
 }
 
+// Functions have no kernel in libtorch: the user names a callee, or it is one of those that passes make.
 CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   const NodeId node = plan_.steps[step].node;
   // A function that the user names comes first, so that it can replace the ones known below.
@@ -101,6 +102,8 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
   refuse_node(graph_, node, kNoFunctionText);
 }
 
+// Calls a C++ function whose parameters are those of the schema, in order. Nothing is left out: it may have no
+// defaults.
 CppCalls::Call CppCalls::call_by_schema(const std::string& callee, const Target& target) {
   const NodeId node = plan_.steps[step_].node;
   const Signature& formals = graph_.target(node).signature();
@@ -207,6 +210,7 @@ CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
   }
 }
 
+// The results come as a vector of IValues, whatever the schema returns.
 CppCalls::Call CppCalls::boxed_call(const std::string& callee, const Target& target, uint32_t step) {
   const NodeId node = plan_.steps[step].node;
   const Signature& formals = graph_.target(node).signature();

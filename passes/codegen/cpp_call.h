@@ -1,4 +1,4 @@
-// One node as a C++ expression.
+// Writes one node as a C++ expression. Statements around it, and the names of its results, are cpp_functions.h's.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,8 @@ class CppCalls {
   CppCalls(const CodePlan& plan, const CodegenOptions& options, CppNeeds& needs)
       : plan_(plan), graph_(*plan.graph), options_(options), needs_(needs) {}
 
-  // What the call gives: how its results are to be taken from the expression.
+  // What the call gives: how its results are to be taken from the expression. kStack: a vector of IValues, as calls
+  // through the dispatcher give.
   enum class Returns : uint8_t { kNothing, kOne, kTuple, kStack };
   struct Call {
     std::string expression;
@@ -46,11 +47,13 @@ class CppCalls {
 
  private:
   static Returns returns_of(const Signature& signature);
+  // Forms of a call.
   Call function_call(uint32_t step, const Target& target);
   Call call_by_schema(const std::string& callee, const Target& target);
   Call operator_call(uint32_t step, const Target& target);
   Call boxed_call(const std::string& callee, const Target& target, uint32_t step);
   Call alias(uint32_t step);
+  // Arguments, by the type that the schema asks for (cpp_arguments.cpp).
   std::string argument(const Argument& argument, const FormalType& type, bool typed);
   std::string list(const Argument& argument, const FormalType& type, bool typed);
   std::string ivalue(const Argument& argument, const FormalType& type);

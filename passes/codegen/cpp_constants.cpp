@@ -18,6 +18,7 @@
 namespace shadowgraph {
 namespace {
 
+// Spells each element as the type T of the list that the generated function is given.
 template <class T, class F>
 std::string elements(const std::vector<uint8_t>& bytes, F&& spell) {
   std::string text;

@@ -136,6 +136,7 @@ std::string CppFunctions::drops(const std::vector<std::string>& names) {
   return fmt::format("  drop({});\n", fmt::join(names, ", "));
 }
 
+// A call of another function. Several results come as a struct, which a structured binding takes apart.
 std::string CppFunctions::block_call(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last) {
   const CodeBlock& block = plan_.blocks[number];
   const Function& function = functions_[number];
@@ -159,6 +160,8 @@ std::string CppFunctions::block_call(uint32_t number, BlockNames& names, const s
   return "  " + text + drops(unused);
 }
 
+// A call through the `checkpoint` helper, which keeps the operands and calls the function again in backward. The helper
+// takes and gives lists of tensors, so the function is wrapped in a lambda.
 std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function& function, BlockNames& names,
                                           const std::vector<std::string>& arguments,
                                           const std::vector<std::string>& results) {
@@ -206,6 +209,8 @@ std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function
   return text;
 }
 
+// One step: copies of tensor objects that it would change, the call, names for results that somebody reads, and what
+// dies behind it.
 std::string CppFunctions::statement(uint32_t number, BlockNames& names, const std::vector<uint32_t>& last,
                                     bool at_end) {
   const CodeStep& step = plan_.steps[number];
@@ -242,6 +247,7 @@ std::string CppFunctions::statement(uint32_t number, BlockNames& names, const st
   return text + drops(dropped);
 }
 
+// Takes a result out of an IValue, as the type that the variable has.
 std::string CppFunctions::from_ivalue(const std::string& text, uint32_t variable) const {
   const CodeVariable& v = plan_.variables[variable];
   if (v.kind == ValueKind::kTensor) return text + ".toTensor()";
@@ -249,53 +255,65 @@ std::string CppFunctions::from_ivalue(const std::string& text, uint32_t variable
   return text + (v.kind == ValueKind::kInt ? ".toInt()" : v.kind == ValueKind::kFloat ? ".toDouble()" : ".toBool()");
 }
 
+// Takes the elements of a list that somebody reads out of it. `flat` counts the results of the step.
+std::string CppFunctions::list_elements(const CodeStep& step, const std::string& list, const Argument& result,
+                                        const std::vector<bool>& wanted, size_t& flat, BlockNames& names) {
+  std::string text;
+  bool all = true;
+  size_t position = 0;
+  for (const Argument& element : graph_.list(result)) {
+    if (element.kind == ArgumentKind::kValue) {
+      if (wanted[flat]) {
+        text += fmt::format("  at::Tensor {} = std::move({}[{}]);\n", names.of(step.results[flat]), list, position);
+      }
+      all &= wanted[flat++];
+    }
+    ++position;
+  }
+  // The list would keep the elements that nobody reads alive.
+  if (!all) text += "  " + list + ".clear();\n";
+  return text;
+}
+
+std::string CppFunctions::stack_results(uint32_t number, const CppCalls::Call& call, BlockNames& names,
+                                        const std::vector<bool>& wanted) {
+  const CodeStep& step = plan_.steps[number];
+  const auto results = graph_.results(step.node);
+  size_t flat = 0;
+  const std::string stack = names.take("stack");
+  std::string text = fmt::format("  std::vector<c10::IValue> {} = {};\n", stack, call.expression);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const std::string at = fmt::format("{}.at({})", stack, i);
+    if (results[i].kind == ArgumentKind::kValue) {
+      if (wanted[flat]) {
+        const uint32_t variable = step.results[flat];
+        text += fmt::format("  {} {} = {};\n", type_of(variable), names.of(variable), from_ivalue(at, variable));
+      }
+      ++flat;
+    } else if (results[i].kind == ArgumentKind::kList) {
+      const std::string list = names.take("list");
+      text += fmt::format("  std::vector<at::Tensor> {} = {}.toTensorVector();\n", list, at);
+      text += list_elements(step, list, results[i], wanted, flat, names);
+    }
+  }
+  // The stack holds references too, beside the variables taken from it.
+  return text + "  " + stack + ".clear();\n";
+}
+
+// Names the results of a call. How depends on what the call returns in C++: a stack of IValues, one tensor or list, or
+// a tuple.
 std::string CppFunctions::results_of(uint32_t number, const CppCalls::Call& call, BlockNames& names,
                                      const std::vector<bool>& wanted, std::vector<std::string>& bound) {
   const CodeStep& step = plan_.steps[number];
   const auto results = graph_.results(step.node);
   std::string text;
   size_t flat = 0;
-  const auto element_lines = [&](const std::string& list, const Argument& result) {
-    bool all = true;
-    size_t position = 0;
-    for (const Argument& element : graph_.list(result)) {
-      if (element.kind == ArgumentKind::kValue) {
-        if (wanted[flat]) {
-          text += fmt::format("  at::Tensor {} = std::move({}[{}]);\n", names.of(step.results[flat]), list, position);
-        }
-        all &= wanted[flat++];
-      }
-      ++position;
-    }
-    // The list would keep the elements that nobody reads alive.
-    if (!all) text += "  " + list + ".clear();\n";
-  };
-  if (call.returns == Returns::kStack) {
-    const std::string stack = names.take("stack");
-    text += fmt::format("  std::vector<c10::IValue> {} = {};\n", stack, call.expression);
-    for (size_t i = 0; i < results.size(); ++i) {
-      const std::string at = fmt::format("{}.at({})", stack, i);
-      if (results[i].kind == ArgumentKind::kValue) {
-        if (wanted[flat]) {
-          const uint32_t variable = step.results[flat];
-          text += fmt::format("  {} {} = {};\n", type_of(variable), names.of(variable), from_ivalue(at, variable));
-        }
-        ++flat;
-      } else if (results[i].kind == ArgumentKind::kList) {
-        const std::string list = names.take("list");
-        text += fmt::format("  std::vector<at::Tensor> {} = {}.toTensorVector();\n", list, at);
-        element_lines(list, results[i]);
-      }
-    }
-    // The stack holds references too, beside the variables taken from it.
-    return text + "  " + stack + ".clear();\n";
-  }
+  if (call.returns == Returns::kStack) return stack_results(number, call, names, wanted);
   if (call.returns == Returns::kOne) {
     if (results[0].kind == ArgumentKind::kList) {
       const std::string list = names.take("list");
       text += fmt::format("  std::vector<at::Tensor> {} = {};\n", list, call.expression);
-      element_lines(list, results[0]);
-      return text;
+      return text + list_elements(step, list, results[0], wanted, flat, names);
     }
     const uint32_t variable = step.results[0];
     return fmt::format("  {} {} = {};\n", type_of(variable), names.of(variable), call.expression);
@@ -332,7 +350,7 @@ std::string CppFunctions::results_of(uint32_t number, const CppCalls::Call& call
   size_t next = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i].kind == ArgumentKind::kList) {
-      element_lines(lists[next++].first, results[i]);
+      text += list_elements(step, lists[next++].first, results[i], wanted, flat, names);
     } else if (results[i].kind == ArgumentKind::kValue) {
       ++flat;
     }

@@ -7,10 +7,12 @@
 namespace shadowgraph {
 namespace {
 
+// A function that generated files carry with them if something in them calls it. It is C++ text here, compiled by
+// whoever compiles the file, so it must need libtorch's headers alone.
 struct Helper {
-  std::string_view name;
-  std::vector<std::string_view> needs;
-  std::vector<std::string_view> headers;
+  std::string_view name;                  // by which calls ask for it (CppNeeds::helpers)
+  std::vector<std::string_view> needs;    // helpers that it calls
+  std::vector<std::string_view> headers;  // "ATen/ops/as_strided.h"
   std::string_view text;
 };
 

@@ -113,6 +113,7 @@ std::string memory_format(int64_t value) {
   }
 }
 
+// Text of users in comments: module paths and metadata may hold anything.
 std::string comment(std::string text) {
   for (char& c : text) {
     // A backslash at a line's end would continue the comment, and "??" could begin a trigraph.

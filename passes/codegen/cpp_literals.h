@@ -11,8 +11,8 @@
 namespace shadowgraph::cpp {
 
 std::string number(int64_t value);
-std::string number(double value);
-std::string quoted(std::string_view text);
+std::string number(double value);           // 0.5, or std::bit_cast<double>(...) for a NaN with other bits than usual
+std::string quoted(std::string_view text);  // any bytes
 std::string ints(std::span<const int64_t> list);   // {2, 3}
 std::string dtype(c10::ScalarType dtype);          // at::kFloat
 std::string layout(int64_t layout);                // at::kStrided

@@ -1,3 +1,5 @@
+// Finds an operator in the table of libtorch's C++ functions. scripts/make_cpp_operators.py writes the table from
+// libtorch's own headers, sorted by name; what is not in it is called through the dispatcher.
 #include "passes/codegen/cpp_operators.h"
 
 #include <algorithm>

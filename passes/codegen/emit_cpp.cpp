@@ -3,6 +3,10 @@
 // NAME.cpp holds, from the top down: headers, devices, helpers, small constants, functions, `run` and `run_by_name`. A
 // helper is there only if something calls it, so small graphs give small files.
 //
+// What a graph says is decided in the plan (code_plan.h): variables, functions, lifetimes. Here it gets a C++ form. The
+// parts that spell expressions (cpp_call.h) note in CppNeeds which headers, helpers and constants they asked for, and
+// assemble() writes those down last.
+//
 // Linear in the text that is written.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -44,6 +48,7 @@ class CppWriter {
  private:
   // ---- The whole
 
+  // `run`: names what is given, checks it, writes the statements of the outermost block, and returns the outputs.
   std::string root() {
     const CodeBlock& block = plan_.blocks.back();
     BlockNames names(plan_, block);
@@ -94,6 +99,8 @@ class CppWriter {
     return variable == CodePlan::kNoVariable ? "at::Tensor()" : names.of(variable);
   }
 
+  // Checks a given tensor against the graph. A tensor that the program turns (t_, resize_) gets an object of the run's
+  // own, since the caller's must stay as it is.
   std::string check_and_own(const CodePlan::Given& given, const std::string& name) {
     needs_.helpers.insert("expect");
     std::string text;
@@ -133,6 +140,7 @@ class CppWriter {
     return fmt::format("{} run({})", output_type(), fmt::join(list, ", "));
   }
 
+  // The structs of `run`, which the header and the source both show.
   std::string declare() const {
     std::string text;
     if (structs()) {
@@ -164,6 +172,8 @@ class CppWriter {
 
   static constexpr const char* kTensors = "std::map<std::string, at::Tensor>";
 
+  // The second entry point, for callers that have a state dict: it finds each tensor by the graph's name and says which
+  // one is missing.
   std::string write_by_name() {
     std::string text = fmt::format("{} run_by_name(const {}& tensors{}) {{\n", kTensors, kTensors,
                                    plan_.random ? ", std::optional<at::Generator> generator" : "");
@@ -216,6 +226,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
 )";
   }
 
+  // Declarations for the header, with what a caller has to know of each.
   std::string prototypes() const {
     std::vector<std::string> list = parameters();
     std::string generator;
@@ -256,6 +267,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     return text;
   }
 
+  // Puts NAME.cpp together. Everything that may still ask for a header or a helper has been written before.
   std::string assemble(const std::string& declarations, const std::string& functions, const std::string& run,
                        const std::string& by_name) {
     const std::string constants = write_constants();
@@ -300,6 +312,7 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
     return text + "namespace " + name_ + " {\n\n" + declarations + prototypes() + "\n}  // namespace " + name_ + "\n";
   }
 
+  // The project is a library of one file, so that emitted code builds by itself and as a folder of another project.
   std::string cmake() const {
     return fmt::format(
         R"(# cmake -S . -B build -DCMAKE_PREFIX_PATH=$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')

@@ -2,6 +2,7 @@
 //
 // Goes the same way as the C++ writer: blocks become functions, equal texts one function, and `del` frees tensors
 // behind their last reader. Python needs no types and no forms of calls: an operator is `torch.ops.aten.add.Tensor`.
+// The helpers below are Python text, put at the head of a file that calls them.
 //
 // Linear in the text that is written.
 #include <fmt/format.h>
@@ -141,6 +142,7 @@ class PythonWriter {
     return names;
   }
 
+  // One block as a function, unless an equal one is there already.
   void write_function(uint32_t number) {
     const CodeBlock& block = plan_.blocks[number];
     BlockNames names = names_in(block);
@@ -162,6 +164,7 @@ class PythonWriter {
     code_.functions = static_cast<int64_t>(written_.size());
   }
 
+  // The statements of a block, with `del` behind the last reader of each tensor.
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept,
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
@@ -203,6 +206,7 @@ class PythonWriter {
     return false;
   }
 
+  // Switches gradients where the recorded mode changes: some kernels ask for it.
   void grad_mode(uint32_t step, GradMode& mode, std::string& text, const std::string& indent) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
     const bool wanted = plan_.steps[step].grad_mode;
@@ -213,6 +217,8 @@ class PythonWriter {
     mode = wanted ? GradMode::kOn : GradMode::kOff;
   }
 
+  // A call of a function. With autograd, a checkpoint region becomes torch.utils.checkpoint, which runs it again in
+  // backward as the program did.
   std::string block_call(uint32_t number, BlockNames& names, const std::string& indent) {
     const CodeBlock& block = plan_.blocks[number];
     std::vector<std::string> arguments;
@@ -228,6 +234,7 @@ class PythonWriter {
     return fmt::format("{}{} = {}\n", indent, fmt::join(results, ", "), call);
   }
 
+  // One call and the names of its results. Results that nobody reads get none: their memory goes at once.
   std::string statement(uint32_t number, BlockNames& names, const std::string& indent) {
     const CodeStep& step = plan_.steps[number];
     std::string text;
@@ -264,6 +271,7 @@ class PythonWriter {
     return text + fmt::format("{}{} = {}\n", indent, fmt::join(targets, ", "), call) + lists;
   }
 
+  // `forward`: takes the tensors by name, checks them, runs the steps, returns outputs and gradients by name.
   std::string root() {
     const CodeBlock& block = plan_.blocks.back();
     BlockNames names = names_in(block);

@@ -1,3 +1,5 @@
+// Makes identifiers of paths and class names. One list of reserved words serves both languages, so a graph gives the
+// same names in C++ and in Python.
 #include "passes/codegen/identifiers.h"
 
 #include <cctype>
@@ -57,6 +59,7 @@ std::string identifier(std::string_view text) {
   return name;
 }
 
+// A class becomes a function in snake case: BertSelfAttentionImpl gives bert_self_attention.
 std::string function_identifier(std::string_view class_name) {
   if (const size_t colon = class_name.rfind("::"); colon != std::string_view::npos) class_name.remove_prefix(colon + 2);
   if (class_name.ends_with("Impl") && class_name.size() > 4) class_name.remove_suffix(4);
@@ -74,6 +77,7 @@ std::string function_identifier(std::string_view class_name) {
 
 std::string Scope::take(std::string_view wanted) { return take_identifier(identifier(wanted)); }
 
+// Counts per name, and skips numbers that a path has taken: x, x_2, x_3.
 std::string Scope::take_identifier(const std::string& base) {
   if (taken_.try_emplace(base, 1).second) return base;
   while (true) {

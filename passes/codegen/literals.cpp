@@ -1,3 +1,5 @@
+// Has the spelling that C++ and Python share. Decimals are the shortest that read back to the same double; in quoted
+// strings each language gives its own escapes.
 #include "passes/codegen/literals.h"
 
 #include <fmt/format.h>

@@ -24,6 +24,8 @@ std::string PythonCalls::device(c10::Device device) const {
   return fmt::format("torch.device(\"{}\")", device.str());
 }
 
+// The literal is evaluated where it stands, each time: constants that are large come from the side file instead
+// (take_side_constants).
 std::string PythonCalls::constant(ConstantId id) const {
   const auto content = tensor_bytes(graph_.constant(id));
   if (!content) {
@@ -51,6 +53,7 @@ std::string PythonCalls::constant(ConstantId id) const {
   return fmt::format("{}.as_strided({}, {})", elements, python::ints(content->sizes), python::ints(content->strides));
 }
 
+// "torch.ops.aten.add.Tensor".
 std::string PythonCalls::operator_text(const Signature& signature) {
   std::string name = signature.name;
   if (const size_t colons = name.find("::"); colons != std::string::npos) {
@@ -67,6 +70,8 @@ std::string PythonCalls::operator_text(const Signature& signature) {
   return "torch.ops." + name + "." + overload;
 }
 
+// Another tensor over the storage of a value, with the geometry that the graph has: views that no operator made (.data
+// =).
 std::string PythonCalls::alias(NodeId node) {
   const ValueId from = graph_.arguments(node)[0].ref.value;
   const ValueId to = graph_.results(node)[0].ref.value;
@@ -80,7 +85,8 @@ std::string PythonCalls::alias(NodeId node) {
                      bytes);
 }
 
-// Without defaults at the end, unless all are wanted.
+// Spells the arguments of a call, without defaults at the end unless all are wanted. Functions of users and functional
+// calls take all of them by position, since they have no schema in Python.
 PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_position) {
   const Signature& formals = graph_.target(node).signature();
   const auto arguments = graph_.arguments(node);
@@ -139,6 +145,7 @@ std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
   return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
 }
 
+// A function that no operator stands for: the user names a callee, or it is one of those that passes make.
 std::string PythonCalls::function_call(NodeId node, const Target& target) {
   const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
   // A function that the user names comes first, so that it can replace the ones known below.

@@ -1,4 +1,4 @@
-// One node as a Python expression over torch.ops.
+// Writes one node as a Python expression over torch.ops, and collects what the expressions of a file need besides.
 #pragma once
 
 #include <functional>
@@ -46,9 +46,10 @@ class PythonCalls {
   const CodePlan& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
-  std::set<std::string> helpers_;
-  std::set<std::string> libraries_;
+  std::set<std::string> helpers_;    // "alias_of": functions at the head of the file
+  std::set<std::string> libraries_;  // namespaces of operators that PyTorch does not bring
   std::set<std::string> modules_;
+  // These are of the call that is being written.
   const NameOf* name_of_ = nullptr;
   uint32_t step_ = 0;
 };

@@ -1,3 +1,4 @@
+// Spells dtypes, numbers, strings and layouts as Python, such that they evaluate to the same bits.
 #include "passes/codegen/python_literals.h"
 
 #include <c10/core/Layout.h>
@@ -65,6 +66,7 @@ std::string quoted(std::string_view text) {
 
 std::string ints(std::span<const int64_t> list) { return fmt::format("[{}]", fmt::join(list, ", ")); }
 
+// A graph has layouts and memory formats as c10's integers.
 std::string layout(int64_t value) {
   switch (static_cast<c10::Layout>(value)) {
     case c10::Layout::Sparse:

@@ -3,6 +3,11 @@
 // Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. Nodes
 // that an expansion put in are visited next, from the last on. This ends when all of them are in the set or have no
 // row.
+//
+// Exporters use it for a fixed set of operators (core-aten), and passes that know products and sums but not every fused
+// form (no-fused). An operator that cannot be expanded stays, and is listed with the reason: the graph is still right.
+//
+// Cost: a walk, a look at the set once a target, and what expansions put in.
 #include "shadowgraph/passes/decompose.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -23,6 +28,7 @@ bool is_core(const std::string& name) {
   return op && op->hasTag(at::Tag::core);
 }
 
+// Names are listed, since no tag of PyTorch says that an operator does two steps in one kernel.
 bool is_fused(const std::string& name) {
   static const std::set<std::string> kWithAddend = {"aten::addmm",    "aten::addmv",    "aten::addr",
                                                     "aten::addbmm",   "aten::baddbmm",  "aten::addmm_",
@@ -34,6 +40,7 @@ bool is_fused(const std::string& name) {
          name.starts_with("aten::_scaled_dot_product_") || kWithAddend.contains(std::string(without_overload(name)));
 }
 
+// One name a line; lines that begin with # are left out.
 std::set<std::string> names_in_file(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw FileError("cannot read the list of operators '" + path + "'");
@@ -88,6 +95,7 @@ DecomposeResult decompose(Graph& graph, const DecomposeOptions& options) {
   const ExpansionTable& table = decompositions::all();
   enum class Verdict : uint8_t { kUnknown, kStays, kExpand };
   std::vector<Verdict> verdicts;  // by TargetId
+  // A target is judged once: a model calls some hundred operators from ten thousand nodes.
   const auto verdict_of = [&](NodeId node) {
     const TargetId target = graph.node(node).target;
     if (target.index >= verdicts.size()) verdicts.resize(graph.target_count(), Verdict::kUnknown);

@@ -40,6 +40,7 @@ Tensor baddbmm_parts(const Tensor& self, const Tensor& a, const Tensor& b, const
   return with_addend(at::bmm(a, b), self, beta, alpha);
 }
 
+// In place the sum is made anew and copied over self, since self is read by the sum.
 using Product = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&);
 template <Product product>
 Tensor& in_place(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {

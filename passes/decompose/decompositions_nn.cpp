@@ -1,4 +1,7 @@
-// Normalisation, embedding, losses and attention.
+// Decomposes normalisation, embedding, losses and attention.
+//
+// Results that a GPU's kernel keeps for its own backward are left undefined, since that backward is decomposed too.
+// Means, rstd and the CPU's log-sum-exp are given.
 #include <ATen/Functions.h>
 
 #include <array>
@@ -35,12 +38,14 @@ Three normalized(const Tensor& x, c10::IntArrayRef dims, double eps) {
   const Tensor rstd = at::rsqrt(at::add(mean_over(squared(centred), dims), eps));
   return {at::mul(centred, rstd), mean, rstd};
 }
-// What comes back to x through normalized().
+// Returns what comes back to x through normalized(): with h = x_hat, rstd (g - mean(g) - h mean(g h)). The two means
+// are what comes back through the mean and the variance, which depend on x as well.
 Tensor normalized_backward(const Tensor& grad, const Tensor& x_hat, const Tensor& rstd, c10::IntArrayRef dims) {
   const Tensor inner =
       at::sub(at::sub(grad, mean_over(grad, dims)), at::mul(x_hat, mean_over(at::mul(grad, x_hat), dims)));
   return at::mul(inner, rstd);
 }
+// Multiplies by the weight and adds the bias, where they are given; `shape` lays them along their dimensions.
 Tensor affine(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, c10::IntArrayRef shape) {
   Tensor result = x;
   if (given(weight)) result = at::mul(result, computed_in(*weight).view(shape));
@@ -75,6 +80,7 @@ Three native_layer_norm_backward(const Tensor& grad, const Tensor& input, c10::I
 
 // ---- Group norm
 
+// Sizes under which a vector of channels broadcasts against x: [1, C, 1, ...].
 std::vector<int64_t> channel_shape(const Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape[1] = x.size(1);
@@ -205,6 +211,7 @@ Tensor embedding(const Tensor& weight, const Tensor& indices, int64_t /*padding_
   sizes.push_back(weight.size(1));
   return at::index_select(weight, 0, at::reshape(indices, {-1})).view(sizes);  // bitwise
 }
+// Adds each row of the gradient to the row of the weight that it came from. Rows of the padding index give nothing.
 Tensor embedding_dense_backward(const Tensor& grad, const Tensor& indices, int64_t weights, int64_t padding_index,
                                 bool scale_by_frequency) {
   if (scale_by_frequency) decline("it scales by frequency");
@@ -247,6 +254,7 @@ std::tuple<Tensor, Tensor> nll_loss(const Tensor& self, const Tensor& target, co
   const Tensor sum = at::sum(losses);
   return {reduction == kMean ? at::div(sum, total) : sum, total};
 }
+// -weight at the target's class, and 0 elsewhere.
 Tensor nll_loss_backward(const Tensor& grad, const Tensor& self, const Tensor& target, const OptionalTensor& weight,
                          int64_t reduction, int64_t ignored, const Tensor& total) {
   if (self.dim() < 2) decline("it has no batch");
@@ -297,6 +305,8 @@ std::pair<Tensor, Tensor> attention(const Scores& s) {
   return {at::matmul(at::div(e, sum), s.v), statistics};
 }
 
+// With p = softmax(scores): dv = p^T g, dp = g v^T, ds = scale p (dp - sum(dp p)), dq = ds k, dk = ds^T q. p is
+// computed again from the scores, as the kernels do.
 Three attention_backward(const Scores& s, const Tensor& grad_output) {
   const Tensor g = computed_in(grad_output);
   const Tensor shift = at::amax(s.scores, {-1}, /*keepdim=*/true);
@@ -330,6 +340,8 @@ Three flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const
                      const Tensor&, const Tensor&, std::optional<double> scale) {
   return attention_backward(attention_scores(q, k, v, {}, dropout, causal, scale), grad);
 }
+// cuDNN's and the memory-efficient kernel take a bias where flash takes none; the results beside the first are theirs
+// alone.
 FlashResult cudnn(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& bias, bool /*statistics*/,
                   double dropout, bool causal, bool /*debug*/, std::optional<double> scale) {
   const Tensor output = attention(attention_scores(q, k, v, bias, dropout, causal, scale)).first;

@@ -1,4 +1,9 @@
-// Operators on lists of tensors as loops: _foreach_* by one rule for all, fused optimizers by their formulas.
+// Decomposes operators on lists of tensors as loops: _foreach_* by one rule for all, fused optimizers by their
+// formulas.
+//
+// A list operator is one node for a hundred parameters. As a loop it is a hundred nodes, each of which can be fused,
+// moved or freed. The loop calls the operator of the same name for single tensors, so a new _foreach_ of libtorch needs
+// no row.
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -10,6 +15,7 @@ using at::Tensor;
 
 namespace {
 
+// Says whether an argument is of a formal's type, as far as overloads of single tensors differ by it.
 bool takes(const c10::Type& type, const c10::IValue& value) {
   if (type.kind() == c10::TypeKind::OptionalType) {
     return value.isNone() || takes(*type.castRaw<c10::OptionalType>()->getElementType(), value);
@@ -78,6 +84,12 @@ void foreach_loop(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 // ---- Fused optimizers: what torch.optim documents, with the step count as a tensor
 
+// One step of Adam, or of AdamW where decay is decoupled (Loshchilov and Hutter 2019), for gradient g and step t:
+//
+//     m = beta1 m + (1 - beta1) g       v = beta2 v + (1 - beta2) g^2
+//     p = p - lr (m / (1 - beta1^t)) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//
+// amsgrad takes the largest v so far in place of v.
 template <bool decoupled>
 void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorList averages, at::TensorList squares,
                 at::TensorList largest, at::TensorList steps, double lr, double beta1, double beta2, double decay,
@@ -114,6 +126,7 @@ void fused_adam(at::TensorList parameters, at::TensorList gradients, at::TensorL
   }
 }
 
+// One step of SGD: buffer = momentum buffer + (1 - dampening) g, and p = p - lr buffer; Nesterov looks one step ahead.
 void fused_sgd(at::TensorList parameters, at::TensorList gradients, at::TensorList momenta, double decay,
                double momentum, double lr, double dampening, bool nesterov, bool maximize, bool first_step,
                const std::optional<Tensor>& grad_scale, const std::optional<Tensor>& found_inf) {

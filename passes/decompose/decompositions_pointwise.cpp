@@ -1,4 +1,8 @@
-// Activations, softmax, views, and other functions of single elements.
+// Decomposes activations, softmax, views, and other functions of single elements.
+//
+// Each function is the operator's formula in the order in which the kernel computes it, so that results differ by
+// rounding alone. tests/passes/decompose_test.cpp holds each against its operator. A case with another formula is
+// declined with a reason, and the operator stays.
 #include <ATen/Functions.h>
 
 #include <cmath>
@@ -29,6 +33,7 @@ void check_real(const Tensor& x) {
 
 // ---- Arithmetic
 
+// self + value * a * b, and with a / b. A value of 1 makes no product.
 Tensor addcmul(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& value) {
   return at::add(self, scaled(at::mul(a, b), value));
 }
@@ -60,6 +65,7 @@ Tensor& lerp_scalar_(Tensor& self, const Tensor& end, const Scalar& weight) {
 Tensor& lerp_tensor_(Tensor& self, const Tensor& end, const Tensor& weight) {
   return self.copy_(lerp_tensor(self, end, weight));
 }
+// other - alpha * self.
 Tensor rsub_scalar(const Tensor& self, const Scalar& other, const Scalar& alpha) {
   return at::add(at::neg(scaled(self, alpha)), other);
 }
@@ -75,6 +81,7 @@ Tensor masked_fill_scalar(const Tensor& self, const Tensor& mask, const Scalar& 
 // (1 + erf(x / sqrt 2)) / 2, the distribution function of the standard normal distribution.
 Tensor normal_cdf(const Tensor& x) { return at::mul(at::add(at::erf(at::mul(x, M_SQRT1_2)), 1), 0.5); }
 
+// x cdf(x); or x/2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), where M_SQRT2 * M_2_SQRTPI / 2 is sqrt(2 / pi).
 Tensor gelu(const Tensor& self, std::string_view approximate) {
   const Tensor x = computed_in(self);
   if (approximate != "tanh") return like(at::mul(x, normal_cdf(x)), self);
@@ -98,12 +105,14 @@ Tensor gelu_backward(const Tensor& grad, const Tensor& self, std::string_view ap
   const Tensor right = at::mul(at::mul(at::mul(x, 0.5), at::add(at::neg(at::mul(t, t)), 1)), inner);
   return like(at::mul(g, at::add(left, right)), grad);
 }
+// x / (1 + e^-x).
 Tensor silu_parts(const Tensor& self) {
   check_real(self);
   const Tensor x = computed_in(self);
   return like(at::div(x, at::add(at::exp(at::neg(x)), 1)), self);
 }
 Tensor& silu_(Tensor& self) { return self.copy_(silu_parts(self)); }
+// With s = sigmoid(x), the derivative of x s is s (1 + x (1 - s)).
 Tensor silu_backward(const Tensor& grad, const Tensor& self) {
   check_real(self);
   const Tensor x = computed_in(self);
@@ -111,6 +120,7 @@ Tensor silu_backward(const Tensor& grad, const Tensor& self) {
   const Tensor slope = at::mul(s, at::add(at::mul(x, at::add(at::neg(s), 1)), 1));
   return like(at::mul(computed_in(grad), slope), grad);
 }
+// Autograd keeps the result y: its derivative is (1 - y) y, and tanh's is 1 - y^2.
 Tensor sigmoid_backward(const Tensor& grad, const Tensor& output) {
   check_real(output);
   const Tensor y = computed_in(output);
@@ -132,14 +142,17 @@ Tensor hardtanh_backward(const Tensor& grad, const Tensor& self, const Scalar& l
 Tensor leaky_relu(const Tensor& self, const Scalar& slope) {
   return at::where(at::gt(self, 0), self, at::mul(self, slope));
 }
+// `self` may be the result instead: its sign is the same, as slopes are positive then.
 Tensor leaky_relu_backward(const Tensor& grad, const Tensor& self, const Scalar& slope, bool /*self_is_result*/) {
   return at::where(at::gt(self, 0), grad, at::mul(grad, slope));
 }
+// scale x above 0, and scale alpha (e^(input_scale x) - 1) below. expm1 keeps the digits of small x.
 Tensor elu(const Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
   const Tensor x = computed_in(self);
   const Tensor below = at::mul(at::expm1(scaled(x, input_scale)), alpha.to<double>() * scale.to<double>());
   return like(at::where(at::gt(x, 0), scaled(x, scale), below), self);
 }
+// log(1 + e^(beta x)) / beta.
 Tensor softplus(const Tensor& self, const Scalar& beta, const Scalar& threshold) {
   const Tensor x = computed_in(self);
   // Beyond the threshold softplus is nearly x, and exp could overflow.
@@ -154,6 +167,7 @@ Tensor hardswish(const Tensor& self) {
   const Tensor x = computed_in(self);
   return like(at::div(at::mul(x, at::clamp(at::add(x, 3), 0, 6)), 6), self);
 }
+// x tanh(log(1 + e^x)).
 Tensor mish(const Tensor& self) {
   const Tensor x = computed_in(self);
   return like(at::mul(x, at::tanh(at::log1p(at::exp(x)))), self);
@@ -180,12 +194,14 @@ Tensor log_softmax(const Tensor& self, int64_t dim, bool half_to_float) {
   const Tensor result = at::sub(x, at::log(at::sum(at::exp(x), {dim}, /*keepdim=*/true)));
   return half_to_float ? result : like(result, self);
 }
+// y (g - sum(g y)), with the result y of forward: e^x is not needed again.
 Tensor softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
   const Tensor y = computed_in(output);
   const Tensor weighted = at::mul(computed_in(grad), y);
   const Tensor result = at::sub(weighted, at::mul(y, at::sum(weighted, {dim}, /*keepdim=*/true)));
   return result.scalar_type() == input_dtype ? result : result.to(input_dtype);
 }
+// g - softmax sum(g), where softmax is e to the result of forward.
 Tensor log_softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
   const Tensor g = computed_in(grad);
   const Tensor result = at::sub(g, at::mul(at::exp(computed_in(output)), at::sum(g, {dim}, /*keepdim=*/true)));
@@ -242,6 +258,7 @@ Tensor stack(at::TensorList tensors, int64_t dim) {
   for (const Tensor& tensor : tensors) unsqueezed.push_back(tensor.unsqueeze(dim));
   return at::cat(unsqueezed, dim);
 }
+// The gradient of a view is zero but for the part that was looked at.
 Tensor slice_backward(const Tensor& grad, c10::IntArrayRef sizes, int64_t dim, int64_t start, int64_t end,
                       int64_t step) {
   return at::slice_scatter(at::full(sizes, 0, grad.options()), grad, dim, start, end, step);

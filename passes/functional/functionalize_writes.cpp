@@ -1,4 +1,11 @@
-// Functionalizes nodes that write: from contents alone, by the functional operator, or by a functional call.
+// Functionalizes nodes that write. There are three ways, from the cheapest on:
+//
+//     copy_(%1, %2)           from contents alone: %1 is now %2, and the node goes
+//     add_(%1, %2)            by the functional operator: %3 = add(%1, %2), and %1 is now %3
+//     some::op_(%1)           by a functional call: copy the storage, run the very operator there
+//
+// A way is taken only if it gives the same bits. A fresh result may lie in memory in another way than the tensor that
+// it replaces, and some kernels give other bits for other strides. The last way always works and costs the copy.
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -35,7 +42,6 @@ std::vector<Functionalizer::Written> Functionalizer::written_by(NodeId n) {
   return written;
 }
 
-// No content changes, or only what there is of it.
 // Says whether a write changes only what a tensor looks at. Such nodes vanish, and later reads take the new view.
 bool Functionalizer::metadata(NodeId n, std::span<const Written> written) {
   const OperatorFacts& facts = read_.facts(n);
@@ -100,10 +106,12 @@ bool Functionalizer::copies_lazily(NodeId n) const {
   return images_.has_bits(source) && read_.value(source).dtype != read_.value(arguments[0].ref.value).dtype;
 }
 
+// From here on the storage's image has this content where the write was.
 void Functionalizer::commit(const Written& written, ValueId content) {
   result_.scatters += images_.write(written.after, content);
 }
 
+// copy_ and the in-place forms convert to the type and device of what they write; functional ones do not.
 ValueId Functionalizer::converted(ValueId content, c10::ScalarType dtype, c10::Device device,
                                   const Argument& non_blocking) {
   const Value& value = made_.value(content);
@@ -116,7 +124,6 @@ ValueId Functionalizer::converted(ValueId content, c10::ScalarType dtype, c10::D
        same_device ? Argument::none() : Argument::of_device(device), Argument::none(), non_blocking, Argument::none()});
 }
 
-// copy_, fill_ and zero_: the new content needs nothing of the old.
 // Handles copy_, fill_ and zero_, whose new content needs nothing of the old.
 //
 //     copy_(%1, %2)      %1 is now clone(%2), or %2 converted
@@ -179,10 +186,9 @@ bool Functionalizer::write_contents(NodeId n, const Written& written) {
   return true;
 }
 
-// Whether computing all results from what was there before gives what computing them in place gives.
-// Computing all results from what was there before must give what computing them in place gives. An operand that lies
-// across what is written would be read after a part of the write. The same geometry is no danger where each element
-// needs itself alone.
+// Says whether computing all results from what was there before gives what computing them in place gives. An operand
+// that lies across what is written would be read after a part of the write. The same geometry is no danger where each
+// element needs itself alone.
 bool Functionalizer::may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const {
   if (copies_lazily(n)) return false;
   std::vector<StorageId> storages;

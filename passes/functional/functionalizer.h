@@ -1,5 +1,8 @@
 // Makes a graph in which no operator writes: functionalize.cpp walks over the nodes and writes back at the end,
 // functionalize_writes.cpp has what writing nodes become. Internal to the pass `functionalize`.
+//
+// The walk goes once in program order. For each storage, StorageImages has a value of the new graph that holds what the
+// storage holds at this point of the old one. A read takes its operand from the image, and a write makes a new one.
 #pragma once
 
 #include <span>
@@ -36,6 +39,8 @@ class Functionalizer {
     ValueId after;  // geometry of what is written: the aliasing result if there is one
   };
 
+  // One node of the old graph, by kind: a placeholder, one that only computes (copy), one that changes geometry alone
+  // (metadata), one that writes (write).
   void node(NodeId n);
   void placeholder(NodeId n);
   void copy(NodeId n);
@@ -47,17 +52,21 @@ class Functionalizer {
   }
   void write(NodeId n);
   std::vector<Written> written_by(NodeId n);
+  // Ways to write, tried in this order. The content is known without the operator (copy_, fill_); a functional
+  // overload; the very operator on copies of the storages (call_functionally).
   bool write_contents(NodeId n, const Written& written);
   bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> written);
   void call_functionally(NodeId n, std::span<const Written> written);
   bool may_reorder(NodeId n, const FunctionalForm& form, std::span<const Written> written) const;
   void commit(const Written& written, ValueId content);
   ValueId converted(ValueId content, c10::ScalarType dtype, c10::Device device, const Argument& non_blocking);
+  // The end: what the program was given and has written is written back there, and outputs follow.
   void epilogue();
   void write_back(NodeId placeholder);
   ValueId longer(ValueId placeholder, int64_t before, int64_t bytes);
   void ends();
 
+  // How nodes of the old graph are carried over: operands as they are now, results, saved tensors.
   std::vector<Argument> current_arguments(NodeId n);
   void define_results(NodeId n, NodeId made, std::span<const uint16_t> which);
   Argument result_like(const Argument& result, NodeId made);

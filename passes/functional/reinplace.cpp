@@ -117,6 +117,7 @@ bool Reinplacer::is_dead_after(ValueId value, uint32_t ordinal, NodeId except) {
   return !storage.saved || storage.read_in_backward;
 }
 
+// Says whether a result may live in its operand's memory from this node on.
 bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except) {
   const Value& a = read_.value(operand);
   const Value& b = read_.value(result);
@@ -141,6 +142,7 @@ bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, Nod
   return limit == 0 || (taken.last_read <= limit && !taken.returned);
 }
 
+// Later questions about the result's storage are then about the operand's.
 void Reinplacer::merge(ValueId operand, ValueId result) {
   const StorageId to = merged(read_.value(operand).storage);
   into_[read_.value(result).storage.index] = to;
@@ -300,6 +302,8 @@ bool Reinplacer::goes_with_scatter(NodeId n, uint32_t ordinal, const Target& tar
          may_take(arguments[0].ref.value, whole, ordinal, scatter);
 }
 
+// Writes over operands, and with the scatter that alone reads the result, if it goes with it. An operator that writes
+// several operands does so for all or for none.
 bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   const Target* target = in_place(n);
   if (target == nullptr) return false;
@@ -328,6 +332,7 @@ bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
   return true;
 }
 
+// slice_scatter(base, source) becomes a copy_ into the slice of base, if nobody needs the old base.
 bool Reinplacer::decide_scatter(NodeId n, uint32_t ordinal) {
   const auto arguments = read_.arguments(n);
   if (scatter_of(read_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
@@ -349,7 +354,7 @@ bool Reinplacer::decide_scatter(NodeId n, uint32_t ordinal) {
   return true;
 }
 
-// copy_(x, y), where y was computed in the memory of x.
+// Drops copy_(x, y) where y was computed in the memory of x: the write-back has happened already.
 bool Reinplacer::decide_write_back(NodeId n) {
   const auto arguments = read_.arguments(n);
   if (read_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||

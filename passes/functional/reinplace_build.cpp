@@ -1,4 +1,6 @@
-// Builds the graph anew as reinplace.cpp has decided.
+// Builds the graph anew as reinplace.cpp has decided. Nodes are copied, called in place, turned from a scatter into a
+// copy_ into a view, or left out. No decision is made here, so that one file has all reasons and the other all edits.
+// One walk over the nodes.
 #include <algorithm>
 #include <utility>
 
@@ -54,7 +56,8 @@ class Reinplacer::Build {
     return storage;
   }
 
-  // A result as it was, but for where it lives; `like` gives another geometry.
+  // Defines a result as it was, but for where it lives. `like` is the value whose geometry and storage it takes:
+  // itself, or the operand that is now written.
   ValueId define(NodeId node, ValueId old, ValueId like) {
     const Value& value = read_.value(like);
     ValueId result;
@@ -121,6 +124,8 @@ class Reinplacer::Build {
     carried_.saved(n, node, value_of());
   }
 
+  // slice_scatter(base, source) gives a whole new tensor with a part replaced. If nobody needs the old one, the part is
+  // written where it is, and later readers of the result read the base.
   void scatter_to_view(NodeId n, std::vector<Argument>& arguments) {
     const Scatter& scatter = *scatter_of(read_.target(n));
     const TensorGeometry place = *decided_.region(n);

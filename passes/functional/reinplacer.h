@@ -58,17 +58,21 @@ class Reinplacer {
 
   class Build;
 
+  // Finds StorageFacts in one walk: who reads contents last, who overwrites what the caller gave.
   void look();
+  // A result that took its operand's memory lives in the operand's storage, which may itself have been merged.
   StorageId merged(StorageId storage) {
     while (into_[storage.index].valid()) storage = into_[storage.index];
     return storage;
   }
+  // Whether memory may be taken: nobody reads it any more, and the result fits into it.
   bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId());
   bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId());
   void merge(ValueId operand, ValueId result);
   std::vector<Write> writes_of(NodeId n, const OperatorFacts& facts) const;
   bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes);
   bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter);
+  // Each decides for one node, in program order, and merges storages if it says yes.
   bool decide_operator(NodeId n, uint32_t ordinal);
   bool decide_scatter(NodeId n, uint32_t ordinal);
   bool decide_write_back(NodeId n);

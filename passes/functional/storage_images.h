@@ -68,6 +68,7 @@ class StorageImages {
     uint32_t converted_version = 0;
     int64_t converted_bytes = 0;
   };
+  // What a value of the old graph became in the new one, and the version of its storage for which that holds.
   struct Now {
     ValueId value;
     uint32_t version = 0;
@@ -77,8 +78,9 @@ class StorageImages {
     ValueId source;
     bool same = false;  // the result of an in-place operator: the value is its source
   };
-  static constexpr size_t kMostViews = 8;
+  static constexpr size_t kMostViews = 8;  // taken one after the other; beyond, one as_strided is shorter
 
+  // Steps of current(): which view made the value, taking it again, or as_strided from the image.
   void find_resized();
   Step step_to(ValueId value);
   bool is_base(ValueId value, const Image& image) const;
@@ -88,6 +90,7 @@ class StorageImages {
   ValueId base_of_nothing(ValueId value);
   ValueId in_bytes(ValueId content, TensorGeometry& target);
   bool ends_within(StorageId storage, int64_t item) const;
+  // A write into a part: by the scatter that goes with the view, otherwise by as_strided_scatter.
   std::optional<ValueId> scatter_by_view(ValueId view, ValueId content);
   ValueId clone_with_strides_of(ValueId view, ValueId content);
 

@@ -1,7 +1,14 @@
+// Carries over what a pass does not touch when it builds a second graph beside the first. Those are regions, phases,
+// notes, saved tensors, storages and their lives, guards. Passes that change most nodes (functionalize, reinplace)
+// build anew; a small change is an edit.
+//
+// Everything is carried in one walk with the nodes, but for lives: these need all uses, and take a walk at the end.
 #include "passes/rewrite/graph_rebuild.h"
 
 #include <algorithm>
 #include <utility>
+
+#include "ir/edit/copied_argument.h"
 
 namespace shadowgraph {
 namespace {
@@ -41,6 +48,8 @@ void GraphRebuild::node(NodeId read, NodeId made) {
   read_.for_each_note(read, [&](std::string_view key, std::string_view value) { made_.set_note(made, key, value); });
 }
 
+// A tensor that is saved may now be another argument of the call, or none. It is found again among arguments or
+// results, and otherwise noted as internal, so that its bytes still count as kept.
 void GraphRebuild::saved(NodeId read, NodeId made, const ValueOf& value_of) {
   if (read_.saved(read).empty()) return;
   std::vector<SavedTensor> kept;
@@ -86,30 +95,10 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
     entered_[id.index] = true;
     const auto arguments = read_.region_arguments(id);
     if (arguments.empty()) continue;
-    const std::function<Argument(const Argument&)> copied = [&](const Argument& a) -> Argument {
-      switch (a.kind) {
-        case ArgumentKind::kValue: {
-          const ValueId value = latest(a.ref.value);
-          return value.valid() ? Argument::of_value(value) : Argument::none();
-        }
-        case ArgumentKind::kIntList:
-          return made_.int_list(read_.ints(a));
-        case ArgumentKind::kComplex:
-          return made_.complex_argument(read_.complex_parts(a)[0], read_.complex_parts(a)[1]);
-        case ArgumentKind::kString:
-        case ArgumentKind::kOpaque: {
-          Argument copy = made_.string_argument(read_.text(a.string));
-          copy.kind = a.kind;
-          return copy;
-        }
-        case ArgumentKind::kList: {
-          std::vector<Argument> elements;
-          for (const Argument& element : read_.list(a)) elements.push_back(copied(element));
-          return made_.make_list(elements);
-        }
-        default:
-          return a;
-      }
+    const std::function<Argument(const Argument&)> copied = [&](const Argument& a) {
+      if (a.kind != ArgumentKind::kValue) return copied_argument(made_, read_, a, copied);
+      const ValueId value = latest(a.ref.value);
+      return value.valid() ? Argument::of_value(value) : Argument::none();
     };
     std::vector<Argument> made;
     for (const Argument& argument : arguments) made.push_back(copied(argument));
@@ -117,6 +106,8 @@ void GraphRebuild::enter_region(RegionId id, const ValueOf& latest) {
   }
 }
 
+// `final` gives the storage in which an old one's contents end, which for a rewritten in-place chain is not where they
+// began.
 void GraphRebuild::lifetimes(const std::function<StorageId(StorageId)>& final) {
   // Storages that this pass invented die after their last use; the others where the old program let them die.
   std::vector<NodeId> last_use(made_.storage_count());

@@ -10,6 +10,7 @@
 #include <deque>
 
 #include "core/calls/fake_values.h"
+#include "ir/edit/copied_argument.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 
@@ -72,23 +73,11 @@ TargetId NodeEmitter::target(const std::string& name) {
   return id;
 }
 
+// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids in
+// both.
 Argument NodeEmitter::copied(const Argument& argument) {
-  switch (argument.kind) {
-    case ArgumentKind::kIntList:
-      return made_.int_list(read_.ints(argument));
-    case ArgumentKind::kComplex:
-      return made_.complex_argument(read_.complex_parts(argument)[0], read_.complex_parts(argument)[1]);
-    case ArgumentKind::kString:
-    case ArgumentKind::kOpaque: {
-      Argument copy = made_.string_argument(read_.text(argument.string));
-      copy.kind = argument.kind;
-      return copy;
-    }
-    case ArgumentKind::kList:
-      return mapped(argument, [](ValueId) { return ValueId(); });
-    default:
-      return argument;  // constants have the same ids in both graphs
-  }
+  if (argument.kind == ArgumentKind::kList) return mapped(argument, [](ValueId) { return ValueId(); });
+  return copied_argument(made_, read_, argument, [](const Argument& element) { return element; });
 }
 
 NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments) {
@@ -103,6 +92,7 @@ NodeId NodeEmitter::append(TargetId target, std::span<const Argument> arguments)
   return id;
 }
 
+// A fresh storage for a result. `bytes` is what the operator allocated, which may be more than the result reaches.
 StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes) {
   Storage storage;
   storage.born = born;
@@ -141,6 +131,8 @@ std::string NodeEmitter::key_of(NodeId node) const {
   return key;
 }
 
+// Runs the call on fakes of the operands' geometry and notes what its results look like. Only the geometry is kept; the
+// fakes die here.
 NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   if (!mode_) mode_ = std::make_unique<FakeTensorMode>();
   // Graphs hold what ran below autograd; above it the call could record nodes of its own.
@@ -181,6 +173,7 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
   return results;
 }
 
+// Gives an appended call its results, each on a storage of its own. False if the call cannot be run on fakes.
 bool NodeEmitter::find_results(NodeId node) {
   // Failures are remembered as well: a layer that repeats asks the same question each time.
   const auto [entry, added] = known_.try_emplace(key_of(node));
@@ -223,6 +216,7 @@ ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> argum
   return made_.results(node).front().ref.value;
 }
 
+// A view by geometry alone, for places to which no chain of named views leads.
 ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) {
   const Argument arguments[] = {
       Argument::of_value(source), made_.int_list({geometry.sizes.data(), geometry.sizes.size()}),
@@ -231,6 +225,7 @@ ValueId NodeEmitter::as_strided(ValueId source, const TensorGeometry& geometry) 
   return add_result(node, geometry, made_.value(source).storage);
 }
 
+// The storage as one row of a dtype: what a part of it is written into, whatever views the program had.
 ValueId NodeEmitter::flat(ValueId source, c10::ScalarType dtype, int64_t bytes) {
   const StorageId storage = made_.value(source).storage;
   TensorGeometry row;

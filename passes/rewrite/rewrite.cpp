@@ -22,6 +22,7 @@
 #include "core/calls/call_record.h"
 #include "core/calls/fake_values.h"
 #include "core/calls/node_calls.h"
+#include "ir/edit/copied_argument.h"
 #include "ir/records.h"
 #include "passes/rewrite/rewrite_rules.h"
 #include "shadowgraph/edit/insertion_point.h"
@@ -90,26 +91,7 @@ const at::Tensor& Rewriter::fake(ValueId value) {
 }
 
 Argument Rewriter::import(const Argument& literal) {
-  const Graph& from = *rule_.replacement.literals;
-  switch (literal.kind) {
-    case ArgumentKind::kString:
-    case ArgumentKind::kOpaque: {
-      Argument to = graph_.string_argument(from.text_or_empty(literal.string));
-      to.kind = literal.kind;
-      return to;
-    }
-    case ArgumentKind::kIntList:
-      return graph_.int_list(from.ints(literal));
-    case ArgumentKind::kComplex:
-      return graph_.complex_argument(from.complex_parts(literal)[0], from.complex_parts(literal)[1]);
-    case ArgumentKind::kList: {
-      std::vector<Argument> elements;
-      for (const Argument& e : from.list(literal)) elements.push_back(import(e));
-      return graph_.make_list(elements);
-    }
-    default:
-      return literal;
-  }
+  return copied_argument(graph_, *rule_.replacement.literals, literal, [this](const Argument& e) { return import(e); });
 }
 
 Argument Rewriter::instantiate(const PatternArgument& argument) {

@@ -1,4 +1,11 @@
 // Reads rules: pattern, arrow, replacement. Each side is parsed by Pattern, with its line numbers in the file.
+//
+//     rule drop-double-transpose
+//     %a = aten::t(self=%x)
+//     %b = aten::t(self=%a)
+//     return %b
+//     =>
+//     return %x
 #include "passes/rewrite/rewrite_rules.h"
 
 #include <fmt/format.h>
@@ -10,6 +17,8 @@
 
 namespace shadowgraph {
 
+// Finds what would go wrong in the middle of a rewrite, before the first match. A replacement may not read values that
+// nobody makes or that the rewrite erases, and its calls must be complete.
 void check_rule(const RewriteRule& rule) {
   const auto fail = [&](const std::string& what) { throw ParseError("rule " + rule.name + ": " + what, 0, 0); };
   if (rule.pattern.calls.empty()) fail("its pattern has no call");

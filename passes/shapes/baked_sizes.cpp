@@ -1,3 +1,5 @@
+// Finds numbers in arguments that are sizes of the recorded inputs. Nothing in a graph says where a number came from,
+// so this is a guess by value and by argument name. It is used for messages and reports, never to change a number.
 #include "passes/shapes/baked_sizes.h"
 
 #include <algorithm>
@@ -21,6 +23,7 @@ constexpr size_t kMostNodesAbove = 4096;  // a message names the nearest, it nee
 
 }  // namespace
 
+// Products of neighbouring sizes count, too: view(size=[1024, 768]) of [8, 128, 768] bakes in 8 * 128.
 void BakedSizes::add_input(const std::string& name, std::span<const int64_t> recorded, std::span<const int64_t> now) {
   if (recorded.size() != now.size()) return;  // nothing says which size became which
   for (size_t first = 0; first < recorded.size(); ++first) {

@@ -50,6 +50,7 @@ class GraphWalk {
 
  private:
   void hash(std::string_view text) { sink_.token(std::hash<std::string_view>{}(text)); }
+  // Strings and targets are hashed once each, as nodes repeat them.
   void hash(StringId id) {
     if (id.index >= strings_.size()) strings_.resize(graph_.string_count(), 0);
     if (id.index >= strings_.size()) {  // never set: as ""
@@ -166,6 +167,7 @@ class GraphWalk {
     }
   }
 
+  // Contents count by their bytes; | 1 keeps 0 for "not yet".
   void constant(ConstantId id) {
     if (constants_[id] == 0) {
       std::string content = "unreadable";

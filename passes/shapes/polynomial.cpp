@@ -1,3 +1,9 @@
+// Fits polynomials with rational coefficients through samples, exactly. Sizes of programs are such polynomials in the
+// batch and the sequence: 3*batch*seq^2, batch*(seq+1)/2. Floating point would give coefficients that are nearly right,
+// and a size that is nearly right is wrong.
+//
+// A fit has fewer terms than samples, so that at least one sample confirms what the others gave. Matrices are inverted
+// once for all numbers of a graph; a number then costs a product with each basis that is tried, small ones first.
 #include "shadowgraph/passes/polynomial.h"
 
 #include <algorithm>
@@ -70,8 +76,7 @@ struct Ratio {
 using Exponents = Polynomial::Exponents;
 using Expanded = std::map<Exponents, Ratio>;
 
-// Higher powers first, earlier variables first among equals.
-// The order of printing is the order in which people write polynomials.
+// Higher powers first, earlier variables first among equals: the order in which people write polynomials.
 bool comes_first(const Exponents& a, const Exponents& b) {
   const int degree_a = std::accumulate(a.begin(), a.end(), 0);
   const int degree_b = std::accumulate(b.begin(), b.end(), 0);
@@ -286,6 +291,7 @@ PolynomialFit& PolynomialFit::operator=(PolynomialFit&&) noexcept = default;
 
 // Solves at the chosen points and checks at all of them; the points beyond the chosen ones are what makes the fit a
 // claim.
+// Bases come from small to large, so the first that fits has the fewest terms.
 std::optional<Polynomial> PolynomialFit::of(std::span<const int64_t> values) const {
   if (values.size() != points_.size()) throw Error("as many values as samples are needed");
   for (const auto& basis : bases_) {

@@ -2,16 +2,12 @@
 // the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
 // the results, and which storage each of them is on.
 #include <c10/util/flat_hash_map.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "core/calls/calls_on_fakes.h"
 #include "core/calls/fake_values.h"
 #include "ir/analysis/tensor_geometry.h"
-#include "ir/records.h"
-#include "ir/text/words.h"
 #include "passes/shapes/baked_sizes.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
@@ -29,24 +25,6 @@ std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), i
 bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
 
 }  // namespace
-
-InputGeometry InputGeometry::of(const at::Tensor& tensor) {
-  InputGeometry geometry;
-  geometry.dtype = tensor.scalar_type();
-  geometry.sizes = tensor.sizes().vec();
-  geometry.strides = tensor.strides().vec();
-  geometry.offset = tensor.storage_offset();
-  if (!tensor.is_meta()) geometry.device = tensor.device();
-  return geometry;
-}
-
-InputGeometry InputGeometry::of_text(std::string_view text) {
-  TensorSpecText spec = parse_tensor_spec(text);
-  InputGeometry geometry;
-  geometry.dtype = spec.dtype;
-  geometry.sizes = std::move(spec.sizes);
-  return geometry;
-}
 
 // The record answers what the program asked its data: the same answers, so that the run goes the same way.
 class ShapeRun {
@@ -389,123 +367,7 @@ ShapePropagation ShapePropagation::of(const Graph& graph, const ShapePropagation
   return ShapeRun(graph, options).run();
 }
 
-namespace {
-
-bool matches(const Graph& graph, ValueId id, const at::Tensor& tensor, StorageId storage) {
-  const Value& value = graph.value(id);
-  return value.storage == storage && value.dtype == tensor.scalar_type() && value.offset == tensor.storage_offset() &&
-         value.device() == tensor.device() && same(graph.sizes(id), tensor.sizes()) &&
-         same(graph.strides(id), tensor.strides());
-}
-
-// Finds births and deaths of storages anew from first and last use, when aliasing has changed. A storage that was freed
-// is freed after its last use now; one that lived on lives on.
-void renew_lifetimes(Graph& graph) {
-  const uint32_t count = graph.storage_count();
-  std::vector<NodeId> born(count);
-  std::vector<NodeId> last(count);
-  for (const NodeId node : graph.nodes()) {
-    const auto touch = [&](ValueId value) {
-      const StorageId storage = graph.value(value).storage;
-      if (!storage.valid()) return;
-      if (!born[storage.index].valid()) born[storage.index] = node;
-      last[storage.index] = node;
-    };
-    graph.for_each_input(node, touch);
-    graph.for_each_output(node, touch);
-  }
-  IdMap<NodeId, uint32_t> position;
-  uint32_t next = 0;
-  for (const NodeId node : graph.nodes()) position[node] = next++;
-  std::vector<std::pair<NodeId, StorageId>> freed;
-  for (uint32_t i = 0; i < count; ++i) {
-    Storage& storage = mutable_storage(graph, StorageId(i));
-    if (!born[i].valid()) {
-      storage.freed_after = NodeId();
-      continue;
-    }
-    storage.born = born[i];
-    if (!storage.freed_after.valid()) continue;
-    // New uses may come after the old death, where a view became a copy or the reverse.
-    const bool too_early = position[storage.freed_after] < position[last[i]];
-    const bool unborn = position[storage.freed_after] < position[born[i]];
-    freed.emplace_back(too_early || unborn ? last[i] : storage.freed_after, StorageId(i));
-  }
-  std::stable_sort(freed.begin(), freed.end(),
-                   [&](const auto& a, const auto& b) { return position[a.first] < position[b.first]; });
-  for (const NodeId node : graph.nodes()) {
-    if (!graph.frees(node).empty()) graph.set_frees(node, {});
-  }
-  std::vector<StorageId> group;
-  for (size_t i = 0; i < freed.size();) {
-    const NodeId node = freed[i].first;
-    group.clear();
-    for (; i < freed.size() && freed[i].first == node; ++i) group.push_back(freed[i].second);
-    graph.set_frees(node, group);
-  }
-}
-
-}  // namespace
-
-// Writes only what differs, so that recorded inputs give the recorded graph, byte for byte.
-bool ShapePropagation::apply(Graph& graph) const {
-  bool changed = false;
-  bool moved = !models_.empty();
-  // Aliases that became copies need storages that the record did not have.
-  for (const StorageId model : models_) graph.add_storage(graph.storage(model));
-  for (uint32_t i = 0; i < tensors_.size(); ++i) {
-    const ValueId id(i);
-    const at::Tensor& tensor = tensors_[id];
-    if (!tensor.defined() || matches(graph, id, tensor, storages_[id])) continue;
-    const Value& value = graph.value(id);
-    changed = true;
-    moved |= value.storage != storages_[id];
-    graph.set_geometry(id, {.dtype = tensor.scalar_type(),
-                            .sizes = as_span(tensor.sizes()),
-                            .strides = as_span(tensor.strides()),
-                            .storage = storages_[id],
-                            .offset = tensor.storage_offset(),
-                            .device = tensor.device(),
-                            .layout = value.layout,
-                            .requires_grad = value.requires_grad});
-    Storage& storage = mutable_storage(graph, storages_[id]);
-    storage.device_type = tensor.device().type();
-    storage.device_index = tensor.device().index();
-  }
-  for (uint32_t i = 0; i < bytes_.size(); ++i) {
-    int64_t& bytes = mutable_storage(graph, StorageId(i)).bytes;
-    changed |= bytes != bytes_[i];
-    bytes = bytes_[i];
-  }
-  if (moved) renew_lifetimes(graph);
-  return changed;
-}
-
 // ---- The pass
-
-std::map<std::string, InputGeometry> ShapePropagationOptions::inputs_of(const std::string& text) {
-  std::map<std::string, InputGeometry> inputs;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find_first_of(" ;", at), text.size());
-    const std::string item = text.substr(at, end - at);
-    at = end + 1;
-    if (item.empty()) continue;
-    const size_t equals = item.find('=');
-    if (equals == std::string::npos) {
-      throw Error("shape-prop: '" + item + "' is no input; write name=f32[8,3,64,64], several joined by ';'");
-    }
-    inputs.insert_or_assign(item.substr(0, equals), InputGeometry::of_text(item.substr(equals + 1)));
-  }
-  return inputs;
-}
-
-std::string ShapePropagationOptions::text_of(const std::map<std::string, InputGeometry>& inputs) {
-  std::vector<std::string> items;
-  for (const auto& [name, geometry] : inputs) {
-    items.push_back(fmt::format("{}={}[{}]", name, dtype_word(geometry.dtype), fmt::join(geometry.sizes, ",")));
-  }
-  return fmt::format("{}", fmt::join(items, ";"));
-}
 
 ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options) {
   const ShapePropagation shapes = ShapePropagation::of(graph, options);

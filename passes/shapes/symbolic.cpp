@@ -1,5 +1,9 @@
-// Answers for one size after another what symbolic_fit.cpp has fitted. An instance keeps the addresses of its varying
-// numbers: arenas never move.
+// Answers for one size after another what symbolic_fit.cpp has fitted.
+//
+// Some thousand numbers of a graph vary with the batch, in some dozen ways. So polynomials are evaluated once each, and
+// their values written to all places where they stand. An instance keeps the addresses of these places, which stay
+// good because arenas never move. A size then takes a loop over the varying numbers; a sweep over 500 batches takes a
+// copy of the graph and 500 such loops.
 #include <algorithm>
 
 #include "passes/shapes/graph_walk.h"
@@ -12,7 +16,7 @@
 namespace shadowgraph {
 namespace {
 
-// An instance: where its varying numbers are.
+// Collects the addresses of the wanted numbers, in the order in which GraphWalk shows them.
 struct AddressSink {
   std::span<const uint32_t> wanted_integers;  // ascending
   // Indices are wanted in ascending order, so one cursor is enough.
@@ -90,9 +94,9 @@ std::optional<std::string> SymbolicGraph::difference_from(const NamedSizes& size
   return first_difference(instantiate(sizes), capture);
 }
 
-// The graph is this object's own and not const. Graph shows numbers read-only because most edits must keep lists of
-// uses and of storages right; these touch neither.
-// Writes numbers in place, so that another size costs a loop over the varying numbers, not a copy of the graph.
+// Writes numbers in place, so that another size costs a loop over the varying numbers, not a copy of the graph. The
+// graph is this object's own and not const, so the casts are allowed. Graph shows numbers read-only because most edits
+// must keep lists of uses and of storages right; these touch neither.
 SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
   for (const auto& [key, text] : graph_.metadata.lines()) metadata_keys_.push_back(key);
   // Values that look alike in the first capture share their sizes in memory, and may be different ones elsewhere.

@@ -2,7 +2,6 @@
 // numbers. Structures must be equal. A number that differs becomes a polynomial, and equal rows of samples share one.
 // So a graph of ten thousand nodes has a few hundred to fit and to evaluate.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
@@ -11,15 +10,17 @@
 #include "shadowgraph/passes/polynomial.h"
 #include "shadowgraph/passes/symbolic_graph.h"
 #include "shadowgraph/text.h"
+#include "support/same_bits.h"
 
 namespace shadowgraph {
 namespace {
 
 constexpr size_t kMostMisfits = 8;  // that a message names
 
+// ---- Sinks
+//
 // One walk (graph_walk.h) serves several purposes; a sink says what becomes of the tokens (structure) and numbers that
 // it meets. All sinks see the same order, so an index means the same number in each (symbolic.cpp has one more).
-// ---- Sinks
 
 struct Numbers {
   std::vector<int64_t> integers;
@@ -72,6 +73,7 @@ struct AlignedSink {
 };
 
 // What some numbers are, in words.
+// Filled in by another walk when a message needs it, since names cost text for each number.
 struct NamingSink {
   const Graph& graph;
   const Numbering& numbering;
@@ -103,6 +105,7 @@ struct NamingSink {
 
 // ---- Words
 
+// "batch 2, seq 64", for messages.
 std::string words(const NamedSizes& sizes) {
   std::string text;
   for (const auto& [name, size] : sizes) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(size);
@@ -307,9 +310,7 @@ class SymbolicGraph::Fit {
     std::vector<double> reals(samples_.size());
     for (uint32_t i = 0; i < samples_[0].reals.size(); ++i) {
       for (size_t s = 0; s < samples_.size(); ++s) reals[s] = samples_[s].reals[i];
-      const auto is_the_same = [&](double value) {
-        return std::bit_cast<uint64_t>(value) == std::bit_cast<uint64_t>(reals[0]);
-      };
+      const auto is_the_same = [&](double value) { return same_bits(value, reals[0]); };
       if (std::ranges::all_of(reals, is_the_same)) continue;
       std::optional<uint32_t> polynomial;
       bool inverse = false;

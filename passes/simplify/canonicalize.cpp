@@ -27,89 +27,29 @@
 #include "ir/analysis/identity.h"
 #include "ir/analysis/node_hashes.h"
 #include "ir/edit/replacements.h"
+#include "passes/simplify/canonical_arguments.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 namespace {
 
-// Where a negative number counts from the end, in the rank of self or of the result.
-struct DimensionRow {
-  std::string_view target;
-  std::array<std::string_view, 2> arguments;
-  bool of_result = false;
-};
-constexpr DimensionRow kDimensions[] = {
-    {"aten::transpose.int", {"dim0", "dim1"}},
-    {"aten::permute", {"dims"}},
-    {"aten::select.int", {"dim"}},
-    {"aten::slice.Tensor", {"dim"}},
-    {"aten::narrow", {"dim"}},
-    {"aten::split.Tensor", {"dim"}},
-    {"aten::split_with_sizes", {"dim"}},
-    {"aten::unbind.int", {"dim"}},
-    {"aten::squeeze.dim", {"dim"}},
-    {"aten::squeeze.dims", {"dim"}},
-    {"aten::unsqueeze", {"dim"}, true},
-    {"aten::stack", {"dim"}, true},
-    {"aten::cat", {"dim"}, true},
-    {"aten::_softmax", {"dim"}},
-    {"aten::_log_softmax", {"dim"}},
-    {"aten::_softmax_backward_data", {"dim"}},
-    {"aten::_log_softmax_backward_data", {"dim"}},
-    {"aten::sum.dim_IntList", {"dim"}},
-    {"aten::mean.dim", {"dim"}},
-    {"aten::amax", {"dim"}},
-    {"aten::amin", {"dim"}},
-    {"aten::any.dim", {"dim"}},
-    {"aten::all.dim", {"dim"}},
-    {"aten::argmax", {"dim"}},
-    {"aten::argmin", {"dim"}},
-    {"aten::max.dim", {"dim"}},
-    {"aten::min.dim", {"dim"}},
-    {"aten::var.correction", {"dim"}},
-    {"aten::std.correction", {"dim"}},
-    {"aten::var_mean.correction", {"dim"}},
-    {"aten::logsumexp", {"dim"}},
-    {"aten::cumsum", {"dim"}},
-    {"aten::cumprod", {"dim"}},
-    {"aten::gather", {"dim"}},
-    {"aten::index_select", {"dim"}},
-    {"aten::index_add", {"dim"}},
-    {"aten::scatter.src", {"dim"}},
-    {"aten::scatter.value", {"dim"}},
-    {"aten::scatter_add", {"dim"}},
-    {"aten::topk", {"dim"}},
-    {"aten::sort", {"dim"}},
-    {"aten::sort.stable", {"dim"}},
-    {"aten::flip", {"dims"}},
-};
-
-// Operators whose size argument may hold -1 for what follows from the others; the result's sizes say it.
-constexpr std::string_view kSized[] = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::expand"};
-
-enum class Form : uint8_t { kUnasked, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero, kSlice };
+enum class Form : uint8_t { kUnasked, kOther, kPermutation, kView, kCopy, kTimesOne, kMinusZero, kPlusZero };
 
 // What the rules ask of a target is worked out once a target: names are compared with a dozen others.
 struct TargetNotes {
   Form form = Form::kUnasked;
-  const DimensionRow* dimensions = nullptr;
-  bool sized = false;
+  ArgumentForm arguments;
 };
 
 // Each form is one rule's business. A form says what the operator might be; the rule looks at its arguments.
 TargetNotes notes_of(std::string_view name) {
-  TargetNotes notes{.form = Form::kOther};
+  TargetNotes notes{.form = Form::kOther, .arguments = argument_form_of(name)};
   if (name == "aten::t" || name == "aten::transpose.int" || name == "aten::permute") notes.form = Form::kPermutation;
   if (name == "aten::view") notes.form = Form::kView;
   if (name == "aten::clone" || name == "aten::_to_copy") notes.form = Form::kCopy;
   if (name.starts_with("aten::mul.") || name.starts_with("aten::div.")) notes.form = Form::kTimesOne;
   if (name.starts_with("aten::sub.")) notes.form = Form::kMinusZero;
   if (name.starts_with("aten::add.")) notes.form = Form::kPlusZero;
-  if (name == "aten::slice.Tensor") notes.form = Form::kSlice;
-  const auto* row = std::find_if(std::begin(kDimensions), std::end(kDimensions),
-                                 [&](const DimensionRow& r) { return r.target == name; });
-  if (row != std::end(kDimensions)) notes.dimensions = row;
-  notes.sized = std::find(std::begin(kSized), std::end(kSized), name) != std::end(kSized);
   return notes;
 }
 
@@ -138,7 +78,7 @@ class Canonicalizer {
   CanonicalizeResult run() {
     for (NodeId n : graph_.nodes()) {
       if (doomed_[n.index]) continue;
-      normalize_arguments(n);
+      done_.arguments += canonicalize_arguments(graph_, n, notes(n).arguments) ? 1 : 0;
       const ValueId result = only_result(graph_, n);
       if (result.valid() && is_pure_call(n)) {
         if (is_view(n, result)) {
@@ -343,98 +283,6 @@ class Canonicalizer {
     if (identity_.escapes(to.storage)) identity_.set_escapes(from.storage);
     replace(n, result, source);
     ++done_.exact_copies;
-  }
-
-  // ---- arguments
-
-  // Arguments that mean the same are written the same, so that cse finds equal calls.
-  void normalize_arguments(NodeId n) {
-    const TargetNotes& known = notes(n);
-    bool changed = false;
-    if (known.dimensions != nullptr) changed = normalize_dimensions(n, *known.dimensions);
-    if (known.sized) changed = normalize_sizes(n) || changed;
-    if (known.form == Form::kSlice) changed = normalize_slice(n) || changed;
-    if (known.form == Form::kPlusZero || known.form == Form::kMinusZero) changed = normalize_alpha(n) || changed;
-    done_.arguments += changed;
-  }
-
-  bool normalize_dimensions(NodeId n, const DimensionRow& row) {
-    ValueId model;
-    const auto take = [&](ValueId v) {
-      if (!model.valid()) model = v;
-    };
-    if (row.of_result) {
-      graph_.for_each_output(n, take);
-    } else {
-      graph_.for_each_input(n, take);
-    }
-    if (!model.valid() || graph_.value(model).kind != ValueKind::kTensor) return false;
-    // A number has dimension 0 and -1, as a tensor of one dimension has.
-    const int64_t rank = std::max<int64_t>(graph_.value(model).rank, 1);
-    bool changed = false;
-    const auto& formals = graph_.target(n).signature().arguments;
-    for (size_t i = 0; i < formals.size(); ++i) {
-      if (formals[i].name.empty() || std::ranges::find(row.arguments, formals[i].name) == row.arguments.end()) continue;
-      const Argument& argument = graph_.arguments(n)[i];
-      if (argument.kind == ArgumentKind::kInt && argument.i < 0 && argument.i >= -rank) {
-        graph_.set_argument(n, i, Argument::of_int(argument.i + rank));
-        changed = true;
-      } else if (argument.kind == ArgumentKind::kIntList) {
-        const auto ints = graph_.ints(argument);
-        if (std::ranges::none_of(ints, [&](int64_t d) { return d < 0 && d >= -rank; })) continue;
-        std::vector<int64_t> dims(ints.begin(), ints.end());
-        for (int64_t& d : dims) d += d < 0 ? rank : 0;
-        graph_.set_argument(n, i, graph_.int_list(dims));
-        changed = true;
-      }
-    }
-    return changed;
-  }
-
-  bool normalize_sizes(NodeId n) {
-    const ValueId result = only_result(graph_, n);
-    const auto arguments = graph_.arguments(n);
-    if (!result.valid() || arguments.size() < 2 || arguments[1].kind != ArgumentKind::kIntList) return false;
-    const auto ints = graph_.ints(arguments[1]);
-    if (std::ranges::find(ints, -1) == ints.end() || ints.size() != graph_.value(result).rank) return false;
-    const std::vector<int64_t> sizes(graph_.sizes(result).begin(), graph_.sizes(result).end());
-    graph_.set_argument(n, 1, graph_.int_list(sizes));
-    return true;
-  }
-
-  bool normalize_slice(NodeId n) {
-    const ValueId self = tensor_argument(n, 0);
-    const auto arguments = graph_.arguments(n);
-    if (!self.valid() || arguments.size() != 5 || arguments[1].kind != ArgumentKind::kInt) return false;
-    const int64_t dim = arguments[1].i;
-    if (dim < 0 || dim >= static_cast<int64_t>(graph_.value(self).rank)) return false;
-    const int64_t size = graph_.sizes(self)[static_cast<size_t>(dim)];
-    // Slices clamp their bounds; the clamped ones say what is taken.
-    const auto bound = [&](size_t position, int64_t missing) -> std::optional<int64_t> {
-      const Argument& a = arguments[position];
-      if (a.kind != ArgumentKind::kInt && a.kind != ArgumentKind::kNone) return std::nullopt;
-      const int64_t given = a.kind == ArgumentKind::kInt ? a.i : missing;
-      return std::clamp<int64_t>(given < 0 ? given + size : given, 0, size);
-    };
-    const auto start = bound(2, 0);
-    const auto end = bound(3, size);
-    if (!start || !end) return false;
-    const auto is = [](const Argument& a, int64_t i) { return a.kind == ArgumentKind::kInt && a.i == i; };
-    if (is(arguments[2], *start) && is(arguments[3], std::max(*start, *end))) return false;
-    graph_.set_argument(n, 2, Argument::of_int(*start));
-    graph_.set_argument(n, 3, Argument::of_int(std::max(*start, *end)));
-    return true;
-  }
-
-  // alpha=1.0 and alpha=1 multiply by the same.
-  bool normalize_alpha(NodeId n) {
-    const ValueId result = only_result(graph_, n);
-    const auto arguments = graph_.arguments(n);
-    if (!result.valid() || arguments.size() != 3) return false;
-    if (!c10::isFloatingType(graph_.value(result).dtype)) return false;
-    if (arguments[2].kind != ArgumentKind::kFloat || arguments[2].d != 1.0) return false;
-    graph_.set_argument(n, 2, Argument::of_int(1));
-    return true;
   }
 
   // ---- dead-view

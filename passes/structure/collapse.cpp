@@ -281,6 +281,8 @@ class Collapse {
     return fmt::format("Tensor({}{})", set->second, written ? "!" : "");
   }
 
+  // Parameters and buffers of the module keep their own names (weight, bias), other operands are x0, x1, ... An alias
+  // set names each storage that is written or given back.
   std::string schema_of(const Border& border, RegionId region, PhaseId phase) const {
     const std::string path = path_of(region);
     std::map<std::string, int> taken{{"generator", 1}};
@@ -338,6 +340,8 @@ class Collapse {
     return graph_.target(n).kind() == TargetKind::kFunction && !graph_.note(n, "nodes").empty();
   }
 
+  // Puts the call where the first of its nodes stood. Storages that a node made are born at the call from then on, and
+  // uses outside move to the call's results. The nodes go at the end, all at once.
   void replace(const std::vector<NodeId>& members, RegionId region) {
     const Border border = border_of(members);
     const std::string body = bodies_ ? body_of(members, border) : std::string();

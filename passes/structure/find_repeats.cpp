@@ -5,16 +5,17 @@
 //     run 0: 32 blocks of 36 nodes, n6..n1157, forward, layers.0 .. layers.31
 //     n42: %75 = aten::mm(...) | r12 note("repeat"="run 0, block 2 of 32")
 //
-// When two blocks are the same is said in blocks.h; pictures and summaries fold layers by the same rule.
+// Two blocks are the same if ir/analysis/blocks.h says so; pictures and summaries fold layers by the same rule.
 //
-// How. Each node has a colour, BlockHashes::of_node. Where a block of p nodes repeats, colours agree at distance p for
-// a stretch of at least p nodes.
+// How. Each node has a colour, BlockHashes::of_node. Where a block of p nodes repeats, each colour is equal to the one
+// p places on, for a stretch of at least p nodes. So the search is for distances p, in four steps:
 //
-// The distances worth trying come from votes. Windows of 1, 2, 4, ... colours vote for the distance to where the same
-// window was last. Their own hash chooses at which places they do: fewer the longer the window, so that all lengths
-// cost together what one does. Each distance with votes is tried on the whole sequence. The stretches found are taken
-// from the one that saves most, and cut into blocks where the module changes most. Blocks are then compared place by
-// place, and a run is what agrees.
+//   1. Votes. Each window of 1, 2, 4, ... colours votes for the distance back to its last occurrence. Long windows vote
+//      at few places, chosen by their hash, so that the same window is chosen wherever it occurs.
+//   2. Stretches. Each distance with many votes is tried on the whole sequence.
+//   3. Cuts. The stretch that saves most goes first. It is cut into blocks where the modules on both sides of a cut
+//      have least in common: between layers, not within one.
+//   4. Comparison. Neighbouring blocks whose hashes agree are a run.
 //
 // Why. Solvers look at one layer instead of 96, code generation writes a function and a loop, pictures fold.
 //
@@ -33,16 +34,19 @@
 namespace shadowgraph {
 namespace {
 
-constexpr size_t kDistancesPerWindow = 6;
-constexpr size_t kMostDistances = 96;
+constexpr size_t kDistancesPerWindow = 6;  // with most votes, of each length of windows
+constexpr size_t kMostDistances = 96;      // tried in all: each costs a comparison a node
 
+// Nodes that are equal to those `period` places on, and the last block, which has none after it.
 struct Stretch {
   uint32_t begin = 0;   // in the sequence of nodes
   uint32_t length = 0;  // nodes; at least two blocks
   uint32_t period = 0;  // nodes a block
+  // Nodes that need not be looked at if all blocks but one are folded.
   uint64_t gain() const { return uint64_t{length / period - 1} * period; }
 };
 
+// Blocks that follow one another and are the same.
 struct RepeatRun {
   uint32_t begin = 0;
   uint32_t period = 0;
@@ -70,7 +74,7 @@ class Repeats {
   std::vector<RepeatRun> run() {
     std::vector<Stretch> stretches;
     for (const uint32_t distance : distances()) collect_stretches(distance, stretches);
-    // The longest first; of equal ones the shortest block.
+    // Those that save most first; of equal ones the shortest block.
     std::sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
       return std::tuple(b.gain(), a.period, a.begin) < std::tuple(a.gain(), b.period, b.begin);
     });
@@ -110,12 +114,15 @@ class Repeats {
     std::vector<uint64_t> power;
   };
 
+  // Returns the distances to try, those with most votes first.
   std::vector<uint32_t> distances() const {
     const WindowHashes hashes(colours_);
     std::vector<std::pair<uint64_t, uint32_t>> best;  // votes and distance
     std::unordered_map<uint32_t, uint64_t> votes;
     for (uint32_t level = 0; (size_t{2} << level) <= nodes_.size(); ++level) {
       const size_t window = size_t{1} << level;
+      // Windows of 8 colours vote at every second place, of 16 at every fourth: all levels together cost 4 lookups a
+      // node. A vote counts as many times as places were passed over.
       const uint64_t sampling = level <= 2 ? 1 : uint64_t{1} << (level - 2);
       HashIndex last(nodes_.size() / sampling);  // the last place of each window
       votes.clear();
@@ -148,6 +155,7 @@ class Repeats {
     return chosen;
   }
 
+  // Collects where colours agree at this distance for at least one whole block.
   void collect_stretches(uint32_t distance, std::vector<Stretch>& stretches) const {
     const auto size = static_cast<uint32_t>(colours_.size());
     for (uint32_t i = 0; i + distance < size;) {
@@ -158,6 +166,7 @@ class Repeats {
     }
   }
 
+  // Cuts those parts of a stretch that no earlier one has taken, where they are two blocks or more.
   void take_free_parts(const Stretch& stretch, std::vector<bool>& taken, std::vector<RepeatRun>& runs) {
     const uint32_t end = stretch.begin + stretch.length;
     for (uint32_t i = stretch.begin; i < end;) {
@@ -214,6 +223,7 @@ class Repeats {
 
   uint64_t block_hash(uint32_t begin, uint32_t size) { return blocks_.of({nodes_.data() + begin, size}); }
 
+  // Returns the innermost region around both. Takes the depth of the regions, which programs keep small.
   RegionId common(RegionId a, RegionId b) const {
     while (a != b) {
       if (depths_[a.index] >= depths_[b.index]) {

@@ -63,6 +63,7 @@ class Fusion {
     bool mixed = false;                // readers of several groups or geometries, or of none
   };
 
+  // Union-find with path halving: nearly constant a call.
   uint32_t find(uint32_t i) {
     while (parent_[i] != i) {
       parent_[i] = parent_[parent_[i]];
@@ -94,6 +95,7 @@ class Fusion {
     return a.valid() && b.valid() && same_type_and_offset(graph_, a, b);
   }
 
+  // Finds the stage of a node from its edges, and joins it to those groups before it that have the same.
   void place(NodeId n) {
     const bool pointwise = is_pointwise(n);
     ValueId result;
@@ -146,6 +148,7 @@ class Fusion {
     if (x != y) parent_[std::max(x, y)] = std::min(x, y);
   }
 
+  // Notes the node among the accesses of the storages that it reads and writes.
   void touch(NodeId n, bool pointwise, ValueId result) {
     graph_.for_each_input(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;

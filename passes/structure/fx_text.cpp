@@ -46,6 +46,7 @@ class FxPrinter {
     return !(name.starts_with(module) && name.size() > module.size() && name[module.size()] == '.');
   }
 
+  // Counts users as torch.fx does: nodes, not uses.
   size_t users(NodeId n) const {
     size_t count = 0;
     NodeId last;
@@ -68,6 +69,8 @@ class FxPrinter {
     return copy == 0 ? name : fmt::format("{}_{}", name, copy);
   }
 
+  // One node as a line, and a line for each result that is used where a call gives several: torch.fx has an
+  // operator.getitem node there.
   std::string line(NodeId n) {
     const TargetId target = graph_.node(n).target;
     const Target& t = graph_.target(target);
@@ -116,6 +119,8 @@ class FxPrinter {
     return text;
   }
 
+  // Arguments as torch.fx records them: positional ones up to the last that is no default, keyword-only ones by name,
+  // generators left out.
   std::string arguments(NodeId n) {
     const auto& formals = graph_.target(n).signature().arguments;
     const auto actual = graph_.arguments(n);

@@ -35,6 +35,7 @@ namespace shadowgraph {
 
 namespace {
 
+// The nodes that share edges within one stage. A copy of the stages is changed on the way.
 std::vector<uint32_t> linked_parts(const Graph& graph, const Dependences& dependences, const std::vector<char>& inside,
                                    std::vector<int32_t> stage) {
   for (NodeId n : graph.nodes_reversed()) {
@@ -102,6 +103,7 @@ PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& 
   return parts;
 }
 
+// Each part becomes a graph of its own, and one call of a function in the parent.
 PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix) {
   std::map<int32_t, std::vector<NodeId>> parts;
   for (NodeId n : graph.nodes()) {
@@ -136,6 +138,7 @@ PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::str
   return result;
 }
 
+// The way back: each call is replaced by the nodes of its part.
 Graph join(const PartitionedGraph& partitioned) {
   Graph graph = clone(partitioned.parent);
   std::map<std::string, const PartitionedGraph::Part*, std::less<>> parts;

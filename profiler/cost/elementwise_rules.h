@@ -34,6 +34,13 @@ MaybeWork per_argument(const OperandShapes& call, Work each) {
   return scaled(element_count(call.argument(kArgument)), each);
 }
 
+// Counts elements of a matrix's diagonal.
+inline MaybeWork diagonal(const OperandShapes& call, Work each) {
+  const Shape matrix = call.shape(0);
+  if (matrix.size() != 2) return std::nullopt;
+  return scaled(std::min(matrix[0], matrix[1]), each);
+}
+
 // ---- Operators whose cost depends on more than one size
 
 // Counts self + alpha * other: a second operation an element unless alpha is 1.

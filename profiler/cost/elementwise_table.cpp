@@ -1,753 +1,329 @@
 #include "profiler/cost/elementwise_table.h"
 
 #include <string>
-#include <unordered_map>
 
-#include "ir/operators/operator_name.h"
+#include "ir/operators/operator_rows.h"
 #include "profiler/cost/elementwise_rules.h"
+#include "profiler/cost/flop_table.h"
 
 namespace shadowgraph {
 namespace {
 
 using namespace elementwise_rules;
+using K = KernelClass;
 
 constexpr Work kFree{0, 0};
 constexpr Work kOne{1, 0};
 constexpr Work kTranscendental{0, 1};
+constexpr KernelClass kByName = KernelClass::kOther;
 
-constexpr ElementwiseRow kElementwiseRows[] = {
-    // ---- Pointwise arithmetic
-    {"aten::add", scaled_sum, kOne},
-    {"aten::sub", scaled_sum, kOne},
-    {"aten::rsub", scaled_sum, kOne},
-    {"aten::mul", per_result, kOne},
-    {"aten::div", per_result, kOne},
-    {"aten::floor_divide", per_result, kOne},
-    {"aten::true_divide", per_result, kOne},
-    {"aten::fmod", per_result, kOne},
-    {"aten::remainder", per_result, kOne},
-    {"aten::neg", per_result, kOne},
-    {"aten::abs", per_result, kOne},
-    {"aten::sign", per_result, kOne},
-    {"aten::sgn", per_result, kOne},
-    {"aten::ceil", per_result, kOne},
-    {"aten::floor", per_result, kOne},
-    {"aten::round", per_result, kOne},
-    {"aten::trunc", per_result, kOne},
-    {"aten::frac", per_result, kOne},
-    {"aten::reciprocal", per_result, kOne},
-    {"aten::square", per_result, kOne},
-    {"aten::addcmul", per_result, {3, 0}},
-    {"aten::addcdiv", per_result, {3, 0}},
-    {"aten::lerp", per_result, {3, 0}},
-    {"aten::maximum", per_result, kOne},
-    {"aten::minimum", per_result, kOne},
-    {"aten::fmax", per_result, kOne},
-    {"aten::fmin", per_result, kOne},
-    {"aten::clamp", per_result, kOne},
-    {"aten::clamp_min", per_result, kOne},
-    {"aten::clamp_max", per_result, kOne},
-    {"aten::clip", per_result, kOne},
-    {"aten::eq", per_result, kOne},
-    {"aten::ne", per_result, kOne},
-    {"aten::lt", per_result, kOne},
-    {"aten::le", per_result, kOne},
-    {"aten::gt", per_result, kOne},
-    {"aten::ge", per_result, kOne},
-    {"aten::isnan", per_result, kOne},
-    {"aten::isinf", per_result, kOne},
-    {"aten::isfinite", per_result, kOne},
-    {"aten::logical_and", per_result, kOne},
-    {"aten::logical_or", per_result, kOne},
-    {"aten::logical_xor", per_result, kOne},
-    {"aten::logical_not", per_result, kOne},
-    {"aten::bitwise_and", per_result, kOne},
-    {"aten::bitwise_or", per_result, kOne},
-    {"aten::bitwise_xor", per_result, kOne},
-    {"aten::bitwise_not", per_result, kOne},
-    {"aten::__and__", per_result, kOne},
-    {"aten::__or__", per_result, kOne},
-    {"aten::__xor__", per_result, kOne},
-    {"aten::where", per_result, kOne},
-    {"aten::masked_fill", per_result, kOne},
-    {"aten::ger", per_result, kOne},
-    {"aten::outer", per_result, kOne},
-    {"aten::nan_to_num", per_result, kOne},
-    {"aten::_conj_physical", per_result, kOne},
-
-    {"aten::__lshift__", per_result, kOne},
-    {"aten::__rshift__", per_result, kOne},
-    {"aten::__ilshift__", per_result, kOne},
-    {"aten::__irshift__", per_result, kOne},
-    {"aten::bitwise_left_shift", per_result, kOne},
-    {"aten::bitwise_right_shift", per_result, kOne},
-    {"aten::copysign", per_result, kOne},
-    {"aten::heaviside", per_result, kOne},
-    {"aten::gcd", per_result, kOne},
-    {"aten::lcm", per_result, kOne},
-    {"aten::linalg_cross", per_result, {3, 0}},
-    {"aten::isin.Scalar_Tensor", sorting_all, kOne},
-    {"aten::isin.Tensor_Scalar", per_argument<0>, kOne},
-    {"aten::isin", sorting_all, kOne},
-    {"aten::fake_quantize_per_tensor_affine_cachemask", per_result, {6, 0}},
-    {"aten::fake_quantize_per_channel_affine_cachemask", per_result, {6, 0}},
-    {"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", per_result, {6, 0}},
-    {"aten::_fake_quantize_learnable_per_tensor_affine", per_result, {6, 0}},
-    {"aten::_fake_quantize_learnable_per_channel_affine", per_result, {6, 0}},
+// The rows are by the kernels that run them. A list of names has all operators with the same work an element.
+constexpr ElementwiseRow kRows[] = {
+    // ---- Pointwise arithmetic. A tagged operator of one operation needs no row; its `out=` and foreach forms do.
+    {K::kPointwise, scaled_sum, kOne, "add sub rsub"},
+    {K::kPointwise, per_result, kOne, R"(
+        mul div floor_divide true_divide fmod remainder neg abs sign sgn ceil floor round trunc frac reciprocal square
+        maximum minimum fmax fmin clamp clamp_min clamp_max clip eq ne lt le gt ge isnan isinf isfinite
+        logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not
+        __and__ __or__ __xor__ __lshift__ __rshift__ __ilshift__ __irshift__ bitwise_left_shift bitwise_right_shift
+        where masked_fill ger outer nan_to_num _conj_physical copysign heaviside gcd lcm)"},
+    {K::kPointwise, per_result, {3, 0}, "addcmul addcdiv lerp linalg_cross"},
+    {K::kPointwise, per_result, {6, 0}, R"(
+        fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
+        _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
+        _fake_quantize_learnable_per_tensor_affine _fake_quantize_learnable_per_channel_affine)"},
+    {K::kPointwise, per_argument<0>, kOne, "equal"},
+    {K::kPointwise, nothing, kFree, "complex tril triu"},
+    {kByName, sorting_all, kOne, "isin.Scalar_Tensor isin"},
+    {kByName, per_argument<0>, kOne, "isin.Tensor_Scalar"},
 
     // ---- Pointwise, transcendental
-    {"aten::exp", per_result, kTranscendental},
-    {"aten::exp2", per_result, kTranscendental},
-    {"aten::expm1", per_result, kTranscendental},
-    {"aten::log", per_result, kTranscendental},
-    {"aten::log2", per_result, kTranscendental},
-    {"aten::log10", per_result, kTranscendental},
-    {"aten::log1p", per_result, kTranscendental},
-    {"aten::sqrt", per_result, kTranscendental},
-    {"aten::rsqrt", per_result, kTranscendental},
-    {"aten::sin", per_result, kTranscendental},
-    {"aten::cos", per_result, kTranscendental},
-    {"aten::tan", per_result, kTranscendental},
-    {"aten::asin", per_result, kTranscendental},
-    {"aten::acos", per_result, kTranscendental},
-    {"aten::atan", per_result, kTranscendental},
-    {"aten::atan2", per_result, kTranscendental},
-    {"aten::sinh", per_result, kTranscendental},
-    {"aten::cosh", per_result, kTranscendental},
-    {"aten::tanh", per_result, kTranscendental},
-    {"aten::erf", per_result, kTranscendental},
-    {"aten::erfc", per_result, kTranscendental},
-    {"aten::erfinv", per_result, kTranscendental},
-    {"aten::lgamma", per_result, kTranscendental},
-    {"aten::digamma", per_result, kTranscendental},
-    {"aten::pow", power, kTranscendental},
-    {"aten::xlogy", per_result, {1, 1}},
-    {"aten::logit", per_result, {2, 1}},
-    {"aten::logaddexp", per_result, {3, 2}},
-    {"aten::hypot", per_result, {3, 1}},
-    {"aten::polar", per_result, {2, 2}},
+    {K::kPointwise, per_result, kTranscendental, R"(
+        exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh erf erfc erfinv
+        lgamma digamma)"},
+    {K::kPointwise, power, kTranscendental, "pow"},
+    {K::kPointwise, per_result, {1, 1}, "xlogy"},
+    {K::kPointwise, per_result, {2, 1}, "logit"},
+    {K::kPointwise, per_result, {3, 2}, "logaddexp"},
+    {K::kPointwise, per_result, {3, 1}, "hypot"},
+    {K::kPointwise, per_result, {2, 2}, "polar"},
 
     // ---- Activations and their gradients
-    {"aten::relu", per_result, kOne},
-    {"aten::relu6", per_result, kOne},
-    {"aten::threshold", per_result, kOne},
-    {"aten::hardtanh", per_result, kOne},
-    {"aten::leaky_relu", per_result, {2, 0}},
-    {"aten::prelu", per_result, {2, 0}},
-    {"aten::_prelu_kernel", per_result, {2, 0}},
-    {"aten::hardsigmoid", per_result, {3, 0}},
-    {"aten::hardswish", per_result, {4, 0}},
-    {"aten::sigmoid", per_result, {3, 1}},  // 1 / (1 + exp(-x))
-    {"aten::silu", per_result, {4, 1}},     // x * sigmoid(x)
-    {"aten::gelu", per_result, {4, 1}},     // x / 2 * (1 + erf(x / sqrt 2))
-    {"aten::mish", per_result, {3, 3}},     // x * tanh(log1p(exp x))
-    {"aten::softplus", per_result, {3, 2}},
-    {"aten::elu", per_result, {3, 1}},
-    {"aten::selu", per_result, {3, 1}},
-    {"aten::celu", per_result, {3, 1}},
-    {"aten::glu", per_result, {4, 1}},
-    {"aten::log_sigmoid_forward", per_result, {3, 2}},
-    {"aten::hardshrink", per_result, kOne},
-    {"aten::softshrink", per_result, {2, 0}},
-    {"aten::rrelu_with_noise", per_result, {2, 0}},
-    {"aten::rrelu_with_noise_functional", per_result, {2, 0}},
-    {"aten::_add_relu", per_result, {2, 0}},
-    {"aten::hardshrink_backward", per_result, kOne},
-    {"aten::softshrink_backward", per_result, kOne},
-    {"aten::rrelu_with_noise_backward", per_result, kOne},
-    {"aten::threshold_backward", per_result, kOne},
-    {"aten::hardtanh_backward", per_result, kOne},
-    {"aten::leaky_relu_backward", per_result, {2, 0}},
-    {"aten::_prelu_kernel_backward", per_result, {3, 0}},
-    {"aten::hardsigmoid_backward", per_result, {2, 0}},
-    {"aten::hardswish_backward", per_result, {4, 0}},
-    {"aten::sigmoid_backward", per_result, {3, 0}},  // g * y * (1 - y)
-    {"aten::tanh_backward", per_result, {3, 0}},     // g * (1 - y * y)
-    {"aten::silu_backward", per_result, {8, 1}},     // g * s * (1 + x * (1 - s)), s = sigmoid(x)
-    {"aten::gelu_backward", per_result, {9, 2}},     // g * (cdf + x * pdf)
-    {"aten::mish_backward", per_result, {9, 4}},
-    {"aten::softplus_backward", per_result, {4, 1}},
-    {"aten::elu_backward", per_result, {3, 1}},
-    {"aten::glu_backward", per_argument<0>, {12, 1}},
-    {"aten::log_sigmoid_backward", per_result, {4, 1}},
+    {K::kPointwise, per_result, kOne, R"(
+        relu relu6 threshold hardtanh hardshrink
+        threshold_backward hardtanh_backward hardshrink_backward softshrink_backward rrelu_with_noise_backward)"},
+    {K::kPointwise, per_result, {2, 0}, R"(
+        leaky_relu prelu _prelu_kernel softshrink _add_relu leaky_relu_backward hardsigmoid_backward)"},
+    {K::kRandom, per_result, {2, 0}, "rrelu_with_noise rrelu_with_noise_functional"},
+    {K::kPointwise, per_result, {3, 0}, R"(
+        hardsigmoid _prelu_kernel_backward
+        sigmoid_backward tanh_backward)"},  // g * y * (1 - y), g * (1 - y * y)
+    {K::kPointwise, per_result, {4, 0}, "hardswish hardswish_backward"},
+    {K::kPointwise, per_result, {3, 1}, "sigmoid elu selu celu elu_backward"},  // sigmoid: 1 / (1 + exp(-x))
+    // silu is x * sigmoid(x), gelu is x / 2 * (1 + erf(x / sqrt 2)).
+    {K::kPointwise, per_result, {4, 1}, "silu gelu glu softplus_backward log_sigmoid_backward"},
+    {K::kPointwise, per_result, {3, 2}, "softplus log_sigmoid_forward"},
+    {K::kPointwise, per_result, {3, 3}, "mish"},           // x * tanh(log1p(exp x))
+    {K::kPointwise, per_result, {8, 1}, "silu_backward"},  // g * s * (1 + x * (1 - s)), s = sigmoid(x)
+    {K::kPointwise, per_result, {9, 2}, "gelu_backward"},  // g * (cdf + x * pdf)
+    {K::kPointwise, per_result, {9, 4}, "mish_backward"},
+    {K::kPointwise, per_argument<0>, {12, 1}, "glu_backward"},
 
     // ---- Softmax, losses
-    {"aten::_softmax", per_result, {4, 1}},  // max, subtract, exp, sum, divide
-    {"aten::_safe_softmax", per_result, {4, 1}},
-    {"aten::_log_softmax", per_result, {4, 1}},
-    {"aten::_softmax_backward_data", per_result, {4, 0}},      // y * (g - sum(g * y))
-    {"aten::_log_softmax_backward_data", per_result, {3, 1}},  // g - exp(y) * sum(g)
-    {"aten::_masked_softmax", per_result, {4, 1}},
-    {"aten::_masked_softmax_backward", per_result, {4, 0}},
-    {"aten::logsumexp", per_argument<0>, {3, 1}},
+    // Softmax: max, subtract, exp, sum, divide. Its gradient: y * (g - sum(g * y)).
+    {kByName, per_result, {4, 1}, "_softmax _safe_softmax _log_softmax _masked_softmax"},
+    {kByName, per_result, {4, 0}, "_softmax_backward_data _masked_softmax_backward"},
+    {kByName, per_result, {3, 1}, "_log_softmax_backward_data"},  // g - exp(y) * sum(g)
+    {K::kReduction, per_argument<0>, {3, 1}, "logsumexp"},
     // A step of CTC is a logsumexp of three paths and a log probability. That is 2 for the greatest, 3 subtractions, 2
     // additions, 1 each for it and the probability; 3 exp, 1 log. Backward does the same from the end and adds both
     // ways up (4 and 2).
-    {"aten::_ctc_loss", per_other_result<1>, {9, 4}},
-    {"aten::_ctc_loss_backward", per_argument<6>, {13, 6}},
-    {"aten::soft_margin_loss", per_argument<0>, {4, 2}},  // log1p(exp(-y x)), sum
-    {"aten::soft_margin_loss_backward", per_result, {5, 1}},
-    {"aten::multi_margin_loss", per_argument<0>, {4, 0}},  // margin - x_y + x_i, max, sum
-    {"aten::multi_margin_loss_backward", per_result, {4, 0}},
-    {"aten::nll_loss_forward", per_argument<1>, kOne},
-    {"aten::nll_loss2d_forward", per_argument<1>, kOne},
-    {"aten::nll_loss_backward", per_argument<2>, kOne},
-    {"aten::nll_loss2d_backward", per_argument<2>, kOne},
-    {"aten::mse_loss", per_argument<0>, {3, 0}},  // subtract, square, sum
-    {"aten::mse_loss_backward", per_result, {3, 0}},
-    {"aten::l1_loss", per_argument<0>, {3, 0}},
-    {"aten::smooth_l1_loss", per_argument<0>, {4, 0}},
-    {"aten::smooth_l1_loss_backward", per_result, {3, 0}},
-    {"aten::huber_loss", per_argument<0>, {4, 0}},
-    {"aten::huber_loss_backward", per_result, {3, 0}},
-    {"aten::binary_cross_entropy", per_argument<0>, {5, 2}},
-    {"aten::binary_cross_entropy_backward", per_result, {5, 0}},
-    {"aten::binary_cross_entropy_with_logits", per_argument<0>, {5, 2}},
+    {kByName, per_other_result<1>, {9, 4}, "_ctc_loss"},
+    {kByName, per_argument<6>, {13, 6}, "_ctc_loss_backward"},
+    {kByName, per_argument<0>, {4, 2}, "soft_margin_loss"},                             // log1p(exp(-y x)), sum
+    {kByName, per_argument<0>, {4, 0}, "multi_margin_loss smooth_l1_loss huber_loss"},  // margin - x_y + x_i, max, sum
+    {kByName, per_argument<0>, {3, 0}, "mse_loss l1_loss"},                             // subtract, square, sum
+    {kByName, per_argument<0>, {5, 2}, "binary_cross_entropy binary_cross_entropy_with_logits"},
+    {kByName, per_result, {4, 0}, "multi_margin_loss_backward"},
+    {K::kPointwise, per_result, {5, 1}, "soft_margin_loss_backward"},
+    {K::kPointwise, per_result, {3, 0}, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward"},
+    {K::kPointwise, per_result, {5, 0}, "binary_cross_entropy_backward"},
+    {K::kReduction, per_argument<1>, kOne, "nll_loss_forward nll_loss2d_forward"},
+    {K::kScatter, per_argument<2>, kOne, "nll_loss_backward nll_loss2d_backward"},
 
     // ---- Norms
-    {"aten::native_layer_norm", norm<0, 2>, {5, 0}},
-    {"aten::native_layer_norm_backward", norm<1, 5>, {5, 0}},
-    {"aten::native_group_norm", norm<0, 1>, {5, 0}},
-    {"aten::native_group_norm_backward", norm<1, 4>, {5, 0}},
-    {"aten::_fused_rms_norm", norm<0, 2>, {4, 0}},
-    {"aten::_fused_rms_norm_backward", norm<1, 4>, {5, 0}},
-    {"aten::native_batch_norm", batch_norm<5>, {5, 0}},
-    {"aten::_native_batch_norm_legit", batch_norm<5>, {5, 0}},
-    {"aten::_native_batch_norm_legit.no_stats", batch_norm<3>, {5, 0}},
-    {"aten::_native_batch_norm_legit_no_training", norm<0, 1>, {2, 0}},
-    {"aten::_batch_norm_with_update", norm<0, 1>, {5, 0}},
-    {"aten::_batch_norm_no_update", norm<0, 1>, {2, 0}},
-    {"aten::_native_batch_norm_legit_functional", batch_norm<5>, {5, 0}},
-    {"aten::_batch_norm_with_update_functional", norm<0, 1>, {5, 0}},
-    {"aten::batch_norm_stats", per_argument<0>, {4, 0}},  // as var
-    {"aten::batch_norm_update_stats", per_argument<0>, {4, 0}},
-    {"aten::batch_norm_elemt", per_result, {2, 0}},                 // as with running statistics
-    {"aten::batch_norm_backward_reduce", per_argument<0>, {4, 0}},  // sum g, sum g (x - mean)
-    {"aten::batch_norm_backward_elemt", per_result, {5, 0}},        // (g - mean g - (x - mean) a) b
-    {"aten::_batch_norm_impl_index", batch_norm<5>, {5, 0}},
-    {"aten::cudnn_batch_norm", batch_norm<5>, {5, 0}},
-    {"aten::miopen_batch_norm", batch_norm<5>, {5, 0}},
-    {"aten::native_batch_norm_backward", norm<1, 2>, {5, 0}},
-    {"aten::batch_norm_backward", norm<1, 2>, {5, 0}},
-    {"aten::cudnn_batch_norm_backward", norm<0, 2>, {5, 0}},
-    {"aten::miopen_batch_norm_backward", norm<0, 2>, {5, 0}},
-    {"aten::_weight_norm_interface", per_argument<0>, {3, 0}},
-    {"aten::_weight_norm_interface_backward", per_argument<0>, {6, 0}},
+    {kByName, norm<0, 2>, {5, 0}, "native_layer_norm cudnn_batch_norm_backward miopen_batch_norm_backward"},
+    {kByName, norm<1, 5>, {5, 0}, "native_layer_norm_backward"},
+    {kByName, norm<1, 4>, {5, 0}, "native_group_norm_backward _fused_rms_norm_backward"},
+    {kByName, norm<0, 2>, {4, 0}, "_fused_rms_norm"},
+    {kByName, norm<0, 1>, {5, 0}, R"(
+        native_group_norm _batch_norm_with_update _batch_norm_with_update_functional)"},
+    {kByName, norm<0, 1>, {2, 0}, "_native_batch_norm_legit_no_training _batch_norm_no_update"},
+    {kByName, batch_norm<5>, {5, 0}, R"(
+        native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional _batch_norm_impl_index
+        cudnn_batch_norm miopen_batch_norm)"},
+    {kByName, batch_norm<3>, {5, 0}, "_native_batch_norm_legit.no_stats"},
+    {kByName, norm<1, 2>, {5, 0}, "native_batch_norm_backward batch_norm_backward"},
+    // Statistics as var; the backward's sums are those of g and of g (x - mean).
+    {kByName, per_argument<0>, {4, 0}, "batch_norm_stats batch_norm_update_stats batch_norm_backward_reduce"},
+    {kByName, per_result, {2, 0}, "batch_norm_elemt"},           // as with running statistics
+    {kByName, per_result, {5, 0}, "batch_norm_backward_elemt"},  // (g - mean g - (x - mean) a) b
+    {kByName, per_argument<0>, {3, 0}, "_weight_norm_interface renorm"},
+    {kByName, per_argument<0>, {6, 0}, "_weight_norm_interface_backward"},
 
     // ---- Reductions
-    {"aten::sum", per_argument<0>, kOne},
-    {"aten::nansum", per_argument<0>, {2, 0}},
-    {"aten::mean", per_argument<0>, kOne},
-    {"aten::prod", per_argument<0>, kOne},
-    {"aten::amax", per_argument<0>, kOne},
-    {"aten::amin", per_argument<0>, kOne},
-    {"aten::aminmax", per_argument<0>, {2, 0}},
-    {"aten::max", per_argument<0>, kOne},
-    {"aten::min", per_argument<0>, kOne},
-    {"aten::argmax", per_argument<0>, kOne},
-    {"aten::argmin", per_argument<0>, kOne},
-    {"aten::any", per_argument<0>, kOne},
-    {"aten::all", per_argument<0>, kOne},
-    {"aten::count_nonzero", per_argument<0>, kOne},
-    {"aten::trace", per_result, kOne},
-    {"aten::cumsum", per_argument<0>, kOne},
-    {"aten::cumprod", per_argument<0>, kOne},
-    {"aten::logcumsumexp", per_argument<0>, {3, 2}},
-    {"aten::_logcumsumexp", per_argument<0>, {3, 2}},
-    {"aten::_cummax_helper", per_argument<0>, kOne},
-    {"aten::_cummin_helper", per_argument<0>, kOne},
-    {"aten::_aminmax", per_argument<0>, {2, 0}},
-    {"aten::_is_all_true", per_argument<0>, kOne},
-    {"aten::_is_any_true", per_argument<0>, kOne},
-    {"aten::allclose", per_argument<0>, {5, 0}},  // |a - b| <= t + r |b|
-    {"aten::linalg__powsum", per_argument<0>, {2, 0}},
-    {"aten::_foreach_powsum", per_argument<0>, {2, 0}},
-    {"aten::hash_tensor", per_argument<0>, kOne},
-    {"aten::segment_reduce", per_argument<0>, kOne},
-    {"aten::renorm", per_argument<0>, {3, 0}},
-    {"aten::_cdist_forward", distances<0, 2>, {3, 0}},
-    {"aten::_cdist_backward", distances_backward<1, 3>, {4, 0}},
-    {"aten::_pdist_forward", distances<0, 1>, {3, 0}},
-    // Each distance goes to both of its points.
-    {"aten::_pdist_backward", distances_backward<1, 2>, {5, 0}},
-    {"aten::_fft_c2c", fourier_complex, kOne},
-    {"aten::_fft_r2c", fourier_of_real, kOne},
-    {"aten::_fft_c2r", fourier_to_real, kOne},
-    {"aten::cummax", per_argument<0>, kOne},
-    {"aten::cummin", per_argument<0>, kOne},
-    {"aten::var", per_argument<0>, {4, 0}},  // mean; subtract, square, sum
-    {"aten::std", per_argument<0>, {4, 0}},
-    {"aten::var_mean", per_argument<0>, {4, 0}},
-    {"aten::std_mean", per_argument<0>, {4, 0}},
-    {"aten::norm", per_argument<0>, {2, 0}},
-    {"aten::linalg_vector_norm", per_argument<0>, {2, 0}},
-    {"aten::dist", per_argument<0>, {3, 0}},
-    {"aten::sort", sorting, kOne},
-    {"aten::argsort", sorting, kOne},
-    {"aten::topk", per_argument<0>, kOne},
-    {"aten::kthvalue", per_argument<0>, kOne},
-    {"aten::median", per_argument<0>, kOne},
-    {"aten::nonzero", per_argument<0>, kOne},
-    {"aten::bincount", per_argument<0>, kOne},
-    {"aten::histc", per_argument<0>, kOne},
-    {"aten::histogram", per_argument<0>, kOne},
-    {"aten::_histogramdd_bin_edges", per_argument<0>, {2, 0}},  // least and greatest
-    {"aten::_histogramdd_from_bin_cts", per_argument<0>, kOne},
-    {"aten::_histogramdd_from_bin_tensors", per_argument<0>, kOne},
-    {"aten::mode", sorting, kOne},
-    {"aten::nanmedian", per_argument<0>, kOne},
-    {"aten::nonzero_static", per_argument<0>, kOne},
-    {"aten::_unique", sorting_all, kOne},
-    {"aten::_unique2", sorting_all, kOne},
-    {"aten::unique_dim", sorting_all, kOne},
-    {"aten::unique_dim_consecutive", per_argument<0>, kOne},
-    {"aten::unique_consecutive", per_argument<0>, kOne},
+    {K::kReduction, per_argument<0>, kOne, R"(
+        sum mean prod amax amin max min argmax argmin any all count_nonzero _is_all_true _is_any_true hash_tensor
+        segment_reduce cumsum cumprod cummax cummin _cummax_helper _cummin_helper)"},
+    {K::kReduction, per_argument<0>, {2, 0}, R"(
+        nansum aminmax _aminmax norm linalg_vector_norm linalg__powsum _foreach_powsum
+        _histogramdd_bin_edges)"},  // least and greatest
+    {K::kReduction, per_argument<0>, {3, 0}, "dist"},
+    {K::kReduction, per_argument<0>, {3, 2}, "logcumsumexp _logcumsumexp"},
+    {K::kReduction, per_argument<0>, {4, 0}, "var std var_mean std_mean"},  // mean; subtract, square, sum
+    {K::kReduction, diagonal, kOne, "trace"},
+    {kByName, per_argument<0>, {5, 0}, "allclose"},  // |a - b| <= t + r |b|
+    {kByName, distances<0, 2>, {3, 0}, "_cdist_forward"},
+    {kByName, distances_backward<1, 3>, {4, 0}, "_cdist_backward"},
+    {kByName, distances<0, 1>, {3, 0}, "_pdist_forward"},
+    {kByName, distances_backward<1, 2>, {5, 0}, "_pdist_backward"},  // each distance goes to both of its points
+    {kByName, fourier_complex, kOne, "_fft_c2c"},
+    {kByName, fourier_of_real, kOne, "_fft_r2c"},
+    {kByName, fourier_to_real, kOne, "_fft_c2r"},
+    {K::kSort, sorting, kOne, "sort argsort mode"},
+    {K::kSort, sorting_all, kOne, "_unique _unique2 unique_dim"},
+    {K::kSort, per_argument<0>, kOne, "topk kthvalue median nanmedian"},
+    {kByName, per_argument<0>, kOne, R"(
+        unique_dim_consecutive unique_consecutive bincount histc histogram _histogramdd_from_bin_cts
+        _histogramdd_from_bin_tensors)"},
 
     // ---- Pooling and resampling
-    {"aten::max_pool1d", pooling<1>, kOne},
-    {"aten::max_pool1d_with_indices", pooling<1>, kOne},
-    {"aten::max_pool2d", pooling<2>, kOne},
-    {"aten::max_pool2d_with_indices", pooling<2>, kOne},
-    {"aten::max_pool3d_with_indices", pooling<3>, kOne},
-    {"aten::mkldnn_max_pool2d", pooling<2>, kOne},
-    {"aten::avg_pool1d", pooling<1>, kOne},
-    {"aten::avg_pool2d", pooling<2>, kOne},
-    {"aten::avg_pool3d", pooling<3>, kOne},
-    {"aten::max_pool2d_with_indices_backward", per_argument<0>, kOne},
-    {"aten::max_pool3d_with_indices_backward", per_argument<0>, kOne},
-    {"aten::avg_pool2d_backward", pooling_backward<2>, kOne},
-    {"aten::avg_pool3d_backward", pooling_backward<3>, kOne},
-    {"aten::_adaptive_avg_pool2d", per_argument<0>, kOne},
-    {"aten::_adaptive_avg_pool3d", per_argument<0>, kOne},
-    {"aten::_adaptive_avg_pool2d_backward", per_result, kOne},
-    {"aten::_adaptive_avg_pool3d_backward", per_result, kOne},
-    {"aten::adaptive_max_pool2d", per_argument<0>, kOne},
-    {"aten::adaptive_max_pool2d_backward", per_argument<0>, kOne},
-    {"aten::adaptive_avg_pool2d", per_argument<0>, kOne},
-    {"aten::adaptive_avg_pool3d", per_argument<0>, kOne},
-    {"aten::adaptive_avg_pool3d_backward", per_result, kOne},
-    {"aten::adaptive_max_pool3d", per_argument<0>, kOne},
-    {"aten::adaptive_max_pool3d_backward", per_argument<0>, kOne},
-    {"aten::fractional_max_pool2d", pooling<2>, kOne},
-    {"aten::fractional_max_pool3d", pooling<3>, kOne},
-    {"aten::fractional_max_pool2d_backward", per_argument<0>, kOne},
-    {"aten::fractional_max_pool3d_backward", per_argument<0>, kOne},
-    {"aten::max_unpool2d", nothing, kFree},
-    {"aten::max_unpool3d", nothing, kFree},
-    {"aten::_upsample_nearest_exact1d", nothing, kFree},
-    {"aten::_upsample_nearest_exact2d", nothing, kFree},
-    {"aten::_upsample_nearest_exact3d", nothing, kFree},
-    {"aten::_upsample_nearest_exact1d_backward", per_argument<0>, kOne},
-    {"aten::_upsample_nearest_exact2d_backward", per_argument<0>, kOne},
-    {"aten::_upsample_nearest_exact3d_backward", per_argument<0>, kOne},
-    {"aten::upsample_nearest1d_backward", per_argument<0>, kOne},
-    {"aten::upsample_nearest3d_backward", per_argument<0>, kOne},
-    {"aten::upsample_linear1d_backward", per_argument<0>, {4, 0}},
-    {"aten::upsample_trilinear3d_backward", per_argument<0>, {16, 0}},
-    {"aten::_upsample_bilinear2d_aa", antialiased<1>, kOne},
-    {"aten::_upsample_bicubic2d_aa", antialiased<2>, kOne},
-    {"aten::_upsample_lanczos2d_aa", antialiased<3>, kOne},
-    {"aten::_upsample_bilinear2d_aa_backward", antialiased_backward<1>, kOne},
-    {"aten::_upsample_bicubic2d_aa_backward", antialiased_backward<2>, kOne},
-    {"aten::_upsample_lanczos2d_aa_backward", antialiased_backward<3>, kOne},
-    {"aten::grid_sampler_2d", grid_sampler<2>, kOne},
-    {"aten::grid_sampler_3d", grid_sampler<3>, kOne},
-    {"aten::grid_sampler_2d_backward", grid_sampler_backward<2, 0, 3>, kOne},
-    {"aten::grid_sampler_3d_backward", grid_sampler_backward<3, 0, 3>, kOne},
-    {"aten::_grid_sampler_2d_cpu_fallback", grid_sampler<2>, kOne},
-    {"aten::_grid_sampler_2d_cpu_fallback_backward", grid_sampler_backward<2, 0, 3>, kOne},
-    {"aten::cudnn_grid_sampler", grid_sampler<2>, kOne},
-    {"aten::cudnn_grid_sampler_backward", grid_sampler_backward<2, 2, 3>, kOne},
-    {"aten::affine_grid_generator", affine_grid, kOne},
-    {"aten::cudnn_affine_grid_generator", affine_grid, kOne},
-    {"aten::cudnn_affine_grid_generator_backward", per_argument<0>, {6, 0}},  // into the 3 of its row of theta
-    {"aten::upsample_nearest1d", nothing, kFree},
-    {"aten::upsample_nearest2d", nothing, kFree},
-    {"aten::upsample_nearest3d", nothing, kFree},
-    {"aten::upsample_nearest2d_backward", per_argument<0>, kOne},
-    {"aten::upsample_linear1d", per_result, {3, 0}},
-    {"aten::upsample_bilinear2d", per_result, {7, 0}},  // 4 taps: 4 multiplications, 3 additions
-    {"aten::upsample_trilinear3d", per_result, {15, 0}},
-    {"aten::upsample_bicubic2d", per_result, {31, 0}},
-    {"aten::upsample_bilinear2d_backward", per_argument<0>, {8, 0}},
-    {"aten::upsample_bicubic2d_backward", per_argument<0>, {32, 0}},
-    {"aten::im2col", nothing, kFree},
-    {"aten::col2im", per_argument<0>, kOne},
+    {kByName, pooling<1>, kOne, "max_pool1d max_pool1d_with_indices avg_pool1d"},
+    {kByName, pooling<2>, kOne, R"(
+        max_pool2d max_pool2d_with_indices mkldnn_max_pool2d avg_pool2d fractional_max_pool2d)"},
+    {kByName, pooling<3>, kOne, "max_pool3d_with_indices avg_pool3d fractional_max_pool3d"},
+    {kByName, pooling_backward<2>, kOne, "avg_pool2d_backward"},
+    {kByName, pooling_backward<3>, kOne, "avg_pool3d_backward"},
+    {kByName, per_result, kOne, R"(
+        _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_avg_pool3d_backward)"},
+    {kByName, per_argument<0>, kOne, R"(
+        _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool2d adaptive_avg_pool3d
+        adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool2d_backward adaptive_max_pool3d_backward
+        max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+        fractional_max_pool2d_backward fractional_max_pool3d_backward
+        upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+        _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward)"},
+    {kByName, nothing, kFree, R"(
+        max_unpool2d max_unpool3d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+        _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d)"},
+    {kByName, per_result, {3, 0}, "upsample_linear1d"},
+    {kByName, per_result, {7, 0}, "upsample_bilinear2d"},  // 4 taps: 4 multiplications, 3 additions
+    {kByName, per_result, {15, 0}, "upsample_trilinear3d"},
+    {kByName, per_result, {31, 0}, "upsample_bicubic2d"},
+    {kByName, per_argument<0>, {4, 0}, "upsample_linear1d_backward"},
+    {kByName, per_argument<0>, {8, 0}, "upsample_bilinear2d_backward"},
+    {kByName, per_argument<0>, {16, 0}, "upsample_trilinear3d_backward"},
+    {kByName, per_argument<0>, {32, 0}, "upsample_bicubic2d_backward"},
+    {kByName, antialiased<1>, kOne, "_upsample_bilinear2d_aa"},
+    {kByName, antialiased<2>, kOne, "_upsample_bicubic2d_aa"},
+    {kByName, antialiased<3>, kOne, "_upsample_lanczos2d_aa"},
+    {kByName, antialiased_backward<1>, kOne, "_upsample_bilinear2d_aa_backward"},
+    {kByName, antialiased_backward<2>, kOne, "_upsample_bicubic2d_aa_backward"},
+    {kByName, antialiased_backward<3>, kOne, "_upsample_lanczos2d_aa_backward"},
+    {kByName, grid_sampler<2>, kOne, "grid_sampler_2d _grid_sampler_2d_cpu_fallback cudnn_grid_sampler"},
+    {kByName, grid_sampler<3>, kOne, "grid_sampler_3d"},
+    {kByName, grid_sampler_backward<2, 0, 3>, kOne, "grid_sampler_2d_backward _grid_sampler_2d_cpu_fallback_backward"},
+    {kByName, grid_sampler_backward<3, 0, 3>, kOne, "grid_sampler_3d_backward"},
+    {kByName, grid_sampler_backward<2, 2, 3>, kOne, "cudnn_grid_sampler_backward"},
+    {kByName, affine_grid, kOne, "affine_grid_generator cudnn_affine_grid_generator"},
+    {kByName, per_argument<0>, {6, 0}, "cudnn_affine_grid_generator_backward"},  // into the 3 of its row of theta
+    {K::kCopy, nothing, kFree, "im2col"},
+    {K::kCopy, per_argument<0>, kOne, "col2im"},
 
     // ---- Dropout and random draws: the draw is no arithmetic, comparing and scaling are
-    {"aten::native_dropout", per_result, {2, 0}},
-    {"aten::_fused_dropout", per_result, {2, 0}},
-    {"aten::native_dropout_backward", per_result, {2, 0}},
-    {"aten::bernoulli", per_result, kOne},
-    {"aten::rand", nothing, kFree},
-    {"aten::randn", nothing, kFree},
-    {"aten::randint", nothing, kFree},
-    {"aten::randperm", nothing, kFree},
-    {"aten::rand_like", nothing, kFree},
-    {"aten::randn_like", nothing, kFree},
-    {"aten::randint_like", nothing, kFree},
-    {"aten::normal", nothing, kFree},
-    {"aten::uniform", nothing, kFree},
-    {"aten::random", nothing, kFree},
-    {"aten::exponential", nothing, kFree},
-    {"aten::multinomial", per_argument<0>, kOne},
-    {"aten::_masked_scale", per_result, {2, 0}},
-    {"aten::normal_functional", nothing, kFree},
-    {"aten::log_normal", nothing, kFree},
-    {"aten::cauchy", nothing, kFree},
-    {"aten::geometric", nothing, kFree},
-    {"aten::poisson", nothing, kFree},
-    {"aten::binomial", nothing, kFree},
-    {"aten::_standard_gamma", nothing, kFree},
-    {"aten::_sample_dirichlet", nothing, kFree},
-    {"aten::_philox_normal", nothing, kFree},
-    {"aten::_philox_uniform", nothing, kFree},
-    {"aten::_philox_key_split", nothing, kFree},
-    {"aten::_philox_key_fold_in", nothing, kFree},
-    {"aten::_fill_mem_eff_dropout_mask", nothing, kFree},
-    {"aten::_cudnn_init_dropout_state", nothing, kFree},
+    {K::kRandom, per_result, {2, 0}, "native_dropout _fused_dropout"},
+    {K::kPointwise, per_result, {2, 0}, "native_dropout_backward _masked_scale"},
+    {K::kRandom, per_result, kOne, "bernoulli"},
+    {K::kRandom, per_argument<0>, kOne, "multinomial"},
+    {K::kRandom, nothing, kFree, R"(
+        rand randn randint randperm rand_like randn_like randint_like normal normal_functional uniform random
+        exponential log_normal cauchy geometric poisson binomial _standard_gamma _sample_dirichlet
+        _philox_normal _philox_uniform _philox_key_split _philox_key_fold_in
+        _fill_mem_eff_dropout_mask _cudnn_init_dropout_state)"},
 
     // ---- Gathering copies; scattering may add
-    {"aten::embedding", nothing, kFree},
-    {"aten::embedding_dense_backward", per_argument<0>, kOne},
-    {"aten::embedding_renorm", nothing, kFree},
-    {"aten::_embedding_bag", bags<0, 1, 6>, kOne},
-    {"aten::_embedding_bag_forward_only", bags<0, 1, 6>, kOne},
-    {"aten::_embedding_bag_backward", bags<0, 1, 10>, kOne},
-    {"aten::_embedding_bag_dense_backward", bags<0, 1, 8>, kOne},
-    {"aten::_embedding_bag_per_sample_weights_backward", bags<0, 2, 3>, kOne},  // offsets are there: 2, a dot product
-    {"aten::put", per_accumulated<2, 3>, kOne},
-    {"aten::_unsafe_masked_index", nothing, kFree},
-    {"aten::_unsafe_masked_index_put_accumulate", per_argument<3>, kOne},
-    {"aten::masked_scatter_backward", nothing, kFree},
-    {"aten::index_select", nothing, kFree},
-    {"aten::gather", nothing, kFree},
-    {"aten::index", nothing, kFree},
-    {"aten::_unsafe_index", nothing, kFree},
-    {"aten::take", nothing, kFree},
-    {"aten::masked_select", nothing, kFree},
-    {"aten::masked_scatter", nothing, kFree},
-    {"aten::index_fill", nothing, kFree},
-    {"aten::index_copy", nothing, kFree},
-    {"aten::scatter", nothing, kFree},
-    {"aten::scatter_add", per_argument<2>, kOne},
-    {"aten::scatter_reduce", per_argument<2>, kOne},
-    {"aten::index_add", per_argument<3>, kOne},
-    {"aten::index_reduce", per_argument<3>, kOne},
-    {"aten::index_put", per_accumulated<2, 3>, kOne},
-    {"aten::_index_put_impl", per_accumulated<2, 3>, kOne},
-    {"aten::_unsafe_index_put", per_accumulated<2, 3>, kOne},
-    {"aten::searchsorted", nothing, kFree},
-    {"aten::bucketize", nothing, kFree},
+    {K::kGather, nothing, kFree, R"(
+        embedding index _unsafe_index index_select gather take masked_select _unsafe_masked_index
+        masked_scatter_backward)"},
+    {K::kGather, per_argument<0>, kOne, "nonzero nonzero_static"},
+    {K::kSort, nothing, kFree, "searchsorted bucketize"},
+    {kByName, nothing, kFree, "embedding_renorm"},
+    {K::kScatter, nothing, kFree, R"(
+        index_fill index_copy scatter masked_scatter select_backward slice_backward diagonal_backward
+        value_selecting_reduction_backward)"},
+    {K::kScatter, per_argument<0>, kOne, "embedding_dense_backward"},
+    {K::kScatter, per_argument<2>, kOne, "scatter_add scatter_reduce"},
+    {K::kScatter, per_argument<3>, kOne, "index_add index_reduce _unsafe_masked_index_put_accumulate"},
+    {K::kScatter, per_accumulated<2, 3>, kOne, "index_put _index_put_impl _unsafe_index_put put"},
+    {K::kGather, bags<0, 1, 6>, kOne, "_embedding_bag _embedding_bag_forward_only"},
+    {K::kScatter, bags<0, 1, 10>, kOne, "_embedding_bag_backward"},
+    {K::kScatter, bags<0, 1, 8>, kOne, "_embedding_bag_dense_backward"},
+    // Offsets are there: 2, a dot product.
+    {K::kGather, bags<0, 2, 3>, kOne, "_embedding_bag_per_sample_weights_backward"},
 
-    // ---- Copies, allocations, fills, casts: no arithmetic
-    {"aten::copy", nothing, kFree},
-    {"aten::clone", nothing, kFree},
-    {"aten::_to_copy", nothing, kFree},
-    {"aten::_copy_from", nothing, kFree},
-    {"aten::lift", nothing, kFree},
-    {"aten::lift_fresh_copy", nothing, kFree},
-    {"aten::_unsafe_view", nothing, kFree},
-    {"aten::_reshape_copy", nothing, kFree},
-    {"aten::view_copy", nothing, kFree},
-    {"aten::expand_copy", nothing, kFree},
-    {"aten::t_copy", nothing, kFree},
-    {"aten::transpose_copy", nothing, kFree},
-    {"aten::permute_copy", nothing, kFree},
-    {"aten::cat", nothing, kFree},
-    {"aten::stack", nothing, kFree},
-    {"aten::_chunk_cat", nothing, kFree},
-    {"aten::split_with_sizes_copy", nothing, kFree},
-    {"aten::repeat", nothing, kFree},
-    {"aten::repeat_interleave", nothing, kFree},
-    {"aten::flip", nothing, kFree},
-    {"aten::roll", nothing, kFree},
-    {"aten::rot90", nothing, kFree},
-    {"aten::tril", nothing, kFree},
-    {"aten::triu", nothing, kFree},
-    {"aten::tril_indices", nothing, kFree},
-    {"aten::triu_indices", nothing, kFree},
-    {"aten::diag_embed", nothing, kFree},
-    {"aten::constant_pad_nd", nothing, kFree},
-    {"aten::pad", nothing, kFree},
-    {"aten::reflection_pad1d", nothing, kFree},
-    {"aten::reflection_pad2d", nothing, kFree},
-    {"aten::replication_pad2d", nothing, kFree},
-    {"aten::pixel_shuffle", nothing, kFree},
-    {"aten::pixel_unshuffle", nothing, kFree},
-    {"aten::channel_shuffle", nothing, kFree},
-    {"aten::alias_copy", nothing, kFree},
-    {"aten::as_strided_copy", nothing, kFree},
-    {"aten::detach_copy", nothing, kFree},
-    {"aten::diagonal_copy", nothing, kFree},
-    {"aten::narrow_copy", nothing, kFree},
-    {"aten::select_copy", nothing, kFree},
-    {"aten::slice_copy", nothing, kFree},
-    {"aten::split_copy", nothing, kFree},
-    {"aten::squeeze_copy", nothing, kFree},
-    {"aten::unsqueeze_copy", nothing, kFree},
-    {"aten::unbind_copy", nothing, kFree},
-    {"aten::unfold_copy", nothing, kFree},
-    {"aten::unsafe_split", nothing, kFree},
-    {"aten::unsafe_split_with_sizes", nothing, kFree},
-    {"aten::values_copy", nothing, kFree},
-    {"aten::indices_copy", nothing, kFree},
-    {"aten::view_as_complex_copy", nothing, kFree},
-    {"aten::view_as_real_copy", nothing, kFree},
-    {"aten::_conj_copy", nothing, kFree},
-    {"aten::_neg_view_copy", nothing, kFree},
-    {"aten::_reshape_alias_copy", nothing, kFree},
-    {"aten::_fw_primal_copy", nothing, kFree},
-    {"aten::_make_dual_copy", nothing, kFree},
-    {"aten::_lazy_clone", nothing, kFree},
-    {"aten::_pin_memory", nothing, kFree},
-    {"aten::_stack", nothing, kFree},
-    {"aten::block_diag", nothing, kFree},
-    {"aten::diagonal_scatter", nothing, kFree},
-    {"aten::lu_unpack", nothing, kFree},
-    {"aten::replication_pad1d", nothing, kFree},
-    {"aten::replication_pad3d", nothing, kFree},
-    {"aten::reflection_pad3d", nothing, kFree},
-    {"aten::_pack_padded_sequence", nothing, kFree},
-    {"aten::_jagged_to_padded_dense_forward", nothing, kFree},
-    {"aten::_padded_dense_to_jagged_forward", nothing, kFree},
-    {"aten::_convert_indices_from_coo_to_csr", nothing, kFree},
-    {"aten::_convert_indices_from_csr_to_coo", nothing, kFree},
-    {"aten::from_file", nothing, kFree},
-    {"aten::reflection_pad1d_backward", per_argument<0>, kOne},
-    {"aten::reflection_pad2d_backward", per_argument<0>, kOne},
-    {"aten::reflection_pad3d_backward", per_argument<0>, kOne},
-    {"aten::replication_pad1d_backward", per_argument<0>, kOne},
-    {"aten::replication_pad2d_backward", per_argument<0>, kOne},
-    {"aten::replication_pad3d_backward", per_argument<0>, kOne},
-    {"aten::select_backward", nothing, kFree},
-    {"aten::slice_backward", nothing, kFree},
-    {"aten::diagonal_backward", nothing, kFree},
-    {"aten::select_scatter", nothing, kFree},
-    {"aten::slice_scatter", nothing, kFree},
-    {"aten::as_strided_scatter", nothing, kFree},
-    {"aten::value_selecting_reduction_backward", nothing, kFree},
-    {"aten::unfold_backward", per_argument<0>, kOne},
-    {"aten::fill", nothing, kFree},
-    {"aten::zero", nothing, kFree},
-    {"aten::empty", nothing, kFree},
-    {"aten::empty_like", nothing, kFree},
-    {"aten::empty_strided", nothing, kFree},
-    {"aten::empty_permuted", nothing, kFree},
-    {"aten::new_empty", nothing, kFree},
-    {"aten::new_empty_strided", nothing, kFree},
-    {"aten::new_zeros", nothing, kFree},
-    {"aten::new_ones", nothing, kFree},
-    {"aten::new_full", nothing, kFree},
-    {"aten::zeros", nothing, kFree},
-    {"aten::zeros_like", nothing, kFree},
-    {"aten::ones", nothing, kFree},
-    {"aten::ones_like", nothing, kFree},
-    {"aten::full", nothing, kFree},
-    {"aten::full_like", nothing, kFree},
-    {"aten::_efficientzerotensor", nothing, kFree},
-    {"aten::scalar_tensor", nothing, kFree},
-    {"aten::arange", nothing, kFree},
-    {"aten::linspace", nothing, kFree},
-    {"aten::range", nothing, kFree},
-    {"aten::logspace", per_result, {1, 1}},
-    {"aten::fft_fftfreq", per_result, kOne},
-    {"aten::fft_rfftfreq", per_result, kOne},
-    {"aten::bartlett_window", per_result, {2, 0}},
-    {"aten::hann_window", per_result, {3, 1}},  // 0.5 - 0.5 cos(c n)
-    {"aten::hamming_window", per_result, {3, 1}},
-    {"aten::blackman_window", per_result, {6, 2}},
-    {"aten::kaiser_window", per_result, {5, 2}},  // i0(b sqrt(1 - ((n - c) / c)^2)) / i0(b)
-    {"aten::eye", nothing, kFree},
-    {"aten::complex", nothing, kFree},
-    {"aten::_local_scalar_dense", nothing, kFree},
-    {"aten::item", nothing, kFree},
-    {"aten::equal", per_argument<0>, kOne},
-    {"aten::is_same_size", nothing, kFree},
-    {"aten::is_set_to", nothing, kFree},
-    {"aten::is_pinned", nothing, kFree},
-    {"aten::is_coalesced", nothing, kFree},
-    {"aten::dense_dim", nothing, kFree},
-    {"aten::sparse_dim", nothing, kFree},
-    {"aten::_has_same_storage_numel", nothing, kFree},
-    {"aten::_use_cudnn_ctc_loss", nothing, kFree},
-    {"aten::_use_miopen_ctc_loss", nothing, kFree},
-    {"aten::_assert_scalar", nothing, kFree},
-    {"aten::_assert_tensor_metadata", nothing, kFree},
-    {"aten::_functional_assert_async", nothing, kFree},
-    {"aten::_functional_assert_scalar", nothing, kFree},
-    {"aten::sym_constrain_range", nothing, kFree},
-    {"aten::sym_constrain_range_for_size", nothing, kFree},
-    {"aten::_functional_sym_constrain_range", nothing, kFree},
-    {"aten::_functional_sym_constrain_range_for_size", nothing, kFree},
-    {"aten::_linalg_check_errors", nothing, kFree},
-    {"aten::_make_dep_token", nothing, kFree},
-    {"aten::_print", nothing, kFree},
-    {"aten::record_stream", nothing, kFree},
-    {"aten::resize", nothing, kFree},
-    {"aten::resize_as", nothing, kFree},
-    {"aten::set", nothing, kFree},
-    {"aten::_resize_output", nothing, kFree},
-    {"aten::_fused_sdp_choice", nothing, kFree},
-    {"aten::_assert_async", nothing, kFree},
-    {"aten::_cudnn_rnn_flatten_weight", nothing, kFree},
-    // In place forms of views: their schema writes, but only metadata.
-    {"aten::t_", nothing, kFree},
-    {"aten::transpose_", nothing, kFree},
-    {"aten::squeeze_", nothing, kFree},
-    {"aten::unsqueeze_", nothing, kFree},
-    {"aten::as_strided_", nothing, kFree},
-    {"aten::swapaxes_", nothing, kFree},
-    {"aten::swapdims_", nothing, kFree},
-    {"aten::detach_", nothing, kFree},
-    {"sg_random::get_state", nothing, kFree},
-    {"sg_random::exchange_state", nothing, kFree},
-    {"sg_random::set_state", nothing, kFree},
-    {"aten::set_", nothing, kFree},
-    {"aten::requires_grad_", nothing, kFree},
+    // ---- Copies
+    {K::kCopy, nothing, kFree, R"(
+        copy clone _to_copy _copy_from _reshape_copy _lazy_clone lift lift_fresh_copy _unsafe_view unsafe_split
+        unsafe_split_with_sizes cat stack _stack _chunk_cat block_diag repeat repeat_interleave flip roll rot90
+        diag_embed constant_pad_nd pad reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+        replication_pad2d replication_pad3d pixel_shuffle pixel_unshuffle channel_shuffle select_scatter slice_scatter
+        as_strided_scatter diagonal_scatter lu_unpack _pin_memory _pack_padded_sequence _jagged_to_padded_dense_forward
+        _padded_dense_to_jagged_forward
+        view_copy expand_copy t_copy transpose_copy permute_copy split_copy split_with_sizes_copy alias_copy
+        as_strided_copy detach_copy diagonal_copy narrow_copy select_copy slice_copy squeeze_copy unsqueeze_copy
+        unbind_copy unfold_copy values_copy indices_copy view_as_complex_copy view_as_real_copy _conj_copy
+        _neg_view_copy _reshape_alias_copy _fw_primal_copy _make_dual_copy)"},
+    {kByName, per_argument<0>, kOne, R"(
+        reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
+        replication_pad2d_backward replication_pad3d_backward unfold_backward)"},
+
+    // ---- Fills whose facts do not say so in all forms
+    {K::kFill, nothing, kFree, "fill zero linspace"},
+    {K::kFill, per_result, {1, 1}, "logspace"},
+    {kByName, per_result, kOne, "fft_fftfreq fft_rfftfreq"},
+    {kByName, per_result, {2, 0}, "bartlett_window"},
+    {kByName, per_result, {3, 1}, "hann_window hamming_window"},  // 0.5 - 0.5 cos(c n)
+    {kByName, per_result, {6, 2}, "blackman_window"},
+    {kByName, per_result, {5, 2}, "kaiser_window"},  // i0(b sqrt(1 - ((n - c) / c)^2)) / i0(b)
+
+    // ---- No arithmetic: numbers for the host, checks, tensor objects
+    {kByName, nothing, kFree, R"(
+        _local_scalar_dense item is_same_size is_set_to is_pinned is_coalesced dense_dim sparse_dim
+        _has_same_storage_numel _use_cudnn_ctc_loss _use_miopen_ctc_loss _fused_sdp_choice
+        _assert_scalar _assert_tensor_metadata _assert_async _functional_assert_async _functional_assert_scalar
+        sym_constrain_range sym_constrain_range_for_size _functional_sym_constrain_range
+        _functional_sym_constrain_range_for_size _linalg_check_errors _make_dep_token _print record_stream
+        resize resize_as _resize_output set requires_grad_ detach_ t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_
+        as_strided_ _efficientzerotensor from_file _cudnn_rnn_flatten_weight
+        sg_random::get_state sg_random::exchange_state sg_random::set_state)"},
+    {K::kCopy, nothing, kFree, "_convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo"},
 
     // ---- Fused optimizer steps, per parameter element, every option switched on but amsgrad
-    {"aten::_fused_sgd", per_argument<0>, {7, 0}},    // weight decay 2, momentum 3, step 2
-    {"aten::_fused_adam", per_argument<0>, {14, 1}},  // decay 2, moments 3 + 4, sqrt, corrected denominator 2, step 3
-    {"aten::_fused_adamw", per_argument<0>, {13, 1}},
-    {"aten::_fused_adagrad", per_argument<0>, {8, 1}},
-    {"aten::_amp_foreach_non_finite_check_and_unscale", per_argument<0>, {2, 0}},
-    {"aten::_amp_update_scale", nothing, kFree},
+    {kByName, per_argument<0>, {7, 0}, "_fused_sgd"},  // weight decay 2, momentum 3, step 2
+    {kByName,
+     per_argument<0>,
+     {14, 1},
+     "_fused_adam"},  // decay 2, moments 3 + 4, sqrt, corrected denominator 2, step 3
+    {kByName, per_argument<0>, {13, 1}, "_fused_adamw"},
+    {kByName, per_argument<0>, {8, 1}, "_fused_adagrad"},
+    {kByName, per_argument<0>, {2, 0}, "_amp_foreach_non_finite_check_and_unscale"},
+    {kByName, nothing, kFree, "_amp_update_scale"},
 
-    // ---- What matrix products (flop_table.h) do besides
-    {"aten::mm", nothing, kFree},
-    {"aten::bmm", nothing, kFree},
-    {"aten::mv", nothing, kFree},
-    {"aten::dot", nothing, kFree},
-    {"aten::vdot", nothing, kFree},
-    {"aten::matmul", nothing, kFree},
-    {"aten::addr", nothing, kFree},
-    {"aten::_trilinear", nothing, kFree},
-    {"aten::_scaled_grouped_mm_v2", nothing, kFree},
-    {"aten::_mixed_dtypes_linear", nothing, kFree},
-    {"aten::_weight_int8pack_mm", nothing, kFree},
-    {"aten::_weight_int4pack_mm", nothing, kFree},
-    {"aten::_weight_int4pack_mm_for_cpu", nothing, kFree},
-    {"aten::_weight_int4pack_mm_with_scales_and_zeros", nothing, kFree},
-    {"aten::_dyn_quant_matmul_4bit", nothing, kFree},
-    {"aten::_compute_linear_combination", nothing, kFree},
-    {"aten::_linalg_det", nothing, kFree},
-    {"aten::_linalg_slogdet", nothing, kFree},
-    {"aten::linalg_lu", nothing, kFree},
-    {"aten::linalg_lu_factor_ex", nothing, kFree},
-    {"aten::linalg_inv_ex", nothing, kFree},
-    {"aten::_linalg_solve_ex", nothing, kFree},
-    {"aten::linalg_lu_solve", nothing, kFree},
-    {"aten::linalg_cholesky_ex", nothing, kFree},
-    {"aten::cholesky", nothing, kFree},
-    {"aten::cholesky_inverse", nothing, kFree},
-    {"aten::cholesky_solve", nothing, kFree},
-    {"aten::_cholesky_solve_helper", nothing, kFree},
-    {"aten::linalg_ldl_factor_ex", nothing, kFree},
-    {"aten::linalg_ldl_solve", nothing, kFree},
-    {"aten::linalg_solve_triangular", nothing, kFree},
-    {"aten::triangular_solve", nothing, kFree},
-    {"aten::linalg_qr", nothing, kFree},
-    {"aten::geqrf", nothing, kFree},
-    {"aten::linalg_householder_product", nothing, kFree},
-    {"aten::ormqr", nothing, kFree},
-    {"aten::linalg_lstsq", nothing, kFree},
-    {"aten::_linalg_eigh", nothing, kFree},
-    {"aten::linalg_eig", nothing, kFree},
-    {"aten::_linalg_eigvals", nothing, kFree},
-    {"aten::linalg_eigvals", nothing, kFree},
-    {"aten::_linalg_svd", nothing, kFree},
-    {"aten::_euclidean_dist", per_result, kTranscendental},
-    {"aten::addmm", per_result, kOne},
-    {"aten::baddbmm", per_result, kOne},
-    {"aten::addbmm", per_result, kOne},
-    {"aten::addmv", per_result, kOne},
-    {"aten::_addmm_activation", per_result, {2, 0}},
-    {"aten::_int_mm", nothing, kFree},
-    {"aten::_scaled_mm", bias<4>, kOne},
-    {"aten::_scaled_mm_v2", bias<8>, kOne},
-    {"aten::_grouped_mm", bias<3>, kOne},
-    {"aten::_scaled_grouped_mm", bias<5>, kOne},
-    {"aten::linear", bias<2>, kOne},
-    {"aten::mkldnn_linear", bias<2>, kOne},
-    {"aten::convolution", bias<2>, kOne},
-    {"aten::_convolution", bias<2>, kOne},
-    {"aten::convolution_overrideable", bias<2>, kOne},
-    {"aten::mkldnn_convolution", bias<2>, kOne},
-    {"aten::miopen_convolution", bias<2>, kOne},
-    {"aten::_slow_conv2d_forward", bias<3>, kOne},
-    {"aten::_conv_depthwise2d", bias<3>, kOne},
-    {"aten::conv_depthwise3d", bias<3>, kOne},
-    {"aten::slow_conv3d_forward", bias<3>, kOne},
-    {"aten::cudnn_convolution", nothing, kFree},
-    {"aten::cudnn_convolution_transpose", nothing, kFree},
-    {"aten::miopen_convolution_transpose", bias<2>, kOne},
-    {"aten::cudnn_convolution_relu", per_result, {2, 0}},      // bias, relu
-    {"aten::cudnn_convolution_add_relu", per_result, {4, 0}},  // alpha z added, bias, relu
-    {"aten::slow_conv_dilated2d", bias<3>, kOne},
-    {"aten::slow_conv_dilated3d", bias<3>, kOne},
-    {"aten::slow_conv_transpose2d", bias<3>, kOne},
-    {"aten::slow_conv_transpose3d", bias<3>, kOne},
-    {"aten::conv_tbc", bias<2>, kOne},
-    {"aten::_slow_conv2d_backward", per_argument<0>, kOne},
-    {"aten::convolution_backward", convolution_backward, kOne},
+    // ---- What matrix products (flop_table.h) do besides; most do nothing, and have no row
+    {kByName, per_result, kTranscendental, "_euclidean_dist"},
+    {kByName, per_result, kOne, "addmm baddbmm addbmm addmv"},
+    {kByName, per_result, {2, 0}, "_addmm_activation cudnn_convolution_relu"},  // bias, relu
+    {kByName, per_result, {4, 0}, "cudnn_convolution_add_relu"},                // alpha z added, bias, relu
+    {kByName, bias<2>, kOne, R"(
+        linear mkldnn_linear convolution _convolution convolution_overrideable mkldnn_convolution miopen_convolution
+        miopen_convolution_transpose conv_tbc)"},
+    {kByName, bias<3>, kOne, R"(
+        _grouped_mm _slow_conv2d_forward _conv_depthwise2d conv_depthwise3d slow_conv3d_forward slow_conv_dilated2d
+        slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d)"},
+    {kByName, bias<4>, kOne, "_scaled_mm"},
+    {kByName, bias<5>, kOne, "_scaled_grouped_mm"},
+    {kByName, bias<8>, kOne, "_scaled_mm_v2"},
+    {kByName, per_argument<0>, kOne, "_slow_conv2d_backward"},
+    {kByName, convolution_backward, kOne, "convolution_backward"},
     // Per score: scale and softmax; backward: scale, exp(s - logsumexp), p * (dp - delta), scale.
-    {"aten::_scaled_dot_product_efficient_attention", per_score<0>, {5, 1}},
-    {"aten::_scaled_dot_product_flash_attention", per_score<0>, {5, 1}},
-    {"aten::_scaled_dot_product_cudnn_attention", per_score<0>, {5, 1}},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu", per_score<0>, {5, 1}},
-    {"aten::_scaled_dot_product_fused_attention_overrideable", per_score<0>, {5, 1}},
-    {"aten::_scaled_dot_product_efficient_attention_backward", per_score<1>, {5, 1}},
-    {"aten::_scaled_dot_product_flash_attention_backward", per_score<1>, {5, 1}},
-    {"aten::_scaled_dot_product_cudnn_attention_backward", per_score<1>, {5, 1}},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", per_score<1>, {5, 1}},
-    {"aten::_scaled_dot_product_fused_attention_overrideable_backward", per_score<1>, {5, 1}},
-    {"aten::_flash_attention_forward", per_packed_score<3, 0, 3, 5>, {5, 1}},
-    {"aten::_cudnn_attention_forward", per_packed_score<3, 0, 4, 6>, {5, 1}},
-    {"aten::_cudnn_attention_backward", per_score<1>, {5, 1}},
-    {"aten::_efficient_attention_forward", per_packed_score<4, 0, 4, 6>, {5, 1}},
-    {"aten::_flash_attention_backward", per_packed_score<3, 1, 6, 8>, {5, 1}},
-    {"aten::_efficient_attention_backward", per_packed_score<4, 1, 6, 8>, {5, 1}},
-    {"aten::mkldnn_rnn_layer", mkldnn_rnn<9>, kOne},
-    {"aten::mkldnn_rnn_layer_backward", mkldnn_rnn<14>, {2, 0}},
-    {"aten::_cudnn_rnn", cudnn_rnn<6>, kOne},
-    {"aten::_cudnn_rnn_backward", cudnn_rnn<10>, {2, 0}},
+    {kByName, per_score<0>, {5, 1}, R"(
+        _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+        _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu
+        _scaled_dot_product_fused_attention_overrideable)"},
+    {kByName, per_score<1>, {5, 1}, R"(
+        _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
+        _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
+        _scaled_dot_product_fused_attention_overrideable_backward _cudnn_attention_backward)"},
+    {kByName, per_packed_score<3, 0, 3, 5>, {5, 1}, "_flash_attention_forward"},
+    {kByName, per_packed_score<3, 0, 4, 6>, {5, 1}, "_cudnn_attention_forward"},
+    {kByName, per_packed_score<4, 0, 4, 6>, {5, 1}, "_efficient_attention_forward"},
+    {kByName, per_packed_score<3, 1, 6, 8>, {5, 1}, "_flash_attention_backward"},
+    {kByName, per_packed_score<4, 1, 6, 8>, {5, 1}, "_efficient_attention_backward"},
+    {kByName, mkldnn_rnn<9>, kOne, "mkldnn_rnn_layer"},
+    {kByName, mkldnn_rnn<14>, {2, 0}, "mkldnn_rnn_layer_backward"},
+    {kByName, cudnn_rnn<6>, kOne, "_cudnn_rnn"},
+    {kByName, cudnn_rnn<10>, {2, 0}, "_cudnn_rnn_backward"},
     // Per hidden unit: the pointwise part of a cell (the gates' products are separate nodes).
-    {"aten::_thnn_fused_lstm_cell", per_result, {25, 5}},
-    {"aten::_thnn_fused_lstm_cell_backward_impl", per_argument<2>, {50, 10}},
-    {"aten::_thnn_fused_gru_cell", per_result, {19, 3}},
-    {"aten::_thnn_fused_gru_cell_backward", per_argument<0>, {38, 6}},
-
-    // ---- The graph's own nodes
-    {"sg::parameter", nothing, kFree},
-    {"sg::buffer", nothing, kFree},
-    {"sg::input", nothing, kFree},
-    {"sg::constant", nothing, kFree},
-    {"sg::alias", nothing, kFree},
-    {"sg::output", nothing, kFree},
-    {"sg::gradient", nothing, kFree},
+    {kByName, per_result, {25, 5}, "_thnn_fused_lstm_cell"},
+    {kByName, per_argument<2>, {50, 10}, "_thnn_fused_lstm_cell_backward_impl"},
+    {kByName, per_result, {19, 3}, "_thnn_fused_gru_cell"},
+    {kByName, per_argument<0>, {38, 6}, "_thnn_fused_gru_cell_backward"},
 };
 
-const std::unordered_map<std::string_view, const ElementwiseRow*>& elementwise_index() {
-  static const auto* const map = [] {
-    auto* rows = new std::unordered_map<std::string_view, const ElementwiseRow*>;
-    for (const ElementwiseRow& row : kElementwiseRows) rows->emplace(row.name, &row);
-    return rows;
-  }();
-  return *map;
+const OperatorRows<ElementwiseRow>& elementwise_index() {
+  static const OperatorRows<ElementwiseRow> index(kRows);
+  return index;
 }
 
 // Finds a row by the operator's own name, by that of all its overloads, or by that of its plain form.
 const ElementwiseRow* find_own_or_plain(std::string_view name) {
-  const auto& index = elementwise_index();
-  auto found = find_by_operator(index, name);
-  if (found == index.end()) found = index.find(without_underscore(without_overload(name)));
-  return found == index.end() ? nullptr : found->second;
+  const ElementwiseRow* own = elementwise_index().find(name);
+  return own != nullptr ? own : elementwise_index().find(without_underscore(without_overload(name)));
+}
+
+// Says whether an operator does no arithmetic by what is known of it elsewhere. Views, fills and uninitialised memory
+// have none; a product that does nothing besides has its own row.
+bool is_free(const Target& target) {
+  if (target.kind() == TargetKind::kBuiltin) return true;
+  const OperatorFacts& facts = target.facts();
+  if (facts.is_view || facts.fills || facts.uninitialised) return true;
+  const FlopRow* product = find_flop_row(target.name());
+  return product != nullptr && product->counts_all;
 }
 
 }  // namespace
 
-std::span<const ElementwiseRow> elementwise_table() { return kElementwiseRows; }
+std::span<const ElementwiseRow> elementwise_table() { return kRows; }
 
 const ElementwiseRow* find_elementwise_row(std::string_view operator_name) {
   if (const ElementwiseRow* row = find_own_or_plain(operator_name)) return row;
@@ -758,7 +334,7 @@ const ElementwiseRow* find_elementwise_row(std::string_view operator_name) {
 
 ElementwiseFormula ElementwiseFormula::of(const Target& target) {
   if (const ElementwiseRow* row = find_elementwise_row(target.name())) return {ElementwiseCoverage::kRow, row};
-  if (target.facts().is_view) return {ElementwiseCoverage::kView, nullptr};
+  if (is_free(target)) return {ElementwiseCoverage::kFree, nullptr};
   if (target.facts().pointwise) return {ElementwiseCoverage::kPointwiseTag, nullptr};
   return {};
 }
@@ -767,7 +343,7 @@ std::optional<ElementwiseWork> ElementwiseFormula::evaluate(const OperandShapes&
   switch (coverage) {
     case ElementwiseCoverage::kRow:
       return row->rule(call, row->each);
-    case ElementwiseCoverage::kView:
+    case ElementwiseCoverage::kFree:
       return ElementwiseWork();
     case ElementwiseCoverage::kPointwiseTag:
       return per_result(call, kOne);

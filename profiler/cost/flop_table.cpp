@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "ir/operators/operator_name.h"
+#include "ir/operators/operator_rows.h"
 #include "profiler/cost/linear_algebra_flops.h"
 
 namespace shadowgraph {
@@ -287,146 +286,98 @@ Count composite_rnn(const OperandShapes& call) {
   return recurrent(call.shape(0), call.argument(kWeights).tensors, 1);
 }
 
+constexpr bool kWithoutGates = false;
+
 // Sorted by family; counted_by_pytorch says whether flop_registry of 2.13.0 has it.
 constexpr FlopRow kFlopRows[] = {
-    {"aten::mm", matrix_product<0>, true, "2mnk"},
-    {"aten::addmm", matrix_product<1>, true, "2mnk"},
-    {"aten::bmm", batch_product<0>, true, "2bmnk"},
-    {"aten::baddbmm", batch_product<1>, true, "2bmnk"},
-    {"aten::_scaled_mm", matrix_product<0>, true, "2mnk"},
-    {"aten::addmm_", matrix_product<1>, false, "2mnk"},
-    {"aten::baddbmm_", batch_product<1>, false, "2bmnk"},
-    {"aten::_addmm_activation", matrix_product<1>, false, "2mnk"},
-    {"aten::_scaled_mm_v2", matrix_product<0>, false, "2mnk"},
-    {"aten::_int_mm", matrix_product<0>, false, "2mnk"},
-    {"aten::_grouped_mm", grouped_product, false, "2mnk over all groups"},
-    {"aten::_scaled_grouped_mm", grouped_product, false, "2mnk over all groups"},
-    {"aten::addbmm", batch_product<1>, false, "2bmnk"},
-    {"aten::addbmm_", batch_product<1>, false, "2bmnk"},
-    {"aten::mv", matrix_vector<0>, false, "2mk"},
-    {"aten::addmv", matrix_vector<1>, false, "2mk"},
-    {"aten::addmv_", matrix_vector<1>, false, "2mk"},
-    {"aten::dot", dot_product, false, "2n"},
-    {"aten::vdot", dot_product, false, "2n"},
-    {"aten::addr", rank_one_update, false, "2mn"},
-    {"aten::addr_", rank_one_update, false, "2mn"},
-    {"aten::linear", linear, false, "2 numel(input) n"},
-    {"aten::mkldnn_linear", linear, false, "2 numel(input) n"},
-    {"aten::matmul", matmul, false, "2 numel(out) k"},
-    {"aten::_trilinear", trilinear, false, "3 numel of the expanded product"},
-    {"aten::_scaled_grouped_mm_v2", grouped_product, false, "2mnk over all groups"},
-    {"aten::_mixed_dtypes_linear", packed_linear, false, "2 numel(out) k"},
-    {"aten::_weight_int8pack_mm", packed_linear, false, "2 numel(out) k"},
-    {"aten::_weight_int4pack_mm", packed_linear, false, "2 numel(out) k"},
-    {"aten::_weight_int4pack_mm_for_cpu", packed_linear, false, "2 numel(out) k"},
-    {"aten::_weight_int4pack_mm_with_scales_and_zeros", packed_linear, false, "2 numel(out) k"},
-    {"aten::_dyn_quant_matmul_4bit", packed_linear, false, "2 numel(out) k"},
-    {"aten::_compute_linear_combination", linear_combination, false, "2 numel(out) n"},
-    {"aten::_euclidean_dist", euclidean_distance, false, "2 numel(out) (k + 2)"},
+    {matrix_product<0>, true, "2mnk", "mm _scaled_mm"},
+    {matrix_product<1>, true, "2mnk", "addmm"},
+    {batch_product<0>, true, "2bmnk", "bmm"},
+    {batch_product<1>, true, "2bmnk", "baddbmm"},
+    {matrix_product<1>, false, "2mnk", "addmm_ _addmm_activation"},
+    {batch_product<1>, false, "2bmnk", "baddbmm_ addbmm addbmm_"},
+    {matrix_product<0>, false, "2mnk", "_scaled_mm_v2 _int_mm"},
+    {grouped_product, false, "2mnk over all groups", "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2"},
+    {matrix_vector<0>, false, "2mk", "mv"},
+    {matrix_vector<1>, false, "2mk", "addmv addmv_"},
+    {dot_product, false, "2n", "dot vdot"},
+    {rank_one_update, false, "2mn", "addr addr_"},
+    {linear, false, "2 numel(input) n", "linear mkldnn_linear"},
+    {matmul, false, "2 numel(out) k", "matmul"},
+    {trilinear, false, "3 numel of the expanded product", "_trilinear"},
+    {packed_linear, false, "2 numel(out) k", R"(
+        _mixed_dtypes_linear _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu
+        _weight_int4pack_mm_with_scales_and_zeros _dyn_quant_matmul_4bit)"},
+    {linear_combination, false, "2 numel(out) n", "_compute_linear_combination"},
+    {euclidean_distance, false, "2 numel(out) (k + 2)", "_euclidean_dist"},
 
-    {"aten::_linalg_det", lu_flops, false, "2/3 n^3"},
-    {"aten::_linalg_slogdet", lu_flops, false, "2/3 n^3"},
-    {"aten::linalg_lu", lu_flops, false, "mn^2 - n^3/3, m >= n"},
-    {"aten::linalg_lu_factor_ex", lu_flops, false, "mn^2 - n^3/3, m >= n"},
-    {"aten::linalg_inv_ex", inverse_flops, false, "2n^3"},
-    {"aten::_linalg_solve_ex", lu_and_solve_flops, false, "2/3 n^3 + 2n^2 k"},
-    {"aten::linalg_lu_solve", solve_flops<0>, false, "2n^2 k"},
-    {"aten::linalg_cholesky_ex", cholesky_flops, false, "n^3/3"},
-    {"aten::cholesky", cholesky_flops, false, "n^3/3"},
-    {"aten::cholesky_inverse", cholesky_inverse_flops, false, "2/3 n^3"},
-    {"aten::cholesky_solve", solve_flops<1>, false, "2n^2 k"},
-    {"aten::_cholesky_solve_helper", solve_flops<1>, false, "2n^2 k"},
-    {"aten::linalg_ldl_factor_ex", cholesky_flops, false, "n^3/3"},
-    {"aten::linalg_ldl_solve", solve_flops<0>, false, "2n^2 k"},
-    {"aten::linalg_solve_triangular", triangular_solve_flops<0>, false, "n^2 k"},
-    {"aten::triangular_solve", triangular_solve_flops<1>, false, "n^2 k"},
-    {"aten::linalg_qr", qr_flops, false,
-     "2mn^2 - 2/3 n^3; with Q twice that, with all of Q 4m^2 n - 4mn^2 + 4/3 n^3 more"},
-    {"aten::geqrf", reflector_flops, false, "2mn^2 - 2/3 n^3, m >= n"},
-    {"aten::linalg_householder_product", householder_product_flops, false, "4mnk - 2(m + n)k^2 + 4/3 k^3"},
-    {"aten::ormqr", reflector_product_flops, false, "4mnk - 2nk^2 from the left, 4mnk - 2mk^2 from the right"},
-    {"aten::linalg_lstsq", least_squares_flops, false, "2mn^2 - 2/3 n^3 + (4mn - n^2) k"},
-    {"aten::_linalg_eigh", symmetric_eigen_flops, false, "9n^3, 4/3 n^3 without vectors"},
-    {"aten::linalg_eig", eigen_flops, false, "25n^3"},
-    {"aten::_linalg_eigvals", eigenvalue_flops, false, "10n^3"},
-    {"aten::linalg_eigvals", eigenvalue_flops, false, "10n^3"},
-    {"aten::_linalg_svd", svd_flops, false,
-     "14mn^2 + 8n^3; full 4m^2 n + 8mn^2 + 9n^3; without vectors 4mn^2 - 4/3 n^3"},
+    {lu_flops, false, "2/3 n^3", "_linalg_det _linalg_slogdet"},
+    {lu_flops, false, "mn^2 - n^3/3, m >= n", "linalg_lu linalg_lu_factor_ex"},
+    {inverse_flops, false, "2n^3", "linalg_inv_ex"},
+    {lu_and_solve_flops, false, "2/3 n^3 + 2n^2 k", "_linalg_solve_ex"},
+    {solve_flops<0>, false, "2n^2 k", "linalg_lu_solve linalg_ldl_solve"},
+    {cholesky_flops, false, "n^3/3", "linalg_cholesky_ex cholesky linalg_ldl_factor_ex"},
+    {cholesky_inverse_flops, false, "2/3 n^3", "cholesky_inverse"},
+    {solve_flops<1>, false, "2n^2 k", "cholesky_solve _cholesky_solve_helper"},
+    {triangular_solve_flops<0>, false, "n^2 k", "linalg_solve_triangular"},
+    {triangular_solve_flops<1>, false, "n^2 k", "triangular_solve"},
+    {qr_flops, false, "2mn^2 - 2/3 n^3; with Q twice that, with all of Q 4m^2 n - 4mn^2 + 4/3 n^3 more", "linalg_qr"},
+    {reflector_flops, false, "2mn^2 - 2/3 n^3, m >= n", "geqrf"},
+    {householder_product_flops, false, "4mnk - 2(m + n)k^2 + 4/3 k^3", "linalg_householder_product"},
+    {reflector_product_flops, false, "4mnk - 2nk^2 from the left, 4mnk - 2mk^2 from the right", "ormqr"},
+    {least_squares_flops, false, "2mn^2 - 2/3 n^3 + (4mn - n^2) k", "linalg_lstsq"},
+    {symmetric_eigen_flops, false, "9n^3, 4/3 n^3 without vectors", "_linalg_eigh"},
+    {eigen_flops, false, "25n^3", "linalg_eig"},
+    {eigenvalue_flops, false, "10n^3", "_linalg_eigvals linalg_eigvals"},
+    {svd_flops, false, "14mn^2 + 8n^3; full 4m^2 n + 8mn^2 + 9n^3; without vectors 4mn^2 - 4/3 n^3", "_linalg_svd"},
 
-    {"aten::convolution", convolution, true, "2 N prod(weight) prod(spatial)"},
-    {"aten::_convolution", convolution, true, "2 N prod(weight) prod(spatial)"},
-    {"aten::convolution_overrideable", convolution, true, "2 N prod(weight) prod(spatial)"},
-    {"aten::cudnn_convolution", plain_convolution, true, "2 N prod(weight) prod(out spatial)"},
-    {"aten::cudnn_convolution_relu", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::cudnn_convolution_add_relu", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::slow_conv_dilated2d", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::slow_conv_dilated3d", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::slow_conv_transpose2d", transposed_convolution, false, "2 N prod(weight) prod(in spatial)"},
-    {"aten::slow_conv_transpose3d", transposed_convolution, false, "2 N prod(weight) prod(in spatial)"},
-    {"aten::conv_tbc", convolution_tbc, false, "2 numel(out) window Cin"},
-    {"aten::_slow_conv2d_backward", slow_convolution_backward, false,
-     "masked: 2 N prod(weight) prod(out spatial) each"},
+    {convolution, true, "2 N prod(weight) prod(spatial)", "convolution _convolution convolution_overrideable"},
+    {plain_convolution, true, "2 N prod(weight) prod(out spatial)", "cudnn_convolution"},
+    {plain_convolution, false, "2 N prod(weight) prod(out spatial)", R"(
+        cudnn_convolution_relu cudnn_convolution_add_relu slow_conv_dilated2d slow_conv_dilated3d
+        mkldnn_convolution miopen_convolution _conv_depthwise2d conv_depthwise3d slow_conv3d_forward)"},
+    {transposed_convolution, false, "2 N prod(weight) prod(in spatial)", R"(
+        slow_conv_transpose2d slow_conv_transpose3d cudnn_convolution_transpose miopen_convolution_transpose)"},
+    {convolution_tbc, false, "2 numel(out) window Cin", "conv_tbc"},
+    {slow_convolution_backward, false, "masked: 2 N prod(weight) prod(out spatial) each", "_slow_conv2d_backward"},
     // In the registry, but the formula there cannot take this operator's six arguments and throws.
-    {"aten::_slow_conv2d_forward", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::mkldnn_convolution", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::miopen_convolution", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::_conv_depthwise2d", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::conv_depthwise3d", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::slow_conv3d_forward", plain_convolution, false, "2 N prod(weight) prod(out spatial)"},
-    {"aten::cudnn_convolution_transpose", transposed_convolution, false, "2 N prod(weight) prod(in spatial)"},
-    {"aten::miopen_convolution_transpose", transposed_convolution, false, "2 N prod(weight) prod(in spatial)"},
-    {"aten::convolution_backward", convolution_backward, true,
-     "masked: 2 N prod(weight) prod(spatial) + 2 N Cin Cout prod(window) prod(spatial)"},
+    {plain_convolution, false, "2 N prod(weight) prod(out spatial)", "_slow_conv2d_forward"},
+    {convolution_backward, true, "masked: 2 N prod(weight) prod(spatial) + 2 N Cin Cout prod(window) prod(spatial)", R"(
+        convolution_backward)"},
 
-    {"aten::_scaled_dot_product_efficient_attention", attention, true, "2 B H Sq Sk (D + Dv)"},
-    {"aten::_scaled_dot_product_flash_attention", attention, true, "2 B H Sq Sk (D + Dv)"},
-    {"aten::_scaled_dot_product_cudnn_attention", attention, true, "2 B H Sq Sk (D + Dv)"},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu", attention, false, "2 B H Sq Sk (D + Dv)"},
-    {"aten::_scaled_dot_product_fused_attention_overrideable", attention, false, "2 B H Sq Sk (D + Dv)"},
-    {"aten::_scaled_dot_product_efficient_attention_backward", attention_backward, true, "2 B H Sq Sk (3D + 2Dv)"},
-    {"aten::_scaled_dot_product_flash_attention_backward", attention_backward, true, "2 B H Sq Sk (3D + 2Dv)"},
-    {"aten::_scaled_dot_product_cudnn_attention_backward", attention_backward, true, "2 B H Sq Sk (3D + 2Dv)"},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward, false, "2 B H Sq Sk (3D + 2Dv)"},
-    {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_backward, false,
-     "2 B H Sq Sk (3D + 2Dv)"},
-    {"aten::_flash_attention_forward", varlen_attention<3, 3, 5>, true, "2 B H Sq Sk (D + Dv), per sequence"},
-    {"aten::_cudnn_attention_forward", varlen_attention<3, 4, 6>, false, "2 B H Sq Sk (D + Dv), per sequence"},
-    {"aten::_cudnn_attention_backward", attention_backward, false, "2 B H Sq Sk (3D + 2Dv)"},
-    {"aten::_efficient_attention_forward", varlen_attention<4, 4, 6>, true, "2 B H Sq Sk (D + Dv), per sequence"},
-    {"aten::_flash_attention_backward", varlen_attention_backward<3>, true, "2 B H Sq Sk (3D + 2Dv), per sequence"},
-    {"aten::_efficient_attention_backward", varlen_attention_backward<4>, true, "2 B H Sq Sk (3D + 2Dv), per sequence"},
+    {attention, true, "2 B H Sq Sk (D + Dv)", R"(
+        _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+        _scaled_dot_product_cudnn_attention)"},
+    {attention, false, "2 B H Sq Sk (D + Dv)", R"(
+        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_fused_attention_overrideable)"},
+    {attention_backward, true, "2 B H Sq Sk (3D + 2Dv)", R"(
+        _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
+        _scaled_dot_product_cudnn_attention_backward)"},
+    {attention_backward, false, "2 B H Sq Sk (3D + 2Dv)", R"(
+        _scaled_dot_product_flash_attention_for_cpu_backward
+        _scaled_dot_product_fused_attention_overrideable_backward _cudnn_attention_backward)"},
+    {varlen_attention<3, 3, 5>, true, "2 B H Sq Sk (D + Dv), per sequence", "_flash_attention_forward"},
+    {varlen_attention<3, 4, 6>, false, "2 B H Sq Sk (D + Dv), per sequence", "_cudnn_attention_forward"},
+    {varlen_attention<4, 4, 6>, true, "2 B H Sq Sk (D + Dv), per sequence", "_efficient_attention_forward"},
+    {varlen_attention_backward<3>, true, "2 B H Sq Sk (3D + 2Dv), per sequence", "_flash_attention_backward"},
+    {varlen_attention_backward<4>, true, "2 B H Sq Sk (3D + 2Dv), per sequence", "_efficient_attention_backward"},
 
-    {"aten::mkldnn_rnn_layer", mkldnn_rnn, false, "2 T N prod(matrices)"},
-    {"aten::mkldnn_rnn_layer_backward", mkldnn_rnn_backward, false, "4 T N prod(matrices)"},
-    {"aten::_cudnn_rnn", cudnn_rnn, false, "2 T N prod(matrices)"},
-    {"aten::_cudnn_rnn_backward", cudnn_rnn_backward<21>, false, "4 T N prod(matrices), 2 without weight gradients"},
-    {"aten::miopen_rnn", cudnn_rnn, false, "2 T N prod(matrices)"},
-    {"aten::lstm", composite_rnn<2>, false, "2 T N prod(matrices)"},
-    {"aten::gru", composite_rnn<2>, false, "2 T N prod(matrices)"},
-    {"aten::lstm.data", composite_rnn<3>, false, "2 T N prod(matrices)"},
-    {"aten::gru.data", composite_rnn<3>, false, "2 T N prod(matrices)"},
-    {"aten::rnn_tanh.data", composite_rnn<3>, false, "2 T N prod(matrices)"},
-    {"aten::rnn_relu.data", composite_rnn<3>, false, "2 T N prod(matrices)"},
-    {"aten::rnn_tanh", composite_rnn<2>, false, "2 T N prod(matrices)"},
-    {"aten::rnn_relu", composite_rnn<2>, false, "2 T N prod(matrices)"},
+    {mkldnn_rnn, false, "2 T N prod(matrices)", "mkldnn_rnn_layer"},
+    {mkldnn_rnn_backward, false, "4 T N prod(matrices)", "mkldnn_rnn_layer_backward"},
+    {cudnn_rnn, false, "2 T N prod(matrices)", "_cudnn_rnn"},
+    {cudnn_rnn_backward<21>, false, "4 T N prod(matrices), 2 without weight gradients", "_cudnn_rnn_backward"},
+    {cudnn_rnn, false, "2 T N prod(matrices)", "miopen_rnn", kWithoutGates},
+    {composite_rnn<2>, false, "2 T N prod(matrices)", "lstm gru rnn_tanh rnn_relu", kWithoutGates},
+    {composite_rnn<3>, false, "2 T N prod(matrices)", "lstm.data gru.data rnn_tanh.data rnn_relu.data", kWithoutGates},
 };
-
-const std::unordered_map<std::string_view, const FlopRow*>& flop_index() {
-  static const auto* const map = [] {
-    auto* rows = new std::unordered_map<std::string_view, const FlopRow*>;
-    for (const FlopRow& row : kFlopRows) rows->emplace(row.name, &row);
-    return rows;
-  }();
-  return *map;
-}
 
 }  // namespace
 
 std::span<const FlopRow> flop_table() { return kFlopRows; }
 
 const FlopRow* find_flop_row(std::string_view operator_name) {
-  const auto found = find_by_operator(flop_index(), operator_name);
-  return found == flop_index().end() ? nullptr : found->second;
+  static const OperatorRows<FlopRow> index(kFlopRows);
+  return index.find(operator_name);
 }
 
 std::optional<int64_t> matmul_flops(std::string_view operator_name, const OperandShapes& call) {

@@ -1,6 +1,6 @@
 // FLOPs of matrix products, convolutions, attention and recurrent layers: 2 per multiply-accumulate.
 //
-// Each row is one operator, whatever its overload, and one pure function of shapes. Operators in PyTorch 2.13.0's
+// Each row is one pure function of shapes, and the operators that it holds for. Operators in PyTorch 2.13.0's
 // torch.utils.flop_counter.flop_registry get its numbers to the last digit, its simplifications included:
 //
 //   - padding is not discounted, and biases are free here (elementwise_table.h counts them);
@@ -10,7 +10,7 @@
 // Rows that the registry lacks are marked, so that totals can be compared either way: attention and recurrent layers on
 // a CPU, matrix-vector products, ...
 //
-// Adding an operator: one row in flop_table.cpp, one test in tests/profiler/flop_table_test.cpp.
+// Adding an operator: its name in a row of flop_table.cpp, one test in tests/profiler/flop_table_test.cpp.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,12 @@ namespace shadowgraph {
 using FlopRule = std::optional<int64_t> (*)(const OperandShapes&);
 
 struct FlopRow {
-  std::string_view name;  // "aten::mm": every overload without a row of its own
   FlopRule rule;
   bool counted_by_pytorch;   // flop_registry has a formula for it
   std::string_view formula;  // for people
+  std::string_view names;    // "mm _scaled_mm" (ir/operators/operator_rows.h)
+  // All that its calls compute is counted, here or by a row of elementwise_table.h.
+  bool counts_all = true;
   const char* file = std::source_location::current().file_name();
 };
 

@@ -35,7 +35,7 @@ TargetFormulas formulas_of(const Target& called) {
   formulas.flop = find_flop_row(target.name());
   formulas.elementwise = ElementwiseFormula::of(target);
   formulas.free = formulas.flop == nullptr &&
-                  (formulas.elementwise.coverage == ElementwiseCoverage::kView ||
+                  (formulas.elementwise.coverage == ElementwiseCoverage::kFree ||
                    (formulas.elementwise.row != nullptr && formulas.elementwise.row->each == ElementwiseWork()));
   return formulas;
 }

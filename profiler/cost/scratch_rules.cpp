@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <unordered_map>
 
-#include "ir/operators/operator_name.h"
+#include "ir/operators/operator_rows.h"
 
 namespace shadowgraph {
 namespace {
@@ -229,7 +228,7 @@ Bytes ctc_backward(const OperandShapes& call) {
 }
 
 struct Row {
-  std::string_view name;
+  std::string_view names;
   Bytes (*bytes)(const OperandShapes&);
   std::string_view reason;
   std::string_view copies = "";
@@ -238,120 +237,75 @@ struct Row {
 constexpr std::string_view kInPlace = "the kernel works from operands to results";
 
 constexpr Row kCpu[] = {
-    {"aten::mm", blas<0>, "BLAS, in place"},
-    {"aten::bmm", blas<0>, "BLAS, in place"},
-    {"aten::addmm", blas<1>, "BLAS, in place"},
-    {"aten::baddbmm", blas<1>, "BLAS, in place"},
-    {"aten::embedding", nothing, kInPlace, "1"},
-    {"aten::embedding_dense_backward", nothing, kInPlace, "01"},
-    {"aten::cat", nothing, kInPlace},
-    {"aten::copy_", nothing, kInPlace},
-    {"aten::clone", nothing, kInPlace},
-    {"aten::_to_copy", nothing, kInPlace},
-    {"aten::constant_pad_nd", nothing, kInPlace},
-    {"aten::_softmax", nothing, kInPlace, "0"},
-    {"aten::_softmax_backward_data", nothing, kInPlace, "01"},
-    {"aten::_log_softmax", nothing, kInPlace, "0"},
-    {"aten::_log_softmax_backward_data", nothing, kInPlace, "01"},
-    {"aten::nll_loss_forward", nothing, kInPlace, "012"},
-    {"aten::nll_loss_backward", nothing, kInPlace, "012"},
-    {"aten::nll_loss2d_forward", nothing, kInPlace, "012"},
-    {"aten::nll_loss2d_backward", nothing, kInPlace, "0123"},
-    {"aten::max_pool2d_with_indices", nothing, kInPlace},
-    {"aten::max_pool2d_with_indices_backward", nothing, kInPlace},
-    {"aten::native_layer_norm", nothing, kInPlace, "012"},
-    {"aten::bernoulli_.float", nothing, kInPlace},
-    {"aten::normal_", nothing, kInPlace},
-    {"aten::uniform_", nothing, kInPlace},
-    {"aten::tril", nothing, kInPlace},
-    {"aten::triu", nothing, kInPlace},
-    {"aten::_fused_adamw_", nothing, kInPlace},
-    {"aten::_fused_adam_", nothing, kInPlace},
-    {"aten::_fused_sgd_", nothing, kInPlace},
+    {"mm bmm", blas<0>, "BLAS, in place"},
+    {"addmm baddbmm", blas<1>, "BLAS, in place"},
+    {"embedding", nothing, kInPlace, "1"},
+    {"embedding_dense_backward _softmax_backward_data _log_softmax_backward_data", nothing, kInPlace, "01"},
+    {R"(
+        cat copy_ clone _to_copy constant_pad_nd max_pool2d_with_indices max_pool2d_with_indices_backward
+        bernoulli_.float normal_ uniform_ tril triu _fused_adamw_ _fused_adam_ _fused_sgd_)",
+     nothing, kInPlace},
+    {"_softmax _log_softmax", nothing, kInPlace, "0"},
+    {"nll_loss_forward nll_loss_backward nll_loss2d_forward native_layer_norm", nothing, kInPlace, "012"},
+    {"nll_loss2d_backward", nothing, kInPlace, "0123"},
 };
 
 constexpr Row kCuda[] = {
-    {"aten::mm", nothing, "cuBLAS; its workspace is the device's, not the call's: CublasHandlePool.cpp"},
-    {"aten::bmm", nothing, "cuBLAS"},
-    {"aten::addmm", nothing, "cuBLASLt in cuBLAS's workspace (2.13: shared unless the environment says otherwise)"},
-    {"aten::baddbmm", nothing, "cuBLAS"},
-    {"aten::addmv", nothing, "cuBLAS"},
-    {"aten::mv", nothing, "cuBLAS"},
-    {"aten::_addmm_activation", nothing, "cuBLASLt"},
-    {"aten::copy_", nothing, "Copy.cu: on one device, whatever dtypes and strides"},
-    {"aten::_to_copy", nothing, "Copy.cu"},
-    {"aten::clone", nothing, "Copy.cu"},
-    {"aten::cat", nothing, "Shape.cu: metadata are kernel arguments"},
-    {"aten::constant_pad_nd", nothing, "a fill and a copy"},
-    {"aten::embedding", nothing, "index_select"},
-    {"aten::index_select", nothing, "Indexing.cu"},
-    {"aten::gather", nothing, "ScatterGatherKernel.cu"},
-    {"aten::scatter", nothing, "ScatterGatherKernel.cu"},
-    {"aten::scatter_", nothing, "ScatterGatherKernel.cu"},
-    {"aten::scatter_add", nothing, "ScatterGatherKernel.cu: atomics"},
-    {"aten::scatter_add_", nothing, "ScatterGatherKernel.cu: atomics"},
-    {"aten::index_add", nothing, "Indexing.cu: atomics"},
-    {"aten::index_add_", nothing, "Indexing.cu: atomics"},
-    {"aten::embedding_dense_backward", embedding_backward, "Embedding.cu, EmbeddingBackwardKernel.cu, two passes",
-     "01"},
-    {"aten::index_put", index_put, "Indexing.cu, index_put_with_sort_kernel"},
-    {"aten::index_put_", index_put, "Indexing.cu, index_put_with_sort_kernel"},
-    {"aten::_index_put_impl_", index_put, "Indexing.cu, index_put_with_sort_kernel"},
-    {"aten::_softmax", nothing, "SoftMax.cu", "0"},
-    {"aten::_log_softmax", nothing, "SoftMax.cu", "0"},
-    {"aten::_softmax_backward_data", nothing, "SoftMax.cu", "01"},
-    {"aten::_log_softmax_backward_data", nothing, "SoftMax.cu", "01"},
-    {"aten::nll_loss_forward", nothing, "Loss.cu", "012"},
-    {"aten::nll_loss_backward", nothing, "Loss.cu", "0123"},
-    {"aten::nll_loss2d_forward", nothing, "NLLLoss2d.cu", "012"},
-    {"aten::nll_loss2d_backward", nothing, "NLLLoss2d.cu", "0123"},
-    {"aten::max_pool2d_with_indices", nothing, "DilatedMaxPool2d.cu"},
-    {"aten::max_pool2d_with_indices_backward", nothing, "DilatedMaxPool2d.cu"},
-    {"aten::avg_pool2d", nothing, "AveragePool2d.cu"},
-    {"aten::avg_pool2d_backward", nothing, "AveragePool2d.cu"},
-    {"aten::_adaptive_avg_pool2d", nothing, "AdaptiveAveragePooling.cu"},
-    {"aten::_adaptive_avg_pool2d_backward", nothing, "AdaptiveAveragePooling.cu"},
-    {"aten::upsample_nearest2d", nothing, "UpSampleNearest2d.cu"},
-    {"aten::upsample_nearest2d_backward", nothing, "UpSampleNearest2d.cu"},
-    {"aten::upsample_bilinear2d", nothing, "UpSampleBilinear2d.cu"},
-    {"aten::upsample_bilinear2d_backward", nothing, "UpSampleBilinear2d.cu"},
-    {"aten::upsample_bicubic2d", nothing, "UpSampleBicubic2d.cu"},
-    {"aten::native_dropout", nothing, "Dropout.cu"},
-    {"aten::native_dropout_backward", nothing, "Dropout.cu"},
-    {"aten::bernoulli_.float", nothing, "DistributionTemplates.h"},
-    {"aten::uniform_", nothing, "DistributionTemplates.h"},
-    {"aten::normal_", nothing, "DistributionTemplates.h"},
-    {"aten::native_layer_norm", nothing, "layer_norm_kernel.cu", "012"},
-    {"aten::_fused_rms_norm", nothing, "layer_norm_kernel.cu", "02"},
-    {"aten::native_layer_norm_backward", layer_norm_backward<7, true>, "layer_norm_kernel.cu", "0156"},
-    {"aten::_fused_rms_norm_backward", layer_norm_backward<5, false>, "layer_norm_kernel.cu", "014"},
-    {"aten::native_group_norm", group_norm, "group_norm_kernel.cu", "0"},
-    {"aten::native_group_norm_backward", group_norm_backward, "group_norm_kernel.cu", "01"},
-    {"aten::sum.dim_IntList", reduction, "Reduce.cuh: partial sums"},
-    {"aten::mean.dim", reduction, "Reduce.cuh: partial sums"},
-    {"aten::amax", reduction, "Reduce.cuh"},
-    {"aten::amin", reduction, "Reduce.cuh"},
-    {"aten::sum", whole_reduction, "Reduce.cuh: partial sums"},
-    {"aten::mean", whole_reduction, "Reduce.cuh: partial sums"},
-    {"aten::_scaled_dot_product_flash_attention", flash_forward, "flash_api.cpp, mha_fwd"},
-    {"aten::_scaled_dot_product_flash_attention_backward", flash_backward, "flash_api.cpp, mha_bwd"},
-    {"aten::_scaled_dot_product_efficient_attention", efficient_forward, "kernel_forward.h"},
-    {"aten::_foreach_norm.Scalar", foreach_norm, "ForeachReduceOp.cu"},
-    {"aten::_fused_adamw_", nothing, "FusedAdamKernel.cu: lists are kernel arguments"},
-    {"aten::_fused_adam_", nothing, "FusedAdamKernel.cu"},
-    {"aten::_fused_sgd_", nothing, "FusedSgdKernel.cu"},
-    {"aten::_weight_norm_interface", nothing, "WeightNorm.cu"},
-    {"aten::_thnn_fused_lstm_cell", nothing, "RNN.cu"},
-    {"aten::_thnn_fused_gru_cell", nothing, "RNN.cu"},
-    {"aten::_ctc_loss_backward", ctc_backward, "LossCTC.cu: log_beta"},
-    {"aten::_conv_depthwise2d", nothing, "DepthwiseConv2d.cu"},
-    {"aten::tril", nothing, "TriangularOps.cu"},
-    {"aten::triu", nothing, "TriangularOps.cu"},
+    {"mm", nothing, "cuBLAS; its workspace is the device's, not the call's: CublasHandlePool.cpp"},
+    {"bmm baddbmm addmv mv", nothing, "cuBLAS"},
+    {"addmm", nothing, "cuBLASLt in cuBLAS's workspace (2.13: shared unless the environment says otherwise)"},
+    {"_addmm_activation", nothing, "cuBLASLt"},
+    {"copy_", nothing, "Copy.cu: on one device, whatever dtypes and strides"},
+    {"_to_copy clone", nothing, "Copy.cu"},
+    {"cat", nothing, "Shape.cu: metadata are kernel arguments"},
+    {"constant_pad_nd", nothing, "a fill and a copy"},
+    {"embedding", nothing, "index_select"},
+    {"index_select", nothing, "Indexing.cu"},
+    {"gather scatter scatter_", nothing, "ScatterGatherKernel.cu"},
+    {"scatter_add scatter_add_", nothing, "ScatterGatherKernel.cu: atomics"},
+    {"index_add index_add_", nothing, "Indexing.cu: atomics"},
+    {"embedding_dense_backward", embedding_backward, "Embedding.cu, EmbeddingBackwardKernel.cu, two passes", "01"},
+    {"index_put index_put_ _index_put_impl_", index_put, "Indexing.cu, index_put_with_sort_kernel"},
+    {"_softmax _log_softmax", nothing, "SoftMax.cu", "0"},
+    {"_softmax_backward_data _log_softmax_backward_data", nothing, "SoftMax.cu", "01"},
+    {"nll_loss_forward", nothing, "Loss.cu", "012"},
+    {"nll_loss_backward", nothing, "Loss.cu", "0123"},
+    {"nll_loss2d_forward", nothing, "NLLLoss2d.cu", "012"},
+    {"nll_loss2d_backward", nothing, "NLLLoss2d.cu", "0123"},
+    {"max_pool2d_with_indices max_pool2d_with_indices_backward", nothing, "DilatedMaxPool2d.cu"},
+    {"avg_pool2d avg_pool2d_backward", nothing, "AveragePool2d.cu"},
+    {"_adaptive_avg_pool2d _adaptive_avg_pool2d_backward", nothing, "AdaptiveAveragePooling.cu"},
+    {"upsample_nearest2d upsample_nearest2d_backward", nothing, "UpSampleNearest2d.cu"},
+    {"upsample_bilinear2d upsample_bilinear2d_backward", nothing, "UpSampleBilinear2d.cu"},
+    {"upsample_bicubic2d", nothing, "UpSampleBicubic2d.cu"},
+    {"native_dropout native_dropout_backward", nothing, "Dropout.cu"},
+    {"bernoulli_.float uniform_ normal_", nothing, "DistributionTemplates.h"},
+    {"native_layer_norm", nothing, "layer_norm_kernel.cu", "012"},
+    {"_fused_rms_norm", nothing, "layer_norm_kernel.cu", "02"},
+    {"native_layer_norm_backward", layer_norm_backward<7, true>, "layer_norm_kernel.cu", "0156"},
+    {"_fused_rms_norm_backward", layer_norm_backward<5, false>, "layer_norm_kernel.cu", "014"},
+    {"native_group_norm", group_norm, "group_norm_kernel.cu", "0"},
+    {"native_group_norm_backward", group_norm_backward, "group_norm_kernel.cu", "01"},
+    {"sum.dim_IntList mean.dim", reduction, "Reduce.cuh: partial sums"},
+    {"amax amin", reduction, "Reduce.cuh"},
+    {"sum mean", whole_reduction, "Reduce.cuh: partial sums"},
+    {"_scaled_dot_product_flash_attention", flash_forward, "flash_api.cpp, mha_fwd"},
+    {"_scaled_dot_product_flash_attention_backward", flash_backward, "flash_api.cpp, mha_bwd"},
+    {"_scaled_dot_product_efficient_attention", efficient_forward, "kernel_forward.h"},
+    {"_foreach_norm.Scalar", foreach_norm, "ForeachReduceOp.cu"},
+    {"_fused_adamw_", nothing, "FusedAdamKernel.cu: lists are kernel arguments"},
+    {"_fused_adam_", nothing, "FusedAdamKernel.cu"},
+    {"_fused_sgd_", nothing, "FusedSgdKernel.cu"},
+    {"_weight_norm_interface", nothing, "WeightNorm.cu"},
+    {"_thnn_fused_lstm_cell _thnn_fused_gru_cell", nothing, "RNN.cu"},
+    {"_ctc_loss_backward", ctc_backward, "LossCTC.cu: log_beta"},
+    {"_conv_depthwise2d", nothing, "DepthwiseConv2d.cu"},
+    {"tril triu", nothing, "TriangularOps.cu"},
 };
 
 std::vector<ScratchRow> made_of(std::span<const Row> rows, c10::DeviceType device) {
   std::vector<ScratchRow> made;
-  for (const Row& row : rows) made.push_back({row.name, device, row.bytes, row.reason, row.copies});
+  for (const Row& row : rows) made.push_back({row.names, device, row.bytes, row.reason, row.copies});
   return made;
 }
 
@@ -365,18 +319,10 @@ std::span<const ScratchRow> scratch_rows(c10::DeviceType device) {
 }
 
 const ScratchRow* find_scratch_row(const Target& target, c10::DeviceType device) {
-  using Index = std::unordered_map<std::string, const ScratchRow*>;
-  const auto index_of = [](c10::DeviceType of) {
-    auto* index = new Index;
-    for (const ScratchRow& row : scratch_rows(of)) index->emplace(row.name, &row);
-    return index;
-  };
-  static const Index* cpu = index_of(c10::kCPU);
-  static const Index* cuda = index_of(c10::kCUDA);
-  if (device != c10::kCPU && device != c10::kCUDA) return nullptr;
-  const Index& index = device == c10::kCPU ? *cpu : *cuda;
-  const auto found = find_by_operator(index, target.name());
-  return found == index.end() ? nullptr : found->second;
+  static const OperatorRows<ScratchRow> cpu(scratch_rows(c10::kCPU));
+  static const OperatorRows<ScratchRow> cuda(scratch_rows(c10::kCUDA));
+  if (device == c10::kCPU) return cpu.find(target.name());
+  return device == c10::kCUDA ? cuda.find(target.name()) : nullptr;
 }
 
 std::optional<c10::Device> device_of_call(const Graph& graph, NodeId node) {

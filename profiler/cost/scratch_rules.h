@@ -1,4 +1,4 @@
-// Says what is known of memory inside kernels: a row an operator and kind of device, with its reason.
+// Says what is known of memory inside kernels: rows by operators and kind of device, with their reasons.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace shadowgraph {
 
 struct ScratchRow {
-  std::string_view name;  // with overload, or without for all of them
+  std::string_view names;  // "mm bmm" (ir/operators/operator_rows.h)
   c10::DeviceType device;
   CostRule bytes;           // of one call; empty where it cannot tell
   std::string_view reason;  // which buffers, and where that stands

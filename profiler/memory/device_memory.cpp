@@ -34,7 +34,7 @@ class TrainingRun {
               c10::Device device)
       : costs_(costs), graph_(costs.graph()), order_(order), options_(options) {
     result_.options = options;
-    result_.device = device.str();
+    result_.device = device;
     const bool cuda = device.is_cuda();
     if (cuda) {
       result_.context = options.assumptions.context;

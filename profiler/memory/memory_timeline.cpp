@@ -124,8 +124,8 @@ std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimel
       const StorageId storage = graph.value(value).storage;
       if (!storage.valid()) return;
       const size_t at = std::as_const(place)[storage];
-      if (at >= result.size() || !result[at].dtype.empty()) return;
-      result[at].dtype = dtype_name(graph.value(value).dtype);
+      if (at >= result.size() || result[at].dtype != c10::ScalarType::Undefined) return;
+      result[at].dtype = graph.value(value).dtype;
       result[at].shape.assign(graph.sizes(value).begin(), graph.sizes(value).end());
       --missing;
     });

@@ -5,7 +5,6 @@
 #include <charconv>
 
 #include "ir/analysis/module_tree.h"
-#include "ir/text/words.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/overlapped_step.h"
@@ -13,12 +12,6 @@
 
 namespace shadowgraph {
 namespace {
-
-std::string device_name(c10::Device device) {
-  std::string name;
-  append_device(name, device);
-  return name;
-}
 
 PeakInfo describe(const Graph& graph, const MemoryPeak& peak) {
   PeakInfo info{.bytes = peak.bytes, .node = peak.step, .by_kind = peak.by_kind};
@@ -44,9 +37,9 @@ std::optional<std::vector<OutputInfo>> outputs_of(const Graph& graph) {
         const auto sizes = graph.sizes(argument.ref.value);
         const auto strides = graph.strides(argument.ref.value);
         outputs.push_back({.shape = {sizes.begin(), sizes.end()},
-                           .dtype = dtype_name(value.dtype),
+                           .dtype = value.dtype,
                            .stride = {strides.begin(), strides.end()},
-                           .device = device_name(value.device())});
+                           .device = value.device()});
       } else {
         outputs.push_back({.defined = false});
       }
@@ -164,7 +157,7 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   }
 
   const c10::Device device = main_device(graph, options.device);
-  profile.device = device_name(device);
+  profile.device = device;
   profile.timeline_ = std::make_shared<const MemoryTimeline>(costs.timeline(device));
   const MemoryTimeline& timeline = *profile.timeline_;
   profile.timeline_in_json = options.timeline;
@@ -178,7 +171,7 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   for (const auto& [other, bytes] : bytes_by_device(graph)) {
     if (other == device || bytes == 0) continue;
     DevicePeak& peak = profile.other_devices.emplace_back();
-    peak.device = device_name(other);
+    peak.device = other;
     peak.bytes = costs.timeline(other).peak().bytes;
     peak.memory = memory_of(costs, other, options.memory, peak.out_of_memory);
   }
@@ -206,7 +199,7 @@ MemoryPlan Profile::plan(const PlanOptions& options) const {
   if (options.device || options.alignment != usual.alignment || options.offline_limit != usual.offline_limit) {
     return plan_memory(*costs_, options);
   }
-  std::call_once(views_->plan_once, [&] { views_->plan = plan_memory(*costs_, {.device = c10::Device(device)}); });
+  std::call_once(views_->plan_once, [&] { views_->plan = plan_memory(*costs_, {.device = device}); });
   return views_->plan;
 }
 const Graph& Profile::graph() const { return costs_->graph(); }

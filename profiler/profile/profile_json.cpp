@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "ir/text/words.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/communication.h"
@@ -53,8 +54,8 @@ json to_json(const LiveStorage& live) {
   if (!live.producer.empty()) object["op"] = live.producer;
   if (!live.module.empty()) object["module"] = live.module;
   if (!live.source.empty()) object["source"] = live.source;
-  if (!live.dtype.empty()) {
-    object["dtype"] = live.dtype;
+  if (live.dtype != c10::ScalarType::Undefined) {
+    object["dtype"] = dtype_name(live.dtype);
     object["shape"] = live.shape;
   }
   return object;
@@ -182,7 +183,7 @@ json to_json(const MemoryTimeline& timeline) {
 
 void add_model(json& object, const Profile& profile) {
   if (profile.model) object["model"] = *profile.model;
-  object["device"] = profile.device;
+  object["device"] = device_text(profile.device);
   if (profile.mode) object["mode"] = std::string(to_string(*profile.mode));
   if (profile.optimizer) object["optimizer"] = *profile.optimizer;
   if (profile.capture_seconds) object["capture_seconds"] = *profile.capture_seconds;
@@ -237,7 +238,7 @@ void add_devices(json& object, const Profile& profile) {
   if (profile.device_memory) object["device_memory"] = to_json(*profile.device_memory);
   if (!profile.out_of_memory.empty()) object["out_of_memory"] = profile.out_of_memory;
   for (const DevicePeak& other : profile.other_devices) {
-    json entry{{"device", other.device}, {"peak_bytes", other.bytes}};
+    json entry{{"device", device_text(other.device)}, {"peak_bytes", other.bytes}};
     if (other.memory) entry["device_memory"] = to_json(*other.memory);
     if (!other.out_of_memory.empty()) entry["out_of_memory"] = other.out_of_memory;
     object["other_devices"].push_back(std::move(entry));
@@ -254,9 +255,9 @@ json to_json(const std::vector<OutputInfo>& outputs) {
   json list = json::array();
   for (const OutputInfo& output : outputs) {
     list.push_back(output.defined ? json{{"shape", output.shape},
-                                         {"dtype", output.dtype},
+                                         {"dtype", dtype_name(output.dtype)},
                                          {"stride", output.stride},
-                                         {"device", output.device}}
+                                         {"device", device_text(output.device)}}
                                   : json());
   }
   return list;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ir/text/words.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/communication.h"
@@ -120,7 +121,7 @@ std::string model_text(const Profile& profile) {
     if (value) line(name, *value);
   };
   optional_line("model", profile.model);
-  line("device", profile.device);
+  line("device", device_text(profile.device));
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
   optional_line("optimizer", profile.optimizer);
   line("nodes", exact_count(profile.nodes));
@@ -169,7 +170,7 @@ std::string peak_text(const Profile& profile) {
 std::string other_devices_text(const Profile& profile) {
   std::string text;
   for (const DevicePeak& other : profile.other_devices) {
-    text += fmt::format("  {:<17}{:>12}{}\n", "also on " + other.device, human_bytes(other.bytes),
+    text += fmt::format("  {:<17}{:>12}{}\n", "also on " + device_text(other.device), human_bytes(other.bytes),
                         other.memory                   ? "  reserved " + human_bytes(other.memory->reserved_peak)
                         : !other.out_of_memory.empty() ? "  does not fit: " + other.out_of_memory
                                                        : "");
@@ -213,7 +214,8 @@ std::string largest_text(const Profile& profile) {
   if (profile.top_at_peak.empty()) return {};
   std::string text = "\nlargest at the peak:\n";
   for (const LiveStorage& live : profile.top_at_peak) {
-    const std::string tensor = live.dtype.empty() ? "" : live.dtype + shape_text(live.shape);
+    const std::string tensor =
+        live.dtype == c10::ScalarType::Undefined ? "" : dtype_name(live.dtype) + shape_text(live.shape);
     text += fmt::format("  {:>12}  {:<15} {:<30} {}{}\n", human_bytes(live.bytes), to_string(live.kind), tensor,
                         live.module.empty() ? "" : live.module + " ", live.producer);
   }

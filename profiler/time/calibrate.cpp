@@ -91,7 +91,7 @@ class Calibration {
         call();
         const auto once = Clock::now();
         call();
-        scale_[kernel.kind][dtype_name(dtype)] = seconds[seconds.size() / 2] / seconds_since(once);
+        scale_[kernel.kind][dtype] = seconds[seconds.size() / 2] / seconds_since(once);
       } catch (const c10::Error&) {
         // A CPU without such a kernel goes by the peaks of matrix products.
       }
@@ -127,7 +127,7 @@ class Calibration {
   const CalibrateOptions& options_;
   Clock::time_point start_;
   std::map<KernelClass, std::vector<Measured>> measured_;
-  std::map<KernelClass, std::map<std::string, double>> scale_;  // float32's seconds by the dtype's
+  std::map<KernelClass, std::map<c10::ScalarType, double>> scale_;  // float32's seconds by the dtype's
 };
 
 void matmuls(Calibration& calibration) {
@@ -393,11 +393,11 @@ DeviceSpec calibrate(const CalibrateOptions& options) {
     for (const RatePoint& point : spec.classes[kind].*member) rate = std::max(rate, point.rate);
     return rate;
   };
-  spec.matmul["float32"] = best(KernelClass::kMatmul, &ClassRates::compute);
+  spec.matmul[c10::kFloat] = best(KernelClass::kMatmul, &ClassRates::compute);
   // Rates are float32's; other dtypes go by how their products compare.
   const double float32 = product_seconds(c10::kFloat);
   for (const c10::ScalarType dtype : {c10::kDouble, c10::kBFloat16, c10::kHalf}) {
-    spec.matmul[dtype_name(dtype)] = spec.matmul["float32"] * float32 / product_seconds(dtype);
+    spec.matmul[dtype] = spec.matmul[c10::kFloat] * float32 / product_seconds(dtype);
   }
   spec.bandwidth = best(KernelClass::kPointwise, &ClassRates::memory);
   if (spec.bandwidth <= 0) spec.bandwidth = sum_rate();

@@ -50,6 +50,15 @@ class Reader {
   double number(const json& object, const char* key, double otherwise) const {
     return object.contains(key) ? positive(object[key], key) : otherwise;
   }
+  std::map<c10::ScalarType, double> by_dtype(const json& object, const std::string& what) const {
+    std::map<c10::ScalarType, double> result;
+    for (const auto& [name, figure] : object.items()) {
+      const auto dtype = parse_dtype_name(name);
+      if (!dtype) fail(what + "." + name + " is of no dtype; they are called as torch calls them, float32 or bfloat16");
+      result[*dtype] = positive(figure, what + "." + name);
+    }
+    return result;
+  }
   std::vector<RatePoint> points(const json& object, const char* key, const std::string& kind) const {
     std::vector<RatePoint> result;
     if (!object.contains(key)) return result;
@@ -68,6 +77,12 @@ class Reader {
  private:
   std::string name_;
 };
+
+json to_json(const std::map<c10::ScalarType, double>& by_dtype) {
+  json object = json::object();
+  for (const auto& [dtype, figure] : by_dtype) object[dtype_name(dtype)] = figure;
+  return object;
+}
 
 json to_json(const std::vector<RatePoint>& points) {
   json list = json::array();
@@ -101,12 +116,12 @@ const ClassRates& DeviceSpec::rates(KernelClass kind) const {
 }
 
 double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType dtype) const {
-  const auto dtype_peak = [&](const std::string& name) {
-    const auto found = matmul.find(name);
+  const auto dtype_peak = [&](c10::ScalarType of) {
+    const auto found = matmul.find(of);
     return found == matmul.end() ? 0.0 : found->second;
   };
-  const double float32 = dtype_peak("float32");
-  const double peak = dtype_peak(dtype_name(dtype));
+  const double float32 = dtype_peak(c10::ScalarType::Float);
+  const double peak = dtype_peak(dtype);
   // A class without an entry computes as matrix products do; one whose entry has no rates only moves.
   auto own = entry_of(kind);
   if (own == classes.end()) own = classes.find(KernelClass::kMatmul);
@@ -116,19 +131,18 @@ double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType 
   const double measured = interpolate(own->second.compute, flops);
   if (measured <= 0) return 0;
   const auto& scale = own->second.scale;
-  if (const auto found = scale.find(dtype_name(dtype)); found != scale.end()) return measured * found->second;
+  if (const auto found = scale.find(dtype); found != scale.end()) return measured * found->second;
   return peak > 0 && float32 > 0 ? measured * (peak / float32) : measured;
 }
 
 double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
-  const std::string name = dtype_name(dtype);
-  const auto float32 = matmul.find("float32");
+  const auto float32 = matmul.find(c10::ScalarType::Float);
   if (const auto own = entry_of(kind); own != classes.end() && float32 != matmul.end()) {
-    if (const auto scale = own->second.scale.find(name); scale != own->second.scale.end()) {
+    if (const auto scale = own->second.scale.find(dtype); scale != own->second.scale.end()) {
       return float32->second * scale->second;
     }
   }
-  const auto found = matmul.find(name);
+  const auto found = matmul.find(dtype);
   return found == matmul.end() ? 0 : found->second;
 }
 
@@ -138,15 +152,13 @@ double DeviceSpec::memory_rate(KernelClass kind, double bytes) const {
 }
 
 nlohmann::json to_json(const DeviceSpec& spec) {
-  std::string device;
-  append_device(device, c10::Device(spec.device));
   json object{{"version", 1},
               {"name", spec.name},
               {"title", spec.title},
-              {"device", device},
+              {"device", device_text(c10::Device(spec.device))},
               {"memory_bytes", spec.memory},
               {"bandwidth", spec.bandwidth},
-              {"matmul", spec.matmul},
+              {"matmul", to_json(spec.matmul)},
               {"vector", spec.vector},
               {"transcendental", spec.transcendental},
               {"host_call", spec.host_call},
@@ -155,7 +167,7 @@ nlohmann::json to_json(const DeviceSpec& spec) {
     json& entry = object["classes"][std::string(to_string(kind))] = {{"fixed", rates.fixed}};
     if (!rates.compute.empty()) entry["compute"] = to_json(rates.compute);
     if (!rates.memory.empty()) entry["memory"] = to_json(rates.memory);
-    if (!rates.scale.empty()) entry["scale"] = rates.scale;
+    if (!rates.scale.empty()) entry["scale"] = to_json(rates.scale);
   }
   return object;
 }
@@ -183,9 +195,8 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   spec.transcendental = read.number(object, "transcendental", 0);
   spec.host_call = read.number(object, "host_call", 0);
   if (!object.contains("matmul") || !object["matmul"].is_object()) read.fail("it has no matmul, FLOP/s by dtype");
-  for (const auto& [dtype, rate] : object["matmul"].items())
-    spec.matmul[dtype] = read.positive(rate, "matmul." + dtype);
-  if (!spec.matmul.contains("float32")) read.fail("matmul has no float32");
+  spec.matmul = read.by_dtype(object["matmul"], "matmul");
+  if (!spec.matmul.contains(c10::ScalarType::Float)) read.fail("matmul has no float32");
   if (object.contains("classes")) {
     if (!object["classes"].is_object()) read.fail("classes is no object");
     for (const auto& [word, entry] : object["classes"].items()) {
@@ -196,9 +207,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
                              .memory = read.points(entry, "memory", word)};
       if (!entry.contains("scale")) continue;
       if (!entry["scale"].is_object()) read.fail(word + ".scale is no object");
-      for (const auto& [dtype, factor] : entry["scale"].items()) {
-        spec.classes[*kind].scale[dtype] = read.positive(factor, word + ".scale." + dtype);
-      }
+      spec.classes[*kind].scale = read.by_dtype(entry["scale"], word + ".scale");
     }
   }
   if (object.contains("sources")) {

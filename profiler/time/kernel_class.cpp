@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <unordered_map>
 
 #include "core/calls/functional_call.h"
 #include "ir/operators/operator_name.h"
@@ -43,81 +42,6 @@ constexpr std::array<std::string_view, kKernelClassCount> kNames = {"free",
                                                                     "optimizer",
                                                                     "other"};
 
-// Finds a class by the operator's short name, without underscores around it.
-const std::unordered_map<std::string_view, KernelClass>& by_name() {
-  using K = KernelClass;
-  static const auto* table = new std::unordered_map<std::string_view, K>{
-      {"sum", K::kReduction},
-      {"mean", K::kReduction},
-      {"amax", K::kReduction},
-      {"amin", K::kReduction},
-      {"max", K::kReduction},
-      {"min", K::kReduction},
-      {"argmax", K::kReduction},
-      {"argmin", K::kReduction},
-      {"prod", K::kReduction},
-      {"var", K::kReduction},
-      {"std", K::kReduction},
-      {"var_mean", K::kReduction},
-      {"any", K::kReduction},
-      {"all", K::kReduction},
-      {"logsumexp", K::kReduction},
-      {"linalg_vector_norm", K::kReduction},
-      {"norm", K::kReduction},
-      {"cumsum", K::kReduction},
-      {"cumprod", K::kReduction},
-      {"nll_loss_forward", K::kReduction},
-      {"nll_loss2d_forward", K::kReduction},
-      {"embedding", K::kGather},
-      {"index", K::kGather},
-      {"index_select", K::kGather},
-      {"gather", K::kGather},
-      {"take", K::kGather},
-      {"masked_select", K::kGather},
-      {"nonzero", K::kGather},
-      {"embedding_bag", K::kGather},
-      {"embedding_dense_backward", K::kScatter},
-      {"index_put", K::kScatter},
-      {"index_put_impl", K::kScatter},
-      {"index_add", K::kScatter},
-      {"scatter", K::kScatter},
-      {"scatter_add", K::kScatter},
-      {"index_copy", K::kScatter},
-      {"select_backward", K::kScatter},
-      {"slice_backward", K::kScatter},
-      {"nll_loss_backward", K::kScatter},
-      {"nll_loss2d_backward", K::kScatter},
-      {"index_fill", K::kScatter},
-      {"copy", K::kCopy},
-      {"clone", K::kCopy},
-      {"cat", K::kCopy},
-      {"stack", K::kCopy},
-      {"to_copy", K::kCopy},
-      {"constant_pad_nd", K::kCopy},
-      {"repeat", K::kCopy},
-      {"roll", K::kCopy},
-      {"flip", K::kCopy},
-      {"reflection_pad1d", K::kCopy},
-      {"reflection_pad2d", K::kCopy},
-      {"im2col", K::kCopy},
-      {"col2im", K::kCopy},
-      {"pixel_shuffle", K::kCopy},
-      {"contiguous", K::kCopy},
-      {"slice_scatter", K::kCopy},
-      {"tril", K::kPointwise},
-      {"triu", K::kPointwise},
-      {"sort", K::kSort},
-      {"topk", K::kSort},
-      {"argsort", K::kSort},
-      {"unique2", K::kSort},
-      {"unique_dim", K::kSort},
-      {"kthvalue", K::kSort},
-      {"median", K::kSort},
-      {"searchsorted", K::kSort},
-  };
-  return *table;
-}
-
 std::string_view trimmed(std::string_view name) {
   while (name.starts_with('_')) name.remove_prefix(1);
   while (name.ends_with('_')) name.remove_suffix(1);
@@ -139,9 +63,15 @@ TargetKernelClass kernel_class(const Target& called) {
   const Target& target = op ? *op : called;
   const OperatorFacts& facts = target.facts();
   const std::string_view name = trimmed(short_name(target.name()));
+  const ElementwiseRow* row = find_elementwise_row(target.name());
   result.backward = contains(name, "backward");
   result.kind = [&] {
+    const bool foreach = name.starts_with("foreach_");
+    const K of_pointwise = row != nullptr && row->each.transcendental > 0 ? K::kTranscendental : K::kPointwise;
     if (facts.is_view || facts.uninitialised) return K::kFree;
+    if (row != nullptr && row->kind != K::kOther && !foreach) {
+      return row->kind == K::kPointwise ? of_pointwise : row->kind;
+    }
     if (contains(name, "conv")) {
       result.convolution = true;
       return result.backward ? K::kConvolutionBackward : K::kConvolution;
@@ -152,16 +82,12 @@ TargetKernelClass kernel_class(const Target& called) {
     if (name.starts_with("fused_adam") || name.starts_with("fused_sgd") || name.starts_with("fused_adagrad")) {
       return K::kOptimizer;
     }
-    if (const auto found = by_name().find(name); found != by_name().end()) return found->second;
     if (contains(name, "softmax")) return K::kSoftmax;
     if (contains(name, "norm") && !facts.random) return K::kNormalization;
     if (contains(name, "pool") || contains(name, "upsample")) return K::kPooling;
     if (facts.random) return K::kRandom;
     if (facts.fills) return K::kFill;
-    if (facts.pointwise || name.starts_with("foreach_")) {
-      const ElementwiseRow* row = find_elementwise_row(target.name());
-      return row != nullptr && row->each.transcendental > 0 ? K::kTranscendental : K::kPointwise;
-    }
+    if (facts.pointwise || foreach) return of_pointwise;
     if (facts.geometry_only) return K::kFree;
     return K::kOther;
   }();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/analysis/module_tree.h"
+#include "ir/text/words.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/overlapped_step.h"
 #include "shadowgraph/profile/step_time.h"
@@ -94,7 +95,7 @@ json chrome_trace(const Profile& profile) {
   events.push_back({{"name", "process_name"},
                     {"ph", "M"},
                     {"pid", kProcess},
-                    {"args", {{"name", profile.model.value_or("step") + " on " + profile.device}}}});
+                    {"args", {{"name", profile.model.value_or("step") + " on " + device_text(profile.device)}}}});
   name_row(kModules, "modules");
   if (time != nullptr && time->host() > 0) name_row(kHost, "host calls");
   name_row(kDevice, time != nullptr ? "kernels" : "nodes, a microsecond each");

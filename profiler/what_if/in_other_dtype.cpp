@@ -1,4 +1,8 @@
-// What of a step in float32 another dtype converts, and what it leaves: losses, statistics, tables.
+// Converts a step that ran in float32 to a narrower dtype, as `model.to(dtype)` would have run.
+//
+// Storages of floats shrink. Losses, statistics of norms and attention, and tables of modules without parameters do
+// not: PyTorch computes or keeps them in float32. Where a loss meets the model there is a cast, which the graph does
+// not have; it becomes two lives, one in each type.
 #include <algorithm>
 #include <unordered_set>
 
@@ -7,6 +11,8 @@
 
 namespace shadowgraph::step_lives {
 
+// Either a composite says so by its name (cross_entropy_loss), or the node ran outside all modules, where training
+// loops write their losses.
 bool Question::is_loss(NodeId node) const {
   if (graph_.is_placeholder(node) || graph_.node(node).phase != Graph::kForward) return false;
   bool inside = false;
@@ -19,6 +25,7 @@ bool Question::is_loss(NodeId node) const {
   return !inside;
 }
 
+// A backward node comes after its forward node, so one walk in program order marks both.
 IdMap<NodeId, uint8_t> Question::loss_nodes() const {
   IdMap<NodeId, uint8_t> losses;
   for (const NodeId node : costs_.nodes) {
@@ -104,6 +111,7 @@ std::vector<Life> Question::copies_for_losses() const {
   std::vector<Life> copies;
   IdMap<StorageId, uint8_t> seen, saved;
   const uint32_t end = first_backward_.value_or(optimizer_);
+  // What a loss saves of its input is the float32 copy: that one lives until the loss's backward has read it.
   for (uint32_t at = 0; at < end; ++at) {
     if (computes_loss_[costs_.nodes[at]] == 0) continue;
     for (const SavedTensor& tensor : graph_.saved(costs_.nodes[at])) {

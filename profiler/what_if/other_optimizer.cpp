@@ -1,4 +1,5 @@
-// The step of another optimizer: it runs on fake parameters of the graph's sizes, and its storages follow the step's.
+// Runs the step of another optimizer on fake parameters of the graph's sizes, and puts the lives of its storages where
+// the recorded optimizer's were. So state and temporaries are those that libtorch's own code makes, not a formula's.
 #include <fmt/format.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/optim/adam.h>
@@ -39,7 +40,7 @@ Graph Question::optimizer_step(const std::string& name, bool steady) const {
     if (name == "adam") return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
     return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
   }();
-  if (steady) optimizer->step();
+  if (steady) optimizer->step();  // makes the state, which the recorded step then finds
   CaptureSession session;
   for (size_t i = 0; i < parameters.size(); ++i) {
     session.name_parameter(parameters[i], fmt::format("parameter{}", i));

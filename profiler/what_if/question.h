@@ -1,4 +1,8 @@
-// One recorded step, and what of its lives another dtype, optimizer, accumulation or ZeRO stage changes.
+// Knows one recorded step, and how a question changes the lives of its storages. what_if() calls the parts in this
+// order: recorded(), convert(), later_micro_batch(), with_optimizer(), spread().
+//
+// Each part has a file: in_other_dtype.cpp, other_optimizer.cpp, zero.cpp; question.cpp reads the graph and has the
+// rest. All are linear in the graph. An optimizer costs a capture of its step over fake parameters.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +30,10 @@ class Question {
   std::string phase_at(uint32_t step) const;
 
   Lives recorded() const;
-  // Gives what follows from float32 parameters the dtype asked for.
+  // Gives what follows from float32 parameters the dtype asked for, and adds the casts of a program in that dtype.
   void convert(Lives& lives) const;
-  // Returns the lives of a micro-batch after the first.
+  // Returns the lives of a micro-batch after the first. Gradients are there already, and each new one is a temporary
+  // that lives until it has been added.
   Lives later_micro_batch(const Lives& first) const;
   // Puts the step of another optimizer in place of the recorded one: a first step, or one that finds its state.
   Lives with_optimizer(const Lives& recorded, const std::string& name, bool steady) const;
@@ -46,9 +51,13 @@ class Question {
   IdMap<NodeId, uint8_t> loss_nodes() const;
   // Says whether results beside the first are float32 on CUDA, whatever the type of the operands.
   bool gives_float32_statistics(NodeId node) const;
+  // Marks storages that stay float32: of losses and statistics, single numbers, and buffers of modules without
+  // parameters (tables of positions, counters, scales).
   IdMap<StorageId, uint8_t> kept_in_float32() const;
-  // A view that a loss takes of what the model gave stays the model's.
+  // Returns what marks a node's results, but only storages that the node made. A view that a loss takes of the model's
+  // output stays in the model's type.
   std::function<void(ValueId)> keep_if_born(NodeId node, IdMap<StorageId, uint8_t>& kept) const;
+  // Returns the place of the first operator that uses a storage and computes no loss; kToTheEnd without one.
   uint32_t first_use_outside_losses(StorageId storage) const;
   uint32_t last_use_in_losses(StorageId storage) const;
   // Returns float32 copies of what a loss is given. They are there until forward ends, or as long as the loss's own

@@ -1,4 +1,5 @@
-// What a rank keeps under ZeRO.
+// Leaves a rank its part under ZeRO (Rajbhandari et al. 2020): stage 1 divides optimizer state by the ranks, 2 also
+// gradients, 3 also parameters. Parts are rounded up to whole bytes; collectives' buffers are not counted.
 #include <algorithm>
 #include <map>
 
@@ -7,6 +8,7 @@
 
 namespace shadowgraph::step_lives {
 
+// Stage 3 gathers the parameters of a module when it runs. One module is whole at any time, so the largest is counted.
 int64_t Question::largest_module(const Lives& lives) const {
   std::map<std::string, int64_t> owned;
   int64_t most = 0;
@@ -46,6 +48,7 @@ void Question::spread(Lives& lives) const {
         if (change_.zero_stage == 3) life.bytes = share(life.bytes);
         break;
       default:
+        // What the optimizer makes follows from parts of parameters.
         if (life.born >= lives.optimizer) life.bytes = share(life.bytes);
     }
   }

@@ -51,8 +51,7 @@ class Report:
         "adamw". accumulate: micro-batches a step. checkpoint: modules that backward computes again, "layers.*", "auto".
         zero, ranks: stage 1 to 3 of ZeRO over so many ranks. "ignored" says what the answer leaves out.
         """
-        name = str(dtype).removeprefix("torch.") if dtype is not None else ""
-        return WhatIfAnswer(*self._costs.what_if(name, optimizer, accumulate, checkpoint, zero, ranks))
+        return WhatIfAnswer(*self._costs.what_if(dtype, optimizer, accumulate, checkpoint, zero, ranks))
 
     def text(self, group="module", depth=0, rows=40):
         """The tables that the tool prints.

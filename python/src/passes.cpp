@@ -95,22 +95,16 @@ std::string html_of(const GraphProfile& p, const std::string& title, const Graph
                            .values = values ? &*values : nullptr});
 }
 
-std::pair<py::object, std::string> what_if_of(const GraphProfile& p, const std::string& dtype,
+std::pair<py::object, std::string> what_if_of(const GraphProfile& p, std::optional<at::ScalarType> dtype,
                                               const std::string& optimizer, int64_t accumulate,
                                               const std::string& checkpoint, int zero_stage, int64_t ranks) {
-  WhatIf change{.optimizer = optimizer,
-                .accumulate = accumulate,
-                .checkpoint = checkpoint,
-                .zero_stage = zero_stage,
-                .ranks = ranks,
-                .device = c10::Device(p.costs.device)};
-  if (dtype == "bfloat16" || dtype == "bf16") {
-    change.dtype = c10::ScalarType::BFloat16;
-  } else if (dtype == "float16" || dtype == "f16") {
-    change.dtype = c10::ScalarType::Half;
-  } else if (!dtype.empty()) {
-    throw Error("dtype='" + dtype + "': it is bfloat16 or float16, in place of float32");
-  }
+  const WhatIf change{.dtype = dtype,
+                      .optimizer = optimizer,
+                      .accumulate = accumulate,
+                      .checkpoint = checkpoint,
+                      .zero_stage = zero_stage,
+                      .ranks = ranks,
+                      .device = p.costs.device};
   WhatIfAnswer answer;
   {
     const CppCall call;
@@ -162,8 +156,8 @@ void bind_profile(py::module_& m) {
                                                   : py::none();
            })
       .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
-      .def("what_if", &what_if_of, py::arg("dtype") = "", py::arg("optimizer") = "", py::arg("accumulate") = 1,
-           py::arg("checkpoint") = "", py::arg("zero_stage") = 0, py::arg("ranks") = 1)
+      .def("what_if", &what_if_of, py::arg("dtype") = std::nullopt, py::arg("optimizer") = "",
+           py::arg("accumulate") = 1, py::arg("checkpoint") = "", py::arg("zero_stage") = 0, py::arg("ranks") = 1)
       .def("text", [](const GraphProfile& p) { return to_text(p.costs); })
       .def(
           "summary_text",

@@ -43,6 +43,8 @@ struct ShardingRules::Table {
 std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer);
 // Returns the strategy that replicates all tensors.
 AxisStrategy replicated(const NodeFactors& factors);
+// Returns all strategies, that which replicates first.
+NodeStrategies strategies_of(const NodeFactors& factors);
 // Says whether every operand that is written lies as before. An operand that is overwritten takes its new layout.
 bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy);
 

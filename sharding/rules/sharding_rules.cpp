@@ -7,6 +7,7 @@
 
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/text.h"
+#include "sharding/rules/call_key.h"
 #include "sharding/rules/rule_table.h"
 #include "support/source_place.h"
 
@@ -29,79 +30,6 @@ Registered& registered() {
   static Registered all;
   return all;
 }
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Calls as keys: everything that factors depend on
-
-class CallKey {
- public:
-  explicit CallKey(const Graph& graph) : graph_(graph) {}
-
-  const std::string& of(NodeId node) {
-    key_ = graph_.target(node).name();
-    add(graph_.arguments(node));
-    key_ += '>';
-    add(graph_.results(node));
-    return key_;
-  }
-
- private:
-  void add(int64_t number) { key_.append(reinterpret_cast<const char*>(&number), sizeof number); }
-
-  void add(std::span<const Argument> arguments) {
-    for (const Argument& argument : arguments) add(argument);
-  }
-
-  void add(const Argument& argument) {
-    key_ += static_cast<char>(argument.kind);
-    switch (argument.kind) {
-      case ArgumentKind::kValue: {
-        const Value& value = graph_.value(argument.ref.value);
-        key_ += static_cast<char>(value.kind);
-        key_ += static_cast<char>(value.dtype);
-        add(value.rank);
-        for (const int64_t size : graph_.sizes(argument.ref.value)) add(size);
-        for (const int64_t stride : graph_.strides(argument.ref.value)) add(stride);
-        break;
-      }
-      case ArgumentKind::kConstant: {
-        const auto constant = graph_.constant_meta(argument.constant);
-        add(constant ? static_cast<int64_t>(constant->sizes.size()) : -1);
-        if (!constant) break;
-        for (const int64_t size : constant->sizes) add(size);
-        break;
-      }
-      case ArgumentKind::kInt:
-      case ArgumentKind::kFloat:
-        add(argument.i);
-        break;
-      case ArgumentKind::kBool:
-        add(int64_t{argument.b});
-        break;
-      case ArgumentKind::kIntList:
-        add(static_cast<int64_t>(graph_.ints(argument).size()));
-        for (const int64_t value : graph_.ints(argument)) add(value);
-        break;
-      case ArgumentKind::kList:
-        add(static_cast<int64_t>(graph_.list(argument).size()));
-        add(graph_.list(argument));
-        break;
-      case ArgumentKind::kString:
-      case ArgumentKind::kOpaque:
-        key_ += graph_.text(argument.string);
-        key_ += '\0';
-        break;
-      case ArgumentKind::kNone:
-      case ArgumentKind::kComplex:
-      case ArgumentKind::kDevice:
-      case ArgumentKind::kGenerator:
-        break;
-    }
-  }
-
-  const Graph& graph_;
-  std::string key_;
-};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Classes by what is known of the operator
@@ -138,103 +66,6 @@ const RuleText* class_by_facts(const NodeCall& call) {
   if (is_placeholder(id)) return &class_rule("placeholder");
   if (is_end(id)) return &class_rule("end");
   return id == target_of(Builtin::kAlias) ? &class_rule("alias") : nullptr;
-}
-
-}  // namespace
-
-// ---------------------------------------------------------------------------------------------------------------------
-// From factors to strategies
-
-bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy) {
-  for (const TensorFactors& operand : factors.operands) {
-    if (operand.tied < 0 || operand.operand < 0) continue;
-    Placement& before = strategy.operands[static_cast<size_t>(operand.operand)];
-    const Placement& after = strategy.results[static_cast<size_t>(operand.tied)];
-    if (operand.overwritten) before = after;
-    if (before != after) return false;
-  }
-  return true;
-}
-
-std::optional<AxisStrategy> strategy_of(const NodeFactors& factors, FactorId factor, int64_t outer) {
-  const Factor& cut = factors.factors[factor];
-  // A device's indices are one range.
-  if (cut.masked_by >= 0 && outer != 1) return std::nullopt;
-  AxisStrategy strategy{.name = outer == 1 ? cut.name : fmt::format("{}/{}", cut.name, outer),
-                        .extent = cut.extent / outer};
-  // Returns where a tensor has the factor; nothing if it lacks it.
-  const auto placed = [&](const TensorFactors& tensor, bool& twice) -> std::optional<Placement> {
-    std::optional<Placement> placement;
-    for (size_t d = 0; d < tensor.dims.size(); ++d) {
-      int64_t before = outer;
-      for (const FactorId f : tensor.dims[d]) {
-        if (f == factor) {
-          twice = twice || placement.has_value();
-          placement = Placement::shard(static_cast<int64_t>(d), before);
-        }
-        before *= factors.factors[f].extent;
-      }
-    }
-    return placement;
-  };
-  bool twice = false;
-  strategy.operands.resize(factors.tensors);
-  std::vector<uint16_t> reads;  // arguments that have the factor
-  for (const TensorFactors& tensor : factors.operands) {
-    const std::optional<Placement> placement = placed(tensor, twice);
-    if (!placement) continue;
-    reads.push_back(tensor.argument);
-    if (tensor.operand >= 0) strategy.operands[static_cast<size_t>(tensor.operand)] = *placement;
-  }
-  for (const TensorFactors& tensor : factors.results) {
-    const std::optional<Placement> placement = placed(tensor, twice);
-    const bool depends = std::any_of(reads.begin(), reads.end(), [&](uint16_t argument) {
-      return tensor.of.empty() || std::find(tensor.of.begin(), tensor.of.end(), argument) != tensor.of.end();
-    });
-    const bool empty = std::find(tensor.sizes.begin(), tensor.sizes.end(), 0) != tensor.sizes.end();
-    strategy.results.push_back(placement                                                 ? *placement
-                               : tensor.same || empty || !depends || factors.independent ? Placement::replicate()
-                                                                                         : Placement::partial(cut.op));
-  }
-  if (twice) return std::nullopt;
-  if (!strategy.results.empty() && strategy.results[0].is_partial()) {
-    for (const TensorFactors& tensor : factors.operands) {
-      if (!tensor.added) continue;
-      if (tensor.operand < 0) return std::nullopt;
-      strategy.operands[static_cast<size_t>(tensor.operand)] = strategy.results[0];
-    }
-  }
-  if (!fits_writes(factors, strategy)) return std::nullopt;
-  return strategy;
-}
-
-AxisStrategy replicated(const NodeFactors& factors) {
-  AxisStrategy strategy;
-  strategy.operands.resize(factors.tensors);
-  strategy.results.resize(factors.results.size());
-  return strategy;
-}
-
-namespace {
-
-NodeStrategies strategies_of(const NodeFactors& factors) {
-  NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
-  all.axis.push_back(replicated(factors));
-  const auto add = [&](AxisStrategy strategy) {
-    const bool known = std::any_of(all.axis.begin(), all.axis.end(), [&](const AxisStrategy& other) {
-      return other.operands == strategy.operands && other.results == strategy.results;
-    });
-    if (!known) all.axis.push_back(std::move(strategy));
-  };
-  for (size_t f = 0; f < factors.factors.size(); ++f) {
-    if (factors.factors[f].whole || factors.factors[f].extent < 2) continue;
-    std::optional<AxisStrategy> strategy = strategy_of(factors, static_cast<FactorId>(f), 1);
-    if (strategy) add(std::move(*strategy));
-  }
-  for (AxisStrategy strategy : factors.partial) {
-    if (fits_writes(factors, strategy)) add(std::move(strategy));
-  }
-  return all;
 }
 
 }  // namespace

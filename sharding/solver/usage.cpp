@@ -56,11 +56,14 @@ double UsageTree::highest(uint32_t begin, uint32_t end) const {
   return best;
 }
 
-UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& model)
-    : items_(model.size()), pairs_(model.edges().size()), limit_(static_cast<double>(problem.usage_limit)) {
-  const auto uses = [](const std::vector<int64_t>& usages) {
-    return std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
-  };
+namespace {
+
+bool any_use(const std::vector<int64_t>& usages) {
+  return std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
+}
+
+// The times at which usage can be highest: the last begin of a life before one ends.
+std::vector<int64_t> decisive_times(const AssignmentProblem& problem, const std::vector<bool>& matrix_uses) {
   std::vector<int64_t> begins;
   std::vector<int64_t> ends;
   const auto note = [&](const std::vector<LiveInterval>& live) {
@@ -70,21 +73,29 @@ UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& mo
     }
   };
   for (const AssignmentNode& node : problem.nodes) {
-    if (uses(node.usages)) note(node.live);
+    if (any_use(node.usages)) note(node.live);
   }
-  std::vector<bool> matrix_uses;
-  for (const CostMatrix& matrix : problem.matrices) matrix_uses.push_back(uses(matrix.usages));
   for (const AssignmentEdge& edge : problem.edges) {
     if (matrix_uses[edge.matrix]) note(edge.live);
   }
   std::sort(begins.begin(), begins.end());
   begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
   std::sort(ends.begin(), ends.end());
-  // Keep the last begin before anything ends.
+  std::vector<int64_t> times;
   for (size_t i = 0; i < begins.size(); ++i) {
     const auto end = std::upper_bound(ends.begin(), ends.end(), begins[i]);
-    if (i + 1 == begins.size() || (end != ends.end() && *end <= begins[i + 1])) times_.push_back(begins[i]);
+    if (i + 1 == begins.size() || (end != ends.end() && *end <= begins[i + 1])) times.push_back(begins[i]);
   }
+  return times;
+}
+
+}  // namespace
+
+UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& model)
+    : items_(model.size()), pairs_(model.edges().size()), limit_(static_cast<double>(problem.usage_limit)) {
+  std::vector<bool> matrix_uses;
+  for (const CostMatrix& matrix : problem.matrices) matrix_uses.push_back(any_use(matrix.usages));
+  times_ = decisive_times(problem, matrix_uses);
 
   using Range = std::pair<uint32_t, uint32_t>;
   std::vector<std::map<Range, std::vector<double>>> items(model.size());
@@ -114,7 +125,7 @@ UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& mo
     for (const PairwiseModel::Member& member : model.members(v)) {
       places[member.node] = {.variable = v, .strategy = &member.strategy};
       const AssignmentNode& node = problem.nodes[member.node];
-      if (!uses(node.usages)) continue;
+      if (!any_use(node.usages)) continue;
       add(items[v], node.live, model.states(v), [&](size_t s) { return node.usages[member.strategy[s]]; });
     }
   }

@@ -113,6 +113,22 @@ TEST(DataSizes, AreRecordedAndRunAgain) {
   EXPECT_EQ(shapes.tensor(output.ref.value).sizes(), (at::IntArrayRef{6, 4}));
 }
 
+// A size that was read as far as its digits go would be another one.
+TEST(DataSizes, RefusesRecordedOnesThatAreNoSizes) {
+  const auto with_size = [](const std::string& size) {
+    std::string text = to_text(capture_kept(8, 3));
+    const std::string recorded = "nonzero0 = 3";
+    text.replace(text.find(recorded), recorded.size(), "nonzero0 = " + size);
+    return parse(text);
+  };
+  EXPECT_NO_THROW((void)ShapePropagation::of(with_size("4")));
+  for (const char* size : {"1.5", "3x", "-1", "", "99999999999999999999", "true"}) {
+    SCOPED_TRACE(size);
+    EXPECT_THAT([&] { (void)ShapePropagation::of(with_size(size)); },
+                ThrowsMessage<Error>(HasSubstr(std::string("nonzero0 = ") + size + "\", which is no size")));
+  }
+}
+
 TEST(DataSizes, AreOneMoreNamedDimension) {
   std::vector<SizedGraph> captures;
   for (const int64_t batch : {8, 9, 11}) {

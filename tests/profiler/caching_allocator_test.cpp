@@ -469,7 +469,7 @@ TEST(DeviceMemory, EachDeviceHasAnAllocatorOfItsOwn) {
   const Profile costs = profile(t.graph);
   EXPECT_EQ(costs.device_memory->reserved_peak, 30 * kMiB);
   ASSERT_EQ(costs.other_devices.size(), 1u);
-  EXPECT_EQ(costs.other_devices[0].device, "cuda:1");
+  EXPECT_EQ(costs.other_devices[0].device, c10::Device("cuda:1"));
   EXPECT_EQ(costs.other_devices[0].memory->reserved_peak, 12 * kMiB);
   EXPECT_THAT(to_text(costs), HasSubstr("also on cuda:1"));
 }

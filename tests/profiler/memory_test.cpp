@@ -140,7 +140,7 @@ TEST(MemoryTimeline, NamesWhatIsAliveAtThePeak) {
   ASSERT_EQ(alive.size(), 4U);
   EXPECT_EQ(alive[0].producer, "sg::parameter w");  // equal sizes: by id
   EXPECT_EQ(alive[0].shape, (std::vector<int64_t>{3, 200}));
-  EXPECT_EQ(alive[0].dtype, "float32");
+  EXPECT_EQ(alive[0].dtype, c10::ScalarType::Float);
   EXPECT_EQ(alive[1].producer, "aten::mm");
   EXPECT_EQ(alive[1].kind, StorageKind::kGradient);
   EXPECT_EQ(alive[2].producer, "aten::clone");

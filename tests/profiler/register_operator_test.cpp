@@ -81,7 +81,7 @@ TEST(RegisterOperator, AllFourAreInTheProfile) {
   const Profile costs = profile(graph);
   ASSERT_TRUE(costs.outputs);
   EXPECT_EQ(costs.outputs->at(0).shape, (std::vector<int64_t>{4, 5}));
-  EXPECT_EQ(costs.outputs->at(0).device, "cuda:0");
+  EXPECT_EQ(costs.outputs->at(0).device, c10::Device("cuda:0"));
 
   constexpr int64_t kFlops = 2 * 4 * 6 * 5;
   constexpr int64_t kBytes = (4 * 6 + 6 * 5 + 4 * 5) * 4;
@@ -116,7 +116,7 @@ TEST(RegisterOperator, AMetaKernelAloneIsEnough) {
   const Graph graph = capture([] { return call("sg_own::only_meta", at::Tensor(at::empty({2})), int64_t{7}); });
   const Profile costs = profile(graph);
   EXPECT_EQ(costs.outputs->at(0).shape, (std::vector<int64_t>{7}));
-  EXPECT_EQ(costs.outputs->at(0).device, "cuda:0");
+  EXPECT_EQ(costs.outputs->at(0).device, c10::Device("cuda:0"));
   EXPECT_TRUE(costs.custom_operators.empty());
   // Nothing is known of its work, which is said.
   EXPECT_EQ(costs.uncovered, (std::vector<UncoveredOperator>{{"sg_own::only_meta", 1}}));

@@ -313,5 +313,17 @@ TEST(Units, Human) {
   EXPECT_EQ(dtype_name(c10::ScalarType::BFloat16), "bfloat16");
 }
 
+TEST(Units, NamesOfDtypesGoThereAndBack) {
+  EXPECT_EQ(parse_dtype_name("float32"), c10::ScalarType::Float);
+  EXPECT_EQ(parse_dtype_name("float8_e4m3fn"), c10::ScalarType::Float8_e4m3fn);
+  EXPECT_EQ(parse_dtype_name("float"), std::nullopt);
+  EXPECT_EQ(parse_dtype_name("undefined"), std::nullopt);
+  EXPECT_EQ(parse_dtype_name(""), std::nullopt);
+  for (int i = 0; i < static_cast<int>(c10::ScalarType::Undefined); ++i) {
+    const auto dtype = static_cast<c10::ScalarType>(i);
+    EXPECT_EQ(parse_dtype_name(dtype_name(dtype)), dtype) << i;
+  }
+}
+
 }  // namespace
 }  // namespace shadowgraph

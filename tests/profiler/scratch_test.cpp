@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "ir/operators/operator_rows.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "profiler/cost/scratch_rules.h"
@@ -88,7 +89,9 @@ TEST(Scratch, OperandsOfAnotherDtypeAreConvertedOnTheCpu) {
 
 int64_t cuda_rule(const std::string& op, std::vector<Operand> arguments) {
   for (const ScratchRow& row : scratch_rows(c10::kCUDA)) {
-    if (row.name == op) return row.bytes(OperandShapes{.arguments = arguments}).value_or(-1);
+    bool named = false;
+    for_each_name(row.names, [&](std::string_view name) { named |= full_name(name) == op; });
+    if (named) return row.bytes(OperandShapes{.arguments = arguments}).value_or(-1);
   }
   ADD_FAILURE() << "no row " << op;
   return -2;

@@ -100,7 +100,7 @@ DeviceSpec simple() {
   DeviceSpec spec;
   spec.name = "simple";
   spec.bandwidth = 1e9;
-  spec.matmul = {{"float32", 1e12}, {"bfloat16", 4e12}};
+  spec.matmul = {{c10::kFloat, 1e12}, {c10::kBFloat16, 4e12}};
   spec.classes[KernelClass::kOther].fixed = 1e-5;
   return spec;
 }
@@ -135,7 +135,7 @@ TEST(StepTime, AnotherDtypeByItsPeakOrItsScale) {
   DeviceSpec measured = simple();
   measured.classes[KernelClass::kMatmul] = {.compute = {{1, 5e11}}};
   EXPECT_NEAR(StepTime::of(product.t.graph, measured).seconds(), flops / 2e12, 1e-9);
-  measured.classes[KernelClass::kMatmul].scale["bfloat16"] = 8;
+  measured.classes[KernelClass::kMatmul].scale[c10::kBFloat16] = 8;
   EXPECT_NEAR(StepTime::of(product.t.graph, measured).seconds(), flops / 4e12, 1e-9);
 }
 
@@ -254,6 +254,9 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
   refused(R"({"version": 1, "bandwidth": 1})", "matmul");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {}})", "float32");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"x": {}}})", "'x'");
+  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1, "fp8": 1}})", "matmul.fp8");
+  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"scale": {"bf16": 2}}}})",
+          "copy.scale.bf16");
   refused(
       R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"memory": [[2, 1], [1, 1]]}}})",
       "rise");
@@ -264,7 +267,7 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
 TEST(Calibrate, GivesASpecThatReadsBack) {
   // A moment is enough for the first kernels; the rest of the classes fall back on them.
   const DeviceSpec spec = calibrate({.seconds = 0.2});
-  EXPECT_GT(spec.matmul.at("float32"), 1e6);
+  EXPECT_GT(spec.matmul.at(c10::kFloat), 1e6);
   EXPECT_EQ(spec.device, c10::kCPU);
   EXPECT_FALSE(spec.classes.at(KernelClass::kMatmul).compute.empty());
   EXPECT_GT(spec.bandwidth, 1e6);

@@ -359,7 +359,7 @@ TEST(TrainingRun, AutocastIsForInferenceToo) {
                                        .forward = [&](const Tensors& in) { return Tensors{linear->forward(in[0])}; },
                                        .autocast = c10::ScalarType::BFloat16});
   const Profile costs = profile(capture.graph);
-  EXPECT_EQ(costs.outputs->at(0).dtype, "bfloat16");
+  EXPECT_EQ(costs.outputs->at(0).dtype, c10::ScalarType::BFloat16);
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCUDA));
 }
 

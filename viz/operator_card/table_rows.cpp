@@ -247,8 +247,8 @@ Row elementwise_work(const Subject& s) {
                                                                        each.flops, each.transcendental);
       return present(says, source_place(formula.row->file));
     }
-    case ElementwiseCoverage::kView:
-      return present("nothing to count: a view");
+    case ElementwiseCoverage::kFree:
+      return present(s.facts.is_view ? "nothing to count: a view" : "nothing to count");
     case ElementwiseCoverage::kPointwiseTag:
       return present("1 FLOP an element of the result, by PyTorch's tag");
     case ElementwiseCoverage::kNone:

@@ -50,7 +50,7 @@ struct DeviceMemoryOptions {
 };
 
 struct DeviceMemory {
-  std::string device;
+  c10::Device device = c10::kCPU;
   DeviceMemoryOptions options;  // that it was asked with
   // Bytes.
   int64_t requested_peak = 0;  // of live storages and known scratch

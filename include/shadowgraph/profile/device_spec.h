@@ -33,7 +33,7 @@ struct ClassRates {
   std::vector<RatePoint> compute;  // FLOPs by FLOP/s of float32; empty: what is computed takes no time
   std::vector<RatePoint> memory;   // bytes by B/s
   // How much faster than that a dtype computes. One that is not here: by its peak and float32's.
-  std::map<std::string, double> scale;
+  std::map<c10::ScalarType, double> scale;
   friend bool operator==(const ClassRates&, const ClassRates&) = default;
 };
 
@@ -41,11 +41,11 @@ struct DeviceSpec {
   std::string name;   // "h100"
   std::string title;  // "NVIDIA H100 SXM5 80 GB"
   c10::DeviceType device = c10::kCUDA;
-  int64_t memory = 0;                    // bytes
-  double bandwidth = 0;                  // B/s of device memory
-  std::map<std::string, double> matmul;  // peak FLOP/s of matrix products by dtype: "float32", "bfloat16", ...
-  double vector = 0;                     // peak FLOP/s of everything else, float32
-  double transcendental = 0;             // evaluations a second
+  int64_t memory = 0;                        // bytes
+  double bandwidth = 0;                      // B/s of device memory
+  std::map<c10::ScalarType, double> matmul;  // peak FLOP/s of matrix products; float32's is needed
+  double vector = 0;                         // peak FLOP/s of everything else, float32
+  double transcendental = 0;                 // evaluations a second
   // For device calls that the host issues one after another, while the device works on earlier ones. Zero: the caller
   // waits.
   double host_call = 0;  // seconds of the host for a call

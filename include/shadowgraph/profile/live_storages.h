@@ -1,6 +1,8 @@
 // The storages alive at some step, in words.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,7 +21,8 @@ struct LiveStorage {
   std::string module;    // path of the module that made it; empty outside all modules
   std::string producer;  // operator, or for what existed before its placeholder and name: "sg::parameter fc.weight"
   std::string source;    // "file:line" of the producer, when known
-  std::string dtype;     // of the first value in it: "float32"
+  // The first value in it tells. Undefined, and no shape: no value is in it.
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> shape;
 };
 

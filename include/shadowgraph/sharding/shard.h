@@ -1,4 +1,6 @@
-// Sharding in one call: the problem, its solution, the plan, and what it comes to.
+// Lays a step out over a mesh in one call. It makes the assignment problem (problem.h), solves it (solver.h), applies
+// the plan to one device's graph (apply.h), and reports what that comes to. The tool's `shard` and Python's sg.shard
+// are this call; who exports problems or brings a solver takes the steps one by one.
 //
 //     const ShardingAnswer answer = shard(graph, {.mesh = DeviceMesh::parse("8x8"), .device = &h100,
 //                                                 .interconnect = &links, .memory = int64_t{80} << 30});
@@ -29,7 +31,7 @@ class NoPlanError : public Error {
   using Error::Error;
 };
 
-// What goes over one axis in one phase.
+// What one kind of redistribution sends over one axis in one phase of the step.
 struct PlannedTraffic {
   std::string phase;
   std::string kind;  // "all_gather", "slice", ...
@@ -39,7 +41,8 @@ struct PlannedTraffic {
   double seconds = 0;
 };
 
-// A plan by hand, with its pins and otherwise at least cost.
+// A plan that people make by hand (data parallel, fully sharded, tensor parallel), for comparison. Its pins say what it
+// fixes; everything else is chosen at least cost.
 struct ComparedPlan {
   std::string name;
   std::optional<double> seconds;  // nothing: no such plan
@@ -47,7 +50,7 @@ struct ComparedPlan {
   std::string why_not;
 };
 
-// What else a tensor could be.
+// One strategy that a variable could have, and what the step would then take: ShardOptions::explain.
 struct Alternative {
   std::string strategy;           // layouts of operands and results
   double own = 0;                 // seconds of the nodes themselves
@@ -76,10 +79,9 @@ struct ShardingAnswer {
   bool folded = true;
   // Where layers were decided one by one: seconds of the best plan found that treats them alike.
   std::optional<double> folded_seconds;
-  int64_t memory = kNoLimit;  // asked for
-  // Most bytes live at once on one device: of the graph that runs there, to the byte. And what the problem took for it.
-  int64_t peak = 0;
-  int64_t assumed_peak = 0;
+  int64_t memory = kNoLimit;         // asked for
+  int64_t peak = 0;                  // most bytes live at once on one device, of the graph that runs there
+  int64_t assumed_peak = 0;          // what the problem took for it, from local bytes of storages alone
   std::optional<ShardedGraph> rank;  // the applied graph of ShardOptions::rank
   std::vector<PlannedTensor> placeholders;
   std::vector<PlannedTraffic> traffic;

@@ -29,12 +29,11 @@ function check(what, good, seen = '') {
 }
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-async function open(file, hash = '', width = 1280, height = 800, dark = false) {
+async function open(file, hash = '', width = 1280, height = 800) {
   const page = await browser.newPage();
   page.faults = [];
   page.asked = [];
   await page.setViewport({ width, height });
-  if (dark) await page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value: 'dark' }]);
   page.on('console', (message) => { if (['error', 'warn', 'warning'].includes(message.type())) page.faults.push(message.text()); });
   page.on('pageerror', (error) => page.faults.push(error.message));
   page.on('request', (request) => { if (!/^(file|data|blob):/.test(request.url())) page.asked.push(request.url()); });
@@ -394,8 +393,8 @@ async function useHostile(file) {
 }
 
 async function takePictures(file, names) {
-  for (const [name, hash, width, height, dark, first] of names) {
-    const page = await open(file, hash, width, height, dark);
+  for (const [name, hash, width, height, first] of names) {
+    const page = await open(file, hash, width, height);
     if (first) await page.evaluate(first);
     await pause(500);
     await page.screenshot({ path: join(pictures, name) });
@@ -461,17 +460,13 @@ if (pictures) {
   if (existsSync(resnet)) {
     await takePictures(resnet, [
       ['report-overview.png', '#overview', 1280, 900],
-      ['report-graph.png', '#graph', 1280, 800],
-      ['report-backward.png', '#graph?phases=0.1&color=time', 1280, 900, false, `(async () => {
+      ['report-backward.png', '#graph?phases=0.1&color=time', 1280, 900, `(async () => {
         const { drawing, store } = window.shadowgraph;
         const backward = drawing.picture.boxes.items.find((item) => item.title === 'backward');
         store.set({ open: ['c0', backward.key] });
         await new Promise((done) => setTimeout(done, 300));
         drawing.fit();
       })()`],
-      ['report-memory.png', '#memory', 1280, 800],
-      ['report-phone.png', '#overview', 390, 844],
-      ['report-dark.png', '#memory', 1280, 800, true],
     ]);
   }
 }

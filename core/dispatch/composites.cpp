@@ -1,0 +1,116 @@
+#include "core/dispatch/composites.h"
+
+#include <algorithm>
+
+#include "core/dispatch/call.h"
+#include "core/dispatch/fallback.h"
+#include "core/dispatch/run_on_meta.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+using torch::jit::Stack;
+
+// Says whether this is the operator that libtorch's set_data, which is none itself, asks first.
+bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
+  static const size_t asked = std::hash<c10::OperatorHandle>{}(
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_has_compatible_shallow_copy_type", ""));
+  return std::hash<c10::OperatorHandle>{}(op) == asked;
+}
+
+// Refuses `.data =` and Module::to, which would leave a real tensor object with a fake's insides.
+void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  const at::Tensor& self = stack[begin].toTensor();
+  if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
+  throw RealTensorError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
+                        ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
+                        "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
+}
+
+// Says whether autocast is on and has a kernel for `op`.
+bool casts_first(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  for (const auto key :
+       {c10::DispatchKey::AutocastCUDA, c10::DispatchKey::AutocastXPU, c10::DispatchKey::AutocastMPS}) {
+    if (keys.has(key) && op.hasKernelForDispatchKey(key)) return true;
+  }
+  return false;
+}
+
+// Makes operands of integers readable for a decomposition that reads them through their pointers.
+void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  for (const uint16_t position : info.tensor_arguments) {
+    const c10::IValue& argument = stack[begin + position];
+    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+    if (c10::isIntegralType(argument.toTensor().scalar_type(), /*includeBool=*/false))
+      make_readable(argument.toTensor());
+  }
+}
+
+bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  for (const uint16_t position : info.tensor_arguments) {
+    const c10::IValue& argument = stack[begin + position];
+    if (!argument.isTensor()) continue;
+    const FakeTensorImpl* fake = as_fake(argument.toTensor());
+    return fake != nullptr && composite_rule_replaces(info, fake->pretended_device().type());
+  }
+  return false;
+}
+
+}  // namespace
+
+bool composite_rule_replaces(const OperatorInfo& info, c10::DeviceType device) {
+  if (device == c10::DeviceType::CUDA) return true;
+  if (device == c10::DeviceType::CPU) {
+    return info.name == "aten::lstm.input" && thread_state.mode->profile().cpu != CpuProfile::this_machine();
+  }
+  const bool asks_its_library = device == c10::DeviceType::XPU || device == c10::DeviceType::MPS;
+  return asks_its_library && info.name == "aten::scaled_dot_product_attention";
+}
+
+void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  static const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+  const ModeState* mode = thread_state.mode;
+  if (!takes_composites(mode)) {
+    op.redispatchBoxed(keys & below, stack);
+    return;
+  }
+  const OperatorInfo& info = OperatorInfo::of(op);
+  const size_t begin = stack->size() - info.argument_count;
+  if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) refuse_to_replace_data(info, *stack, begin);
+  if (C10_UNLIKELY(runs_directly(info, *stack, begin))) {
+    fake_fallback(op, keys & below, stack);
+    return;
+  }
+  if (C10_UNLIKELY(info.reads_operands)) make_operands_readable(info, *stack, begin);
+  // Autocast, when on, must cast the operands first; its kernel calls the operator again with autocast off.
+  const bool autocast_first = casts_first(op, keys);
+  const CompositeScope scope(mode->observer, info, viewed(*stack, begin));
+  try {
+    if (info.composite_rule && !autocast_first && composite_rule_replaces(info, *stack, begin)) {
+      info.composite_rule->kernel.callBoxed(op, keys & below, stack);
+    } else {
+      op.redispatchBoxed(keys & below, stack);
+    }
+  } catch (const c10::Error& error) {
+    if (!reads_data(error)) throw;
+    try {
+      throw_data_dependent(info);
+    } catch (const Error& data_dependent) {
+      translate(data_dependent);
+      throw;
+    }
+  }
+}
+
+bool is_worth_a_region(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const auto returns_tensor = [](const c10::Argument& argument) {
+    return argument.type()->isSubtypeOf(*c10::TensorType::get()) ||
+           argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
+  };
+  const bool tensor_result = std::any_of(schema.returns().begin(), schema.returns().end(), returns_tensor);
+  return tensor_result || schema.returns().empty() || is_asked_before_data_is_replaced(op);
+}
+
+}  // namespace shadowgraph
