@@ -1,3 +1,4 @@
+// How a kernel of the user's own runs, and where its results are.
 #include "core/dispatch/own_kernel.h"
 
 #include <algorithm>
@@ -5,7 +6,9 @@
 
 #include "core/dispatch/call.h"
 #include "core/fake/converter.h"
+#include "core/fake/dispatch_keys.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/literals.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
