@@ -19,6 +19,7 @@
 #include "core/dispatch/contents_of_call.h"
 #include "core/dispatch/lazy_outputs.h"
 #include "core/dispatch/operand_scan.h"
+#include "core/dispatch/own_kernel.h"
 #include "core/dispatch/run_on_meta.h"
 #include "core/dispatch/zeros.h"
 #include "core/fake/converter.h"
@@ -32,8 +33,9 @@ namespace {
 using torch::jit::Stack;
 
 // Returns the device that results will pretend to be on. Leaves "meta" in an explicit device argument.
+// Leaves it as it is for a kernel that sees devices.
 c10::Device result_device(const OperatorInfo& info, const OperandDevices& operands, ModeState* mode, Stack& stack,
-                          size_t begin) {
+                          size_t begin, bool sees_devices) {
   const c10::Device fallback = operands.or_default(mode);
   if (info.device_argument < 0) return fallback;
   c10::IValue& argument = stack[begin + static_cast<size_t>(info.device_argument)];
@@ -41,6 +43,10 @@ c10::Device result_device(const OperatorInfo& info, const OperandDevices& operan
   if (argument.isDevice()) {
     device = argument.toDevice();
     if (mode != nullptr && mode->maps_devices()) device = mode->default_device;
+  }
+  if (sees_devices) {
+    if (argument.isDevice()) argument = device;
+    return device;
   }
   // This is not for operators that merely accept a device beside their operand: None keeps meaning "the operand's".
   if (argument.isDevice() || !operands.known()) argument = c10::Device(c10::DeviceType::Meta);
@@ -216,15 +222,24 @@ class BoxedCall {
   using Result = size_t;  // where the results begin on the stack
 
   BoxedCall(const OperatorInfo& info, ModeState* mode, Stack& stack)
-      : info_(info), mode_(mode), stack_(stack), begin_(stack.size() - info.argument_count), scan_(info, mode) {}
+      : info_(info),
+        mode_(mode),
+        stack_(stack),
+        begin_(stack.size() - info.argument_count),
+        own_kernel_(runs_own_kernel(info)),
+        scan_(info, mode, device_rule_of(info, own_kernel_)) {}
 
   void take_operands() {
     scan_.run(stack_, begin_);
     contents_.emplace(info_, stack_, begin_);
+    if (C10_UNLIKELY(own_kernel_ || info_.devices != nullptr))
+      operands_.assign(stack_.begin() + static_cast<ptrdiff_t>(begin_), stack_.end());
   }
   void show_arguments(CallObserver& observer) const { observer.begin_call(info_, viewed(stack_, begin_)); }
   bool makes_room_for_literal() const { return shadowgraph::makes_room_for_literal(info_, stack_, begin_); }
-  c10::Device take_device(ModeState* mode) { return result_device(info_, scan_.devices(), mode, stack_, begin_); }
+  c10::Device take_device(ModeState* mode) {
+    return result_device(info_, scan_.devices(), mode, stack_, begin_, own_kernel_);
+  }
 
   size_t run(c10::Device device) {
     if (contents_->decides_results()) {
@@ -234,7 +249,11 @@ class BoxedCall {
     const c10::IValue written = info_.counts_writes ? stack_[begin_] : c10::IValue();
     {
       const UnwatchedOperands unwatched(info_, stack_, begin_, mode_);
-      if (C10_UNLIKELY(info_.route == Route::kNone && mode_ != nullptr && mode_->options.unknown_operators_on_zeros)) {
+      if (C10_UNLIKELY(own_kernel_)) {
+        const OwnKernelScope scope(mode_);
+        run_kernel(info_, &stack_);
+      } else if (C10_UNLIKELY(info_.route == Route::kNone && mode_ != nullptr &&
+                              mode_->options.unknown_operators_on_zeros)) {
         run_on_zeros(info_, stack_, begin_, device);
       } else {
         run_on_meta(info_, &stack_);
@@ -248,7 +267,11 @@ class BoxedCall {
 
   void wrap(size_t results, c10::Device device, bool watch) {
     if (contents_->decides_results()) return;  // they are fakes, and their sizes are known for good
-    wrap_results(stack_, results, device, scan_.devices(), watch);
+    if (C10_UNLIKELY(own_kernel_ || info_.devices != nullptr)) {
+      place_results(info_, own_kernel_, operands_, stack_, results, device, mode_);
+    } else {
+      wrap_results(stack_, results, device, scan_.devices(), watch);
+    }
     if (C10_UNLIKELY(scan_.views_real())) mark_views_of_real(stack_, results);
     contents_->run_after(stack_, results);
   }
@@ -260,6 +283,8 @@ class BoxedCall {
   ModeState* mode_;
   Stack& stack_;
   size_t begin_;
+  bool own_kernel_;  // one that describes a user's operator carries it out
+  Stack operands_;   // of such a call, or of one whose devices are registered
   OperandScan scan_;
   std::optional<ContentsOfCall> contents_;
 };
@@ -329,7 +354,9 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
       return;
     }
   }
-  if (mode != nullptr && mode->reads_data && info.depends_on_data && observer->compute(info, *stack)) return;
+  if (mode != nullptr && mode->reads_data && info.depends_on_data && observer != nullptr &&
+      observer->compute(info, *stack))
+    return;
   BoxedCall call(info, mode, *stack);
   carry_out(info, mode, call);
 }

@@ -15,7 +15,7 @@ namespace shadowgraph {
 
 void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device other) const {
   std::string words;
-  if (info_.op.hasTag(at::Tag::pointwise) || info_.device_rule == DeviceRule::kIndexedWrite) {
+  if (info_.op.hasTag(at::Tag::pointwise) || rule_ == DeviceRule::kIndexedWrite) {
     if (common.is_cpu()) std::swap(common, other);
     words = "found at least two devices, " + common.str() + " and " + other.str() + "!";
   } else {
@@ -29,7 +29,8 @@ void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device o
             backend + "_" + (structured ? "" : name.overload_name + "_") + base + ")";
   }
   throw DeviceMismatchError(info_.name + ": Expected all tensors to be on the same device, but " + words +
-                            " Move one of them with .to(); only 0-dimensional CPU tensors mix with other devices");
+                            " Move one of them with .to(); only 0-dimensional CPU tensors mix with other devices" +
+                            (info_.is_own ? ", unless register_devices says that the operator takes them" : ""));
 }
 
 void OperandDevices::refuse_index_device() const {

@@ -13,31 +13,31 @@
 
 namespace shadowgraph {
 
-// Judges the devices of the operands by the operator's rule (OperatorInfo::device_rule).
+// Judges the devices of the operands by the operator's rule (OperatorInfo::device_rule, or another one).
 class OperandDevices {
  public:
-  explicit OperandDevices(const OperatorInfo& info) : info_(info) {}
+  OperandDevices(const OperatorInfo& info, DeviceRule rule) : info_(info), rule_(rule) {}
 
   void see(const FakeTensorImpl& fake, uint16_t position, size_t slot, bool written) {
     const c10::Device device = fake.pretended_device();
     const bool cpu_scalar = device.is_cpu() && fake.rank() == 0 && info_.mixes_cpu_scalars;
-    if (info_.device_rule == DeviceRule::kPerSlot) {
+    if (rule_ == DeviceRule::kPerSlot) {
       if (slots_.size() <= slot) slots_.resize(slot + 1);
       slots_[slot].see(*this, device, position, cpu_scalar, written);
     }
-    if (info_.device_rule == DeviceRule::kPerSlot && common_.known) return;
+    if (rule_ == DeviceRule::kPerSlot && common_.known) return;
     const bool first = !common_.known;
-    if (info_.device_rule == DeviceRule::kIndexedWrite) {
+    if (rule_ == DeviceRule::kIndexedWrite) {
       see_indexed_write(fake, device, position);
-    } else if (first || info_.device_rule == DeviceRule::kCommon) {
+    } else if (first || rule_ == DeviceRule::kCommon) {
       common_.see(*this, device, position, cpu_scalar, written);
-    } else if (info_.device_rule == DeviceRule::kFirstOrCpu && device != common_.device && !device.is_cpu()) {
+    } else if (rule_ == DeviceRule::kFirstOrCpu && device != common_.device && !device.is_cpu()) {
       refuse_index_device();
     }
   }
   // Checks, after all operands, that an operand that is written is where the results are.
   void check_written() const {
-    if (info_.device_rule == DeviceRule::kCommon) common_.check_written(*this);
+    if (rule_ == DeviceRule::kCommon) common_.check_written(*this);
     for (const Agreement& slot : slots_) slot.check_written(*this);
   }
 
@@ -88,6 +88,7 @@ class OperandDevices {
   };
 
   const OperatorInfo& info_;
+  const DeviceRule rule_;
   bool masked_ = false;  // an indexed write whose one index is a mask
   int indices_ = 0;
   Agreement common_;
@@ -96,7 +97,8 @@ class OperandDevices {
 
 class OperandScan {
  public:
-  OperandScan(const OperatorInfo& info, ModeState* mode) : info_(info), mode_(mode), devices_(info) {}
+  OperandScan(const OperatorInfo& info, ModeState* mode, DeviceRule rule)
+      : info_(info), mode_(mode), devices_(info, rule) {}
 
   void run(torch::jit::Stack& stack, size_t begin);
   const OperandDevices& devices() const { return devices_; }

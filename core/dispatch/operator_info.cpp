@@ -135,6 +135,18 @@ bool is_out_form_of_composite(const c10::OperatorHandle& op) {
          !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !has_meta_kernel_of_its_own(op);
 }
 
+DeviceRule rule_of(OperandPlaces operands) {
+  switch (operands) {
+    case OperandPlaces::kTogether:
+      return DeviceRule::kCommon;
+    case OperandPlaces::kFirstOrCpu:
+      return DeviceRule::kFirstOrCpu;
+    case OperandPlaces::kAnywhere:
+      return DeviceRule::kFirst;
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
 void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
   const auto difference = c10::findSchemaDifferences(rule.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
                                                      op.schema().cloneWithRealTypes(/*with_symint=*/false));
@@ -225,6 +237,13 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
     if (name == known) contents_rule = known_rule;
   }
 
+  is_own = namespace_of(name) != "aten";
+  devices = RuleRegistry::global().devices(name);
+  if (devices) {
+    check_devices(*devices, schema);
+    device_rule = rule_of(devices->operands);
+  }
+
   rule = RuleRegistry::global().find(name);
   composite_rule = RuleRegistry::global().find_composite(name);
   if (rule) check_signature(*rule, op, name);
@@ -232,7 +251,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   route = route_of(*this);
   const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_meta_kernel_of_its_own(op));
   meta_kernel = cpp_meta_kernel(op);
-  copies_operands = own_kernel && copies_operands_on_cpu(op);
+  copies_operands = own_kernel && !(rule && rule->sees_devices) && copies_operands_on_cpu(op);
 }
 
 namespace {

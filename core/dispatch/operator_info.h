@@ -72,6 +72,7 @@ struct OperatorInfo {
   bool reads_operands = false;                     // a composite whose decomposition reads integers behind a pointer
   bool direct_on_cpu = false;                      // a composite whose CPU kernel without gradients calls no other
   bool lifts = false;                              // takes a literal into the program: lift_fresh
+  bool is_own = false;                             // not libtorch's: of another namespace than aten
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.
   uint64_t written_arguments = 0;
@@ -82,6 +83,7 @@ struct OperatorInfo {
       nullptr;  // in C++, whatever Python registered since (core/fake/meta_kernel.h)
   std::shared_ptr<const ShapeRule> rule;
   std::shared_ptr<const ShapeRule> composite_rule;
+  std::shared_ptr<const OperatorDevices> devices;  // that somebody registered
 
   // Returns false once a rule has been registered since: ask again then.
   bool is_current() const { return generation == RuleRegistry::generation(); }

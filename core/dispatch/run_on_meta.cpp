@@ -80,6 +80,8 @@ bool answer_host_read(const OperatorInfo& info, Stack* stack) {
   return true;
 }
 
+}  // namespace
+
 void run_kernel(const OperatorInfo& info, Stack* stack) {
   static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
   switch (info.route) {
@@ -109,11 +111,9 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
           "in Python, or shadowgraph::register_rule(\"" +
           info.name +
           "\", &function), where function has the "
-          "operator's C++ signature and returns meta tensors; see docs/adding-an-operator.md");
+          "operator's C++ signature and returns fake tensors; see docs/adding-an-operator.md");
   }
 }
-
-}  // namespace
 
 void run_on_meta(const OperatorInfo& info, Stack* stack) {
   if (info.copies_operands && thread_state.kernel_device().is_cpu()) {

@@ -31,7 +31,8 @@ namespace shadowgraph {
 // Has the operator's facts, found once: nullptr when its rule cannot be called unboxed.
 class UnboxedOperator {
  public:
-  // A rule's function must have one of two types: the operator's, with SymInt arguments or with plain ones.
+  // A rule's function must have one of two types: the operator's, with SymInt arguments or with plain ones. Rules of
+  // users are called boxed (core/dispatch/own_kernel.h).
   UnboxedOperator(const char* name, const char* overload, const std::type_info& symbolic, const std::type_info& plain);
 
   const OperatorInfo* info() {

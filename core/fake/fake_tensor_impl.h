@@ -80,6 +80,8 @@ class FakeTensorImpl final : public c10::TensorImpl {
 
   // Says whether a rule made this one and no call has returned it yet. Asking makes it known.
   bool take_fresh() { return std::exchange(fresh_, false); }
+  bool is_fresh() const { return fresh_; }
+  void mark_fresh() { fresh_ = true; }
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
                                                          bool allow_tensor_metadata_change) const override;

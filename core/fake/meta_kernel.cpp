@@ -51,6 +51,8 @@ const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op) {
   for (const auto key : {DispatchKey::Meta, DispatchKey::CompositeExplicitAutogradNonFunctional,
                          DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeImplicitAutograd}) {
     if (const auto* kernel = cpp_kernel(op, key)) return kernel;
+    // Python's kernel for an operator of the user's own comes before that operator's composite kernels.
+    if (key == DispatchKey::Meta && has_meta_kernel_of_its_own(op)) return nullptr;
   }
   return nullptr;
 }

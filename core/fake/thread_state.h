@@ -29,6 +29,8 @@ struct ThreadState {
   // Above 0 while a Meta kernel or a rule runs. Fake tensors then answer "meta" for their device, and inner calls are
   // part of the outer operator.
   uint32_t kernel_depth = 0;
+  // A kernel that describes a user's operator runs (core/dispatch/own_kernel.h): rules::empty makes fakes.
+  bool in_own_kernel = false;
   // The pretended device of the outermost call, for rules.
   c10::DeviceType kernel_device_type = c10::DeviceType::CPU;
   c10::DeviceIndex kernel_device_index = -1;

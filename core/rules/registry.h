@@ -52,6 +52,9 @@ class RuleRegistry {
     return place_in(composites_, operator_name);
   }
   std::vector<std::string> names() const;
+  // What register_devices said of it; nullptr: nothing.
+  std::shared_ptr<const OperatorDevices> devices(const std::string& operator_name) const;
+  void set_devices(const std::string& operator_name, OperatorDevices devices);
   // Changes whenever a rule is added; facts derived from the registry are stale then.
   static uint64_t generation() { return generation_.load(std::memory_order_acquire); }
 
@@ -68,7 +71,13 @@ class RuleRegistry {
   mutable std::mutex mutex_;
   Table rules_;
   Table composites_;
+  std::unordered_map<std::string, std::shared_ptr<const OperatorDevices>> devices_;
   static std::atomic<uint64_t> generation_;  // one registry, one count
 };
+
+// Throws Error unless `devices` fits the operator.
+void check_devices(const OperatorDevices& devices, const c10::FunctionSchema& schema);
+// Says whether a binding to another language has a fake kernel of it.
+bool has_fake_kernel(const std::string& operator_name);
 
 }  // namespace shadowgraph

@@ -4,6 +4,7 @@
 #include <ATen/WrapDimUtilsMulti.h>
 
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/kernel_depth.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/shape_rules.h"
@@ -29,8 +30,12 @@ at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::
 
 at::Tensor stand_in(const at::Tensor& like) { return stand_in(like.sizes(), like.strides(), like); }
 
+namespace {
+bool in_call() { return thread_state.kernel_depth != 0 || thread_state.in_own_kernel; }
+}  // namespace
+
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::MemoryFormat format) {
-  if (thread_state.kernel_depth == 0) return at::detail::empty_meta(sizes, dtype, format);
+  if (!in_call()) return at::detail::empty_meta(sizes, dtype, format);
   return FakeTensorImpl::empty(sizes, c10::scalarTypeToTypeMeta(dtype), format, pretended_device());
 }
 
@@ -39,7 +44,7 @@ at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& dtype_of, c10::Memory
 }
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
-  if (thread_state.kernel_depth == 0) return at::detail::empty_strided_meta(sizes, strides, dtype);
+  if (!in_call()) return at::detail::empty_strided_meta(sizes, strides, dtype);
   return FakeTensorImpl::empty_strided(sizes, strides, c10::scalarTypeToTypeMeta(dtype), pretended_device());
 }
 
@@ -79,7 +84,15 @@ at::Tensor iterate(const at::Tensor& output, Operands inputs, const Elementwise&
   }
   config.add_owned_output(output);
   for (const at::Tensor& input : inputs) config.add_const_input(input);
-  return config.build().output();
+  const bool own = thread_state.in_own_kernel && thread_state.kernel_depth == 0;
+  // TensorIterator allocates on the device that its operands say.
+  const KernelDepth depth;
+  at::Tensor result = config.build().output();
+  if (own && !is_fake(result)) {
+    result = FakeTensorImpl::wrap(*result.unsafeGetTensorImpl(), pretended_device());
+    as_fake(result)->mark_fresh();
+  }
+  return result;
 }
 
 }  // namespace

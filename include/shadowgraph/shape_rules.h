@@ -8,6 +8,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/infer_schema.h>
+#include <c10/core/Device.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/util/DimVector.h>
@@ -17,6 +18,7 @@
 #include <string>
 #include <tuple>
 #include <typeinfo>
+#include <variant>
 #include <vector>
 
 #include "shadowgraph/export.h"
@@ -28,11 +30,15 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Shape rules: what an operator's outputs look like, for operators whose C++ Meta kernel is missing or wrong.
 //
 // A rule is a plain function with the operator's C++ signature (SymInt arguments as int64_t and IntArrayRef). It gets
-// meta tensors and returns meta tensors, with the sizes, dtype, strides and aliasing that eager gives on the pretended
-// device. It must not read data. In-place operators return their (possibly resized) self.
+// fake tensors, which say the pretended device, and returns tensors with the sizes, dtype, strides, device and aliasing
+// that eager gives there. It must not read data. In-place operators return their (possibly resized) self.
 //
 //     at::Tensor my_op(const at::Tensor& x, int64_t k) { return rules::empty({x.size(0), k}, x); }
 //     shadowgraph::register_rule("my::op", &my_op);
+//
+// A result is where the rule makes it: at::empty({3}, at::kCPU) is on the CPU. What rules::empty makes, and what the
+// rule makes on "meta", is where register_devices says, by default where the operands are. Calls that the rule makes
+// are no part of a capture. Within another operator's Meta kernel a rule gets that kernel's meta tensors.
 //
 // Rules are looked up before composite decompositions and Meta kernels, at every depth. Registering replaces an earlier
 // rule, built-in ones included. It is safe at any time, but a capture that runs meanwhile on another thread may still
@@ -50,6 +56,7 @@ struct ShapeRule {
   // Types of the C++ function, to be checked against the operator.
   std::unique_ptr<c10::FunctionSchema> inferred_schema;
   const std::type_info* function_type = nullptr;
+  bool sees_devices = false;  // operands say the pretended device, not "meta": rules of users
 
   template <class Return, class... Args>
   static ShapeRule of(Return (*function)(Args...)) {
@@ -74,6 +81,37 @@ void register_composite_rule(const std::string& operator_name, Return (*function
 // Names of all operators with a rule, sorted.
 std::vector<std::string> operators_with_rule();
 
+// ---------------------------------------------------------------------------------------------------------------------
+// Devices of an operator of your own: where its operands may be, and where its results are.
+//
+//     // my::lookup(Tensor keys, Tensor table, Device? to) -> (Tensor, Tensor): keys on the CPU, the table anywhere
+//     register_devices("my::lookup", {.operands = OperandPlaces::kAnywhere, .results = {"table", at::Device(at::kCPU)}});
+//
+// Without it the operands must be on one device, and the results are there too. Fake kernels of Python
+// (torch.library.register_fake) take operands from anywhere, as in PyTorch's FakeTensorMode, unless this says otherwise.
+// A rule or fake kernel that makes a result on another device than this says is an Error. The name carries the overload.
+// Registering again replaces what was said. Thread-safe. Throws Error for an operator of libtorch and, at once or at
+// the operator's first call if it is not known yet, for what does not fit its schema.
+
+enum class OperandPlaces : uint8_t {
+  kTogether,    // on one device; CPU tensors without dimensions go with any
+  kFirstOrCpu,  // where the first tensor is, or on the CPU
+  kAnywhere,
+};
+// The device of the argument of that name, or this one. A list's elements are for those of a list. Where an optional
+// argument is absent, results are where the first operand is.
+using ResultDevice = std::variant<std::string, c10::Device>;
+struct OperatorDevices {
+  OperandPlaces operands = OperandPlaces::kTogether;
+  std::vector<ResultDevice> results;  // by place in the schema's returns; none: where the first operand is
+};
+void register_devices(const std::string& operator_name, OperatorDevices devices);
+
+// Serves bindings to other languages: says whether an operator has a fake kernel there, behind its Meta kernel. That
+// kernel then gets fakes that say the pretended device. nullptr: none has. Thread-safe.
+using HasFakeKernel = bool (*)(const std::string& operator_name);
+void set_fake_kernel_finder(HasFakeKernel finder);
+
 }  // namespace shadowgraph
 
 namespace shadowgraph {
@@ -96,7 +134,7 @@ constexpr c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
 at::Tensor stand_in(const at::Tensor& like);
 at::Tensor stand_in(c10::IntArrayRef sizes, c10::IntArrayRef strides, const at::Tensor& dtype_of);
 
-// Fresh meta tensors (nothing is allocated): during a call, fakes on the pretended device at once. Sizes and strides in
+// Fresh tensors (nothing is allocated): during a call, fakes on the pretended device at once. Sizes and strides in
 // elements.
 at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype,
                  c10::MemoryFormat format = c10::MemoryFormat::Contiguous);

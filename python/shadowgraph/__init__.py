@@ -75,6 +75,7 @@ from ._shadowgraph import (
     VerifyError,
     passes,
     register_cost,
+    register_devices,
 )
 from ._shadowgraph import version as __version__
 from ._sharding import Sharding, shard

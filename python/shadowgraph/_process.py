@@ -13,6 +13,7 @@ import zipfile
 
 import torch
 import torch._library.fake_impl
+import torch._library.simple_registry
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
@@ -53,6 +54,7 @@ _PRIVATE_PARTS = {
     "torch._C": ("_only_lift_cpu_tensors", "_set_only_lift_cpu_tensors", "_DisableTorchDispatch"),
     "torch._higher_order_ops.utils": ("_hop_compile_and_call",),
     "torch._library.fake_impl": ("set_ctx_getter",),
+    "torch._library.simple_registry.singleton": ("get",),
     "torch._ops.HigherOrderOperator": ("dispatch",),
     "torch.UntypedStorage": ("_share_fd_cpu_", "_share_filename_cpu_", "_write_file"),
     "torch.autograd.graph": ("_engine_run_backward",),
@@ -609,7 +611,14 @@ class _CustomOperatorSizes:
     create_unbacked_symint = new_dynamic_size
 
 
+def _has_fake_kernel(operator):
+    """Whether torch.library.register_fake was called for it: such a kernel is a program on fakes, no Meta kernel."""
+    entry = torch._library.simple_registry.singleton.get(operator)
+    return entry is not None and entry.fake_impl.kernel is not None
+
+
 def _give_sizes_to_custom_operators():
+    _C.set_fake_kernel_finder(_has_fake_kernel)
     module = torch._library.fake_impl
     original = module.set_ctx_getter
 

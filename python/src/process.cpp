@@ -1,6 +1,7 @@
 // What must be done in the process before fake tensors work in it, and what torch's Python side asks.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Device.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -17,6 +18,40 @@ const DeviceProfile& active_profile() {
 
 const c10::impl::DeviceGuardImplInterface& cuda_guard() {
   return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+}
+
+// Asks Python whether torch.library.register_fake was called for an operator. Never destroyed: calls may come late.
+py::object& fake_kernel_finder() {
+  static auto* finder = new py::object;
+  return *finder;
+}
+
+bool has_fake_kernel_in_python(const std::string& operator_name) {
+  const py::gil_scoped_acquire gil;
+  return py::cast<bool>(fake_kernel_finder()(operator_name));
+}
+
+OperandPlaces operand_places(const std::string& name, const std::string& words) {
+  if (words == "together") return OperandPlaces::kTogether;
+  if (words == "first or cpu") return OperandPlaces::kFirstOrCpu;
+  if (words == "anywhere") return OperandPlaces::kAnywhere;
+  throw Error("register_devices('" + name + "'): operands='" + words +
+              "' is none of 'together', 'first or cpu', 'anywhere'");
+}
+
+void register_devices_of(const std::string& name, const std::string& operands, const py::sequence& results) {
+  OperatorDevices devices{.operands = operand_places(name, operands)};
+  for (const py::handle& result : results) {
+    if (py::isinstance<py::str>(result)) {
+      devices.results.emplace_back(py::cast<std::string>(result));
+    } else if (THPDevice_Check(result.ptr())) {
+      devices.results.emplace_back(py::cast<c10::Device>(result));
+    } else {
+      throw Error("register_devices('" + name + "'): " + std::string(py::repr(result)) +
+                  " in results= is neither an argument's name nor a torch.device");
+    }
+  }
+  register_devices(name, std::move(devices));
 }
 
 }  // namespace
@@ -67,6 +102,23 @@ void bind_process(py::module_& m) {
         "The size that the mode was given for a result that depends on the data of `tensor`, asked as question0, "
         "question1, ... Raises DataDependentError, which names the option, without one.",
         py::arg("op"), py::arg("question"), py::arg("tensor"), py::arg("most"));
+  m.def(
+      "set_fake_kernel_finder",
+      [](py::object finder) {
+        fake_kernel_finder() = std::move(finder);
+        set_fake_kernel_finder(&has_fake_kernel_in_python);
+      },
+      "The function of an operator's name that says whether it has a fake kernel in Python.", py::arg("finder"));
+  m.def(
+      "register_devices", &register_devices_of, py::arg("name"), py::kw_only(), py::arg("operands") = "together",
+      py::arg("results") = py::tuple(),
+      "Where the operands of an operator of your own may be, and where its results are.\n\n"
+      "name: \"mylib::op\", or \"mylib::op.out\" for one overload. operands: \"together\" (on one device, beside CPU "
+      "tensors without dimensions), \"first or cpu\" or \"anywhere\". results: one for each, the name of an argument, "
+      "where the result is too, or a torch.device; none: where the first operand is. Without this, operands of an "
+      "operator with a fake kernel (torch.library.register_fake) may be anywhere and its results are where the kernel "
+      "makes them. A kernel that makes a result elsewhere than is said here makes the call raise Error.\n\n"
+      "Raises Error for an operator of libtorch, and for what does not fit the operator's schema.");
   m.def(
       "describe", [](const at::Tensor& tensor) { return to_string(tensor); },
       "\"fake Float[2, 3] on cuda:0, requires_grad\".", py::arg("tensor"));

@@ -71,6 +71,48 @@ TEST(Robustness, ARuleCanBeAddedLate) {
   EXPECT_TRUE(y.is_cuda());
 }
 
+TORCH_LIBRARY(sg_devices, library) {
+  library.def("by_device(Tensor x) -> Tensor");
+  library.def("lookup(Tensor keys, Tensor table) -> (Tensor, Tensor)");
+}
+
+// A rule is asked by a program on CUDA, so it must see CUDA.
+TEST(Robustness, ARuleSeesThePretendedDevice) {
+  register_rule(
+      "sg_devices::by_device", +[](const at::Tensor& x) -> at::Tensor {
+        return at::empty({x.is_cuda() ? 7 : 3}, x.options().device(at::kCPU));
+      });
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("sg_devices::by_device", "")
+                             .typed<at::Tensor(const at::Tensor&)>();
+  const FakeTensorMode mode;
+  const at::Tensor of_cuda = op.call(at::empty({2}, at::kCUDA));
+  EXPECT_EQ(of_cuda.sizes(), at::IntArrayRef({7}));
+  EXPECT_TRUE(of_cuda.is_cpu()) << "a result is where the rule makes it";
+  EXPECT_EQ(op.call(at::empty({2})).sizes(), at::IntArrayRef({3}));
+}
+
+TEST(Robustness, DevicesOfAnOperatorAreRegistered) {
+  register_rule(
+      "sg_devices::lookup", +[](const at::Tensor& keys, const at::Tensor& table) -> std::tuple<at::Tensor, at::Tensor> {
+        return {rules::empty({keys.size(0), table.size(1)}, table), rules::empty({1}, keys)};
+      });
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("sg_devices::lookup", "")
+                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>();
+  const FakeTensorMode mode;
+  const at::Tensor keys = at::empty({5}, at::kLong);
+  const at::Tensor table = at::empty({9, 4}, at::kCUDA);
+  EXPECT_THROW(op.call(keys, table), DeviceMismatchError);
+  register_devices("sg_devices::lookup",
+                   {.operands = OperandPlaces::kAnywhere, .results = {"table", at::Device(at::kCPU)}});
+  const auto [values, count] = op.call(keys, table);
+  EXPECT_TRUE(values.is_cuda());
+  EXPECT_TRUE(count.is_cpu());
+  EXPECT_THROW(register_devices("sg_devices::lookup", {.results = {"nobody", "table"}}), Error);
+  EXPECT_THROW(register_devices("aten::mm", {}), Error);
+}
+
 // The rules stay for the life of the process, so this is an operator that no other test looks at.
 TEST(Robustness, ARuleWithTheWrongSignatureIsRefused) {
   register_rule(
