@@ -39,9 +39,9 @@ class OwnKernelScope {
   c10::impl::PODLocalDispatchKeySet keys_;
 };
 
-// Makes the results fakes where they belong: those on the stack from `results` on, of a call that such a kernel carried
-// out, or whose devices are registered. `operands` are the call's arguments. `device` is for results of which nobody
-// says anything. Throws Error where kernel and registration disagree.
+// Makes the results, on the stack from `results` on, fakes where they belong. The call is one that such a kernel carried
+// out, or one whose devices are registered. `operands` are its arguments. `device` is for results of which nobody says
+// anything. Throws Error where kernel and registration disagree.
 void place_results(const OperatorInfo& info, bool own_kernel, const torch::jit::Stack& operands,
                    torch::jit::Stack& stack, size_t results, c10::Device device, ModeState* mode);
 
