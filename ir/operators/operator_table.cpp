@@ -1,7 +1,7 @@
 // Facts of operators whose schemas lie, or say nothing: batch norm writes its running statistics without annotation,
 // _unsafe_view aliases without one. Everything else comes from schemas and tags (operator_facts.cpp). Effects,
 // functionalization and the allocator's lives all rest on these facts. A missing row is a wrong answer: after
-// adding one, add its call to tests/ir/operator_facts_test.cpp, which runs it and looks at what was written.
+// adding one, add its call to tests/ir/operator_calls.cpp, which runs it and looks at what was written.
 //
 // The batch norm and dropout families come from their schemas. The aliases and the writes without annotation come from
 // a run of PyTorch's OpInfo samples (3464 samples, 619 operators, CPU). A TorchDispatchMode compared contents and

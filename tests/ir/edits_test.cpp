@@ -2,13 +2,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <random>
 
 #include "ir/records.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"
 #include "tests/ir/samples.h"
-#include "tests/passes/random_graph.h"
 
 namespace shadowgraph {
 namespace {
@@ -358,97 +356,6 @@ TEST(IrOrder, LabelsSurviveAMillionInsertionsAtOnePlace) {
   for (int i = 0; i < 200'000; ++i) insert(NodeId(random() % graph.node_capacity()));
   EXPECT_TRUE(graph.is_before(first, last));
   EXPECT_NO_THROW(verify(graph));
-}
-
-// Hundreds of edits of random kinds at random places: each throws and changes nothing, or leaves a graph that verifies.
-TEST(IrEdits, RandomEditsKeepTheGraphValid) {
-  int done = 0;
-  int refused = 0;
-  for (uint32_t seed = 0; seed < 60; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::mt19937 random(seed);
-    Graph graph = random_graph(random, 40);
-    ASSERT_NO_THROW(verify(graph));
-    const auto some_node = [&] {
-      NodeId n;
-      do {
-        n = NodeId(random() % graph.node_capacity());
-      } while (graph.is_erased(n));
-      return n;
-    };
-    const auto some_value = [&] { return ValueId(random() % graph.value_capacity()); };
-    for (int i = 0; i < 120 && graph.node_count() > 4; ++i) {
-      const std::string before = to_text(graph);
-      const int kind = static_cast<int>(random() % 9);
-      std::string what = "edit " + std::to_string(i) + " of kind " + std::to_string(kind);
-      try {
-        switch (kind) {
-          case 0:
-            graph.erase(some_node());
-            break;
-          case 1: {
-            std::vector<NodeId> batch;
-            for (NodeId n = some_node(); n.valid() && batch.size() < 4; n = graph.node(n).next) batch.push_back(n);
-            graph.erase(batch);
-            break;
-          }
-          case 2:
-            graph.move_before(some_node(), random() % 8 == 0 ? NodeId() : some_node());
-            break;
-          case 3: {
-            const NodeId first = some_node();
-            NodeId last = first;
-            for (int k = static_cast<int>(random() % 4); k > 0 && graph.node(last).next.valid(); --k) {
-              last = graph.node(last).next;
-            }
-            graph.move_range_before(first, last, some_node());
-            break;
-          }
-          case 4:
-            graph.replace_all_uses_with(some_value(), some_value());
-            break;
-          case 5:
-            graph.replace_uses_if(some_value(), some_value(),
-                                  [&](NodeId, const Argument&) { return random() % 2 == 0; });
-            break;
-          case 6: {
-            const NodeId n = some_node();
-            std::vector<Argument> arguments(graph.arguments(n).begin(), graph.arguments(n).end());
-            for (Argument& a : arguments) {
-              if (a.kind == ArgumentKind::kValue) a = Argument::of_value(some_value());
-            }
-            graph.set_arguments(n, arguments);
-            break;
-          }
-          case 7: {
-            const NodeId n = some_node();
-            InsertionPoint at(graph, n);
-            const Argument x = Argument::of_value(some_value());
-            const NodeId made = at.insert(graph.intern_operator("aten::relu"), {x});
-            const StorageId storage = graph.add_storage({.bytes = 64, .born = made});
-            const int64_t sizes[] = {4, 4};
-            const int64_t strides[] = {4, 1};
-            graph.add_tensor_result(made, {.sizes = sizes, .strides = strides, .storage = storage});
-            break;
-          }
-          default:
-            graph.set_note(some_node(), "k" + std::to_string(random() % 3), random() % 2 == 0 ? "" : "v");
-        }
-        ++done;
-      } catch (const GraphEditError&) {
-        ++refused;
-        ASSERT_EQ(to_text(graph), before) << what;
-      }
-      const auto found = violations(graph);
-      ASSERT_TRUE(found.empty()) << what << ": " << to_string(found[0].rule) << ": " << found[0].message
-                                 << "\nbefore:\n"
-                                 << before << "after:\n"
-                                 << to_text(graph);
-    }
-    samples::expect_round_trip(graph);
-  }
-  EXPECT_GT(done, 1000);
-  EXPECT_GT(refused, 1000);
 }
 
 }  // namespace

@@ -8,6 +8,26 @@
 
 namespace shadowgraph {
 
+// Storages die at the last node that touches them, or some nodes later; a quarter of them never.
+inline void free_some_storages(Graph& graph, std::mt19937& random) {
+  std::vector<NodeId> last(graph.storage_count());
+  for (NodeId n : graph.nodes()) {
+    const auto touch = [&](ValueId v) { last[graph.value(v).storage.index] = n; };
+    graph.for_each_input(n, touch);
+    graph.for_each_output(n, touch);
+  }
+  std::vector<std::vector<StorageId>> frees(graph.node_capacity());
+  for (uint32_t s = 0; s < graph.storage_count(); ++s) {
+    if (random() % 4 == 0) continue;
+    NodeId n = last[s];
+    for (uint32_t later = random() % 3; later > 0 && graph.node(n).next.valid(); --later) n = graph.node(n).next;
+    frees[n.index].push_back(StorageId(s));
+  }
+  for (uint32_t n = 0; n < frees.size(); ++n) {
+    if (!frees[n].empty()) graph.set_frees(NodeId(n), frees[n]);
+  }
+}
+
 // About `size` nodes over 4 x 4 floats; forward, then some marked as backward of an earlier one, and an output.
 inline Graph random_graph(std::mt19937& random, int size) {
   Graph graph;
@@ -70,23 +90,7 @@ inline Graph random_graph(std::mt19937& random, int size) {
     if (!nodes.empty() && random() % 4 == 0) mutable_node(graph, n).forward = nodes[random() % nodes.size()];
     nodes.push_back(n);
   }
-  // Deaths: at the last node that touches a storage, or some nodes later.
-  std::vector<NodeId> last(graph.storage_count());
-  for (NodeId n : graph.nodes()) {
-    const auto touch = [&](ValueId v) { last[graph.value(v).storage.index] = n; };
-    graph.for_each_input(n, touch);
-    graph.for_each_output(n, touch);
-  }
-  std::vector<std::vector<StorageId>> frees(graph.node_capacity());
-  for (uint32_t s = 0; s < graph.storage_count(); ++s) {
-    if (random() % 4 == 0) continue;
-    NodeId n = last[s];
-    for (uint32_t later = random() % 3; later > 0 && graph.node(n).next.valid(); --later) n = graph.node(n).next;
-    frees[n.index].push_back(StorageId(s));
-  }
-  for (uint32_t n = 0; n < frees.size(); ++n) {
-    if (!frees[n].empty()) graph.set_frees(NodeId(n), frees[n]);
-  }
+  free_some_storages(graph, random);
   std::vector<Argument> alive;
   for (ValueId v : values) {
     if (!graph.storage(graph.value(v).storage).freed_after.valid() && alive.size() < 3)

@@ -9,16 +9,11 @@
 #include <map>
 #include <random>
 
-#include "shadowgraph/profile.h"
 #include "shadowgraph/profile/allocator_settings.h"
-#include "shadowgraph/profile/device_memory.h"
-#include "shadowgraph/text.h"
-#include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {
 namespace {
 
-using shadowgraph::testing::TestGraph;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = kMebibyte;
@@ -366,119 +361,6 @@ TEST(CachingAllocator, HistoryTellsWhatTheStatisticsTell) {
                                           Action::kFreeCompleted, Action::kSegmentFree}));
   EXPECT_EQ(allocator.history()[1].tag, 7u);
   EXPECT_EQ(allocator.history()[1].bytes, 3 * kMiB);
-}
-
-// ---- What a device holds while a graph runs
-
-constexpr int64_t kMega = kMiB / 4;  // floats
-
-// A step with one parameter of 30 MiB, an activation of 50 and a gradient of 30.
-struct Step {
-  TestGraph t;
-  TestGraph::Call w, x, y, gradient;
-  explicit Step(ProgramMode mode = ProgramMode::kTrain) {
-    t.device = c10::Device("cuda:0");
-    t.graph.metadata.device = t.device;
-    t.graph.metadata.mode = mode;
-    w = t.parameter("w", {30 * kMega});
-    x = t.input("x", {12 * kMega});
-    y = t.call("aten::relu", {x}, {{50 * kMega}});
-    t.phase = Graph::kBackward;
-    gradient = t.call("aten::relu", {y}, {{30 * kMega}}, y.node);
-    t.gradient(w, gradient);
-    t.free_after(gradient.node, {t.storage(y)});
-  }
-};
-
-TEST(DeviceMemory, SumsOfAStepThatRepeats) {
-  const Step step;
-  const DeviceMemory memory = device_memory(step.t.graph);
-  // Parameter and input 42, then 50, then 30 beside them.
-  EXPECT_EQ(memory.allocated_peak, (30 + 12 + 50 + 30) * kMiB);
-  EXPECT_EQ(memory.reserved_after, (std::vector<int64_t>{122 * kMiB, 122 * kMiB, 122 * kMiB}));
-  EXPECT_EQ(memory.cublas_workspace, 0);
-  EXPECT_EQ(memory.footprint(), 122 * kMiB + DeviceAssumptions().context);
-  EXPECT_EQ(memory.fragmentation(), 0);
-}
-
-TEST(DeviceMemory, InferenceRunsOnce) {
-  const Step step(ProgramMode::kInfer);
-  EXPECT_EQ(device_memory(step.t.graph).reserved_after.size(), 1u);
-}
-
-TEST(DeviceMemory, WhatDoesNotFitIsToldWithTheNode) {
-  const Step step;
-  DeviceMemoryOptions options;
-  options.assumptions.context = 0;
-  options.capacity = 122 * kMiB;
-  EXPECT_NO_THROW(device_memory(step.t.graph, options));
-  options.capacity = 100 * kMiB;
-  try {
-    device_memory(step.t.graph, options);
-    FAIL();
-  } catch (const OutOfMemoryError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("node 3, aten::relu"));
-  }
-  const Profile costs = profile(step.t.graph, {.memory = options});
-  EXPECT_FALSE(costs.device_memory.has_value());
-  EXPECT_THAT(to_text(costs), HasSubstr("does not fit: node 3, aten::relu"));
-}
-
-TEST(DeviceMemory, MatrixProductsTakeCublasWorkspaceOnce) {
-  TestGraph t;
-  t.device = c10::Device("cuda:0");
-  t.graph.metadata.device = t.device;
-  const auto a = t.input("a", {16, 16});
-  const auto b = t.call("aten::mm", {a, a}, {{16, 16}});
-  t.call("aten::mm", {b, b}, {{16, 16}});
-  DeviceMemoryOptions options;
-  EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 2 * kMiB + 32 * kMiB);
-  options.assumptions.cublas_workspace = 8519680;  // in a segment of 20 MiB, as all between 1 and 10
-  EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 22 * kMiB);
-}
-
-TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {
-  TestGraph t;
-  t.device = c10::Device("cuda:0");
-  t.graph.metadata.device = t.device;
-  const auto x = t.input("x", {4});  // 512 bytes of a segment of 2 MiB
-  // Both in one segment of 20 MiB; where the first was, nothing large fits.
-  const auto first = t.call("aten::relu", {x}, {{6 * kMega}});
-  const auto second = t.call("aten::relu", {x}, {{6 * kMega}});
-  t.free_after(second.node, {t.storage(first)});
-  const auto large = t.call("aten::relu", {x}, {{15 * kMega}});
-  t.output({second, large});
-  const auto pinned = pinned_memory(t.graph);
-  ASSERT_EQ(pinned.size(), 2u);
-  EXPECT_EQ(pinned[0].storage, t.storage(second));
-  EXPECT_EQ(pinned[0].bytes, 6 * kMiB);
-  EXPECT_EQ(pinned[0].stuck, 14 * kMiB);
-  EXPECT_EQ(pinned[0].segment, 20 * kMiB);
-  EXPECT_EQ(pinned[1].storage, t.storage(x));
-  EXPECT_EQ(pinned[1].stuck, 2 * kMiB - 512);
-}
-
-TEST(DeviceMemory, EachDeviceHasAnAllocatorOfItsOwn) {
-  TestGraph t;
-  t.device = c10::Device("cuda:0");
-  t.graph.metadata.device = t.device;
-  const auto x = t.input("x", {30 * kMega});
-  t.device = c10::Device("cuda:1");
-  const auto there = t.call("aten::_to_copy", {x}, {{12 * kMega}});
-  t.output({there});
-  const Profile costs = profile(t.graph);
-  EXPECT_EQ(costs.device_memory->reserved_peak, 30 * kMiB);
-  ASSERT_EQ(costs.other_devices.size(), 1u);
-  EXPECT_EQ(costs.other_devices[0].device, c10::Device("cuda:1"));
-  EXPECT_EQ(costs.other_devices[0].memory->reserved_peak, 12 * kMiB);
-  EXPECT_THAT(to_text(costs), HasSubstr("also on cuda:1"));
-}
-
-TEST(DeviceMemory, OtherSettingsAreTried) {
-  const Step step;
-  const auto outcomes = other_settings(step.t.graph);
-  ASSERT_EQ(outcomes.size(), 4u);
-  for (size_t i = 1; i < outcomes.size(); ++i) EXPECT_LE(outcomes[i - 1].reserved_peak, outcomes[i].reserved_peak);
 }
 
 }  // namespace

@@ -9,11 +9,11 @@
 #include <optional>
 #include <random>
 
-#include "core/calls/call_templates.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/sharding/factor_analysis.h"
 #include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"
+#include "tests/sharding/node_runner.h"
 
 namespace shadowgraph {
 namespace {
@@ -105,54 +105,6 @@ Tensors parts_of(const at::Tensor& whole, const Layout& layout, const DeviceMesh
   }
   return parts;
 }
-
-// A node's operator on given operands.
-class NodeRunner {
- public:
-  // Devices that the call names become `device`, or stay.
-  NodeRunner(const Graph& graph, NodeId node, std::optional<c10::Device> device = c10::Device(c10::kCPU))
-      : graph_(graph), node_(node), formals_(graph.target(node).signature()), templates_(graph) {
-    graph.for_each_input(node, [&](ValueId value) {
-      if (graph.value(value).kind == ValueKind::kTensor) values_.push_back(value);
-    });
-    const auto named = [&](c10::Device own) { return device.value_or(own); };
-    const auto problem = [](const std::string& what) { throw Error(what); };
-    call_ = templates_.add(node, formals_, {.device = named, .problem = problem});
-  }
-
-  Tensors run(const Tensors& operands) const {
-    torch::jit::Stack stack;
-    size_t next = 0;
-    // In the order of values, which is the order in which push() asks for them; repeats included. Numbers that the
-    // program worked out are lengths.
-    const auto content = [&](ValueId value) {
-      constexpr int64_t kLength = 6;
-      return graph_.value(value).kind == ValueKind::kTensor ? c10::IValue(operands.at(next++)) : c10::IValue(kLength);
-    };
-    templates_.push(call_, content, stack);
-    find_operator(graph_.target(node_))->callBoxed(stack);
-    Tensors results;
-    for (const c10::IValue& value : stack) {
-      if (value.isTensor() && value.toTensor().defined()) results.push_back(value.toTensor());
-      if (value.isTensorList()) {
-        for (const at::Tensor& tensor : value.toTensorVector()) {
-          if (tensor.defined()) results.push_back(tensor);
-        }
-      }
-    }
-    return results;
-  }
-
-  const std::vector<ValueId>& values() const { return values_; }
-
- private:
-  const Graph& graph_;
-  NodeId node_;
-  Signature formals_;
-  CallTemplates templates_;
-  CallTemplates::Call call_;
-  std::vector<ValueId> values_;
-};
 
 bool is_same(const at::Tensor& whole, const at::Tensor& made) {
   if (whole.sizes() != made.sizes() || whole.scalar_type() != made.scalar_type()) return false;
@@ -414,88 +366,11 @@ class CallCheck {
   Tensors written_;   // the operands after the call
 };
 
-// What a call is, without the numbers of its values.
+}  // namespace
+
 std::string call_of(const Graph& graph, NodeId node) {
   const NodeId only[] = {node};
   return to_text(graph, only, PrintPreset::kFingerprint);
-}
-
-// Sizes and strides of a value, as `layout` leaves them.
-at::Tensor fake_part(const Graph& graph, ValueId value, const Layout& layout, const DeviceMesh& mesh) {
-  const std::vector<int64_t> sizes = local_sizes(graph.sizes(value), layout, mesh).value();
-  const std::span<const int64_t> strides = graph.strides(value);
-  std::vector<int64_t> order(sizes.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return strides[static_cast<size_t>(a)] > strides[static_cast<size_t>(b)];
-  });
-  std::vector<int64_t> dense(sizes.size(), 1);
-  int64_t next = 1;
-  for (size_t i = order.size(); i-- > 0;) {
-    dense[static_cast<size_t>(order[i])] = next;
-    next *= std::max<int64_t>(sizes[static_cast<size_t>(order[i])], 1);
-  }
-  return at::empty_strided(sizes, dense,
-                           at::TensorOptions(graph.value(value).dtype).device(graph.value(value).device()));
-}
-
-}  // namespace
-
-void check_rule_shapes(Graph& graph, const ShardingRules& rules, const std::vector<int64_t>& devices,
-                       std::set<std::string>& seen, RuleCheck& check) {
-  std::vector<NodeId> nodes;
-  for (const NodeId node : graph.nodes()) nodes.push_back(node);
-  for (const NodeId node : nodes) {
-    if (graph.target(node).kind() != TargetKind::kOperator || !find_operator(graph.target(node))) continue;
-    if (!seen.insert(call_of(graph, node)).second || graph.facts(node).host_read) continue;
-    std::vector<ValueId> operands;
-    std::vector<ValueId> results;
-    const auto tensors_into = [&](std::vector<ValueId>& list) {
-      return [&](ValueId value) {
-        if (graph.value(value).kind == ValueKind::kTensor) list.push_back(value);
-      };
-    };
-    graph.for_each_input(node, tensors_into(operands));
-    graph.for_each_output(node, tensors_into(results));
-    ++check.calls;
-    check.operators.insert(graph.target(node).name());
-    for (const AxisStrategy& strategy : rules.strategies(graph, node).axis) {
-      for (const int64_t count : devices) {
-        if (strategy.extent % count != 0) continue;
-        ++check.strategies;
-        const DeviceMesh mesh = DeviceMesh::parse(std::to_string(count));
-        std::string how;
-        try {
-          std::vector<Layout> of_operands;
-          std::vector<Layout> of_results;
-          Tensors given;
-          for (size_t i = 0; i < operands.size(); ++i) {
-            of_operands.push_back({strategy.operands[i]});
-            given.push_back(fake_part(graph, operands[i], of_operands.back(), mesh));
-          }
-          for (const Placement& placement : strategy.results) of_results.push_back({placement});
-          const std::vector<Argument> arguments = rules.local_arguments(graph, node, of_operands, of_results, mesh);
-          const NodeId local = graph.append(graph.node(node).target, arguments);
-          const Tensors made = NodeRunner(graph, local, std::nullopt).run(given);
-          if (made.size() != results.size()) how = "another number of results";
-          for (size_t r = 0; r < made.size() && how.empty(); ++r) {
-            const std::vector<int64_t> sizes = local_sizes(graph.sizes(results[r]), of_results[r], mesh).value();
-            // Buffers without dimensions are sized by what they are for.
-            const bool buffer = graph.value(results[r]).dtype == c10::ScalarType::Byte;
-            if (!buffer && made[r].sizes() != at::IntArrayRef(sizes)) {
-              how = fmt::format("result {} has sizes [{}], not [{}]", r, fmt::join(made[r].sizes(), ", "),
-                                fmt::join(sizes, ", "));
-            }
-          }
-        } catch (const std::exception& error) {
-          how = std::string(error.what()).substr(0, 300);
-        }
-        if (!how.empty()) {
-          check.wrong.push_back(fmt::format("{}\n    {} on {}: {}", to_text(graph, node), strategy.name, count, how));
-        }
-      }
-    }
-  }
 }
 
 void check_rules(Graph& graph, const ShardingRules& rules, const RuleCheckOptions& options, std::set<std::string>& seen,

@@ -39,4 +39,7 @@ void check_rules(Graph& graph, const ShardingRules& rules, const RuleCheckOption
 void check_rule_shapes(Graph& graph, const ShardingRules& rules, const std::vector<int64_t>& devices,
                        std::set<std::string>& seen, RuleCheck& check);
 
+// What a call is, without the numbers of its values.
+std::string call_of(const Graph& graph, NodeId node);
+
 }  // namespace shadowgraph

@@ -164,6 +164,71 @@ TEST(FakeConstants, WhatWaitsHoldsNoTensorOfTheProgram) {
   EXPECT_EQ(result[3].item<float>(), 6);
 }
 
+// One instruction of a random program on constants of 40 by 40.
+void run_constant_instruction(std::mt19937& choices, std::vector<at::Tensor>& tensors) {
+  const auto choose = [&](int64_t count) { return static_cast<int64_t>(choices() % static_cast<uint64_t>(count)); };
+  const auto any = [&]() -> at::Tensor { return tensors[static_cast<size_t>(choose(tensors.size()))]; };
+  switch (choose(18)) {
+    case 0:
+      tensors.push_back(at::full({40, 40}, choose(5)));
+      break;
+    case 1:
+      tensors.push_back(at::arange(1600, at::kFloat).view({40, 40}));
+      break;
+    case 2:
+      tensors.push_back(any() + any());
+      break;
+    case 3:
+      tensors.push_back(any() * 2);
+      break;
+    case 4:
+      tensors.push_back(any().t());
+      break;
+    case 5:
+      any().slice(0, choose(20), 20 + choose(20)).fill_(choose(7));
+      break;
+    case 6:
+      any().add_(any());
+      break;
+    case 7:
+      any().select(1, choose(40)).copy_(any().select(0, choose(40)));
+      break;
+    case 8:
+      any().copy_(any());
+      break;
+    case 9:
+      tensors.push_back(at::where(any() > any(), any(), any()));
+      break;
+    case 10:
+      tensors.push_back(any().cumsum(0).remainder(11));
+      break;
+    case 11:
+      tensors.push_back(any().tril(choose(5)));
+      break;
+    case 12:
+      tensors.push_back(at::zeros_like(any()));
+      break;
+    case 13:
+      tensors.push_back(any().amax(1, true).expand({40, 40}));
+      break;
+    case 14:
+      tensors.push_back(at::cat({any().slice(1, 0, 10), any().slice(1, 10)}, 1));
+      break;
+    case 15: {
+      const at::Tensor filled = any();
+      const at::Tensor mask = any() > 3;
+      if (filled.is_non_overlapping_and_dense()) filled.masked_fill_(mask, choose(4));
+      break;
+    }
+    case 16:
+      any().zero_();
+      break;
+    default:
+      tensors.push_back(any().clone().remainder_(13));
+      break;
+  }
+}
+
 // Programs on constants: what a fake is known to hold is what eager computes, whatever has been written and read.
 TEST(FakeConstants, RandomProgramsOfConstantsGiveEagersNumbers) {
   std::mt19937 random(20261122);
@@ -173,69 +238,7 @@ TEST(FakeConstants, RandomProgramsOfConstantsGiveEagersNumbers) {
     const uint32_t seed = random();
     const auto run = [&](std::vector<at::Tensor>& tensors) {
       std::mt19937 choices(seed);
-      const auto choose = [&](int64_t count) { return static_cast<int64_t>(choices() % static_cast<uint64_t>(count)); };
-      const auto any = [&]() -> at::Tensor { return tensors[static_cast<size_t>(choose(tensors.size()))]; };
-      for (int instruction = 0; instruction < 24; ++instruction) {
-        switch (choose(18)) {
-          case 0:
-            tensors.push_back(at::full({40, 40}, choose(5)));
-            break;
-          case 1:
-            tensors.push_back(at::arange(1600, at::kFloat).view({40, 40}));
-            break;
-          case 2:
-            tensors.push_back(any() + any());
-            break;
-          case 3:
-            tensors.push_back(any() * 2);
-            break;
-          case 4:
-            tensors.push_back(any().t());
-            break;
-          case 5:
-            any().slice(0, choose(20), 20 + choose(20)).fill_(choose(7));
-            break;
-          case 6:
-            any().add_(any());
-            break;
-          case 7:
-            any().select(1, choose(40)).copy_(any().select(0, choose(40)));
-            break;
-          case 8:
-            any().copy_(any());
-            break;
-          case 9:
-            tensors.push_back(at::where(any() > any(), any(), any()));
-            break;
-          case 10:
-            tensors.push_back(any().cumsum(0).remainder(11));
-            break;
-          case 11:
-            tensors.push_back(any().tril(choose(5)));
-            break;
-          case 12:
-            tensors.push_back(at::zeros_like(any()));
-            break;
-          case 13:
-            tensors.push_back(any().amax(1, true).expand({40, 40}));
-            break;
-          case 14:
-            tensors.push_back(at::cat({any().slice(1, 0, 10), any().slice(1, 10)}, 1));
-            break;
-          case 15: {
-            const at::Tensor filled = any();
-            const at::Tensor mask = any() > 3;
-            if (filled.is_non_overlapping_and_dense()) filled.masked_fill_(mask, choose(4));
-            break;
-          }
-          case 16:
-            any().zero_();
-            break;
-          default:
-            tensors.push_back(any().clone().remainder_(13));
-            break;
-        }
-      }
+      for (int instruction = 0; instruction < 24; ++instruction) run_constant_instruction(choices, tensors);
     };
     std::vector<at::Tensor> real{at::ones({40, 40}), at::zeros({40, 40})};
     try {

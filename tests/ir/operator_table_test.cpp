@@ -1,0 +1,112 @@
+// The table of operators' facts: its rows are of operators that exist, and each was run.
+#include "ir/operators/operator_table.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "ir/operators/operator_name.h"
+#include "tests/ir/operator_calls.h"
+
+namespace shadowgraph::operator_facts_test {
+namespace {
+
+// Rows whose operators cannot be run like the rest.
+struct NotRun {
+  const char* row;
+  const char* why;
+};
+constexpr NotRun kNotRun[] = {
+    {"aten::cudnn_batch_norm", "needs a GPU"},
+    {"aten::miopen_batch_norm", "needs a GPU of AMD's"},
+    {"aten::_cudnn_rnn", "needs a GPU"},
+    {"aten::batch_norm_gather_stats", "needs a GPU: there is no kernel for the CPU"},
+    {"aten::batch_norm_gather_stats_with_counts", "needs a GPU: there is no kernel for the CPU"},
+    {"aten::_resize_output", "there is no kernel for the CPU"},
+    {"aten::_resize_output_", "there is no kernel for the CPU"},
+    {"aten::resize_as_sparse", "on sparse tensors: SparseTensorsAreResized"},
+    {"aten::resize_as_sparse_", "on sparse tensors: SparseTensorsAreResized"},
+    {"c10d::broadcast_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::allreduce_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::allreduce_coalesced_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::allgather_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::_allgather_base_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::allgather_coalesced_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::allgather_into_tensor_coalesced_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::reduce_scatter_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::_reduce_scatter_base_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::reduce_scatter_tensor_coalesced_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::reduce_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::gather_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::scatter_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::alltoall_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::alltoall_base_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::recv_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"c10d::recv_any_source_", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"_c10d_functional::wait_tensor", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"_c10d_functional::isend", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"_c10d_functional::irecv", "needs a process group: tests/core/capture/collectives_test.cpp"},
+    {"_c10d_functional::batch_p2p_ops", "needs a process group: tests/core/capture/collectives_test.cpp"},
+};
+
+// A row that names an operator or argument that is not there does nothing, silently: it must not exist.
+TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
+  std::vector<c10::OperatorHandle> all;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (auto op = c10::Dispatcher::singleton().findSchema(name)) all.push_back(*op);
+  }
+  std::set<std::string_view> names;
+  for (const OperatorRow& row : operator_table()) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name << " has two rows";
+    const auto matching = [&](std::string_view name, const std::string& argument) {
+      return std::any_of(all.begin(), all.end(), [&](const c10::OperatorHandle& op) {
+        const auto& schema = op.schema();
+        if (!stands_for(name, full_name(schema))) return false;
+        return argument.empty() || schema.argumentIndexWithName(argument).has_value();
+      });
+    };
+    EXPECT_TRUE(matching(row.name, "")) << row.name;
+    EXPECT_TRUE(row.functional.empty() || matching(row.functional, "")) << row.functional;
+    std::string arguments(row.writes);
+    for (const std::string_view more : {row.when, row.alias_of}) arguments += " " + std::string(more);
+    std::istringstream stream(arguments);
+    for (std::string argument; stream >> argument;) {
+      EXPECT_TRUE(matching(row.name, argument)) << row.name << " " << argument;
+    }
+    const bool corrects = !row.writes.empty() || !row.alias_of.empty() || row.maybe_alias;
+    EXPECT_EQ(corrects, !row.why.empty()) << row.name;
+  }
+}
+
+TEST(OperatorTable, EveryRowIsRunOrSaysWhyNot) {
+  std::set<std::string_view> not_run;
+  for (const NotRun& row : kNotRun) not_run.insert(row.row);
+  for (const OperatorRow& row : operator_table()) {
+    const bool run = std::any_of(all_calls().begin(), all_calls().end(),
+                                 [&](const Call& call) { return stands_for(row.name, call.name); });
+    EXPECT_NE(run, not_run.erase(row.name) == 1) << row.name;
+  }
+  EXPECT_TRUE(not_run.empty());
+  EXPECT_EQ(std::size(kNotRun), 30U);
+}
+
+TEST(OperatorTable, NamesStandForOverloads) {
+  EXPECT_EQ(without_overload("aten::add.Tensor"), "aten::add");
+  EXPECT_EQ(overload_of("aten::add.Tensor"), "Tensor");
+  EXPECT_EQ(overload_of("aten::mm"), "");
+  EXPECT_EQ(namespace_of("my::op.out"), "my");
+  EXPECT_EQ(short_name("aten::add_.Tensor"), "add_");
+  EXPECT_EQ(without_underscore("aten::add_"), "aten::add");
+  EXPECT_EQ(without_underscore("aten::__iand__"), "aten::__iand__");
+  EXPECT_EQ(without_underscore("_"), "_");
+  EXPECT_TRUE(stands_for("aten::add", "aten::add.Tensor"));
+  EXPECT_TRUE(stands_for("aten::add", "aten::add"));
+  EXPECT_TRUE(stands_for("aten::add.Tensor", "aten::add.Tensor"));
+  EXPECT_FALSE(stands_for("aten::add.Tensor", "aten::add"));
+  EXPECT_FALSE(stands_for("aten::add", "aten::addmm"));
+  EXPECT_FALSE(stands_for("aten::add", "aten::add_.Tensor"));
+  EXPECT_EQ(operator_name("aten::add.Tensor"), c10::OperatorName("aten::add", "Tensor"));
+}
+
+}  // namespace
+}  // namespace shadowgraph::operator_facts_test

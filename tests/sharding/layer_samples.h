@@ -1,0 +1,16 @@
+// Samples of rules: what layers, losses and optimizers call.
+#pragma once
+
+namespace shadowgraph::samples_of_rules {
+
+void norms();
+void convolutions();
+void planes();
+void losses();
+void attention();
+void gpu_forms();
+void indices();
+void factories();
+void lists();
+
+}  // namespace shadowgraph::samples_of_rules
