@@ -1,12 +1,15 @@
 #include "core/dispatch/operator_info.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 
 #include <array>
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "core/dispatch/operand_copies.h"
 #include "core/fake/dispatch_keys.h"
@@ -257,12 +260,19 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
 namespace {
 
 // A direct-mapped cache over a table that only grows. Entries are replaced when a rule is registered later; readers
-// that hold the old one finish with it.
+// that hold the old one finish with it. The dispatcher may give the place of an operator that has left to another one:
+// what leaves is forgotten.
 class OperatorTable {
  public:
+  OperatorTable() {
+    // Never removed, as the table is not.
+    static_cast<void>(new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Leaving>(*this))));
+  }
+
   const OperatorInfo& of(const c10::OperatorHandle& op) {
-    const size_t key = std::hash<c10::OperatorHandle>{}(op);
-    std::atomic<const OperatorInfo*>& slot = slots_[(key >> 5) % slots_.size()];
+    const size_t key = key_of(op);
+    std::atomic<const OperatorInfo*>& slot = slot_of(key);
     const OperatorInfo* info = slot.load(std::memory_order_acquire);
     if (info != nullptr && info->key == reinterpret_cast<const void*>(key) && info->is_current()) {
       return *info;
@@ -273,13 +283,35 @@ class OperatorTable {
   }
 
  private:
+  class Leaving final : public c10::OpRegistrationListener {
+   public:
+    explicit Leaving(OperatorTable& table) : table_(table) {}
+    void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
+    void onOperatorDeregistered(const c10::OperatorHandle& op) override { table_.forget(key_of(op)); }
+
+   private:
+    OperatorTable& table_;
+  };
+
+  static size_t key_of(const c10::OperatorHandle& op) { return std::hash<c10::OperatorHandle>{}(op); }
+  std::atomic<const OperatorInfo*>& slot_of(size_t key) { return slots_[(key >> 5) % slots_.size()]; }
+
+  // Runs under the dispatcher's lock, for which somebody may wait who holds mutex_.
+  void forget(size_t key) {
+    const std::lock_guard lock(left_mutex_);
+    left_.push_back(key);
+    slot_of(key).store(nullptr, std::memory_order_release);
+  }
+
   const OperatorInfo* find_or_make(const c10::OperatorHandle& op, size_t key) {
     const std::lock_guard lock(mutex_);
-    const auto found = by_key_.find(key);
-    if (found != by_key_.end() && found->second->is_current() &&
-        found->second->op.operator_name() == op.operator_name()) {
-      return found->second;
+    {
+      const std::lock_guard left_lock(left_mutex_);
+      for (const size_t gone : left_) by_key_.erase(gone);
+      left_.clear();
     }
+    const auto found = by_key_.find(key);
+    if (found != by_key_.end() && found->second->is_current()) return found->second;
     infos_.emplace_back(op, static_cast<uint32_t>(infos_.size()));
     by_key_[key] = &infos_.back();
     return &infos_.back();
@@ -289,6 +321,8 @@ class OperatorTable {
   std::mutex mutex_;
   std::deque<OperatorInfo> infos_;
   std::unordered_map<size_t, const OperatorInfo*> by_key_;
+  std::mutex left_mutex_;
+  std::vector<size_t> left_;  // keys of operators that are gone since
 };
 
 }  // namespace

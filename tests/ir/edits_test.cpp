@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-
 #include "ir/records.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/text.h"

@@ -54,7 +54,8 @@ struct Outcome {
   bool moved_sizes = false;    // an argument or result has other sizes than the first argument had
 };
 
-Arguments made_arguments(const c10::FunctionSchema& schema, const std::function<Arguments()>& make, int poison = kPoison);
+Arguments made_arguments(const c10::FunctionSchema& schema, const std::function<Arguments()>& make,
+                         int poison = kPoison);
 using Prepare = std::function<void(Arguments&)>;
 // Missing arguments are the schema's defaults.
 Outcome run_call(const std::string& name, const std::function<Arguments()>& make, int poison = kPoison,

@@ -193,6 +193,7 @@ TEST_F(OperatorCalls, TurnBitsOfViewsWhereTheFactsSaySo) {
 
 // set_ gives self another storage and leaves its bits alone, whatever those of its source are.
 TEST(IrOperatorFacts, SetKeepsTheBitsOfSelf) {
+  const auto complex_numbers = [] { return at::complex(at::rand({3, 4}), at::rand({3, 4})); };
   at::Tensor self = complex_numbers().conj();
   self.set_(complex_numbers());
   EXPECT_TRUE(self.is_conj());

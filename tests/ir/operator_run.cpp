@@ -1,12 +1,12 @@
 // How tests of operators' facts run a call, and see what it left.
-#include "tests/ir/operator_calls.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
+
+#include "tests/ir/operator_calls.h"
 
 namespace shadowgraph::operator_facts_test {
 namespace {
@@ -102,8 +102,7 @@ void change(const at::Tensor& tensor, bool only_first) {
   }
 }
 
-Arguments made_arguments(const c10::FunctionSchema& schema, const std::function<Arguments()>& make,
-                         int poison) {
+Arguments made_arguments(const c10::FunctionSchema& schema, const std::function<Arguments()>& make, int poison) {
   const PoisonedMemory poisoned(poison);
   at::manual_seed(kArgumentSeed);
   Arguments arguments = make();
@@ -113,8 +112,8 @@ Arguments made_arguments(const c10::FunctionSchema& schema, const std::function<
   return arguments;
 }
 
-Outcome run_call(const std::string& name, const std::function<Arguments()>& make, int poison,
-                 const Prepare& prepare, uint64_t seed) {
+Outcome run_call(const std::string& name, const std::function<Arguments()>& make, int poison, const Prepare& prepare,
+                 uint64_t seed) {
   const c10::OperatorHandle op = operator_of(name);
   Outcome run;
   run.arguments = made_arguments(op.schema(), make, poison);

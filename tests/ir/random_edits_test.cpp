@@ -45,8 +45,7 @@ class RandomEdits {
         graph_.replace_all_uses_with(some_value(), some_value());
         break;
       case 5:
-        graph_.replace_uses_if(some_value(), some_value(),
-                              [&](NodeId, const Argument&) { return random_() % 2 == 0; });
+        graph_.replace_uses_if(some_value(), some_value(), [&](NodeId, const Argument&) { return random_() % 2 == 0; });
         break;
       case 6: {
         const NodeId n = some_node();

@@ -44,7 +44,7 @@ class DecomposeCases {
   }
 
   void pointwise_unary() {
-  // In float, in half precision and on strides that must be kept.
+    // In float, in half precision and on strides that must be kept.
     const std::vector<std::pair<std::string, std::function<at::Tensor(const at::Tensor&)>>> unary = {
         {"aten::gelu", [](const auto& a) { return at::gelu(a); }},
         {"aten::gelu", [](const auto& a) { return at::gelu(a, "tanh"); }},
@@ -72,30 +72,32 @@ class DecomposeCases {
   }
 
   void pointwise_binary() {
-    const std::vector<std::pair<std::string, std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>>> binary = {
-        {"aten::gelu_backward", [](const auto& a, const auto& b) { return at::gelu_backward(a, b); }},
-        {"aten::gelu_backward", [](const auto& a, const auto& b) { return at::gelu_backward(a, b, "tanh"); }},
-        {"aten::silu_backward", [](const auto& a, const auto& b) { return at::silu_backward(a, b); }},
-        {"aten::sigmoid_backward", [](const auto& a, const auto& b) { return at::sigmoid_backward(a, b); }},
-        {"aten::tanh_backward", [](const auto& a, const auto& b) { return at::tanh_backward(a, b); }},
-        {"aten::threshold_backward", [](const auto& a, const auto& b) { return at::threshold_backward(a, b, 0); }},
-        {"aten::hardtanh_backward", [](const auto& a, const auto& b) { return at::hardtanh_backward(a, b, -1, 1); }},
-        {"aten::leaky_relu_backward",
-         [](const auto& a, const auto& b) { return at::leaky_relu_backward(a, b, 0.25, false); }},
-        {"aten::lerp.Scalar", [](const auto& a, const auto& b) { return at::lerp(a, b, 0.25); }},
-        {"aten::lerp.Scalar", [](const auto& a, const auto& b) { return at::lerp(a, b, 0.75); }},
-        {"aten::rsub.Tensor", [](const auto& a, const auto& b) { return at::rsub(a, b, 2); }},
-        {"aten::mse_loss", [](const auto& a, const auto& b) { return at::mse_loss(a, b, at::Reduction::Mean); }},
-        {"aten::mse_loss", [](const auto& a, const auto& b) { return at::mse_loss(a, b, at::Reduction::None); }},
-        {"aten::_softmax_backward_data",
-         [](const auto& a, const auto& b) {
-           return at::_softmax_backward_data(a, at::_softmax(b, -1, false), -1, b.scalar_type());
-         }},
-        {"aten::_log_softmax_backward_data",
-         [](const auto& a, const auto& b) {
-           return at::_log_softmax_backward_data(a, at::_log_softmax(b, -1, false), -1, b.scalar_type());
-         }},
-    };
+    const std::vector<std::pair<std::string, std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>>> binary =
+        {
+            {"aten::gelu_backward", [](const auto& a, const auto& b) { return at::gelu_backward(a, b); }},
+            {"aten::gelu_backward", [](const auto& a, const auto& b) { return at::gelu_backward(a, b, "tanh"); }},
+            {"aten::silu_backward", [](const auto& a, const auto& b) { return at::silu_backward(a, b); }},
+            {"aten::sigmoid_backward", [](const auto& a, const auto& b) { return at::sigmoid_backward(a, b); }},
+            {"aten::tanh_backward", [](const auto& a, const auto& b) { return at::tanh_backward(a, b); }},
+            {"aten::threshold_backward", [](const auto& a, const auto& b) { return at::threshold_backward(a, b, 0); }},
+            {"aten::hardtanh_backward",
+             [](const auto& a, const auto& b) { return at::hardtanh_backward(a, b, -1, 1); }},
+            {"aten::leaky_relu_backward",
+             [](const auto& a, const auto& b) { return at::leaky_relu_backward(a, b, 0.25, false); }},
+            {"aten::lerp.Scalar", [](const auto& a, const auto& b) { return at::lerp(a, b, 0.25); }},
+            {"aten::lerp.Scalar", [](const auto& a, const auto& b) { return at::lerp(a, b, 0.75); }},
+            {"aten::rsub.Tensor", [](const auto& a, const auto& b) { return at::rsub(a, b, 2); }},
+            {"aten::mse_loss", [](const auto& a, const auto& b) { return at::mse_loss(a, b, at::Reduction::Mean); }},
+            {"aten::mse_loss", [](const auto& a, const auto& b) { return at::mse_loss(a, b, at::Reduction::None); }},
+            {"aten::_softmax_backward_data",
+             [](const auto& a, const auto& b) {
+               return at::_softmax_backward_data(a, at::_softmax(b, -1, false), -1, b.scalar_type());
+             }},
+            {"aten::_log_softmax_backward_data",
+             [](const auto& a, const auto& b) {
+               return at::_log_softmax_backward_data(a, at::_log_softmax(b, -1, false), -1, b.scalar_type());
+             }},
+        };
     for (const auto& [op, f] : binary) {
       const auto function = f;
       one(op, [function](const Tensors& in) { return function(in[0], in[1]); }, {x_, y_});
@@ -152,9 +154,9 @@ class DecomposeCases {
       many("aten::native_layer_norm_backward",
            [=](const Tensors& in) {
              const auto [out, mean, rstd] = at::native_layer_norm(in[0], {5}, in[1], in[2], 1e-5);
-             return all_of(at::native_layer_norm_backward(in[3], in[0], {5}, mean, rstd,
-                                                          affine ? std::optional(in[1]) : kAbsent,
-                                                          affine ? std::optional(in[2]) : kAbsent, {true, affine, affine}));
+             return all_of(
+                 at::native_layer_norm_backward(in[3], in[0], {5}, mean, rstd, affine ? std::optional(in[1]) : kAbsent,
+                                                affine ? std::optional(in[2]) : kAbsent, {true, affine, affine}));
            },
            {x_, weight_, bias_, y_});
     }
@@ -172,7 +174,8 @@ class DecomposeCases {
         "aten::native_group_norm_backward",
         [](const Tensors& in) {
           const auto [out, mean, rstd] = at::native_group_norm(in[0], in[1], in[2], 3, 6, 20, 2, 1e-5);
-          return all_of(at::native_group_norm_backward(in[5], in[0], mean, rstd, in[1], 3, 6, 20, 2, {true, true, true}));
+          return all_of(
+              at::native_group_norm_backward(in[5], in[0], mean, rstd, in[1], 3, 6, 20, 2, {true, true, true}));
         },
         norm_inputs, 1e-4);
     for (const bool training : {true, false}) {
@@ -185,7 +188,8 @@ class DecomposeCases {
       many(
           "aten::native_batch_norm_backward",
           [=](const Tensors& in) {
-            const auto [out, mean, rstd] = at::native_batch_norm(in[0], in[1], in[2], in[3], in[4], training, 0.1, 1e-5);
+            const auto [out, mean, rstd] =
+                at::native_batch_norm(in[0], in[1], in[2], in[3], in[4], training, 0.1, 1e-5);
             return all_of(at::native_batch_norm_backward(in[5], in[0], in[1], in[3], in[4], mean, rstd, training, 1e-5,
                                                          {true, true, true}));
           },
@@ -212,7 +216,8 @@ class DecomposeCases {
       for (const bool weighted : {true, false}) {
         many("aten::nll_loss_forward",
              [=](const Tensors& in) {
-               return all_of(at::nll_loss_forward(in[0], in[1], weighted ? std::optional(in[2]) : kAbsent, reduction, 2));
+               return all_of(
+                   at::nll_loss_forward(in[0], in[1], weighted ? std::optional(in[2]) : kAbsent, reduction, 2));
              },
              {numbers({9, 5}), classes(5, {9}), at::rand({5})});
         one("aten::nll_loss_backward",

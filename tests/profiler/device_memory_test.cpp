@@ -14,8 +14,7 @@ namespace {
 using shadowgraph::testing::TestGraph;
 using ::testing::HasSubstr;
 
-constexpr int64_t kMiB = kMebibyte;
-constexpr int64_t kMega = kMiB / 4;  // floats
+constexpr int64_t kMega = kMebibyte / 4;  // floats
 
 // A step with one parameter of 30 MiB, an activation of 50 and a gradient of 30.
 struct Step {
@@ -39,10 +38,10 @@ TEST(DeviceMemory, SumsOfAStepThatRepeats) {
   const Step step;
   const DeviceMemory memory = device_memory(step.t.graph);
   // Parameter and input 42, then 50, then 30 beside them.
-  EXPECT_EQ(memory.allocated_peak, (30 + 12 + 50 + 30) * kMiB);
-  EXPECT_EQ(memory.reserved_after, (std::vector<int64_t>{122 * kMiB, 122 * kMiB, 122 * kMiB}));
+  EXPECT_EQ(memory.allocated_peak, (30 + 12 + 50 + 30) * kMebibyte);
+  EXPECT_EQ(memory.reserved_after, (std::vector<int64_t>{122 * kMebibyte, 122 * kMebibyte, 122 * kMebibyte}));
   EXPECT_EQ(memory.cublas_workspace, 0);
-  EXPECT_EQ(memory.footprint(), 122 * kMiB + DeviceAssumptions().context);
+  EXPECT_EQ(memory.footprint(), 122 * kMebibyte + DeviceAssumptions().context);
   EXPECT_EQ(memory.fragmentation(), 0);
 }
 
@@ -55,9 +54,9 @@ TEST(DeviceMemory, WhatDoesNotFitIsToldWithTheNode) {
   const Step step;
   DeviceMemoryOptions options;
   options.assumptions.context = 0;
-  options.capacity = 122 * kMiB;
+  options.capacity = 122 * kMebibyte;
   EXPECT_NO_THROW(device_memory(step.t.graph, options));
-  options.capacity = 100 * kMiB;
+  options.capacity = 100 * kMebibyte;
   try {
     device_memory(step.t.graph, options);
     FAIL();
@@ -77,9 +76,9 @@ TEST(DeviceMemory, MatrixProductsTakeCublasWorkspaceOnce) {
   const auto b = t.call("aten::mm", {a, a}, {{16, 16}});
   t.call("aten::mm", {b, b}, {{16, 16}});
   DeviceMemoryOptions options;
-  EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 2 * kMiB + 32 * kMiB);
+  EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 2 * kMebibyte + 32 * kMebibyte);
   options.assumptions.cublas_workspace = 8519680;  // in a segment of 20 MiB, as all between 1 and 10
-  EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 22 * kMiB);
+  EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 22 * kMebibyte);
 }
 
 TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {
@@ -96,11 +95,11 @@ TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {
   const auto pinned = pinned_memory(t.graph);
   ASSERT_EQ(pinned.size(), 2u);
   EXPECT_EQ(pinned[0].storage, t.storage(second));
-  EXPECT_EQ(pinned[0].bytes, 6 * kMiB);
-  EXPECT_EQ(pinned[0].stuck, 14 * kMiB);
-  EXPECT_EQ(pinned[0].segment, 20 * kMiB);
+  EXPECT_EQ(pinned[0].bytes, 6 * kMebibyte);
+  EXPECT_EQ(pinned[0].stuck, 14 * kMebibyte);
+  EXPECT_EQ(pinned[0].segment, 20 * kMebibyte);
   EXPECT_EQ(pinned[1].storage, t.storage(x));
-  EXPECT_EQ(pinned[1].stuck, 2 * kMiB - 512);
+  EXPECT_EQ(pinned[1].stuck, 2 * kMebibyte - 512);
 }
 
 TEST(DeviceMemory, EachDeviceHasAnAllocatorOfItsOwn) {
@@ -112,10 +111,10 @@ TEST(DeviceMemory, EachDeviceHasAnAllocatorOfItsOwn) {
   const auto there = t.call("aten::_to_copy", {x}, {{12 * kMega}});
   t.output({there});
   const Profile costs = profile(t.graph);
-  EXPECT_EQ(costs.device_memory->reserved_peak, 30 * kMiB);
+  EXPECT_EQ(costs.device_memory->reserved_peak, 30 * kMebibyte);
   ASSERT_EQ(costs.other_devices.size(), 1u);
   EXPECT_EQ(costs.other_devices[0].device, c10::Device("cuda:1"));
-  EXPECT_EQ(costs.other_devices[0].memory->reserved_peak, 12 * kMiB);
+  EXPECT_EQ(costs.other_devices[0].memory->reserved_peak, 12 * kMebibyte);
   EXPECT_THAT(to_text(costs), HasSubstr("also on cuda:1"));
 }
 

@@ -55,7 +55,7 @@ std::string shapes_differ(Graph& graph, NodeId node, const ShardingRules& rules,
       const bool buffer = graph.value(results[r]).dtype == c10::ScalarType::Byte;
       if (!buffer && made[r].sizes() != at::IntArrayRef(sizes)) {
         return fmt::format("result {} has sizes [{}], not [{}]", r, fmt::join(made[r].sizes(), ", "),
-                          fmt::join(sizes, ", "));
+                           fmt::join(sizes, ", "));
       }
     }
   } catch (const std::exception& error) {

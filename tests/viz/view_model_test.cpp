@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
 #include "tests/profiler/test_graph.h"

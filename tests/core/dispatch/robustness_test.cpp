@@ -113,6 +113,29 @@ TEST(Robustness, DevicesOfAnOperatorAreRegistered) {
   EXPECT_THROW(register_devices("aten::mm", {}), Error);
 }
 
+// The dispatcher may give the place of an operator that has left to the next one.
+TEST(Robustness, AnOperatorThatLeftIsForgotten) {
+  const FakeTensorMode mode;
+  const at::Tensor x = at::empty({2, 3}, at::kCUDA);
+  for (int i = 0; i < 8; ++i) {
+    torch::Library library(torch::Library::DEF, "sg_leaving", std::nullopt, __FILE__, __LINE__);
+    const bool two = i % 2 == 1;
+    library.def(two ? "two(Tensor x) -> (Tensor, Tensor)" : "one(Tensor x) -> Tensor");
+    if (two) {
+      library.impl("two", c10::DispatchKey::Meta,
+                   [](const at::Tensor& t) { return std::tuple(at::empty_like(t), t.new_empty({5})); });
+    } else {
+      library.impl("one", c10::DispatchKey::Meta, [](const at::Tensor& t) { return t.new_empty({7}); });
+    }
+    torch::jit::Stack stack{x};
+    c10::Dispatcher::singleton().findSchemaOrThrow(two ? "sg_leaving::two" : "sg_leaving::one", "").callBoxed(&stack);
+    ASSERT_EQ(stack.size(), two ? 2U : 1U);
+    for (const c10::IValue& result : stack) {
+      EXPECT_TRUE(is_fake(result.toTensor()) && result.toTensor().is_cuda()) << "operator " << i;
+    }
+  }
+}
+
 // The rules stay for the life of the process, so this is an operator that no other test looks at.
 TEST(Robustness, ARuleWithTheWrongSignatureIsRefused) {
   register_rule(
