@@ -120,6 +120,20 @@ constexpr std::string_view kRefuseMeta[] = {
     "aten::replication_pad3d.out",
 };
 
+// Their results are of quantised dtypes, which a fake has no quantizer for. Python's Meta kernels of some give float32.
+constexpr std::string_view kMakesQuantized[] = {
+    "aten::quantize_per_tensor",
+    "aten::quantize_per_tensor.tensor_qparams",
+    "aten::quantize_per_tensor.tensors",
+    "aten::quantize_per_tensor_dynamic",
+    "aten::quantize_per_channel",
+    "aten::empty_quantized",
+    "aten::_empty_affine_quantized",
+    "aten::_empty_per_channel_affine_quantized",
+    "aten::_make_per_tensor_quantized_tensor",
+    "aten::_make_per_channel_quantized_tensor",
+};
+
 // hasComputedKernelForDispatchKey would not do: libtorch has a fallback on Meta, which refuses, so that is always true.
 bool has_meta_kernel(const c10::OperatorHandle& op) {
   using c10::DispatchKey;
@@ -163,6 +177,7 @@ void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const
 Route route_of(const OperatorInfo& info) {
   const c10::OperatorHandle& op = info.op;
   if (info.rule) return Route::kRule;
+  if (info.makes_quantized) return Route::kNone;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) && !has_meta_kernel_of_its_own(op)) {
     return Route::kComposite;
   }
@@ -227,6 +242,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   mixes_cpu_scalars = name != "aten::nextafter" && name != "aten::nextafter_" && name != "aten::nextafter.out";
   marks_for_profiler = name.starts_with("profiler::");
   lifts = name.starts_with("aten::lift");
+  makes_quantized = is_one_of(kMakesQuantized, name);
   direct_on_cpu = name == "aten::max_pool1d";
   reads_operands = is_one_of(kReadsOperands, name);
   if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;

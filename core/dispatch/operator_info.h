@@ -72,6 +72,7 @@ struct OperatorInfo {
   bool reads_operands = false;                     // a composite whose decomposition reads integers behind a pointer
   bool direct_on_cpu = false;                      // a composite whose CPU kernel without gradients calls no other
   bool lifts = false;                              // takes a literal into the program: lift_fresh
+  bool makes_quantized = false;                    // results of a quantised dtype, which no fake can be: refused
   bool is_own = false;                             // not libtorch's: of another namespace than aten
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.

@@ -100,6 +100,12 @@ void run_kernel(const OperatorInfo& info, Stack* stack) {
       if (run_as_out_form(info, stack) || answer_host_read(info, stack)) return;
       throw_data_dependent(info);
     case Route::kNone:
+      if (info.makes_quantized) {
+        throw NoRuleError(info.name +
+                          " makes a tensor of a quantised dtype, which a fake tensor cannot be. Ways out: "
+                          "torch.fake_quantize_per_tensor_affine and its kin train for integers in floating point, and "
+                          "int8 tensors with their scales beside them hold quantised weights");
+      }
       if (run_as_out_form(info, stack)) return;
       if (info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {  // registered since
         info.op.redispatchBoxed(meta_keys, stack);

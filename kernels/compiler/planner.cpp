@@ -19,6 +19,7 @@
 #include <tuple>
 
 #include "kernels/compiler/loop_order.h"
+#include "kernels/compiler/no_kernel.h"
 #include "kernels/compiler/operator_table.h"
 #include "kernels/compiler/plan_parts.h"
 #include "shadowgraph/kernels/kernel.h"
@@ -154,7 +155,8 @@ class Planner {
   const KernelRow& row_of(NodeId node) const {
     const Target& target = graph_.target(node);
     const KernelRow* row = target.kind() == TargetKind::kOperator ? find_kernel_row(target.name()) : nullptr;
-    if (row == nullptr) throw KernelError("no kernel is made of " + target.name());
+    if (row == nullptr)
+      throw KernelError(fmt::format("no kernel is made of {}: {}", target.name(), why_no_kernel(target)));
     if (row->inexact && options_.exact) throw KernelError(target.name() + " is inexact");
     if (row->make_second != nullptr && !part_) throw KernelError("results of several programs");
     return *row;

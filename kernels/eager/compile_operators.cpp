@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 
+#include "kernels/compiler/no_kernel.h"
 #include "kernels/compiler/operator_table.h"
 #include "kernels/replay/list_calls.h"
 #include "shadowgraph/kernels/eager.h"
@@ -124,10 +125,9 @@ c10::OperatorHandle find_operator(const std::string& name) {
   const auto op = c10::Dispatcher::singleton().findSchema(wanted);
   if (!op) throw KernelError(fmt::format("compile_operators: there is no operator {}", name));
   if (!is_compilable(*op)) {
-    throw KernelError(
-        fmt::format("compile_operators: no kernel is made of {}; compilable_operators() lists what they are "
-                    "made of",
-                    name));
+    throw KernelError(fmt::format(
+        "compile_operators: no kernel is made of {}: {}; compilable_operators() lists what they are made of", name,
+        why_no_kernel(Target(TargetKind::kOperator, op->schema()))));
   }
   if (is_made_of_others(*op)) {
     throw KernelError(fmt::format("compile_operators: libtorch makes {} of other operators; name those", name));

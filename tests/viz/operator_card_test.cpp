@@ -209,6 +209,10 @@ TEST(OperatorCards, ProductsAndConvolutions) {
   EXPECT_THAT(says("aten::mm", "scratch on CUDA"), StartsWith("cuBLAS"));
   EXPECT_TRUE(is_missing("aten::mm", "decomposition"));
   EXPECT_TRUE(is_missing("aten::mm", "kernel"));
+  EXPECT_THAT(says("aten::mm", "kernel"), HasSubstr("a matrix product"));
+  EXPECT_THAT(says("aten::cumsum", "kernel"), HasSubstr("no scans"));
+  EXPECT_THAT(says("aten::bernoulli_.float", "kernel"), HasSubstr("draws random numbers"));
+  EXPECT_THAT(says("aten::view", "kernel"), HasSubstr("computes nothing"));
 
   EXPECT_THAT(place("aten::convolution", "shape rule"), StartsWith("core/rules/convolution.cpp:"));
   EXPECT_EQ(says("aten::convolution", "FLOPs"), "2 N prod(weight) prod(spatial)");

@@ -17,6 +17,7 @@
 #include "ir/operators/operator_forms.h"
 #include "ir/operators/operator_name.h"
 #include "ir/operators/operator_table.h"
+#include "kernels/compiler/no_kernel.h"
 #include "kernels/compiler/operator_table.h"
 #include "passes/decompose/decompositions.h"
 #include "profiler/cost/elementwise_table.h"
@@ -210,7 +211,7 @@ Row decomposition(const Subject& s) {
 
 Row kernel(const Subject& s) {
   const KernelRow* row = find_kernel_row(s.name);
-  if (row == nullptr) return missing("none: libtorch's kernel runs");
+  if (row == nullptr) return missing(fmt::format("none, for {}: libtorch's runs", why_no_kernel(s.target)));
   const char* kind = row->reduced != nullptr ? "reduces rows" : "element by element";
   return present(fmt::format("{}{}", kind, row->inexact ? ", within some ulps of eager" : ""), source_place(row->file));
 }

@@ -1,0 +1,25 @@
+"""What fake tensors cannot be is refused, also where a Meta kernel of torch's Python would answer."""
+
+import pytest
+import torch
+
+import shadowgraph as sg
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_tensors_of_quantised_dtypes_are_refused(device):
+    # Python's Meta kernel makes a float32 tensor of the first.
+    with sg.fake(device):
+        x = torch.empty(3, 4, device=device)
+        scales, zeros = torch.ones(4, device=device), torch.zeros(4, dtype=torch.long, device=device)
+        for call in (
+            lambda: torch.quantize_per_tensor(x, 0.1, 10, torch.qint8),
+            lambda: torch.quantize_per_tensor(x, scales[0], zeros[0], torch.qint8),
+            lambda: torch.quantize_per_tensor([x, x], scales, zeros, torch.qint8),
+            lambda: torch.quantize_per_channel(x, scales, zeros, 1, torch.quint8),
+            lambda: torch.quantize_per_tensor_dynamic(x, torch.qint8, False),
+            lambda: torch._empty_affine_quantized([3], scale=0.1, zero_point=0, dtype=torch.qint8, device=device),
+        ):
+            with pytest.raises(sg.NoRuleError, match="quantised dtype"):
+                call()
+        assert torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127).dtype == torch.float32
