@@ -1,9 +1,9 @@
 """Finds C++ files and functions that are too long; scripts/lint.py --sizes prints what it finds.
 
-The limits stand here and nowhere else. A file that is too long is cut at a seam, a concept with a name of its own. Where
-it repeats itself, it is made shorter. A function is counted from the first line of its signature to its closing brace,
-with lambdas and local classes. A table (`= {` or `return {`) is data and a raw string is text: neither counts. A lambda in
-a table is a function of its own. What a program writes is not checked (GENERATED).
+The limits stand here and nowhere else. A file that is too long is cut at a seam, a concept with a name of its own.
+Where it repeats itself, it is made shorter. A function is counted from the first line of its signature to its closing
+brace, with lambdas and local classes. A table (`= {` or `return {`) is data and a raw string is text: neither counts.
+A lambda in a table is a function of its own. What a program writes is not checked (GENERATED).
 """
 
 import re
@@ -22,7 +22,8 @@ NO_CODE = re.compile(RAW_STRING.pattern + r'|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f]
                      r'//[^\n]*|^[ \t]*#(?:\\\n|[^\n])*', re.S | re.M)
 # What stands before the brace of a body: a parameter list or a lambda's capture, and what may follow them. clang-format
 # puts a space before this brace, and none before that of a member's initialiser.
-BODY = re.compile(r"[)\]]\s*(?:(?:const|noexcept|override|final|mutable|&&?|try)\s*)*(?:(?:->|requires|:)[^;]*)?(?<=\s)$")
+BODY = re.compile(r"[)\]]\s*(?:(?:const|noexcept|override|final|mutable|&&?|try)\s*)*"
+                  r"(?:(?:->|requires|:)[^;]*)?(?<=\s)$")  # fmt: skip
 SCOPE = re.compile(r"(?:^|[\s>])(?:namespace|extern|class|struct|union)\b")
 TABLE = re.compile(r"(?:=|\breturn)\s*$")
 
@@ -31,7 +32,8 @@ def functions(text):
     """The first line of each function and the number of its lines; functions that lie in another count for that one."""
     code = NO_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     raw = [(match.start(), match.end()) for match in RAW_STRING.finditer(text)]
-    within_text = {line for start, end in raw for line in range(text.count("\n", 0, start) + 1, text.count("\n", 0, end))}
+    within_text = {line for start, end in raw
+                   for line in range(text.count("\n", 0, start) + 1, text.count("\n", 0, end))}  # fmt: skip
     line, last = 0, 0  # of the place, counted from 0
     opened = []  # for each open brace: its kind, the line of the declaration, its own line, lines of tables within
     begin = 0  # of what is being declared
@@ -107,7 +109,8 @@ BAD = {
     "a test": f'TEST(A, B) {{\n  f("}}", \'}}\');  // }}\n{LONG}}}\n',
     "a lambda of a constant": f"const int kA = [] {{\n{LONG}}}();\n",
     "a lambda in a table": f"const Row kRows[] = {{\n    {{1, [] {{\n{LONG}     }}}},\n}};\n",
-    "a lambda in a function's table": f"void f() {{\n  const Row rows[] = {{\n    {{1, [] {{\n{LONG}     }}}},\n  }};\n}}\n",
+    "a lambda in a function's table":
+        f"void f() {{\n  const Row rows[] = {{\n    {{1, [] {{\n{LONG}     }}}},\n  }};\n}}\n",
     "code beside a table": f"void f() {{\n  const int rows[] = {{\n    1,\n  }};\n{LONG}}}\n",
     "lambdas within": f"void f() {{\n  g([&] {{\n{LONG}  }});\n}}\n",
     "after another": f"int a[] = {{1, 2}};\nint f() {{ return 1; }}\nint g() {{\n{LONG}}}\n",

@@ -27,8 +27,8 @@ TABLE_KEYS = {"about", "columns", "rows", "measured", "command", "data_only"}
 HEAD = """# Figures
 `scripts/write_figures.py` writes this page from `docs/figures/`. Each section names the date, the machine and the
 command. An *aim* is what the project asks of itself on such a machine. Machines are shared and noisy, so only ratios
-carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures. Where no machine is
-named, it is {machine}.
+carry over to another one. `make bench` runs all benchmarks; `bench/README.md` says what each measures. Where no
+machine is named, it is {machine}.
 """
 # The machine of most sections, which they do not repeat.
 MACHINE = "two cores of a shared x86-64 virtual machine, libtorch 2.13.0 CPU build, g++ 12.2, Release, one thread"
