@@ -121,9 +121,10 @@ void CaptureSession::set_locate(Locate locate) {
   if (!finished_) recorder_->set_locate(locate);
 }
 
-Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs) {
+Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs,
+                             std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients) {
   if (finished_) throw Error("this capture session is finished already");
-  std::vector<std::pair<at::Tensor, at::Tensor>> gradients;
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients = std::move(more_gradients);
   for (const at::Tensor& parameter : parameters_) {
     if (parameter.grad().defined()) gradients.emplace_back(parameter, parameter.grad());
   }
@@ -140,6 +141,18 @@ PhaseScope::PhaseScope(const std::string& name) : session_(thread_state.capture)
 
 PhaseScope::~PhaseScope() {
   if (session_ == thread_state.capture && current_recorder() != nullptr) current_recorder()->set_phase(outer_);
+}
+
+void resize_storage(const c10::Storage& storage, size_t bytes) {
+  c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+  if (!impl.resizable()) throw Error("resize_storage: this storage has a size that cannot change");
+  if (!impl.device().is_meta()) throw Error("resize_storage: this storage has data; it is of no fake tensor");
+  ModeState* const mode = active_fake_mode();
+  if (mode != nullptr && mode->observer != nullptr && thread_state.kernel_depth == 0) {
+    close_open_literal();
+    mode->observer->storage_resized(impl, bytes);
+  }
+  impl.set_nbytes(bytes);
 }
 
 RegionScope::RegionScope(const std::string& label) {

@@ -84,6 +84,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   // Notes what the user says that an input holds.
   void assume(const at::Tensor& input, const std::string& what);
   void host_wrote(const at::Tensor& fake, const at::Tensor& value) override;
+  void storage_resized(c10::StorageImpl& storage, size_t bytes) override;
   void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept override;
 
   // ---- SavedTensorObserver
@@ -104,6 +105,12 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
     NodeId last_node;  // recorded before
     ValueId value;
   };
+  // Where the program was when it gave memory to a storage that the session had not met.
+  struct Growth {
+    NodeId after;  // invalid: before the first node
+    PhaseId phase;
+    RegionId region;
+  };
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Name {
     Builtin kind;
@@ -119,6 +126,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   Argument result_of_tensor(const at::Tensor& tensor, NodeId node);
   ValueId value_of(FakeTensorImpl& fake);
   ValueId placeholder_for(FakeTensorImpl& fake);
+  ValueId grown_before(FakeTensorImpl& fake, const Growth& growth);
   ValueId new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage);
   StorageId storage_of_result(FakeTensorImpl& fake, NodeId node);
   bool matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const;
@@ -167,6 +175,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   std::vector<OpenRegion> regions_;
   std::vector<Argument> composite_arguments_;
   std::vector<StorageId> deaths_;
+  std::unordered_map<const c10::StorageImpl*, Growth> growths_;  // of storages bound to no id yet
 
   struct Recomputation {
     uint32_t checkpoint;

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "core/capture/recorder.h"
+#include "core/fake/wrapper_tensors.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/saved_data.h"
 #include "ir/records.h"
@@ -81,6 +82,10 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> Recorder::hooks_for_saved_t
 }
 
 void Recorder::tensor_saved(const at::Tensor& tensor) {
+  if (C10_UNLIKELY(is_wrapper(tensor))) {
+    for (const at::Tensor& part : parts_of(tensor)) tensor_saved(part);
+    return;
+  }
   const KernelDepth depth;
   const Argument argument = argument_of_tensor(tensor);
   if (argument.kind != ArgumentKind::kValue) return;

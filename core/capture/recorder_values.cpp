@@ -5,6 +5,7 @@
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/process_groups.h"
+#include "core/fake/wrapper_tensors.h"
 #include "ir/records.h"
 
 namespace shadowgraph {
@@ -29,7 +30,11 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
     }
   }
   const StorageId storage = find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
-  if (!storage.valid()) return placeholder_for(fake);
+  if (!storage.valid()) {
+    const c10::StorageImpl* const unmet = fake.unsafe_storage().unsafeGetStorageImpl();
+    if (!growths_.empty() && is_bound(*unmet, session_)) return grown_before(fake, growths_.extract(unmet).mapped());
+    return placeholder_for(fake);
+  }
 
   const ValueId root = storage_root_[storage.index];
   if (matches(graph_.value(root), root, fake)) {
@@ -142,6 +147,11 @@ Argument Recorder::argument_of_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return Argument::none();
   if (FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) return Argument::of_value(value_of(*fake));
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return number_of(graph_, tensor);
+  if (C10_UNLIKELY(is_wrapper(tensor))) {
+    c10::SmallVector<Argument, 2> parts;
+    for (const at::Tensor& part : parts_of(tensor)) parts.push_back(argument_of_tensor(part));
+    return parts.size() == 1 ? parts[0] : graph_.make_list({parts.data(), parts.size()});
+  }
   return Argument::of_value(value_of(*as_fake(fake_of_real(tensor, &mode_))));
 }
 

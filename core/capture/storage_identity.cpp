@@ -41,6 +41,7 @@ Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
 }  // namespace
 
 void SessionLink::storage_died(StorageId id) noexcept {
+  if (!id.valid()) return;
   const std::lock_guard lock(mutex_);
   if (is_closed()) return;
   deaths_.push_back(id);
@@ -63,6 +64,12 @@ void SessionLink::close() {
 StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session) {
   const Binding* binding = find_binding(storage, session);
   return binding != nullptr ? binding->id : StorageId();
+}
+
+bool is_bound(const c10::StorageImpl& storage, uint32_t session) { return find_binding(storage, session) != nullptr; }
+
+void rename_storage(c10::StorageImpl& storage, uint32_t session, StorageId id) {
+  if (Binding* binding = find_binding(storage, session)) binding->id = id;
 }
 
 SessionLink* find_link(const c10::StorageImpl& storage, bool (*wanted)(const SessionLink& link)) {

@@ -50,7 +50,12 @@ SessionLink* find_link(const c10::StorageImpl& storage, bool (*wanted)(const Ses
 void attach_to_storage(c10::StorageImpl& storage, uint32_t session, c10::Storage kept);
 // Returns what is attached, or an empty storage.
 c10::Storage attached_to_storage(const c10::StorageImpl& storage, uint32_t session);
-// Enters the storage, which must be one of a fake tensor (no data).
+// Enters the storage, which must be one of a fake tensor (no data). An invalid id says that the session will name it at
+// its first use; its death is nobody's.
 void bind_storage(c10::StorageImpl& storage, StorageId id, c10::intrusive_ptr<SessionLink> link);
+// Says whether the session has entered the storage, under whatever id.
+bool is_bound(const c10::StorageImpl& storage, uint32_t session);
+// Gives a storage that the session has entered another id.
+void rename_storage(c10::StorageImpl& storage, uint32_t session, StorageId id);
 
 }  // namespace shadowgraph

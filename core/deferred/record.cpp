@@ -225,6 +225,11 @@ void DeferredRecord::host_wrote(const at::Tensor& fake, const at::Tensor& value)
   recipe_.add(recorder_.last_node());
 }
 
+void DeferredRecord::storage_resized(c10::StorageImpl& storage, size_t bytes) {
+  throw UnrecordableCallError(
+      "resize_ of a storage while tensors are described: a recipe knows storages of one size; make a new tensor");
+}
+
 void DeferredRecord::mode_suspended() { streams_.pause(); }
 void DeferredRecord::mode_resumed() noexcept { streams_.resume(); }
 

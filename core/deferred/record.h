@@ -93,6 +93,7 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   void end_call(const OperatorInfo& info, std::span<const CallArgument> results) override;
   void abandon_call(const OperatorInfo& info) noexcept override;
   void host_wrote(const at::Tensor& fake, const at::Tensor& value) override;
+  void storage_resized(c10::StorageImpl& storage, size_t bytes) override;
   void enter_composite(const OperatorInfo&, std::span<const CallArgument>) override {}
   void leave_composite() noexcept override {}
   bool compute(const OperatorInfo& info, torch::jit::Stack& stack) override;

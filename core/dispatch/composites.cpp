@@ -5,6 +5,7 @@
 #include "core/dispatch/call.h"
 #include "core/dispatch/fallback.h"
 #include "core/dispatch/run_on_meta.h"
+#include "core/fake/wrapper_tensors.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -52,6 +53,9 @@ bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_
     const c10::IValue& argument = stack[begin + position];
     if (!argument.isTensor()) continue;
     const FakeTensorImpl* fake = as_fake(argument.toTensor());
+    if (fake == nullptr && argument.toTensor().defined() && is_wrapper(argument.toTensor())) {
+      return composite_rule_replaces(info, argument.toTensor().device().type());
+    }
     return fake != nullptr && composite_rule_replaces(info, fake->pretended_device().type());
   }
   return false;

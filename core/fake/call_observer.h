@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/stack.h>
+#include <c10/core/StorageImpl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +48,9 @@ class CallObserver {
   // The host wrote `value` into a fake tensor whose contents are known, through a data pointer: at::tensor({...}), an
   // accessor. `value` is a real tensor that the observer keeps. It is shown before the first call that can see it.
   virtual void host_wrote(const at::Tensor& fake, const at::Tensor& value) {}
+
+  // The program is about to give the storage of a fake tensor another size: untyped_storage().resize_(bytes).
+  virtual void storage_resized(c10::StorageImpl& storage, size_t bytes) {}
 
   // The program asked for a size outside any kernel.
   virtual void size_read(const FakeTensorImpl& tensor, SizeRead what, int64_t dimension) noexcept {}

@@ -158,6 +158,12 @@ constexpr OperatorRow kRows[] = {
     {.name = "aten::allclose", .host_read = true},
     {.name = "aten::_nested_tensor_from_mask_left_aligned", .host_read = true},
 
+    // ---- FSDP2's copies around collectives (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)
+    {.name = "fsdp::all_gather_copy_in",
+     .writes = "all_gather_output",
+     .alias_of = "all_gather_output",
+     .why = "copies shards into its part of the output and gives both; nothing is annotated"},
+
     // ---- Collectives
     {.name = "c10d::broadcast_", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},
     {.name = "c10d::allreduce_", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},

@@ -222,7 +222,8 @@ constexpr ElementwiseRow kRows[] = {
         view_copy expand_copy t_copy transpose_copy permute_copy split_copy split_with_sizes_copy alias_copy
         as_strided_copy detach_copy diagonal_copy narrow_copy select_copy slice_copy squeeze_copy unsqueeze_copy
         unbind_copy unfold_copy values_copy indices_copy view_as_complex_copy view_as_real_copy _conj_copy
-        _neg_view_copy _reshape_alias_copy _fw_primal_copy _make_dual_copy)"},
+        _neg_view_copy _reshape_alias_copy _fw_primal_copy _make_dual_copy
+        fsdp::all_gather_copy_in fsdp::split_with_sizes_copy fsdp::chunk_cat)"},
     {kByName, per_argument<0>, kOne, R"(
         reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
         replication_pad2d_backward replication_pad3d_backward unfold_backward)"},

@@ -1,5 +1,6 @@
 #include <optional>
 
+#include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
 
@@ -16,6 +17,31 @@ std::optional<StorageKind> placeholder_kind(TargetId target) {
 
 bool born_in_graph(const Graph& graph, const Storage& storage) {
   return storage.born.valid() && storage.born.index < graph.node_capacity() && !graph.is_erased(storage.born);
+}
+
+// Marks what was there before and is read by the optimizer alone: its state, in a step that is not the first.
+IdMap<StorageId, uint8_t> optimizer_state_before(const Graph& graph, const IdMap<NodeId, uint32_t>& order,
+                                                 std::optional<uint32_t> last_backward) {
+  IdMap<StorageId, uint8_t> state;
+  if (!last_backward) return state;
+  IdMap<StorageId, uint8_t> read_elsewhere;
+  for (const NodeId id : graph.nodes()) {
+    if (graph.is_placeholder(id)) continue;
+    const bool steps = graph.node(id).phase == Graph::kOptimizer && order[id] > *last_backward;
+    graph.for_each_input(id, [&](ValueId value) {
+      const StorageId storage = graph.value(value).storage;
+      if (storage.valid()) (steps ? state : read_elsewhere)[storage] = 1;
+    });
+  }
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const StorageId id(i);
+    const NodeId born = graph.storage(id).born;
+    const auto kind =
+        born_in_graph(graph, graph.storage(id)) ? placeholder_kind(graph.node(born).target) : std::nullopt;
+    const bool given = kind == StorageKind::kInput || kind == StorageKind::kConstant;
+    if (!given || read_elsewhere[id] != 0 || placeholder_name(graph, born).starts_with("gradient.")) state[id] = 0;
+  }
+  return state;
 }
 
 }  // namespace
@@ -42,8 +68,12 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
   IdMap<StorageId, uint8_t> gradient;
   kinds.reserve(graph.storage_count());
   NodeId first_backward;
+  std::optional<uint32_t> last_backward;
   for (NodeId id : graph.nodes()) {
-    if (!first_backward.valid() && graph.node(id).phase == Graph::kBackward) first_backward = id;
+    if (graph.node(id).phase == Graph::kBackward) {
+      if (!first_backward.valid()) first_backward = id;
+      last_backward = order[id];
+    }
     for (const SavedTensor& tensor : graph.saved(id)) {
       const StorageId storage = graph.value(tensor.value).storage;
       if (storage.valid()) saved[storage] = 1;
@@ -57,6 +87,7 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
     }
   }
 
+  const IdMap<StorageId, uint8_t> state = optimizer_state_before(graph, order, last_backward);
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
     const StorageId id(i);
     const Storage& storage = graph.storage(id);
@@ -65,16 +96,19 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
     const auto placeholder = born ? placeholder_kind(graph.node(storage.born).target) : std::nullopt;
     if (placeholder) {
       // A gradient that stays from step to step is there before this one.
-      kind = *placeholder == StorageKind::kInput && gradient[id] != 0 ? StorageKind::kGradient : *placeholder;
+      kind = *placeholder == StorageKind::kInput && gradient[id] != 0 ? StorageKind::kGradient
+             : state[id] != 0                                         ? StorageKind::kOptimizerState
+                                                                      : *placeholder;
     } else if (kind == StorageKind::kTemporary && gradient[id] != 0) {
       kind = StorageKind::kGradient;
     } else if (kind == StorageKind::kTemporary && born) {
       const PhaseId phase = graph.node(storage.born).phase;
       const bool alive_at_backward = first_backward.valid() && (!storage.freed_after.valid() ||
                                                                 order[storage.freed_after] >= order[first_backward]);
+      const bool is_kept = saved[id] != 0 && !first_backward.valid();
       if (phase == Graph::kOptimizer && !storage.freed_after.valid()) {
         kind = StorageKind::kOptimizerState;
-      } else if (phase == Graph::kForward && (saved[id] != 0 || alive_at_backward)) {
+      } else if (phase == Graph::kForward && (is_kept || alive_at_backward)) {
         kind = StorageKind::kActivation;
       }
     }

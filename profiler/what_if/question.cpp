@@ -39,27 +39,10 @@ void Question::find_phases() {
   for (uint32_t at = 0; at < *backward; ++at) {
     if (!first_backward_ && is_backward(at)) first_backward_ = at;
   }
-  // A storage that was there before and that nobody reads before the optimizer is its state.
-  IdMap<StorageId, uint8_t> read_before;
-  for (uint32_t at = 0; at < optimizer_; ++at) {
-    if (graph_.is_placeholder(costs_.nodes[at])) continue;
-    graph_.for_each_input(costs_.nodes[at], [&](ValueId value) {
-      const StorageId storage = graph_.value(value).storage;
-      if (storage.valid()) read_before[storage] = 1;
-    });
-  }
-  for (const NodeId node : costs_.nodes) {
-    if (graph_.node(node).target != target_of(Builtin::kInput) &&
-        graph_.node(node).target != target_of(Builtin::kConstant)) {
-      continue;
-    }
-    graph_.for_each_output(node, [&](ValueId value) {
-      const StorageId storage = graph_.value(value).storage;
-      if (!storage.valid() || read_before[storage] != 0 || optimizer_ == steps) return;
-      if (placeholder_name(graph_, node).starts_with("gradient.")) return;
-      state_[storage] = 1;
-      steady_ = true;
-    });
+  for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+    const StorageId id(i);
+    steady_ =
+        steady_ || (costs_.kinds[id] == StorageKind::kOptimizerState && existed_before(graph_, graph_.storage(id)));
   }
   if (graph_.metadata.step) steady_ = graph_.metadata.step == TrainingStep::kSteady;
 }
@@ -109,7 +92,7 @@ Lives Question::recorded() const {
     Life life{.born = existed_before(graph_, storage) ? 0 : at_node(costs_.order[storage.born]),
               .last = freed ? at_node(costs_.order[storage.freed_after]) : kToTheEnd,
               .bytes = storage.bytes,
-              .kind = state_[id] ? StorageKind::kOptimizerState : costs_.kinds[id],
+              .kind = costs_.kinds[id],
               .storage = id};
     life.last = std::max(life.last, life.born);
     lives.all.push_back(life);

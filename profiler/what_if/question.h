@@ -76,7 +76,6 @@ class Question {
   const IdMap<NodeId, uint8_t> computes_loss_;
   uint32_t optimizer_ = 0;  // place of its first node; the number of nodes without one
   std::optional<uint32_t> first_backward_;
-  IdMap<StorageId, uint8_t> state_;  // of the optimizer, there before the step
   bool steady_ = false;
 };
 

@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from . import _inputs, _models
+from . import _inputs, _models, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._training import Training, TrainingLoop, phase
@@ -77,6 +77,7 @@ class Capture(Scope):
             str(device), profile, real_tensors, data_sizes, host_reads, contents_budget, saved_tensors,
             guards, source_lines,
         )  # fmt: skip
+        self._wrapped: list[torch.Tensor] = []  # named parameters that hold other tensors
 
     def _make(self):
         return _C.Session(*self._made_with)
@@ -103,9 +104,14 @@ class Capture(Scope):
             parts, parameters, buffers = _parts_of(module)
         prefix = f"{name}." if name else ""
         for path, parameter in parameters:
-            session.name_parameter(parameter, prefix + path)
+            parts_of_it = _wrappers.inner(parameter)
+            for suffix, part in parts_of_it:
+                session.name_parameter(part, prefix + path + suffix)
+            if parts_of_it[0][1] is not parameter:
+                self._wrapped.append(parameter)
         for path, buffer in buffers:
-            session.name_buffer(buffer, prefix + path)
+            for suffix, part in _wrappers.inner(buffer):
+                session.name_buffer(part, prefix + path + suffix)
         for path, part in parts:
             session.name_module(part, prefix + path if path else name)
 
@@ -114,11 +120,20 @@ class Capture(Scope):
 
         keep_contents: the program may read what it holds (an attention mask); what it reads is noted as a guard.
         """
-        self._active().name_input(tensor, name, keep_contents)
+        for suffix, part in _wrappers.inner(tensor):
+            self._active().name_input(part, name + suffix, keep_contents)
 
     def finish(self, outputs=()):
         """Ends the record and gives the graph; the tensors in `outputs` (nested structures) are its outputs."""
-        return self._active().finish(_inputs.tensors_of(outputs))
+        tensors = [part for tensor in _inputs.tensors_of(outputs) for _, part in _wrappers.inner(tensor)]
+        # Gradients hang at the wrapper, which C++ does not see.
+        gradients = [
+            (part, of_part)
+            for parameter in self._wrapped
+            if parameter.grad is not None
+            for (_, part), (_, of_part) in zip(_wrappers.inner(parameter), _wrappers.inner(parameter.grad))
+        ]
+        return self._active().finish(tensors, gradients)
 
 
 def _parts_of(root):
@@ -179,6 +194,8 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
         ema=0.999: torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn of this decay.
         autocast=torch.bfloat16: torch.autocast of forward and loss.
         zero_grads=True: zero_grad(set_to_none=False).
+        context=lambda ids: context_parallel(mesh, buffers=[ids], buffer_seq_dims=[1]): what forward, loss and backward
+            run in, a function of the model's arguments; lambda ids: loss_parallel().
     """
     around, options = _loop_and_options(training, options)
     args, kwargs = _inputs.as_call(inputs)
@@ -273,7 +290,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             if step:
                 outputs = loop.record(args, kwargs, run_steps)
             else:
-                with training.autocast_scope(device):
+                with training.context_scope(args, kwargs), training.autocast_scope(device):
                     outputs = call(*args, **kwargs)
         graph = session.finish(outputs)
         seconds = time.perf_counter() - begin

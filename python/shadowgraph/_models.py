@@ -5,6 +5,7 @@ import contextlib
 import torch
 
 from . import _shadowgraph as _C
+from . import _wrappers
 
 
 def made(model, device, dtype):
@@ -31,7 +32,10 @@ def made(model, device, dtype):
     if not isinstance(module, torch.nn.Module):
         raise _C.Error(f"the function gave {type(module).__name__}, no torch.nn.Module")
     wanted = torch.device(device)
-    if wanted.type != "cpu" and any(t.device.type == "cpu" for t in (*module.parameters(), *module.buffers())):
+    tensors = (*module.parameters(), *module.buffers())
+    # Parts of tensors are where the program puts them: FSDP2 keeps them on the CPU if told so.
+    placed = any(_wrappers.is_wrapper(tensor) for tensor in tensors)
+    if wanted.type != "cpu" and not placed and any(tensor.device.type == "cpu" for tensor in tensors):
         module._apply(lambda tensor: tensor.to(wanted) if tensor.device.type == "cpu" else tensor)
     return module if dtype is None else module.to(dtype)
 
@@ -87,11 +91,11 @@ class Converted:
         return self._fakes.get(id(tensor), (None, tensor))[1]
 
     def _make(self, tensor):
-        if _C.is_fake(tensor):
+        if _wrappers.is_fake(tensor):
             return tensor
         known = self._fakes.get(id(tensor))
         if known is None:
-            fake = self._mode.from_real(tensor, self._device)
+            fake = _wrappers.rebuilt(tensor, lambda part: self._mode.from_real(part, self._device))
             if self._dtype is not None and fake.is_floating_point():
                 fake = fake.detach().to(self._dtype)
             if isinstance(tensor, torch.nn.Parameter):

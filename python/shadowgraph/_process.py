@@ -9,11 +9,13 @@ import functools
 import os
 import sys
 import threading
+import weakref
 import zipfile
 
 import torch
 import torch._library.fake_impl
 import torch._library.simple_registry
+import torch._subclasses.fake_tensor
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
@@ -43,6 +45,8 @@ def install():
         _read_files_for_real()
         _replace_what_reads_its_own_results()
         _leave_real_storages_real()
+        _tell_captures_of_resized_storages()
+        _step_aside_for_torchs_own_mode()
         _give_sizes_to_custom_operators()
         _run_control_flow()
         _explain_failed_backward()
@@ -56,6 +60,7 @@ _PRIVATE_PARTS = {
     "torch._library.fake_impl": ("set_ctx_getter",),
     "torch._library.simple_registry.singleton": ("get",),
     "torch._ops.HigherOrderOperator": ("dispatch",),
+    "torch._subclasses.fake_tensor.FakeTensorMode": ("__enter__", "__exit__"),
     "torch.UntypedStorage": ("_share_fd_cpu_", "_share_filename_cpu_", "_write_file"),
     "torch.autograd.graph": ("_engine_run_backward",),
     "torch.cuda": ("_exchange_device", "_lazy_init", "_maybe_exchange_device"),
@@ -586,6 +591,43 @@ def _leave_real_storages_real():
     for name in ("_getitem", "_setitem"):
         for_real(torch.storage.TypedStorage, name, lambda typed: typed._untyped_storage)
     for_real(torch.UntypedStorage, "copy_", lambda storage: storage)
+
+
+def _tell_captures_of_resized_storages():
+    """FSDP2 gives gathered parameters back by storage.resize_(0), which is no operator."""
+    original = torch.UntypedStorage.resize_
+
+    @functools.wraps(original)
+    def resize_(self, size):
+        if _C.is_active() and self.device.type == "meta":
+            _C.resize_storage(self, size)
+            return self
+        return original(self, size)
+
+    torch.UntypedStorage.resize_ = resize_
+
+
+def _step_aside_for_torchs_own_mode():
+    """Inside torch's FakeTensorMode, by which DTensor asks for shapes, tensors are that mode's and nothing is recorded."""
+    mode = torch._subclasses.fake_tensor.FakeTensorMode
+    enter, leave = mode.__enter__, mode.__exit__
+    asides = weakref.WeakKeyDictionary()
+
+    @functools.wraps(enter)
+    def enter_alone(self):
+        aside = _Unfaked() if _C.is_active() else contextlib.nullcontext()
+        aside.__enter__()
+        asides.setdefault(self, []).append(aside)
+        return enter(self)
+
+    @functools.wraps(leave)
+    def leave_alone(self, *exception):
+        try:
+            return leave(self, *exception)
+        finally:
+            asides[self].pop().__exit__(*exception)
+
+    mode.__enter__, mode.__exit__ = enter_alone, leave_alone
 
 
 class _CustomOperatorSizes:

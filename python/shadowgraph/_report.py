@@ -179,7 +179,7 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
     steady_state: the second training step, with the optimizer's state there.
     run: also record the first three steps of a training run, and say what each holds.
-    training: accumulate, clip_grad_norm, grad_scaler, ema, zero_grads and, for inference, too, autocast: as of
+    training: accumulate, clip_grad_norm, grad_scaler, ema, zero_grads and, for inference, too, autocast and context:
         `capture_training_step`.
     interconnect: links between processes, for programs with collectives: "h100", "pcie5", ..., or a file; without one,
         what is usual around the device of `spec`.

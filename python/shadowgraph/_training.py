@@ -5,6 +5,8 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -44,6 +46,7 @@ class Training:
     ema: float | None = None
     autocast: torch.dtype | str | None = None
     zero_grads: bool = False
+    context: Callable[..., AbstractContextManager] | None = None
 
     def __post_init__(self):
         if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
@@ -59,8 +62,11 @@ class Training:
 
     def check_inference(self):
         for field in dataclasses.fields(self):
-            if field.name != "autocast" and getattr(self, field.name) != field.default:
+            if field.name not in ("autocast", "context") and getattr(self, field.name) != field.default:
                 raise _C.Error(f"{field.name} is of a training step: give mode='train', a loss or an optimizer")
+
+    def context_scope(self, args, kwargs):
+        return contextlib.nullcontext() if self.context is None else self.context(*args, **kwargs)
 
     def autocast_scope(self, device):
         if self.autocast is None:
@@ -71,7 +77,7 @@ class Training:
         """(name, text) of what is not as by default."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value == field.default:
+            if value == field.default or field.name == "context":
                 continue
             if field.name == "autocast":
                 value = "bf16" if value == torch.bfloat16 else "f16"
@@ -159,7 +165,7 @@ class TrainingLoop:
     def _step(self, args, kwargs, loss):
         training = self._training
         for _ in range(training.accumulate):
-            with torch.enable_grad():
+            with torch.enable_grad(), training.context_scope(args, kwargs):
                 with training.autocast_scope(self._device):
                     loss[0] = self._loss(self._model(*args, **kwargs))
                     if training.accumulate > 1:

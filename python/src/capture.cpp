@@ -101,6 +101,14 @@ py::object module_call(const py::type& module_class, const py::object& original)
   return py::reinterpret_steal<py::object>(descriptor);
 }
 
+// ---- Tensors that hold others
+
+std::vector<at::Tensor> parts_of_wrapper(const at::Tensor& wrapper) {
+  const py::gil_scoped_acquire gil;
+  static auto* const parts = new py::object(py::module_::import("shadowgraph._wrappers").attr("parts"));
+  return py::cast<std::vector<at::Tensor>>((*parts)(wrapper));
+}
+
 // ---- Sessions
 
 class Session {
@@ -119,8 +127,9 @@ class Session {
   at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
     return get().mode().from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
   }
-  std::shared_ptr<Graph> finish(const std::vector<at::Tensor>& outputs) {
-    return std::make_shared<Graph>(get().finish(outputs));
+  std::shared_ptr<Graph> finish(const std::vector<at::Tensor>& outputs,
+                                std::vector<std::pair<at::Tensor, at::Tensor>> gradients) {
+    return std::make_shared<Graph>(get().finish(outputs, std::move(gradients)));
   }
 
  private:
@@ -153,6 +162,7 @@ void bind_scope(py::module_& m, const char* name) {
 }  // namespace
 
 void bind_capture(py::module_& m) {
+  set_wrapper_parts(&parts_of_wrapper);
   m.def("set_library_folders", [](std::vector<std::string> folders) { library_folders() = std::move(folders); });
   m.def("module_call", &module_call);
   bind_scope<PhaseScope, std::string>(m, "Phase");
@@ -183,7 +193,7 @@ void bind_capture(py::module_& m) {
                             bool keep_contents) { s.get().name_input(tensor, name, keep_contents); })
       .def("name_module",
            [](Session& s, py::handle module, std::string path) { s.get().name_module(module.ptr(), std::move(path)); })
-      .def("finish", &Session::finish, py::arg("outputs"));
+      .def("finish", &Session::finish, py::arg("outputs"), py::arg("gradients"));
   py::class_<CheckpointRuns>(m, "CheckpointRuns")
       .def(py::init<std::string>())
       .def("enter", &CheckpointRuns::enter)

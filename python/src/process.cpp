@@ -80,6 +80,8 @@ void bind_process(py::module_& m) {
   m.def("set_current_device", [](int index) {
     cuda_guard().setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
   });
+  m.def("resize_storage", &resize_storage, py::arg("storage"), py::arg("size"),
+        "storage.resize_(size) of a fake tensor's storage, which a capture is told of.", py::call_guard<CppCall>());
   m.def(
       "is_fake", [](const at::Tensor& tensor) { return is_fake(tensor); }, "Whether the tensor is a fake one.",
       py::arg("tensor"));

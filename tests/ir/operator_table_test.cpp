@@ -26,6 +26,7 @@ constexpr NotRun kNotRun[] = {
     {"aten::_resize_output_", "there is no kernel for the CPU"},
     {"aten::resize_as_sparse", "on sparse tensors: SparseTensorsAreResized"},
     {"aten::resize_as_sparse_", "on sparse tensors: SparseTensorsAreResized"},
+    {"fsdp::all_gather_copy_in", "Python defines it: tests/package/test_parallel_programs.py"},
     {"c10d::broadcast_", "needs a process group: tests/core/capture/collectives_test.cpp"},
     {"c10d::allreduce_", "needs a process group: tests/core/capture/collectives_test.cpp"},
     {"c10d::allreduce_coalesced_", "needs a process group: tests/core/capture/collectives_test.cpp"},

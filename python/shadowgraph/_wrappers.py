@@ -1,0 +1,55 @@
+"""Tensors that hold other tensors: DTensor, torchao's quantised ones, and whatever has __tensor_flatten__.
+
+What a device holds is the tensors inside, so these are what a capture names, converts and counts.
+"""
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from . import _shadowgraph as _C
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_wrapper(tensor):
+    return type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor)
+
+
+def inner(tensor):
+    """The tensors that `tensor` is made of, as (suffix, tensor): itself, ("", tensor), if it holds no others.
+
+    The suffix is "" where a wrapper holds one tensor, as a DTensor its local part; otherwise it is ".name".
+    """
+    if not is_wrapper(tensor):
+        return [("", tensor)]
+    parts = [(name, part) for name in tensor.__tensor_flatten__()[0] if _holds_data(part := getattr(tensor, name))]
+    return [
+        (f".{name}{suffix}" if len(parts) > 1 else suffix, found)
+        for name, part in parts
+        for suffix, found in inner(part)
+    ]
+
+
+def _holds_data(part):
+    return isinstance(part, torch.Tensor)  # a DTensor has its mesh among its parts
+
+
+def parts(wrapper):
+    """The tensors inside a wrapper, for C++."""
+    return [part for _, part in inner(wrapper)]
+
+
+def is_fake(tensor):
+    """Whether all that the tensor holds is fake."""
+    return all(_C.is_fake(part) for _, part in inner(tensor))
+
+
+def rebuilt(tensor, change):
+    """The tensor with change(part) in place of each part; a wrapper is made anew, with what it says besides kept."""
+    if not is_wrapper(tensor):
+        return change(tensor)
+    names, about = tensor.__tensor_flatten__()
+    parts = {name: rebuilt(part, change) if _holds_data(part := getattr(tensor, name)) else part for name in names}
+    made = type(tensor).__tensor_unflatten__(parts, about, tensor.size(), tensor.stride())
+    return made.requires_grad_(tensor.requires_grad) if made.is_leaf and made.is_floating_point() else made

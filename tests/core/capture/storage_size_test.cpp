@@ -1,0 +1,130 @@
+// Storages that the program gives another size: what the record says of their memory, and what it computes.
+#include <ATen/native/Resize.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "shadowgraph/capture.h"
+#include "shadowgraph/deferred.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+void resize(const at::Tensor& tensor, int64_t bytes) {
+  if (tensor.is_meta() || tensor.storage().device().is_meta()) {
+    resize_storage(tensor.storage(), static_cast<size_t>(bytes));
+  } else {
+    at::native::resize_bytes_cpu(tensor.storage().unsafeGetStorageImpl(), static_cast<size_t>(bytes));
+  }
+}
+
+// A block's weight is gathered, used, given back, gathered again and used again.
+at::Tensor gathered_twice(const at::Tensor& x, const at::Tensor& shard) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor whole = at::empty({2 * shard.size(0), shard.size(1)});
+  at::Tensor y = x;
+  for (int i = 0; i < 2; ++i) {
+    resize(whole, 4 * whole.numel());
+    whole.copy_(at::cat({shard, shard * (i + 2)}));
+    y = at::mm(y, whole.t());
+    resize(whole, 0);
+    y = y.relu();
+  }
+  return y;
+}
+
+TEST(StorageSize, MemoryGivenBackAndTakenAgainIsTwoStorages) {
+  CaptureSession session;
+  const at::Tensor x = at::empty({3, 8}), shard = at::empty({4, 8});
+  session.name_input(x, "x");
+  session.name_input(shard, "shard");
+  const Graph graph = session.finish({gathered_twice(x, shard)});
+  verify(graph);
+  std::vector<StorageId> blocks;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const Storage& storage = graph.storage(StorageId(i));
+    if (storage.bytes == 8 * 8 * 4 && graph.target(storage.born).name() == "aten::empty.memory_format") {
+      blocks.emplace_back(i);
+    }
+  }
+  ASSERT_EQ(blocks.size(), 2) << to_text(graph);
+  EXPECT_EQ(graph.target(graph.storage(blocks[0]).freed_after).name(), "aten::empty.memory_format");  // of 0 bytes
+  EXPECT_TRUE(graph.is_before(graph.storage(blocks[0]).freed_after, graph.storage(blocks[1]).born));
+  EXPECT_TRUE(graph.storage(blocks[1]).freed_after.valid());
+  // The peak has x, the shard, y (96 bytes), the block, and cat's result (256) beside a scaled shard (128).
+  EXPECT_EQ(MemoryTimeline::of(graph).peak().bytes, 96 + 128 + 256 + 256 + 128 + 96);
+
+  const at::Tensor real_x = at::rand({3, 8}), real_shard = at::rand({4, 8});
+  const Interpreter interpreter(graph);
+  const at::Tensor replayed = interpreter.run(Bindings().bind("x", real_x).bind("shard", real_shard)).outputs[0];
+  EXPECT_TRUE(at::equal(replayed, gathered_twice(real_x, real_shard)));
+  EXPECT_EQ(to_text(parse_graph(to_text(graph))), to_text(graph));
+}
+
+at::Tensor grown_and_shrunk(const at::Tensor& x) {
+  const at::Tensor base = x * 2;  // 6 elements
+  resize(base, 10 * 4);
+  const at::Tensor longer = base.as_strided({10}, {1});
+  longer.slice(0, 6).copy_(x.slice(0, 0, 4));
+  resize(base, 8 * 4);
+  return base.as_strided({8}, {1}).clone();
+}
+
+TEST(StorageSize, ContentsThatBothHaveRoomForStay) {
+  CaptureSession session;
+  const at::Tensor x = at::empty({6});
+  session.name_input(x, "x");
+  const Graph graph = session.finish({grown_and_shrunk(x)});
+  verify(graph);
+  const at::Tensor real = at::rand({6});
+  const at::Tensor replayed = Interpreter(graph).run(Bindings().bind("x", real)).outputs[0];
+  EXPECT_TRUE(at::equal(replayed, grown_and_shrunk(real)));
+}
+
+TEST(StorageSize, AStorageThatTheCaptureHadNotMetIsBornWhereItGrows) {
+  const FakeTensorMode mode;
+  const at::Tensor whole = at::empty({16});
+  resize(whole, 0);
+  const at::Tensor x = at::empty({16});
+  CaptureSession session;
+  session.name_input(x, "x");
+  at::Tensor y = x.relu();
+  resize(whole, 64);
+  y = y.sin();
+  whole.copy_(y);
+  y = whole.cos();
+  resize(whole, 0);
+  const Graph graph = session.finish({y.tan()});
+  verify(graph);
+  std::vector<std::string> names;
+  for (const NodeId node : graph.nodes()) names.push_back(graph.target(node).name());
+  EXPECT_THAT(names,
+              ::testing::ElementsAre("sg::input", "aten::relu", "aten::empty.memory_format", "aten::sin", "aten::copy_",
+                                     "aten::cos", "aten::empty.memory_format", "aten::tan", "sg::output"))
+      << to_text(graph);
+}
+
+TEST(StorageSize, WhatIsNoFakeOrIsDescribedIsRefused) {
+  const at::Tensor real = at::zeros({4});
+  EXPECT_THAT([&] { resize_storage(real.storage(), 0); }, ThrowsMessage<Error>(HasSubstr("has data")));
+  EXPECT_THAT(
+      [] {
+        deferred_init([] {
+          const at::Tensor described = at::empty({4});
+          resize_storage(described.storage(), 0);
+          return described;
+        });
+      },
+      ThrowsMessage<UnrecordableCallError>(HasSubstr("while tensors are described")));
+}
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,212 @@
+"""Training programs of many devices as people write them, and one real rank of each.
+
+    python parallel_programs.py NAME RANK SIZE STORE COUNTING_ALLOCATOR
+
+runs two steps over gloo and prints a line of JSON: the most bytes alive at the end of an operator, of the second step,
+and its collectives. test_parallel_programs.py predicts both.
+"""
+
+import ctypes
+import functools
+import json
+import sys
+import types
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+WIDTH, HEADS, LAYERS, WORDS, BATCH, LENGTH = 64, 4, 3, 96, 4, 32
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        heads = [part(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+                 for part in (self.query, self.key, self.value)]  # fmt: skip
+        return self.out(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention_norm, self.attention = nn.LayerNorm(WIDTH), Attention()
+        self.feed_forward_norm, self.feed_forward = nn.LayerNorm(WIDTH), FeedForward()
+
+    def forward(self, x):
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class Decoder(nn.Module):
+    def __init__(self, checkpoints=False):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+        self.checkpoints = checkpoints
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
+        return self.head(self.norm(x))
+
+
+def loss_of(logits):
+    return F.cross_entropy(logits.flatten(0, 1), torch.zeros(BATCH * LENGTH, dtype=torch.int64))
+
+
+# ---- Programs: functions of the number of ranks and the kind of device
+
+
+def ddp(size, device):
+    return DistributedDataParallel(Decoder(), bucket_cap_mb=0.1)
+
+
+def fsdp(size, device, checkpoints=False, **options):
+    mesh = init_device_mesh(device, (size,), mesh_dim_names=("fsdp",))
+    model = Decoder(checkpoints)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def hsdp(size, device):
+    mesh = init_device_mesh(device, (2, size // 2), mesh_dim_names=("replicas", "shards"))
+    model = Decoder()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _tensor_parallel(model, mesh):
+    plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+    plan |= {"attention.out": RowwiseParallel(), "feed_forward.up": ColwiseParallel(),
+             "feed_forward.down": RowwiseParallel()}  # fmt: skip
+    for block in model.blocks:
+        parallelize_module(block, mesh, plan)
+    return model
+
+
+def tp(size, device):
+    return _tensor_parallel(Decoder(), init_device_mesh(device, (size,), mesh_dim_names=("tp",)))
+
+
+def sequence_parallel(size, device):
+    mesh = init_device_mesh(device, (size,), mesh_dim_names=("tp",))
+    model = Decoder()
+    plan = {"embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)), "norm": SequenceParallel(),
+            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}  # fmt: skip
+    parallelize_module(model, mesh, plan)
+    gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    of_block = {"attention_norm": SequenceParallel(), "attention": gathered, "feed_forward_norm": SequenceParallel(),
+                "feed_forward": gathered, "attention.out": RowwiseParallel(output_layouts=Shard(1)),
+                "feed_forward.up": ColwiseParallel(),
+                "feed_forward.down": RowwiseParallel(output_layouts=Shard(1))}  # fmt: skip
+    of_block |= {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+    for block in model.blocks:
+        parallelize_module(block, mesh, of_block)
+    return model
+
+
+def fsdp_tp(size, device):
+    mesh = init_device_mesh(device, (2, size // 2), mesh_dim_names=("fsdp", "tp"))
+    model = _tensor_parallel(Decoder(), mesh["tp"])
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh["fsdp"])
+    return fully_shard(model, mesh=mesh["fsdp"])
+
+
+PROGRAMS = {
+    "ddp": ddp,
+    "fsdp": fsdp,
+    "fsdp without reshard": functools.partial(fsdp, reshard_after_forward=False),
+    "fsdp in bf16": functools.partial(
+        fsdp, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    ),
+    "fsdp with checkpoints": functools.partial(fsdp, checkpoints=True),
+    "hsdp": hsdp,
+    "tp": tp,
+    "tp with sequence parallel": sequence_parallel,
+    "fsdp x tp": fsdp_tp,
+}
+
+
+def optimizer_of(name):
+    """Where some parameters are DTensors and others are not, lists of both are refused."""
+    return functools.partial(torch.optim.AdamW, foreach=not name.startswith("tp"))
+
+
+
+class Watch(TorchDispatchMode):
+    """The most bytes alive at the end of an operator, and which collectives ran."""
+
+    def __init__(self, live):
+        super().__init__()
+        self.live, self.most, self.at, self.collectives = live, 0, "", []
+
+    def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
+        if any(issubclass(kind, DTensor) for kind in kinds):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        now = self.live()
+        if now > self.most:
+            self.most, self.at = now, str(func)
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self.collectives.append(str(func))
+        return result
+
+
+def run(name, rank, size, store, library):
+    counting = ctypes.CDLL(library)
+    counting.live_bytes.restype = ctypes.c_int64
+    dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(store, size))
+    torch.ones(1).add_(1)
+    counting.install()
+    model = PROGRAMS[name](size, "cpu")
+    optimizer = optimizer_of(name)(model.parameters())
+    ids = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
+
+    def step():
+        loss = loss_of(model(ids))
+        loss.backward()
+        optimizer.step()
+
+    step()
+    optimizer.zero_grad()
+    with Watch(counting.live_bytes) as watch:
+        step()
+    print(json.dumps({"peak": watch.most, "at": watch.at, "collectives": watch.collectives}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+    run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
