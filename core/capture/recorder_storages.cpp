@@ -98,7 +98,7 @@ ValueId Recorder::grown_before(FakeTensorImpl& fake, const Growth& growth) {
   storage_root_.resize(size_t{id.index} + 1);
   const int64_t strides[] = {1};
   const ValueId root = graph_.new_tensor(
-      node, {.dtype = dtype, .sizes = sizes, .strides = strides, .device = fake.pretended_device(), .storage = id});
+      node, {.dtype = dtype, .sizes = sizes, .strides = strides, .storage = id, .device = fake.pretended_device()});
   storage_root_[id.index] = root;
   const Argument result[] = {Argument::of_value(root)};
   graph_.set_results(node, result);

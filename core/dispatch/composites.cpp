@@ -52,11 +52,8 @@ bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
     if (!argument.isTensor()) continue;
-    const FakeTensorImpl* fake = as_fake(argument.toTensor());
-    if (fake == nullptr && argument.toTensor().defined() && is_wrapper(argument.toTensor())) {
-      return composite_rule_replaces(info, argument.toTensor().device().type());
-    }
-    return fake != nullptr && composite_rule_replaces(info, fake->pretended_device().type());
+    const auto device = device_of_fake_or_wrapper(argument.toTensor());
+    return device && composite_rule_replaces(info, device->type());
   }
   return false;
 }

@@ -25,6 +25,7 @@
 #include "core/dispatch/operand_scan.h"
 #include "core/dispatch/unboxed_operands.h"
 #include "core/fake/literals.h"
+#include "core/fake/wrapper_tensors.h"
 
 namespace shadowgraph {
 
@@ -235,8 +236,8 @@ class UnboxedCall<Operator, Return(Args...)> {
   template <class First, class... Rest>
   static bool composite_rule_replaces_it(const OperatorInfo& info, const First& first, const Rest&... rest) {
     if constexpr (std::is_same_v<First, at::Tensor>) {
-      const FakeTensorImpl* fake = as_fake(first);
-      return fake != nullptr && composite_rule_replaces(info, fake->pretended_device().type());
+      const auto device = device_of_fake_or_wrapper(first);
+      return device && composite_rule_replaces(info, device->type());
     } else if constexpr (sizeof...(Rest) != 0) {
       return composite_rule_replaces_it(info, rest...);
     } else {

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKey.h>
 
+#include <optional>
 #include <vector>
 
 #include "core/fake/fake_tensor_impl.h"
@@ -13,6 +14,13 @@ namespace shadowgraph {
 
 inline bool is_wrapper(const at::Tensor& tensor) {
   return tensor.key_set().has(c10::DispatchKey::Python) && !is_fake(tensor);
+}
+
+// Returns where a fake tensor, or a wrapper, says that it is; nothing for a real tensor.
+inline std::optional<c10::Device> device_of_fake_or_wrapper(const at::Tensor& tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  if (const FakeTensorImpl* fake = as_fake(tensor)) return fake->pretended_device();
+  return is_wrapper(tensor) ? std::optional(tensor.device()) : std::nullopt;
 }
 
 // Returns the tensors inside, those of wrappers inside it, too. Throws Error if nobody can look inside.

@@ -1,10 +1,32 @@
+#include <charconv>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
+
+namespace {
+
+// Reads "8,3" in the note of a parameter of which this process has a part.
+std::optional<int64_t> whole_numel(const Graph& graph, NodeId node) {
+  const std::string_view sizes = graph.note(node, "whole_sizes");
+  if (sizes.empty()) return std::nullopt;
+  int64_t numel = 1;
+  for (const char* at = sizes.data(); at < sizes.data() + sizes.size();) {
+    int64_t size = 0;
+    const auto [end, error] = std::from_chars(at, sizes.data() + sizes.size(), size);
+    if (error != std::errc()) return std::nullopt;  // "scalar"
+    numel = saturating_multiply(numel, size);
+    at = end + 1;
+  }
+  return numel;
+}
+
+}  // namespace
 
 ParameterCount ParameterCount::of(const Graph& graph) {
   ParameterCount count;
@@ -21,6 +43,7 @@ ParameterCount ParameterCount::of(const Graph& graph) {
                          seen.emplace(value.storage, value.offset, std::vector(sizes.begin(), sizes.end())).second;
       if (!fresh) return;
       (parameter ? count.parameters : count.buffers) += graph.numel(id);
+      if (parameter) count.whole_parameters += whole_numel(graph, node).value_or(graph.numel(id));
       (parameter ? count.parameter_bytes : count.buffer_bytes) += graph.logical_bytes(id);
       ++(parameter ? count.parameter_tensors : count.buffer_tensors);
     });

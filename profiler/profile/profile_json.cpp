@@ -191,6 +191,9 @@ void add_model(json& object, const Profile& profile) {
   object["operators"] = profile.operators;
   object["parameters"] = profile.size.parameters;
   object["parameter_bytes"] = profile.size.parameter_bytes;
+  if (profile.size.whole_parameters != profile.size.parameters) {
+    object["whole_parameters"] = profile.size.whole_parameters;
+  }
   object["buffers"] = profile.size.buffers;
   object["buffer_bytes"] = profile.size.buffer_bytes;
 }

@@ -134,8 +134,11 @@ std::string model_text(const Profile& profile) {
                                                 exact_count(cache.positions))
                                   : ""));
   }
-  line("parameters",
-       fmt::format("{} ({})", exact_count(profile.size.parameters), human_bytes(profile.size.parameter_bytes)));
+  const ParameterCount& size = profile.size;
+  line("parameters", fmt::format("{} ({}){}", exact_count(size.parameters), human_bytes(size.parameter_bytes),
+                                 size.whole_parameters == size.parameters
+                                     ? ""
+                                     : fmt::format(" here, of {} on all ranks", exact_count(size.whole_parameters))));
   if (profile.size.buffers > 0) {
     line("buffers", fmt::format("{} ({})", exact_count(profile.size.buffers), human_bytes(profile.size.buffer_bytes)));
   }

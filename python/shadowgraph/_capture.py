@@ -77,7 +77,7 @@ class Capture(Scope):
             str(device), profile, real_tensors, data_sizes, host_reads, contents_budget, saved_tensors,
             guards, source_lines,
         )  # fmt: skip
-        self._wrapped: list[torch.Tensor] = []  # named parameters that hold other tensors
+        self._wrapped: list[tuple[str, torch.Tensor]] = []  # named parameters that hold other tensors
 
     def _make(self):
         return _C.Session(*self._made_with)
@@ -108,7 +108,7 @@ class Capture(Scope):
             for suffix, part in parts_of_it:
                 session.name_parameter(part, prefix + path + suffix)
             if parts_of_it[0][1] is not parameter:
-                self._wrapped.append(parameter)
+                self._wrapped.append((prefix + path, parameter))
         for path, buffer in buffers:
             for suffix, part in _wrappers.inner(buffer):
                 session.name_buffer(part, prefix + path + suffix)
@@ -129,11 +129,17 @@ class Capture(Scope):
         # Gradients hang at the wrapper, which C++ does not see.
         gradients = [
             (part, of_part)
-            for parameter in self._wrapped
+            for _, parameter in self._wrapped
             if parameter.grad is not None
             for (_, part), (_, of_part) in zip(_wrappers.inner(parameter), _wrappers.inner(parameter.grad))
         ]
-        return self._active().finish(tensors, gradients)
+        graph = self._active().finish(tensors, gradients)
+        whole = {name: layout for name, parameter in self._wrapped if (layout := _wrappers.layout_of(parameter))}
+        for node in graph if whole else ():
+            if node.target == "sg::parameter" and node.argument("name") in whole:
+                for key, value in whole[node.argument("name")].items():
+                    node.set_note(key, value)
+        return graph
 
 
 def _parts_of(root):

@@ -53,3 +53,11 @@ def rebuilt(tensor, change):
     parts = {name: rebuilt(part, change) if _holds_data(part := getattr(tensor, name)) else part for name in names}
     made = type(tensor).__tensor_unflatten__(parts, about, tensor.size(), tensor.stride())
     return made.requires_grad_(tensor.requires_grad) if made.is_leaf and made.is_floating_point() else made
+
+
+def layout_of(tensor):
+    """What a DTensor's local part is a part of, as notes of a graph: docs/many-devices.md. Empty for other tensors."""
+    placements = getattr(tensor, "placements", None)
+    if placements is None or tensor.dim() == 0:
+        return {}
+    return {"layout": ",".join(map(str, placements)), "whole_sizes": ",".join(map(str, tensor.shape))}

@@ -75,7 +75,7 @@ class Decoder(nn.Module):
     def forward(self, ids):
         x = self.embedding(ids)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
+            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False) if self.checkpoints else block(x)
         return self.head(self.norm(x))
 
 
@@ -166,7 +166,7 @@ def optimizer_of(name):
 
 
 class Watch(TorchDispatchMode):
-    """The most bytes alive at the end of an operator, and which collectives ran."""
+    """The most bytes alive at the end of an operator that does not communicate, and which collectives ran."""
 
     def __init__(self, live):
         super().__init__()
@@ -176,11 +176,10 @@ class Watch(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in kinds):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        now = self.live()
-        if now > self.most:
-            self.most, self.at = now, str(func)
-        if func.namespace in ("c10d", "_c10d_functional"):
-            self.collectives.append(str(func))
+        if func.namespace in ("c10d", "_c10d_functional"):  # gloo holds copies of its own meanwhile
+            self.collectives.append(func._schema.name)
+        elif (now := self.live()) > self.most:
+            self.most, self.at = now, func._schema.name
         return result
 
 

@@ -13,7 +13,9 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 struct ParameterCount {
-  int64_t parameters = 0;  // elements
+  int64_t parameters = 0;  // elements that this process holds
+  // Elements on all ranks together, where placeholders say what they are a part of (note "whole_sizes"); else the same.
+  int64_t whole_parameters = 0;
   int64_t parameter_bytes = 0;
   int64_t parameter_tensors = 0;
   int64_t buffers = 0;  // elements

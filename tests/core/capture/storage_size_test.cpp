@@ -41,12 +41,17 @@ at::Tensor gathered_twice(const at::Tensor& x, const at::Tensor& shard) {
   return y;
 }
 
-TEST(StorageSize, MemoryGivenBackAndTakenAgainIsTwoStorages) {
-  CaptureSession session;
+Graph capture_gathered_twice() {
+  const FakeTensorMode mode;
   const at::Tensor x = at::empty({3, 8}), shard = at::empty({4, 8});
+  CaptureSession session;
   session.name_input(x, "x");
   session.name_input(shard, "shard");
-  const Graph graph = session.finish({gathered_twice(x, shard)});
+  return session.finish({gathered_twice(x, shard)});
+}
+
+TEST(StorageSize, MemoryGivenBackAndTakenAgainIsTwoStorages) {
+  const Graph graph = capture_gathered_twice();
   verify(graph);
   std::vector<StorageId> blocks;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {
@@ -63,10 +68,10 @@ TEST(StorageSize, MemoryGivenBackAndTakenAgainIsTwoStorages) {
   EXPECT_EQ(MemoryTimeline::of(graph).peak().bytes, 96 + 128 + 256 + 256 + 128 + 96);
 
   const at::Tensor real_x = at::rand({3, 8}), real_shard = at::rand({4, 8});
-  const Interpreter interpreter(graph);
+  Interpreter interpreter(graph);
   const at::Tensor replayed = interpreter.run(Bindings().bind("x", real_x).bind("shard", real_shard)).outputs[0];
   EXPECT_TRUE(at::equal(replayed, gathered_twice(real_x, real_shard)));
-  EXPECT_EQ(to_text(parse_graph(to_text(graph))), to_text(graph));
+  EXPECT_EQ(to_text(parse(to_text(graph))), to_text(graph));
 }
 
 at::Tensor grown_and_shrunk(const at::Tensor& x) {
@@ -78,11 +83,16 @@ at::Tensor grown_and_shrunk(const at::Tensor& x) {
   return base.as_strided({8}, {1}).clone();
 }
 
-TEST(StorageSize, ContentsThatBothHaveRoomForStay) {
-  CaptureSession session;
+Graph capture_grown_and_shrunk() {
+  const FakeTensorMode mode;
   const at::Tensor x = at::empty({6});
+  CaptureSession session;
   session.name_input(x, "x");
-  const Graph graph = session.finish({grown_and_shrunk(x)});
+  return session.finish({grown_and_shrunk(x)});
+}
+
+TEST(StorageSize, ContentsThatBothHaveRoomForStay) {
+  const Graph graph = capture_grown_and_shrunk();
   verify(graph);
   const at::Tensor real = at::rand({6});
   const at::Tensor replayed = Interpreter(graph).run(Bindings().bind("x", real)).outputs[0];
