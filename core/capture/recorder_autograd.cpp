@@ -5,9 +5,10 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "core/capture/recorder.h"
-#include "core/fake/wrapper_tensors.h"
+#include "core/capture/wrapper_parts.h"
 #include "core/fake/kernel_depth.h"
 #include "core/fake/saved_data.h"
+#include "core/fake/wrapper_tensors.h"
 #include "ir/records.h"
 
 namespace shadowgraph {

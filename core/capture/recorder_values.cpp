@@ -1,6 +1,7 @@
 // Turns tensors and arguments of calls into values of the graph.
 #include "core/calls/call_record.h"
 #include "core/capture/recorder.h"
+#include "core/capture/wrapper_parts.h"
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"

@@ -1,12 +1,11 @@
-// Tensors that hold other tensors and have no memory of their own: Python's DTensor, quantised parameters. Only their
-// language can look inside (shadowgraph/capture.h, set_wrapper_parts). Internal to core/.
+// Tells tensors that hold other tensors and have no memory of their own: Python's DTensor, quantised parameters.
+// Internal to core/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKey.h>
 
 #include <optional>
-#include <vector>
 
 #include "core/fake/fake_tensor_impl.h"
 
@@ -22,8 +21,5 @@ inline std::optional<c10::Device> device_of_fake_or_wrapper(const at::Tensor& te
   if (const FakeTensorImpl* fake = as_fake(tensor)) return fake->pretended_device();
   return is_wrapper(tensor) ? std::optional(tensor.device()) : std::nullopt;
 }
-
-// Returns the tensors inside, those of wrappers inside it, too. Throws Error if nobody can look inside.
-std::vector<at::Tensor> parts_of(const at::Tensor& wrapper);
 
 }  // namespace shadowgraph

@@ -94,8 +94,8 @@ class CaptureSession {
   using Locate = std::string (*)();
   void set_locate(Locate locate);
 
-  // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes: those of the named
-  // parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor, of local parts). The session stays a FakeTensorMode until it is destroyed.
+  // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes. The pairs are the
+  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays a FakeTensorMode until it is destroyed.
   Graph finish(const std::vector<at::Tensor>& outputs,
                std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients = {});
 
@@ -139,13 +139,13 @@ class RegionScope {
   CaptureSession* session_ = nullptr;
 };
 
-// Serves bindings to other languages, where a tensor may hold others and have no memory of its own (Python's DTensor):
-// gives those inside, by which a capture knows what autograd saves with it. nullptr: nobody can tell. Thread-safe.
+// Serves bindings to other languages, where a tensor may hold others and have no memory of its own (Python's DTensor).
+// Gives those inside, by which a capture knows what autograd saves. nullptr: nobody can tell. Thread-safe.
 using WrapperParts = std::vector<at::Tensor> (*)(const at::Tensor& wrapper);
 void set_wrapper_parts(WrapperParts parts);
 
 // Gives the storage of a fake tensor another size, as tensor.untyped_storage().resize_(bytes) does in Python, and
-// records it: what was there dies, and new memory is born (aten::empty), with a copy of what both have room for. FSDP2
+// records it. What was there dies. New memory is born (aten::empty), with a copy of what both have room for. FSDP2
 // gives gathered parameters back so. libtorch itself tells nobody of such a change. Without a session only the size
 // changes. Throws Error if the storage has a size that cannot change, or data; UnrecordableCallError in deferred_init.
 void resize_storage(const c10::Storage& storage, size_t bytes);

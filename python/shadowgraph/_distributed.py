@@ -52,8 +52,18 @@ class fake_process_group:
 
         for owner, name, original in self._replaced:
             setattr(owner, name, original)
+        _forget_layouts()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _forget_layouts():
+    """DTensor remembers layouts by meshes that are equal, with the groups of the first, which end here."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import _redistribute, debug
+
+        debug._clear_sharding_prop_cache()
+        _redistribute._gen_transform_infos.cache_clear()
 
 
 def ranks_of(name):

@@ -1,6 +1,7 @@
 """Models made for a capture: a module as it is, a function that makes one, a Hugging Face configuration."""
 
 import contextlib
+import sys
 
 import torch
 
@@ -107,6 +108,7 @@ class Converted:
     def __enter__(self):
         try:
             for module in self._module.modules():
+                self._refuse_real_shards(module)
                 for entries in (module._parameters, module._buffers):
                     for name, tensor in entries.items():
                         if tensor is not None:
@@ -116,6 +118,17 @@ class Converted:
             self.__exit__()
             raise
         return self
+
+    @staticmethod
+    def _refuse_real_shards(module):
+        """FSDP2 keeps tensors of its own beside the module's, which nothing here converts."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")
+        sharded = fsdp is not None and isinstance(module, fsdp.FSDPModule)
+        if sharded and not all(_wrappers.is_fake(parameter) for parameter in module.parameters()):
+            raise _C.RealTensorError(
+                f"{type(module).__name__} was given to fully_shard with real parameters: give a function that makes "
+                "it, sg.profile(make_model, ...), or make it inside `with sg.fake(...)`"
+            )
 
     def __exit__(self, *exception):
         for entries, name, tensor in reversed(self._entries):

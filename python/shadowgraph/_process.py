@@ -608,10 +608,10 @@ def _tell_captures_of_resized_storages():
 
 
 def _step_aside_for_torchs_own_mode():
-    """Inside torch's FakeTensorMode, by which DTensor asks for shapes, tensors are that mode's and nothing is recorded."""
+    """Inside torch's FakeTensorMode, by which DTensor asks for shapes, tensors are that mode's: nothing is recorded."""
     mode = torch._subclasses.fake_tensor.FakeTensorMode
     enter, leave = mode.__enter__, mode.__exit__
-    asides = weakref.WeakKeyDictionary()
+    asides: weakref.WeakKeyDictionary[torch._subclasses.fake_tensor.FakeTensorMode, list] = weakref.WeakKeyDictionary()
 
     @functools.wraps(enter)
     def enter_alone(self):

@@ -8,7 +8,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from . import _shadowgraph as _C
 
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

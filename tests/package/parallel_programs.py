@@ -1,22 +1,24 @@
-"""Training programs of many devices as people write them, and one real rank of each.
+"""Training programs of many devices as people write them, and one real rank of them.
 
-    python parallel_programs.py NAME RANK SIZE STORE COUNTING_ALLOCATOR
+    python parallel_programs.py RANK SIZE STORE COUNTING_ALLOCATOR NAME...
 
-runs two steps over gloo and prints a line of JSON: the most bytes alive at the end of an operator, of the second step,
-and its collectives. test_parallel_programs.py predicts both.
+runs two steps of each over gloo and prints a line of JSON. It has the most bytes alive at the end of an operator of the
+second step, and its collectives. test_parallel_programs.py predicts both.
 """
 
 import ctypes
 import functools
+import gc
 import json
 import sys
+import time
 import types
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -75,8 +77,13 @@ class Decoder(nn.Module):
     def forward(self, ids):
         x = self.embedding(ids)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False) if self.checkpoints else block(x)
+            x = self._checkpoint(block, x) if self.checkpoints else block(x)
         return self.head(self.norm(x))
+
+    @staticmethod
+    def _checkpoint(block, x):
+        # The random state that a checkpoint keeps is no tensor of the program's.
+        return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
 
 
 def loss_of(logits):
@@ -122,7 +129,8 @@ def tp(size, device):
 def sequence_parallel(size, device):
     mesh = init_device_mesh(device, (size,), mesh_dim_names=("tp",))
     model = Decoder()
-    plan = {"embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)), "norm": SequenceParallel(),
+    plan = {"embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
             "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}  # fmt: skip
     parallelize_module(model, mesh, plan)
     gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
@@ -171,24 +179,27 @@ class Watch(TorchDispatchMode):
     def __init__(self, live):
         super().__init__()
         self.live, self.most, self.at, self.collectives = live, 0, "", []
+        self.gloo_works = False  # it cuts and copies what it has received
 
     def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
         if any(issubclass(kind, DTensor) for kind in kinds):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        if func.namespace in ("c10d", "_c10d_functional"):  # gloo holds copies of its own meanwhile
-            self.collectives.append(func._schema.name)
-        elif (now := self.live()) > self.most:
-            self.most, self.at = now, func._schema.name
+        name = func._schema.name
+        communicates = func.namespace in ("c10d", "_c10d_functional")
+        self.gloo_works = communicates or (self.gloo_works and name in ("aten::split", "aten::copy_"))
+        if self.gloo_works:
+            time.sleep(0.005)  # its thread gives back what it held
+        if communicates:
+            self.collectives.append(name)
+        elif not self.gloo_works and (now := self.live()) > self.most:
+            self.most, self.at = now, name
         return result
 
 
-def run(name, rank, size, store, library):
-    counting = ctypes.CDLL(library)
-    counting.live_bytes.restype = ctypes.c_int64
-    dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(store, size))
-    torch.ones(1).add_(1)
-    counting.install()
+def second_step(name, size, live):
+    """What the second step of a program does, as JSON."""
+    before = live()
     model = PROGRAMS[name](size, "cpu")
     optimizer = optimizer_of(name)(model.parameters())
     ids = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
@@ -200,12 +211,24 @@ def run(name, rank, size, store, library):
 
     step()
     optimizer.zero_grad()
-    with Watch(counting.live_bytes) as watch:
+    with Watch(live) as watch:
         step()
-    print(json.dumps({"peak": watch.most, "at": watch.at, "collectives": watch.collectives}))
-    dist.destroy_process_group()
+    return {"peak": watch.most - before, "at": watch.at, "collectives": watch.collectives}
+
+
+def run(rank, size, store, library, names):
+    counting = ctypes.CDLL(library)
+    counting.live_bytes.restype = ctypes.c_int64
+    counting.install()
+    done = {}
+    for name in names:
+        dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(f"{store}.{name}", size))
+        done[name] = second_step(name, size, counting.live_bytes)
+        dist.destroy_process_group()
+        gc.collect()
+    print(json.dumps(done))
 
 
 if __name__ == "__main__":
     sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
-    run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])

@@ -1,10 +1,13 @@
 """What every rank of a program of many devices holds, against real ranks over gloo, to the byte.
 
-A rank's peak is the most bytes alive at the end of an operator in the second step, as the program's own thread asked
-for them. What gloo's threads allocate for themselves is not counted.
+A rank's peak is the most bytes alive at the end of an operator in the second step. Those count for which the program's
+own thread asked. What gloo's threads allocate for themselves is not counted.
 """
 
+import itertools
 import json
+import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -12,7 +15,11 @@ import sys
 import parallel_programs
 import pytest
 import torch
-from parallel_programs import BATCH, LENGTH, PROGRAMS, optimizer_of
+from parallel_programs import BATCH, HEADS, LENGTH, PROGRAMS, WIDTH, WORDS, Decoder, fsdp, optimizer_of
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
+from torch.nn import functional as F
 
 import shadowgraph as sg
 
@@ -21,41 +28,49 @@ TORCH = pathlib.Path(torch.__file__).parent
 
 
 @pytest.fixture(scope="session")
-def counting_allocator(tmp_path_factory):
-    library = tmp_path_factory.mktemp("allocator") / "libcounting.so"
+def real_ranks(tmp_path_factory):
+    """By name of a program, what each of its real ranks did."""
+    folder = tmp_path_factory.mktemp("ranks")
+    library = folder / "libcounting.so"
     subprocess.run(["g++", "-std=c++20", "-O1", "-shared", "-fPIC", HERE / "counting_allocator.cpp", "-o", library,
                     "-isystem", TORCH / "include", "-L", TORCH / "lib", "-lc10"], check=True)  # fmt: skip
-    return library
+    done: dict[str, list] = {}
+    for size in (2, 4):
+        names = [name for name in PROGRAMS if size_of(name) == size]
+        command = [sys.executable, parallel_programs.__file__]
+        ranks = [subprocess.Popen([*command, str(rank), str(size), str(folder / "store"), str(library), *names],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**os.environ, "OMP_NUM_THREADS": "1"})
+                 for rank in range(size)]  # fmt: skip
+        try:
+            outputs = [rank.communicate(timeout=300) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        for rank, (output, errors) in zip(ranks, outputs):
+            assert rank.returncode == 0, output + errors
+            for name, what in json.loads(output.splitlines()[-1]).items():
+                done.setdefault(name, []).append(what)
+    return done
 
 
-def real_ranks(name, size, folder, library):
-    command = [sys.executable, parallel_programs.__file__, name]
-    ranks = [subprocess.Popen([*command, str(rank), str(size), str(folder / "store"), str(library)],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-             for rank in range(size)]  # fmt: skip
-    try:
-        outputs = [rank.communicate(timeout=300) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    for rank, (output, errors) in zip(ranks, outputs):
-        assert rank.returncode == 0, output + errors
-    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+def size_of(name):
+    return 4 if name in ("hsdp", "fsdp x tp") else 2
 
 
 def predicted(name, size, rank):
     with sg.fake_process_group(size, rank):
         report = sg.profile(lambda: PROGRAMS[name](size, "cpu"), f"i64[{BATCH},{LENGTH}]",
-                            loss=parallel_programs.loss_of, optimizer=optimizer_of(name), device="cpu", steady_state=True)  # fmt: skip
+                            loss=parallel_programs.loss_of, optimizer=optimizer_of(name), device="cpu",
+                            steady_state=True)  # fmt: skip
     report.graph.verify()
     return report
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_rank_holds_what_a_real_one_does(name, tmp_path, counting_allocator):
-    size = 4 if name in ("hsdp", "fsdp x tp") else 2
-    for rank, real in enumerate(real_ranks(name, size, tmp_path, counting_allocator)):
-        report = predicted(name, size, rank)
+def test_every_rank_holds_what_a_real_one_does(name, real_ranks):
+    for rank, real in enumerate(real_ranks[name]):
+        report = predicted(name, size_of(name), rank)
         # Constants are numbers that the host writes into tensors, which are counted as such.
         held = report.peak_bytes - report.dict()["peak"]["by_kind"]["constant"]
         # A mesh has a table of its ranks, 4 bytes each, which no operator sees; a number in a tensor has 4.
@@ -69,3 +84,136 @@ WAIT = "_c10d_functional::wait_tensor"  # what has come is not waited for twice
 def collectives_of(graph):
     names = (node.target.split(".")[0] for node in graph)
     return [name for name in names if name.startswith(("c10d::", "_c10d_functional::")) and name != WAIT]
+
+
+# ---- What gloo cannot run: programs for GPUs
+
+
+def on_cuda(make, rank=0, size=4, **options):
+    def loss(logits):
+        return F.cross_entropy(logits.flatten(0, 1).float(), torch.zeros(logits.shape[:2].numel(), dtype=torch.int64,
+                                                                        device="cuda"))  # fmt: skip
+
+    options = {"loss": loss, "optimizer": lambda p: torch.optim.AdamW(p, foreach=False), **options}
+    with sg.fake_process_group(size, rank):
+        report = sg.profile(lambda: make(size, "cuda"), f"i64[{BATCH},{LENGTH}]", device="cuda", steady_state=True,
+                            **options)  # fmt: skip
+    report.graph.verify()
+    return report
+
+
+def test_a_block_given_back_is_not_there_at_the_peak():
+    """8 blocks of 4 MiB over 4 ranks: two of them whole at once, not eight."""
+
+    class Wide(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(8)])
+            self.checkpoints = False
+
+        def forward(self, x):
+            return self.blocks(x)
+
+    def make(size, device):
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(device, (size,))
+        model = Wide()
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    with sg.fake_process_group(4):
+        report = sg.profile(lambda: make(4, "cuda"), "f32[1,1024]", device="cuda", loss=lambda y: y.sum())
+    block = 1024 * 1024 * 4
+    held = report.peak_bytes - report.dict()["parameter_bytes"]
+    # A whole block and the next one, a whole gradient, the reduce-scatter's copy of it, and shards of gradients.
+    assert 4 * block <= held <= 6 * block
+    assert report.dict()["whole_parameters"] == 4 * report.dict()["parameters"] == 8 * 1024 * 1024
+    saved = {node.name for node in report.graph if node.saved}
+    assert saved and report.dict()["saved_bytes"] < block
+
+
+def test_parameters_say_what_they_are_a_part_of():
+    graph = on_cuda(fsdp, rank=1).graph
+    (weight,) = (node for node in graph if node.target == "sg::parameter" and node.argument("name") == "head.weight")
+    assert weight.results[0].shape == (WORDS // 4, WIDTH)
+    assert weight.notes == {"layout": "S(0)", "whole_sizes": f"{WORDS},{WIDTH}"}
+
+
+def test_offloaded_parameters_are_on_the_cpu():
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    report = on_cuda(lambda size, device: fsdp(size, device, offload_policy=CPUOffloadPolicy()))
+    kinds = report.dict()["peak"]["by_kind"]
+    assert kinds["parameter"] == 0 and kinds["optimizer_state"] == 0
+    assert {str(node.results[0].device) for node in report.graph if node.target == "sg::parameter"} == {"cpu"}
+
+
+def test_prefetched_blocks_are_gathered_earlier():
+    def make(size, device):
+        model = fsdp(size, device)
+        blocks = list(model.blocks)
+        for block, following in itertools.pairwise(blocks):
+            block.set_modules_to_forward_prefetch([following])
+        return model
+
+    def first_products_between_gathers(report):
+        names = [node.target for node in report.graph if node.phase == "forward"]
+        gathers = [i for i, name in enumerate(names) if name.startswith("c10d::_allgather_base_")]
+        return [sum("addmm" in name for name in names[a:b]) for a, b in itertools.pairwise(gathers)]
+
+    assert first_products_between_gathers(on_cuda(make)) != first_products_between_gathers(on_cuda(fsdp))
+
+
+def test_gradients_accumulate_without_their_sum():
+    def make(size, device):
+        model = fsdp(size, device)
+        model.set_requires_gradient_sync(False)
+        return model
+
+    def scatters(report):
+        return report.dict()["communication"]["kinds"].get("reduce_scatter", {"calls": 0})["calls"]
+
+    assert scatters(on_cuda(make, optimizer=None)) == 0 < scatters(on_cuda(fsdp, optimizer=None))
+
+
+def test_loss_parallel():
+    def make(size, device):
+        model = Decoder()
+        head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+        return parallelize_module(model, init_device_mesh(device, (size,)), {"head": head})
+
+    report = on_cuda(make, context=lambda ids: loss_parallel(), loss=lambda logits: F.cross_entropy(
+        logits.flatten(0, 1), torch.zeros(BATCH * LENGTH, dtype=torch.int64, device="cuda")))  # fmt: skip
+    # No rank has all logits, BATCH * LENGTH * WORDS.
+    largest = max(math.prod(value.shape) for node in report.graph for value in node.results
+                  if value is not None and value.shape and value.shape[-1] in (WORDS // 4, WORDS))  # fmt: skip
+    assert largest == BATCH * LENGTH * WORDS // 4
+
+
+@pytest.mark.parametrize("rotation", ["allgather", "alltoall"])
+def test_context_parallel(rotation):
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._attention import set_rotate_method
+
+    meshes = []
+
+    def make(size, device):
+        meshes.append(init_device_mesh(device, (size,), mesh_dim_names=("cp",)))
+        set_rotate_method(rotation)
+        return Decoder().to(torch.bfloat16)
+
+    report = on_cuda(make, context=lambda ids: context_parallel(meshes[0], buffers=[ids], buffer_seq_dims=[1]),
+                     loss=lambda logits: logits.float().square().mean())  # fmt: skip
+    kinds = report.dict()["communication"]["kinds"]
+    assert "all_gather" in kinds if rotation == "allgather" else "all_to_all" in kinds
+    queries = [node.results[0].shape for node in report.graph if "attention" in node.target and node.phase == "forward"]
+    assert queries and all(shape[1] == HEADS and shape[2] <= LENGTH // 4 for shape in queries)
+
+
+def test_a_model_sharded_with_real_parameters_is_refused():
+    with sg.fake_process_group(2):
+        model = fsdp(2, "cpu")
+        with pytest.raises(sg.RealTensorError, match="give a function that makes it"):
+            sg.profile(model, f"i64[{BATCH},{LENGTH}]", loss=parallel_programs.loss_of, device="cpu")

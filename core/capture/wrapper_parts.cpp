@@ -1,4 +1,4 @@
-#include "core/fake/wrapper_tensors.h"
+#include "core/capture/wrapper_parts.h"
 
 #include <atomic>
 
