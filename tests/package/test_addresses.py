@@ -50,7 +50,7 @@ def test_addresses_are_those_of_storages():
         a, b = torch.empty(6, 4, device="cuda"), torch.empty(3)
         assert a.data_ptr() == a.data_ptr() != b.data_ptr()
         assert a[1].data_ptr() == a.data_ptr() + 16 == a.t()[:, 1].data_ptr()
-        assert a.detach().data_ptr() == a.data_ptr() == a.untyped_storage().data_ptr() == a.storage().data_ptr()
+        assert a.detach().data_ptr() == a.data_ptr() == a.untyped_storage().data_ptr() == a._typed_storage()._data_ptr()
         assert torch.empty(0).data_ptr() == 0
         kept = torch.tensor([1.0, 2.0])  # known contents, and then not
         before = kept.data_ptr()

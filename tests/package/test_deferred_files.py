@@ -2,12 +2,16 @@
 
 import io
 import pickle
+import sys
+import types
 
 import pytest
 import torch
 from torch import nn
 
 import shadowgraph as sg
+
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 
 class Tied(nn.Module):
@@ -136,6 +140,20 @@ def test_modules_views_and_devices(tmp_path):
     assert sg.is_deferred(module) and isinstance(module.weight, nn.Parameter)
     want = torch.load(tmp_path / "module.pt", weights_only=False)
     assert torch.equal(sg.materialize_module(module).weight, want.weight)
+
+
+def test_pretrained_models(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=128, bos_token_id=1, eos_token_id=1)
+    saved = transformers.GPT2LMHeadModel(config)
+    saved.save_pretrained(tmp_path)
+    described = sg.deferred_init(transformers.GPT2LMHeadModel.from_pretrained, tmp_path)
+    assert all(sg.is_deferred(parameter) for parameter in described.parameters())
+    sg.materialize_module(described.transformer.h[1])
+    sg.materialize_module(described)
+    for (name, a), b in zip(saved.state_dict().items(), described.state_dict().values(), strict=True):
+        assert same_bits(a, b), name
+    assert described.lm_head.weight is described.transformer.wte.weight
 
 
 def test_loaders_of_data():
