@@ -67,6 +67,7 @@ READERS = ["torch.load", "torch.load, whole", "torch.load of a stream", "torch.l
 
 
 def same_bits(a, b):
+    assert not sg.is_fake(a) and not sg.is_fake(b)  # which would be computed to be compared
     return a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride() and torch.equal(
         a.detach().contiguous().view(-1).view(torch.uint8), b.detach().contiguous().view(-1).view(torch.uint8)
     )  # fmt: skip
