@@ -2,6 +2,7 @@
 
 #include <c10/util/SmallVector.h>
 
+#include "core/calls/own_generators.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/process_groups.h"
 
@@ -29,7 +30,7 @@ Argument argument_of(Graph& graph, const c10::IValue& value, TensorArgument tens
     for (const c10::IValue& element : value.toListRef()) elements.push_back(argument_of(graph, element, tensor));
     return graph.make_list({elements.data(), elements.size()});
   }
-  if (value.isGenerator()) return Argument::of_device(value.toGenerator().device(), ArgumentKind::kGenerator);
+  if (value.isGenerator()) return argument_of(value.toGenerator());
   if (const auto name = name_of_object(value)) return graph.string_argument(*name);
   Argument opaque = graph.string_argument(value.type()->str());
   opaque.kind = ArgumentKind::kOpaque;

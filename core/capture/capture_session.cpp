@@ -1,5 +1,6 @@
 #include <torch/nn/module.h>
 
+#include "core/calls/own_generators.h"
 #include "core/capture/recorder.h"
 #include "core/dispatch/pending_call.h"
 #include "core/fake/known_contents.h"
@@ -132,7 +133,9 @@ Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs,
   state_of(mode_).observer = nullptr;
   state_of(mode_).saved_tensors = nullptr;
   finished_ = true;
-  return recorder_->finish(outputs, gradients);
+  Graph graph = recorder_->finish(outputs, gradients);
+  name_generators(graph);
+  return graph;
 }
 
 PhaseScope::PhaseScope(const std::string& name) : session_(thread_state.capture) {

@@ -1,5 +1,6 @@
 // Turns tensors and arguments of calls into values of the graph.
 #include "core/calls/call_record.h"
+#include "core/calls/own_generators.h"
 #include "core/capture/recorder.h"
 #include "core/capture/wrapper_parts.h"
 #include "core/dispatch/operator_info.h"
@@ -192,7 +193,7 @@ Argument Recorder::argument_of(const CallArgument& value) {
     case Kind::kDevice:
       return Argument::of_device(value.device());
     case Kind::kGenerator:
-      return Argument::of_device(value.generator().device(), ArgumentKind::kGenerator);
+      return shadowgraph::argument_of(value.generator());
   }
   return graph_.make_list({elements.data(), elements.size()});
 }

@@ -4,7 +4,7 @@
 namespace shadowgraph {
 
 DeferredInit::DeferredInit(const DeferredOptions& options) {
-  if (DeferredRecord::is_recording()) return;
+  if (is_describing()) return;
   mode_ = std::make_unique<FakeTensorMode>(FakeTensorOptions{.device = options.device, .profile = options.profile});
   const auto link = DeferredRecord::begin(ModeAccess::state(*mode_));
   record_ = link->record;

@@ -3,6 +3,9 @@
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 
+#include <algorithm>
+
+#include "core/dispatch/operand_scan.h"
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "core/fake/kernel_depth.h"
@@ -54,6 +57,15 @@ void for_each_tensor(const CallArgument& argument, F&& f) {
     default:
       return;
   }
+}
+
+// Says whether an operator writes what its facts say that it may: batch norm's statistics, in training.
+bool writes_with(const OperatorFacts& facts, std::span<const CallArgument> arguments) {
+  const auto position = static_cast<size_t>(facts.write_condition);
+  if (facts.write_condition < 0 || position >= arguments.size()) return true;
+  const CallArgument& condition = arguments[position];
+  if (condition.kind() == CallArgument::Kind::kBool) return condition.boolean();
+  return condition.kind() != CallArgument::Kind::kBoxed || !condition.boxed().isBool() || condition.boxed().toBool();
 }
 
 // Says whether a value is plain. Objects have contents that the record does not keep: a storage, a stream, an object of
@@ -114,10 +126,12 @@ std::shared_mutex& DeferredRecord::turning() {
   return *mutex;
 }
 
-bool DeferredRecord::is_recording() {
+DeferredRecord* DeferredRecord::recording() {
   const ModeState* mode = thread_state.mode;
-  return mode != nullptr && dynamic_cast<const DeferredRecord*>(mode->observer) != nullptr;
+  return mode != nullptr ? dynamic_cast<DeferredRecord*>(mode->observer) : nullptr;
 }
+
+at::Tensor DeferredRecord::outside(const FakeTensorImpl& fake) const { return real_of_fake(fake, *mode_); }
 
 StorageId DeferredRecord::storage_of(const FakeTensorImpl& fake) const {
   return find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
@@ -134,33 +148,31 @@ void DeferredRecord::end_scope() {
 
 // ---- Calls
 
-void DeferredRecord::check_operand(const OperatorInfo& info, const at::Tensor& tensor, bool written) {
+void DeferredRecord::check_operand(const std::string& user, const at::Tensor& tensor, bool written) {
   const FakeTensorImpl* fake = as_fake(tensor);
   if (fake == nullptr) return;
   const StorageId storage = storage_of(*fake);
   if (!storage.valid()) {
-    const at::Tensor outside = real_of_fake(*fake, *mode_);
+    const at::Tensor outside = this->outside(*fake);
     if (!outside.defined()) {
-      throw UnrecordableCallError(info.name + " uses a fake tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+      throw UnrecordableCallError(user + " uses a fake tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
                                   ") that another mode or another deferred_init made; its contents are not known here. "
                                   "Make it in the same deferred_init, or materialise it first");
     }
     if (outside.is_inference()) {
-      throw UnrecordableCallError(info.name + " uses an inference tensor from outside (" + geometry(outside) +
+      throw UnrecordableCallError(user + " uses an inference tensor from outside (" + geometry(outside) +
                                   "), which may change without leaving a trace; give it a clone() made outside of "
                                   "inference mode");
     }
   } else if (real_storage(storage)) {
-    throw AlreadyMaterializedError(info.name + " uses a described tensor (" +
-                                   c10::str(fake->dtype(), " ", fake->sizes()) +
+    throw AlreadyMaterializedError(user + " uses a described tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
                                    ") whose storage has been materialised by way of another tensor that shares it. "
                                    "Call materialize_tensor on this one too, which copies nothing, and then use it");
   }
   if (!written) return;
   if (!storage.valid() || graph().storage(storage).kind == StorageKind::kConstant) {
-    throw UnrecordableCallError(info.name + " would write to a tensor from outside (" +
-                                c10::str(fake->dtype(), " ", fake->sizes()) +
-                                "); nothing was written. Write to a clone of it, or do it outside deferred_init");
+    throw UnrecordableCallError(user + " would write to a tensor from outside (" +
+                                c10::str(fake->dtype(), " ", fake->sizes()) + ")" + kNotWrittenFromOutside);
   }
 }
 
@@ -168,10 +180,13 @@ void DeferredRecord::begin_call(const OperatorInfo& info, std::span<const CallAr
   mutex_.lock();
   try {
     generator_.reset();
+    const OperatorFacts& facts = info.target.facts();
+    const bool writes_more = !facts.written.empty() && writes_with(facts, arguments);  // than its schema says
     for (size_t i = 0; i < arguments.size(); ++i) {
       const CallArgument& argument = arguments[i];
-      const bool written = info.writes && i < 64 && ((info.written_arguments >> i) & 1) != 0;
-      for_each_tensor(argument, [&](const at::Tensor& tensor) { check_operand(info, tensor, written); });
+      const bool written = (info.writes && i < 64 && ((info.written_arguments >> i) & 1) != 0) ||
+                           (writes_more && std::ranges::find(facts.written, i) != facts.written.end());
+      for_each_tensor(argument, [&](const at::Tensor& tensor) { check_operand(info.name, tensor, written); });
       if (argument.kind() == CallArgument::Kind::kGenerator) {
         generator_ = argument.generator();
       } else if (argument.kind() == CallArgument::Kind::kBoxed) {
@@ -273,9 +288,9 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
     if (fake == nullptr) return tensor;
     device = fake->pretended_device();
     show_host_writes(tensor, *this);
-    if (real_storage(storage_of(*fake))) check_operand(info, tensor, false);
+    if (real_storage(storage_of(*fake))) check_operand(info.name, tensor, false);
     if (!storage_of(*fake).valid()) {
-      const at::Tensor outside = real_of_fake(*fake, *mode_);
+      const at::Tensor outside = this->outside(*fake);
       foreign |= !outside.defined();
       return outside;
     }

@@ -38,8 +38,8 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   // A tensor holds this alone while it changes its storage for another. A thread that asks then finds one of them
   // whole.
   static std::shared_mutex& turning();
-  // Says whether a program is being described on this thread: deferred_init then joins it.
-  static bool is_recording();
+  // Returns the record of the program that is being described on this thread, nullptr if none is.
+  static DeferredRecord* recording();
 
   DeferredRecord(DeferredLink& link, std::shared_ptr<ModeState> mode);
   ~DeferredRecord() override;
@@ -51,6 +51,11 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   uint32_t session() const { return session_; }
   StorageId storage_of(const FakeTensorImpl& fake) const;
   std::recursive_mutex& mutex() { return mutex_; }
+
+  // Throws if the record cannot use `tensor`, or write it; `user` begins the message. The caller holds the mutex.
+  void check_operand(const std::string& user, const at::Tensor& tensor, bool written);
+  // Returns the real tensor from outside that `fake` stands for; undefined if there is none.
+  at::Tensor outside(const FakeTensorImpl& fake) const;
 
   // ---- Computing. The caller holds the mutex.
   struct Computed {
@@ -105,7 +110,6 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   void leave() noexcept override;
 
  private:
-  void check_operand(const OperatorInfo& info, const at::Tensor& tensor, bool written);
   void note_constants();
   RandomState run_draw(NodeId node, const RandomState& before);
   void run(Recipe::Group group, const ComputeOptions& options, const std::function<void(Computed)>& done);

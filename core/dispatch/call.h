@@ -123,10 +123,13 @@ inline bool takes_composites(const ModeState* mode) {
 template <class Call>
 C10_ALWAYS_INLINE typename Call::Result carry_out(const OperatorInfo& info, ModeState* mode, Call& call) {
   const KernelScope kernel;
-  call.take_operands();
-  CallObserver* observer = mode != nullptr ? mode->observer : nullptr;
-  if (observer != nullptr) call.show_arguments(*observer);
+  CallObserver* observer = nullptr;  // once it has seen the arguments
   try {
+    call.take_operands();
+    if (mode != nullptr && mode->observer != nullptr) {
+      call.show_arguments(*mode->observer);
+      observer = mode->observer;
+    }
     const bool may_hold_literal = call.makes_room_for_literal();
     const c10::Device device = with_index(call.take_device(mode));
     thread_state.set_kernel_device(device);

@@ -4,6 +4,7 @@
 
 #include "core/dispatch/call.h"
 #include "core/dispatch/fallback.h"
+#include "core/dispatch/operand_scan.h"
 #include "core/dispatch/run_on_meta.h"
 #include "core/fake/wrapper_tensors.h"
 #include "shadowgraph/error.h"
@@ -24,6 +25,7 @@ bool is_asked_before_data_is_replaced(const c10::OperatorHandle& op) {
 void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t begin) {
   const at::Tensor& self = stack[begin].toTensor();
   if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
+  refuse_write_while_describing(info, self, thread_state.mode);
   throw RealTensorError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
                         ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
                         "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
@@ -78,7 +80,14 @@ void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   }
   const OperatorInfo& info = OperatorInfo::of(op);
   const size_t begin = stack->size() - info.argument_count;
-  if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) refuse_to_replace_data(info, *stack, begin);
+  if (C10_UNLIKELY(is_asked_before_data_is_replaced(op))) {
+    try {
+      refuse_to_replace_data(info, *stack, begin);
+    } catch (const Error& error) {
+      translate(error);
+      throw;
+    }
+  }
   if (C10_UNLIKELY(runs_directly(info, *stack, begin))) {
     fake_fallback(op, keys & below, stack);
     return;

@@ -13,6 +13,12 @@
 
 namespace shadowgraph {
 
+void refuse_write_while_describing(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode) {
+  if (mode == nullptr || !mode->reads_data) return;
+  throw UnrecordableCallError(info.name + " would write to a tensor from outside (" +
+                              c10::str(outside.scalar_type(), " ", outside.sizes()) + ")" + kNotWrittenFromOutside);
+}
+
 void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device other) const {
   std::string words;
   if (info_.op.hasTag(at::Tag::pointwise) || rule_ == DeviceRule::kIndexedWrite) {
@@ -85,7 +91,8 @@ bool writes_reach_real(const at::Tensor& fake, ModeState* mode) {
 
 namespace {
 
-[[noreturn]] void refuse_write_through_view(const OperatorInfo& info, const at::Tensor& fake) {
+[[noreturn]] void refuse_write_through_view(const OperatorInfo& info, const at::Tensor& fake, const ModeState* mode) {
+  refuse_write_while_describing(info, fake, mode);
   throw RealTensorError(info.name + " would write to a view (" + c10::str(fake.sizes()) +
                         ") of a real tensor while fake tensors are in use; nothing was written. Take the view of the "
                         "real tensor's fake, FakeTensorMode::from_real, convert its module with fakeify, or run this "
@@ -114,7 +121,7 @@ void OperandScan::visit_slot(c10::IValue& slot) {
   const at::Tensor& tensor = slot.toTensor();
   if (!tensor.defined()) return;
   if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-    if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor);
+    if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
     devices_.see(*fake, position_, 0, written_);
   } else if (auto converted = converted_operand(tensor)) {
     devices_.see(*as_fake(*converted), position_, 0, written_);
@@ -130,7 +137,7 @@ void OperandScan::visit_list(c10::IValue& slot) {
     const at::Tensor& tensor = element.toTensor();
     if (!tensor.defined()) continue;
     if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
-      if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor);
+      if (written_ && writes_reach_real(tensor, mode_)) refuse_write_through_view(info_, tensor, mode_);
       devices_.see(*fake, position_, index, written_);
     } else {
       all_fake = false;
@@ -174,7 +181,9 @@ void OperandScan::visit_optional_list(c10::IValue& slot) {
 std::optional<at::Tensor> OperandScan::converted_operand(const at::Tensor& real) {
   if (real.unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
   const bool adopted = is_adopted(real, mode_);
-  if (info_.inplace_view && (written_ || position_ == 0)) {
+  const bool changes_geometry = info_.inplace_view && (written_ || position_ == 0);
+  if ((written_ && !adopted) || changes_geometry) refuse_write_while_describing(info_, real, mode_);
+  if (changes_geometry) {
     throw RealTensorError(info_.name + " would change the geometry of a real tensor (" + c10::str(real.sizes()) +
                           ") while fake tensors are in use; nothing was changed. Convert it first, with "
                           "FakeTensorMode::from_real, or run this line under an UnfakeGuard");

@@ -13,6 +13,14 @@
 
 namespace shadowgraph {
 
+// Ends the error that refuses a described program a write to a tensor from outside (core/deferred/).
+inline constexpr const char* kNotWrittenFromOutside =
+    "; nothing was written. Write to a clone of it, or materialise what is described and write outside of "
+    "deferred_init";
+
+// Throws that error, UnrecordableCallError, if a program is being described.
+void refuse_write_while_describing(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode);
+
 // Judges the devices of the operands by the operator's rule (OperatorInfo::device_rule, or another one).
 class OperandDevices {
  public:

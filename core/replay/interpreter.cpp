@@ -75,6 +75,8 @@ std::string message_of(const std::exception& error) {
 class Interpreter::Run {
  public:
   explicit Run(Interpreter& interpreter) : interpreter_(interpreter) {
+    interpreter_.drawing_.resize(interpreter.program_->generators.size());
+    for (Drawing& drawing : interpreter_.drawing_) drawing.has_begun = false;
     interpreter.values_.resize(interpreter.graph_.value_capacity());
   }
   ~Run() {
@@ -191,6 +193,9 @@ void Interpreter::run_node(NodeId node) {
     if (const auto* problem = program_->problem(step_)) fail(node, problem->what);
   }
   push_arguments(step_);
+  if (C10_UNLIKELY(step.generator != ReplayProgram::kNoGenerator)) {
+    stack_[step.generator_position] = own_generator(step.generator);
+  }
   if (step.preserved.size != 0) preserve(step_);
   if (step.loose_out) part_from_loose_outs(step.op->schema(), stack_);
   if (step.kind == StepKind::kOperator) {
@@ -205,6 +210,24 @@ void Interpreter::push_arguments(uint32_t number) {
   stack_.clear();
   const auto content = [this](ValueId value) -> const c10::IValue& { return values_[value.index]; };
   program_->templates.push(program_->steps[number].call, content, stack_);
+}
+
+// Returns the generator that stands for one of the program's own, in the state in which it is to be drawn from.
+const at::Generator& Interpreter::own_generator(uint32_t number) {
+  const OwnGenerator& own = program_->generators[number];
+  Drawing& drawing = drawing_[number];
+  if (std::exchange(drawing.has_begun, true)) return drawing.generator;
+  const auto given = options_.generators.find(own.name);
+  const bool is_given = given != options_.generators.end();
+  if (is_given || own.original.defined()) {
+    drawing.generator = is_given ? given->second : own.original;
+    if (own.always && active_fake_mode() == nullptr) put_state(drawing.generator, own);
+  } else if (drawing.generator.defined()) {
+    put_state(drawing.generator, own);
+  } else {
+    drawing.generator = made_generator(own);
+  }
+  return drawing.generator;
 }
 
 // Gives values that are the same tensor as an operand whose geometry is about to change a tensor of their own.

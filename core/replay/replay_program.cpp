@@ -175,6 +175,16 @@ class Compiler {
     if (step.call.patches.size == 0) name_factory_options(step, formals);
   }
 
+  void compile_generator(Step& step) {
+    const auto own = own_generator_of(graph_, node_);
+    if (!own) return;
+    auto& known = program_->generators;
+    const auto same = std::ranges::find(known, own->name, &OwnGenerator::name);
+    step.generator = static_cast<uint32_t>(same - known.begin());
+    step.generator_position = own->position;
+    if (same == known.end()) known.push_back(*own);
+  }
+
   // A factory that named no device or dtype took the defaults of that time: here they are what the result says.
   void name_factory_options(const Step& step, const Signature& formals) {
     const auto results = graph_.results(node_);
@@ -352,6 +362,7 @@ class Compiler {
         find_function_of(step, target, id);
       }
       compile_arguments(step, graph_.target(id).signature());
+      if (graph_.facts(node).random) compile_generator(step);
       compile_identity(step);
     }
     compile_results(step);

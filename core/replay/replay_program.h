@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/calls/call_templates.h"
+#include "core/calls/own_generators.h"
 #include "shadowgraph/replay.h"
 
 namespace shadowgraph {
@@ -24,6 +25,7 @@ struct ReplayProgram {
 
   using Range = CallTemplates::Range;
   static constexpr uint32_t kNoGroup = 0xFFFFFFFFU;
+  static constexpr uint32_t kNoGenerator = 0xFFFFFFFFU;
 
   struct Step {
     NodeId node;
@@ -34,10 +36,12 @@ struct ReplayProgram {
     const c10::OperatorHandle* op = nullptr;       // kOperator
     const RegisteredFunction* function = nullptr;  // kFunction
     CallTemplates::Call call;
-    uint32_t group = kNoGroup;  // that begins here, into `groups`
-    Range results;              // into result_codes
-    Range released;             // into values: last used here
-    Range preserved;            // into values
+    uint32_t group = kNoGroup;          // that begins here, into `groups`
+    uint32_t generator = kNoGenerator;  // of the program's own, into `generators`
+    uint16_t generator_position = 0;    // among the arguments
+    Range results;                      // into result_codes
+    Range released;                     // into values: last used here
+    Range preserved;                    // into values
   };
 
   // Says what becomes of the results on the stack, flattened: a value's index, kNoValue, or kList | how many codes
@@ -75,6 +79,7 @@ struct ReplayProgram {
   uint32_t all_placeholders = 0;          // of the graph, those outside the slice included
   std::vector<Problem> problems;          // by step
   std::vector<DeviceUse> devices;
+  std::vector<OwnGenerator> generators;
   bool random = false;
   bool grad_mode = false;  // some operator ran with gradients on
 

@@ -64,6 +64,9 @@ class DeferredInit {
   std::shared_ptr<DeferredRecord> record_;
 };
 
+// Whether a program is being described on this thread.
+bool is_describing();
+
 // Calls fn(args...) in such a scope and gives what it returns, whatever that is.
 template <class Function, class... Args>
 decltype(auto) deferred_init(const DeferredOptions& options, Function&& fn, Args&&... args) {
@@ -144,6 +147,14 @@ void materialize_module(const torch::nn::Module& module, const MaterializeModule
 // allocated. Otherwise the whole is, for the time being; with `never_whole` that throws DeferredError.
 at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length,
                              const MaterializeOptions& options = {}, bool never_whole = false);
+
+// Returns what a described tensor holds now, as a real CPU tensor of its own, computed from its recipe; it stays
+// described. Nothing for a tensor that is not described, and inside another mode or a capture, where it is a fake like
+// any other. Throws AlreadyMaterializedError and what materialising throws.
+std::optional<at::Tensor> described_value(const at::Tensor& tensor);
+// Throws what an operator on `tensor` would throw while a program is described on this thread (UnrecordableCallError,
+// RealTensorError, ...); `what` begins the message.
+void check_recordable(const at::Tensor& tensor, const std::string& what);
 
 // O(1), and O(parameters and buffers).
 bool is_deferred(const at::Tensor& tensor);

@@ -75,7 +75,9 @@ class Bindings {
 // The graph was recorded below autograd, so it runs there, unless InterpreterOptions::autograd says otherwise.
 // Operators are called with autograd, view tracking and autocast off, and what comes out has no history. Values are
 // released after their last use. Random operators draw from the default generators, so after the same manual_seed a run
-// gives bitwise what eager gives.
+// gives bitwise what eager gives. A generator of the program's own they move as eager does. In the process that captured
+// it, it is the very object. Elsewhere each run begins with one in the state that the graph has noted, or draws from
+// InterpreterOptions::generators. One that the program made or seeded while it ran begins anew with every run.
 //
 // A run writes to the storages of the tensors it is given, as eager does (or to copies of them, see `copy_inputs`).
 // Each such tensor counts one in-place change for autograd. Its own geometry stays: `t_`, `set_` or `resize_` on a
@@ -124,6 +126,8 @@ struct InterpreterOptions {
   bool copy_inputs = false;
   // In place of the default generator of its device; it is left where the run ends.
   std::optional<at::Generator> generator;
+  // In place of generators that the program made itself, by the names that the nodes note ("generator" = "g0").
+  std::map<std::string, at::Generator> generators;
   // Operators go through autograd, with gradients where the caller has them on and the program had: what comes out has
   // a history. For forward graphs. A graph that was captured wholly without gradients follows the caller alone.
   bool autograd = false;
@@ -197,6 +201,7 @@ class Interpreter {
   bool runs_groups() const;
   bool run_group(uint32_t group);
   void check_result(NodeId node, ValueId value, const c10::IValue& content) const;
+  const at::Generator& own_generator(uint32_t number);
   at::Tensor alias_of(NodeId node) const;
   [[noreturn]] void fail(NodeId node, const std::string& what) const;
 
@@ -207,7 +212,12 @@ class Interpreter {
   torch::jit::Stack stack_;
   std::unordered_map<const c10::StorageImpl*, c10::Storage> copies_;  // of this run, see copy_inputs
   ReplayResult result_;
-  uint32_t step_ = 0;  // the one under way
+  struct Drawing {
+    at::Generator generator;
+    bool has_begun = false;  // in this run
+  };
+  std::vector<Drawing> drawing_;  // by ReplayProgram::generators
+  uint32_t step_ = 0;             // the one under way
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

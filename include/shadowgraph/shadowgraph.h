@@ -2,6 +2,7 @@
 // concept include its header alone.
 #pragma once
 
+#include "shadowgraph/addresses.h"
 #include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/analysis/dependences.h"
 #include "shadowgraph/analysis/effects.h"

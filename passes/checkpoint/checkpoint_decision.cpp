@@ -2,6 +2,7 @@
 // first; what is left is accepted, and of that only what the demands need is computed again.
 #include <algorithm>
 
+#include "core/calls/generator_note.h"
 #include "passes/checkpoint/checkpoint_plan.h"
 
 namespace shadowgraph {
@@ -74,6 +75,7 @@ class CheckpointPlan::Decision {
     if (effects_.host_read(n)) return name + ": reads on the host";
     if (effects_.collective(n)) return name + ": a collective";
     if (changes_storage(graph_.facts(n))) return name + ": changes a tensor's storage";
+    if (!graph_.note(n, kGeneratorNote).empty()) return name + ": draws from a generator of the program's own";
     std::string reason;
     graph_.for_each_output(n, [&](ValueId v) {
       const StorageId s = graph_.value(v).storage;

@@ -101,6 +101,11 @@ class CodePlanner {
         break;
     }
     refuse_backward(step.node);
+    if (step.generator != ReplayProgram::kNoGenerator) {
+      refuse_node(graph_, step.node,
+                  "it draws from a generator of the program's own, and code has the default one alone; leave its node "
+                  "out with --only, or draw from the default generator");
+    }
     const uint32_t number = step_count();
     CodeStep& made = plan_.steps.emplace_back();
     made.node = step.node;

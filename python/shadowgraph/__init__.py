@@ -22,6 +22,7 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
 
 from ._capture import Capture, capture, capture_training_step, phase
 from ._deferred import (
+    DeferredInit,
     deferred_init,
     dematerialize,
     is_deferred,

@@ -14,6 +14,7 @@ import torch
 from . import _inputs, _models, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
+from ._keywords import keywords_apart
 from ._training import Training, TrainingLoop, phase
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase"]
@@ -168,7 +169,8 @@ def _parts_of(root):
     return parts, parameters, buffers
 
 
-def capture(fn, *args, device="cpu", train=None, dtype=None, options=None, **kwargs):
+@keywords_apart
+def capture(fn, /, *args, device="cpu", train=None, dtype=None, options=None, **kwargs):
     """Runs fn(*args, **kwargs) once on fakes and gives its graph.
 
     fn: a function or a torch.nn.Module, which stays as it is: its tensors are replaced by fakes while it runs.
@@ -176,6 +178,9 @@ def capture(fn, *args, device="cpu", train=None, dtype=None, options=None, **kwa
     device: where the module and the inputs pretend to be.
     train: sets the module's training mode for the run.
     options: those of `Capture`, e.g. {"host_reads": "finite", "data_sizes": {"nonzero0": 17}}.
+
+    These four are capture's own. Where fn takes one of them by name, too, giving it raises TypeError, which says how to
+    give either.
 
     Raises DataDependentError if the program reads data that a fake does not have.
     """

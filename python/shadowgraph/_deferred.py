@@ -1,5 +1,6 @@
 """Modules described first and made later, whole or in parts, bit for bit as eager would have made them."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -8,10 +9,11 @@ from torch.overrides import TorchFunctionMode
 
 from . import _process
 from . import _shadowgraph as _C
+from ._files import Copies
 from ._shadowgraph import dematerialize
 from ._weights import Checkpoint, MissingKeyError, TensorMismatchError, UnexpectedKeyError, _nearest
 
-__all__ = ["deferred_init", "dematerialize", "is_deferred", "materialize_module", "materialize_shard",
+__all__ = ["DeferredInit", "deferred_init", "dematerialize", "is_deferred", "materialize_module", "materialize_shard",
            "materialize_tensor", "save_weights"]  # fmt: skip
 
 
@@ -30,32 +32,82 @@ class _Literals(TorchFunctionMode):
             return made.clone().requires_grad_(made.requires_grad)
 
 
-def deferred_init(fn: Callable[..., _T], *args: Any, device: str | torch.device = "cpu", **kwargs: Any) -> _T:
+class DeferredInit:
+    """Inside ``with sg.DeferredInit():`` tensors are described, not made, and every operator on them is recorded.
+
+        with sg.DeferredInit("cuda"):
+            net = LlamaForCausalLM(config)               # nothing allocated
+        sg.materialize_module(net.model.layers[3])       # bitwise as eager under the same seed
+
+    Random generators are left where eager would have left them, and materialising does not move them. Values that the
+    program reads are computed at once, on just what they need. Inside another one it joins that.
+
+    device: for factories that name none, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
+    profile: what the pretended device can do: "h100" (the default) or "a100".
+
+    Raises GeneratorMovedError at the end, UnrecordableCallError for a call that cannot be recorded.
+    """
+
+    def __init__(self, device: str | torch.device = "cpu", *, profile: str = "") -> None:
+        self._made_with = (str(device), profile)
+        self._inside: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> "DeferredInit":
+        _process.install()
+        if self._inside is not None:
+            raise _C.Error("this is active already; make another one to nest them")
+        with contextlib.ExitStack() as stack:
+            if not _C.is_describing():
+                stack.enter_context(_Scope(_C.Deferred(*self._made_with)))
+                stack.enter_context(_Literals())
+                stack.enter_context(Copies())
+            self._inside = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        inside, self._inside = self._inside, None
+        if inside is None:
+            raise _C.Error("this is not active: use it inside `with`")
+        inside.__exit__(*exception)
+
+
+class _Scope:
+    """The C++ scope, and torch told of it meanwhile."""
+
+    def __init__(self, scope):
+        self._scope = scope
+
+    def __enter__(self):
+        _process.acquire()
+        try:
+            self._scope.enter()
+        except BaseException:
+            _process.release()
+            raise
+
+    def __exit__(self, kind, *exception):
+        try:
+            if kind is None:
+                self._scope.finish()
+            else:
+                self._scope.abandon()
+        finally:
+            _process.release()
+
+
+def deferred_init(fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
     """Calls fn(*args, **kwargs) and gives what it gives, with no tensor made: each is described, and made on demand.
 
         net = sg.deferred_init(lambda: LlamaForCausalLM(config))     # nothing allocated
         sg.materialize_module(net.model.layers[3])                   # bitwise as eager under the same seed
+        sg.deferred_init(torch.nn.Linear, 5, 1, device="cuda")       # keywords are the function's, every one
 
-    Random generators are where eager would have left them, and materialising does not move them. Values that the
-    program reads are computed at once, on just what they need. device: for factories that name none.
+    Its own options are those of `DeferredInit`, the scope behind it, which it joins.
 
     Raises GeneratorMovedError, UnrecordableCallError.
     """
-    _process.install()
-    scope = _C.Deferred(str(device))
-    _process.acquire()
-    try:
-        scope.enter()
-        try:
-            with _Literals():
-                result = fn(*args, **kwargs)
-        except BaseException:
-            scope.abandon()
-            raise
-        scope.finish()
-        return result
-    finally:
-        _process.release()
+    with DeferredInit():
+        return fn(*args, **kwargs)
 
 
 def is_deferred(described: torch.Tensor | torch.nn.Module) -> bool:

@@ -8,6 +8,7 @@ import torch
 from . import _process
 from . import _shadowgraph as _C
 from ._shadowgraph import is_fake
+from ._unfake import unfake
 
 __all__ = ["fake", "is_fake", "unfake"]
 
@@ -101,15 +102,3 @@ class fake(Scope):
 
     def _make(self):
         return _C.Mode(*self._made_with)
-
-
-class unfake:
-    """Inside ``with sg.unfake():`` factories make real tensors again, in the middle of a mode or a capture."""
-
-    def __enter__(self):
-        self._guard = _C.Unfake()
-        self._guard.enter()
-        return self
-
-    def __exit__(self, *exception):
-        self._guard.leave()

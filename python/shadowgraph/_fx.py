@@ -10,6 +10,7 @@ import torch
 from . import _capture, _inputs, _models
 from . import _shadowgraph as _C
 from ._fake import fake
+from ._keywords import keywords_apart
 from ._shadowgraph import Graph
 
 __all__ = ["from_fx", "to_fx"]
@@ -82,6 +83,8 @@ class _Converter:
             function = getattr(getattr(getattr(torch.ops, space), base), overload or "default")
         except AttributeError:
             raise _C.Error(f"{node!r} calls no operator of torch, so torch.fx has no call for it") from None
+        if "generator" in node.notes:
+            raise _C.Error(f"{node!r} draws from a generator of the program's own, which torch.fx has no argument for")
         positional, keywords = [], {}
         for formal, argument in zip(function._schema.arguments, node.args, strict=True):
             value = self._argument(argument, formal)
@@ -118,6 +121,8 @@ class _Converter:
             return self._attribute(argument)
         if isinstance(argument, list):
             return [self._argument(element) for element in argument]
+        if formal is not None and "Generator" in str(formal.type):
+            return None  # the default one
         if formal is not None and argument is not None and "Device" in str(formal.type):
             return torch.device(self._device if self._device is not None else argument)
         return argument
@@ -142,7 +147,8 @@ def _module_stack(node):
     return OrderedDict(reversed(stack))
 
 
-def from_fx(module: torch.fx.GraphModule, *inputs: Any, device: str | torch.device = "cpu", **named: Any) -> Graph:
+@keywords_apart
+def from_fx(module: torch.fx.GraphModule, /, *inputs: Any, device: str | torch.device = "cpu", **named: Any) -> Graph:
     """Runs a torch.fx.GraphModule on fakes, node by node, and gives its graph.
 
     inputs, named: a tensor or text ("f32[8,16]") for each placeholder, by position or name. What is not given is made

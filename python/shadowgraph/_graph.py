@@ -59,12 +59,13 @@ class CompiledGraph:
 
     def __init__(self, graph: Graph, module: torch.nn.Module | None = None, *, device: str | torch.device | None = None,
                  autograd: bool = False, copy_inputs: bool = False, check_results: bool = False,
-                 kernels: bool | str = False):  # fmt: skip
+                 kernels: bool | str = False, generators: Mapping[str, torch.Generator] | None = None):  # fmt: skip
         device = None if device is None else str(device)
         if kernels and autograd:
             raise ValueError("kernels record no history: leave out kernels or autograd")
         self.kernels = _groups_of(graph, kernels)
-        self._executor = _C.Executor(graph, device, autograd, copy_inputs, check_results, self.kernels)
+        self._executor = _C.Executor(graph, device, autograd, copy_inputs, check_results, self.kernels,
+                                     dict(generators or {}))  # fmt: skip
         self._module = module
         self.graph = graph
         # Names need not be unique: what a capture met without being told of it is called input0, input1, ... too.
@@ -76,7 +77,7 @@ class CompiledGraph:
     def __repr__(self) -> str:
         return f"<shadowgraph.CompiledGraph of {', '.join(self.input_names)}>"
 
-    def __call__(self, *inputs: torch.Tensor | Mapping[str, torch.Tensor],
+    def __call__(self, /, *inputs: torch.Tensor | Mapping[str, torch.Tensor],
                  **named: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
         """Runs it: one tensor for each of `input_names`, by position, by name, or one mapping of names to tensors.
 
@@ -87,7 +88,7 @@ class CompiledGraph:
         """
         return self.run(*inputs, **named).outputs
 
-    def run(self, *inputs: torch.Tensor | Mapping[str, torch.Tensor], **named: torch.Tensor) -> Replay:
+    def run(self, /, *inputs: torch.Tensor | Mapping[str, torch.Tensor], **named: torch.Tensor) -> Replay:
         """As a call, and the gradients that the program left in .grad, by parameter name."""
         takes = f"the graph takes {', '.join(self.input_names)}"
         if len(inputs) > len(self.input_names):
@@ -131,7 +132,8 @@ def _tensors_of(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torc
 
 def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str | torch.device | None = None,
             autograd: bool = False, copy_inputs: bool = False, check_results: bool = False,
-            kernels: bool | str = False) -> CompiledGraph:  # fmt: skip
+            kernels: bool | str = False,
+            generators: Mapping[str, torch.Generator] | None = None) -> CompiledGraph:  # fmt: skip
     """The graph as a function that runs it on real tensors, operator by operator, as the program did: the same bits.
 
         step = sg.capture_training_step(net, "f32[8,16]", optimizer=torch.optim.SGD).compile(net)
@@ -145,11 +147,14 @@ def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str 
     kernels: groups of nodes run as kernels that are compiled meanwhile, and kept for the next process. The first runs
       go both ways in turn, and the faster way is kept. True: sums and transcendental functions to some ulps; "exact":
       those stay libtorch's. `compiled.kernels` then has report(), summary() and wait(). docs/kernels.md.
+    generators: in place of those that the program made, by the name that a node has in notes["generator"]. Otherwise
+      the program's own are drawn from and moved, as in eager. In another process those are made in the state that they
+      had, for each run anew.
 
     Raises ReplayError, here or when called, for what cannot run; it names the node.
     """
     return CompiledGraph(graph, module, device=device, autograd=autograd, copy_inputs=copy_inputs,
-                         check_results=check_results, kernels=kernels)  # fmt: skip
+                         check_results=check_results, kernels=kernels, generators=generators)  # fmt: skip
 
 
 def _emit(language, graph, folder, name, only, device, autograd, functions, min_function_nodes, max_function_items,

@@ -62,7 +62,7 @@ def place(model, mesh, loss="mean"):
     return model
 
 
-def inputs(mesh, *given, **named):
+def inputs(mesh, /, *given, **named):
     """This rank's part of a whole batch: of tensors by position, a tuple; by name, a dict."""
     if given and named:
         raise ValueError("give inputs by position or by name")

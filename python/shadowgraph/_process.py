@@ -1,7 +1,7 @@
 """What torch's Python side is told while a fake mode is active on the calling thread; otherwise it is as torch made it.
 
-All that this package changes in torch is in this file. Wrapped functions ask whether a mode is active and pass through
-if none is. Two flags of the process (`_Flags`) are set while any thread is in a mode.
+All that this package changes in torch is here, in `_reads` and in `_files`. Wrapped functions ask whether a mode is
+active and pass through if none is. Two flags of the process (`_Flags`) are set while any thread is in a mode.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import weakref
-import zipfile
 
 import torch
 import torch._library.fake_impl
@@ -20,7 +19,9 @@ import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
 
+from . import _files, _reads
 from . import _shadowgraph as _C
+from ._unfake import unfake
 
 _lock = threading.Lock()
 _installed = False
@@ -40,9 +41,9 @@ def install():
         _Flags.gpu_is_there = torch.cuda.is_available()
         if not _Flags.gpu_is_there:
             _pretend_cuda()
-        _guard_reads_of_data()
+        _reads.guard()
         _tell_captures_of_checkpoints()
-        _read_files_for_real()
+        _files.read_for_real()
         _replace_what_reads_its_own_results()
         _leave_real_storages_real()
         _tell_captures_of_resized_storages()
@@ -61,6 +62,8 @@ _PRIVATE_PARTS = {
     "torch._library.simple_registry.singleton": ("get",),
     "torch._ops.HigherOrderOperator": ("dispatch",),
     "torch._subclasses.fake_tensor.FakeTensorMode": ("__enter__", "__exit__"),
+    "torch._tensor_str": ("_tensor_str",),
+    "torch._utils": ("_rebuild_tensor", "_rebuild_tensor_v3"),
     "torch.UntypedStorage": ("_share_fd_cpu_", "_share_filename_cpu_", "_write_file"),
     "torch.autograd.graph": ("_engine_run_backward",),
     "torch.cuda": ("_exchange_device", "_lazy_init", "_maybe_exchange_device"),
@@ -255,193 +258,6 @@ def _no_figures(name):
     return refuse
 
 
-def _guard_reads_of_data():
-    """Whatever reads a tensor through a pointer, below every dispatch key, is an error on a fake: never garbage."""
-
-    def guarded(name, advice, of_known=False):
-        original = getattr(torch.Tensor, name)
-
-        @functools.wraps(original)
-        def read(self, *args, **kwargs):
-            if _C.is_fake(self):
-                known = _C.known_contents(self) if of_known else None
-                if known is None:
-                    raise _C.DataDependentError(
-                        f"Tensor.{name}() on a tensor without data ({_C.describe(self)}): {advice}"
-                    )
-                if name == "numpy" and self.requires_grad and not kwargs.get("force"):
-                    known.requires_grad_()  # refused in torch's words
-                with torch._C._DisableTorchDispatch(), _Unfaked():
-                    return getattr(known, name)(*args, **kwargs)
-            return original(self, *args, **kwargs)
-
-        setattr(torch.Tensor, name, read)
-
-    keep = "leave this line out of what is captured, or do it with a real tensor under shadowgraph.unfake()"
-    for name in ("numpy", "__array__", "tolist"):
-        guarded(name, keep, of_known=True)
-    for name in ("__dlpack__", "share_memory_", "apply_", "map_", "map2_"):
-        guarded(name, keep)
-    for owner, name in ((torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
-        if hasattr(owner, name):
-            setattr(owner, name, _refusing_fakes(getattr(owner, name), keep))
-    guarded("__reduce_ex__", "a fake tensor cannot be pickled or saved; save the real one, or the graph (Graph.save)")
-
-    interface = torch.Tensor.__cuda_array_interface__
-
-    def cuda_array_interface(self):
-        if _C.is_fake(self):
-            raise _C.DataDependentError(
-                f"Tensor.__cuda_array_interface__ of a tensor without data ({_C.describe(self)}): {keep}"
-            )
-        return interface.__get__(self)
-
-    torch.Tensor.__cuda_array_interface__ = property(cuda_array_interface)
-
-    # Storages of fakes are meta storages, which torch reads all the same in some of these.
-    def guarded_storage(name):
-        original = getattr(torch.UntypedStorage, name)
-
-        @functools.wraps(original)
-        def read(self, *args, **kwargs):
-            if self.device.type == "meta" and self.nbytes() != 0:
-                raise _C.DataDependentError(
-                    f"UntypedStorage.{name}() of a tensor without data: a fake's or a meta tensor's; {keep}"
-                )
-            return original(self, *args, **kwargs)
-
-        setattr(torch.UntypedStorage, name, read)
-
-    for name in (
-        "__getitem__", "__reduce__", "__setitem__", "byteswap", "cpu", "pin_memory", "share_memory_", "tolist",
-        "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
-    ):  # fmt: skip
-        if hasattr(torch.UntypedStorage, name):
-            guarded_storage(name)
-
-    original_repr = torch.Tensor.__repr__
-
-    @functools.wraps(original_repr)
-    def text(self, *, tensor_contents=None):
-        if not _C.is_fake(self):
-            return original_repr(self, tensor_contents=tensor_contents)
-        return f"<{_C.describe(self)}>"
-
-    torch.Tensor.__repr__ = text
-
-
-class _Unfaked:
-    """No mode on this thread, for a while."""
-
-    def __enter__(self):
-        self._guard = _C.Unfake()
-        self._guard.enter()
-
-    def __exit__(self, *exception):
-        self._guard.leave()
-
-
-def _fakes_of(value, device=None):
-    """A nested structure with the fakes of the real tensors in it; what one tensor was is one fake."""
-    if isinstance(value, torch.nn.Parameter):
-        return value if _C.is_fake(value) else torch.nn.Parameter(_fake_on(value.detach(), device), value.requires_grad)
-    if isinstance(value, torch.Tensor):
-        return value if _C.is_fake(value) else _fake_on(value, device)
-    if isinstance(value, torch.nn.Module):
-        for module in value.modules():
-            for entries in (module._parameters, module._buffers):
-                for name, tensor in entries.items():
-                    if tensor is not None:
-                        entries[name] = _fakes_of(tensor, device)
-        return value
-    if isinstance(value, dict):
-        fakes = {key: _fakes_of(each, device) for key, each in value.items()}
-        if type(value) is dict:
-            return fakes
-        value.update(fakes)  # an OrderedDict with its _metadata
-        return value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_fakes_of(each, device) for each in value))
-    if type(value) in (list, tuple):
-        return type(value)(_fakes_of(each, device) for each in value)
-    return value
-
-
-def _fake_on(tensor, device):
-    place = device(tensor) if callable(device) else device
-    return _C.from_real(tensor, None if place is None else str(place))
-
-
-def _read_files_for_real():
-    """torch.load, safetensors and DataLoaders make real tensors of files and data; inside a mode those become fakes."""
-    load = torch.load
-
-    @functools.wraps(load)
-    def load_fakes(f, map_location=None, *args, **kwargs):
-        if not _C.is_active():
-            return load(f, map_location, *args, **kwargs)
-        places = {}
-
-        def to_cpu(storage, location):
-            wanted = location
-            if callable(map_location):
-                moved = map_location(storage, location)
-                wanted = location if moved is None else str(moved.device)
-            elif isinstance(map_location, dict):
-                wanted = map_location.get(location, location)
-            elif map_location is not None:
-                wanted = str(map_location)
-            places[storage.data_ptr()] = wanted
-            return storage
-
-        if kwargs.get("mmap") is None and isinstance(f, (str, os.PathLike)) and zipfile.is_zipfile(f):
-            kwargs["mmap"] = True  # nothing is read of what nobody asks for
-        with _Unfaked():
-            value = load(f, to_cpu, *args, **kwargs)
-        return _fakes_of(value, lambda tensor: places.get(tensor.untyped_storage().data_ptr(), "cpu"))
-
-    torch.load = torch.serialization.load = load_fakes
-
-    iterate = torch.utils.data.DataLoader.__iter__
-
-    @functools.wraps(iterate)
-    def iterate_for_real(self):
-        if not _C.is_active():
-            return iterate(self)
-        return _batches(self)
-
-    def _batches(loader):
-        with _Unfaked():
-            batches = iterate(loader)
-        while True:
-            with _Unfaked():
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-            yield _fakes_of(batch)
-
-    torch.utils.data.DataLoader.__iter__ = iterate_for_real
-    try:
-        import safetensors.torch
-    except ImportError:
-        return
-    for name in ("load_file", "load"):
-        setattr(safetensors.torch, name, _loading_fakes(getattr(safetensors.torch, name)))
-
-
-def _loading_fakes(function):
-    @functools.wraps(function)
-    def load(source, device="cpu", **kwargs):
-        if not _C.is_active():
-            return function(source, **({} if device == "cpu" else {"device": device}), **kwargs)
-        with _Unfaked():
-            value = function(source, **kwargs)
-        return _fakes_of(value, device)
-
-    return load
-
-
 def _tell_captures_of_checkpoints():
     """torch.utils.checkpoint: its runs of a function are regions of a capture, and what the second keeps is known."""
     module = torch.utils.checkpoint
@@ -520,18 +336,6 @@ def _name_of(function):
     return getattr(inner, "__name__", "checkpoint")
 
 
-def _refusing_fakes(function, advice):
-    @functools.wraps(function)
-    def call(tensor, *args, **kwargs):
-        if isinstance(tensor, torch.Tensor) and _C.is_fake(tensor):
-            raise _C.DataDependentError(
-                f"{function.__name__}() of a tensor without data ({_C.describe(tensor)}): {advice}"
-            )
-        return function(tensor, *args, **kwargs)
-
-    return call
-
-
 def _replace_what_reads_its_own_results():
     """Functions of torch that look at what they have just made."""
     # By its inner name: libraries hold the public function from before this was installed.
@@ -552,7 +356,10 @@ def _replace_what_reads_its_own_results():
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
         if not _C.is_active():
             return original_new_tensor(self, data, dtype=dtype, device=device, requires_grad=requires_grad, **kwargs)
-        return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        if kwargs.pop("layout", torch.strided) is not torch.strided:
+            raise _C.NoRuleError("Tensor.new_tensor with a layout other than torch.strided: fake tensors are dense")
+        how = {"dtype": dtype or self.dtype, "device": device or self.device, "requires_grad": requires_grad}
+        return torch.tensor(data, **how, **kwargs)
 
     torch.Tensor.new_tensor = new_tensor
 
@@ -583,7 +390,7 @@ def _leave_real_storages_real():
         def call(self, *args, **kwargs):
             if not _C.is_active() or storage_of(self).device.type == "meta":
                 return original(self, *args, **kwargs)
-            with _Unfaked():
+            with unfake():
                 return original(self, *args, **kwargs)
 
         setattr(owner, name, call)
@@ -615,7 +422,7 @@ def _step_aside_for_torchs_own_mode():
 
     @functools.wraps(enter)
     def enter_alone(self):
-        aside = _Unfaked() if _C.is_active() else contextlib.nullcontext()
+        aside = unfake() if _C.is_active() else contextlib.nullcontext()
         aside.__enter__()
         asides.setdefault(self, []).append(aside)
         return enter(self)

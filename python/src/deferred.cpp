@@ -9,7 +9,11 @@ namespace {
 
 class Deferred {
  public:
-  explicit Deferred(const std::string& device) { options_.device = c10::Device(device); }
+  Deferred(const std::string& device, const std::string& profile) {
+    options_.device = c10::Device(device);
+    options_.profile = fake_options(std::nullopt, profile, "convert", py::none(), py::none(), py::none())
+                           .profile.value_or(DeviceProfile());
+  }
   void enter() { scope_ = std::make_unique<DeferredInit>(options_); }
   void finish() {
     const std::unique_ptr<DeferredInit> scope = std::move(scope_);
@@ -35,12 +39,17 @@ MaterializeOptions options_of(const std::optional<std::string>& device, std::opt
 
 void bind_deferred(py::module_& m) {
   py::class_<Deferred>(m, "Deferred")
-      .def(py::init<std::string>())
+      .def(py::init<const std::string&, const std::string&>(), py::arg("device"), py::arg("profile") = "")
       .def("enter", &Deferred::enter)
       .def("finish", &Deferred::finish, py::call_guard<CppCall>())
       .def("abandon", &Deferred::abandon);
   m.def(
       "is_deferred", [](const at::Tensor& tensor) { return is_deferred(tensor); }, py::arg("tensor"));
+  m.def("is_describing", &is_describing, "Whether a program is being described on this thread.");
+  m.def("described_value", &described_value, py::arg("tensor"), py::call_guard<CppCall>(),
+        "What a described tensor holds, as a real CPU tensor of its own; None for another, and inside another mode.");
+  m.def("check_recordable", &check_recordable, py::arg("tensor"), py::arg("what"), py::call_guard<CppCall>(),
+        "Raises what an operator on the tensor would raise while a program is described.");
   m.def(
       "materialize_tensors",
       [](const std::vector<at::Tensor>& tensors, const std::optional<std::string>& device,

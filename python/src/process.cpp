@@ -54,6 +54,24 @@ void register_devices_of(const std::string& name, const std::string& operands, c
   register_devices(name, std::move(devices));
 }
 
+void bind_addresses(py::module_& m) {
+  m.def(
+      "pretended_address",
+      [](const at::Tensor& tensor) {
+        return tensor.numel() == 0 ? 0
+                                   : pretended_address(tensor.storage()) +
+                                         static_cast<uintptr_t>(tensor.storage_offset()) * tensor.element_size();
+      },
+      "Where a fake pretends to be: distinct for each storage. Reading there ends the process.", py::arg("tensor"));
+  m.def(
+      "pretended_storage_address",
+      [](const c10::Storage& storage) -> std::optional<uintptr_t> {
+        if (detect_fake_mode({}) == nullptr && !has_pretended_address(storage)) return std::nullopt;
+        return pretended_address(storage);
+      },
+      "The same of a meta storage; None for one that no fake tensor is known to have.", py::arg("storage"));
+}
+
 }  // namespace
 
 void bind_process(py::module_& m) {
@@ -124,6 +142,7 @@ void bind_process(py::module_& m) {
   m.def(
       "describe", [](const at::Tensor& tensor) { return to_string(tensor); },
       "\"fake Float[2, 3] on cuda:0, requires_grad\".", py::arg("tensor"));
+  bind_addresses(m);
 }
 
 }  // namespace shadowgraph::python

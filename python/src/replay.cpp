@@ -18,9 +18,10 @@ using NamedTensors = std::map<std::string, at::Tensor>;
 class Executor {
  public:
   Executor(const Graph& graph, const std::optional<std::string>& device, bool autograd, bool copy_inputs,
-           bool check_results, std::shared_ptr<KernelGroups> groups)
+           bool check_results, std::shared_ptr<KernelGroups> groups, std::map<std::string, at::Generator> generators)
       : groups_(std::move(groups)),
-        executor_(clone(graph), options(device, autograd, copy_inputs, check_results, groups_)) {}
+        executor_(clone(graph), options(device, autograd, copy_inputs, check_results, groups_, std::move(generators))) {
+  }
 
   const std::vector<std::string>& input_names() const { return executor_.input_names(); }
 
@@ -42,13 +43,15 @@ class Executor {
 
  private:
   static InterpreterOptions options(const std::optional<std::string>& device, bool autograd, bool copy_inputs,
-                                    bool check_results, std::shared_ptr<NodeGroups> groups) {
+                                    bool check_results, std::shared_ptr<NodeGroups> groups,
+                                    std::map<std::string, at::Generator> generators) {
     InterpreterOptions options;
     if (device) options.device = c10::Device(*device);
     options.autograd = autograd;
     options.copy_inputs = copy_inputs;
     options.check_results = check_results;
     options.groups = std::move(groups);
+    options.generators = std::move(generators);
     return options;
   }
 
@@ -63,10 +66,11 @@ void bind_replay(py::module_& m) {
   add_error<ReplayError>(m, "ReplayError",
                          "A graph that cannot run here, or a run that failed: names the node and what to do.");
   py::class_<Executor>(m, "Executor", "A graph prepared to run; Graph.compile gives it a face.")
-      .def(py::init<const Graph&, const std::optional<std::string>&, bool, bool, bool, std::shared_ptr<KernelGroups>>(),
+      .def(py::init<const Graph&, const std::optional<std::string>&, bool, bool, bool, std::shared_ptr<KernelGroups>,
+                    std::map<std::string, at::Generator>>(),
            py::arg("graph"), py::arg("device") = std::nullopt, py::arg("autograd") = false,
            py::arg("copy_inputs") = false, py::arg("check_results") = false, py::arg("groups") = nullptr,
-           py::call_guard<CppCall>())
+           py::arg("generators") = std::map<std::string, at::Generator>(), py::call_guard<CppCall>())
       .def_property_readonly("input_names", &Executor::input_names,
                              "Parameters, buffers and inputs in program order: what `run` takes by position.")
       .def("run", &Executor::run, py::arg("in_order"), py::arg("named"), py::call_guard<CppCall>(),

@@ -12,11 +12,13 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "core/calls/own_generators.h"
 #include "core/fake/process_groups.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/sharding/parts.h"
@@ -162,8 +164,8 @@ class SharedGenerator {
 class RankInterpreter final : public Interpreter {
  public:
   RankInterpreter(const ShardedGraph& sharded, const SimulationOptions& options, Meeting& meeting,
-                  SharedGenerator& generator)
-      : Interpreter(sharded.graph, {.device = options.device}),
+                  SharedGenerator& generator, std::map<std::string, at::Generator> own_generators)
+      : Interpreter(sharded.graph, {.device = options.device, .generators = std::move(own_generators)}),
         rank_(sharded.rank),
         device_(options.device),
         meeting_(meeting),
@@ -256,11 +258,14 @@ SimulatedRun simulate(std::span<const ShardedGraph> ranks, std::span<const at::T
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     for (size_t i = 0; i < inputs.size(); ++i) held[rank].push_back(local_input(ranks[rank], i, inputs[i]));
   }
+  // The program's own generators are rank 0's to move; the others begin where that does.
+  std::vector<std::map<std::string, at::Generator>> own_generators(ranks.size());
+  for (size_t rank = 1; rank < ranks.size(); ++rank) own_generators[rank] = copies_of_generators(ranks[rank].graph);
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        RankInterpreter interpreter(ranks[rank], options, meeting, generator);
+        RankInterpreter interpreter(ranks[rank], options, meeting, generator, std::move(own_generators[rank]));
         results[rank] = interpreter.run(Bindings().in_order(held[rank]));
       } catch (...) {
         failures[rank] = std::current_exception();

@@ -59,6 +59,7 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
   std::set<std::string_view> names;
   for (const OperatorRow& row : operator_table()) {
     EXPECT_TRUE(names.insert(row.name).second) << row.name << " has two rows";
+    if (row.name.starts_with("fsdp::")) continue;  // Python defines it
     const auto matching = [&](std::string_view name, const std::string& argument) {
       return std::any_of(all.begin(), all.end(), [&](const c10::OperatorHandle& op) {
         const auto& schema = op.schema();
@@ -88,7 +89,7 @@ TEST(OperatorTable, EveryRowIsRunOrSaysWhyNot) {
     EXPECT_NE(run, not_run.erase(row.name) == 1) << row.name;
   }
   EXPECT_TRUE(not_run.empty());
-  EXPECT_EQ(std::size(kNotRun), 30U);
+  EXPECT_EQ(std::size(kNotRun), 31U);
 }
 
 TEST(OperatorTable, NamesStandForOverloads) {

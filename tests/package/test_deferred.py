@@ -98,3 +98,46 @@ def test_errors_are_typed():
     with pytest.raises(KeyError, match="of the program"):
         sg.deferred_init(failing)
     assert not sg.is_fake(torch.ones(2))
+
+
+def real_module_of(tensor):
+    with sg.unfake():
+        return torch.nn.ParameterDict({"w": torch.nn.Parameter(tensor)})
+
+
+WRITES = {
+    "in place": lambda t: t.add_(1),
+    "an item": lambda t: t.__setitem__(0, 5),
+    "a view": lambda t: t[1:].zero_(),
+    "a view of a view": lambda t: t.view(2, 2).t().fill_(1),
+    "detached": lambda t: t.detach().zero_(),
+    ".data": lambda t: t.data.zero_(),
+    ".data =": lambda t: setattr(t, "data", torch.rand(4)),
+    "out=": lambda t: torch.add(torch.rand(4), 1, out=t),
+    "a copy": lambda t: t.copy_(torch.rand(4)),
+    "a draw": lambda t: torch.nn.init.normal_(t),
+    "a list": lambda t: torch._foreach_add_([torch.rand(4), t], 1),
+    "an index": lambda t: t.index_fill_(0, torch.tensor([0]), 3.0),
+    "a mask": lambda t: t.masked_fill_(torch.rand(4) > 2, 0),
+    "a composite": lambda t: t.clamp_(0, 1),
+    "statistics": lambda t: torch.nn.functional.batch_norm(torch.rand(3, 4), t, t, training=True),
+    "geometry": lambda t: t.unsqueeze_(0),
+    "size": lambda t: t.resize_(9),
+    "memory": lambda t: t.set_(torch.rand(2)),
+    "a module": lambda t: real_module_of(t).half(),
+    "under no_grad": lambda t: torch.no_grad()(lambda: t.mul_(2))(),
+    "in inference mode": lambda t: torch.inference_mode()(lambda: t.mul_(2))(),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_every_write_to_a_tensor_from_outside_is_one_error(how):
+    outside = torch.tensor([2.0, 3.0, 4.0, 5.0])
+    memory = outside.data_ptr()
+    with pytest.raises(sg.UnrecordableCallError, match="would write to a tensor from outside .*nothing was written"):
+        sg.deferred_init(WRITES[how], outside)
+    assert type(outside) is torch.Tensor and not sg.is_fake(outside)
+    assert outside.tolist() == [2, 3, 4, 5] and outside.shape == (4,) and outside.data_ptr() == memory
+    described = sg.deferred_init(torch.rand, 4)
+    with pytest.raises(sg.UnrecordableCallError, match="would write to a tensor from outside .*nothing was written"):
+        outside.copy_(described)

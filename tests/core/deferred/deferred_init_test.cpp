@@ -243,8 +243,17 @@ TEST(DeferredInit, WhatCannotBeRecordedIsRefused) {
   }
   message_of<UnrecordableCallError>([&] { deferred_init([&] { return inference * 2; }); });
   at::Tensor outside = torch::ones({3});
-  message_of<Error>([&] { deferred_init([&] { outside.add_(1); }); });
-  message_of<RealTensorError>([&] { deferred_init([&] { outside.slice(0, 0, 2).add_(1); }); });
+  for (const std::function<void()>& write : std::vector<std::function<void()>>{
+           [&] { outside.add_(1); }, [&] { outside.slice(0, 0, 2).add_(1); }, [&] { at::add_out(outside, outside, 1); },
+           [&] { outside.unsqueeze_(0); }, [&] { outside.resize_({9}); }, [&] { outside.set_data(torch::zeros({3})); },
+           [&] {
+             at::_foreach_add_({torch::zeros({3}), outside}, 1);
+           }}) {
+    const std::string message = message_of<UnrecordableCallError>([&] { deferred_init(write); });
+    EXPECT_NE(message.find("would write to a tensor from outside (Float ["), std::string::npos) << message;
+  }
+  const at::Tensor late = deferred_init([] { return torch::zeros({3}); });
+  message_of<UnrecordableCallError>([&] { outside.copy_(late); });
   EXPECT_TRUE(at::equal(outside, torch::ones({3})));
   message_of<UnrecordableCallError>([&] {
     deferred_init([&] {
@@ -266,6 +275,34 @@ TEST(DeferredInit, WhatCannotBeRecordedIsRefused) {
   EXPECT_FALSE(is_deferred(real));
   EXPECT_FALSE(is_deferred(at::Tensor()));
   materialize_tensor(at::Tensor());
+}
+
+TEST(DeferredInit, WhatItHoldsCanBeReadByNoOperator) {
+  EXPECT_FALSE(is_describing());
+  const at::Tensor outside = torch::arange(3.0);
+  at::Tensor inside_view, inside_drawn, drawn, view;
+  at::manual_seed(3);
+  deferred_init([&] {
+    EXPECT_TRUE(is_describing());
+    drawn = torch::rand({2, 3}).t();
+    drawn.mul_(2);
+    inside_drawn = *described_value(drawn);
+    inside_view = *described_value(outside.slice(0, 1));
+    const FakeTensorMode what_if;
+    EXPECT_FALSE(is_describing());
+    EXPECT_FALSE(described_value(drawn));
+  });
+  at::manual_seed(3);
+  const at::Tensor eager = torch::rand({2, 3}).t() * 2;
+  EXPECT_TRUE(at::equal(inside_drawn, eager));
+  EXPECT_TRUE(at::equal(inside_view, outside.slice(0, 1)));
+  const at::Tensor value = *described_value(drawn);
+  EXPECT_TRUE(at::equal(value, eager));
+  value.zero_();
+  EXPECT_TRUE(is_deferred(drawn));
+  EXPECT_TRUE(at::equal(materialize_tensor(drawn), eager));
+  EXPECT_FALSE(described_value(drawn));
+  EXPECT_FALSE(described_value(outside));
 }
 
 TEST(DeferredInit, ListsThatAProgramChangesLaterAreKeptAsTheyWere) {

@@ -1,0 +1,229 @@
+"""What a program reads from files, or makes of data, inside a mode: read for real, and then a fake like any other.
+
+While a program is described such a tensor is a copy, to be made when it is materialised, of one that the record holds.
+So the program may write it, and tensors that share a storage in the file share the copy's.
+"""
+
+import functools
+import inspect
+import os
+import threading
+import zipfile
+from collections.abc import Mapping
+
+import torch
+import torch.utils.data
+
+from . import _shadowgraph as _C
+from ._unfake import unfake
+
+_thread = threading.local()
+
+
+def read_for_real():
+    """Once a process: torch.load, pickle, safetensors and DataLoaders are told of modes."""
+    torch.load = torch.serialization.load = _loading(torch.load)
+    torch._utils._rebuild_tensor = _rebuilding(torch._utils._rebuild_tensor)
+    torch._utils._rebuild_tensor_v3 = _rebuilding(torch._utils._rebuild_tensor_v3)
+    torch.asarray = _from_storage(torch.asarray)
+    module = torch.nn.Module
+    module.load_state_dict = _checking(module.load_state_dict)
+    loader = torch.utils.data.DataLoader
+    loader.__iter__ = _iterating(loader.__iter__)
+    try:
+        import safetensors.torch
+    except ImportError:
+        return
+    for name in ("load_file", "load"):
+        setattr(safetensors.torch, name, _loading_safetensors(getattr(safetensors.torch, name)))
+
+
+class Copies:
+    """While it is entered, the storages that this thread has described, by where they were real."""
+
+    def __enter__(self):
+        self._outer = getattr(_thread, "copies", None)
+        _thread.copies = {}
+
+    def __exit__(self, *exception):
+        _thread.copies = self._outer
+
+
+def fakes_of(value, device=None):
+    """A nested structure with the fakes of the real tensors in it; what one tensor was is one fake.
+
+    device: where they go, or a function that says it of a real tensor; without it, where they are.
+    """
+    return _fakes_of(value, device, {})
+
+
+def _fakes_of(value, device, made):
+    if isinstance(value, torch.Tensor):
+        if not _C.is_fake(value) and id(value) not in made:
+            made[id(value)] = (_fake_on(value, device(value) if callable(device) else device), value)
+        return value if _C.is_fake(value) else made[id(value)][0]
+    if isinstance(value, torch.nn.Module):
+        for module in value.modules():
+            for entries in (module._parameters, module._buffers):
+                for name, tensor in entries.items():
+                    if tensor is not None:
+                        entries[name] = _fakes_of(tensor, device, made)
+        return value
+    if isinstance(value, dict):
+        fakes = {key: _fakes_of(each, device, made) for key, each in value.items()}
+        if type(value) is dict:
+            return fakes
+        value.update(fakes)  # an OrderedDict with its _metadata
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_fakes_of(each, device, made) for each in value))
+    if type(value) in (list, tuple):
+        return type(value)(_fakes_of(each, device, made) for each in value)
+    return value
+
+
+def _fake_on(tensor, device):
+    if isinstance(tensor, torch.nn.Parameter):
+        with unfake():
+            data = tensor.detach()
+        return torch.nn.Parameter(_fake_on(data, device), tensor.requires_grad)
+    if _C.is_describing() and _is_plain(tensor):
+        return _copy_of(tensor, tensor.device if device is None else torch.device(device))
+    return _C.from_real(tensor, None if device is None else str(device))
+
+
+def _is_plain(tensor):
+    """Not so, it is refused as any real tensor of its kind."""
+    dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
+    return dense and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _copy_of(real, device):
+    """A described tensor with the contents of a real one, on a storage that all copies of its storage share."""
+    storage = real.untyped_storage()
+    whole = real.is_contiguous() and real.numel() * real.element_size() == storage.nbytes()
+    copies = _thread.copies
+    known = copies.get((storage._cdata, device))
+    with torch.no_grad():
+        if known is None:
+            with unfake():
+                dtype = real.dtype if storage.nbytes() % real.element_size() == 0 else torch.uint8
+                source = real.detach() if whole else torch.empty(0, dtype=dtype).set_(storage)
+            # A real tensor of one element would be computed with for real.
+            copy = _C.from_real(source).to(device, copy=True)
+            copies[storage._cdata, device] = copy.untyped_storage(), source
+        if known is not None or not whole:
+            place = (known[0] if known is not None else copy.untyped_storage(), real.storage_offset())
+            copy = torch.empty(0, dtype=real.dtype, device=device).set_(*place, real.shape, real.stride())
+            torch._C._set_conj(copy, real.is_conj())
+            torch._C._set_neg(copy, real.is_neg())
+    return copy.requires_grad_(real.requires_grad)
+
+
+def _loading(load):
+    @functools.wraps(load)
+    def load_fakes(f, map_location=None, *args, **kwargs):
+        if not _C.is_active():
+            return load(f, map_location, *args, **kwargs)
+        places = {}
+
+        def to_cpu(storage, location):
+            wanted = location
+            if callable(map_location):
+                moved = map_location(storage, location)
+                wanted = location if moved is None else str(moved.device)
+            elif isinstance(map_location, dict):
+                wanted = map_location.get(location, location)
+            elif map_location is not None:
+                wanted = str(map_location)
+            places[storage.data_ptr()] = wanted
+            return storage
+
+        if kwargs.get("mmap") is None and isinstance(f, (str, os.PathLike)) and zipfile.is_zipfile(f):
+            kwargs["mmap"] = True  # nothing is read of what nobody asks for
+        with unfake():
+            value = load(f, to_cpu, *args, **kwargs)
+
+        def place(tensor):
+            return places.get(tensor.untyped_storage().data_ptr(), "cpu") if _is_plain(tensor) else None
+
+        return fakes_of(value, place)
+
+    return load_fakes
+
+
+def _rebuilding(rebuild):
+    """What pickle makes of a storage, which torch.load has read for it."""
+
+    @functools.wraps(rebuild)
+    def rebuild_described(storage, *args, **kwargs):
+        if not _C.is_describing() or storage._untyped_storage.device.type == "meta":
+            return rebuild(storage, *args, **kwargs)
+        with unfake():
+            real = rebuild(storage, *args, **kwargs)
+        return _fake_on(real, None)
+
+    return rebuild_described
+
+
+def _from_storage(asarray):
+    """What safetensors.safe_open makes of a part of a file."""
+
+    @functools.wraps(asarray)
+    def asarray_of(obj, *args, **kwargs):
+        if not _C.is_describing() or not isinstance(obj, torch.UntypedStorage) or obj.device.type == "meta":
+            return asarray(obj, *args, **kwargs)
+        with unfake():
+            real = asarray(obj, *args, **kwargs)
+        return _fake_on(real, None)
+
+    return asarray_of
+
+
+def _checking(load_state_dict):
+    """Module.load_state_dict makes plain RuntimeErrors of all errors: what cannot be recorded is found before."""
+
+    @functools.wraps(load_state_dict)
+    def load(self, state_dict, *args, **kwargs):
+        if _C.is_describing() and isinstance(state_dict, Mapping):
+            for name, tensor in state_dict.items():
+                if isinstance(tensor, torch.Tensor):
+                    _C.check_recordable(tensor, f"load_state_dict of '{name}'")
+        return load_state_dict(self, state_dict, *args, **kwargs)
+
+    return load
+
+
+def _iterating(iterate):
+    @functools.wraps(iterate)
+    def iterate_for_real(self):
+        return _batches(self) if _C.is_active() else iterate(self)
+
+    def _batches(loader):
+        with unfake():
+            batches = iterate(loader)
+        while True:
+            with unfake():
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            yield fakes_of(batch)
+
+    return iterate_for_real
+
+
+def _loading_safetensors(function):
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def load(*args, **kwargs):
+        if not _C.is_active():
+            return function(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        device = given.arguments.pop("device", "cpu")
+        with unfake():
+            value = function(*given.args, **given.kwargs)
+        return fakes_of(value, f"cuda:{device}" if isinstance(device, int) else device)
+
+    return load

@@ -1,0 +1,168 @@
+"""Reads of a tensor's data, or of its address, that no operator sees: what a fake is known to hold, or an error."""
+
+import functools
+
+import torch
+import torch._tensor_str
+
+from . import _shadowgraph as _C
+from ._unfake import unfake
+
+_KEEP = "leave this line out of what is captured, or do it with a real tensor under shadowgraph.unfake()"
+_MOST_PRINTED = 1 << 30  # bytes of a described tensor's storage, which are computed to be printed
+
+
+def guard():
+    """Once a process: whatever reads a tensor through a pointer, below every dispatch key, comes by here."""
+    tensor = torch.Tensor
+    tensor.tolist = _of_known(tensor.tolist)
+    tensor.numpy = _numpy(tensor.numpy)
+    tensor.__array__ = _array(tensor.__array__)
+    tensor.__repr__ = _text(tensor.__repr__)
+    for name in ("__dlpack__", "share_memory_", "apply_", "map_", "map2_"):
+        setattr(tensor, name, _refusing(getattr(tensor, name), f"Tensor.{name}", _KEEP))
+    tensor.__reduce_ex__ = _refusing(
+        tensor.__reduce_ex__,
+        "Tensor.__reduce_ex__",
+        "a fake tensor cannot be pickled or saved; save the real one, or the graph (Graph.save)",
+    )
+    interface = _refusing(tensor.__cuda_array_interface__.__get__, "Tensor.__cuda_array_interface__", _KEEP)
+    tensor.__cuda_array_interface__ = property(interface)
+    for owner, name in ((torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
+        if hasattr(owner, name):
+            setattr(owner, name, _refusing(getattr(owner, name), name, _KEEP))
+    tensor.data_ptr = _address(tensor.data_ptr)
+    _guard_storages()
+
+
+def _value_of(fake):
+    """What it holds, as a real tensor of its own: of a described one, computed from its recipe. None: nobody knows."""
+    value = _C.described_value(fake)
+    return _C.known_contents(fake) if value is None else value
+
+
+def _error(name, fake, advice):
+    if _C.is_deferred(fake):
+        advice = f"it is described, not made yet: sg.materialize_tensor makes it, sg.save_weights saves it; {advice}"
+    return _C.DataDependentError(f"{name}() on a tensor without data ({_C.describe(fake)}): {advice}")
+
+
+def _of_known(original):
+    @functools.wraps(original)
+    def read(self, *args, **kwargs):
+        if not _C.is_fake(self):
+            return original(self, *args, **kwargs)
+        value = _value_of(self)
+        if value is None:
+            raise _error(f"Tensor.{original.__name__}", self, _KEEP)
+        with torch._C._DisableTorchDispatch(), unfake():
+            if value.is_floating_point() or value.is_complex():
+                value.requires_grad_(self.requires_grad)  # numpy() refuses such in torch's words
+            return original(value, *args, **kwargs)
+
+    return read
+
+
+def _numpy(original):
+    read_known = _of_known(original)
+
+    @functools.wraps(original)
+    def numpy(self, *, force=False):
+        if not _C.is_fake(self):
+            return original(self, force=force)
+        described = _C.is_deferred(self)
+        if described and not force and self.device.type != "cpu":
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+                "memory first."
+            )
+        array = read_known(self, force=force)
+        if described:  # what is written into the array would not reach the tensor, as it does in eager
+            array.flags.writeable = False
+        return array
+
+    return numpy
+
+
+def _array(original):
+    read_known = _of_known(original)
+
+    @functools.wraps(original)
+    def array(self, *args, **kwargs):
+        # A described tensor gives the array above, or a converted one.
+        return original(self, *args, **kwargs) if _C.is_deferred(self) else read_known(self, *args, **kwargs)
+
+    return array
+
+
+def _text(original):
+    @functools.wraps(original)
+    def text(self, *, tensor_contents=None):
+        if not _C.is_fake(self):
+            return original(self, tensor_contents=tensor_contents)
+        what = f"<{_C.describe(self)}>"
+        if not _C.is_deferred(self) or self.untyped_storage().nbytes() > _MOST_PRINTED:
+            return what
+        try:
+            value = _C.described_value(self)
+        except _C.Error as error:  # a debugger that shows variables must not fail
+            return f"<{_C.describe(self)}, whose values cannot be computed: {error}>"
+        if value is None:
+            return what
+        with torch._C._DisableTorchDispatch(), unfake():
+            contents = torch._tensor_str._tensor_str(value, indent=len("tensor("))
+        return original(self, tensor_contents=contents)
+
+    return text
+
+
+def _refusing(function, name, advice):
+    @functools.wraps(function)
+    def call(tensor, *args, **kwargs):
+        if isinstance(tensor, torch.Tensor) and _C.is_fake(tensor):
+            raise _error(name, tensor, advice)
+        return function(tensor, *args, **kwargs)
+
+    return call
+
+
+def _address(original):
+    """Programs know tensors by their addresses: each storage pretends to be at one, which no memory has."""
+
+    @functools.wraps(original)
+    def data_ptr(self):
+        return _C.pretended_address(self) if _C.is_fake(self) else original(self)
+
+    return data_ptr
+
+
+def _guard_storages():
+    """Storages of fakes are meta storages, which torch reads all the same in some of these."""
+
+    def guarded(name):
+        original = getattr(torch.UntypedStorage, name)
+
+        @functools.wraps(original)
+        def read(self, *args, **kwargs):
+            if self.device.type == "meta" and self.nbytes() != 0:
+                raise _C.DataDependentError(
+                    f"UntypedStorage.{name}() of a tensor without data: a fake's or a meta tensor's; {_KEEP}"
+                )
+            return original(self, *args, **kwargs)
+
+        setattr(torch.UntypedStorage, name, read)
+
+    for name in (
+        "__getitem__", "__reduce__", "__setitem__", "byteswap", "cpu", "pin_memory", "share_memory_", "tolist",
+        "_share_cuda_", "_share_fd_cpu_", "_share_filename_cpu_", "_write_file",
+    ):  # fmt: skip
+        if hasattr(torch.UntypedStorage, name):
+            guarded(name)
+    original_data_ptr = torch.UntypedStorage.data_ptr
+
+    @functools.wraps(original_data_ptr)
+    def data_ptr(self):
+        address = _C.pretended_storage_address(self) if self.device.type == "meta" else None
+        return original_data_ptr(self) if address is None else address
+
+    torch.UntypedStorage.data_ptr = data_ptr

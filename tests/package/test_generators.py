@@ -1,0 +1,186 @@
+"""Generators of the program's own: captures, replays and descriptions draw from them, and move them, as eager does."""
+
+import pytest
+import torch
+
+import shadowgraph as sg
+
+DRAWS = {
+    "rand": lambda x, g: x + torch.rand(4, generator=g),
+    "randn": lambda x, g: x * torch.randn(4, generator=g),
+    "randperm": lambda x, g: x[torch.randperm(4, generator=g)],
+    "randint": lambda x, g: x + torch.randint(9, (4,), generator=g),
+    "uniform_": lambda x, g: x + torch.empty(4).uniform_(generator=g),
+    "normal_": lambda x, g: x + torch.empty(4).normal_(0, 2, generator=g),
+    "bernoulli": lambda x, g: torch.bernoulli(x.sigmoid(), generator=g),
+    "bernoulli_": lambda x, g: x * torch.empty(4).bernoulli_(0.5, generator=g),
+    "exponential_": lambda x, g: x + torch.empty(4).exponential_(generator=g),
+    "multinomial": lambda x, g: x + torch.multinomial(torch.ones(9), 4, generator=g),
+    "poisson": lambda x, g: torch.poisson(x.exp(), generator=g),
+    "mixed": lambda x, g: torch.rand(4) + torch.rand(4, generator=g) + torch.rand(4) + torch.rand(4, generator=g),
+}
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_runs_draw_from_the_programs_generator_and_move_it(draw):
+    generator = torch.Generator().manual_seed(3)
+    program, x = DRAWS[draw], torch.linspace(-1, 1, 4)
+    before, default = generator.get_state(), torch.random.get_rng_state()
+    graph = sg.capture(lambda x: program(x, generator), "f32[4]")
+    assert torch.equal(generator.get_state(), before)  # a capture draws nothing
+    eager_generator = torch.Generator().manual_seed(3)
+    torch.random.set_rng_state(default)
+    eager = [program(x, eager_generator) for _ in range(3)]
+    left = torch.random.get_rng_state()
+    torch.random.set_rng_state(default)
+    compiled = graph.compile()
+    assert same([compiled(x)[0] for _ in range(3)], eager)
+    assert torch.equal(generator.get_state(), eager_generator.get_state())
+    assert torch.equal(torch.random.get_rng_state(), left)
+    generator.manual_seed(8)
+    eager_generator.manual_seed(8)
+    torch.random.set_rng_state(default)
+    eager = [program(x, eager_generator) for _ in range(2)]
+    torch.random.set_rng_state(default)
+    assert same([graph.copy().compile()(x)[0], compiled(x)[0]], eager)  # one moves what the other draws from
+
+
+def test_passes_keep_the_generator():
+    generator = torch.Generator().manual_seed(4)
+    graph = sg.capture(lambda x: x + torch.empty(4).uniform_(generator=generator).mul_(2), "f32[4]")
+    graph.run_passes("functionalize,dce,cse", check=True)
+    x = torch.ones(4)
+    (got,) = graph.compile()(x)
+    assert torch.equal(got, x + torch.rand(4, generator=torch.Generator().manual_seed(4)) * 2)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_text_keeps_its_state(moved, tmp_path):
+    generator = torch.Generator().manual_seed(3)
+    if moved:
+        torch.randn(5, generator=generator)  # with half of a pair waiting
+    at_capture = generator.clone_state()
+    graph = sg.capture(lambda x: x + torch.randn(3, generator=generator), "f32[3]")
+    node = next(node for node in graph if "generator" in node.notes)
+    assert node.notes["generator"] == "g0"
+    text = graph.text()
+    assert ('meta "generator g0" = "cpu seed 3"' in text) != moved
+    assert sg.Graph.parse(text).text() == text
+    assert sg.Graph.from_json(graph.json()).text() == text
+    x = torch.zeros(3)
+    torch.randn(100, generator=generator)  # the object is another one's business now
+    state = generator.get_state()
+    eager = [torch.randn(3, generator=each) for each in (at_capture.clone_state(), at_capture)]
+    compiled = sg.Graph.parse(text).compile()
+    assert same([compiled(x)[0] for _ in range(2)], eager)  # each run begins as the program did
+    assert torch.equal(generator.get_state(), state)
+    given = torch.Generator().manual_seed(9)
+    compiled = sg.Graph.parse(text).compile(generators={"g0": given})
+    reference = torch.Generator().manual_seed(9)
+    assert same([compiled(x)[0] for _ in range(2)], [torch.randn(3, generator=reference) for _ in range(2)])
+    assert torch.equal(given.get_state(), reference.get_state())
+
+
+def test_what_the_program_seeds_itself_begins_anew():
+    def made_inside(x):
+        generator = torch.Generator().manual_seed(1)
+        return x + torch.rand(3, generator=generator)
+
+    outer = torch.Generator().manual_seed(6)
+
+    def seeded_midway(x):
+        x = x + torch.rand(3, generator=outer)
+        outer.manual_seed(2)
+        return x * torch.rand(3, generator=outer)
+
+    x = torch.ones(3)
+    inside = sg.capture(made_inside, "f32[3]")
+    for graph in (inside, sg.Graph.parse(inside.text())):
+        compiled = graph.compile()
+        assert same([compiled(x)[0] for _ in range(2)], [made_inside(x) for _ in range(2)])
+    state = outer.get_state()
+    midway = sg.capture(seeded_midway, "f32[3]").compile()
+    outer.set_state(state)
+    eager = [seeded_midway(x) for _ in range(2)]
+    outer.set_state(state)
+    assert same([midway(x)[0] for _ in range(2)], eager)
+
+
+class Masked(torch.nn.Module):
+    def __init__(self, generator):
+        super().__init__()
+        self.first, self.second, self.generator = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), generator
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        return torch.relu(self.second(x * torch.empty_like(x).bernoulli_(0.5, generator=self.generator)))
+
+
+def test_checkpoints_do_not_draw_from_it_again():
+    def net(generator):
+        torch.manual_seed(0)
+        return torch.nn.Sequential(Masked(generator), Masked(generator))
+
+    generator, reference = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    captured, eager = net(generator), net(reference)
+    graph = sg.capture_training_step(captured, "f32[4,8]", loss=torch.sum)
+    report = graph.run_passes("checkpoint{modules=*}", check=True)
+    assert "kept 2 x aten::bernoulli_.float: draws from a generator of the program's own" in report
+    x = torch.rand(4, 8)
+    gradients = graph.compile(captured).run(x).gradients
+    eager(x).sum().backward()
+    assert all(torch.equal(gradients[name], each.grad) for name, each in eager.named_parameters())
+    assert torch.equal(generator.get_state(), reference.get_state())
+
+
+def test_two_generators_are_two():
+    a, b = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    graph = sg.capture(lambda x: (x + torch.rand(2, generator=a), x + torch.rand(2, generator=b),
+                                  x + torch.rand(2, generator=a)), "f32[2]")  # fmt: skip
+    assert [node.notes.get("generator") for node in graph.find("aten::rand")] == ["g0", "g1", "g0"]
+    first, second, third = graph.compile()(torch.zeros(2))
+    assert torch.equal(first, second) and not torch.equal(first, third)
+
+
+def test_what_has_no_way_to_say_it_is_refused(tmp_path):
+    generator = torch.Generator().manual_seed(1)
+    graph = sg.capture(lambda x: x + torch.rand(2, generator=generator), "f32[2]")
+    for emit in (graph.emit_cpp, graph.emit_python):
+        with pytest.raises(sg.CodegenError, match="a generator of the program's own"):
+            emit(tmp_path)
+    with pytest.raises(sg.Error, match="a generator of the program's own"):
+        graph.to_fx()
+    damaged = sg.Graph.parse(graph.text().replace("cpu seed 3", "cpu seed 3").replace("seed 1", "seed x"))
+    with pytest.raises(sg.ReplayError, match="generators="):
+        damaged.compile()(torch.ones(2))
+    torch.set_rng_state(torch.get_rng_state())
+    default = sg.capture(lambda x: x + torch.rand(2, generator=torch.default_generator), "f32[2]")
+    assert all("generator" not in node.notes for node in default)
+
+
+def test_descriptions_draw_from_it_too():
+    def program(g):
+        a = torch.rand(4, generator=g)
+        b = torch.empty(5).normal_(generator=g) + torch.rand(5)
+        c = torch.randperm(6, generator=g)
+        d = torch.poisson(torch.full((3,), 2.0), generator=g)
+        g.manual_seed(12)
+        return a, b, c, d, torch.multinomial(torch.ones(9), 3, generator=g), torch.rand(2, generator=g).tolist()
+
+    eager_generator, generator = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    torch.manual_seed(5)
+    *eager, eager_list = program(eager_generator)
+    left = torch.get_rng_state()
+    torch.manual_seed(5)
+    *described, described_list = sg.deferred_init(program, generator)
+    assert torch.equal(generator.get_state(), eager_generator.get_state())
+    assert torch.equal(torch.get_rng_state(), left) and described_list == eager_list
+    torch.rand(3, generator=generator)
+    state = generator.get_state()
+    for i in (4, 1, 3, 0, 2):
+        assert torch.equal(sg.materialize_tensor(described[i]), eager[i])
+    assert torch.equal(generator.get_state(), state)
