@@ -72,10 +72,11 @@ class Capture(Scope):
     """
 
     def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
-                 contents_budget=None, saved_tensors=True, guards=True, source_lines=True):  # fmt: skip
+                 contents_budget=None, unknown_operators_on_zeros=False, saved_tensors=True, guards=True,
+                 source_lines=True):  # fmt: skip
         self._made_with = (
-            str(device), profile, real_tensors, data_sizes, host_reads, contents_budget, saved_tensors,
-            guards, source_lines,
+            str(device), profile, real_tensors, data_sizes, host_reads, contents_budget, unknown_operators_on_zeros,
+            saved_tensors, guards, source_lines,
         )  # fmt: skip
 
     def _make(self):
