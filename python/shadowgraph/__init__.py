@@ -20,7 +20,7 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
         "shadowgraph of that version"
     )
 
-from ._capture import Capture, capture, capture_training_step, phase
+from ._capture import Capture, capture, capture_training_step, phase, region
 from ._deferred import (
     deferred_graph,
     deferred_init,

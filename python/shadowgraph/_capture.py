@@ -14,9 +14,9 @@ import torch
 from . import _inputs, _models
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
-from ._training import Training, TrainingLoop, phase
+from ._training import Training, TrainingLoop, phase, region
 
-__all__ = ["Capture", "capture", "capture_training_step", "phase"]
+__all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
 
 
 class _ModuleCalls:

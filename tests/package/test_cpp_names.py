@@ -1,21 +1,13 @@
-"""docs/cpp-in-python.md: each public function of C++ has a row, and what the rows name is there."""
+"""docs/cpp-in-python.md: what its rows name is in the package. scripts/python_names.py holds it against the headers."""
 
 import functools
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 import shadowgraph as sg
 
 SCRIPTS = pathlib.Path(__file__).parent.parent.parent / "scripts"
-
-
-def test_each_public_function_has_a_row_and_the_page_is_current():
-    for arguments in (["--test"], ["--check"]):
-        run = subprocess.run([sys.executable, SCRIPTS / "python_names.py", *arguments], capture_output=True, text=True)
-        assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_what_the_rows_name_is_in_the_package(monkeypatch):
