@@ -20,9 +20,10 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
         "shadowgraph of that version"
     )
 
-from ._capture import Capture, capture, capture_training_step, phase
+from ._capture import Capture, capture, capture_training_step, phase, region
 from ._deferred import (
     DeferredInit,
+    deferred_graph,
     deferred_init,
     dematerialize,
     is_deferred,
@@ -32,15 +33,20 @@ from ._deferred import (
     save_weights,
 )
 from ._distributed import fake_process_group
-from ._fake import fake, is_fake, unfake
+from ._fake import CrossRefMode, detect_fake_mode, fake, is_fake, known_contents, unfake
 from ._fx import from_fx, to_fx
 from ._graph import CompiledGraph, Replay
 from ._kernels import CompiledOperators, compilable_operators, compile_operators
 from ._report import Report, profile
+from ._rules import operators_with_rule, register_composite_rule, register_rule
 from ._shadowgraph import (
     AlreadyMaterializedError,
+    BakedSize,
     CodegenError,
+    CommunicationProfiler,
     CostRuleError,
+    CrossRefDifference,
+    CrossRefError,
     DataDependentError,
     DeferredError,
     DeviceMismatchError,
@@ -48,13 +54,18 @@ from ._shadowgraph import (
     Error,
     ExternalTensorChangedError,
     FileError,
+    FlopProfiler,
     GeneratorMovedError,
     Graph,
     GraphEditError,
+    GraphProfiler,
     KernelError,
     MaterializeError,
+    MemoryProfiler,
     ModeMismatchError,
     Node,
+    NodeCost,
+    NodeTable,
     NoPlanError,
     NoRuleError,
     NotDeferredError,
@@ -62,15 +73,19 @@ from ._shadowgraph import (
     ParseError,
     PassError,
     PipelineError,
+    ProfiledNode,
     RealTensorError,
     Region,
     ReplayError,
+    ShapePropagation,
+    ShapePropagationError,
     ShardingError,
     SolverMissingError,
     Storage,
     SymbolicError,
     SymbolicGraph,
     TensorShape,
+    TimeProfiler,
     UnrecordableCallError,
     Value,
     VerifyError,
@@ -79,6 +94,7 @@ from ._shadowgraph import (
     register_devices,
 )
 from ._shadowgraph import version as __version__
+from ._shapes import propagate
 from ._sharding import Sharding, shard
 from ._sweep import Sweep, SweepRow, fit, sweep
 from ._weights import (
@@ -89,6 +105,8 @@ from ._weights import (
     UnexpectedKeyError,
 )
 
-setattr(Graph, "to_fx", to_fx)  # noqa: B010 - mypy knows it from the stub, as a method
+# mypy knows them from the stub, as methods
+setattr(Graph, "to_fx", to_fx)  # noqa: B010
+setattr(Graph, "propagate", propagate)  # noqa: B010
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -15,9 +15,9 @@ from . import _inputs, _models, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
-from ._training import Training, TrainingLoop, phase
+from ._training import Training, TrainingLoop, phase, region
 
-__all__ = ["Capture", "capture", "capture_training_step", "phase"]
+__all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
 
 
 class _ModuleCalls:
@@ -73,10 +73,11 @@ class Capture(Scope):
     """
 
     def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
-                 contents_budget=None, saved_tensors=True, guards=True, source_lines=True):  # fmt: skip
+                 contents_budget=None, unknown_operators_on_zeros=False, saved_tensors=True, guards=True,
+                 source_lines=True):  # fmt: skip
         self._made_with = (
-            str(device), profile, real_tensors, data_sizes, host_reads, contents_budget, saved_tensors,
-            guards, source_lines,
+            str(device), profile, real_tensors, data_sizes, host_reads, contents_budget, unknown_operators_on_zeros,
+            saved_tensors, guards, source_lines,
         )  # fmt: skip
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # named parameters that hold other tensors
 

@@ -10,10 +10,11 @@ from torch.overrides import TorchFunctionMode
 from . import _process
 from . import _shadowgraph as _C
 from ._files import Copies
-from ._shadowgraph import dematerialize
+from ._shadowgraph import deferred_graph
 from ._weights import Checkpoint, MissingKeyError, TensorMismatchError, UnexpectedKeyError, _nearest
 
-__all__ = ["DeferredInit", "deferred_init", "dematerialize", "is_deferred", "materialize_module", "materialize_shard",
+__all__ = ["DeferredInit", "deferred_graph", "deferred_init", "dematerialize", "is_deferred", "materialize_module",
+           "materialize_shard",
            "materialize_tensor", "save_weights"]  # fmt: skip
 
 
@@ -170,20 +171,41 @@ def materialize_module(module: _Module, source: Any = None, *, prefix: str = "",
 
 
 def materialize_shard(tensor: torch.Tensor, dim: int, start: int, length: int, never_whole: bool = False, *,
-                      source: Any = None, name: str | None = None) -> torch.Tensor:  # fmt: skip
+                      source: Any = None, name: str | None = None, device: str | torch.device | None = None,
+                      dtype: torch.dtype | None = None,
+                      independent_streams: int | None = None) -> torch.Tensor:  # fmt: skip
     """tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays described.
 
     source, name: weights (see `Checkpoint`) and the tensor's name in them: only that part is read. Without them it
     comes from the initial values. No more than that part is allocated where the recipe allows it. Otherwise the whole
     is for a while; with never_whole=True that raises DeferredError.
+    device, dtype, independent_streams: as for `materialize_tensor`.
     """
     if source is None:
-        return _C.materialize_shard(tensor, dim, start, length, never_whole)
+        return _C.materialize_shard(tensor, dim, start, length, never_whole, None if device is None else str(device),
+                                    dtype, independent_streams)  # fmt: skip
     weights = Checkpoint(source)
     if name is None:
         raise _C.Error("materialize_shard from weights takes name=, the tensor's name in them")
-    _check(weights, name, tensor, None)
-    return weights.read_part(name, dim, start, length)
+    if independent_streams is not None:
+        raise _C.Error("independent_streams is of initial values, and this part comes from weights")
+    _check(weights, name, tensor, dtype)
+    wanted = dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
+    return weights.read_part(name, dim, start, length, device=device or tensor.device, dtype=wanted)
+
+
+def dematerialize(described: torch.Tensor | torch.nn.Module) -> None:
+    """Drops the data of a tensor and keeps its recipe: it is described again, and what was written since is lost.
+
+    For a module: of those parameters and buffers that have a recipe; others, such as those read from weights, stay.
+
+    Raises NotDeferredError for a tensor that has no recipe.
+    """
+    if not isinstance(described, torch.nn.Module):
+        return _C.dematerialize(described)
+    for tensor in _tensors(described, False, None):
+        with contextlib.suppress(_C.NotDeferredError):
+            _C.dematerialize(tensor)
 
 
 def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, device, dtype):

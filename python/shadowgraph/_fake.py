@@ -1,22 +1,24 @@
 """Fake tensors: programs run for their shapes, dtypes, strides, aliasing and devices, with no data and no memory."""
 
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from . import _process
 from . import _shadowgraph as _C
-from ._shadowgraph import is_fake
+from ._shadowgraph import is_fake, known_contents
 from ._unfake import unfake
 
-__all__ = ["fake", "is_fake", "unfake"]
+__all__ = ["CrossRefMode", "detect_fake_mode", "fake", "is_fake", "known_contents", "unfake"]
 
 
 class Scope:
     """What `fake` and `Capture` share: a C++ mode or session, entered and left, and torch told of it meanwhile."""
 
     _inside: Any = None
+    # By the address of the C++ mode.
+    _active_ones: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     def _make(self):
         raise NotImplementedError("the C++ object that is entered")
@@ -33,10 +35,12 @@ class Scope:
             _process.release()
             raise
         self._inside = inside
+        self._active_ones[inside.address()] = self
         return self
 
     def __exit__(self, *exception):
         inside, self._inside = self._active(), None
+        self._active_ones.pop(inside.address(), None)
         try:
             inside.leave()
         finally:
@@ -72,13 +76,16 @@ class fake(Scope):
         "mask full": inputs of dtype bool, and those of integers with "mask" in their names, are full of ones.
     contents_budget: (bytes, seconds) that computing what the program reads from constants and sizes may take; by
         default 1 GiB and 10 s.
+    unknown_operators_on_zeros: an operator that nobody has a shape for runs its CPU kernel on real zeros of full size,
+        to see what comes out; those that index by their operands or change their geometry are refused.
 
     Raises EnvironmentError if torch in this process cannot be used so, Error for a device that cannot be pretended.
     """
 
     def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
-                 contents_budget=None):  # fmt: skip
-        self._made_with = (str(device), profile, real_tensors, data_sizes, host_reads, contents_budget)
+                 contents_budget=None, unknown_operators_on_zeros=False):  # fmt: skip
+        self._made_with = (str(device), profile, real_tensors, data_sizes, host_reads, contents_budget,
+                           unknown_operators_on_zeros)  # fmt: skip
         self._real = {}  # weak references to tensors that were converted, by address
 
     def from_real(self, tensor, device=None):
@@ -102,3 +109,49 @@ class fake(Scope):
 
     def _make(self):
         return _C.Mode(*self._made_with)
+
+
+def detect_fake_mode(*tensors):
+    """The `fake` or `Capture` that the fakes among `tensors` were made in, or this thread's innermost one; else None.
+
+    A mode that Python did not make, such as deferred_init's, is None. Raises ModeMismatchError for fakes of two modes.
+    """
+    return Scope._active_ones.get(_C.detect_fake_mode(tensors))
+
+
+class CrossRefMode:
+    """Inside ``with sg.CrossRefMode() as check:`` a real program runs, and each operator call on fakes beside it.
+
+        with sg.CrossRefMode():
+            net(x).sum().backward()       # CrossRefError: aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake
+
+    Compared are results and written operands: how many, sizes, dtypes, strides, offsets, devices, what shares memory.
+
+    throw_at_first: raise CrossRefError from the first call that differs; otherwise all are in `differences`.
+    compared: calls so far. refused: {operator: calls that fakes refuse}, which are not compared.
+
+    Raises Error inside a fake mode: the program must be real.
+    """
+
+    def __init__(self, throw_at_first=True):
+        self._inside = _C.CrossRef(throw_at_first)
+
+    def __enter__(self):
+        _process.install()
+        self._inside.enter()
+        return self
+
+    def __exit__(self, *exception):
+        self._inside.leave()
+
+    @property
+    def compared(self):
+        return self._inside.compared
+
+    @property
+    def refused(self):
+        return self._inside.refused
+
+    @property
+    def differences(self):
+        return self._inside.differences

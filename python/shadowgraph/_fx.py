@@ -10,6 +10,7 @@ import torch
 from . import _capture, _inputs, _models
 from . import _shadowgraph as _C
 from ._fake import fake
+from ._fx_values import FakeValues
 from ._keywords import keywords_apart
 from ._shadowgraph import Graph
 
@@ -26,6 +27,10 @@ def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx
     meta["module"], meta["nn_module_stack"], meta["phase"], meta["source"] and meta["shadowgraph_node"]; placeholders
     and constants what they are, meta["kind"] and meta["name"]. `from_fx` makes a graph of it again.
 
+    meta["val"] is a FakeTensor, as torch.export leaves it, and meta["tensor_meta"] torch.fx's TensorMetadata; for an
+    operator with several results a tuple or list of them. All are of one FakeTensorMode (torch._guards.detect_fake_mode
+    finds it), and views share the storage of their base. Numbers and sparse tensors have neither.
+
     device: takes the place of every device that the program names, to run on the CPU what was captured for CUDA.
 
     Raises Error for nodes that call no operator of torch (functions of one's own).
@@ -41,6 +46,7 @@ class _Converter:
         self._of = {}
         self._names = set()
         self._constants = 0
+        self._values = FakeValues(device)
 
     def run(self):
         own = {"sg::parameter": self._placeholder, "sg::buffer": self._placeholder, "sg::input": self._placeholder,
@@ -99,18 +105,24 @@ class _Converter:
         made.meta.update(module=node.module, phase=node.phase, source=node.source, shadowgraph_node=node,
                          nn_module_stack=_module_stack(node))  # fmt: skip
         results = node.results
+        self._values.describe(made, results)
         if len(results) == 1:
             self._bind_result(results[0], made)
         else:
             for i, result in enumerate(results):
                 if result is not None:
-                    self._bind_result(result, self._fx.call_function(operator.getitem, (made, i)))
+                    self._bind_result(result, self._element(made, i, result))
+
+    def _element(self, made, i, result):
+        element = self._fx.call_function(operator.getitem, (made, i))
+        self._values.describe(element, [result])
+        return element
 
     def _bind_result(self, result, made):
         if isinstance(result, list):
             for i, element in enumerate(result):
                 if element is not None:
-                    self._bind_result(element, self._fx.call_function(operator.getitem, (made, i)))
+                    self._bind_result(element, self._element(made, i, element))
         elif result is not None:
             self._of[result] = made
 
@@ -133,6 +145,7 @@ class _Converter:
         self._root.register_buffer(name, tensor)
         made = self._fx.get_attr(name)
         made.meta.update(kind="constant", name=name)
+        self._values.describe_constant(made, tensor)
         return made
 
 

@@ -25,7 +25,7 @@ EXPORTS = {
 class Report:
     """What a program costs: prints as the tool prints, shows itself in a notebook, saves what the tool saves.
 
-    graph: the graph that all of it was asked of.
+    graph: the graph that all of it was asked of. It must not change meanwhile.
     """
 
     def __init__(self, graph, device=None, capture_seconds=None, *, spec="", allocator="", device_memory=None,
@@ -39,6 +39,21 @@ class Report:
     def peak_bytes(self):
         """Most bytes of storages alive at once on the device."""
         return self._costs.peak_bytes
+
+    @property
+    def nodes(self):
+        """The graph's nodes in program order, each with its own figures; what is not known is None.
+
+            sum(node.flops for node in report.nodes if node.phase == "forward" and node.flops is not None)
+
+        flops, elementwise_flops, transcendental; bytes_read, bytes_written; allocated_bytes, saved_bytes,
+        scratch_bytes; seconds; wire_bytes, communication_seconds: see `ProfiledNode`.
+        """
+        return _C.profiled_nodes(self._costs)
+
+    def node(self, node):
+        """A node of the graph with its figures. Raises Error for one of another graph."""
+        return _C.profiled_node(self._costs, node)
 
     def dict(self):
         """Every figure as plain dicts and lists; docs/memory.md says what each is. What is unknown is absent."""
@@ -157,18 +172,20 @@ def _write(path, text):
         raise
 
 
-def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=None, mode=None, options=None, spec="",
-            allocator="", device_memory=None, measure=False, steady_state=False, run=False, interconnect="", mesh="",
-            **training):  # fmt: skip
+def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype=None, mode=None, options=None,
+            spec="", allocator="", device_memory=None, measure=False, steady_state=False, run=False, interconnect="",
+            mesh="", **training):  # fmt: skip
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
-        transformers configuration, or the class of one of its models, with default configuration.
+        transformers configuration, or the class of one of its models, with default configuration. Or a recorded Graph,
+        which nothing runs: it takes device, spec, allocator, device_memory, measure, interconnect and mesh alone.
     inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor, or
         nothing but shapes, (8, 3, 224, 224), of float32.
     loss: a function of what forward gives, or ".loss"; without one, its `.loss` or the mean of its first output.
     optimizer: a class or function that takes parameters, or "sgd", "adam", "adamw" with usual settings.
-    device: the pretended device, "cuda", "cuda:1" or "cpu".
+    device: the pretended device, "cuda" (the default), "cuda:1" or "cpu". For a Graph, the device whose memory is asked
+        for; without one, that of its capture.
     dtype: of floating-point parameters and inputs, e.g. torch.bfloat16.
     options: those of `Capture`, e.g. {"host_reads": "finite"}; they may also be keywords: host_reads="finite".
     mode: "train" or "infer"; without one, "train" if there is a loss or an optimizer.
@@ -185,8 +202,25 @@ def profile(model, inputs, *, loss=None, optimizer=None, device="cuda", dtype=No
         what is usual around the device of `spec`.
     mesh: "dp=8,tp=4": sizes of process groups that the graph names and does not describe.
     """
-    how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, options=options, **training)
+    asked = dict(spec=spec, allocator=allocator, device_memory=device_memory, measure=measure,
+                 interconnect=interconnect, mesh=mesh)  # fmt: skip
+    how = dict(loss=loss, optimizer=optimizer, dtype=dtype, mode=mode, options=options, **training)
+    if isinstance(model, _C.Graph):
+        _capture._loop_and_options(training, options)  # refuses names that are none
+        _refuse_capturing(dict(inputs=inputs, **how), steady_state=steady_state, run=run)
+        return Report(model, device=None if device is None else str(device), **asked)
+    if inputs is None:
+        raise TypeError("profile() of a model takes its inputs, too: a tensor, shapes, a text such as 'f32[8,16]'")
+    how["device"] = "cuda" if device is None else device
     graph, seconds = _capture.of_model(model, inputs, steady_state=steady_state, **how)
     steps = _capture.of_model(model, inputs, run_steps=3, **how)[0] if run else None
-    return Report(graph, capture_seconds=seconds, spec=spec, allocator=allocator, device_memory=device_memory,
-                  measure=measure, run=steps, interconnect=interconnect, mesh=mesh)  # fmt: skip
+    return Report(graph, capture_seconds=seconds, run=steps, **asked)
+
+
+def _refuse_capturing(keywords, **flags):
+    """Raises for what says how a model is to be captured."""
+    given = [name for name, value in keywords.items() if value is not None]
+    given += [name for name, value in flags.items() if value]
+    if given:
+        raise _C.Error(f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} of capturing, and a graph is captured "
+                       "already: give it to capture_training_step or capture")  # fmt: skip

@@ -36,6 +36,11 @@ def phase(name):
     return _scope(_C.Phase(name))
 
 
+def region(label):
+    """What is recorded inside lies in a region of kind "scope" and this name: `node.region`."""
+    return _scope(_C.RegionScope(label))
+
+
 @dataclasses.dataclass
 class Training:
     """What a loop does around forward, backward and the optimizer's step."""

@@ -23,6 +23,7 @@ void bind_graph(py::module_& m);
 void bind_pictures(py::module_& m);
 void bind_passes(py::module_& m);
 void bind_profile(py::module_& m);
+void bind_profilers(py::module_& m);
 void bind_deferred(py::module_& m);
 void bind_table(py::module_& m);
 void bind_replay(py::module_& m);
@@ -32,6 +33,8 @@ void bind_sizes(py::module_& m);
 void bind_costs(py::module_& m);
 void bind_sources(py::module_& m);
 void bind_sharding(py::module_& m);
+void bind_shapes(py::module_& m);
+void bind_rules(py::module_& m);
 
 // Around functions of the library that run operators (py::call_guard<CppCall>): their errors stay what they are in C++,
 // where the library catches some of them. Those of operators that Python calls itself go to Python at once.
@@ -45,7 +48,8 @@ class CppCall {
 
 FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
                                const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
-                               const py::object& contents_budget);
+                               const py::object& contents_budget, bool unknown_operators_on_zeros);
+DeviceProfile device_profile_named(const std::string& name);  // an empty one is the default
 
 // JSON as Python's own dicts and lists.
 py::object to_python(const nlohmann::json& json);

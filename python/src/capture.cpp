@@ -127,6 +127,7 @@ class Session {
   at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
     return get().mode().from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
   }
+  uintptr_t address() const { return session_ ? reinterpret_cast<uintptr_t>(&session_->mode()) : 0; }
   std::shared_ptr<Graph> finish(const std::vector<at::Tensor>& outputs,
                                 std::vector<std::pair<at::Tensor, at::Tensor>> gradients) {
     return std::make_shared<Graph>(get().finish(outputs, std::move(gradients)));
@@ -171,19 +172,22 @@ void bind_capture(py::module_& m) {
   py::class_<Session>(m, "Session")
       .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
                        const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
-                       const py::object& contents_budget, bool saved_tensors, bool guards, bool locations) {
+                       const py::object& contents_budget, bool on_zeros, bool saved_tensors, bool guards,
+                       bool locations) {
              return std::make_unique<Session>(
-                 CaptureOptions{.mode = fake_options(device, profile, real_tensors, sizes, host_reads, contents_budget),
-                                .saved_tensors = saved_tensors,
-                                .guards = guards},
+                 CaptureOptions{
+                     .mode = fake_options(device, profile, real_tensors, sizes, host_reads, contents_budget, on_zeros),
+                     .saved_tensors = saved_tensors,
+                     .guards = guards},
                  locations);
            }),
            py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",
            py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
-           py::arg("contents_budget") = py::none(), py::arg("saved_tensors") = true, py::arg("guards") = true,
-           py::arg("locations") = true)
+           py::arg("contents_budget") = py::none(), py::arg("unknown_operators_on_zeros") = false,
+           py::arg("saved_tensors") = true, py::arg("guards") = true, py::arg("locations") = true)
       .def("enter", &Session::enter)
       .def("leave", &Session::leave)
+      .def("address", &Session::address)
       .def("from_real", &Session::from_real, py::arg("tensor"), py::arg("device") = std::nullopt)
       .def("name_parameter",
            [](Session& s, const at::Tensor& tensor, const std::string& name) { s.get().name_parameter(tensor, name); })

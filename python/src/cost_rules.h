@@ -1,7 +1,16 @@
-// Around whatever asks cost rules (shadowgraph/operators.h): what Python's rules raised meanwhile is thrown at its end.
+// What goes wrong in rules of Python. Around whatever asks cost rules (shadowgraph/operators.h): what they raised
+// meanwhile is thrown at its end.
 #pragma once
 
+#include "shadowgraph/error.h"
+
 namespace shadowgraph::python {
+
+// What a rule raised, or answered in place of a number.
+class CostRuleError : public Error {
+ public:
+  using Error::Error;
+};
 
 void begin_cost_rules();
 void end_cost_rules();  // throws CostRuleError (python/src/costs.cpp)

@@ -10,12 +10,6 @@
 
 namespace shadowgraph::python {
 
-// What a rule raised, or answered in place of a number.
-class CostRuleError : public Error {
- public:
-  using Error::Error;
-};
-
 namespace {
 
 struct TensorShape {

@@ -61,17 +61,25 @@ void bind_deferred(py::module_& m) {
       py::arg("independent_streams") = std::nullopt, py::call_guard<CppCall>());
   m.def(
       "materialize_shard",
-      [](const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length, bool never_whole) {
+      [](const at::Tensor& tensor, int64_t dim, int64_t start, int64_t length, bool never_whole,
+         const std::optional<std::string>& device, std::optional<at::ScalarType> dtype,
+         std::optional<uint64_t> independent_streams) {
         const py::gil_scoped_release no_gil;
-        return materialize_shard(tensor, dim, start, length, {}, never_whole);
+        return materialize_shard(tensor, dim, start, length, options_of(device, dtype, independent_streams),
+                                 never_whole);
       },
       py::arg("tensor"), py::arg("dim"), py::arg("start"), py::arg("length"), py::arg("never_whole") = false,
+      py::arg("device") = std::nullopt, py::arg("dtype") = std::nullopt, py::arg("independent_streams") = std::nullopt,
       py::call_guard<CppCall>(),
       "tensor.narrow(dim, start, length) as a new real tensor; `tensor` stays described. No more than that part is "
       "allocated where its recipe allows it; otherwise the whole for a while, or DeferredError with never_whole=True.");
   m.def(
       "dematerialize", [](const at::Tensor& tensor) { dematerialize(tensor); }, py::arg("tensor"),
       py::call_guard<CppCall>(), "Drops the data and keeps the recipe. Raises NotDeferredError if there is none.");
+  m.def(
+      "deferred_graph", [](const at::Tensor& tensor) { return std::make_shared<Graph>(clone(deferred_graph(tensor))); },
+      py::arg("tensor"), py::call_guard<CppCall>(),
+      "The graph that describes a tensor, as recorded so far: a copy, to look at. Raises NotDeferredError.");
   m.def(
       "write_weights",
       [](const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors) {

@@ -73,6 +73,7 @@ void bind_errors(py::module_& m) {
   add<EnvironmentError>(m, "EnvironmentError", "Error", "torch in this process cannot be used for fake tensors.");
   add<ModeMismatchError>(m, "ModeMismatchError", "Error",
                          "A capture was told another device than its module's tensors were made for.");
+  add<CrossRefError>(m, "CrossRefError", "Error", "What an operator does on fakes is not what it does for real.");
   add<PipelineError>(m, "PipelineError", "Error", "A text that is no pipeline of passes.");
   add<PassError>(m, "PassError", "Error", "A pass that failed; the graph is as it was before.");
   add<DeferredError>(m, "DeferredError", "Error", "What deferred initialisation refuses.");

@@ -16,6 +16,7 @@ class Mode {
     mode_ = std::make_unique<FakeTensorMode>(options_);
   }
   void leave() { mode_.reset(); }
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(mode_.get()); }
   at::Tensor from_real(const at::Tensor& real, const std::optional<std::string>& device) {
     if (!mode_) throw Error("the mode is not active: call it inside `with`");
     return mode_->from_real(real, device ? std::optional(c10::Device(*device)) : std::nullopt);
@@ -28,6 +29,32 @@ class Mode {
  private:
   FakeTensorOptions options_;
   std::unique_ptr<FakeTensorMode> mode_;
+};
+
+class CrossRef {
+ public:
+  explicit CrossRef(bool throw_at_first) : options_{.throw_at_first = throw_at_first} {}
+  void enter() {
+    if (mode_) throw Error("this CrossRefMode is active already");
+    mode_ = std::make_unique<CrossRefMode>(options_);
+  }
+  void leave() {
+    if (!mode_) return;
+    compared_ = mode_->compared();
+    refused_ = mode_->refused();
+    differences_ = mode_->differences();
+    mode_.reset();
+  }
+  int64_t compared() const { return mode_ ? mode_->compared() : compared_; }
+  std::map<std::string, int64_t> refused() const { return mode_ ? mode_->refused() : refused_; }
+  std::vector<CrossRefDifference> differences() const { return mode_ ? mode_->differences() : differences_; }
+
+ private:
+  CrossRefOptions options_;
+  std::unique_ptr<CrossRefMode> mode_;
+  int64_t compared_ = 0;
+  std::map<std::string, int64_t> refused_;
+  std::vector<CrossRefDifference> differences_;
 };
 
 class Unfake {
@@ -113,18 +140,20 @@ void add_data_sizes(FakeTensorOptions& options, py::handle given) {
   }
 }
 
+DeviceProfile device_profile_named(const std::string& name) {
+  if (name.empty()) return {};
+  if (name == "h100") return DeviceProfile::h100();
+  if (name == "a100") return DeviceProfile::a100();
+  throw Error("no device profile '" + name + "'; there are h100 and a100");
+}
+
 FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
                                const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
-                               const py::object& contents_budget) {
+                               const py::object& contents_budget, bool unknown_operators_on_zeros) {
   FakeTensorOptions options;
   if (device) options.device = c10::Device(*device);
-  if (profile == "h100") {
-    options.profile = DeviceProfile::h100();
-  } else if (profile == "a100") {
-    options.profile = DeviceProfile::a100();
-  } else if (!profile.empty()) {
-    throw Error("no device profile '" + profile + "'; there are h100 and a100");
-  }
+  if (!profile.empty()) options.profile = device_profile_named(profile);
+  options.unknown_operators_on_zeros = unknown_operators_on_zeros;
   if (real_tensors == "convert") {
     options.real_tensors = RealTensors::kConvert;
   } else if (real_tensors == "refuse") {
@@ -164,19 +193,39 @@ void bind_modes(py::module_& m) {
   py::class_<Mode>(m, "Mode")
       .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
                        const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
-                       const py::object& contents_budget) {
-             return std::make_unique<Mode>(
-                 fake_options(device, profile, real_tensors, sizes, host_reads, contents_budget));
+                       const py::object& contents_budget, bool unknown_operators_on_zeros) {
+             return std::make_unique<Mode>(fake_options(device, profile, real_tensors, sizes, host_reads,
+                                                        contents_budget, unknown_operators_on_zeros));
            }),
            py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",
            py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
-           py::arg("contents_budget") = py::none())
+           py::arg("contents_budget") = py::none(), py::arg("unknown_operators_on_zeros") = false)
       .def("enter", &Mode::enter)
       .def("leave", &Mode::leave)
+      .def("address", &Mode::address, "As detect_fake_mode() gives it.")
       .def("from_real", &Mode::from_real, py::arg("tensor"), py::arg("device") = std::nullopt,
            py::call_guard<CppCall>())
       .def("forget", &Mode::forget, py::arg("tensor"),
            "Lets go of the fakes of a real tensor that dies, named by its _cdata.");
+  m.def(
+      "detect_fake_mode",
+      [](const std::vector<at::Tensor>& tensors) { return reinterpret_cast<uintptr_t>(detect_fake_mode(tensors)); },
+      py::arg("tensors"), py::call_guard<CppCall>());
+  py::class_<CrossRef>(m, "CrossRef")
+      .def(py::init<bool>(), py::arg("throw_at_first") = true)
+      .def("enter", &CrossRef::enter)
+      .def("leave", &CrossRef::leave)
+      .def_property_readonly("compared", &CrossRef::compared)
+      .def_property_readonly("refused", &CrossRef::refused)
+      .def_property_readonly("differences", &CrossRef::differences);
+  py::class_<CrossRefDifference>(m, "CrossRefDifference", "What is otherwise on fakes than for real.")
+      .def_readonly("op", &CrossRefDifference::op, "\"aten::gelu\"")
+      .def_readonly("where", &CrossRefDifference::where, "\"result 0\", \"argument self\", \"the call\"")
+      .def_readonly("what", &CrossRefDifference::what, "\"strides\", \"dtype\", \"raised\", ...")
+      .def_readonly("real", &CrossRefDifference::real)
+      .def_readonly("fake", &CrossRefDifference::fake)
+      .def("__str__", &CrossRefDifference::to_string)
+      .def("__repr__", [](const CrossRefDifference& d) { return "<CrossRefDifference " + d.to_string() + ">"; });
   py::class_<Unfake>(m, "Unfake").def(py::init<>()).def("enter", &Unfake::enter).def("leave", &Unfake::leave);
 }
 

@@ -14,6 +14,7 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_capture(m);
   bind_passes(m);
   bind_profile(m);
+  bind_profilers(m);
   bind_deferred(m);
   bind_table(m);
   bind_kernels(m);
@@ -23,4 +24,6 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_costs(m);
   bind_sources(m);
   bind_sharding(m);
+  bind_shapes(m);
+  bind_rules(m);
 }

@@ -1,124 +1,9 @@
 // Passes by name, as the tool runs them.
 #include <pybind11/stl.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
-#include "python/src/cost_rules.h"
-#include "shadowgraph/draw.h"
-#include "shadowgraph/profile/interconnect.h"
 
 namespace shadowgraph::python {
-
-namespace {
-
-struct GraphProfile {
-  std::shared_ptr<Graph> graph;
-  Profile costs;
-  DeviceMemoryOptions memory;
-};
-
-SummaryGrouping grouping_of(const std::string& name) {
-  if (name == "module") return SummaryGrouping::kModule;
-  if (name == "composite") return SummaryGrouping::kComposite;
-  if (name == "operator") return SummaryGrouping::kOperator;
-  throw Error("group='" + name + "'; rows are by module, composite or operator");
-}
-
-// Holds the device's figures and the links between such devices, as far as they are known. Options point at both.
-struct Machine {
-  std::optional<DeviceSpec> figures;
-  std::optional<Interconnect> links;
-
-  Machine(const std::string& spec, const std::string& interconnect, c10::DeviceType type)
-      : figures(DeviceSpec::find(spec, type)) {
-    if (!interconnect.empty()) {
-      links = Interconnect::find(interconnect);
-    } else if (figures) {
-      links = Interconnect::around(figures->name);
-    }
-  }
-};
-
-// Returns what was measured on this machine before and, if asked for, what this graph's calls take now.
-MeasuredCalls measured_for(const Graph& graph, c10::Device device, bool measure) {
-  MeasuredCalls measured;
-  if (device.is_cpu()) measured = MeasuredCalls::read_file(MeasuredCalls::default_file());
-  if (measure) {
-    measure_calls(graph, measured);
-    measured.write_file(MeasuredCalls::default_file());
-  }
-  return measured;
-}
-
-std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std::optional<std::string>& device,
-                                         size_t top_at_peak, bool timeline, std::optional<double> seconds,
-                                         const std::string& spec, const std::string& allocator,
-                                         std::optional<int64_t> device_memory, bool measure,
-                                         const std::shared_ptr<Graph>& run, const std::string& interconnect,
-                                         const std::string& mesh) {
-  ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
-  if (device) options.device = c10::Device(*device);
-  const c10::Device where = options.device.value_or(graph->metadata.device.value_or(c10::Device(c10::DeviceType::CPU)));
-  const Machine machine(spec, interconnect, where.type());
-  if (machine.figures) options.spec = &*machine.figures;
-  if (machine.links) options.interconnect = &*machine.links;
-  if (!mesh.empty()) options.mesh = parse_mesh(mesh);
-  options.memory.allocator = AllocatorSettings::parse(allocator);
-  if (device_memory) options.memory.capacity = *device_memory;
-  const MeasuredCalls measured = measured_for(*graph, where, measure);
-  options.measured = &measured;
-  begin_cost_rules();
-  Profile costs = profile(*graph, options);
-  end_cost_rules();
-  costs.capture_seconds = seconds;
-  if (run != nullptr) {
-    DeviceMemoryOptions memory = options.memory;
-    memory.device = where;
-    costs.run = RunMemory::of(*run, memory);
-  }
-  return std::make_shared<GraphProfile>(GraphProfile{std::move(graph), std::move(costs), options.memory});
-}
-
-std::string html_of(const GraphProfile& p, const std::string& title, const GraphProfile* before,
-                    const std::string& before_title, const std::string& before_json, const std::string& color) {
-  const CppCall call;
-  std::optional<NodeColors> values;
-  if (color.starts_with('{')) {
-    values = node_colors_of_text(*p.graph, color, "color");
-  } else if (!color.empty()) {
-    values = node_colors_of_file(*p.graph, color);
-  }
-  return to_html(p.costs, {.title = title,
-                           .before = before == nullptr ? nullptr : &before->costs,
-                           .before_json = before_json,
-                           .before_title = before_title,
-                           .values = values ? &*values : nullptr});
-}
-
-std::pair<py::object, std::string> what_if_of(const GraphProfile& p, std::optional<at::ScalarType> dtype,
-                                              const std::string& optimizer, int64_t accumulate,
-                                              const std::string& checkpoint, int zero_stage, int64_t ranks) {
-  const WhatIf change{.dtype = dtype,
-                      .optimizer = optimizer,
-                      .accumulate = accumulate,
-                      .checkpoint = checkpoint,
-                      .zero_stage = zero_stage,
-                      .ranks = ranks,
-                      .device = p.costs.device};
-  WhatIfAnswer answer;
-  {
-    const CppCall call;
-    answer = what_if(*p.graph, change);
-  }
-  return std::pair(to_python(to_json(answer)), to_text(answer));
-}
-
-}  // namespace
-
-py::object to_python(const nlohmann::json& json) {
-  static auto* const loads = new py::object(py::module_::import("json").attr("loads"));
-  return (*loads)(json.dump());
-}
 
 void bind_passes(py::module_& m) {
   m.def(
@@ -135,38 +20,6 @@ void bind_passes(py::module_& m) {
         return all;
       },
       "Every pass: name -> (one line, {option: (default, one line)}).");
-}
-
-void bind_profile(py::module_& m) {
-  py::class_<GraphProfile, std::shared_ptr<GraphProfile>>(m, "Profile")
-      .def(py::init(&profile_of), py::arg("graph"), py::arg("device") = std::nullopt, py::arg("top_at_peak") = 10,
-           py::arg("timeline") = false, py::arg("capture_seconds") = std::nullopt, py::arg("spec") = "",
-           py::arg("allocator") = "", py::arg("device_memory") = std::nullopt, py::arg("measure") = false,
-           py::arg("run") = std::shared_ptr<Graph>(), py::arg("interconnect") = "", py::arg("mesh") = "",
-           py::call_guard<CppCall>())
-      .def("nodes_csv", [](const GraphProfile& p) { return nodes_csv(p.costs); })
-      .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
-      .def("trace_json", [](const GraphProfile& p) { return chrome_trace(p.costs).dump(); })
-      .def("model_explorer_json", [](const GraphProfile& p) { return model_explorer(p.costs).dump(); })
-      .def("html", &html_of, py::arg("title") = "", py::arg("before") = static_cast<const GraphProfile*>(nullptr),
-           py::arg("before_title") = "", py::arg("before_json") = "", py::arg("color") = "")
-      .def("memory_snapshot",
-           [](const GraphProfile& p) {
-             return p.costs.out_of_memory.empty() ? py::object(py::bytes(memory_snapshot(p.costs, p.memory)))
-                                                  : py::none();
-           })
-      .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
-      .def("what_if", &what_if_of, py::arg("dtype") = std::nullopt, py::arg("optimizer") = "",
-           py::arg("accumulate") = 1, py::arg("checkpoint") = "", py::arg("zero_stage") = 0, py::arg("ranks") = 1)
-      .def("text", [](const GraphProfile& p) { return to_text(p.costs); })
-      .def(
-          "summary_text",
-          [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
-            return to_text(p.costs.summary({.grouping = grouping_of(group), .depth = depth, .max_rows = rows}));
-          },
-          py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40)
-      .def_property_readonly("peak_bytes", [](const GraphProfile& p) { return p.costs.peak.bytes; })
-      .def_property_readonly("graph", [](const GraphProfile& p) { return p.graph; });
 }
 
 }  // namespace shadowgraph::python

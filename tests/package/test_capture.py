@@ -45,6 +45,20 @@ def test_names_modules_phases_and_sources():
     assert graph.metadata["model"] == "Net" and graph.metadata["device"] == "cuda:0"
 
 
+def test_regions_of_ones_own_nest():
+    with sg.region("before any capture"), sg.Capture() as session:
+        with sg.region("outer"):
+            x = torch.ones(4).exp()
+            with sg.region("inner"):
+                y = x.sin()
+        graph = session.finish(y.cos())
+    places = {node.target: node.region for node in graph}
+    inner = places["aten::sin"]
+    assert (inner.kind, inner.name, inner.parent) == ("scope", "inner", places["aten::exp"])
+    assert places["aten::exp"].name == "outer"
+    assert places["aten::exp"].parent == places["aten::cos"] and places["aten::cos"].kind == "root"
+
+
 def test_several_modules_have_names_of_their_own():
     with sg.fake("cuda"):
         parts = {"generator": torch.nn.Sequential(torch.nn.Linear(4, 8)).cuda(), "critic": torch.nn.Linear(8, 1).cuda()}

@@ -1,0 +1,66 @@
+"""A graph's shapes for other inputs, without running the model again."""
+
+from typing import Any
+
+import torch
+
+from . import _shadowgraph as _C
+from ._fake import fake
+from ._shadowgraph import Graph, ShapePropagation, Value
+
+__all__ = ["propagate"]
+
+
+def propagate(graph: Graph, *inputs: Any, mode: fake | None = None, **named: Any) -> ShapePropagation:
+    """Runs the graph's operators again on fakes, with other inputs, and says what every value then is.
+
+        shapes = graph.propagate("f32[64,3,224,224]")      # recorded with a batch of 8
+        shapes.outputs[0].shape, shapes.tensor(node.outputs[0]).stride()
+        shapes.baked                                       # recorded sizes that still stand in arguments
+        shapes.apply()                                     # writes all of it into the graph
+
+    inputs: by position, for the graph's inputs. named: for parameters, buffers and "constant0", ... too.
+        A tensor: its geometry and device are taken (a meta tensor leaves the device as recorded); a text; or sizes
+        alone, (64, 3, 224, 224), of the recorded dtype. What is not given is as recorded.
+    mode: a `fake`, whose profile and data_sizes by name count; without one an H100, and sizes as recorded.
+
+    A number that the program computed from a size stays: capture again, or `fit`. With the recorded inputs nothing
+    changes.
+
+    Raises ShapePropagationError, which names the node that does not fit; ModeMismatchError for another device's mode.
+    """
+    placeholders = {str(node.argument("name")): node.outputs[0] for node in graph
+                    if node.is_placeholder and node.target != "sg::constant"}  # fmt: skip
+    names = [str(node.argument("name")) for node in graph.find("sg::input")]
+    if len(inputs) > len(names):
+        raise _C.Error(f"{len(inputs)} inputs, but the graph has {len(names)}: {', '.join(names)}")
+    twice = [name for name in names[: len(inputs)] if name in named]
+    if twice:
+        raise _C.Error(f"{', '.join(twice)} is given twice: by position and by name")
+    given = {name: _geometry(name, value, placeholders.get(name))
+             for name, value in [*zip(names, inputs), *named.items()]}  # fmt: skip
+    return _C.propagate(graph, given, *_of_mode(graph, mode))
+
+
+def _geometry(name: str, given: Any, recorded: Value | None) -> torch.Tensor | str:
+    if isinstance(given, (torch.Tensor, str)):
+        return given
+    if isinstance(given, (tuple, list)) and all(type(size) is int for size in given):
+        dtype = recorded.dtype if recorded is not None else torch.float32
+        return torch.empty(given, dtype=dtype, device="meta")
+    raise _C.Error(f"input '{name}' is {type(given).__name__}; it takes a tensor, sizes, or a text such as 'f32[8,16]'")
+
+
+def _of_mode(graph, mode):
+    """(device profile, data sizes by name)."""
+    if mode is None:
+        return "", {}
+    if not isinstance(mode, fake):
+        raise _C.Error(f"mode takes a shadowgraph.fake, not {type(mode).__name__}")
+    device, profile, _, data_sizes, host_reads, *_ = mode._made_with
+    recorded = graph.metadata.get("device")
+    if recorded is not None and torch.device(device).type != torch.device(recorded).type:
+        raise _C.ModeMismatchError(f"the mode is of {device}; the graph was captured for {recorded}: capture there")
+    if host_reads is not None or not isinstance(data_sizes, (dict, type(None))):
+        raise _C.Error("propagation takes data_sizes by name; what the program read is answered as recorded")
+    return profile, data_sizes or {}

@@ -1,0 +1,67 @@
+"""What is asked of modes: which one made a tensor, what a fake is known to hold, fakes beside a real run."""
+
+import pytest
+import torch
+from test_capture import Net
+
+import shadowgraph as sg
+
+
+def test_the_mode_that_made_a_tensor():
+    assert sg.detect_fake_mode() is None and sg.detect_fake_mode(torch.ones(2)) is None
+    with sg.fake("cuda") as outer:
+        x = torch.empty(3, device="cuda")
+        assert sg.detect_fake_mode() is sg.detect_fake_mode(x, torch.ones(2)) is outer
+        with sg.fake() as inner:
+            y = torch.empty(3)
+            assert sg.detect_fake_mode() is inner and sg.detect_fake_mode(x) is outer
+            with pytest.raises(sg.ModeMismatchError):
+                sg.detect_fake_mode(x, y)
+        assert sg.detect_fake_mode(y) is outer  # its own has ended
+        with sg.Capture("cuda") as session:
+            z = torch.empty(3)
+            assert sg.detect_fake_mode(z) is session and sg.detect_fake_mode(x) is outer
+    assert sg.detect_fake_mode(x, y, z) is None
+    with sg.fake("cuda") as again:
+        assert sg.detect_fake_mode(x) is again and sg.detect_fake_mode(torch.ones(2)) is again
+    assert sg.deferred_init(lambda: sg.detect_fake_mode(torch.ones(2))) is None  # C++ made it
+
+
+def test_what_a_fake_is_known_to_hold():
+    with sg.fake("cuda"):
+        x = torch.empty(4, 3, device="cuda")
+        rows = torch.arange(x.shape[0], device="cuda") * 2 + 1
+        known = sg.known_contents(rows)
+        assert sg.known_contents(x) is None and sg.known_contents(x * 0 + 1) is None
+    assert not sg.is_fake(known) and known.device.type == "cpu" and torch.equal(known, torch.tensor([1, 3, 5, 7]))
+    assert sg.known_contents(torch.ones(2)) is None  # real: ask the tensor itself
+
+
+def test_a_real_run_beside_fakes():
+    net, x = Net(), torch.randn(8, 16)
+    expected = net(x)
+    with sg.CrossRefMode() as check:
+        out = net(x)
+        out.sum().backward()
+    assert torch.equal(out, expected) and net.head.weight.grad is not None
+    assert check.compared > 10 and check.differences == [] and check.refused == {}
+    assert torch.ones(2).sum() == 2  # it has ended
+
+
+def test_what_differs_is_told():
+    sg.register_rule("aten::cosh", lambda x: x.new_empty(x.shape[::-1]))
+    try:
+        with sg.CrossRefMode(), pytest.raises(sg.CrossRefError, match=r"aten::cosh, result 0: sizes: \[2, 3\]"):
+            torch.ones(2, 3).cosh()
+        with sg.CrossRefMode(throw_at_first=False) as check:
+            assert torch.ones(2, 3).cosh().cosh().shape == (2, 3)
+        first, second = check.differences
+        assert (first.op, first.where, first.what) == ("aten::cosh", "result 0", "sizes") and str(second) == str(first)
+        assert (first.real, first.fake) == ("[2, 3]", "[3, 2]") and "CrossRefDifference aten::cosh" in repr(first)
+    finally:
+        sg.register_rule("aten::cosh", lambda x: torch.empty_like(x))
+    with sg.fake(), pytest.raises(sg.Error, match="FakeTensorMode"), sg.CrossRefMode():
+        pass
+    check = sg.CrossRefMode()
+    with check, pytest.raises(sg.Error, match="active already"), check:
+        pass
