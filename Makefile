@@ -81,7 +81,7 @@ bench: setup ## build and run the benchmarks, in build/bench/
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \
 	  echo "== $$program"; $$program $(BENCH_FLAGS) || exit 1; done
 
-fuzz: ## random bytes into what reads graphs, FUZZ_SECONDS=60 for each of text and JSON
+fuzz: ## random bytes into what reads files, FUZZ_SECONDS=60 for each of seven kinds
 	@scripts/setup.sh --fuzz
 	@cmake --preset fuzz --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
 	@cmake --build build-fuzz -j $(JOBS)

@@ -115,9 +115,9 @@ def inputs(folder):
     for command in (("capture",), ("capture", "--verify"), ("draw",), ("profile",)):
         expect(1, *command, garbage, says=("garbage.sg:1:",))
     (folder / "list.json").write_text("{]")
-    expect(1, "capture", folder / "list.json", says=("list.json begins as JSON and is none",))
+    expect(1, "capture", folder / "list.json", says=("list.json:1:2: not JSON that can be read",))
     (folder / "other.json").write_text('{"a": 1}')
-    expect(1, "capture", folder / "other.json", says=("json:",))
+    expect(1, "capture", folder / "other.json", says=("other.json:/shadowgraph: ",))
     (folder / "empty.sg").write_text("")
     expect(1, "capture", folder / "empty.sg")
     expect(1, "capture", folder)
