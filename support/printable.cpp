@@ -48,6 +48,15 @@ std::string utf8_text(std::string_view text) {
   return out;
 }
 
+std::string plain_text(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const Character c = take_character(text);
+    out += !c.valid ? "?" : !c.printable() ? " " : c.bytes;
+  }
+  return out;
+}
+
 std::string xml_text(std::string_view text) {
   std::string out;
   while (!text.empty()) {

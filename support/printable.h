@@ -22,6 +22,8 @@ Character take_character(std::string_view& text);
 
 // Bytes that are no UTF-8 become '?'.
 std::string utf8_text(std::string_view text);
+// On one line, as a comment in code has it: what cannot be printed, line ends among it, becomes a blank.
+std::string plain_text(std::string_view text);
 // For HTML, SVG and labels of Graphviz that are like HTML: elements and attributes in double quotes. Bytes that are no
 // UTF-8 become '?', what cannot be printed a blank.
 std::string xml_text(std::string_view text);

@@ -15,38 +15,47 @@
 namespace shadowgraph {
 namespace {
 
-// The parser of TorchScript calls itself for what is in brackets, and for blocks in blocks.
+// The parser of TorchScript calls itself for what is in brackets, for blocks in blocks, and for each operator of a chain.
 constexpr int kDeepestCode = 500;
+constexpr size_t kLongestExpression = 4000;  // characters without a comma or a line end, strings left out
 
-void check(bool holds, const std::string& what) {
+void demand(bool holds, const std::string& what) {
   if (!holds) throw Error(what);
 }
 
-void check_depth_of_code(std::string_view code) {
+void check_code(std::string_view code) {
   int depth = 0;
-  for (size_t line = 0; line < code.size();) {
-    const size_t end = std::min(code.find('\n', line), code.size());
-    const size_t blanks = std::min(code.find_first_not_of(" \t", line), end) - line;
-    check(blanks < 4 * size_t{kDeepestCode}, "its blocks are nested too deeply");
-    for (size_t at = line; at < end; ++at) {
-      depth += std::string_view("([{").find(code[at]) != std::string_view::npos ? 1 : 0;
-      depth -= std::string_view(")]}").find(code[at]) != std::string_view::npos ? 1 : 0;
-      check(depth < kDeepestCode, "its brackets are nested too deeply");
+  size_t length = 0;
+  size_t blanks = 0;  // at the start of the line
+  char quote = 0;
+  for (size_t at = 0; at < code.size(); ++at) {
+    const char c = code[at];
+    if (quote != 0) {
+      at += c == '\\' ? 1 : 0;
+      if (c == quote) quote = 0;
+      continue;
     }
-    line = end + 1;
+    if (c == '"' || c == '\'') quote = c;
+    length = c == ',' || c == '\n' ? 0 : length + 1;
+    blanks = c == '\n' ? 0 : blanks + (c == ' ' && blanks + 1 == length ? 1 : 0);
+    depth += c == '(' || c == '[' || c == '{' ? 1 : 0;
+    depth -= c == ')' || c == ']' || c == '}' ? 1 : 0;
+    demand(depth < kDeepestCode, "its brackets are nested too deeply");
+    demand(blanks < 2 * size_t{kDeepestCode}, "its blocks are nested too deeply");
+    demand(length < kLongestExpression, "it has an expression that is too long");
   }
 }
 
 // Refers to the tuple's.
 const c10::ivalue::TupleElements& elements_of(const c10::IValue& tuple, size_t least) {
-  check(tuple.isTuple(), "a tuple is missing");
+  demand(tuple.isTuple(), "a tuple is missing");
   const c10::ivalue::TupleElements& elements = tuple.toTupleRef().elements();
-  check(elements.size() >= least, "a tuple is too short");
+  demand(elements.size() >= least, "a tuple is too short");
   return elements;
 }
 
 int64_t integer_of(const c10::IValue& value, int64_t most) {
-  check(value.isInt() && value.toInt() >= 0 && value.toInt() <= most, "a number is missing or out of range");
+  demand(value.isInt() && value.toInt() >= 0 && value.toInt() <= most, "a number is missing or out of range");
   return value.toInt();
 }
 
@@ -58,16 +67,16 @@ class DebugRecord {
     const auto& parts = elements_of(record, 1);
     c10::IValue ranges = record;
     if (parts[0].isString() && parts[0].toStringRef() == kWithTable) {
-      check(parts.size() == 3, "its parts are not three");
+      demand(parts.size() == 3, "its parts are not three");
       for (const c10::IValue& text : elements_of(parts[1], 0)) {
-        check(text.isString(), "its table has what is no text");
+        demand(text.isString(), "its table has what is no text");
         sizes_.push_back(static_cast<int64_t>(text.toStringRef().size()));
       }
       ranges = parts[2];
     }
     for (const c10::IValue& row : elements_of(ranges, 0)) {
       const auto& fields = elements_of(row, 2);
-      check(fields[0].isInt(), "a place in the code is no number");
+      demand(fields[0].isInt(), "a place in the code is no number");
       // Older files have no tag between the two.
       check_range(fields[fields.size() == 2 || fields[1].isTuple() ? 1 : 2]);
     }
@@ -84,15 +93,15 @@ class DebugRecord {
   }
   int64_t bytes_of_source(const c10::IValue& source) {
     const auto& fields = elements_of(source, 3);
-    check(fields[2].isInt(), "a line is no number");
+    demand(fields[2].isInt(), "a line is no number");
     if (sizes_.empty()) {
-      check(fields[0].isString(), "a source has no text");
-      check(fields[1].isNone() || fields[1].isString(), "the name of a file is no text");
+      demand(fields[0].isString(), "a source has no text");
+      demand(fields[1].isNone() || fields[1].isString(), "the name of a file is no text");
       return static_cast<int64_t>(fields[0].toStringRef().size());
     }
     const auto last = static_cast<int64_t>(sizes_.size()) - 1;
     integer_of(fields[1], last);
-    check(fields[0].isIntList(), "a source is no list of texts");
+    demand(fields[0].isIntList(), "a source is no list of texts");
     int64_t bytes = 0;
     for (const int64_t text : fields[0].toIntVector()) {
       bytes = saturating_add(bytes, sizes_[static_cast<size_t>(integer_of(text, last))]);
@@ -105,12 +114,12 @@ class DebugRecord {
 
 void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::string& name, uintmax_t file_bytes) {
   // PyTorch does not compress, and reads each record into memory of the size that the file states.
-  check(reader.getRecordSize(name) <= file_bytes, "it is compressed, or said to be larger than the file");
+  demand(reader.getRecordSize(name) <= file_bytes, "it is compressed, or said to be larger than the file");
   const bool debug = name.ends_with(".debug_pkl");
   if (!debug && !name.ends_with(".py")) return;
   const auto [data, bytes] = reader.getRecord(name);
   const std::string_view text(static_cast<const char*>(data.get()), bytes);
-  if (!debug) return check_depth_of_code(text);
+  if (!debug) return check_code(text);
   DebugRecord().check_all(torch::jit::unpickle(text.data(), text.size()));
 }
 

@@ -77,7 +77,21 @@ std::string shortened(std::string_view message) {
   return text;
 }
 
-std::string message_of(const std::exception& error) {
+// libtorch takes the sizes of storages as the file states them.
+void check_weights(const torch::jit::Module& module, const std::string& path) {
+  const uintmax_t file_bytes = std::filesystem::file_size(path);
+  const auto check = [&](const auto& list) {
+    for (const auto& [name, tensor] : list) {
+      if (tensor.has_storage() && tensor.storage().nbytes() > file_bytes) {
+        throw Error(path + " is damaged: " + name + " is said to be larger than the file");
+      }
+    }
+  };
+  check(module.named_parameters());
+  check(module.named_buffers());
+}
+
+std::string text_of_error(const std::exception& error) {
   const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
   return of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();
 }
@@ -186,6 +200,7 @@ ScriptProgram ScriptProgram::load(const std::string& path) {
     check_script_archive(path);
     auto module = std::make_unique<Module>();
     module->module = torch::jit::load(path, c10::Device(c10::DeviceType::CPU));
+    check_weights(module->module, path);
     return ScriptProgram(std::move(module));
   } catch (const Error&) {
     throw;
@@ -193,7 +208,7 @@ ScriptProgram ScriptProgram::load(const std::string& path) {
     throw Error(path +
                 " is not a TorchScript file that this libtorch can load (save one in Python with "
                 "torch.jit.trace(model, inputs).save(path)): " +
-                message_of(load_error).substr(0, 300));
+                text_of_error(load_error).substr(0, 300));
   }
 }
 

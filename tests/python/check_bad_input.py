@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What was once answered badly: crashes, "internal error", memory. And names with quotes, markup and control characters in
-every output.
+"""What was once answered badly: crashes, "internal error", memory. And names with quotes, markup and control
+characters in every output.
 
-    check_bad_input.py TOOL
+    check_bad_input.py TOOL [PART ...]
 """
 
 import ast
@@ -56,43 +56,54 @@ def changed(path, target, pointer, value):
     return target
 
 
+# By reader: where another value stands, and what the message says of it.
+WRONG = {
+    "profile": [("peak/bytes", "much", "peak.bytes is not a number but a string"),
+                ("modules", [], "modules is not an object but a list"),
+                ("modules/children", {"a": 1}, "modules.children is not a list but an object"),
+                ("modules/path", 7, "modules.path is not a string but a number"),
+                ("operators", [1], "operators is not an object but a list"),
+                ("flops", 3, "flops is not an object but a number"),
+                ("nodes", -1, "nodes is not a number of 0 or more")],
+    "device": [("version", "1", "version is not a number"),
+               ("bandwidth", None, "bandwidth is missing"),
+               ("matmul", [1], "matmul is not an object"),
+               ("sources", [1], "sources is not an object"),
+               ("classes/matmul/compute/0", [1], "classes.matmul.compute[0] is not a pair"),
+               ("classes/other", 1, "classes.other is not an object"),
+               ("device", "toaster", "device is no device"),
+               ("title", {}, "title is not a string")],
+    "interconnect": [("levels", {}, "levels is not a list"),
+                     ("levels/0/size", 0.5, "levels[0].size is no whole"),
+                     ("levels/0", "x", "levels[0] is not an object"),
+                     ("sources", "x", "sources is not an object"),
+                     ("base", [], "base is not a number"),
+                     ("axes", {"tp": 1}, "axes.tp is not an object")],
+    "color_json": [("nodes/n1", [], "nodes.n1 is neither a number nor a word"),
+                   ("title", 1, "title is not a string")],
+    "problem": [("problem/nodes/costs/1/0", "x", "problem.nodes.costs[1][0]: a whole number is missing")],
+}
+
+
 def wrong_types(runs, good, folder):
     """Each reader of JSON names the file, the path in it and what is expected there."""
     graph = good["graph"][0]
-    profile, device, links = good["profile"][0], good["device"][0], good["interconnect"][0]
     bad = folder / "bad.json"
-    for pointer, value, path in (("peak/bytes", "much", "peak.bytes is not a number but a string"),
-                                 ("modules", [], "modules is not an object but a list"),
-                                 ("modules/children", {"a": 1}, "modules.children is not a list but an object"),
-                                 ("modules/path", 7, "modules.path is not a string but a number"),
-                                 ("operators", [1], "operators is not an object but a list"),
-                                 ("flops", 3, "flops is not an object but a number"),
-                                 ("nodes", -1, "nodes is not a number of 0 or more")):
-        refuse(runs, ("compare", changed(profile, bad, pointer, value), graph), bad, path)
-        refuse(runs, ("compare", bad, graph, "-o", folder / "x.html"), bad, path)
-    for pointer, value, path in (("version", "1", "version is not a number"), ("bandwidth", None, "bandwidth is missing"),
-                                 ("matmul", [1], "matmul is not an object"), ("sources", [1], "sources is not an object"),
-                                 ("classes/matmul/compute/0", [1], "classes.matmul.compute[0] is not a pair"),
-                                 ("classes/other", 1, "classes.other is not an object"),
-                                 ("device", "toaster", "device is no device"), ("title", {}, "title is not a string")):
-        refuse(runs, ("profile", graph, "--spec", changed(device, bad, pointer, value)), bad, path)
-    for pointer, value, path in (("levels", {}, "levels is not a list"), ("levels/0/size", 0.5, "levels[0].size is no whole"),
-                                 ("levels/0", "x", "levels[0] is not an object"), ("sources", "x", "sources is not an object"),
-                                 ("base", [], "base is not a number"), ("axes", {"tp": 1}, "axes.tp is not an object")):
-        refuse(runs, ("profile", graph, "--interconnect", changed(links, bad, pointer, value)), bad, path)
-    bad.write_text('{"n1": []}')
-    refuse(runs, ("draw", graph, "--color", bad, "-o", folder / "x.svg"), bad, "n1 is neither a number nor a word")
-    problem = good["problem"][1]
-    refuse(runs, ("shard", "--problem", changed(problem, bad, "problem/nodes/costs/1/0", "x")), bad,
-           "problem.nodes.costs[1][0]: a whole number is missing")
-    for reader, words in (("profile", ("compare", bad, graph)), ("device", ("profile", graph, "--spec", bad)),
-                          ("interconnect", ("profile", graph, "--interconnect", bad)), ("graph_json", ("capture", bad))):
-        bad.write_text(good[reader][0].read_text()[:-40])
-        refuse(runs, words, f"{bad}:", "not JSON that can be read")
-        bad.write_text('{"a": ' + "[" * 100000 + "]" * 100000 + "}")
-        refuse(runs, words, f"{bad}:1:", "nested too deeply")
-        bad.write_text('{"version": 1e999}')
-        refuse(runs, words, bad)
+    words = {"profile": ("compare", bad, graph), "device": ("profile", graph, "--spec", bad),
+             "interconnect": ("profile", graph, "--interconnect", bad), "problem": ("shard", "--problem", bad),
+             "color_json": ("draw", graph, "--color", bad, "-o", folder / "x.svg"), "graph_json": ("capture", bad)}
+    for reader, cases in WRONG.items():
+        for pointer, value, says in cases:
+            changed(good[reader][-1], bad, pointer, value)
+            refuse(runs, words[reader], bad, says)
+            if reader == "profile":
+                refuse(runs, (*words[reader], "-o", folder / "x.html"), bad, says)
+    for reader in ("profile", "device", "interconnect", "graph_json", "color_json"):
+        for text, says in ((good[reader][0].read_text()[:-9], "not JSON that can be read"),
+                           ('{"a": ' + "[" * 100000 + "]" * 100000 + "}", "nested too deeply"),
+                           ('{"version": 1e999}', "not JSON that can be read")):
+            bad.write_text(text)
+            refuse(runs, words[reader], f"{bad}:", says)
 
 
 def enormous(runs, good, folder):
@@ -106,9 +117,9 @@ def enormous(runs, good, folder):
     for words in (("profile",), ("profile", "--allocator", "expandable_segments:True", "--spec", "h100"),
                   ("draw",), ("profile", "-o", folder / "report")):
         accept(runs, (words[0], huge, *words[1:]))
-    for memory in ("1KB", "1B", "8000PB"):
-        accept(runs, ("profile", good["graph"][0], "--allocator", "expandable_segments:True", "--memory", memory, "--spec",
-                      "h100"))
+    expandable = ("--allocator", "expandable_segments:True", "--spec", "h100")
+    for memory in ("1KB", "1B", "8000000TB"):
+        accept(runs, ("profile", good["graph"][0], *expandable, "--memory", memory))
 
 
 def rewrite(path, target, change):
@@ -136,11 +147,27 @@ def damaged_torchscript(runs, good, folder):
 
     refuse(runs, ("capture", rewrite(traced, bad, beyond_the_table), *shape), bad, "debug_pkl", "out of range")
     for text in (b"", b"\x80\x02.", b"\x80\x02K\x01.", pickle.dumps((), 2), pickle.dumps(((1, 2), 3), 2)):
-        refuse(runs, ("capture", rewrite(traced, bad, lambda name, content, text=text: text if name.endswith(".debug_pkl")
-                                         else content), *shape), bad, "debug_pkl")
-    for old, new in ((b"class ", b"class\xff "), (b"(", b"["), (b":", b"["), (b"Tensor", b"Tensr"), (b"return", b"retrn")):
+        def replaced(name, content, text=text):
+            return text if name.endswith(".debug_pkl") else content
+
+        refuse(runs, ("capture", rewrite(traced, bad, replaced), *shape), bad, "debug_pkl")
+    for old, new in ((b"class ", b"class\xff "), (b"(", b"["), (b":", b"["), (b"Tensor", b"Tensr"),
+                     (b"return", b"retrn")):
         refuse(runs, ("capture", rewrite(traced, bad, in_code(old, new)), *shape))
-    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", b"return " + b"(" * 100000)), *shape), "too deeply")
+    nested = b"return " + b"(" * 100000
+    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", nested)), *shape), "too deeply")
+    chains = b"return " + b"-" * 100000
+    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", chains)), *shape), "expression that is too long")
+    blocks = b"".join(b" " * i + b"if True:\n" for i in range(2, 3000))
+    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"  return ", blocks + b"  return ")), *shape), "too deeply")
+    largest = b"J" + (2**31 - 1).to_bytes(4, "little")
+
+    def larger(name, content):
+        if not name.endswith("/data.pkl"):
+            return content
+        return content.replace(b"K\x20tQ", largest + b"tQ").replace(b"(K\x20t", b"(" + largest + b"t")
+
+    refuse(runs, ("capture", rewrite(traced, bad, larger), *shape), bad, "larger than the file")
     with zipfile.ZipFile(traced) as source, zipfile.ZipFile(bad, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in source.namelist():
             packed.writestr(name, source.read(name) + (bytes(1 << 28) if name.endswith("data/0") else b""))
@@ -186,18 +213,40 @@ def no_controls(what, text):
 
 
 def check_dot(what, text):
-    """Every quoted string ends on its line, and nothing but what Graphviz knows stands outside."""
+    """Every quoted string ends on its line; what is like HTML has none."""
     for line in text.splitlines():
-        outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', line)
-        if '"' in outside.replace('""', "") or re.search("alert|red|nul", outside.replace("red:", "")):
+        if line.lstrip()[:1] != "<" and '"' in re.sub(r'"(?:[^"\\]|\\.)*"', "", line):
             failures.append(f"{what}: {line!r}")
+
+
+def check_file(path, tags):
+    """Reads it as what its name says."""
+    if path.suffix == ".pickle":
+        pickle.loads(path.read_bytes())
+        return
+    text = path.read_text("utf-8")
+    if path.suffix == ".svg":
+        xml.etree.ElementTree.fromstring(text)
+    elif path.suffix == ".dot":
+        check_dot(path.name, text)
+    elif path.suffix == ".json":
+        json.loads(text)
+    elif path.suffix == ".csv":
+        widths = {len(row) for row in csv.reader(io.StringIO(text, newline=""), strict=True)}
+        if len(widths) != 1:
+            failures.append(f"{path.name}: rows of {widths} fields")
+    elif path.suffix == ".html" and re.findall(r"</?[a-z]+", text) != tags:
+        failures.append(f"{path.name}: other tags than with plain names")
+    if path.suffix not in (".json", ".html"):
+        no_controls(path.name, text)
 
 
 def hostile_names(runs, good, folder):
     graph = hostile_graph(good["graph"][0], folder / "names.sg")
     accept(runs, ("capture", graph, "--verify"))
     out = folder / "out"
-    accept(runs, ("profile", graph, "-o", out, "--export", "svg,dot,nodes-csv,storages-csv,trace,snapshot,model-explorer"))
+    every = "svg,dot,nodes-csv,storages-csv,trace,snapshot,model-explorer"
+    accept(runs, ("profile", graph, "-o", out, "--export", every))
     for command in (("capture", graph), ("capture", graph, "--preset", "short"), ("profile", graph), ("draw", graph),
                     ("compare", graph, good["graph"][0]), ("compare", out / "profile.json", good["graph"][0]),
                     ("checkpoint", graph, "--pareto"), ("shard", graph, "--mesh", "2", "--time-limit", "1"),
@@ -212,29 +261,14 @@ def hostile_names(runs, good, folder):
         accept(runs, ("draw", graph, "-o", out / name))
     accept(runs, ("checkpoint", graph, "--pareto", "--svg", out / "curve.svg"))
     accept(runs, ("shard", graph, "--mesh", "2", "--time-limit", "1", "-o", out))
+    accept(runs, ("draw", good["graph"][0], "-o", out / "plain.html"))
+    tags = re.findall(r"</?[a-z]+", (out / "plain.html").read_text())
     for path in sorted(out.iterdir()):
-        if path.is_dir() or path.suffix == ".pickle":
-            continue
-        text = path.read_text("utf-8")
-        if path.suffix == ".svg":
-            xml.etree.ElementTree.fromstring(text)
-        if path.suffix == ".dot":
-            check_dot(path.name, text)
-        if path.suffix == ".json":
-            json.loads(text)
-        if path.suffix == ".csv":
-            rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-            if {len(row) for row in rows} != {len(rows[0])}:
-                failures.append(f"{path.name}: rows of {set(map(len, rows))} fields")
-        if path.suffix == ".html":
-            accept(runs, ("draw", good["graph"][0], "-o", out / "plain.html"))
-            plain = (out / "plain.html").read_text()
-            if re.findall(r"</?[a-z]+", text) != re.findall(r"</?[a-z]+", plain):
-                failures.append(f"{path.name}: other tags than with plain names")
-        if path.suffix not in (".json", ".html"):
-            no_controls(path.name, text)
-    for snapshot in out.glob("*.pickle"):
-        pickle.loads(snapshot.read_bytes())
+        if path.is_file():
+            try:
+                check_file(path, tags)
+            except (ValueError, SyntaxError, csv.Error, pickle.UnpicklingError) as error:
+                failures.append(f"{path.name}: {error}")
     for language in ("python", "cpp"):
         code = folder / language
         accept(runs, ("emit", graph, "--lang", language, "-o", code))
@@ -251,7 +285,8 @@ def main():
         runs = Runs(sys.argv[1], folder)
         (folder / "good").mkdir()
         good = hostile_inputs.make_good(folder / "good", runs.good)
-        for part in (wrong_types, enormous, damaged_torchscript, hostile_names):
+        parts = (wrong_types, enormous, damaged_torchscript, hostile_names)
+        for part in [part for part in parts if part.__name__ in sys.argv[2:] or len(sys.argv) == 2]:
             (folder / part.__name__).mkdir()
             part(runs, good, folder / part.__name__)
     for failure in failures:

@@ -17,6 +17,7 @@ import tempfile
 import hostile_inputs
 from limited_runs import Runs, problem_of
 
+
 def check_one(number, options, readers, good, runs):
     rng = hostile_inputs.generator(options.seed, number)
     reader = readers[number % len(readers)]
@@ -32,7 +33,8 @@ def check_one(number, options, readers, good, runs):
             place.mkdir(parents=True)
             shutil.copy(file, place / "0001.json")
             (place / "0001.so").write_bytes(b"no library")
-        replaced = {"FILE": str(file), "GOOD": str(good["graph"][0]), "OUT": str(folder / "out"), "DIR": str(folder / "cache")}
+        replaced = {"FILE": str(file), "GOOD": str(good["graph"][0]), "OUT": str(folder / "out"),
+                    "DIR": str(folder / "cache")}
         for key, value in replaced.items():
             words = [word.replace(key, value) for word in words]
         code, out, err, resident = runs.run(*words, cwd=folder)

@@ -11,10 +11,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # What people, tools and attackers put into names; a lone surrogate only JSON can state.
 NAMES = ['"', "'", "{0}{{", "}", "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "&lt;", "]]>",
-         "\x00nul", "\x1b[31mred", "\x7f\x85", "\u202eabc\u2066", "\u2028", "a,b;c", "=1+1", "%s%n", "../../x", "\\N{1}",
-         "\n", "\r\nn0: %0", "$(touch x)", "`id`", "", "x" * 5000, "\ufeff", "é" * 100]
-NUMBERS = [0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64, -2**63, 10**30, 1e308, -1e308,
-           1e-320, 0.5]
+         "\x00nul", "\x1b[31mred", "\x7f\x85", "\u202eabc\u2066", "\u2028", "a,b;c", "=1+1", "%s%n", "../../x",
+         "\\N{1}", "\n", "\r\nn0: %0", "$(touch x)", "`id`", "", "x" * 5000, "\ufeff", "é" * 100]
+NUMBERS = [0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64, -2**63, 10**30, 1e308,
+           -1e308, 1e-320, 0.5]
 VALUES = [None, True, False, [], {}, "", "x", [[]], {"a": 1}, [1, 2], "Infinity", "NaN"]
 
 
@@ -204,13 +204,14 @@ PATTERNS = "rule addmm\n%p = aten::mm(self=%x, mat2=%w)\n%y = aten::add.Tensor(s
 COLORS = {"nodes": {"n1": 2.5, "n2": 1, "%3": 7}, "title": "mine", "unit": "seconds"}
 MANIFEST = {"version": 1, "name": "aten::add_Tensor", "key": "k", "identity": "some compiler", "sha256": "00",
             "verdicts": {"CPU": "equal"}}
-IOPDDL = {"problem": {"name": "small", "nodes": {"intervals": [[0, 2], [1, 3], [2, 4]], "costs": [[1, 2], [3, 1], [0, 5]],
-                                                 "usages": [[4, 2], [1, 1], [2, 8]]},
+IOPDDL = {"problem": {"name": "small",
+                      "nodes": {"intervals": [[0, 2], [1, 3], [2, 4]], "costs": [[1, 2], [3, 1], [0, 5]],
+                                "usages": [[4, 2], [1, 1], [2, 8]]},
                       "edges": {"nodes": [[0, 1], [1, 2]], "costs": [[0, 1, 2, 3], [5, 0, 0, 5]]}, "usage_limit": 9}}
 
 
 def make_good(folder, run):
-    """Writes good inputs of every reader into `folder`: a dict from the reader's name to its files. `run` is the tool."""
+    """Writes good inputs of every reader into `folder`: a dict from the reader's name to its files."""
     good = {"graph": [], "graph_json": []}
     for kind, options in (("train", ("--device", "cuda")), ("infer", ("--device", "cpu"))):
         graph = folder / f"{kind}.sg"
@@ -251,7 +252,8 @@ GRAPH_COMMANDS = [
     "profile FILE -o OUT --export svg,dot,nodes-csv,storages-csv,trace,snapshot,model-explorer",
     "checkpoint FILE --pareto", "checkpoint FILE --bytes 1MB --cost time --spec h100", "draw FILE -o OUT/x.html",
     "draw FILE -o OUT/x.svg", "draw FILE -o OUT/x.dot", "draw FILE", "compare FILE GOOD --nodes", "compare FILE GOOD",
-    "compare GOOD FILE -o OUT/x.html", "opt FILE --pass functionalize,dce", "opt FILE --pass decompose,cse,canonicalize",
+    "compare GOOD FILE -o OUT/x.html", "opt FILE --pass functionalize,dce",
+    "opt FILE --pass decompose,cse,canonicalize",
     "opt FILE --pass const-fold,merge-constants", "opt FILE --pass collapse", "opt FILE --pass shape-prop",
     "opt FILE --pass fuse-groups,find-repeats,partition", "opt FILE --pass reinplace,free-at-last-use,split-bias",
     "opt FILE --pass checkpoint{policy=optimal,bytes=1MB}", "emit FILE -o OUT/code",

@@ -33,8 +33,8 @@ class Runs:
         """(exit code, stdout, stderr, largest resident KB); a signal is a negative code."""
         environment = os.environ | {"HOME": str(self.home), "XDG_CACHE_HOME": str(self.home), "OMP_NUM_THREADS": "1"}
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = subprocess.Popen([self.tool, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                       cwd=cwd, env=environment, preexec_fn=limit)
+            process = subprocess.Popen([self.tool, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=out,
+                                       stderr=err, cwd=cwd, env=environment, preexec_fn=limit)
             timer = threading.Timer(WALL, process.kill)
             timer.start()
             _, status, usage = os.wait4(process.pid, 0)
@@ -64,9 +64,10 @@ def problem_of(code, err, resident):
         return "no message"
     if resident > RESIDENT_KB:
         return f"{resident >> 10} MiB"
-    for trace in ("internal error", "Exception raised from", "terminate called", "std::", "json.exception", "out of memory\n"):
+    for trace in ("internal error", "Exception raised from", "terminate called", "std::", "json.exception",
+                  "out of memory\n"):
         if trace in err:
             return f"the message shows '{trace.strip()}'"
-    if any(ord(c) < 32 and c not in "\n\t" or ord(c) == 127 for c in err):
+    if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 for c in err):
         return "control characters in the message"
     return ""

@@ -33,6 +33,13 @@ TEST(Printable, XmlHasNoMarkupAndNoControls) {
             "    ");  // NEL, an override, no character, a line end
 }
 
+TEST(Printable, PlainTextIsOneLine) {
+  EXPECT_EQ(plain_text("a\nb\x7f\xE2\x80\xAE"
+                       "c\xFF"),
+            "a b  c?");
+  EXPECT_EQ(plain_text(kWhole), kWhole);
+}
+
 TEST(Printable, TerminalsAreNotSteered) {
   EXPECT_EQ(terminal_text("\x1b[31mred\x07"), "\\u001b[31mred\\u0007");
   EXPECT_EQ(terminal_text("\xC2\x9B"
