@@ -48,7 +48,8 @@ nlohmann::json parse_json(std::string_view text, std::string_view name) {
     refuse_json(text, error.byte == 0 ? 0 : error.byte - 1, name,
                 std::string(begin == std::string_view::npos ? what : what.substr(begin + 2)));
   } catch (const nlohmann::json::exception& error) {  // a number that no double holds
-    refuse_json(text, 0, name, error.what());
+    const std::string_view what = error.what();       // "[json.exception.out_of_range.406] number overflow ..."
+    refuse_json(text, 0, name, std::string(what.substr(what.find(']') + 2)));
   }
 }
 

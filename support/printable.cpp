@@ -33,7 +33,11 @@ Character take_character(std::string_view& text) {
     static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
     taken.valid = taken.valid && taken.point >= kLeast[length] && taken.point <= 0x10ffff &&
                   (taken.point < 0xd800 || taken.point >= 0xe000);
-    if (taken.valid) taken.bytes = text.substr(0, length);
+    if (taken.valid) {
+      taken.bytes = text.substr(0, length);
+    } else {
+      taken.point = 0;
+    }
   }
   text.remove_prefix(taken.bytes.size());
   return taken;

@@ -12,7 +12,7 @@ namespace shadowgraph {
 struct Character {
   std::string_view bytes;
   uint32_t point = 0;
-  bool valid = false;  // otherwise `bytes` is one byte that begins no UTF-8 character
+  bool valid = false;  // otherwise `bytes` is one byte that begins no UTF-8 character, and `point` 0
 
   // False for controls, line ends other than \n, marks of writing direction, and what XML cannot hold.
   bool printable() const;

@@ -2,7 +2,7 @@
 """What was once answered badly: crashes, "internal error", memory. And names with quotes, markup and control
 characters in every output.
 
-    check_bad_input.py TOOL [PART ...]
+    check_bad_input.py TOOL SERVER [PART ...]
 """
 
 import ast
@@ -113,7 +113,7 @@ def enormous(runs, good, folder):
     huge.write_text(re.sub(r"(?m)^(s\d*[05] = )\d+ (\S+ temporary)", rf"\g<1>{LARGEST} \2", train))
     for words in (("--pareto",), ("--bytes", "1MB"), ("--pareto", "--cost", "time", "--spec", "h100")):
         refuse(runs, ("checkpoint", huge, *words), "2^58 bytes")
-    refuse(runs, ("opt", huge, "--pass", "checkpoint{policy=budget,bytes=1MB,modules=*}"), "2^58 bytes")
+    refuse(runs, ("opt", huge, "--pass", "checkpoint{policy=budget;bytes=1MB;modules=*}"), "2^58 bytes")
     for words in (("profile",), ("profile", "--allocator", "expandable_segments:True", "--spec", "h100"),
                   ("draw",), ("profile", "-o", folder / "report")):
         accept(runs, (words[0], huge, *words[1:]))
@@ -282,11 +282,11 @@ def hostile_names(runs, good, folder):
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        runs = Runs(sys.argv[1], folder)
+        runs = Runs(sys.argv[1], sys.argv[2], folder)
         (folder / "good").mkdir()
         good = hostile_inputs.make_good(folder / "good", runs.good)
         parts = (wrong_types, enormous, damaged_torchscript, hostile_names)
-        for part in [part for part in parts if part.__name__ in sys.argv[2:] or len(sys.argv) == 2]:
+        for part in [part for part in parts if part.__name__ in sys.argv[3:] or len(sys.argv) == 3]:
             (folder / part.__name__).mkdir()
             part(runs, good, folder / part.__name__)
     for failure in failures:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Damaged and hostile files are answered: an exit code of 0, 1 or 2 with a message, in bounded time and memory.
 
-    check_hostile.py TOOL [--count N] [--seed N] [--only NUMBER ...] [--reader NAME ...] [--keep FOLDER]
+    check_hostile.py TOOL SERVER [--first N] [--count N] [--seed N] [--only NUMBER ...] [--reader NAME ...] [--keep FOLDER]
 
 Every input is a seeded change to a good one (hostile_inputs.py); its number makes it again: --only 17. What fails stays
 in the folder --keep.
@@ -54,7 +54,9 @@ def check_one(number, options, readers, good, runs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tool")
+    parser.add_argument("server")
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--only", type=int, nargs="*", default=[])
     parser.add_argument("--reader", nargs="*", default=[])
@@ -62,12 +64,12 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        runs = Runs(options.tool, pathlib.Path(name))
+        runs = Runs(options.tool, options.server, pathlib.Path(name), options.jobs)
         inputs = pathlib.Path(name) / "good"
         inputs.mkdir()
         good = hostile_inputs.make_good(inputs, runs.good)
         readers = sorted(good)
-        numbers = options.only or range(options.count)
+        numbers = options.only or range(options.first, options.first + options.count)
         if options.reader:
             numbers = [n for n in numbers if readers[n % len(readers)] in options.reader]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

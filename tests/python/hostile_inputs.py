@@ -256,7 +256,7 @@ GRAPH_COMMANDS = [
     "opt FILE --pass decompose,cse,canonicalize",
     "opt FILE --pass const-fold,merge-constants", "opt FILE --pass collapse", "opt FILE --pass shape-prop",
     "opt FILE --pass fuse-groups,find-repeats,partition", "opt FILE --pass reinplace,free-at-last-use,split-bias",
-    "opt FILE --pass checkpoint{policy=optimal,bytes=1MB}", "emit FILE -o OUT/code",
+    "opt FILE --pass checkpoint{policy=optimal;bytes=1MB}", "emit FILE -o OUT/code",
     "shard FILE --mesh 2 --time-limit 1", "profile FILE --what-if dtype=bf16,zero=1,ranks=8"]
 COMMANDS = {
     "graph": GRAPH_COMMANDS,

@@ -24,6 +24,7 @@ TEST(Printable, OneByteIsTakenOfWhatIsNoUtf8) {
     EXPECT_EQ(xml_text(bad), std::string(bad.size(), '?'));
   }
   EXPECT_EQ(terminal_text("a\xFFz"), "a\\xffz");
+  EXPECT_EQ(plain_text("\xC0\x8A\xC0\xA2"), "????");  // an overlong line end, an overlong quote
 }
 
 TEST(Printable, XmlHasNoMarkupAndNoControls) {
