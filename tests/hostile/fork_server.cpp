@@ -1,5 +1,5 @@
-// Preloaded into the tool, it runs the tool's main in a child for each request: loading libtorch takes a hundred times as
-// long as most runs (tests/python/limited_runs.py asks).
+// Preloaded into the tool, it runs the tool's main in a child for each request. Loading libtorch takes longer than most
+// runs, and is done once here. tests/python/limited_runs.py asks.
 //
 //     request, on stdin: a number n, then n strings: folder, file for stdout, file for stderr, seconds of the processor,
 //     seconds in all, bytes of address space, and the arguments, the tool's name first; each ends with a NUL

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Damaged and hostile files are answered: an exit code of 0, 1 or 2 with a message, in bounded time and memory.
 
-    check_hostile.py TOOL SERVER [--first N] [--count N] [--seed N] [--only NUMBER ...] [--reader NAME ...] [--keep FOLDER]
+    check_hostile.py TOOL SERVER [--first N] [--count N] [--seed N] [--only NUMBER ...] [--reader NAME ...]
+                     [--keep FOLDER]
 
 Every input is a seeded change to a good one (hostile_inputs.py); its number makes it again: --only 17. What fails stays
 in the folder --keep.
