@@ -39,8 +39,8 @@ def check_one(number, options, readers, good, runs):
         for key, value in replaced.items():
             words = [word.replace(key, value) for word in words]
         code, out, err, resident = runs.run(*words, cwd=folder)
-        # What is verified is listed on stdout, with the fault.
-        problem = problem_of(code, err or out if reader == "manifest" else err, resident)
+        # Differences are the answer, as diff(1) has it.
+        problem = problem_of(code, err or out if "--nodes" in words else err, resident)
         kept = pathlib.Path(options.keep) / f"{number}{source.suffix}"
         if problem or options.only:
             pathlib.Path(options.keep).mkdir(parents=True, exist_ok=True)

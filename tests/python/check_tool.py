@@ -546,7 +546,8 @@ def kernels(folder):
     expect(0, "list", "kernels", "--verify", *at, prints=("3 of 3 entries are whole",))
     (place / "0002.so").write_bytes(library[:-1])
     (place / "0003.json").write_text("{")
-    expect(1, "list", "kernels", "--verify", *at, prints=("is not what its manifest tells of", "1 of 3 entries are"))
+    expect(1, "list", "kernels", "--verify", *at, prints=("is not what its manifest tells of", "1 of 3 entries are"),
+           says=("2 of the kernels",))
     entries = json.loads(expect(1, "list", "kernels", "--verify", *at, "--json"))["entries"]
     if [entry["problem"] == "" for entry in entries] != [True, False, False]:
         failures.append(f"list kernels --verify --json: {entries}")
