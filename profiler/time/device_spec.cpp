@@ -168,7 +168,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   spec.name = place.text_or("name", name);
   spec.title = place.text_or("title", spec.name);
   const auto device = parse_device(place.text_or("device", "cuda"));
-  if (!device) place["device"].fail("is no device");
+  if (!device) place["device"].fail("is '" + place["device"].text() + "', which is no device");
   spec.device = device->type();
   spec.memory = static_cast<int64_t>(std::min(place.amount_or("memory_bytes", 0), 9e18));
   spec.bandwidth = place["bandwidth"].amount();

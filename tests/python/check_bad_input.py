@@ -71,7 +71,7 @@ WRONG = {
                ("sources", [1], "sources is not an object"),
                ("classes/matmul/compute/0", [1], "classes.matmul.compute[0] is not a pair"),
                ("classes/other", 1, "classes.other is not an object"),
-               ("device", "toaster", "device is no device"),
+               ("device", "toaster", "device is 'toaster', which is no device"),
                ("title", {}, "title is not a string")],
     "interconnect": [("levels", {}, "levels is not a list"),
                      ("levels/0/size", 0.5, "levels[0].size is no whole"),

@@ -74,11 +74,12 @@ def main():
         if options.reader:
             numbers = [n for n in numbers if readers[n % len(readers)] in options.reader]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            found = pool.map(lambda number: check_one(number, options, readers, good, runs), numbers)
-            failures = [said for said in found if said]
-    for failure in failures:
-        print(failure)
-    print(f"{len(failures)} failures of {len(numbers)}")
+            failures = 0
+            for said in pool.map(lambda number: check_one(number, options, readers, good, runs), numbers):
+                failures += said != ""
+                if said:
+                    print(said, flush=True)
+    print(f"{failures} failures of {len(numbers)}")
     sys.exit(1 if failures else 0)
 
 
