@@ -51,7 +51,8 @@ ShardedGraph ShardedGraph::of(Graph graph) {
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), sharded.rank);
   if (error != std::errc() || end != number.data() + number.size() || sharded.rank < 0 ||
       sharded.rank >= sharded.mesh.size()) {
-    throw Error("this graph says that it is of rank '" + number + "', which the mesh " + mesh->second + " does not have");
+    throw Error("this graph says that it is of rank '" + number + "', which the mesh " + mesh->second +
+                " does not have");
   }
   const auto name_of = [&](NodeId node) { return graph.text(graph.arguments(node)[0].string); };
   for (const NodeId node : graph.nodes()) {

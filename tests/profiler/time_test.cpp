@@ -253,7 +253,8 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
   refused(R"({"version": 1, "bandwidth": -1})", "bandwidth");
   refused(R"({"version": 1, "bandwidth": 1})", "matmul");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {}})", "float32");
-  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"x": {}}})", "classes.x is of no class");
+  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"x": {}}})",
+          "classes.x is of no class");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1, "fp8": 1}})", "matmul.fp8");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"scale": {"bf16": 2}}}})",
           "copy.scale.bf16");
