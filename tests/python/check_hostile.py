@@ -2,7 +2,7 @@
 """Damaged and hostile files are answered: an exit code of 0, 1 or 2 with a message, in bounded time and memory.
 
     check_hostile.py TOOL SERVER [--first N] [--count N] [--seed N] [--only NUMBER ...] [--reader NAME ...]
-                     [--keep FOLDER]
+                     [--keep FOLDER] [--good FOLDER]
 
 Every input is a seeded change to a good one (hostile_inputs.py); its number makes it again: --only 17. What fails stays
 in the folder --keep.
@@ -63,12 +63,16 @@ def main():
     parser.add_argument("--reader", nargs="*", default=[])
     parser.add_argument("--keep", default=str(pathlib.Path(tempfile.gettempdir()) / "hostile"))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--good", help="folder of good inputs, made once and kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         runs = Runs(options.tool, options.server, pathlib.Path(name), options.jobs)
-        inputs = pathlib.Path(name) / "good"
-        inputs.mkdir()
-        good = hostile_inputs.make_good(inputs, runs.good)
+        inputs = pathlib.Path(options.good or pathlib.Path(name) / "good")
+        if inputs.is_dir():
+            good = hostile_inputs.good_in(inputs)
+        else:
+            inputs.mkdir()
+            good = hostile_inputs.make_good(inputs, runs.good)
         readers = sorted(good)
         numbers = options.only or range(options.first, options.first + options.count)
         if options.reader:

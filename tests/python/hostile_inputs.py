@@ -212,22 +212,21 @@ IOPDDL = {"problem": {"name": "small",
 
 def make_good(folder, run):
     """Writes good inputs of every reader into `folder`: a dict from the reader's name to its files."""
-    good = {"graph": [], "graph_json": []}
+    graphs = []
     for kind, options in (("train", ("--device", "cuda")), ("infer", ("--device", "cpu"))):
         graph = folder / f"{kind}.sg"
         run("capture", "lstm_lm", "--batch", "2", "--seq", "3", "--mode", kind, *options, "-o", graph)
-        good["graph"].append(graph)
+        graphs.append(graph)
     for i, path in enumerate(sorted([*ROOT.glob("tests/passes/*/*.sg"), *ROOT.glob("tests/golden/ir/*.sg")])[::5]):
         copy = folder / f"{i}-{path.name}"
         copy.write_text(path.read_text().split("\n====")[0])
-        good["graph"].append(copy)
-    for graph in good["graph"][:6]:
+        graphs.append(copy)
+    for graph in graphs[:6]:
         document = run("capture", graph, "--json")
         if document.startswith("{"):
             copy = folder / f"{graph.stem}-graph.json"
             copy.write_text(document)
-            good["graph_json"].append(copy)
-    train = good["graph"][0]
+    train = graphs[0]
     run("profile", train, "-o", folder / "report", "--export", "nodes-csv")
     run("shard", train, "--mesh", "2", "--time-limit", "1", "--export", folder / "assignment.json")
     for name, content in (("colors.json", json.dumps(COLORS)), ("rules.txt", RULES), ("patterns.txt", PATTERNS),
@@ -236,6 +235,13 @@ def make_good(folder, run):
                           ("links.json", (ROOT / "profiler/communication/interconnects/h100.json").read_text())):
         (folder / name).write_text(content)
     write_programs(folder)
+    return good_in(folder)
+
+
+def good_in(folder):
+    """What make_good left there."""
+    good = {"graph": [folder / "train.sg", *sorted(set(folder.glob("*.sg")) - {folder / "train.sg"})],
+            "graph_json": sorted(folder.glob("*-graph.json"))}
     one = {"profile": "report/profile.json", "device": "h100.json", "interconnect": "links.json", "rules": "rules.txt",
            "pattern": "patterns.txt", "color_json": "colors.json", "color_csv": "report/nodes.csv",
            "manifest": "manifest.json", "exported": "net.pt2"}
