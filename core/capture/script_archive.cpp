@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/capture/pickle_sizes.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/saturating.h"
 
@@ -116,11 +117,13 @@ void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::str
   // PyTorch does not compress, and reads each record into memory of the size that the file states.
   demand(reader.getRecordSize(name) <= file_bytes, "it is compressed, or said to be larger than the file");
   const bool debug = name.ends_with(".debug_pkl");
-  if (!debug && !name.ends_with(".py")) return;
+  const bool code = name.ends_with(".py");
+  if (!debug && !code && !name.ends_with(".pkl")) return;
   const auto [data, bytes] = reader.getRecord(name);
   const std::string_view text(static_cast<const char*>(data.get()), bytes);
-  if (!debug) return check_code(text);
-  DebugRecord().check_all(torch::jit::unpickle(text.data(), text.size()));
+  if (code) return check_code(text);
+  check_pickle_sizes(text);
+  if (debug) DebugRecord().check_all(torch::jit::unpickle(text.data(), text.size()));
 }
 
 }  // namespace

@@ -168,6 +168,15 @@ def damaged_torchscript(runs, good, folder):
         return content.replace(b"K\x20tQ", largest + b"tQ").replace(b"(K\x20t", b"(" + largest + b"t")
 
     refuse(runs, ("capture", rewrite(traced, bad, larger), *shape), bad, "larger than the file")
+    most = b"\xff\xff\xff\x7f"
+    for ending in ("/data.pkl", "/constants.pkl", ".debug_pkl"):
+        for stated, says in ((b"r" + most, "memo"), (b"j" + most, "memo"), (b"X" + most, "length"), (b"B" + most, "length"),
+                             (b"\x8b" + most, "length"), (b"\xfe", "no instruction"), (b"K", "")):
+
+            def stating(name, content, ending=ending, stated=stated):
+                return content[:2] + stated + content[2:] if name.endswith(ending) else content
+
+            refuse(runs, ("capture", rewrite(traced, bad, stating), *shape), bad, ending, says)
     with zipfile.ZipFile(traced) as source, zipfile.ZipFile(bad, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in source.namelist():
             packed.writestr(name, source.read(name) + (bytes(1 << 28) if name.endswith("data/0") else b""))
