@@ -6,8 +6,8 @@
 
 namespace shadowgraph {
 
-// Throws Error for a length that is more than the bytes that are left, a number of a memo that is more than all bytes,
-// and for what is no instruction of protocol 2 to 4. Linear, and runs nothing.
+// Throws Error for a length beyond the bytes that are left, and for a memo's number beyond all bytes. What is no
+// instruction of protocols 2 to 4 is refused, too. Linear, and runs nothing.
 void check_pickle_sizes(std::string_view pickle);
 
 }  // namespace shadowgraph

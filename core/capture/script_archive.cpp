@@ -16,7 +16,7 @@
 namespace shadowgraph {
 namespace {
 
-// The parser of TorchScript calls itself for what is in brackets, for blocks in blocks, and for each operator of a chain.
+// The parser of TorchScript calls itself for what is in brackets, for blocks in blocks, for each operator of a chain.
 constexpr int kDeepestCode = 500;
 constexpr size_t kLongestExpression = 4000;  // characters without a comma or a line end, strings left out
 

@@ -170,8 +170,8 @@ def damaged_torchscript(runs, good, folder):
     refuse(runs, ("capture", rewrite(traced, bad, larger), *shape), bad, "larger than the file")
     most = b"\xff\xff\xff\x7f"
     for ending in ("/data.pkl", "/constants.pkl", ".debug_pkl"):
-        for stated, says in ((b"r" + most, "memo"), (b"j" + most, "memo"), (b"X" + most, "length"), (b"B" + most, "length"),
-                             (b"\x8b" + most, "length"), (b"\xfe", "no instruction"), (b"K", "")):
+        for stated, says in ((b"r" + most, "memo"), (b"j" + most, "memo"), (b"X" + most, "length"),
+                             (b"B" + most, "length"), (b"\x8b" + most, "length"), (b"\xfe", "no instruction")):
 
             def stating(name, content, ending=ending, stated=stated):
                 return content[:2] + stated + content[2:] if name.endswith(ending) else content
