@@ -48,10 +48,14 @@ conformance: build ## fake tensors against eager on all of PyTorch's OpInfo samp
 # What may leak is not asked: libtorch keeps registries for the life of the process (CMakePresets.json).
 SANITIZED = ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 NIGHTLY_PROGRAMS ?= 50000
+NIGHTLY_HOSTILE ?= 5000
+HOSTILE_SEED ?= 1
 
-nightly: conformance ## all OpInfo samples, long random programs; unit, pass and replay tests and conformance with sanitizers
+nightly: conformance ## all OpInfo samples, long random programs, damaged files of every reader; unit, pass and replay tests and conformance with sanitizers
 	@for program in replay_tests deferred_tests; do SHADOWGRAPH_RANDOM_PROGRAMS=$(NIGHTLY_PROGRAMS) \
 	  $(BUILD)/bin/$$program --gtest_filter='*Program*' --gtest_brief=1 || exit 1; done
+	@.venv/bin/python tests/python/check_hostile.py $(BUILD)/bin/shadowgraph $(BUILD)/tests/libfork_server.so \
+	  --count $(NIGHTLY_HOSTILE) --seed $(HOSTILE_SEED)
 	@$(MAKE) build PRESET=asan
 	@for program in ir core passes profiler replay; do \
 	  $(SANITIZED) build-asan/bin/$${program}_tests --gtest_brief=1 || exit 1; done
@@ -81,7 +85,7 @@ bench: setup ## build and run the benchmarks, in build/bench/
 	@for program in $$(find $(BUILD)/bench -maxdepth 1 -type f -executable | sort); do \
 	  echo "== $$program"; $$program $(BENCH_FLAGS) || exit 1; done
 
-fuzz: ## random bytes into what reads graphs, FUZZ_SECONDS=60 for each of text and JSON
+fuzz: ## random bytes into what reads files, FUZZ_SECONDS=60 for each of seven kinds
 	@scripts/setup.sh --fuzz
 	@cmake --preset fuzz --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
 	@cmake --build build-fuzz -j $(JOBS)

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "cli/estimates.h"
+#include "cli/figures.h"
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/source_options.h"
@@ -16,6 +17,8 @@
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
+#include "support/json.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -53,8 +56,9 @@ json saved_profile(const std::string& source) {
   if (!std::filesystem::is_regular_file(source, ignored)) return {};
   const std::string text = read_file(source);
   if (!text.starts_with('{')) return {};
-  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return object.is_object() && !object.contains("shadowgraph") ? object : json();
+  json object = parse_json(text, source);
+  if (object.contains("shadowgraph")) return {};
+  return object;
 }
 
 // The JSON of a profile: a file of it, or that of a graph.
@@ -70,53 +74,6 @@ json profile_of(const CompareRequest& request, const std::string& source) {
   whole[kWhole] = true;
   return whole;
 }
-
-// Figures by name, as far as a profile has them.
-class Figures {
- public:
-  explicit Figures(const json& profile) : profile_(profile) {}
-
-  std::optional<double> at(const std::string& pointer) const {
-    const json::json_pointer place(pointer);
-    if (!profile_.contains(place) || !profile_.at(place).is_number()) return std::nullopt;
-    return profile_.at(place).get<double>();
-  }
-  // Sums of the modules' tree by path.
-  std::map<std::string, std::map<std::string, double>> modules() const {
-    std::map<std::string, std::map<std::string, double>> result;
-    if (profile_.contains("modules")) collect(profile_["modules"], 0, result);
-    return result;
-  }
-  std::map<std::string, double> operators() const {
-    return profile_.contains("operators") ? profile_["operators"].get<std::map<std::string, double>>()
-                                          : std::map<std::string, double>();
-  }
-  // Bytes alive at the peak by who made them.
-  std::map<std::string, double> at_peak() const {
-    std::map<std::string, double> result;
-    for (const json& live : profile_.value("top_at_peak", json::array())) {
-      const std::string kind = live.value("kind", "");
-      const std::string module = live.value("module", "");
-      result[kind + " " + (module.empty() ? "" : module + " ") + live.value("op", "")] += live.value("bytes", 0.0);
-    }
-    return result;
-  }
-
- private:
-  static void collect(const json& module, int depth, std::map<std::string, std::map<std::string, double>>& result) {
-    if (depth > 64) return;
-    auto& row = result[module.value("path", "")];
-    for (const char* key :
-         {"saved_activation_bytes", "output_bytes", "temporary_bytes", "backward_bytes", "parameter_bytes"}) {
-      row[key] += module.value(key, 0.0);
-    }
-    for (const char* phase : {"forward", "backward"}) {
-      if (module.contains("flops")) row[std::string(phase) + "_flops"] += module["flops"].value(phase, 0.0);
-    }
-    for (const json& child : module.value("children", json::array())) collect(child, depth + 1, result);
-  }
-  const json& profile_;
-};
 
 std::string in_unit(const std::string& name, double value) {
   if (name.find("seconds") != name.npos) return human_seconds(value);
@@ -156,14 +113,14 @@ std::vector<Change> changes_of(const std::map<std::string, double>& before, cons
 
 std::vector<Change> changed_totals(const Figures& before, const Figures& after) {
   std::vector<Change> totals;
-  for (const char* pointer :
-       {"/nodes", "/parameters", "/parameter_bytes", "/saved_activation_bytes", "/peak/bytes",
-        "/peak_with_scratch/bytes", "/device_memory/reserved_peak_bytes", "/static_plan/bytes", "/flops/forward",
-        "/flops/backward", "/flops/optimizer", "/time/seconds", "/time/waiting_seconds"}) {
-    const auto a = before.at(pointer);
-    const auto b = after.at(pointer);
+  for (const char* path :
+       {"nodes", "parameters", "parameter_bytes", "saved_activation_bytes", "peak/bytes", "peak_with_scratch/bytes",
+        "device_memory/reserved_peak_bytes", "static_plan/bytes", "flops/forward", "flops/backward", "flops/optimizer",
+        "time/seconds", "time/waiting_seconds"}) {
+    const auto a = before.at(path);
+    const auto b = after.at(path);
     if (!a && !b) continue;
-    std::string name(pointer + 1);
+    std::string name(path);
     std::replace(name.begin(), name.end(), '/', ' ');
     totals.push_back({name, name, a.value_or(0), b.value_or(0)});
   }
@@ -199,32 +156,34 @@ json to_json(const std::vector<Change>& changes, size_t limit) {
   return list;
 }
 
-void print_totals(const std::vector<Change>& totals) {
-  fmt::print("{:<34} {:>14} {:>14}  {}\n", "", "before", "after", "change");
+std::string text_of_totals(const std::vector<Change>& totals) {
+  std::string text = fmt::format("{:<34} {:>14} {:>14}  {}\n", "", "before", "after", "change");
   for (const Change& c : totals) {
-    fmt::print("{:<34} {:>14} {:>14}  {}\n", c.what, in_unit(c.figure, c.before), in_unit(c.figure, c.after),
-               c.before == c.after ? "" : change(c.figure, c.before, c.after));
+    text += fmt::format("{:<34} {:>14} {:>14}  {}\n", c.what, in_unit(c.figure, c.before), in_unit(c.figure, c.after),
+                        c.before == c.after ? "" : change(c.figure, c.before, c.after));
   }
+  return text;
 }
 
-void print_changes(const char* title, const std::vector<Change>& changes, size_t limit, bool with_figure) {
-  if (changes.empty()) return;
-  fmt::print("\n{}\n", title);
+std::string text_of_changes(const char* title, const std::vector<Change>& changes, size_t limit, bool with_figure) {
+  if (changes.empty()) return {};
+  std::string text = fmt::format("\n{}\n", title);
   for (size_t i = 0; i < changes.size() && (limit == 0 || i < limit); ++i) {
     const Change& c = changes[i];
-    fmt::print("  {:>24}  {} -> {}  {}{}\n", change(c.figure, c.before, c.after), in_unit(c.figure, c.before),
-               in_unit(c.figure, c.after), c.what, with_figure ? " " + c.figure : "");
+    text += fmt::format("  {:>24}  {} -> {}  {}{}\n", change(c.figure, c.before, c.after), in_unit(c.figure, c.before),
+                        in_unit(c.figure, c.after), c.what, with_figure ? " " + c.figure : "");
   }
   if (limit != 0 && changes.size() > limit) {
-    fmt::print("  and {} more (--limit 0 shows all)\n", changes.size() - limit);
+    text += fmt::format("  and {} more (--limit 0 shows all)\n", changes.size() - limit);
   }
+  return text;
 }
 
 int compare_figures(const CompareRequest& request) {
   const json before_json = profile_of(request, request.before);
   const json after_json = profile_of(request, request.after);
-  const Figures before(before_json);
-  const Figures after(after_json);
+  const Figures before(before_json, request.before);
+  const Figures after(after_json, request.after);
   const std::vector<Change> totals = changed_totals(before, after);
   const std::vector<Change> modules = changed_modules(before, after);
   // A file of a profile has the largest few storages alone, so the lists can be told apart only if both are of graphs.
@@ -239,11 +198,10 @@ int compare_figures(const CompareRequest& request) {
                           {"operators", to_json(operators, limit)}}));
     return 0;
   }
-  print_totals(totals);
-  print_changes("what is alive at the peak", peak, limit, false);
-  if (!lists) fmt::print("\nwhat is alive at the peak: in graph files, not in profile.json\n");
-  print_changes("modules", modules, limit, true);
-  print_changes("calls of operators", operators, limit, false);
+  print_text(text_of_totals(totals) + text_of_changes("what is alive at the peak", peak, limit, false) +
+             (lists ? "" : "\nwhat is alive at the peak: in graph files, not in profile.json\n") +
+             text_of_changes("modules", modules, limit, true) +
+             text_of_changes("calls of operators", operators, limit, false));
   return 0;
 }
 

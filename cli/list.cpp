@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdio>
 #include <ctime>
 #include <map>
 #include <vector>
@@ -46,12 +47,13 @@ void list_models(bool json) {
     print_text(json_text(list));
     return;
   }
-  fmt::print("{:<14} {:>15}  {:<14} {}\n", "MODEL", "PARAMETERS", "DEFAULT INPUT", "");
+  print_text(fmt::format("{:<14} {:>15}  {:<14} {}\n", "MODEL", "PARAMETERS", "DEFAULT INPUT", ""));
   for (const auto& info : models::available()) {
     const std::string input = info.default_seq != 0
                                   ? fmt::format("{} x {}", info.default_batch, info.default_seq)
                                   : fmt::format("{} x {}^2", info.default_batch, info.default_image_size);
-    fmt::print("{:<14} {:>15}  {:<14} {}\n", info.name, exact_count(info.parameters), input, info.description);
+    print_text(
+        fmt::format("{:<14} {:>15}  {:<14} {}\n", info.name, exact_count(info.parameters), input, info.description));
   }
 }
 
@@ -62,16 +64,17 @@ void list_devices(bool json) {
     print_text(json_text(list));
     return;
   }
-  fmt::print("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", "DEVICE", "MEMORY", "BYTES/S", "FLOP/S f32", "FLOP/S bf16",
-             "");
+  print_text(fmt::format("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", "DEVICE", "MEMORY", "BYTES/S", "FLOP/S f32",
+                         "FLOP/S bf16", ""));
   for (const std::string& name : DeviceSpec::names()) {
     const DeviceSpec spec = DeviceSpec::named(name);
     const auto rate = [&](c10::ScalarType dtype) {
       const auto found = spec.matmul.find(dtype);
       return found == spec.matmul.end() ? std::string("-") : human_count(static_cast<int64_t>(found->second));
     };
-    fmt::print("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", name, human_bytes(spec.memory),
-               human_bytes(static_cast<int64_t>(spec.bandwidth)), rate(c10::kFloat), rate(c10::kBFloat16), spec.title);
+    print_text(fmt::format("{:<14} {:>12} {:>12} {:>14} {:>14}  {}\n", name, human_bytes(spec.memory),
+                           human_bytes(static_cast<int64_t>(spec.bandwidth)), rate(c10::kFloat), rate(c10::kBFloat16),
+                           spec.title));
   }
 }
 
@@ -89,10 +92,10 @@ void list_passes(bool json) {
     return;
   }
   for (const Pass* pass : all_passes()) {
-    fmt::print("{:<14} {}\n", pass->name, pass->summary);
+    print_text(fmt::format("{:<14} {}\n", pass->name, pass->summary));
     for (const PassOption& option : pass->options) {
       const std::string value = option.default_value.empty() ? "" : fmt::format("={}", option.default_value);
-      fmt::print("{:<14}   {}{}: {}\n", "", option.name, value, option.summary);
+      print_text(fmt::format("{:<14}   {}{}: {}\n", "", option.name, value, option.summary));
     }
   }
 }
@@ -134,16 +137,16 @@ void print_row(size_t width, const std::string& name, const Row& row) {
   std::string notes;
   if (row.foreign > 0) notes = fmt::format("{} of another compiler or processor", row.foreign);
   if (row.broken > 0) notes += fmt::format("{}{} broken", notes.empty() ? "" : ", ", row.broken);
-  fmt::print("{:<{}}  {:>7} {:>12}  {:<16}  {}\n", name, width, row.entries, human_bytes(row.bytes),
-             row.last_use > 0 ? date_of(row.last_use) : "", notes);
+  print_text(fmt::format("{:<{}}  {:>7} {:>12}  {:<16}  {}\n", name, width, row.entries, human_bytes(row.bytes),
+                         row.last_use > 0 ? date_of(row.last_use) : "", notes));
 }
 
 void print_erased(const ListRequest& request, const std::vector<KernelCacheEntry>& erased) {
   int64_t bytes = 0;
   for (const KernelCacheEntry& entry : erased) bytes += entry.bytes;
   const size_t n = erased.size();
-  fmt::print("{}: {} {} {}, {}\n", directory_of(request), n, n == 1 ? "entry" : "entries",
-             request.dry_run ? "would be erased" : "erased", human_bytes(bytes));
+  print_text(fmt::format("{}: {} {} {}, {}\n", directory_of(request), n, n == 1 ? "entry" : "entries",
+                         request.dry_run ? "would be erased" : "erased", human_bytes(bytes)));
 }
 
 // A line an operator: kernels, bytes, last use, how many are broken or of another compiler or processor than this one.
@@ -155,7 +158,7 @@ void list_kernels(const ListRequest& request) {
     return;
   }
   if (entries.empty()) {
-    fmt::print("{}: no kernels\n", directory);
+    print_text(fmt::format("{}: no kernels\n", directory));
     return;
   }
   const std::string identity = compiler_backend()->identity();
@@ -175,7 +178,8 @@ void list_kernels(const ListRequest& request) {
       }
     }
   }
-  fmt::print("{}\n{:<{}}  {:>7} {:>12}  {}\n", directory, "OPERATOR", width, "KERNELS", "SIZE", "LAST USE");
+  print_text(
+      fmt::format("{}\n{:<{}}  {:>7} {:>12}  {}\n", directory, "OPERATOR", width, "KERNELS", "SIZE", "LAST USE"));
   for (const auto& [name, row] : rows) print_row(width, name, row);
   print_row(width, "total", total);
 }
@@ -185,15 +189,19 @@ bool verify_kernels(const ListRequest& request) {
   const std::string directory = directory_of(request);
   const std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, true);
   const auto broken = std::ranges::count_if(entries, [](const KernelCacheEntry& e) { return !e.problem.empty(); });
-  if (request.json) {
-    print_text(json_text(to_json(directory, entries)));
-    return broken == 0;
-  }
+  std::string text;
   for (const KernelCacheEntry& entry : entries) {
-    if (!entry.problem.empty()) fmt::print("{}: {}\n", entry.stem, entry.problem);
+    if (!entry.problem.empty()) text += fmt::format("{}: {}\n", entry.stem, entry.problem);
   }
-  fmt::print("{}: {} of {} {} whole\n", directory, entries.size() - static_cast<size_t>(broken), entries.size(),
-             entries.size() == 1 ? "entry is" : "entries are");
+  text += fmt::format("{}: {} of {} {} whole\n", directory, entries.size() - static_cast<size_t>(broken),
+                      entries.size(), entries.size() == 1 ? "entry is" : "entries are");
+  print_text(request.json ? json_text(to_json(directory, entries)) : text);
+  if (broken != 0) {
+    std::fputs(fmt::format("shadowgraph: {} of the kernels in {} cannot be used: what is said of each is why\n", broken,
+                           directory)
+                   .c_str(),
+               stderr);
+  }
   return broken == 0;
 }
 

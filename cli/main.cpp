@@ -19,6 +19,7 @@
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"
+#include "support/printable.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -84,7 +85,7 @@ std::string usage_message(const CLI::App* app, const CLI::Error& error) {
 }
 
 int complain(int code, const std::string& message) {
-  std::fputs(("shadowgraph: " + message + "\n").c_str(), stderr);
+  std::fputs(("shadowgraph: " + terminal_text(message) + "\n").c_str(), stderr);
   return code;
 }
 

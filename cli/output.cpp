@@ -4,11 +4,14 @@
 
 #include <cstdio>
 
+#include "support/printable.h"
+
 namespace shadowgraph::cli {
 
 void print_text(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (!text.ends_with('\n')) std::fputc('\n', stdout);
+  const std::string shown = terminal_text(text);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  if (!shown.ends_with('\n')) std::fputc('\n', stdout);
 }
 
 std::string json_text(const nlohmann::json& json) {

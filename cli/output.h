@@ -8,7 +8,7 @@
 
 namespace shadowgraph::cli {
 
-// With a line feed at its end.
+// With a line feed at its end. What a terminal would obey is escaped.
 void print_text(std::string_view text);
 // Names come from the program and from files: a byte that is not UTF-8, which JSON cannot hold, is replaced.
 std::string json_text(const nlohmann::json& json);

@@ -97,12 +97,12 @@ int shard(const ShardRequest& request) {
   const nlohmann::json json = to_json(planned);
   if (!request.output.empty()) {
     write_graph_file((folder / "graph.sg").string(), planned.graph);
-    write_file((folder / "plan.json").string(), to_json(planned.answer.plan, planned.graph).dump(1) + "\n");
-    write_file((folder / "answer.json").string(), json.dump(2) + "\n");
+    write_file((folder / "plan.json").string(), json_text(to_json(planned.answer.plan, planned.graph)));
+    write_file((folder / "answer.json").string(), json_text(json));
     if (!request.all_ranks) write_rank(*planned.answer.rank);
   }
   draw_plan(request, planned);
-  print_text(request.json ? json.dump(2) + "\n" : to_text(planned, request.rows));
+  print_text(request.json ? json_text(json) : to_text(planned, request.rows));
   return 0;
 }
 
@@ -117,7 +117,13 @@ std::string quality(const AssignmentSolution& solution, const nlohmann::json& js
 
 int solve_problem(const CLI::App& command, const ShardRequest& request) {
   takes_only(command, "--problem", {"--output", "--json", "The solver"});
-  const AssignmentProblem problem = read_assignment(read_file(request.problem));
+  const AssignmentProblem problem = [&] {
+    try {
+      return read_assignment(read_file(request.problem));
+    } catch (const ParseError& error) {
+      throw ParseError(request.problem + ":" + error.what(), error.line(), error.column());
+    }
+  }();
   export_problem(problem, request);
   // The time is what ends it.
   const SolveOptions options{.time_limit = request.time_limit.value_or(60),
@@ -129,9 +135,9 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
                              .highs = request.step.highs};
   const AssignmentSolution solution = solve(problem, options);
   const nlohmann::json json = to_json(solution);
-  if (!request.output.empty()) write_file(request.output, json.dump() + "\n");
+  if (!request.output.empty()) write_file(request.output, json_text(json));
   if (request.json) {
-    print_text(json.dump(2));
+    print_text(json_text(json));
     return 0;
   }
   fmt::print("{} nodes, {} edges\n", problem.nodes.size(), problem.edges.size());

@@ -23,6 +23,7 @@
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
+#include "support/json.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -314,9 +315,13 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
 Graph read_saved_graph(const std::string& path) {
   const std::string text = read_file(path);
   if (!text.starts_with('{')) return parse(text, path);
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw Error(path + " begins as JSON and is none");
-  return from_json(json);
+  const nlohmann::json json = parse_json(text, path);
+  try {
+    return from_json(json);
+  } catch (const ParseError& error) {  // "json:/nodes/3: what"
+    throw ParseError(path + std::string(error.what()).substr(std::string_view("json").size()), error.line(),
+                     error.column());
+  }
 }
 
 LoadedGraph load(const CaptureRequest& request) {

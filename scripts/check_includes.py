@@ -27,8 +27,8 @@ import cases
 LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", "viz"]
 # Where a public header's declarations are defined.
 PUBLIC = {
-    "support": ["export", "saturating", "units"],
-    "ir": ["analysis/*", "bgl", "edit/*", "error", "graph", "graph/*", "text", "verify"],
+    "support": ["error", "export", "graph/ids", "saturating", "units"],
+    "ir": ["analysis/*", "bgl", "edit/*", "graph", "graph/*", "text", "verify"],
     "core": ["addresses", "capture", "checkpoint", "deferred", "exported_program", "fake", "functions", "graph_module",
              "mesh", "process_group", "replay", "shape_rules"],
     "passes": ["codegen", "codegen/*", "passes", "passes/*"],

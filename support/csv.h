@@ -1,4 +1,5 @@
 // Writes lines of comma-separated values as RFC 4180 has them: fields with a comma, a quote or a line break are quoted.
+// What cannot be printed is escaped, as on a terminal.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "support/printable.h"
 
 namespace shadowgraph {
 
@@ -20,12 +23,13 @@ class Csv {
   void text(std::string_view field) {
     if (!start_) out_ += ',';
     start_ = false;
-    if (field.find_first_of(",\"\r\n") == field.npos) {
-      out_ += field;
+    const std::string shown = terminal_text(field);
+    if (shown.find_first_of(",\"\n") == shown.npos) {
+      out_ += shown;
       return;
     }
     out_ += '"';
-    for (const char c : field) {
+    for (const char c : shown) {
       if (c == '"') out_ += '"';
       out_ += c;
     }

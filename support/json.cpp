@@ -1,13 +1,56 @@
 #include "support/json.h"
 
+#include <algorithm>
+
+#include "shadowgraph/error.h"
+
 namespace shadowgraph {
+namespace {
 
-nlohmann::json parse_json(std::string_view text) { return nlohmann::json::parse(text); }
+[[noreturn]] void refuse_json(std::string_view text, size_t at, std::string_view name, const std::string& why) {
+  const std::string_view before = text.substr(0, std::min(at, text.size()));
+  const auto line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1;
+  const auto column = static_cast<int>(before.size() - (before.rfind('\n') + 1)) + 1;  // npos + 1 is 0
+  throw ParseError(std::string(name) + ":" + std::to_string(line) + ":" + std::to_string(column) +
+                       ": not JSON that can be read: " + why,
+                   line, column);
+}
 
-std::optional<nlohmann::json> try_parse_json(std::string_view text) {
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return std::nullopt;
-  return json;
+// Refuses text whose brackets nest too deeply, without a stack of any kind.
+void check_depth(std::string_view text, std::string_view name) {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (quoted) {
+      at += c == '\\';
+      quoted = c != '"';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kDeepestJson) refuse_json(text, at, name, "values are nested too deeply");
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, std::string_view name) {
+  check_depth(text, name);
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..." becomes what is wrong.
+    const std::string_view what = error.what();
+    const size_t begin = what.find(": ");
+    refuse_json(text, error.byte == 0 ? 0 : error.byte - 1, name,
+                std::string(begin == std::string_view::npos ? what : what.substr(begin + 2)));
+  } catch (const nlohmann::json::exception& error) {  // a number that no double holds
+    const std::string_view what = error.what();       // "[json.exception.out_of_range.406] number overflow ..."
+    refuse_json(text, 0, name, std::string(what.substr(what.find(']') + 2)));
+  }
 }
 
 std::string json_text(const nlohmann::json& json, int indent) {

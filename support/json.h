@@ -4,16 +4,17 @@
 
 #include <nlohmann/json.hpp>
 
-#include <optional>
 #include <string>
 #include <string_view>
 
 namespace shadowgraph {
 
-// Throws nlohmann::json::parse_error.
-nlohmann::json parse_json(std::string_view text);
-// Empty for what is no JSON.
-std::optional<nlohmann::json> try_parse_json(std::string_view text);
+// How deeply values may lie in values: nlohmann copies and writes them recursively.
+constexpr int kDeepestJson = 1000;
+
+// Throws ParseError, "net.json:3:7: ...", for what is no JSON, or nested more deeply than kDeepestJson. `name` is of the
+// file. What the JSON holds is read by JsonPlace (support/json_place.h).
+nlohmann::json parse_json(std::string_view text, std::string_view name);
 
 // `indent` blanks a level, or all on one line if negative. Bytes that are not UTF-8 become U+FFFD.
 std::string json_text(const nlohmann::json& json, int indent = -1);

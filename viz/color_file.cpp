@@ -11,6 +11,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/text.h"
 #include "support/json.h"
+#include "support/json_place.h"
 #include "viz/node_colors.h"
 
 namespace shadowgraph {
@@ -37,18 +38,18 @@ std::optional<double> number_of(std::string_view text) {
 }
 
 GivenValues read_json(const std::string& text, const std::string& name) {
-  const json object = try_parse_json(text).value_or(json());
-  if (!object.is_object()) throw Error(name + ": not a JSON object of values by node");
+  const json object = parse_json(text, name);
+  const JsonPlace place(object, name);
+  const auto nodes = place.find("nodes");
+  const bool wrapped = nodes && nodes->is_object();
   GivenValues given;
-  const bool wrapped = object.contains("nodes") && object["nodes"].is_object();
-  const json& nodes = wrapped ? object["nodes"] : object;
-  if (wrapped && object.contains("title") && object["title"].is_string()) given.title = object["title"];
-  if (wrapped && object.contains("unit") && object["unit"].is_string()) given.unit = object["unit"];
-  for (const auto& [key, value] : nodes.items()) {
-    if (!value.is_number() && !value.is_string()) {
-      throw Error(fmt::format("{}: the value of '{}' is neither a number nor a word", name, key));
-    }
-    given.values.push_back({key, value.is_string() ? value.get<std::string>() : json_text(value), "key"});
+  if (wrapped) {
+    given.title = place.text_or("title", "");
+    if (const auto unit = place.find("unit")) given.unit = unit->text();
+  }
+  for (const auto& [key, value] : (wrapped ? *nodes : place).members()) {
+    if (!value.json().is_number() && !value.is_text()) value.fail("is neither a number nor a word");
+    given.values.push_back({key, value.is_text() ? value.text() : json_text(value.json()), "key"});
   }
   return given;
 }

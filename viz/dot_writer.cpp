@@ -7,56 +7,12 @@
 #include <optional>
 
 #include "shadowgraph/draw.h"
+#include "support/printable.h"
 
 namespace shadowgraph {
 namespace {
 
 constexpr size_t kManyBoxes = 600;  // beyond so many, layout gives up some beauty for time
-
-// Returns the length of the UTF-8 character at the start of `text`; 0 if there is none.
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto continues = [&](size_t count) {
-    if (text.size() < count) return false;
-    for (size_t i = 1; i < count; ++i) {
-      if ((byte(i) & 0xC0U) != 0x80U) return false;
-    }
-    return true;
-  };
-  if (byte(0) < 0x80) return 1;
-  if (byte(0) >= 0xC2 && byte(0) < 0xE0) return continues(2) ? 2 : 0;
-  if (byte(0) >= 0xE0 && byte(0) < 0xF0) {
-    const bool valid = continues(3) && !(byte(0) == 0xE0 && byte(1) < 0xA0) && !(byte(0) == 0xED && byte(1) >= 0xA0);
-    return valid ? 3 : 0;
-  }
-  if (byte(0) >= 0xF0 && byte(0) < 0xF5) {
-    const bool valid = continues(4) && !(byte(0) == 0xF0 && byte(1) < 0x90) && !(byte(0) == 0xF4 && byte(1) >= 0x90);
-    return valid ? 4 : 0;
-  }
-  return 0;
-}
-
-// Escapes `text` for XML, which an HTML-like label, and so an SVG, may hold.
-std::string escape_html(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t length = utf8_length(text);
-    const char c = text[0];
-    if (length == 0 || (length == 1 && static_cast<unsigned char>(c) < 0x20)) {
-      out += length == 0 ? '?' : ' ';
-    } else if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else {
-      out += text.substr(0, length);
-    }
-    text.remove_prefix(std::max<size_t>(length, 1));
-  }
-  return out;
-}
 
 // Pads a title with spaces. Viewers without the font that Graphviz measures with take a wider one (DejaVu Sans by a
 // sixth). The title would then stand out of its box, unless it was measured with as many spaces after it.
@@ -223,9 +179,9 @@ class Writer {
     }
     line(1, "legend [shape=plaintext, style=\"\", tooltip=\"legend\", label=<");
     line(2, "<TABLE BORDER=\"0\" CELLBORDER=\"0\" CELLSPACING=\"2\" CELLPADDING=\"2\">");
-    line(2, "<TR><TD ALIGN=\"LEFT\"><B>{}</B></TD></TR>", escape_html(model_.title.empty() ? "graph" : model_.title));
+    line(2, "<TR><TD ALIGN=\"LEFT\"><B>{}</B></TD></TR>", xml_text(model_.title.empty() ? "graph" : model_.title));
     if (!model_.legend_title.empty()) {
-      line(2, "<TR><TD ALIGN=\"LEFT\">colour: {}</TD></TR>", escape_html(model_.legend_title));
+      line(2, "<TR><TD ALIGN=\"LEFT\">colour: {}</TD></TR>", xml_text(model_.legend_title));
       for (const LegendEntry& entry : model_.legend) legend_row(entry);
     } else {
       for (const CategoryStyle& style : category_styles()) {
@@ -236,7 +192,7 @@ class Writer {
       const bool any =
           std::any_of(model_.boxes.begin(), model_.boxes.end(), [&](const auto& b) { return b.mark == style.mark; });
       if (any) {
-        line(2, "<TR><TD ALIGN=\"LEFT\" BORDER=\"2\" COLOR=\"{}\">{}</TD></TR>", style.color, escape_html(style.label));
+        line(2, "<TR><TD ALIGN=\"LEFT\" BORDER=\"2\" COLOR=\"{}\">{}</TD></TR>", style.color, xml_text(style.label));
       }
     }
     const bool left_out =
@@ -255,12 +211,12 @@ class Writer {
     if (any(ViewEdgeKind::kMutation)) {
       line(2, "<TR><TD ALIGN=\"LEFT\"><FONT COLOR=\"#d55e00\">orange, dotted: written in place</FONT></TD></TR>");
     }
-    for (const std::string& note : model_.notes) line(2, "<TR><TD ALIGN=\"LEFT\">{}</TD></TR>", escape_html(note));
+    for (const std::string& note : model_.notes) line(2, "<TR><TD ALIGN=\"LEFT\">{}</TD></TR>", xml_text(note));
     line(2, "</TABLE>>];");
   }
 
   void legend_row(const LegendEntry& entry) {
-    const std::string label = escape_html(entry.label);
+    const std::string label = xml_text(entry.label);
     line(2, "<TR><TD ALIGN=\"LEFT\" BGCOLOR=\"{}\">{}</TD></TR>", entry.fill,
          entry.light_text ? "<FONT COLOR=\"#ffffff\">" + label + "</FONT>" : label);
   }
@@ -277,21 +233,19 @@ class Writer {
 std::string escape_dot(std::string_view text, std::string_view line_end) {
   std::string out;
   while (!text.empty()) {
-    const size_t length = utf8_length(text);
-    const char c = text[0];
-    if (c == '\n') {
+    const Character c = take_character(text);
+    if (c.point == '\n') {
       out += line_end;
-    } else if (length == 0 || (length == 1 && (static_cast<unsigned char>(c) < 0x20 || c == 0x7f))) {
-      out += length == 0 ? '?' : ' ';
-    } else if (c == '"' || c == '\\') {
+    } else if (!c.printable()) {
+      out += c.valid ? ' ' : '?';
+    } else if (c.point == '"' || c.point == '\\') {
       out += '\\';
-      out += c;
-    } else if (c == '&') {
+      out += c.bytes;
+    } else if (c.point == '&') {
       out += "&amp;";  // Graphviz reads character entities in plain labels too
     } else {
-      out += text.substr(0, length);
+      out += c.bytes;
     }
-    text.remove_prefix(std::max<size_t>(length, 1));
   }
   return out;
 }

@@ -9,6 +9,7 @@
 
 #include "core/capture/program_from_file.h"
 #include "core/capture/recorder.h"
+#include "core/capture/script_archive.h"
 #include "core/capture/script_location.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/error.h"
@@ -74,6 +75,25 @@ std::string shortened(std::string_view message) {
     text += " (at \"" + std::string(place.substr(0, place.find('\n'))) + ")";
   }
   return text;
+}
+
+// libtorch takes the sizes of storages as the file states them.
+void check_weights(const torch::jit::Module& module, const std::string& path) {
+  const uintmax_t file_bytes = std::filesystem::file_size(path);
+  const auto check = [&](const auto& list) {
+    for (const auto& [name, tensor] : list) {
+      if (tensor.has_storage() && tensor.storage().nbytes() > file_bytes) {
+        throw Error(path + " is damaged: " + name + " is said to be larger than the file");
+      }
+    }
+  };
+  check(module.named_parameters());
+  check(module.named_buffers());
+}
+
+std::string text_of_error(const std::exception& error) {
+  const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
+  return of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();
 }
 
 void check_input_count(const c10::FunctionSchema& forward, size_t given) {
@@ -177,14 +197,18 @@ ScriptProgram ScriptProgram::load(const std::string& path) {
   if (!std::filesystem::is_regular_file(path, error)) throw FileError("cannot read " + path + ": no such file");
   try {
     const UnfakeGuard real;
+    check_script_archive(path);
     auto module = std::make_unique<Module>();
     module->module = torch::jit::load(path, c10::Device(c10::DeviceType::CPU));
+    check_weights(module->module, path);
     return ScriptProgram(std::move(module));
-  } catch (const c10::Error& load_error) {
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& load_error) {  // of the zip, of pickles, of the code
     throw Error(path +
                 " is not a TorchScript file that this libtorch can load (save one in Python with "
                 "torch.jit.trace(model, inputs).save(path)): " +
-                std::string(load_error.what_without_backtrace()).substr(0, 300));
+                text_of_error(load_error).substr(0, 300));
   }
 }
 
@@ -245,16 +269,16 @@ ProgramToCapture ScriptProgram::program(Tensors inputs) const {
   program.forward = [this](const Tensors& tensors) {
     const PlainInterpreter plain;
     std::vector<c10::IValue> arguments(tensors.begin(), tensors.end());
-    compile(module_->module, arguments);
-    const ScriptLocations locations;
     Tensors outputs;
     try {
+      compile(module_->module, arguments);
+      const ScriptLocations locations;
       flatten(module_->module.forward(std::move(arguments)), outputs);
     } catch (const c10::Error&) {
       throw;
     } catch (const Error&) {
       throw;
-    } catch (const std::runtime_error& error) {  // whatever an operator threw, once the interpreter has had it
+    } catch (const std::exception& error) {  // whatever an operator threw, once the interpreter has had it
       throw Error("the TorchScript program failed: " + shortened(error.what()));
     }
     return outputs;

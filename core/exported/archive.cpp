@@ -146,9 +146,7 @@ std::string ExportArchive::bytes_of(const std::string& record) const {
 }
 
 nlohmann::json ExportArchive::json_of(const std::string& record) const {
-  std::optional<nlohmann::json> json = try_parse_json(bytes_of(record));
-  if (!json) refuse("is damaged: the record " + record + " is not JSON");
-  return std::move(*json);
+  return parse_json(bytes_of(record), path_ + " is damaged: " + record);
 }
 
 }  // namespace shadowgraph

@@ -6,9 +6,9 @@
 #include <set>
 
 #include "core/exported/archive.h"
-#include "core/exported/json_place.h"
 #include "core/exported/read_graph.h"
 #include "shadowgraph/error.h"
+#include "support/json_place.h"
 
 namespace shadowgraph {
 namespace {
@@ -82,8 +82,8 @@ std::set<std::string> read_payloads(const ExportArchive& archive, const std::str
                                     std::map<std::string, SavedPayload>& payloads) {
   std::set<std::string> parameters;
   const nlohmann::json json = archive.json_of(config);
-  const JsonPlace place(json, archive.path(), config);
-  place["config"].for_each_member([&](const std::string& name, const JsonPlace& entry) {
+  const std::string heading = archive.path() + " is damaged: " + config;
+  for (const auto& [name, entry] : JsonPlace(json, heading)["config"].members()) {
     SavedPayload payload;
     payload.record = folder + entry["path_name"].text();
     // A script object has no geometry; it is refused where the program takes it.
@@ -93,7 +93,7 @@ std::set<std::string> read_payloads(const ExportArchive& archive, const std::str
     }
     if (entry["is_param"].boolean()) parameters.insert(name);
     payloads.emplace(name, std::move(payload));
-  });
+  }
   return parameters;
 }
 
@@ -147,7 +147,8 @@ SavedProgram read_program(const ExportArchive& archive) {
   namespace spec = torch::_export::archive_spec;
   const std::string record = config_record(spec::MODELS_FILENAME_FORMAT, archive.model());
   const nlohmann::json json = archive.json_of(record);
-  const JsonPlace place(json, archive.path(), record);
+  const std::string heading = archive.path() + " is damaged: " + record;
+  const JsonPlace place(json, heading);
   check_version(archive, place);
 
   SavedProgram program;
@@ -156,12 +157,12 @@ SavedProgram read_program(const ExportArchive& archive) {
   program.graph = read_graph(module["graph"], modules);
   program.module_stacks = std::move(modules).take();
   read_signature(archive, module, program);
-  place["range_constraints"].for_each_member([&](const std::string& symbol, const JsonPlace& range) {
+  for (const auto& [symbol, range] : place["range_constraints"].members()) {
     SymbolRange bounds;
     if (const auto least = range.find("min_val")) bounds.least = least->integer();
     if (const auto most = range.find("max_val")) bounds.most = most->integer();
     program.ranges.emplace(symbol, bounds);
-  });
+  }
   const std::set<std::string> parameters =
       read_payloads(archive, std::string(spec::WEIGHTS_DIR),
                     config_record(spec::WEIGHTS_CONFIG_FILENAME_FORMAT, archive.model()), program.payloads);

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/exported/json_place.h"
 #include "core/exported/program.h"
+#include "support/json_place.h"
 
 namespace shadowgraph {
 

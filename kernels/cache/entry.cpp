@@ -10,6 +10,7 @@
 #include "shadowgraph/kernels/program.h"
 #include "shadowgraph/text.h"
 #include "support/json.h"
+#include "support/json_place.h"
 #include "support/sha256.h"
 
 namespace shadowgraph {
@@ -19,16 +20,19 @@ constexpr int kManifestVersion = 1;
 
 CacheManifest read_manifest(const std::string& path) {
   try {
-    const nlohmann::json json = parse_json(read_file(path));
-    if (json.at("version").get<int>() != kManifestVersion) throw KernelError("'" + path + "' is of another version");
-    return {.name = json.at("name"),
-            .key = json.at("key"),
-            .identity = json.at("identity"),
-            .digest = json.at("sha256"),
-            .verdicts = json.at("verdicts")};
-  } catch (const nlohmann::json::exception& error) {
-    throw KernelError(fmt::format("'{}' is no manifest of a kernel: {}", path, error.what()));
-  } catch (const FileError& error) {
+    const nlohmann::json json = parse_json(read_file(path), path);
+    const std::string heading = "'" + path + "' is no manifest of a kernel";
+    const JsonPlace place(json, heading);
+    if (place["version"].integer() != kManifestVersion) throw KernelError("'" + path + "' is of another version");
+    CacheManifest manifest{.name = place["name"].text(),
+                           .key = place["key"].text(),
+                           .identity = place["identity"].text(),
+                           .digest = place["sha256"].text()};
+    for (const auto& [subject, verdict] : place["verdicts"].members()) manifest.verdicts[subject] = verdict.text();
+    return manifest;
+  } catch (const KernelError&) {
+    throw;
+  } catch (const Error& error) {
     throw KernelError(error.what());
   }
 }

@@ -43,6 +43,8 @@ class ChainBuilder {
   int32_t begin_of(size_t stage) const { return stage == 0 ? 0 : ends_[stage - 1]; }
   // What forward is: its nodes in order, what they cost, and how long storages live in it.
   void list_forward();
+  // Throws Error where the costs of all nodes asked for add up to more than kMostCountable.
+  int64_t cost_of_node(NodeId n);
   bool is_forward(NodeId n) const { return std::as_const(place_)[n] != kNowhere; }
   void find_lives();
   bool is_made(const ForwardLife& life) const { return life.born != kNowhere && !life.set_aside; }
@@ -81,6 +83,7 @@ class ChainBuilder {
   std::vector<ForwardLife> lives_;  // by storage
   std::vector<NodeId> forward_;
   std::vector<int64_t> costs_;  // of these
+  int64_t total_cost_ = 0;
   IdMap<NodeId, int32_t> place_{kNowhere};
   bool has_backward_ = false;
   std::vector<int32_t> ends_;  // of stages, the first place after each

@@ -243,7 +243,7 @@ int64_t exposed_transfer(int64_t bytes, double bytes_per_unit, int64_t hidden_ou
   const double one_way = static_cast<double>(bytes) / bytes_per_unit;
   const double exposed = std::max(0.0, one_way - static_cast<double>(hidden_out)) +
                          std::max(0.0, one_way - static_cast<double>(hidden_back));
-  return static_cast<int64_t>(std::ceil(exposed));
+  return static_cast<int64_t>(std::ceil(std::min(exposed, 1e16)));  // sums of a chain stay whole numbers
 }
 
 }  // namespace shadowgraph

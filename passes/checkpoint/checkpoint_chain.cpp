@@ -9,15 +9,18 @@
 #include <unordered_set>
 
 #include "passes/checkpoint/chain_builder.h"
+#include "passes/checkpoint/countable.h"
 #include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/passes/checkpoint_curve.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 
 // Without a cost of the caller's, FLOPs and bytes stand for time.
 ChainBuilder::ChainBuilder(const Graph& graph, const CheckpointChainOptions& options)
     : graph_(graph), options_(options), effects_(Effects::of(graph)), lives_(graph.storage_count()) {
+  check_countable(graph_);
   if (!options_.cost) options_.cost = flops_and_bytes();
   list_forward();
   find_lives();
@@ -60,8 +63,19 @@ void ChainBuilder::list_forward() {
     }
     place_[n] = static_cast<int32_t>(forward_.size());
     forward_.push_back(n);
-    costs_.push_back(options_.cost(graph_, n));
+    costs_.push_back(cost_of_node(n));
   }
+}
+
+int64_t ChainBuilder::cost_of_node(NodeId n) {
+  const int64_t cost = options_.cost(graph_, n);
+  total_cost_ = saturating_add(total_cost_, std::max<int64_t>(0, cost));
+  if (cost < 0 || total_cost_ > kMostCountable) {
+    throw Error(
+        "the operators of this graph cost more than 2^58 together, which no plan of recomputing can be weighed by: is "
+        "the file damaged?");
+  }
+  return cost;
 }
 
 // A stage's backward is what differentiates its nodes.
@@ -71,7 +85,7 @@ void ChainBuilder::add_up_backward() {
     const NodeId of = graph_.node(n).forward;
     if (graph_.node(n).phase != Graph::kBackward || !of.valid() || graph_.is_erased(of)) continue;
     const int32_t place = std::as_const(place_)[of];
-    if (place != kNowhere) backward_costs_[size_t(stage_of_[size_t(place)])] += options_.cost(graph_, n);
+    if (place != kNowhere) backward_costs_[size_t(stage_of_[size_t(place)])] += cost_of_node(n);
   }
 }
 

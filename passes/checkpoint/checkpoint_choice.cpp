@@ -12,10 +12,12 @@
 #include <fnmatch.h>
 #include <unordered_map>
 
+#include "passes/checkpoint/countable.h"
 #include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/checkpoint_curve.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 namespace {
@@ -150,12 +152,26 @@ CheckpointPolicy square_root_segments() {
   };
 }
 
+void check_countable(const Graph& graph) {
+  int64_t bytes = 0;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    bytes = saturating_add(bytes, graph.storage(StorageId(i)).bytes);
+  }
+  if (bytes > kMostCountable) {
+    throw Error(
+        fmt::format("the storages of this graph have more than 2^58 bytes together ({}), which no plan of recomputing "
+                    "can be weighed by: is the file damaged?",
+                    bytes));
+  }
+}
+
 namespace {
 
 template <class Counts>
 // Sums births and deaths along the program. It counts what the graph says and knows no allocator, so that trying a plan
 // costs one walk over its copy.
 int64_t peak_of(const Graph& graph, Counts&& counts) {
+  check_countable(graph);
   IdMap<NodeId, int64_t> change;  // at a node, and of the node after it
   int64_t live = 0;
   for (uint32_t i = 0; i < graph.storage_count(); ++i) {

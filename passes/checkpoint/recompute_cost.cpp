@@ -7,6 +7,7 @@
 #include <array>
 
 #include "shadowgraph/passes/checkpoint_curve.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 namespace {
@@ -34,7 +35,9 @@ ValueId first_result(const Graph& graph, NodeId node) {
 int64_t matrix_product(const Graph& graph, NodeId node, std::string_view first_factor) {
   const ValueId factor = operand(graph, node, first_factor);
   const ValueId result = first_result(graph, node);
-  return factor.valid() && result.valid() ? 2 * graph.numel(result) * size_at(graph, factor, 1) : 0;
+  return factor.valid() && result.valid()
+             ? saturating_multiply(saturating_multiply(2, graph.numel(result)), size_at(graph, factor, 1))
+             : 0;
 }
 
 // Each result place takes the weights of one output channel. A transposed convolution scatters from each input place
@@ -47,7 +50,8 @@ int64_t convolution(const Graph& graph, NodeId node) {
   const Argument* transposed = graph.find_argument(node, "transposed");
   const bool upwards = transposed != nullptr && transposed->kind == ArgumentKind::kBool && transposed->b;
   const int64_t places = graph.numel(upwards ? input : result);
-  return 2 * places * (graph.numel(weight) / std::max<int64_t>(1, graph.sizes(weight)[0]));
+  return saturating_multiply(saturating_multiply(2, places),
+                             graph.numel(weight) / std::max<int64_t>(1, graph.sizes(weight)[0]));
 }
 
 // Two products, of queries with keys and of that with values.
@@ -57,7 +61,8 @@ int64_t attention(const Graph& graph, NodeId node) {
   const ValueId value = operand(graph, node, "value");
   if (!query.valid() || !key.valid() || !value.valid()) return 0;
   const int64_t rows = graph.numel(query) / std::max<int64_t>(1, size_at(graph, query, 1));
-  return 2 * rows * size_at(graph, key, 2) * (size_at(graph, query, 1) + size_at(graph, value, 1));
+  return saturating_multiply(saturating_multiply(saturating_multiply(2, rows), size_at(graph, key, 2)),
+                             saturating_add(size_at(graph, query, 1), size_at(graph, value, 1)));
 }
 
 constexpr std::array<const char*, 3> kStates = {"hx", "hx_", "cx_"};
@@ -76,7 +81,8 @@ int64_t recurrent(const Graph& graph, NodeId node) {
       weights += graph.numel(v);
     }
   });
-  return 2 * weights * (graph.numel(input) / std::max<int64_t>(1, size_at(graph, input, 1)));
+  return saturating_multiply(saturating_multiply(2, weights),
+                             graph.numel(input) / std::max<int64_t>(1, size_at(graph, input, 1)));
 }
 
 }  // namespace
@@ -108,11 +114,11 @@ CostOfNode flops_and_bytes() {
     if (graph.facts(node).is_view) return int64_t{0};
     int64_t bytes = 0;
     const auto add = [&](ValueId v) {
-      if (graph.value(v).kind == ValueKind::kTensor) bytes += graph.logical_bytes(v);
+      if (graph.value(v).kind == ValueKind::kTensor) bytes = saturating_add(bytes, graph.logical_bytes(v));
     };
     graph.for_each_input(node, add);
     graph.for_each_output(node, add);
-    return product_flops(graph, node) + bytes;
+    return saturating_add(product_flops(graph, node), bytes);
   };
 }
 

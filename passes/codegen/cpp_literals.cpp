@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "passes/codegen/literals.h"
+#include "support/printable.h"
 
 namespace shadowgraph::cpp {
 
@@ -114,10 +115,11 @@ std::string memory_format(int64_t value) {
 }
 
 // Text of users in comments: module paths and metadata may hold anything.
-std::string comment(std::string text) {
+std::string comment(std::string_view given) {
+  std::string text = plain_text(given);
   for (char& c : text) {
     // A backslash at a line's end would continue the comment, and "??" could begin a trigraph.
-    if (static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == '?') c = ' ';
+    if (c == '\\' || c == '?') c = ' ';
   }
   return text;
 }

@@ -19,6 +19,6 @@ std::string layout(int64_t layout);                // at::kStrided
 std::string memory_format(int64_t memory_format);  // at::MemoryFormat::Preserve
 
 // Text that may stand after two slashes.
-std::string comment(std::string text);
+std::string comment(std::string_view given);
 
 }  // namespace shadowgraph::cpp

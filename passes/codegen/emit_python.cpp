@@ -13,6 +13,7 @@
 #include "passes/codegen/python_call.h"
 #include "passes/codegen/python_literals.h"
 #include "shadowgraph/codegen.h"
+#include "support/printable.h"
 
 namespace shadowgraph {
 namespace {
@@ -126,9 +127,10 @@ class PythonWriter {
     }
     return text + "\"\"\"\n\n";
   }
-  static std::string plain(std::string text) {
+  static std::string plain(std::string_view given) {
+    std::string text = plain_text(given);
     for (char& c : text) {
-      if (static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == '"') c = ' ';
+      if (c == '\\' || c == '"') c = ' ';
     }
     return text;
   }

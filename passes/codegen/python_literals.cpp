@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "passes/codegen/literals.h"
+#include "support/printable.h"
 
 namespace shadowgraph::python {
 
@@ -58,10 +59,19 @@ std::string number(double value) {
 }
 
 std::string quoted(std::string_view text) {
-  // A letter beyond ASCII is several bytes here and one character there: the file is UTF-8, too.
-  return shadowgraph::quoted(text, "", [](unsigned char byte) {
-    return byte < 0x80 ? fmt::format("\\x{:02x}", byte) : std::string(1, static_cast<char>(byte));
-  });
+  std::string out = "\"";
+  while (!text.empty()) {
+    const Character c = take_character(text);
+    if (c.point == '"' || c.point == '\\') out += '\\';
+    if (c.printable()) {
+      out += c.bytes;
+    } else if (!c.valid) {
+      out += fmt::format("\\udc{:02x}", static_cast<unsigned char>(c.bytes[0]));  // as os.fsdecode has such bytes
+    } else {
+      out += c.point < 0x100 ? fmt::format("\\x{:02x}", c.point) : fmt::format("\\U{:08x}", c.point);
+    }
+  }
+  return out + '"';
 }
 
 std::string ints(std::span<const int64_t> list) { return fmt::format("[{}]", fmt::join(list, ", ")); }

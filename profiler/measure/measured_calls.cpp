@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 
 #include "ir/text/words.h"
 #include "shadowgraph/error.h"
@@ -12,6 +13,7 @@
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/text.h"
 #include "support/json.h"
+#include "support/json_place.h"
 
 namespace shadowgraph {
 namespace {
@@ -40,18 +42,13 @@ std::string MeasuredCalls::default_file() {
 MeasuredCalls MeasuredCalls::read_file(const std::string& path) {
   MeasuredCalls calls;
   if (!std::filesystem::exists(path)) return calls;
-  const auto damaged = [&](const std::string& what) {
-    return ParseError(path + ": not a file of measured calls: " + what + ". Remove it to measure again", 0, 0);
-  };
-  try {
-    const json file = parse_json(shadowgraph::read_file(path));
-    if (file.at("version").get<int>() != kVersion) throw damaged("its version is not 1");
-    if (file.at("machine").get<std::string>() != calls.machine_) return calls;
-    for (const auto& [signature, figures] : file.at("calls").items()) {
-      calls.calls_[signature] = {figures.at(0).get<int64_t>(), figures.at(1).get<double>()};
-    }
-  } catch (const json::exception& error) {
-    throw damaged(error.what());
+  const std::string heading = path + ": not a file of measured calls (remove it to measure again)";
+  const json file = parse_json(shadowgraph::read_file(path), path);
+  const JsonPlace place(file, heading);
+  if (place["version"].integer() != kVersion) place["version"].fail("is not 1");
+  if (place["machine"].text() != calls.machine_) return calls;
+  for (const auto& [signature, figures] : place["calls"].members()) {
+    calls.calls_[signature] = {figures[0].integer(0, std::numeric_limits<int64_t>::max()), figures[1].amount()};
   }
   return calls;
 }

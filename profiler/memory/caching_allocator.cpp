@@ -46,6 +46,7 @@ int64_t CachingAllocator::State::merge(uint32_t id, uint32_t other) {
 CachingAllocator::Handle CachingAllocator::State::allocate(int64_t bytes, int32_t stream, uint32_t tag) {
   TORCH_INTERNAL_ASSERT(bytes >= 0);
   if (bytes == 0) return {};
+  if (bytes > kMostBytes) out_of_memory(bytes);
   const int64_t size = rounded(bytes);
   const bool small = size <= kSmallRequest;
   uint32_t id = find_free(small, stream, size);

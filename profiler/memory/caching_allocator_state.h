@@ -22,6 +22,8 @@ struct CachingAllocator::State {
   static constexpr uint32_t kNone = 0xFFFFFFFFU;
   // Segments begin here. Any number will do, and below 2^53 it stays exact as a double, which viewers read.
   static constexpr int64_t kFirstAddress = int64_t{1} << 40;
+  // The most that is ever reserved, 1 PiB: sums of it do not overflow, whatever sizes a file states.
+  static constexpr int64_t kMostBytes = int64_t{1} << 50;
 
   static constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
   static void add(Figure& figure, int64_t amount) {
@@ -70,8 +72,9 @@ struct CachingAllocator::State {
     return settings.per_process_memory_fraction > 0 && settings.garbage_collection_threshold > 0;
   }
   int64_t allowed() const {
-    if (settings.per_process_memory_fraction <= 0 || capacity == AllocatorSettings::kUnlimited) return capacity;
-    return static_cast<int64_t>(settings.per_process_memory_fraction * static_cast<double>(capacity));
+    const int64_t most = std::min(capacity, kMostBytes);
+    if (settings.per_process_memory_fraction <= 0 || capacity == AllocatorSettings::kUnlimited) return most;
+    return static_cast<int64_t>(settings.per_process_memory_fraction * static_cast<double>(most));
   }
   Pool& pool_of(const Block& block) { return pools[block.small]; }
 
@@ -130,6 +133,7 @@ struct CachingAllocator::State {
   // ---- Expandable segments: one address range a stream and pool, backed page by page.
   int64_t page(bool small) const { return small ? kSmallSegment : settings.large_segment_size; }
   bool is_room(uint32_t id) const { return id != kNone && !blocks[id].allocated && !blocks[id].elsewhere; }
+  // kNone: no range of the device's size holds as much.
   uint32_t expandable_candidate(bool small, int32_t stream, int64_t size);
   // Backs the front of an unmapped block, which joins its mapped neighbours and becomes free.
   bool map(uint32_t id, int64_t size);

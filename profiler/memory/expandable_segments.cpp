@@ -14,8 +14,9 @@ uint32_t CachingAllocator::State::expandable_candidate(bool small, int32_t strea
     if (room >= size) return id;
   }
   // Takes addresses for all of the device and an eighth more, as PyTorch does; 1 TiB where no size is known.
-  const int64_t device = capacity == AllocatorSettings::kUnlimited ? int64_t{1} << 40 : capacity;
+  const int64_t device = capacity == AllocatorSettings::kUnlimited ? int64_t{1} << 40 : std::min(capacity, kMostBytes);
   const int64_t range = round_up(device + device / 8, page(small));
+  if (range < size) return kNone;
   const uint32_t id = make(next_address, range, stream, small, true);
   next_address += range + kRoundLarge;
   blocks[id].mapped = false;
@@ -46,6 +47,7 @@ bool CachingAllocator::State::map(uint32_t id, int64_t size) {
 
 uint32_t CachingAllocator::State::grow_segment(bool small, int32_t stream, int64_t size) {
   uint32_t id = expandable_candidate(small, stream, size);
+  if (id == kNone) return kNone;
   if (!blocks[id].mapped && !map(id, std::min(blocks[id].size, size))) return kNone;
   while (blocks[id].size < size) {
     const uint32_t next = blocks[id].next;

@@ -6,6 +6,7 @@
 
 #include "shadowgraph/profile/recompute_curve.h"
 #include "shadowgraph/units.h"
+#include "support/printable.h"
 
 namespace shadowgraph {
 namespace {
@@ -37,20 +38,6 @@ CurveUnit flops_unit(double most) {
   if (most >= 1e12) return {1e12, "TFLOP"};
   if (most >= 1e9) return {1e9, "GFLOP"};
   return {1e6, "MFLOP"};
-}
-
-std::string xml_text(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '&') {
-      escaped += "&amp;";
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
 }
 
 }  // namespace

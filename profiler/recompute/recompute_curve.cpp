@@ -14,7 +14,9 @@
 namespace shadowgraph {
 
 CostOfNode nanoseconds(const StepTime& time) {
-  return [time](const Graph&, NodeId node) { return static_cast<int64_t>(std::ceil(time.of(node).seconds * 1e9)); };
+  return [time](const Graph&, NodeId node) {
+    return static_cast<int64_t>(std::ceil(std::min(time.of(node).seconds * 1e9, 1e18)));
+  };
 }
 
 RecomputeCurve RecomputeCurve::of(const Graph& graph, const CheckpointCurve& curve, const StepTime* time) {

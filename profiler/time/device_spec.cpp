@@ -14,6 +14,7 @@
 #include "shadowgraph/units.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
+#include "support/json_place.h"
 
 namespace shadowgraph {
 
@@ -34,49 +35,36 @@ double interpolate(const std::vector<RatePoint>& points, double work) {
   return below->rate * std::pow(above->rate / below->rate, part);
 }
 
-class Reader {
- public:
-  explicit Reader(std::string name) : name_(std::move(name)) {}
+std::map<c10::ScalarType, double> figures_by_dtype(const JsonPlace& place) {
+  std::map<c10::ScalarType, double> result;
+  for (const auto& [name, figure] : place.members()) {
+    const auto dtype = parse_dtype_name(name);
+    if (!dtype) figure.fail("is of no dtype; they are called as torch calls them, float32 or bfloat16");
+    result[*dtype] = figure.amount();
+  }
+  return result;
+}
 
-  [[noreturn]] void fail(const std::string& what) const {
-    throw ParseError(name_ + ": not the figures of a device: " + what, 0, 0);
+std::vector<RatePoint> rate_points(const std::optional<JsonPlace>& list) {
+  std::vector<RatePoint> result;
+  if (!list) return result;
+  for (const JsonPlace& point : list->elements()) {
+    if (point.size() != 2) point.fail("is not a pair [work, rate]");
+    const RatePoint read{point[0].amount(), point[1].amount()};
+    if (read.work <= 0 || read.rate <= 0) point.fail("is not above 0");
+    if (!result.empty() && read.work <= result.back().work) list->fail("does not rise");
+    result.push_back(read);
   }
-  double positive(const json& value, const std::string& what) const {
-    if (!value.is_number() || !(value.get<double>() >= 0) || !std::isfinite(value.get<double>())) {
-      fail(what + " is no number of 0 or more");
-    }
-    return value.get<double>();
-  }
-  double number(const json& object, const char* key, double otherwise) const {
-    return object.contains(key) ? positive(object[key], key) : otherwise;
-  }
-  std::map<c10::ScalarType, double> by_dtype(const json& object, const std::string& what) const {
-    std::map<c10::ScalarType, double> result;
-    for (const auto& [name, figure] : object.items()) {
-      const auto dtype = parse_dtype_name(name);
-      if (!dtype) fail(what + "." + name + " is of no dtype; they are called as torch calls them, float32 or bfloat16");
-      result[*dtype] = positive(figure, what + "." + name);
-    }
-    return result;
-  }
-  std::vector<RatePoint> points(const json& object, const char* key, const std::string& kind) const {
-    std::vector<RatePoint> result;
-    if (!object.contains(key)) return result;
-    const std::string what = kind + "." + key;
-    if (!object[key].is_array()) fail(what + " is no list of [work, rate]");
-    for (const json& point : object[key]) {
-      if (!point.is_array() || point.size() != 2) fail(what + " is no list of [work, rate]");
-      const RatePoint read{positive(point[0], what), positive(point[1], what)};
-      if (read.work <= 0 || read.rate <= 0) fail(what + " has a point that is not above 0");
-      if (!result.empty() && read.work <= result.back().work) fail(what + " does not rise");
-      result.push_back(read);
-    }
-    return result;
-  }
+  return result;
+}
 
- private:
-  std::string name_;
-};
+ClassRates class_rates(const JsonPlace& entry) {
+  ClassRates rates{.fixed = entry.amount_or("fixed", 0),
+                   .compute = rate_points(entry.find("compute")),
+                   .memory = rate_points(entry.find("memory"))};
+  if (const auto scale = entry.find("scale")) rates.scale = figures_by_dtype(*scale);
+  return rates;
+}
 
 json to_json(const std::map<c10::ScalarType, double>& by_dtype) {
   json object = json::object();
@@ -173,58 +161,38 @@ nlohmann::json to_json(const DeviceSpec& spec) {
 }
 
 DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string& name) {
-  const Reader read(name);
-  if (!object.is_object()) read.fail("it is no object");
-  if (read.number(object, "version", 0) != 1) read.fail("its version is not 1");
+  const std::string heading = name + ": not the figures of a device";
+  const JsonPlace place(object, heading);
+  if (place["version"].number() != 1) place["version"].fail("is not 1");
   DeviceSpec spec;
-  const auto text = [&](const char* key, std::string otherwise) {
-    if (!object.contains(key)) return otherwise;
-    if (!object[key].is_string()) read.fail(std::string(key) + " is no text");
-    return object[key].get<std::string>();
-  };
-  spec.name = text("name", name);
-  spec.title = text("title", spec.name);
-  const std::string device = text("device", "cuda");
-  const auto parsed = parse_device(device);
-  if (!parsed) read.fail("'" + device + "' is no device");
-  spec.device = parsed->type();
-  spec.memory = static_cast<int64_t>(std::min(read.number(object, "memory_bytes", 0), 9e18));
-  spec.bandwidth = read.number(object, "bandwidth", 0);
-  if (spec.bandwidth <= 0) read.fail("it has no bandwidth");
-  spec.vector = read.number(object, "vector", 0);
-  spec.transcendental = read.number(object, "transcendental", 0);
-  spec.host_call = read.number(object, "host_call", 0);
-  if (!object.contains("matmul") || !object["matmul"].is_object()) read.fail("it has no matmul, FLOP/s by dtype");
-  spec.matmul = read.by_dtype(object["matmul"], "matmul");
-  if (!spec.matmul.contains(c10::ScalarType::Float)) read.fail("matmul has no float32");
-  if (object.contains("classes")) {
-    if (!object["classes"].is_object()) read.fail("classes is no object");
-    for (const auto& [word, entry] : object["classes"].items()) {
+  spec.name = place.text_or("name", name);
+  spec.title = place.text_or("title", spec.name);
+  const auto device = parse_device(place.text_or("device", "cuda"));
+  if (!device) place["device"].fail("is '" + place["device"].text() + "', which is no device");
+  spec.device = device->type();
+  spec.memory = static_cast<int64_t>(std::min(place.amount_or("memory_bytes", 0), 9e18));
+  spec.bandwidth = place["bandwidth"].amount();
+  if (spec.bandwidth <= 0) place["bandwidth"].fail("is 0; it is bytes a second");
+  spec.vector = place.amount_or("vector", 0);
+  spec.transcendental = place.amount_or("transcendental", 0);
+  spec.host_call = place.amount_or("host_call", 0);
+  spec.matmul = figures_by_dtype(place["matmul"]);
+  if (!spec.matmul.contains(c10::ScalarType::Float)) place["matmul"].fail("has no float32");
+  if (const auto classes = place.find("classes")) {
+    for (const auto& [word, entry] : classes->members()) {
       const auto kind = parse_kernel_class(word);
-      if (!kind || !entry.is_object()) read.fail("'" + word + "' is no class of kernels");
-      spec.classes[*kind] = {.fixed = read.number(entry, "fixed", 0),
-                             .compute = read.points(entry, "compute", word),
-                             .memory = read.points(entry, "memory", word)};
-      if (!entry.contains("scale")) continue;
-      if (!entry["scale"].is_object()) read.fail(word + ".scale is no object");
-      spec.classes[*kind].scale = read.by_dtype(entry["scale"], word + ".scale");
+      if (!kind) entry.fail("is of no class of kernels");
+      spec.classes[*kind] = class_rates(entry);
     }
   }
-  if (object.contains("sources")) {
-    for (const auto& [figure, source] : object["sources"].items()) {
-      if (source.is_string()) spec.sources[figure] = source.get<std::string>();
-    }
+  if (const auto sources = place.find("sources")) {
+    for (const auto& [figure, source] : sources->members()) spec.sources[figure] = source.text();
   }
   return spec;
 }
 
 DeviceSpec DeviceSpec::read_file(const std::string& path) {
-  const std::string text = shadowgraph::read_file(path);
-  try {
-    return device_spec_from_json(parse_json(text), path);
-  } catch (const json::exception& error) {
-    throw ParseError(path + ": " + error.what(), 0, 0);
-  }
+  return device_spec_from_json(parse_json(shadowgraph::read_file(path), path), path);
 }
 
 void DeviceSpec::write_file(const std::string& path) const {
@@ -252,7 +220,7 @@ std::vector<std::string> DeviceSpec::names() {
 
 DeviceSpec DeviceSpec::named(std::string_view name) {
   for (const EmbeddedFile& file : device_files()) {
-    if (file.name == name) return device_spec_from_json(parse_json(file.text), std::string(name));
+    if (file.name == name) return device_spec_from_json(parse_json(file.text, name), std::string(name));
   }
   throw Error(
       fmt::format("no device '{}' is known; there are {}, and files of your own", name, fmt::join(names(), ", ")));

@@ -6,6 +6,7 @@
 #include "profiler/memory/device_run.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/traces.h"
+#include "support/printable.h"
 
 namespace shadowgraph {
 namespace {
@@ -22,8 +23,7 @@ class Pickle {
   void begin_list() { out_ += "]("; }
   void end_list() { out_ += 'e'; }
   void text(std::string_view text) {
-    std::string valid;
-    append_utf8(valid, text);
+    const std::string valid = utf8_text(text);
     out_ += 'X';
     bytes(valid.size(), 4);
     out_ += valid;
@@ -54,21 +54,6 @@ class Pickle {
  private:
   void bytes(uint64_t value, int count) {
     for (int i = 0; i < count; ++i) out_ += static_cast<char>(value >> (8 * i) & 0xFF);
-  }
-  // Names come from programs and files; bytes that are no UTF-8 become a question mark.
-  static void append_utf8(std::string& out, std::string_view text) {
-    for (size_t i = 0; i < text.size();) {
-      const auto lead = static_cast<unsigned char>(text[i]);
-      const size_t length = lead < 0x80                   ? 1
-                            : lead >= 0xC2 && lead < 0xE0 ? 2
-                            : lead >= 0xE0 && lead < 0xF0 ? 3
-                            : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                          : 0;
-      bool good = length > 0 && i + length <= text.size();
-      for (size_t k = 1; good && k < length; ++k) good = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
-      out += good ? text.substr(i, length) : std::string_view("?");
-      i += good ? length : 1;
-    }
   }
   std::string out_;
 };

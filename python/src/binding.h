@@ -52,6 +52,8 @@ FakeTensorOptions fake_options(const std::optional<std::string>& device, const s
 DeviceProfile device_profile_named(const std::string& name);  // an empty one is the default
 
 // JSON as Python's own dicts and lists.
+// Bytes of names that are not UTF-8 are replaced.
+std::string json_text(const nlohmann::json& json);
 py::object to_python(const nlohmann::json& json);
 
 }  // namespace shadowgraph::python

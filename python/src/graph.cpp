@@ -27,7 +27,7 @@ void bind_graph_text(py::class_<Graph, GraphPointer>& graph) {
           [](const std::string& text) {
             try {
               return std::make_shared<Graph>(from_json(nlohmann::json::parse(text)));
-            } catch (const nlohmann::json::parse_error& error) {
+            } catch (const nlohmann::json::exception& error) {
               throw ParseError(error.what(), 0, 0);
             }
           },

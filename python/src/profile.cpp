@@ -112,9 +112,13 @@ std::pair<py::object, std::string> what_if_of(const GraphProfile& p, std::option
 
 }  // namespace
 
+std::string json_text(const nlohmann::json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
+
 py::object to_python(const nlohmann::json& json) {
   static auto* const loads = new py::object(py::module_::import("json").attr("loads"));
-  return (*loads)(json.dump());
+  return (*loads)(json_text(json));
 }
 
 void bind_profile(py::module_& m) {
@@ -126,8 +130,8 @@ void bind_profile(py::module_& m) {
            py::call_guard<CppCall>())
       .def("nodes_csv", [](const GraphProfile& p) { return nodes_csv(p.costs); })
       .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
-      .def("trace_json", [](const GraphProfile& p) { return chrome_trace(p.costs).dump(); })
-      .def("model_explorer_json", [](const GraphProfile& p) { return model_explorer(p.costs).dump(); })
+      .def("trace_json", [](const GraphProfile& p) { return json_text(chrome_trace(p.costs)); })
+      .def("model_explorer_json", [](const GraphProfile& p) { return json_text(model_explorer(p.costs)); })
       .def("html", &html_of, py::arg("title") = "", py::arg("before") = static_cast<const GraphProfile*>(nullptr),
            py::arg("before_title") = "", py::arg("before_json") = "", py::arg("color") = "")
       .def("memory_snapshot",

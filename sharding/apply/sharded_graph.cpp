@@ -47,7 +47,13 @@ ShardedGraph ShardedGraph::of(Graph graph) {
     throw Error("this graph is not one rank's of a sharded program: it says nothing of a mesh; make it with apply()");
   }
   sharded.mesh = DeviceMesh::parse(mesh->second);
-  sharded.rank = std::stoll(rank->second);
+  const std::string& number = rank->second;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), sharded.rank);
+  if (error != std::errc() || end != number.data() + number.size() || sharded.rank < 0 ||
+      sharded.rank >= sharded.mesh.size()) {
+    throw Error("this graph says that it is of rank '" + number + "', which the mesh " + mesh->second +
+                " does not have");
+  }
   const auto name_of = [&](NodeId node) { return graph.text(graph.arguments(node)[0].string); };
   for (const NodeId node : graph.nodes()) {
     const TargetId target = graph.node(node).target;

@@ -9,6 +9,7 @@
 
 #include "shadowgraph/text.h"
 #include "sharding/plan/node_strategies.h"
+#include "support/json_place.h"
 
 namespace shadowgraph {
 
@@ -23,33 +24,20 @@ nlohmann::json texts_of(std::span<const Layout> layouts) {
   return texts;
 }
 
-[[noreturn]] void refuse_plan(const std::string& why) { throw ParseError("sharding plan: " + why, 0, 0); }
-
-const nlohmann::json& member_of(const nlohmann::json& object, const char* key, nlohmann::json::value_t type) {
-  const auto found = object.find(key);
-  const bool number = type == nlohmann::json::value_t::number_integer;
-  if (found == object.end() || (number ? !found->is_number_integer() : found->type() != type)) {
-    refuse_plan(fmt::format("\"{}\" is missing or of another type", key));
+std::vector<Layout> layouts_in(const JsonPlace& texts, size_t count, const DeviceMesh& mesh) {
+  if (texts.size() != count) {
+    texts.fail(fmt::format("has {} layouts, and the node has {} such tensors", texts.size(), count));
   }
-  return *found;
-}
-
-std::vector<Layout> layouts_in(const nlohmann::json& texts, size_t count, const DeviceMesh& mesh,
-                               const std::string& where) {
   std::vector<Layout> layouts;
-  for (const nlohmann::json& text : texts) {
-    if (!text.is_string()) refuse_plan(where + " has a layout that is no text");
+  for (const JsonPlace& text : texts.elements()) {
     try {
-      layouts.push_back(Layout::parse(text.get<std::string>()));
+      layouts.push_back(Layout::parse(text.text()));
+    } catch (const ParseError&) {
+      throw;
     } catch (const Error& error) {
-      refuse_plan(fmt::format("{}: {}", where, error.what()));
+      text.fail(fmt::format("is none: {}", error.what()));
     }
-    if (layouts.back().size() != mesh.axes.size()) {
-      refuse_plan(fmt::format("{}: {} is no layout on {}", where, text.get<std::string>(), mesh.to_string()));
-    }
-  }
-  if (layouts.size() != count) {
-    refuse_plan(fmt::format("{} has {} tensors, the plan has {} layouts for them", where, count, layouts.size()));
+    if (layouts.back().size() != mesh.axes.size()) text.fail("is no layout on " + mesh.to_string());
   }
   return layouts;
 }
@@ -73,42 +61,34 @@ nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph) {
 }
 
 ShardingPlan sharding_plan_from_json(const nlohmann::json& json, const Graph& graph) {
-  using Type = nlohmann::json::value_t;
-  if (!json.is_object() || json.value("format", "") != kPlanFormat) refuse_plan("this is none");
-  if (member_of(json, "version", Type::number_integer) != kPlanVersion) {
-    refuse_plan(fmt::format("of another version than {}", kPlanVersion));
-  }
+  const JsonPlace place(json, "sharding plan");
+  if (place["format"].text() != kPlanFormat) place["format"].fail(std::string("is not ") + kPlanFormat);
+  if (place["version"].integer() != kPlanVersion) place["version"].fail(fmt::format("is not {}", kPlanVersion));
   ShardingPlan plan;
   std::string mesh;
-  for (const nlohmann::json& axis : member_of(json, "mesh", Type::array)) {
-    if (!axis.is_object()) refuse_plan("an axis of the mesh is no object");
-    mesh += fmt::format("{}{}={}", mesh.empty() ? "" : ",", member_of(axis, "name", Type::string).get<std::string>(),
-                        member_of(axis, "size", Type::number_integer).get<int64_t>());
+  for (const JsonPlace& axis : place["mesh"].elements()) {
+    mesh += fmt::format("{}{}={}", mesh.empty() ? "" : ",", axis["name"].text(), axis["size"].integer());
   }
   plan.mesh = DeviceMesh::parse(mesh);
   const Numbering numbering = Numbering::of(graph);
-  for (const nlohmann::json& entry : member_of(json, "nodes", Type::array)) {
-    if (!entry.is_object()) refuse_plan("a node is no object");
-    const int64_t number = member_of(entry, "node", Type::number_integer).get<int64_t>();
-    const std::string name = member_of(entry, "name", Type::string).get<std::string>();
-    if (number < 0 || number >= static_cast<int64_t>(numbering.nodes().size())) {
-      refuse_plan(fmt::format("n{} is not in the graph", number));
-    }
-    const NodeId node = numbering.nodes()[static_cast<size_t>(number)];
-    const std::string where = fmt::format("n{} {}", number, name);
-    if (graph.target(node).name() != name) {
-      refuse_plan(fmt::format("{} is {} in this graph", where, graph.target(node).name()));
+  for (const JsonPlace& entry : place["nodes"].elements()) {
+    const auto number = static_cast<uint64_t>(entry["node"].integer());
+    if (number >= numbering.nodes().size())
+      entry["node"].fail(fmt::format("is not in the graph: {}", entry["node"].integer()));
+    const NodeId node = numbering.nodes()[number];
+    if (graph.target(node).name() != entry["name"].text()) {
+      entry["name"].fail(
+          fmt::format("is {}, and n{} is {} in this graph", entry["name"].text(), number, graph.target(node).name()));
     }
     const NodeTensors tensors = NodeTensors::of(graph, node);
-    plan.nodes[node] = {
-        layouts_in(member_of(entry, "operands", Type::array), tensors.operands.size(), plan.mesh, where),
-        layouts_in(member_of(entry, "results", Type::array), tensors.results.size(), plan.mesh, where)};
+    plan.nodes[node] = {layouts_in(entry["operands"], tensors.operands.size(), plan.mesh),
+                        layouts_in(entry["results"], tensors.results.size(), plan.mesh)};
   }
   for (const NodeId node : graph.nodes()) {
     const NodeTensors tensors = NodeTensors::of(graph, node);
     const NodeLayouts& layouts = std::as_const(plan.nodes)[node];
     if (tensors.operands.size() != layouts.operands.size() || tensors.results.size() != layouts.results.size()) {
-      refuse_plan(fmt::format("n{} {} is not in it", numbering.of(node), graph.target(node).name()));
+      place["nodes"].fail(fmt::format("has no n{} {}", numbering.of(node), graph.target(node).name()));
     }
   }
   return plan;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shadowgraph/error.h"
 #include "support/json.h"
@@ -27,7 +28,8 @@ class JsonReader {
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<int64_t>(end), '\n');
     const size_t start = text_.substr(0, end).rfind('\n');
     const size_t column = end - (start == std::string_view::npos ? 0 : start + 1) + 1;
-    throw ParseError(fmt::format("{}:{}: {}", line, column, what), static_cast<int>(line), static_cast<int>(column));
+    throw ParseError(fmt::format("{}:{}: {}{}", line, column, path(), what), static_cast<int>(line),
+                     static_cast<int>(column));
   }
 
   char peek() {
@@ -80,17 +82,23 @@ class JsonReader {
     while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
     if (at_ >= text_.size()) fail("the text does not end");
     ++at_;
-    const auto parsed = try_parse_json(text_.substr(begin, at_ - begin));
-    if (!parsed || !parsed->is_string()) fail("the text has characters that it may not have");
-    return parsed->get<std::string>();
+    try {
+      return parse_json(text_.substr(begin, at_ - begin), "").get<std::string>();
+    } catch (const ParseError&) {
+      fail("the text has characters that it may not have");
+    }
   }
 
   template <typename Each>
   void array(const Each& each) {
     expect('[');
     if (take(']')) return;
-    do each();
-    while (take(','));
+    steps_.push_back({.key = {}, .index = 0});
+    do {
+      each();
+      ++steps_.back().index;
+    } while (take(','));
+    steps_.pop_back();
     expect(']');
   }
 
@@ -101,7 +109,9 @@ class JsonReader {
     do {
       const std::string key = string();
       expect(':');
+      steps_.push_back({.key = key, .index = 0});
       each(key);
+      steps_.pop_back();
     } while (take(','));
     expect('}');
   }
@@ -127,8 +137,23 @@ class JsonReader {
   }
 
  private:
+  struct Step {
+    std::string_view key;  // empty: an element of a list
+    size_t index;
+  };
+
+  // "nodes[2].costs[0]: ", for messages.
+  std::string path() const {
+    std::string path;
+    for (const Step& step : steps_) {
+      path += !step.key.empty() ? (path.empty() ? "" : ".") + std::string(step.key) : fmt::format("[{}]", step.index);
+    }
+    return path.empty() ? path : path + ": ";
+  }
+
   std::string_view text_;
   size_t at_ = 0;
+  std::vector<Step> steps_;  // to the value that is read
 };
 
 }  // namespace shadowgraph

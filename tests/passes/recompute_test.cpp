@@ -4,6 +4,8 @@
 #include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
 
+#include <regex>
+
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
@@ -12,6 +14,7 @@
 #include "shadowgraph/passes/checkpoint_curve.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/profile/flops.h"
+#include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
 
@@ -111,6 +114,25 @@ TEST(LeastRecompute, AsAPass) {
   // Forward alone keeps nothing.
   Graph forward = capture_tiny("gpt2", {.train = false});
   EXPECT_FALSE(run_pass(forward, "checkpoint", {{"policy", "optimal"}, {"bytes", "1TB"}}).changed);
+}
+
+// Sizes in a file may be anything: plans are weighed by sums, which would overflow.
+TEST(LeastRecompute, StoragesThatNoSumHolds) {
+  const std::string text = to_text(capture_usual("lstm_lm", 2, 3));
+  const std::regex temporary("(\ns[0-9]*[05] = )[0-9]+( [a-z:0-9]+ temporary)");
+  const Graph graph = parse(std::regex_replace(text, temporary, "$019223372036854775807$2"));
+  const auto refusal = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_THAT(refusal([&] { CheckpointCurve::of(graph); }), HasSubstr("2^58 bytes"));
+  EXPECT_THAT(refusal([&] { peak_of_live_bytes(graph); }), HasSubstr("2^58 bytes"));
+  const CheckpointCurveOptions dear{.chain = {.cost = [](const Graph&, NodeId) { return int64_t{1} << 57; }}};
+  EXPECT_THAT(refusal([&] { CheckpointCurve::of(parse(text), {}, dear); }), HasSubstr("cost more than 2^58"));
 }
 
 TEST(LeastRecompute, BytesAsText) {

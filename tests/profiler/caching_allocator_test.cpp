@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <random>
 
@@ -345,6 +346,32 @@ TEST(CachingAllocator, RandomProgramsKeepItConsistent) {
     EXPECT_EQ(allocator.stats().reserved.now, 0) << "seed " << seed;
     EXPECT_EQ(allocator.stats().active.now, 0);
     EXPECT_EQ(allocator.stats().inactive_split.now, 0);
+  }
+}
+
+TEST(CachingAllocator, ADeviceSmallerThanAPageHoldsNothing) {
+  for (const int64_t capacity : {0, 1, 1024}) {
+    CachingAllocator allocator(AllocatorSettings::parse("expandable_segments:True"), capacity);
+    for (const int64_t bytes : {int64_t{1}, 30 * kMiB, int64_t{1} << 62}) {
+      EXPECT_THROW(allocator.allocate(bytes), OutOfMemoryError) << bytes << " of " << capacity;
+    }
+    EXPECT_EQ(allocator.stats().reserved.now, 0);
+  }
+}
+
+// Files may state any size; sums of what is reserved stay within a petabyte.
+TEST(CachingAllocator, SizesThatNoSumHoldsAreRefused) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  for (const char* settings : {"", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"}) {
+    for (const int64_t capacity : {AllocatorSettings::kUnlimited, kLargest - 1}) {
+      CachingAllocator allocator(AllocatorSettings::parse(settings), capacity);
+      const auto held = allocator.allocate(int64_t{1} << 30);
+      for (const int64_t bytes : {kLargest, kLargest - 1, int64_t{1} << 62, int64_t{1} << 50}) {
+        EXPECT_THROW(allocator.allocate(bytes), OutOfMemoryError) << bytes << " with " << settings;
+      }
+      allocator.free(held);
+      EXPECT_GE(allocator.stats().reserved.now, 0);
+    }
   }
 }
 

@@ -168,19 +168,19 @@ TEST(InterconnectFiles, WhatIsNoneIsRefused) {
   };
   EXPECT_THAT(error("[]"), HasSubstr("my.json: not the figures of an interconnect"));
   EXPECT_THAT(error(R"({"version": 2})"), HasSubstr("version is not 1"));
-  EXPECT_THAT(error(R"({"version": 1})"), HasSubstr("no levels"));
-  EXPECT_THAT(error(R"({"version": 1, "levels": [{"latency": 1}]})"), HasSubstr("no name"));
-  EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a"}]})"), HasSubstr("levels.a.bandwidth is missing"));
+  EXPECT_THAT(error(R"({"version": 1})"), HasSubstr("levels is missing"));
+  EXPECT_THAT(error(R"({"version": 1, "levels": [{"latency": 1}]})"), HasSubstr("levels[0].name is missing"));
+  EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a"}]})"), HasSubstr("levels[0].bandwidth is missing"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1, "latency": -1}]})"),
-              HasSubstr("levels.a.latency"));
+              HasSubstr("levels[0].latency is not a number of 0 or more"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}, {"name": "b", "bandwidth": 1}]})"),
-              HasSubstr("level a has no size"));
+              HasSubstr("levels[0] has no size"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "size": 8, "bandwidth": 1},
                                                  {"name": "b", "size": 12, "bandwidth": 1}]})"),
               HasSubstr("no multiple of a's 8"));
   EXPECT_THAT(
       error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}], "axes": {"tp": {"tables": {"x": []}}}})"),
-      HasSubstr("'x' of axes.tp.tables is no collective"));
+      HasSubstr("axes.tp.tables.x is of no collective"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1}],
                         "axes": {"tp": {"tables": {"all_reduce": [[2, 1], [1, 1]]}}}})"),
               HasSubstr("does not rise"));

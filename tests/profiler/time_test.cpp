@@ -246,14 +246,15 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
     }
   };
   refused("{", "");
-  refused("[]", "no object");
+  refused("[]", "the whole is not an object but a list");
   refused(R"({"version": 2})", "version");
   refused(R"({"version": 1, "device": "gpu"})", "'gpu'");
   refused(R"({"version": 1})", "bandwidth");
   refused(R"({"version": 1, "bandwidth": -1})", "bandwidth");
   refused(R"({"version": 1, "bandwidth": 1})", "matmul");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {}})", "float32");
-  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"x": {}}})", "'x'");
+  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"x": {}}})",
+          "classes.x is of no class");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1, "fp8": 1}})", "matmul.fp8");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"scale": {"bf16": 2}}}})",
           "copy.scale.bf16");

@@ -115,9 +115,9 @@ def inputs(folder):
     for command in (("capture",), ("capture", "--verify"), ("draw",), ("profile",)):
         expect(1, *command, garbage, says=("garbage.sg:1:",))
     (folder / "list.json").write_text("{]")
-    expect(1, "capture", folder / "list.json", says=("list.json begins as JSON and is none",))
+    expect(1, "capture", folder / "list.json", says=("list.json:1:2: not JSON that can be read",))
     (folder / "other.json").write_text('{"a": 1}')
-    expect(1, "capture", folder / "other.json", says=("json:",))
+    expect(1, "capture", folder / "other.json", says=("other.json:/shadowgraph: ",))
     (folder / "empty.sg").write_text("")
     expect(1, "capture", folder / "empty.sg")
     expect(1, "capture", folder)
@@ -546,7 +546,8 @@ def kernels(folder):
     expect(0, "list", "kernels", "--verify", *at, prints=("3 of 3 entries are whole",))
     (place / "0002.so").write_bytes(library[:-1])
     (place / "0003.json").write_text("{")
-    expect(1, "list", "kernels", "--verify", *at, prints=("is not what its manifest tells of", "1 of 3 entries are"))
+    expect(1, "list", "kernels", "--verify", *at, prints=("is not what its manifest tells of", "1 of 3 entries are"),
+           says=("2 of the kernels",))
     entries = json.loads(expect(1, "list", "kernels", "--verify", *at, "--json"))["entries"]
     if [entry["problem"] == "" for entry in entries] != [True, False, False]:
         failures.append(f"list kernels --verify --json: {entries}")

@@ -93,6 +93,12 @@ TEST(Apply, WritesAnOrdinaryGraphOfLocalSizes) {
   EXPECT_EQ(again.outputs.size(), 1U);
   EXPECT_EQ(again.inputs[1].sizes, (std::vector<int64_t>{4, 8}));
   EXPECT_THROW(ShardedGraph::of(samples::graph_of(kProduct)), Error);
+  for (const char* number : {"2", "-1", "x", "", "1x", "99999999999999999999"}) {
+    std::string other = text;
+    const std::string_view said = "meta \"sharding.rank\" = \"1\"";
+    other.replace(other.find(said), said.size(), std::string(said.substr(0, said.size() - 2)) + number + "\"");
+    EXPECT_THROW(ShardedGraph::of(parse(other)), Error) << number;
+  }
 }
 
 TEST(Apply, SaysWhatIsWrongWithAPlan) {

@@ -255,7 +255,7 @@ TEST_F(ShardingProblems, PlansReadBackFromJson) {
   }
   nlohmann::json missing = json;
   missing["nodes"].erase(5);
-  EXPECT_THAT(error_of([&] { sharding_plan_from_json(missing, graph); }), HasSubstr("is not in it"));
+  EXPECT_THAT(error_of([&] { sharding_plan_from_json(missing, graph); }), HasSubstr("nodes has no n"));
 }
 
 }  // namespace

@@ -192,7 +192,7 @@ TEST(ExportedProgram, SaysWhereAnArchiveIsDamaged) {
     return error_of(archive);
   };
   EXPECT_THAT(with([](TestArchive& a) { a.graph()["nodes"][1].erase("target"); }),
-              HasSubstr("models/model.json, graph_module.graph.nodes[1].target is missing"));
+              HasSubstr("models/model.json: graph_module.graph.nodes[1].target is missing"));
   EXPECT_THAT(with([](TestArchive& a) { a.graph()["nodes"][1]["inputs"][0]["arg"] = named("later"); }),
               HasSubstr("is 'later', which nothing before it makes"));
   EXPECT_THAT(with([](TestArchive& a) { a.graph()["tensor_values"]["x"]["dtype"] = 99; }),

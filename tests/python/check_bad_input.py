@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""What was once answered badly: crashes, "internal error", memory. And names with quotes, markup and control
+characters in every output.
+
+    check_bad_input.py TOOL SERVER [PART ...]
+"""
+
+import ast
+import csv
+import io
+import json
+import pathlib
+import pickle
+import re
+import sys
+import tempfile
+import xml.etree.ElementTree
+import zipfile
+
+import hostile_inputs
+from limited_runs import Runs, problem_of
+
+LARGEST = 2**63 - 1
+failures = []
+
+
+def refuse(runs, words, *says):
+    """The tool ends with 1 and a message of this kind, in little time and memory."""
+    code, _, err, resident = runs.run(*words)
+    what = " ".join(map(str, words))
+    problem = problem_of(code, err, resident)
+    if problem or code != 1:
+        failures.append(f"{what}: {problem or f'exit code {code}'}\n{err[-600:]}")
+    for text in says:
+        if str(text) not in err:
+            failures.append(f"{what}: the message lacks '{text}':\n{err[-600:]}")
+
+
+def accept(runs, words):
+    code, out, err, resident = runs.run(*words)
+    problem = problem_of(code, err, resident)
+    if problem or code != 0:
+        failures.append(f"{' '.join(map(str, words))}: {problem or f'exit code {code}'}\n{err[-600:]}")
+    return out
+
+
+def changed(path, target, pointer, value):
+    """A copy of a JSON file with another value at "classes/matmul/fixed"."""
+    document = json.loads(path.read_text())
+    place = document
+    *way, last = [int(step) if step.isdigit() else step for step in pointer.split("/")]
+    for step in way:
+        place = place[step]
+    place[last] = value
+    target.write_text(json.dumps(document))
+    return target
+
+
+# By reader: where another value stands, and what the message says of it.
+WRONG = {
+    "profile": [("peak/bytes", "much", "peak.bytes is not a number but a string"),
+                ("modules", [], "modules is not an object but a list"),
+                ("modules/children", {"a": 1}, "modules.children is not a list but an object"),
+                ("modules/path", 7, "modules.path is not a string but a number"),
+                ("operators", [1], "operators is not an object but a list"),
+                ("flops", 3, "flops is not an object but a number"),
+                ("nodes", -1, "nodes is not a number of 0 or more")],
+    "device": [("version", "1", "version is not a number"),
+               ("bandwidth", None, "bandwidth is missing"),
+               ("matmul", [1], "matmul is not an object"),
+               ("sources", [1], "sources is not an object"),
+               ("classes/matmul/compute/0", [1], "classes.matmul.compute[0] is not a pair"),
+               ("classes/other", 1, "classes.other is not an object"),
+               ("device", "toaster", "device is 'toaster', which is no device"),
+               ("title", {}, "title is not a string")],
+    "interconnect": [("levels", {}, "levels is not a list"),
+                     ("levels/0/size", 0.5, "levels[0].size is no whole"),
+                     ("levels/0", "x", "levels[0] is not an object"),
+                     ("sources", "x", "sources is not an object"),
+                     ("base", [], "base is not a number"),
+                     ("axes", {"tp": 1}, "axes.tp is not an object")],
+    "color_json": [("nodes/n1", [], "nodes.n1 is neither a number nor a word"),
+                   ("title", 1, "title is not a string")],
+    "problem": [("problem/nodes/costs/1/0", "x", "problem.nodes.costs[1][0]: a whole number is missing")],
+}
+
+
+def wrong_types(runs, good, folder):
+    """Each reader of JSON names the file, the path in it and what is expected there."""
+    graph = good["graph"][0]
+    bad = folder / "bad.json"
+    words = {"profile": ("compare", bad, graph), "device": ("profile", graph, "--spec", bad),
+             "interconnect": ("profile", graph, "--interconnect", bad), "problem": ("shard", "--problem", bad),
+             "color_json": ("draw", graph, "--color", bad, "-o", folder / "x.svg"), "graph_json": ("capture", bad)}
+    for reader, cases in WRONG.items():
+        for pointer, value, says in cases:
+            changed(good[reader][-1], bad, pointer, value)
+            refuse(runs, words[reader], bad, says)
+            if reader == "profile":
+                refuse(runs, (*words[reader], "-o", folder / "x.html"), bad, says)
+    for reader in ("profile", "device", "interconnect", "graph_json", "color_json"):
+        for text, says in ((good[reader][0].read_text()[:-9], "not JSON that can be read"),
+                           ('{"a": ' + "[" * 100000 + "]" * 100000 + "}", "nested too deeply"),
+                           ('{"version": 1e999}', "not JSON that can be read")):
+            bad.write_text(text)
+            refuse(runs, words[reader], f"{bad}:", says)
+
+
+def enormous(runs, good, folder):
+    """Sizes that no sum holds; a device of a kilobyte."""
+    train = good["graph"][0].read_text()
+    huge = folder / "huge.sg"
+    huge.write_text(re.sub(r"(?m)^(s\d*[05] = )\d+ (\S+ temporary)", rf"\g<1>{LARGEST} \2", train))
+    for words in (("--pareto",), ("--bytes", "1MB"), ("--pareto", "--cost", "time", "--spec", "h100")):
+        refuse(runs, ("checkpoint", huge, *words), "2^58 bytes")
+    refuse(runs, ("opt", huge, "--pass", "checkpoint{policy=budget;bytes=1MB;modules=*}"), "2^58 bytes")
+    for words in (("profile",), ("profile", "--allocator", "expandable_segments:True", "--spec", "h100"),
+                  ("draw",), ("profile", "-o", folder / "report")):
+        accept(runs, (words[0], huge, *words[1:]))
+    expandable = ("--allocator", "expandable_segments:True", "--spec", "h100")
+    for memory in ("1KB", "1B", "8000000TB"):
+        accept(runs, ("profile", good["graph"][0], *expandable, "--memory", memory))
+
+
+def rewrite(path, target, change):
+    """A copy of a zip file; change(name, content) gives each record's new content."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w") as packed:
+        for name in source.namelist():
+            packed.writestr(name, change(name, source.read(name)))
+    return target
+
+
+def damaged_torchscript(runs, good, folder):
+    traced = good["torchscript"][0]
+    bad = folder / "bad.pt"
+    shape = ("--input", "f32[4,8]")
+    accept(runs, ("capture", traced, *shape))
+
+    def in_code(old, new):
+        return lambda name, content: content.replace(old, new) if name.endswith(".py") else content
+
+    # The last of a list of places in the table of texts.
+    last = re.compile(rb"K(.)(?=e?tR)", re.DOTALL)
+
+    def beyond_the_table(name, content):
+        return last.sub(b"K\xfe", content) if name.endswith(".debug_pkl") else content
+
+    refuse(runs, ("capture", rewrite(traced, bad, beyond_the_table), *shape), bad, "debug_pkl", "out of range")
+    for text in (b"", b"\x80\x02.", b"\x80\x02K\x01.", pickle.dumps((), 2), pickle.dumps(((1, 2), 3), 2)):
+        def replaced(name, content, text=text):
+            return text if name.endswith(".debug_pkl") else content
+
+        refuse(runs, ("capture", rewrite(traced, bad, replaced), *shape), bad, "debug_pkl")
+    for old, new in ((b"class ", b"class\xff "), (b"(", b"["), (b":", b"["), (b"Tensor", b"Tensr"),
+                     (b"return", b"retrn")):
+        refuse(runs, ("capture", rewrite(traced, bad, in_code(old, new)), *shape))
+    nested = b"return " + b"(" * 100000
+    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", nested)), *shape), "too deeply")
+    chains = b"return " + b"-" * 100000
+    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"return ", chains)), *shape), "expression that is too long")
+    blocks = b"".join(b" " * i + b"if True:\n" for i in range(2, 3000))
+    refuse(runs, ("capture", rewrite(traced, bad, in_code(b"  return ", blocks + b"  return ")), *shape), "too deeply")
+    largest = b"J" + (2**31 - 1).to_bytes(4, "little")
+
+    def larger(name, content):
+        if not name.endswith("/data.pkl"):
+            return content
+        return content.replace(b"K\x20tQ", largest + b"tQ").replace(b"(K\x20t", b"(" + largest + b"t")
+
+    refuse(runs, ("capture", rewrite(traced, bad, larger), *shape), bad, "larger than the file")
+    most = b"\xff\xff\xff\x7f"
+    for ending in ("/data.pkl", "/constants.pkl", ".debug_pkl"):
+        for stated, says in ((b"r" + most, "memo"), (b"j" + most, "memo"), (b"X" + most, "length"),
+                             (b"B" + most, "length"), (b"\x8b" + most, "length"), (b"\xfe", "no instruction")):
+
+            def stating(name, content, ending=ending, stated=stated):
+                return content[:2] + stated + content[2:] if name.endswith(ending) else content
+
+            refuse(runs, ("capture", rewrite(traced, bad, stating), *shape), bad, ending, says)
+    with zipfile.ZipFile(traced) as source, zipfile.ZipFile(bad, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in source.namelist():
+            packed.writestr(name, source.read(name) + (bytes(1 << 28) if name.endswith("data/0") else b""))
+    refuse(runs, ("capture", bad, *shape), bad, "larger than the file")
+
+
+# ---- Names
+
+def escaped(name):
+    return "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\' else f"\\x{b:02x}" for b in name.encode())
+
+
+def hostile_graph(source, target):
+    """The graph with a hostile name wherever one may stand."""
+    names = iter(range(10**6))
+
+    def another(_):
+        return f'"{escaped(hostile_inputs.NAMES[next(names) % len(hostile_inputs.NAMES)])}"'
+
+    lines = []
+    for line in source.read_text().split("\n"):
+        if re.match(r"r\d+ = module", line):
+            line = re.sub(r'"[^"]*"', another, line)
+        elif re.match(r"n\d+: ", line):
+            line = re.sub(r'(?<=name=)"[^"]*"', lambda m: f'"{escaped(f"{next(names)}")}{another(m)[1:]}', line)
+            line = re.sub(r' "[^"]*"$', lambda m: " " + another(m), line)
+            if not line.endswith('"') and " | " in line:
+                line += " " + another(None)
+        elif line.startswith('meta "model"'):
+            line = 'meta "model" = ' + f'"{escaped("".join(hostile_inputs.NAMES[:12]))}"'
+        lines.append(line)
+    target.write_text("\n".join(lines))
+    return target
+
+
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def no_controls(what, text):
+    found = CONTROLS.search(text)
+    if found:
+        failures.append(f"{what} has {found[0]!r}: {text[max(0, found.start() - 40):found.end() + 40]!r}")
+
+
+def check_dot(what, text):
+    """Every quoted string ends on its line; what is like HTML has none."""
+    for line in text.splitlines():
+        if line.lstrip()[:1] != "<" and '"' in re.sub(r'"(?:[^"\\]|\\.)*"', "", line):
+            failures.append(f"{what}: {line!r}")
+
+
+def check_file(path, tags):
+    """Reads it as what its name says."""
+    if path.suffix == ".pickle":
+        pickle.loads(path.read_bytes())
+        return
+    text = path.read_text("utf-8")
+    if path.suffix == ".svg":
+        xml.etree.ElementTree.fromstring(text)
+    elif path.suffix == ".dot":
+        check_dot(path.name, text)
+    elif path.suffix == ".json":
+        json.loads(text)
+    elif path.suffix == ".csv":
+        widths = {len(row) for row in csv.reader(io.StringIO(text, newline=""), strict=True)}
+        if len(widths) != 1:
+            failures.append(f"{path.name}: rows of {widths} fields")
+    elif path.suffix == ".html" and re.findall(r"</?[a-z]+", text) != tags:
+        failures.append(f"{path.name}: other tags than with plain names")
+    if path.suffix not in (".json", ".html"):
+        no_controls(path.name, text)
+
+
+def hostile_names(runs, good, folder):
+    graph = hostile_graph(good["graph"][0], folder / "names.sg")
+    accept(runs, ("capture", graph, "--verify"))
+    out = folder / "out"
+    every = "svg,dot,nodes-csv,storages-csv,trace,snapshot,model-explorer"
+    accept(runs, ("profile", graph, "-o", out, "--export", every))
+    for command in (("capture", graph), ("capture", graph, "--preset", "short"), ("profile", graph), ("draw", graph),
+                    ("compare", graph, good["graph"][0]), ("compare", out / "profile.json", good["graph"][0]),
+                    ("checkpoint", graph, "--pareto"), ("shard", graph, "--mesh", "2", "--time-limit", "1"),
+                    ("compare", graph, good["graph"][1], "--nodes")):
+        code, said, err, _ = runs.run(*command)
+        if code not in (0, 1) or (code == 1 and "--nodes" not in command):
+            failures.append(f"{command}: {code}\n{err}")
+        no_controls(" ".join(map(str, command)), said + err)
+        if "--json" not in command and command[0] != "draw" and "--nodes" not in command and command[0] != "capture":
+            json.loads(accept(runs, (*command, "--json")))
+    for name in ("a.svg", "a.dot", "a.html"):
+        accept(runs, ("draw", graph, "-o", out / name))
+    accept(runs, ("checkpoint", graph, "--pareto", "--svg", out / "curve.svg"))
+    accept(runs, ("shard", graph, "--mesh", "2", "--time-limit", "1", "-o", out))
+    accept(runs, ("draw", good["graph"][0], "-o", out / "plain.html"))
+    tags = re.findall(r"</?[a-z]+", (out / "plain.html").read_text())
+    for path in sorted(out.iterdir()):
+        if path.is_file():
+            try:
+                check_file(path, tags)
+            except (ValueError, SyntaxError, csv.Error, pickle.UnpicklingError) as error:
+                failures.append(f"{path.name}: {error}")
+    for language in ("python", "cpp"):
+        code = folder / language
+        accept(runs, ("emit", graph, "--lang", language, "-o", code))
+        for path in code.rglob("*"):
+            if path.suffix == ".py":
+                ast.parse(path.read_text())
+            if path.is_file():
+                no_controls(path.name, path.read_bytes().decode("utf-8", "replace"))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        runs = Runs(sys.argv[1], sys.argv[2], folder)
+        (folder / "good").mkdir()
+        good = hostile_inputs.make_good(folder / "good", runs.good)
+        parts = (wrong_types, enormous, damaged_torchscript, hostile_names)
+        for part in [part for part in parts if part.__name__ in sys.argv[3:] or len(sys.argv) == 3]:
+            (folder / part.__name__).mkdir()
+            part(runs, good, folder / part.__name__)
+    for failure in failures:
+        print(failure)
+    print(f"{len(failures)} failures")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

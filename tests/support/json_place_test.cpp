@@ -1,0 +1,84 @@
+#include "support/json_place.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shadowgraph/error.h"
+#include "support/json.h"
+
+namespace shadowgraph {
+namespace {
+
+using testing::HasSubstr;
+
+template <class F>
+std::string refusal(F f) {
+  try {
+    f();
+  } catch (const ParseError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(JsonText, WhatIsNoneNamesFileLineAndColumn) {
+  EXPECT_THAT(refusal([] { parse_json("{\"a\": 1,\n \"b\" 2}", "my.json"); }), HasSubstr("my.json:2:6: not JSON"));
+  EXPECT_THAT(refusal([] { parse_json("", "my.json"); }), HasSubstr("my.json:1:1: not JSON"));
+  EXPECT_THAT(refusal([] { parse_json("[1e999]", "my.json"); }), HasSubstr("my.json:1:1: not JSON"));
+  EXPECT_THAT(refusal([] { parse_json("\"\\ud800\"", "my.json"); }), HasSubstr("my.json:1:"));
+}
+
+TEST(JsonText, DepthIsBounded) {
+  const auto nested = [](int depth) { return std::string(size_t(depth), '[') + std::string(size_t(depth), ']'); };
+  EXPECT_NO_THROW(parse_json(nested(kDeepestJson), "my.json"));
+  EXPECT_THAT(refusal([&] { parse_json(nested(kDeepestJson + 1), "my.json"); }), HasSubstr("nested too deeply"));
+  EXPECT_THAT(refusal([&] { parse_json(std::string(10'000'000, '{'), "my.json"); }), HasSubstr("nested too deeply"));
+  // Brackets in strings are none, whatever is escaped there.
+  EXPECT_NO_THROW(parse_json("\"" + std::string(5000, '[') + "\\\"" + std::string(5000, '[') + "\"", "my.json"));
+}
+
+class Places : public testing::Test {
+ protected:
+  nlohmann::json document_ = parse_json(R"({"a": {"list": [1, {"b": "x"}, -3.5]}, "none": null, "flag": true,
+                                            "most": 18446744073709551615, "inf": "Infinity", "": {"c": []}})",
+                                        "my.json");
+  JsonPlace place_{document_, "my.json: not a list of things"};
+};
+
+TEST_F(Places, ReadWhatIsThere) {
+  EXPECT_EQ(place_["a"]["list"].size(), 3U);
+  EXPECT_EQ(place_["a"]["list"][0].integer(), 1);
+  EXPECT_EQ(place_["a"]["list"][1]["b"].text(), "x");
+  EXPECT_EQ(place_["a"]["list"][2].number(), -3.5);
+  EXPECT_EQ(place_["inf"].number(), std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(place_["flag"].boolean());
+  EXPECT_FALSE(place_.find("none").has_value());
+  EXPECT_EQ(place_.text_or("none", "other"), "other");
+  EXPECT_EQ(place_.amount_or("absent", 7), 7);
+  EXPECT_EQ(place_["a"].alternative().first, "list");
+  EXPECT_EQ(place_.members().size(), document_.size());
+}
+
+TEST_F(Places, RefuseWithThePathAndWhatIsExpected) {
+  const std::string heading = "my.json: not a list of things: ";
+  EXPECT_EQ(refusal([&] { place_["b"]; }), heading + "b is missing");
+  EXPECT_EQ(refusal([&] { place_["none"]; }), heading + "none is missing");
+  EXPECT_EQ(refusal([&] { place_.text(); }), heading + "the whole is not a string but an object");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"].members(); }), heading + "a.list is not an object but a list");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"][1]["b"].number(); }),
+            heading + "a.list[1].b is not a number but a string");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"][3]; }), heading + "a.list has no element 3");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"][2].integer(); }), heading + "a.list[2] is not an integer but a number");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"][2].amount(); }), heading + "a.list[2] is not a number of 0 or more");
+  EXPECT_EQ(refusal([&] { place_["inf"].amount(); }), heading + "inf is not a number of 0 or more");
+  EXPECT_EQ(refusal([&] { place_["most"].integer(); }), heading + "most is larger than 2^63 - 1");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"][0].integer(2, 9); }), heading + "a.list[0] is 1, not between 2 and 9");
+  EXPECT_EQ(refusal([&] { place_["flag"]["x"]; }), heading + "flag is not an object but a boolean");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"][1].alternative().second.boolean(); }),
+            heading + "a.list[1].b is not a boolean but a string");
+  EXPECT_EQ(refusal([&] { place_.alternative(); }), heading + "the whole is not an object with one member");
+  EXPECT_EQ(refusal([&] { place_.text_or("flag", ""); }), heading + "flag is not a string but a boolean");
+}
+
+}  // namespace
+}  // namespace shadowgraph
