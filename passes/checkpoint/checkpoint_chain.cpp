@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "passes/checkpoint/chain_builder.h"
+#include "passes/checkpoint/forward_checkpoints.h"
 #include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/passes/checkpoint_curve.h"
@@ -258,6 +259,7 @@ void ChainBuilder::measure() {
 
 CheckpointChain CheckpointChain::of(const Graph& graph, std::span<const RegionId> regions,
                                     const CheckpointChainOptions& options) {
+  if (is_forward_alone(graph)) return of(assumed_step(graph), regions, options);
   return ChainBuilder(graph, options).run(regions);
 }
 

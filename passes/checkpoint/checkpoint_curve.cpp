@@ -12,8 +12,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
+#include "passes/checkpoint/forward_checkpoints.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 
@@ -54,12 +56,31 @@ int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   return most;
 }
 
+// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already.
+void keep_nothing(std::vector<CheckpointSegment>& segments) {
+  std::set<std::pair<NodeId, NodeId>> known;
+  std::erase_if(segments, [&](CheckpointSegment& segment) {
+    segment.keep.clear();
+    return !known.emplace(segment.first, segment.last).second;
+  });
+}
+
 }  // namespace
 
 CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId> regions,
                                     const CheckpointCurveOptions& options) {
+  if (is_forward_alone(graph)) {
+    CheckpointCurveOptions whole = options;
+    whole.whole_segments = true;
+    return of(assumed_step(graph), regions, whole);
+  }
   CheckpointCurve curve;
   CheckpointChainOptions chain_options = options.chain;
+  if (options.whole_segments) {
+    if (chain_options.link > 0)
+      throw Error("segments that run again as a whole keep nothing that could wait on the host");
+    chain_options.most_options = 1;
+  }
   if (!chain_options.cost) chain_options.cost = flops_and_bytes();
   curve.chain_ = CheckpointChain::of(graph, regions, chain_options);
   const c10::DeviceType device = main_device(graph);
@@ -93,7 +114,9 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
       const ChainPlan& plan = plans[i];
       const bool keeps_all = std::all_of(plan.option.begin(), plan.option.end(), [](size_t o) { return o == 0; });
       if (plan.segments.empty() && keeps_all) continue;
-      attempt("optimal", curve.chain_.segments(plan), curve.chain_.exposed(plan));
+      std::vector<CheckpointSegment> segments = curve.chain_.segments(plan);
+      if (options.whole_segments) keep_nothing(segments);
+      attempt("optimal", std::move(segments), curve.chain_.exposed(plan));
     }
   }
 

@@ -65,6 +65,8 @@ struct CodeBlock {
   std::vector<Item> items;
   std::vector<uint32_t> inputs;   // variables, in order of first use
   std::vector<uint32_t> outputs;  // variables made here and needed later, in order of their making
+  // In a checkpoint: which inputs are running statistics, by position. Its second run must leave them alone.
+  std::vector<uint32_t> statistics;
 };
 
 class CodePlan {

@@ -171,11 +171,13 @@ std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function
   std::vector<std::string> inner;
   std::vector<std::string> captured;
   std::vector<std::string> tensors;
+  std::vector<size_t> statistics;  // among the tensors
   for (size_t i = 0; i < block.inputs.size(); ++i) {
     if (plan_.variables[block.inputs[i]].kind != ValueKind::kTensor) {
       captured.push_back(names.of(block.inputs[i]));
       inner.push_back(captured.back());
     } else {
+      if (std::ranges::find(block.statistics, i) != block.statistics.end()) statistics.push_back(tensors.size());
       inner.push_back(fmt::format("std::move(in[{}])", tensors.size()));
       tensors.push_back(arguments[i]);
     }
@@ -200,9 +202,9 @@ std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function
   const std::string list = results.empty() ? "" : names.take("recomputed");
   std::string text = fmt::format(
       "  {}checkpoint(\n      [{}](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {{\n        {}      }},\n"
-      "      {{{}}});\n",
+      "      {{{}}}{});\n",
       results.empty() ? "" : "std::vector<at::Tensor> " + list + " = ", fmt::join(captured, ", "), body,
-      fmt::join(tensors, ", "));
+      fmt::join(tensors, ", "), statistics.empty() ? "" : fmt::format(", {{{}}}", fmt::join(statistics, ", ")));
   for (size_t i = 0; i < results.size(); ++i) {
     text += fmt::format("  at::Tensor {} = std::move({}[{}]);\n", results[i], list, i);
   }

@@ -82,6 +82,22 @@ def exchange_random_state(state, device):
 
 )";
 
+constexpr const char* kStatisticsOnce = R"(
+class StatisticsOnce:
+    """A checkpoint's function. Running statistics, by position, are updated in its first run; later ones get copies."""
+
+    def __init__(self, function, statistics):
+        self.function, self.statistics, self.has_run = function, statistics, False
+
+    def __call__(self, *arguments):
+        arguments = list(arguments)
+        for position, tensor in self.statistics.items():
+            arguments.insert(position, tensor.clone() if self.has_run else tensor)
+        self.has_run = True
+        return self.function(*arguments)
+
+)";
+
 class PythonWriter {
  public:
   PythonWriter(const Graph& graph, const CodegenOptions& options)
@@ -109,6 +125,7 @@ class PythonWriter {
     if (calls_.helpers().contains("alias_of")) text += kAliasOf;
     if (calls_.helpers().contains("functional_call")) text += kFunctionalCall;
     if (calls_.helpers().contains("random_state")) text += kRandomState;
+    if (uses_statistics_) text += kStatisticsOnce;
     for (const std::string& function : written_) text += "\n" + function + "\n";
     code_.files[name_ + ".py"] = text + "\n" + forward;
     for (const std::string& library : calls_.libraries()) code_.libraries_of.push_back(library);
@@ -227,7 +244,17 @@ class PythonWriter {
     for (const uint32_t variable : block.outputs) results.push_back(names.of(variable));
     std::string call = fmt::format("{}({})", functions_[number], fmt::join(arguments, ", "));
     if (options_.autograd && block.checkpoint) {
-      arguments.insert(arguments.begin(), functions_[number]);
+      std::string function = functions_[number];
+      if (!block.statistics.empty()) {
+        uses_statistics_ = true;
+        std::vector<std::string> statistics;  // checkpoint() refuses to keep what is written
+        for (const uint32_t position : block.statistics) {
+          statistics.push_back(fmt::format("{}: {}", position, arguments[position]));
+        }
+        for (size_t i = block.statistics.size(); i-- > 0;) arguments.erase(arguments.begin() + block.statistics[i]);
+        function = fmt::format("StatisticsOnce({}, {{{}}})", function, fmt::join(statistics, ", "));
+      }
+      arguments.insert(arguments.begin(), function);
       call = fmt::format("torch.utils.checkpoint.checkpoint({}, use_reentrant=False)", fmt::join(arguments, ", "));
     }
     if (results.empty()) return indent + call + "\n";
@@ -338,6 +365,7 @@ class PythonWriter {
   std::vector<std::string> written_;
   std::unordered_map<std::string, std::string> by_text_;
   Scope function_names_;
+  bool uses_statistics_ = false;
 };
 
 }  // namespace

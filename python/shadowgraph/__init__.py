@@ -33,8 +33,16 @@ from ._deferred import (
 from ._distributed import fake_process_group
 from ._fake import fake, is_fake, unfake
 from ._fx import from_fx, to_fx
+from ._fx_checkpoints import checkpoint_fx
 from ._graph import CompiledGraph, Replay
-from ._kernels import CompiledOperators, compilable_operators, compile_operators
+from ._kernels import (
+    CompiledOperators,
+    UsedKernel,
+    compilable_operators,
+    compile_operators,
+    operators_without_kernels,
+    use_kernel,
+)
 from ._report import Report, profile
 from ._shadowgraph import (
     AlreadyMaterializedError,
