@@ -25,6 +25,7 @@ class OwnCalls final : public AskedKernel {
     try {
       expected = known_.of(op, arguments);
     } catch (const c10::Error&) {  // the operator itself says what is wrong with the call
+      ++passed_on_;
       return Outcome::kUnsupported;
     }
     OwnKernel::Results results;

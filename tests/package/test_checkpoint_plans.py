@@ -109,9 +109,13 @@ def step(net, call, x):
     torch.manual_seed(3)
     with LiveBytes(given) as bytes_:
         call(x).square().sum().backward()
-    gradients = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
+    gradients = {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
     torch.manual_seed(3)
     return {"output": call(x).detach(), "gradients": gradients, "kept": kept, "peak": bytes_.peak, "buffers": buffers}
+
+
+def given_bytes(net, x):
+    return sum(tensor.nbytes for tensor in [*net.state_dict().values(), x])
 
 
 def emitted(graph, net, folder, name):
@@ -158,6 +162,8 @@ def test_a_plan_by_module(net, tmp_path, plan, depth):
     graph = forward_graph(net)
     report = graph.run_passes(f"checkpoint{{{plan}}}", check=True)
     before, after = map(int, re.search(r"saved for backward: (\d+) before, (\d+) after", report).groups())
+    peaks = [int(peak) - given_bytes(net, X) for peak in re.search(r"live bytes: (\d+) before, (\d+)", report).groups()]
+    assert eager["peak"] == pytest.approx(peaks[0], rel=0.02)
     text = graph.to_fx().code
     assert max(line.index("def ") for line in text.splitlines() if "def _checkpointed" in line) == 4 * depth
     for name, call in carried_out(graph, net, tmp_path).items():
@@ -165,7 +171,7 @@ def test_a_plan_by_module(net, tmp_path, plan, depth):
         assert_same(mine, eager)
         assert (eager["kept"], mine["kept"]) == (before, after), name
         assert after < before / 2
-        assert mine["peak"] < eager["peak"], name
+        assert mine["peak"] == pytest.approx(peaks[1], rel=0.02), name
 
 
 def test_a_checkpoint_within_another_lowers_the_peak_of_its_second_run(tmp_path):
@@ -185,7 +191,7 @@ def test_a_plan_by_the_solver_keeps_its_budget(tmp_path, share):
     net = Net(layers=8)
     x = torch.randn(256, 16)
     eager = step(net, net, x)
-    given = sum(tensor.nbytes for tensor in [*net.state_dict().values(), x])
+    given = given_bytes(net, x)
     graph = sg.capture(net, "f32[256,16]", train=True)
     budget = int(share * eager["peak"]) + given
     graph.run_passes(f"checkpoint{{policy=optimal;bytes={budget}}}", check=True)

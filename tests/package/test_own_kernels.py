@@ -5,14 +5,15 @@ import subprocess
 
 import pytest
 import torch
+from torch import nn
 
 import shadowgraph as sg
 
 
-class Scanned(torch.nn.Module):
+class Scanned(nn.Module):
     def __init__(self):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(4, 6))
+        self.weight = nn.Parameter(torch.randn(4, 6))
 
     def forward(self, x):
         return (x @ self.weight.t()).cumsum(1).tanh()
@@ -89,6 +90,35 @@ def test_in_place_operators_and_results_that_data_decides():
     with sg.use_kernel("aten::nonzero", lambda x: x.nonzero()) as mine:
         assert torch.tensor([0, 1, 1]).nonzero().tolist() == [[1], [2]]
         assert mine.report()["unchecked"] == 1
+    with sg.use_kernel("aten::_local_scalar_dense", lambda x: 5.0) as mine:
+        assert torch.ones(1).item() == 5
+        assert mine.report()["unchecked"] == 1
+
+
+@pytest.mark.parametrize("name, call", [
+    ("mm", lambda x: x @ x.t()), ("argmax", lambda x: x.argmax(1)), ("cat", lambda x: torch.cat([x, x])),
+    ("index_put_", lambda x: x.clone().index_put_((torch.tensor([0, 2]),), torch.ones(6))),
+    ("native_batch_norm", lambda x: nn.functional.batch_norm(x, torch.zeros(6), torch.ones(6), training=True)),
+    ("convolution", lambda x: torch.conv1d(x[None], torch.ones(2, 4, 3))), ("split.Tensor", lambda x: x.split(2)),
+    ("_foreach_add_.List", lambda x: torch._foreach_add_([x.clone()], [x])), ("sort.stable", lambda x: x.sort(1)),
+])  # fmt: skip
+def test_any_operator(name, call):
+    base, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+    x = torch.randn(4, 6)
+    expected = call(x)
+    with sg.use_kernel(f"aten::{name}", lambda *args, **kwargs: operator(*args, **kwargs)) as mine:
+        given = call(x)
+        assert mine.report() == {"operator": f"aten::{name}", "ran": 1, "passed_on": 0, "unchecked": 0}
+    given, expected = ([out] if isinstance(out, torch.Tensor) else out for out in (given, expected))
+    assert all(torch.equal(one, other) for one, other in zip(given, expected, strict=True))
+
+
+def test_a_call_that_the_operator_refuses():
+    with sg.use_kernel("aten::mm", lambda a, b: a) as mine:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+        assert mine.report()["passed_on"] == 1
 
 
 LIBRARY = """
