@@ -122,7 +122,7 @@ int checkpoint(const CheckpointRequest& request) {
   if (spec) time = StepTime::of(graph, *spec);
   const StepTime* times = time ? &*time : nullptr;
   CheckpointCurveOptions options = curve_options(request, times);
-  options.whole_segments = forward;
+  options.chain.whole_stages = forward;
   const std::vector<RegionId> regions = stages_named(graph, request.modules);
   if (!request.chain.empty()) {
     const CheckpointChain chain = CheckpointChain::of(graph, regions, options.chain);

@@ -20,6 +20,7 @@ namespace shadowgraph {
 ChainBuilder::ChainBuilder(const Graph& graph, const CheckpointChainOptions& options)
     : graph_(graph), options_(options), effects_(Effects::of(graph)), lives_(graph.storage_count()) {
   if (!options_.cost) options_.cost = flops_and_bytes();
+  if (options_.whole_stages) options_.most_options = 1;
   list_forward();
   find_lives();
 }
@@ -259,7 +260,11 @@ void ChainBuilder::measure() {
 
 CheckpointChain CheckpointChain::of(const Graph& graph, std::span<const RegionId> regions,
                                     const CheckpointChainOptions& options) {
-  if (is_forward_alone(graph)) return of(assumed_step(graph), regions, options);
+  if (is_forward_alone(graph) && has_gradients(graph)) {
+    CheckpointChainOptions whole = options;
+    whole.whole_stages = true;
+    return of(assumed_step(graph), regions, whole);
+  }
   return ChainBuilder(graph, options).run(regions);
 }
 

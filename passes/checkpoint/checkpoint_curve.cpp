@@ -56,30 +56,31 @@ int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   return most;
 }
 
-// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already.
-void keep_nothing(std::vector<CheckpointSegment>& segments) {
+// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already. Returns those
+// that a forward graph can have.
+std::vector<CheckpointSegment> whole_segments(const Graph& graph, std::vector<CheckpointSegment> segments) {
   std::set<std::pair<NodeId, NodeId>> known;
   std::erase_if(segments, [&](CheckpointSegment& segment) {
     segment.keep.clear();
-    return !known.emplace(segment.first, segment.last).second;
+    return segment.regions.empty() && !known.emplace(segment.first, segment.last).second;
   });
+  Graph trial = clone(graph);
+  return mark_segments(trial, segments).segments;
 }
 
 }  // namespace
 
 CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId> regions,
                                     const CheckpointCurveOptions& options) {
-  if (is_forward_alone(graph)) {
+  if (is_forward_alone(graph) && has_gradients(graph)) {
     CheckpointCurveOptions whole = options;
-    whole.whole_segments = true;
+    whole.chain.whole_stages = true;
     return of(assumed_step(graph), regions, whole);
   }
   CheckpointCurve curve;
   CheckpointChainOptions chain_options = options.chain;
-  if (options.whole_segments) {
-    if (chain_options.link > 0)
-      throw Error("segments that run again as a whole keep nothing that could wait on the host");
-    chain_options.most_options = 1;
+  if (chain_options.whole_stages && chain_options.link > 0) {
+    throw Error("stages that run again as a whole keep nothing that could wait on the host");
   }
   if (!chain_options.cost) chain_options.cost = flops_and_bytes();
   curve.chain_ = CheckpointChain::of(graph, regions, chain_options);
@@ -88,6 +89,7 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
     return chain_options.link > 0 ? peak_of_live_bytes(of, device) : peak_of_live_bytes(of);
   };
   const auto attempt = [&](std::string made_by, std::vector<CheckpointSegment> segments, int64_t exposed = 0) {
+    if (chain_options.whole_stages) segments = whole_segments(graph, std::move(segments));
     CheckpointChoice choice{
         .made_by = std::move(made_by), .segments = std::move(segments), .cost = exposed, .repeated = {}};
     if (choice.segments.empty()) {
@@ -115,7 +117,6 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
       const bool keeps_all = std::all_of(plan.option.begin(), plan.option.end(), [](size_t o) { return o == 0; });
       if (plan.segments.empty() && keeps_all) continue;
       std::vector<CheckpointSegment> segments = curve.chain_.segments(plan);
-      if (options.whole_segments) keep_nothing(segments);
       attempt("optimal", std::move(segments), curve.chain_.exposed(plan));
     }
   }

@@ -32,7 +32,7 @@ std::vector<RegionId> regions_of(const Graph& graph, const std::string& patterns
                           names.empty() ? "; the graph has no named regions" : "; among those there are:", names));
 }
 
-CheckpointPolicy policy_of(const CheckpointModulesOptions& options, bool whole_segments) {
+CheckpointPolicy policy_of(const CheckpointModulesOptions& options, bool whole_stages) {
   switch (options.policy) {
     case Policy::kEach:
       return each_region();
@@ -45,7 +45,7 @@ CheckpointPolicy policy_of(const CheckpointModulesOptions& options, bool whole_s
     case Policy::kOptimal:
       break;
   }
-  return least_recompute(options.bytes, {.chain = {}, .whole_segments = whole_segments});
+  return least_recompute(options.bytes, {.chain = {.whole_stages = whole_stages}});
 }
 
 bool has_checkpoints(const Graph& graph) {
@@ -57,41 +57,66 @@ bool has_checkpoints(const Graph& graph) {
   return false;
 }
 
+bool plans_for_bytes(const CheckpointModulesOptions& options) {
+  return options.policy == Policy::kBudget || options.policy == Policy::kOptimal;
+}
+
 std::string warning_about(const CheckpointResult& done, const std::vector<CheckpointSegment>& segments,
                           const CheckpointModulesOptions& options) {
   if (done.segments != 0 || done.offloaded != 0) return "";
   if (segments.empty()) {
-    const bool fits = options.policy == Policy::kBudget || options.policy == Policy::kOptimal;
-    return fits ? "" : "no region of the graph is marked as a checkpoint, and no modules are named";
+    return plans_for_bytes(options) ? "" : "no region of the graph is marked as a checkpoint, and no modules are named";
   }
   const std::string why =
       done.obstacles.empty() ? "backward reads nothing that they make" : done.obstacles.begin()->first;
   return fmt::format("nothing is computed again for {} segments ({}, ...): {}", segments.size(), segments[0].name, why);
 }
 
+// A forward that nobody differentiates: autograd keeps nothing.
+CheckpointResult checkpoint_inference(const Graph& graph, const CheckpointModulesOptions& options) {
+  const std::string why =
+      "no output of this forward graph has a gradient, so no checkpoint can save anything; capture it with gradients "
+      "on";
+  const int64_t peak = peak_of_live_bytes(graph);
+  CheckpointResult nothing;
+  if (!plans_for_bytes(options)) {
+    nothing.warning = why;
+  } else if (peak > options.bytes) {
+    throw Error(fmt::format("the budget is {} bytes, and the peak is {}: {}", options.bytes, peak, why));
+  }
+  return nothing;
+}
+
 // What a checkpoint dropped is no longer in the graph, so the peak of its backward is not known.
 CheckpointResult checkpoint_forward(Graph& graph, const CheckpointModulesOptions& options) {
   const std::vector<RegionId> regions = regions_of(graph, options.modules);
+  if (!has_gradients(graph)) return checkpoint_inference(graph, options);
   const bool checkpointed = has_checkpoints(graph);
-  if (checkpointed && (options.policy == Policy::kBudget || options.policy == Policy::kOptimal)) {
+  if (checkpointed && plans_for_bytes(options)) {
     throw Error(
-        "this forward graph has checkpoints already, and what is computed again in them is not known: plan for a "
-        "number of "
-        "bytes on a graph without");
+        "this forward graph has checkpoints already, and what they compute again is not known: plan for bytes on a "
+        "graph "
+        "without");
   }
   const Graph step = assumed_step(graph);
-  const std::vector<CheckpointSegment> segments = policy_of(options, /*whole_segments=*/true)(step, regions);
-  const int64_t before = bytes_kept_for_backward(graph);
-  MarkedSegments marked = mark_segments(graph, segments);
+  const std::vector<CheckpointSegment> segments = policy_of(options, /*whole_stages=*/true)(step, regions);
+  Graph rewritten = clone(graph);
+  MarkedSegments marked = mark_segments(rewritten, segments);
   CheckpointResult& done = marked.result;
-  done.saved_before = before;
-  done.saved_after = bytes_kept_for_backward(graph);
-  if (done.segments != 0 && !checkpointed) {
+  done.saved_before = bytes_kept_for_backward(graph);
+  done.saved_after = bytes_kept_for_backward(rewritten);
+  if (!checkpointed) {
     Graph planned = clone(step);
-    checkpoint_segments(planned, marked.segments);
+    if (!marked.segments.empty()) checkpoint_segments(planned, marked.segments);
     done.peak_before = peak_of_live_bytes(step);
     done.peak_after = peak_of_live_bytes(planned);
   }
+  if (options.policy == Policy::kBudget && !done.obstacles.empty() && done.peak_after > options.bytes) {
+    throw Error(fmt::format("the budget is {} bytes, but {} of {} segments cannot run twice ({}, ...): the peak is {}",
+                            options.bytes, segments.size() - marked.segments.size(), segments.size(),
+                            done.obstacles.begin()->first, done.peak_after));
+  }
+  graph = std::move(rewritten);
   done.warning = warning_about(done, segments, options);
   return std::move(done);
 }
@@ -120,7 +145,7 @@ int64_t bytes_from_text(const std::string& text) {
 CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options) {
   if (is_forward_alone(graph)) return checkpoint_forward(graph, options);
   const std::vector<RegionId> regions = regions_of(graph, options.modules);
-  const std::vector<CheckpointSegment> segments = policy_of(options, /*whole_segments=*/false)(graph, regions);
+  const std::vector<CheckpointSegment> segments = policy_of(options, /*whole_stages=*/false)(graph, regions);
   const int64_t before = peak_of_live_bytes(graph);
   CheckpointResult done = checkpoint_segments(graph, segments);
   if (done.segments != 0 || done.offloaded != 0) {
@@ -139,10 +164,10 @@ PassResult CheckpointResult::summary() const {
                                   {"kept", kept},
                                   {"random_states", random_states},
                                   {"offloaded", offloaded}}};
-  if (peak_before != 0) {
+  if (summary.changed && peak_before != 0) {
     summary.report = fmt::format("peak of live bytes: {} before, {} after\n", peak_before, peak_after);
   }
-  if (saved_before != 0) {
+  if (summary.changed && saved_before != 0) {
     summary.report += fmt::format("bytes saved for backward: {} before, {} after\n", saved_before, saved_after);
   }
   for (const auto& [what, count] : obstacles) summary.report += fmt::format("kept {} x {}\n", count, what);

@@ -86,6 +86,9 @@ class ForwardMarks {
       if (effects.unknown(n)) return name + ": nothing is known of it";
       if (effects.collective(n)) return name + ": a collective";
     }
+    for (const c10::Device device : generators_of(level)) {
+      if (!device.is_cpu() && !device.is_cuda()) return "the state of a generator on " + device.str() + " is not known";
+    }
     if (const SecondRun again = second_run(graph_, effects, level.nodes); !again.obstacle.empty())
       return again.obstacle;
     bool saves = false;
@@ -118,6 +121,20 @@ class ForwardMarks {
 
   // checkpoint() keeps the state of each generator that it draws from, as long as there may be a backward.
   void keep_random_states(const CheckpointLevel& level, RegionId region) {
+    for (const c10::Device device : generators_of(level)) {
+      const std::array<int64_t, 1> sizes{random_state_bytes(device)};
+      const std::array<int64_t, 1> strides{1};
+      const std::array<Argument, 1> arguments{Argument::of_device(device)};
+      const NodeId n = graph_.insert_before(level.nodes.front(), graph_.intern_target(get_random_state()), arguments);
+      mutable_node(graph_, n).region = region;
+      const StorageId storage = graph_.add_storage({.bytes = sizes[0], .born = n});
+      graph_.add_tensor_result(
+          n, {.dtype = c10::ScalarType::Byte, .sizes = sizes, .strides = strides, .storage = storage});
+      ++result_.random_states;
+    }
+  }
+
+  std::vector<c10::Device> generators_of(const CheckpointLevel& level) const {
     std::vector<c10::Device> devices;
     for (const NodeId n : level.nodes) {
       if (!plan_.effects().random(n) || !plan_.draws(n)) continue;
@@ -129,17 +146,7 @@ class ForwardMarks {
         if (draws && is_new) devices.push_back(generator.device);
       }
     }
-    for (const c10::Device device : devices) {
-      const std::array<int64_t, 1> sizes{random_state_bytes(device)};
-      const std::array<int64_t, 1> strides{1};
-      const std::array<Argument, 1> arguments{Argument::of_device(device)};
-      const NodeId n = graph_.insert_before(level.nodes.front(), graph_.intern_target(get_random_state()), arguments);
-      mutable_node(graph_, n).region = region;
-      const StorageId storage = graph_.add_storage({.bytes = sizes[0], .born = n});
-      graph_.add_tensor_result(
-          n, {.dtype = c10::ScalarType::Byte, .sizes = sizes, .strides = strides, .storage = storage});
-      ++result_.random_states;
-    }
+    return devices;
   }
 
   // ---- What autograd keeps
@@ -222,6 +229,15 @@ bool is_forward_alone(const Graph& graph) {
     if (later || node.target == target_of(Builtin::kGradient)) return false;
   }
   return true;
+}
+
+bool has_gradients(const Graph& graph) {
+  bool found = false;
+  for (const NodeId n : graph.nodes_reversed()) {
+    if (!is_end(graph.node(n).target)) break;
+    graph.for_each_input(n, [&](ValueId v) { found = found || graph.value(v).requires_grad; });
+  }
+  return found;
 }
 
 MarkedSegments mark_segments(Graph& graph, std::span<const CheckpointSegment> segments) {

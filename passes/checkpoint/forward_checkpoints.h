@@ -9,6 +9,8 @@ namespace shadowgraph {
 
 // Whether autograd has still to run the backward: there is neither a backward nor an optimizer step in the graph.
 bool is_forward_alone(const Graph& graph);
+// Whether it would run one: some output has a gradient.
+bool has_gradients(const Graph& graph);
 
 struct MarkedSegments {
   CheckpointResult result;

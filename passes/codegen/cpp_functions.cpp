@@ -86,7 +86,7 @@ std::string CppFunctions::place(const CodeBlock& block) const {
 std::string CppFunctions::body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept) {
   // A variable is let go behind its last reader, so memory is freed where the recorded program freed it.
   const auto last = last_uses(plan_, block, kept);
-  const bool recomputed = in_checkpoint(graph_, block.region);
+  const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
   std::string text;
   std::optional<bool> mode;
   for (size_t i = 0; i < block.items.size(); ++i) {
@@ -100,8 +100,7 @@ std::string CppFunctions::body_of(const CodeBlock& block, BlockNames& names, con
       text += block_call(item.block, names, last[i]);
       continue;
     }
-    // The checkpoint helper sets the mode itself, and differently in its two runs.
-    if (!(options_.autograd && recomputed)) grad_mode(item.step, mode, text);
+    if (!keeps_mode) grad_mode(item.step, mode, text);
     text += statement(item.step, names, last[i], i + 1 == block.items.size());
   }
   return text;

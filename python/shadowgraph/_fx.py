@@ -16,6 +16,7 @@ from ._shadowgraph import Graph
 __all__ = ["from_fx", "to_fx"]
 
 _NOTE = "fx"  # a node's name in torch.fx
+_STOPS = "stops_gradient"  # a detach of to_fx, which the program did not call
 _CHECKPOINT_KEYS = (_fx_checkpoints.KEY, _fx_checkpoints.NAMES)
 
 
@@ -29,6 +30,7 @@ def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx
 
     Nodes in a checkpoint of forward carry meta["activation_checkpoint"], the ids of those around them, outermost first.
     The module of a forward graph carries them out: it calls torch.utils.checkpoint.checkpoint (see `checkpoint_fx`).
+    Where a forward had gradients off, its results are detached.
 
     device: takes the place of every device that the program names, to run on the CPU what was captured for CUDA.
 
@@ -145,7 +147,22 @@ class _Converter:
                 if element is not None:
                     self._bind_result(element, self._element(made, i))
         elif result is not None:
-            self._of[result] = made
+            self._of[result] = self._without_gradient(made) if self._loses_gradient(result) else made
+
+    def _loses_gradient(self, result):
+        """Whether the program had gradients off here: the graph says so, and torch.fx has no word for it."""
+        node = result.producer
+        makes_another = "_like" in node.target or "::new_" in node.target  # which nobody differentiates
+        if not self._is_forward or not result.users or makes_another or node.target == "aten::detach":
+            return False
+        floating = result.is_tensor and (result.dtype.is_floating_point or result.dtype.is_complex)
+        had = any(value.requires_grad for value in node.outputs if value.is_tensor)
+        return floating and not had and any(value.requires_grad for value in node.inputs if value.is_tensor)
+
+    def _without_gradient(self, made):
+        stopped = self._fx.call_function(torch.ops.aten.detach.default, (made,))
+        stopped.meta.update({key: made.meta[key] for key in _CHECKPOINT_KEYS if key in made.meta}, **{_STOPS: True})
+        return stopped
 
     def _argument(self, argument, formal=None):
         if isinstance(argument, _C.Value):
@@ -361,6 +378,9 @@ class _Runner:
         return self._scopes[key]
 
     def _run_node(self, node):
+        if _STOPS in node.meta:
+            self._values[node] = self._filled(node.args[0])
+            return
         args, kwargs = self._filled(node.args), self._filled(node.kwargs)
         _C.set_node_name(node.name, _source(node))
         if node.op == "call_function":

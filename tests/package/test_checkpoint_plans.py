@@ -224,6 +224,53 @@ def test_running_statistics(tmp_path, way):
         assert torch.equal(dict(net.named_buffers())[name], buffer), name
 
 
+class GradientsOff(nn.Module):
+    """Turns gradients off before its layers, and within them."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+        self.layers = nn.ModuleList(GradientsOffLayer() for _ in range(2))
+
+    def forward(self, x):
+        with torch.no_grad():
+            table = (self.scale * 2).cos()
+        for layer in self.layers:
+            x = layer(x, table)
+        return x * self.scale
+
+
+class GradientsOffLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.norm = nn.Linear(16, 16), Normed()
+
+    def forward(self, x, table):
+        return torch.tanh(self.norm(self.mix(x) * table))
+
+
+class Normed(nn.Module):
+    def forward(self, x):
+        with torch.no_grad():
+            size = (x * x).mean(1, keepdim=True).add(1).sqrt().reciprocal().exp()
+        return torch.sigmoid(x * size)
+
+
+@pytest.mark.parametrize("plan", ["layers.*", "layers.*+layers.*.norm"])
+def test_gradients_that_the_program_turns_off_stay_off(tmp_path, plan):
+    torch.manual_seed(1)
+    net = GradientsOff()
+    eager = step(net, net, X)
+    graph = forward_graph(net)
+    graph.run_passes(f"checkpoint{{modules={plan}}}", check=True)
+    for name, call in carried_out(graph, net, tmp_path).items():
+        mine = step(net, call, X)
+        assert_same(mine, eager)
+        assert mine["kept"] < eager["kept"], name
+    again = sg.from_fx(graph.to_fx())
+    assert [node.target for node in again.find("aten::detach")] == [node.target for node in graph.find("aten::detach")]
+
+
 def annotated(labels):
     class Small(nn.Module):
         def __init__(self):
@@ -308,8 +355,11 @@ def test_plans_that_come_to_nothing_say_so(net):
         graph.run_passes("checkpoint{modules=layers.*.mlp.down}")
     with torch.no_grad():
         inference = sg.capture(net, "f32[32,16]", train=False)
-    with pytest.raises(RuntimeError, match="no output of this forward graph has a gradient"):
+    with pytest.warns(UserWarning, match="no output of this forward graph has a gradient"):
         inference.run_passes("checkpoint{modules=layers.*}")
+    with pytest.raises(RuntimeError, match="no output of this forward graph has a gradient"):
+        inference.run_passes("checkpoint{policy=optimal;bytes=1000}")
+    assert "segments" in inference.run_passes("checkpoint{policy=optimal;bytes=1GB}")  # it fits
     with pytest.raises(RuntimeError, match="the budget is 1000 bytes"):
         graph.run_passes("checkpoint{policy=optimal;bytes=1000}")
     graph.run_passes("checkpoint{modules=layers.*}")

@@ -135,8 +135,7 @@ struct CheckpointModulesOptions {
   }
 };
 // The pass `checkpoint`: segments by name and policy. Throws Error for patterns that no region matches. Throws it, too,
-// for a forward graph without gradients, and for `budget` and `optimal` of one that has checkpoints already. A plan that
-// changes nothing is a warning.
+// for `budget` and `optimal` of a forward graph that has checkpoints already. A plan that changes nothing is a warning.
 CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options = {});
 
 struct FreeAtLastUseResult {
