@@ -50,6 +50,13 @@ c10::DeviceType device_of(const Graph& graph) {
   return largest == nullptr ? c10::kCPU : largest->device_type;
 }
 
+bool has_backward(const Graph& graph) {
+  for (const NodeId n : graph.nodes()) {
+    if (graph.node(n).phase == Graph::kBackward) return true;
+  }
+  return false;
+}
+
 std::vector<RegionId> stages_named(const Graph& graph, const std::string& modules) {
   if (modules.empty()) return {};
   std::vector<RegionId> regions = regions_named(graph, modules);
@@ -79,7 +86,7 @@ CheckpointCurveOptions curve_options(const CheckpointRequest& request, const Ste
   return options;
 }
 
-// The plan within --bytes, alone in `figures` unless the whole curve is asked for, and the step that has it.
+// Writes the plan within --bytes into a copy of `graph`; leaves it alone in `figures` unless the curve is asked for.
 void choose(const CheckpointRequest& request, const Graph& graph, const CheckpointCurve& curve,
             RecomputeCurve& figures) {
   const CheckpointChoice* choice = curve.within(*request.bytes);
@@ -91,7 +98,10 @@ void choose(const CheckpointRequest& request, const Graph& graph, const Checkpoi
   }
   if (!request.output.empty()) {
     Graph rewritten = clone(graph);
-    checkpoint_segments(rewritten, choice->segments);
+    const CheckpointResult done = checkpoint_segments(rewritten, choice->segments);
+    for (const auto& [what, count] : done.obstacles) {
+      std::fputs(fmt::format("shadowgraph: not computed again, {} x {}\n", count, what).c_str(), stderr);
+    }
     write_graph_file(request.output, rewritten);
   }
   if (!request.pareto) {
@@ -103,12 +113,16 @@ void choose(const CheckpointRequest& request, const Graph& graph, const Checkpoi
 int checkpoint(const CheckpointRequest& request) {
   check(request);
   const LoadedGraph loaded = load(request.capture);
-  const Graph& graph = loaded.graph;
+  // A forward alone is planned as the step that autograd would make of it.
+  const bool forward = !has_backward(loaded.graph);
+  const std::optional<Graph> assumed = forward ? std::optional(assumed_step(loaded.graph)) : std::nullopt;
+  const Graph& graph = assumed ? *assumed : loaded.graph;
   const auto spec = DeviceSpec::find(request.spec, device_of(graph));
   std::optional<StepTime> time;
   if (spec) time = StepTime::of(graph, *spec);
   const StepTime* times = time ? &*time : nullptr;
-  const CheckpointCurveOptions options = curve_options(request, times);
+  CheckpointCurveOptions options = curve_options(request, times);
+  options.chain.whole_stages = forward;
   const std::vector<RegionId> regions = stages_named(graph, request.modules);
   if (!request.chain.empty()) {
     const CheckpointChain chain = CheckpointChain::of(graph, regions, options.chain);
@@ -124,12 +138,11 @@ int checkpoint(const CheckpointRequest& request) {
     const Progress progress("trying what to compute again");
     return CheckpointCurve::of(graph, regions, options);
   }();
-  if (curve.chain().stages.empty()) throw Error("this graph is no training step: there is no backward in it");
   RecomputeCurve figures = RecomputeCurve::of(graph, curve, times);
   if (!request.picture.empty()) {
     write_file(request.picture, to_svg(figures, loaded.name + ": peak against recomputing"));
   }
-  if (request.bytes) choose(request, graph, curve, figures);
+  if (request.bytes) choose(request, loaded.graph, curve, figures);
   if (request.pareto || request.bytes) print_text(request.json ? json_text(to_json(figures)) : to_text(figures));
   return 0;
 }
@@ -148,7 +161,8 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_choice(command, "--cost", request.cost, {{"flops", RecomputeCost::kFlops}, {"time", RecomputeCost::kTime}},
              "What is to be least: flops, or time on the device of --spec");
   begin_group(command, kOutput);
-  command.add_option("-o,--output", request.output, "With --bytes: graph file of the step with that plan");
+  command.add_option("-o,--output", request.output,
+                     "With --bytes: graph file with that plan: of the step, or of the forward given");
   command.add_option("--svg", request.picture, "File for a picture of the curve");
   command.add_option("--chain", request.chain, "JSON file: the step as a chain of stages, for other solvers");
   command.add_option("--module-statistics", request.module_statistics,

@@ -1,5 +1,6 @@
 // `shadowgraph list`: what there is to name. With kernels, the folder of those made on demand is tidied here, too.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "models/registry.h"
 #include "shadowgraph/kernels/backend.h"
 #include "shadowgraph/kernels/cache.h"
+#include "shadowgraph/kernels/eager.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -27,6 +29,7 @@ struct ListRequest {
   bool verify = false;
   std::optional<int64_t> prune;
   bool clear = false;
+  bool operators = false;
   std::string directory;  // of the kernels; empty: where the library looks
   bool dry_run = false;   // say what would go
   bool json = false;
@@ -205,9 +208,30 @@ bool verify_kernels(const ListRequest& request) {
   return broken == 0;
 }
 
+// What kernels are made of, and of the rest of libtorch's operators why not: the rest by reason.
+void list_operators(bool json) {
+  const std::vector<std::string> compiled = compilable_operators();
+  const std::map<std::string, std::string> without = operators_without_kernels();
+  if (json) {
+    print_text(json_text({{"compiled", compiled}, {"without", without}}));
+    return;
+  }
+  std::map<std::string, std::vector<std::string>> by_reason;
+  for (const auto& [name, reason] : without) by_reason[reason].push_back(name);
+  fmt::print("{} operators have kernels:\n  {}\n", compiled.size(), fmt::join(compiled, "\n  "));
+  for (const auto& [reason, names] : by_reason) {
+    fmt::print("\n{} have none: {}\n  {}\n", names.size(), reason, fmt::join(names, "\n  "));
+  }
+}
+
 int tidy_or_list_kernels(const CLI::App& command, const ListRequest& request) {
   if (request.verify + request.prune.has_value() + request.clear > 1) {
     throw CLI::ValidationError("list kernels", "one of --verify, --prune and --clear at a time");
+  }
+  if (request.operators) {
+    takes_only(command, "--operators", {"WHAT", "--operators", "--json"});
+    list_operators(request.json);
+    return 0;
   }
   const bool erases = request.prune || request.clear;
   if (erases) takes_none_of(command, request.prune ? "--prune" : "--clear", {"--json"});
@@ -237,6 +261,8 @@ void add_options(CLI::App& command, ListRequest& request) {
       ->required()
       ->check(one_of({"models", "devices", "passes", "kernels"}));
   begin_group(command, "The kernels made on demand");
+  command.add_flag("--operators", request.operators,
+                   "What kernels are made of, and why none is made of libtorch's other operators");
   command.add_flag("--verify", request.verify,
                    "Compare every library with its manifest (exit code 1: some are broken)");
   add_bytes(command, "--prune", request.prune,

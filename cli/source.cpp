@@ -328,11 +328,8 @@ LoadedGraph load(const CaptureRequest& request) {
   LoadedGraph loaded = load_as_it_is(request);
   if (request.checkpoint.empty()) return loaded;
   const PassResult done = run_pass(loaded.graph, "checkpoint", {{"modules", request.checkpoint}});
-  if (!done.changed) {
-    std::fputs(fmt::format("shadowgraph: --checkpoint {} changes nothing: no backward reads what these modules make\n",
-                           request.checkpoint)
-                   .c_str(),
-               stderr);
+  for (const std::string& warning : done.warnings) {
+    std::fputs(fmt::format("shadowgraph: --checkpoint {}: {}\n", request.checkpoint, warning).c_str(), stderr);
   }
   return loaded;
 }

@@ -307,6 +307,8 @@ std::string to_text(const PipelineReport& report) {
   text += fmt::format("{:<{}}  {:>9.3f}\n", "all", width, seconds * 1e3);
   if (report.check_seconds > 0) text += fmt::format("{:<{}}  {:>9.3f}\n", "checks", width, report.check_seconds * 1e3);
   for (const PassRun& run : report.runs) {
+    for (const std::string& warning : run.result.warnings)
+      text += fmt::format("\n{}: warning: {}\n", run.pass, warning);
     if (run.result.report.empty()) continue;
     text += fmt::format("\n{}:\n{}", run.pass, run.result.report);
     if (!run.result.report.ends_with('\n')) text += '\n';
@@ -325,7 +327,8 @@ nlohmann::json to_json(const PipelineReport& report) {
                       {"nodes_after", run.nodes_after},
                       {"changed", run.result.changed},
                       {"counters", std::move(counters)},
-                      {"report", run.result.report}});
+                      {"report", run.result.report},
+                      {"warnings", run.result.warnings}});
   }
   return {{"passes", std::move(passes)}, {"check_seconds", report.check_seconds}, {"changed", report.changed()}};
 }

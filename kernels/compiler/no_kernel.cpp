@@ -66,7 +66,7 @@ std::string_view why_no_kernel(const Target& target) {
   if (facts.host_read) return "the host reads its result";
   if (facts.is_view) return "it is a view, which computes nothing";
   if (facts.geometry_only || facts.uninitialised) return "it makes a tensor of nothing but sizes";
-  return "nobody has written its row";
+  return kNoRow;
 }
 
 }  // namespace shadowgraph

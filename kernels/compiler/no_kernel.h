@@ -7,6 +7,9 @@
 
 namespace shadowgraph {
 
+// The reason of an operator that could have a row.
+inline constexpr std::string_view kNoRow = "nobody has written its row";
+
 // Returns a clause, as "it is a matrix product, which libtorch's BLAS does better than a loop".
 std::string_view why_no_kernel(const Target& target);
 

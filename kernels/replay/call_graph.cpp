@@ -36,7 +36,7 @@ class CallGraphMaker {
     if (op_.schema().returns().empty()) {
       metas.clear();
     } else {
-      call(metas);
+      call_on_meta(op_, metas);
     }
     made_.node = made_.graph.append(intern_operator(made_.graph, op_), own);
     std::vector<Argument> results;
@@ -92,19 +92,6 @@ class CallGraphMaker {
     by_meta_[meta.unsafeGetTensorImpl()] = value;
     kept_.push_back(meta);
     return Argument::of_value(value);
-  }
-
-  // Computes the geometry of results by our rule, where libtorch has no Meta kernel or a wrong one.
-  void call(torch::jit::Stack& metas) const {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const c10::OperatorName& name = op_.operator_name();
-    const auto rule =
-        RuleRegistry::global().find(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
-    if (rule != nullptr) {
-      rule->kernel.callBoxed(op_, c10::DispatchKeySet(c10::DispatchKey::Meta), &metas);
-    } else {
-      op_.callBoxed(metas);
-    }
   }
 
   ValueId result_of(const at::Tensor& tensor) {
@@ -163,6 +150,18 @@ c10::Scalar number_of(const at::Tensor& wrapped) {
       return *static_cast<const bool*>(data);
     default:
       throw KernelError(std::string("a number of dtype ") + c10::toString(wrapped.scalar_type()));
+  }
+}
+
+void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& metas) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const c10::OperatorName& name = op.operator_name();
+  const auto rule =
+      RuleRegistry::global().find(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+  if (rule != nullptr) {
+    rule->kernel.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &metas);
+  } else {
+    op.callBoxed(metas);
   }
 }
 

@@ -15,6 +15,8 @@
 // tried.
 #include "kernels/replay/grouping.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
 #include "kernels/replay/launch.h"

@@ -2,6 +2,7 @@
 // once.
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 
@@ -66,10 +67,12 @@ struct PreparedGroup {
   std::atomic<int64_t> began = -1;  // when the nodes that are measured began
 };
 
-bool is_plain(const at::Tensor& tensor) {
+bool is_plain(const at::Tensor& tensor, c10::DeviceType device) {
   constexpr c10::DispatchKeySet kPassedOver =
       c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-  return tensor.defined() && tensor.key_set() - kPassedOver == c10::DispatchKeySet(c10::DispatchKey::CPU);
+  return tensor.defined() && tensor.device().type() == device &&
+         tensor.key_set() - kPassedOver ==
+             c10::DispatchKeySet(c10::computeDispatchKey(std::nullopt, c10::kStrided, c10::Device(device)));
 }
 
 bool fits(const at::Tensor& tensor, const Geometry& geometry) {
@@ -82,7 +85,11 @@ bool fits(const at::Tensor& tensor, const Geometry& geometry) {
   return true;
 }
 
-at::Tensor allocate(const Geometry& geometry) {
+at::Tensor allocate(const Geometry& geometry, c10::DeviceType device) {
+  if (device != c10::kCPU) {
+    const auto options = at::TensorOptions().dtype(geometry.dtype).device(device);
+    return at::empty_strided(geometry.sizes, geometry.strides, options);
+  }
   if (geometry.as_empty_gives) return at::Tensor(at::detail::empty_cpu(geometry.sizes, geometry.dtype));
   return at::Tensor(at::detail::empty_strided_cpu(geometry.sizes, geometry.strides, geometry.dtype));
 }
@@ -240,10 +247,12 @@ class Groups final : public KernelGroups {
     return static_cast<uint32_t>(plan.inputs.size() + static_cast<size_t>(output - plan.outputs.begin()));
   }
 
-  static bool is_as_planned(const PreparedGroup& group, std::span<c10::IValue> values) {
+  bool is_as_planned(const PreparedGroup& group, std::span<c10::IValue> values) const {
+    const c10::DeviceType device = cache_->backend().device();
     for (const GroupInput& input : group.inputs) {
       const c10::IValue& value = values[input.value.index];
-      if (!value.isTensor() || !is_plain(value.toTensor()) || !fits(value.toTensor(), input.geometry)) return false;
+      if (!value.isTensor() || !is_plain(value.toTensor(), device) || !fits(value.toTensor(), input.geometry))
+        return false;
     }
     for (const auto& [i, j] : group.apart) {
       const auto begin = [&](uint32_t k) {
@@ -267,7 +276,7 @@ class Groups final : public KernelGroups {
   }
 
   // Returns false if an index is out of range: the nodes themselves then say what is wrong.
-  static bool launch_group(const PreparedGroup& group, KernelFunction function, std::span<c10::IValue> values) {
+  bool launch_group(const PreparedGroup& group, KernelFunction function, std::span<c10::IValue> values) const {
     c10::SmallVector<void*, 16> data;
     for (const GroupInput& input : group.inputs) {
       const at::Tensor& tensor = values[input.value.index].toTensor();
@@ -275,13 +284,11 @@ class Groups final : public KernelGroups {
     }
     c10::SmallVector<at::Tensor, 4> fresh;
     for (const Geometry& output : group.outputs) {
-      fresh.push_back(allocate(output));
+      fresh.push_back(allocate(output, cache_->backend().device()));
       data.push_back(fresh.back().mutable_data_ptr());
     }
-    int64_t wrong = 0;
-    data.push_back(&wrong);
-    launch(function, group.plan, data.data(), group.plan.scalars.data());
-    if (wrong != 0) return false;
+    const std::span<void* const> operands(data.data(), data.size());
+    if (!launch(cache_->backend(), function, group.plan, operands, group.plan.scalars)) return false;
     for (const ResultSource& result : group.results) {
       const size_t inputs = group.inputs.size();
       values[result.value.index] =

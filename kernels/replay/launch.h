@@ -1,11 +1,12 @@
 // Calls a kernel. Internal to kernels/replay.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <c10/util/ArrayRef.h>
 
 #include <algorithm>
+#include <span>
 
+#include "shadowgraph/kernels/backend.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
@@ -23,17 +24,16 @@ inline bool are_default_strides(c10::IntArrayRef sizes, c10::IntArrayRef strides
   return true;
 }
 
-// `data`: the first element of each operand.
-inline void launch(KernelFunction function, const KernelPlan& plan, void* const* data, const int64_t* scalars) {
-  const int64_t work = plan.range * plan.row_work;
-  if (work <= kElementsOfAThread || at::get_num_threads() == 1 || at::in_parallel_region()) {
-    if (plan.range > 0) function(data, plan.sizes.data(), plan.strides.data(), scalars, 0, plan.range);
-    return;
-  }
-  const int64_t grain = std::max<int64_t>(kElementsOfAThread / plan.row_work, 1);
-  at::parallel_for(0, plan.range, grain, [&](int64_t begin, int64_t end) {
-    function(data, plan.sizes.data(), plan.strides.data(), scalars, begin, end);
-  });
+// `data`: the first element of each operand. Returns false if an index is out of range.
+inline bool launch(const KernelBackend& backend, KernelFunction function, const KernelPlan& plan,
+                   std::span<void* const> data, std::span<const int64_t> scalars) {
+  if (plan.range <= 0) return true;
+  return backend.launch(function, {.data = data,
+                                   .sizes = plan.sizes,
+                                   .strides = plan.strides,
+                                   .scalars = scalars,
+                                   .range = plan.range,
+                                   .row_work = plan.row_work});
 }
 
 }  // namespace shadowgraph

@@ -65,6 +65,17 @@ void bind(const CallGraph& call, PreparedCall& made) {
   }
 }
 
+// Numbers travel with the call; other tensors must be where the kernel runs.
+void check_devices(std::span<const c10::IValue> arguments, c10::DeviceType device) {
+  if (device == c10::kCPU) return;  // memory of the host, under any name
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+    const at::Tensor& tensor = argument.toTensor();
+    if (tensor.device().type() == device || tensor.unsafeGetTensorImpl()->is_wrapped_number()) continue;
+    throw KernelError("an operand on " + tensor.device().str());
+  }
+}
+
 }  // namespace
 
 int64_t PreparedCall::work() const {
@@ -88,6 +99,8 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
   auto made = std::make_shared<PreparedCall>();
   try {
     if (arguments.size() > kMostOperands) throw KernelError("too many arguments");
+    check_devices(arguments, cache.backend().device());
+    made->backend = &cache.backend();
     const CallGraph call = call_graph(op, arguments);
     for (KernelPlan& plan : plan_parts(call.graph, call.node, options))
       made->parts.push_back({.plan = std::move(plan)});
@@ -123,8 +136,7 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
                         : at::Tensor(at::detail::empty_strided_cpu(wanted.sizes, wanted.strides, wanted.dtype)));
   }
   for (const PreparedCall::Part& part : call.parts) {
-    void* data[kMostOperands + 1];
-    int64_t wrong = 0;
+    void* data[kMostOperands];
     int64_t scalars[kMostOperands];
     size_t operands = 0;
     for (size_t i = 0; i < part.inputs.size(); ++i) {
@@ -138,9 +150,8 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
       const bool fixed = argument == ExpressionBuilder::kNoArgument;
       scalars[i] = fixed ? part.plan.scalars[i] : scalar_bits(arguments[argument]);
     }
-    data[operands] = &wrong;
-    launch(part.kernel->function(), part.plan, data, scalars);
-    if (wrong != 0) return false;
+    const size_t numbers = part.plan.scalar_arguments.size();
+    if (!launch(*call.backend, part.kernel->function(), part.plan, {data, operands}, {scalars, numbers})) return false;
   }
   for (const int result : call.results) {
     if (result == PreparedCall::kUndefined) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "shadowgraph/kernels/backend.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
@@ -35,6 +36,7 @@ struct PreparedCall {
   static constexpr int kUndefined = -1000;
   std::vector<int> results;
   std::string problem;
+  const KernelBackend* backend = nullptr;  // of the cache that the call was prepared with
   // Bits of the arguments whose value decides.
   uint64_t decisive = 0;
 

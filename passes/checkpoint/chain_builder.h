@@ -51,6 +51,7 @@ class ChainBuilder {
 
   // ---- Where to cut
   void cut();
+  std::vector<int32_t> places_between_writes() const;
   bool set_aside_in_longest_stage();
   std::string path_of(NodeId n) const;
   void merge();

@@ -23,6 +23,7 @@ constexpr int kMostSetAside = 64;
 // Tensors without gradients (masks, tables of positions) do not count, since nothing is computed again through them.
 void ChainBuilder::cut() {
   const auto length = static_cast<int32_t>(forward_.size());
+  const std::vector<int32_t> between = places_between_writes();
   // A skip connection over half of the network leaves a stage without a cut. Setting its tensor aside opens cuts
   // below it, so cutting begins anew.
   for (int set_aside = 0;; ++set_aside) {
@@ -35,16 +36,36 @@ void ChainBuilder::cut() {
       ++over[size_t(life.born)];
       --over[size_t(life.last)];
     }
-    int32_t open = 0;
+    int32_t open = 0, unfinished = 0;
     for (int32_t at = 0; at + 1 < length; ++at) {
       open += over[size_t(at)];
-      if (open == 1) ends_.push_back(at + 1);
+      unfinished += between[size_t(at)];
+      if (open == 1 && unfinished == 0) ends_.push_back(at + 1);
     }
     ends_.push_back(length);
     if (set_aside == kMostSetAside || !set_aside_in_longest_stage()) break;
   }
   merge();
   fixed_.assign(ends_.size(), false);
+}
+
+// By place, how many tensors begin (or end) to be between their making and the last write to them. A stage that runs again
+// as a whole must not begin there: a mask is made empty, and drawn by the next node.
+std::vector<int32_t> ChainBuilder::places_between_writes() const {
+  std::vector<int32_t> between(forward_.size() + 1, 0);
+  if (!options_.whole_stages) return between;
+  std::vector<int32_t> last_write(lives_.size(), kNowhere);
+  for (size_t at = 0; at < forward_.size(); ++at) {
+    for (const StorageWrite& write : effects_.writes(forward_[at])) {
+      if (write.storage.index < lives_.size()) last_write[write.storage.index] = static_cast<int32_t>(at);
+    }
+  }
+  for (size_t i = 0; i < lives_.size(); ++i) {
+    if (lives_[i].born == kNowhere || last_write[i] <= lives_[i].born) continue;
+    ++between[size_t(lives_[i].born)];
+    --between[size_t(last_write[i])];
+  }
+  return between;
 }
 
 // Sets the tensor that lives longest inside the longest stage aside, if that stage is long. Returns whether there was

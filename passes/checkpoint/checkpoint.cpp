@@ -52,6 +52,8 @@
 #include "core/calls/random_state.h"
 #include "ir/records.h"
 #include "passes/checkpoint/checkpoint_plan.h"
+#include "passes/checkpoint/checkpoint_regions.h"
+#include "passes/checkpoint/forward_checkpoints.h"
 #include "passes/checkpoint/host_copies.h"
 #include "passes/checkpoint/storage_lives.h"
 #include "passes/structure/region_order.h"
@@ -64,7 +66,7 @@ namespace {
 class Rewrite {
  public:
   Rewrite(Graph& graph, std::span<const CheckpointSegment> segments)
-      : graph_(graph), plan_(graph, segments), copiers_(segments.size()) {}
+      : graph_(graph), plan_(graph, segments), regions_(graph), copiers_(segments.size()) {}
 
   CheckpointResult run() {
     result_.kept = plan_.kept();
@@ -104,13 +106,13 @@ class Rewrite {
 
   void compute_again(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
-    const RegionId region = add_recompute_region(*level.segment);
+    const RegionId region = regions_.add(Graph::kRootRegion, graph_.intern(level.segment->name), kRecomputeClass);
     copiers_[index] = std::make_unique<NodeCopier>(graph_, graph_, region);
     NodeCopier& copier = *copiers_[index];
     copier.reserve(level.recomputed.size());
     if (!level.segment->regions.empty()) {
       const RegionId first = level.segment->regions[0];
-      const bool marked = !is_wrapped(*level.segment);
+      const bool marked = !needs_region(graph_, *level.segment);
       copier.bind(marked ? first : graph_.region(first).parent, region);
     }
     size_t next_run = 0;
@@ -158,28 +160,6 @@ class Rewrite {
       const NodeId producer = graph_.value(saved.value).producer;
       if (!graph_.is_erased(producer) && graph_.is_before(producer, n)) bind(saved.value);
     }
-  }
-
-  RegionId add_recompute_region(const CheckpointSegment& segment) {
-    Region region;
-    region.kind = RegionKind::kCheckpoint;
-    region.parent = Graph::kRootRegion;
-    region.name = graph_.intern(segment.name);
-    region.class_name = graph_.intern(kRecomputeClass);
-    region.call = call_of(region);
-    return graph_.add_region(region);
-  }
-
-  // How many regions of this name there are already in the same place.
-  uint32_t call_of(const Region& region) {
-    if (calls_.empty()) {
-      for (uint32_t i = 1; i < graph_.region_count(); ++i) {
-        const Region& other = graph_.region(RegionId(i));
-        if (other.kind == RegionKind::kCheckpoint) ++calls_[{other.parent, other.name}];
-      }
-      calls_[{Graph::kRootRegion, StringId()}] = 0;  // known
-    }
-    return calls_[{region.parent, region.name}]++;
   }
 
   // ---- Random numbers
@@ -256,36 +236,11 @@ class Rewrite {
 
   // ---- Regions
 
-  // Unless it is a region of kind checkpoint already.
-  bool is_wrapped(const CheckpointSegment& segment) const {
-    return segment.regions.size() != 1 || graph_.region(segment.regions[0]).kind != RegionKind::kCheckpoint;
-  }
-
   void wrap(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
-    const CheckpointSegment& segment = *level.segment;
     // What nodes bound may begin in one module and end in another, and forward is left as it is.
-    if (segment.regions.empty() || !is_wrapped(segment)) return;
-    const RegionId parent = graph_.region(segment.regions[0]).parent;
-    Region region;
-    region.kind = RegionKind::kCheckpoint;
-    region.parent = parent;
-    region.name = graph_.intern(segment.name);
-    region.class_name = graph_.intern("");
-    region.call = call_of(region);
-    const RegionId checkpoint = graph_.add_region(region);
-    for (const RegionId r : segment.regions) mutable_region(graph_, r).parent = checkpoint;
-    if (segment.regions.size() == 1) return;
-    // What lies between its regions: nodes of the parent, and regions in it.
-    for (const NodeId n : level.nodes) {
-      RegionId r = graph_.node(n).region;
-      if (r == parent) {
-        mutable_node(graph_, n).region = checkpoint;
-        continue;
-      }
-      while (r.valid() && r != checkpoint && graph_.region(r).parent != parent) r = graph_.region(r).parent;
-      if (r.valid() && r != checkpoint) mutable_region(graph_, r).parent = checkpoint;
-    }
+    if (level.segment->regions.empty() || !needs_region(graph_, *level.segment)) return;
+    regions_.wrap_regions(level);
   }
 
   // ---- What is kept, and how long
@@ -367,18 +322,18 @@ class Rewrite {
 
   Graph& graph_;
   const CheckpointPlan plan_;
+  CheckpointRegions regions_;
   CheckpointResult result_;
   std::vector<std::unique_ptr<NodeCopier>> copiers_;  // by level
   StorageChanges changes_;
   std::unordered_map<NodeId, ValueId> states_;  // by the first random node of a run
   std::vector<Offload> offloads_;
-  std::map<std::pair<RegionId, StringId>, uint32_t> calls_;
 };
 
 }  // namespace
 
 CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments) {
-  return Rewrite(graph, segments).run();
+  return is_forward_alone(graph) ? mark_segments(graph, segments).result : Rewrite(graph, segments).run();
 }
 
 }  // namespace shadowgraph

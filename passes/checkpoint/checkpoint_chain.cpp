@@ -10,6 +10,7 @@
 
 #include "passes/checkpoint/chain_builder.h"
 #include "passes/checkpoint/countable.h"
+#include "passes/checkpoint/forward_checkpoints.h"
 #include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/passes/checkpoint_curve.h"
@@ -22,6 +23,7 @@ ChainBuilder::ChainBuilder(const Graph& graph, const CheckpointChainOptions& opt
     : graph_(graph), options_(options), effects_(Effects::of(graph)), lives_(graph.storage_count()) {
   check_countable(graph_);
   if (!options_.cost) options_.cost = flops_and_bytes();
+  if (options_.whole_stages) options_.most_options = 1;
   list_forward();
   find_lives();
 }
@@ -272,6 +274,11 @@ void ChainBuilder::measure() {
 
 CheckpointChain CheckpointChain::of(const Graph& graph, std::span<const RegionId> regions,
                                     const CheckpointChainOptions& options) {
+  if (is_forward_alone(graph) && has_gradients(graph)) {
+    CheckpointChainOptions whole = options;
+    whole.whole_stages = true;
+    return of(assumed_step(graph), regions, whole);
+  }
   return ChainBuilder(graph, options).run(regions);
 }
 

@@ -1,5 +1,4 @@
-// Chooses which regions are checkpointed: by name, by mark, by policy. The passes `checkpoint` and `free-at-last-use`
-// begin here.
+// Chooses which regions are checkpointed: by name, by mark, by policy. The pass `free-at-last-use` is here, too.
 //
 // A policy gets the regions that were named, in program order, and returns segments: regions that are recomputed
 // together. Names and fixed policies take a walk over the graph. `budget` makes log2(regions) copies of it, and
@@ -7,12 +6,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fnmatch.h>
 #include <unordered_map>
 
 #include "passes/checkpoint/countable.h"
+#include "passes/checkpoint/region_names.h"
 #include "shadowgraph/analysis/recompute_regions.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
@@ -20,14 +19,11 @@
 #include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
-namespace {
 
-std::string name_of(const Graph& graph, RegionId region) {
+std::string name_of_region(const Graph& graph, RegionId region) {
   return std::string(graph.text_or_empty(graph.region(region).name));
 }
 
-// Returns the regions that may be named, in the order in which the program entered them. These are modules, scopes and
-// checkpoints with forward nodes inside, outside of what is computed again.
 std::vector<RegionId> nameable_regions(const Graph& graph) {
   const auto again = recompute_regions(graph);
   std::vector<bool> met(graph.region_count(), false);
@@ -50,6 +46,8 @@ std::vector<RegionId> nameable_regions(const Graph& graph) {
   return result;
 }
 
+namespace {
+
 // "layers.12" is number 12 of "layers", "encoder_layer_3" number 3 of "encoder_layer".
 std::string_view family_of(std::string_view path) {
   const size_t last = path.find_last_not_of("0123456789");
@@ -64,7 +62,7 @@ std::vector<RegionId> longest_family(const Graph& graph, const std::vector<Regio
   // Sorted, so that of two families of one length the same is chosen in each run.
   std::map<std::string, std::vector<RegionId>> families;
   for (const RegionId r : nameable) {
-    const std::string path = name_of(graph, r);
+    const std::string path = name_of_region(graph, r);
     const std::string_view family = family_of(path);
     if (graph.region(r).kind == RegionKind::kModule && !family.empty()) families[std::string(family)].push_back(r);
   }
@@ -97,7 +95,8 @@ std::vector<RegionId> regions_named(const Graph& graph, std::string_view pattern
   for (const std::string& pattern : split_at_plus(patterns)) {
     std::vector<bool> inside(graph.region_count(), false);  // of one that matches; parents have smaller indices
     std::vector<bool> matches(graph.region_count(), false);
-    for (const RegionId r : nameable) matches[r.index] = fnmatch(pattern.c_str(), name_of(graph, r).c_str(), 0) == 0;
+    for (const RegionId r : nameable)
+      matches[r.index] = fnmatch(pattern.c_str(), name_of_region(graph, r).c_str(), 0) == 0;
     for (uint32_t i = 1; i < graph.region_count(); ++i) {
       const RegionId parent = graph.region(RegionId(i)).parent;
       inside[i] = inside[parent.index] || matches[parent.index];
@@ -120,7 +119,7 @@ CheckpointPolicy every_kth_region(int64_t k) {
   return [k](const Graph& graph, std::span<const RegionId> regions) {
     std::vector<CheckpointSegment> segments;
     for (size_t i = 0; i < regions.size(); i += static_cast<size_t>(k)) {
-      segments.push_back({name_of(graph, regions[i]), {regions[i]}});
+      segments.push_back({name_of_region(graph, regions[i]), {regions[i]}});
     }
     return segments;
   };
@@ -140,8 +139,8 @@ CheckpointPolicy square_root_segments() {
       for (size_t part = 0; part < parts; ++part) {
         const size_t from = begin + run * part / parts;
         const size_t to = begin + run * (part + 1) / parts;
-        std::string name = name_of(graph, regions[from]);
-        if (to - from > 1) name += " .. " + name_of(graph, regions[to - 1]);
+        std::string name = name_of_region(graph, regions[from]);
+        if (to - from > 1) name += " .. " + name_of_region(graph, regions[to - 1]);
         segments.push_back(
             {name,
              {regions.begin() + static_cast<std::ptrdiff_t>(from), regions.begin() + static_cast<std::ptrdiff_t>(to)}});
@@ -234,81 +233,7 @@ CheckpointPolicy within_budget(int64_t bytes) {
   };
 }
 
-// ---- Passes
-
-// Takes GiB and GB apart: 40GB, as it stands on a card, is 7 % less than 40GiB.
-int64_t bytes_from_text(const std::string& text) {
-  static const std::map<std::string, double, std::less<>> kUnits = {
-      {"", 1},      {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-      {"KB", 1000}, {"MB", 1e6}, {"GB", 1e9},     {"TB", 1e12},
-  };
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  std::string unit(end, static_cast<const char*>(text.data() + text.size()));
-  std::erase(unit, ' ');
-  const auto factor = kUnits.find(unit);
-  if (error != std::errc() || factor == kUnits.end() || !(number * factor->second >= 1) ||
-      number * factor->second > 9e18) {
-    throw Error(
-        fmt::format("bytes={} is no size: a number of at least 1, with a unit such as GiB or GB, or without", text));
-  }
-  return static_cast<int64_t>(std::floor(number * factor->second));
-}
-
-CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options) {
-  const std::string& patterns = options.modules;
-  const auto regions = regions_named(graph, patterns);
-  if (regions.empty() && !patterns.empty()) {
-    std::string names;
-    int listed = 0;
-    for (const RegionId r : nameable_regions(graph)) {
-      if (const std::string name = name_of(graph, r); !name.empty() && ++listed <= 12) names += "\n  " + name;
-    }
-    throw Error(fmt::format("no region matches modules={}{}{}", patterns,
-                            names.empty() ? "; the graph has no named regions" : "; among those there are:", names));
-  }
-  CheckpointPolicy policy;
-  switch (options.policy) {
-    case CheckpointModulesOptions::Policy::kEach:
-      policy = each_region();
-      break;
-    case CheckpointModulesOptions::Policy::kEvery:
-      policy = every_kth_region(options.every);
-      break;
-    case CheckpointModulesOptions::Policy::kSqrt:
-      policy = square_root_segments();
-      break;
-    case CheckpointModulesOptions::Policy::kBudget:
-      policy = within_budget(options.bytes);
-      break;
-    case CheckpointModulesOptions::Policy::kOptimal:
-      policy = least_recompute(options.bytes);
-      break;
-  }
-  const std::vector<CheckpointSegment> segments = policy(graph, regions);
-  const int64_t before = peak_of_live_bytes(graph);
-  CheckpointResult done = checkpoint_segments(graph, segments);
-  if (done.segments != 0 || done.offloaded != 0) {
-    done.peak_before = before;
-    done.peak_after = peak_of_live_bytes(graph);
-  }
-  return done;
-}
-
-PassResult CheckpointResult::summary() const {
-  PassResult summary{.changed = segments != 0 || offloaded != 0,
-                     .counters = {{"segments", segments},
-                                  {"recomputed", recomputed},
-                                  {"redirected", redirected},
-                                  {"kept", kept},
-                                  {"random_states", random_states},
-                                  {"offloaded", offloaded}}};
-  if (summary.changed) {
-    summary.report = fmt::format("peak of live bytes: {} before, {} after\n", peak_before, peak_after);
-  }
-  for (const auto& [what, count] : obstacles) summary.report += fmt::format("kept {} x {}\n", count, what);
-  return summary;
-}
+// ---- Lives
 
 // Gives every storage the life that a replay gives it: until its last use, or for good where the caller gave it or gets
 // it.

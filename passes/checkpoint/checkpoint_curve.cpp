@@ -12,8 +12,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
+#include "passes/checkpoint/forward_checkpoints.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
 
@@ -54,12 +56,32 @@ int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   return most;
 }
 
+// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already. Returns those
+// that a forward graph can have.
+std::vector<CheckpointSegment> whole_segments(const Graph& graph, std::vector<CheckpointSegment> segments) {
+  std::set<std::pair<NodeId, NodeId>> known;
+  std::erase_if(segments, [&](CheckpointSegment& segment) {
+    segment.keep.clear();
+    return segment.regions.empty() && !known.emplace(segment.first, segment.last).second;
+  });
+  Graph trial = clone(graph);
+  return mark_segments(trial, segments).segments;
+}
+
 }  // namespace
 
 CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId> regions,
                                     const CheckpointCurveOptions& options) {
+  if (is_forward_alone(graph) && has_gradients(graph)) {
+    CheckpointCurveOptions whole = options;
+    whole.chain.whole_stages = true;
+    return of(assumed_step(graph), regions, whole);
+  }
   CheckpointCurve curve;
   CheckpointChainOptions chain_options = options.chain;
+  if (chain_options.whole_stages && chain_options.link > 0) {
+    throw Error("stages that run again as a whole keep nothing that could wait on the host");
+  }
   if (!chain_options.cost) chain_options.cost = flops_and_bytes();
   curve.chain_ = CheckpointChain::of(graph, regions, chain_options);
   const c10::DeviceType device = main_device(graph);
@@ -67,6 +89,7 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
     return chain_options.link > 0 ? peak_of_live_bytes(of, device) : peak_of_live_bytes(of);
   };
   const auto attempt = [&](std::string made_by, std::vector<CheckpointSegment> segments, int64_t exposed = 0) {
+    if (chain_options.whole_stages) segments = whole_segments(graph, std::move(segments));
     CheckpointChoice choice{
         .made_by = std::move(made_by), .segments = std::move(segments), .cost = exposed, .repeated = {}};
     if (choice.segments.empty()) {
@@ -93,7 +116,8 @@ CheckpointCurve CheckpointCurve::of(const Graph& graph, std::span<const RegionId
       const ChainPlan& plan = plans[i];
       const bool keeps_all = std::all_of(plan.option.begin(), plan.option.end(), [](size_t o) { return o == 0; });
       if (plan.segments.empty() && keeps_all) continue;
-      attempt("optimal", curve.chain_.segments(plan), curve.chain_.exposed(plan));
+      std::vector<CheckpointSegment> segments = curve.chain_.segments(plan);
+      attempt("optimal", std::move(segments), curve.chain_.exposed(plan));
     }
   }
 

@@ -59,6 +59,8 @@ class CheckpointPlan {
   const std::map<std::string, int64_t>& obstacles() const { return obstacles_; }
   int64_t kept() const { return kept_; }
   const Effects& effects() const { return effects_; }
+  // Whether a random node draws.
+  bool draws(NodeId node) const;
 
  private:
   // Steps of the constructor. Segments become levels, and backward nodes become demands on them. Each level decides
@@ -79,7 +81,6 @@ class CheckpointPlan {
   int32_t candidate_level(int32_t from, ValueId value) const;
   // Who makes version + 1 of it; invalid if nobody does.
   NodeId next_writer(StorageId storage, uint32_t version) const;
-  bool draws(NodeId node) const;
 
   const Graph& graph_;
   const Effects effects_;

@@ -16,6 +16,7 @@
 #include <unordered_set>
 
 #include "core/calls/random_state.h"
+#include "passes/checkpoint/second_run.h"
 #include "shadowgraph/codegen/options.h"
 
 namespace shadowgraph {
@@ -225,14 +226,33 @@ class BlockBuilder {
         if (step.fresh[i]) make(step.results[i]);
       }
     }
+    if (options_.autograd && block.checkpoint) find_statistics(block);
     plan_.blocks.push_back(std::move(block));
     return static_cast<uint32_t>(plan_.blocks.size()) - 1;
+  }
+
+  // What the function of a checkpoint must not do twice is refused, but for running statistics.
+  void find_statistics(CodeBlock& block) {
+    if (!effects_) effects_ = Effects::of(graph_);
+    std::vector<NodeId> nodes;
+    for (uint32_t step = block.begin; step < block.end; ++step) nodes.push_back(plan_.steps[step].node);
+    const SecondRun again = second_run(graph_, *effects_, nodes);
+    if (!again.obstacle.empty()) {
+      refuse_node(
+          graph_, again.at,
+          "code for autograd runs what is in a checkpoint a second time, in backward, and cannot: " + again.obstacle);
+    }
+    for (uint32_t i = 0; i < block.inputs.size(); ++i) {
+      const ValueId value = plan_.variables[block.inputs[i]].value;
+      if (value.valid() && again.statistics.contains(graph_.value(value).storage)) block.statistics.push_back(i);
+    }
   }
 
   CodePlan& plan_;
   const Graph& graph_;
   const CodegenOptions& options_;
   const std::unordered_set<RegionId> always_;
+  std::optional<Effects> effects_;               // once a checkpoint asks
   std::vector<std::vector<RegionId>> chain_of_;  // by step: regions that are functions, outermost first
   std::vector<uint32_t> stamp_;                  // by variable
   uint32_t stamp_now_ = 0;

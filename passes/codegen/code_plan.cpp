@@ -113,6 +113,12 @@ class CodePlanner {
     const bool calls =
         step.kind == ReplayProgram::StepKind::kOperator || step.kind == ReplayProgram::StepKind::kFunction;
     plan_.uses_grad_mode |= calls && step.grad_mode;
+    if (calls && step.grad_mode) {
+      const RegionId checkpoint = checkpoint_around(graph_, graph_.node(step.node).region);
+      auto& known = plan_.checkpoints_with_grad_mode;
+      const auto at = std::ranges::lower_bound(known, checkpoint);
+      if (checkpoint.valid() && (at == known.end() || *at != checkpoint)) known.insert(at, checkpoint);
+    }
     note_constants(arguments);
     for (const ValueId value : program.preserved(step)) {
       const uint32_t copy = new_variable(value, number);
@@ -285,11 +291,17 @@ std::string_view CodePlan::path_of(RegionId region) const {
   return {};
 }
 
-bool in_checkpoint(const Graph& graph, RegionId region) {
+RegionId checkpoint_around(const Graph& graph, RegionId region) {
+  RegionId outermost;
   for (; region.valid(); region = graph.region(region).parent) {
-    if (graph.region(region).kind == RegionKind::kCheckpoint) return true;
+    if (graph.region(region).kind == RegionKind::kCheckpoint) outermost = region;
   }
-  return false;
+  return outermost;
+}
+
+bool leaves_grad_mode(const CodePlan& plan, RegionId region) {
+  const RegionId checkpoint = checkpoint_around(*plan.graph, region);
+  return checkpoint.valid() && !std::ranges::binary_search(plan.checkpoints_with_grad_mode, checkpoint);
 }
 
 std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results) {

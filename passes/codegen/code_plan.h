@@ -65,6 +65,8 @@ struct CodeBlock {
   std::vector<Item> items;
   std::vector<uint32_t> inputs;   // variables, in order of first use
   std::vector<uint32_t> outputs;  // variables made here and needed later, in order of their making
+  // In a checkpoint: which inputs are running statistics, by position. Its second run must leave them alone.
+  std::vector<uint32_t> statistics;
 };
 
 class CodePlan {
@@ -97,7 +99,8 @@ class CodePlan {
     bool gradient = false;            // then `name` is the parameter's
   };
   std::vector<Output> outputs;
-  bool uses_grad_mode = false;  // some operator ran with gradients on
+  bool uses_grad_mode = false;                       // some operator ran with gradients on
+  std::vector<RegionId> checkpoints_with_grad_mode;  // outermost ones in which one did; sorted
   bool random = false;
 
   // The variable that holds `value` as an operand of `step`.
@@ -141,7 +144,11 @@ inline constexpr const char* kNoFunctionText =
     "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or put its "
     "operators in its place (inline_call of shadowgraph/edit/group_call.h, pass rewrite)";
 
-bool in_checkpoint(const Graph& graph, RegionId region);
+// Says whether steps in this region leave the gradient mode to whoever calls them. So do those of a checkpoint that was
+// recorded with gradients off throughout. A reentrant one's first run is, and says nothing of the program's wish.
+bool leaves_grad_mode(const CodePlan& plan, RegionId region);
+// The outermost checkpoint around a region; invalid if there is none.
+RegionId checkpoint_around(const Graph& graph, RegionId region);
 
 // Results of an operator that are no alias of an operand.
 std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results);

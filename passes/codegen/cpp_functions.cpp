@@ -86,7 +86,7 @@ std::string CppFunctions::place(const CodeBlock& block) const {
 std::string CppFunctions::body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept) {
   // A variable is let go behind its last reader, so memory is freed where the recorded program freed it.
   const auto last = last_uses(plan_, block, kept);
-  const bool recomputed = in_checkpoint(graph_, block.region);
+  const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
   std::string text;
   std::optional<bool> mode;
   for (size_t i = 0; i < block.items.size(); ++i) {
@@ -100,8 +100,7 @@ std::string CppFunctions::body_of(const CodeBlock& block, BlockNames& names, con
       text += block_call(item.block, names, last[i]);
       continue;
     }
-    // The checkpoint helper sets the mode itself, and differently in its two runs.
-    if (!(options_.autograd && recomputed)) grad_mode(item.step, mode, text);
+    if (!keeps_mode) grad_mode(item.step, mode, text);
     text += statement(item.step, names, last[i], i + 1 == block.items.size());
   }
   return text;
@@ -171,11 +170,13 @@ std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function
   std::vector<std::string> inner;
   std::vector<std::string> captured;
   std::vector<std::string> tensors;
+  std::vector<size_t> statistics;  // among the tensors
   for (size_t i = 0; i < block.inputs.size(); ++i) {
     if (plan_.variables[block.inputs[i]].kind != ValueKind::kTensor) {
       captured.push_back(names.of(block.inputs[i]));
       inner.push_back(captured.back());
     } else {
+      if (std::ranges::find(block.statistics, i) != block.statistics.end()) statistics.push_back(tensors.size());
       inner.push_back(fmt::format("std::move(in[{}])", tensors.size()));
       tensors.push_back(arguments[i]);
     }
@@ -200,9 +201,9 @@ std::string CppFunctions::checkpoint_call(const CodeBlock& block, const Function
   const std::string list = results.empty() ? "" : names.take("recomputed");
   std::string text = fmt::format(
       "  {}checkpoint(\n      [{}](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {{\n        {}      }},\n"
-      "      {{{}}});\n",
+      "      {{{}}}{});\n",
       results.empty() ? "" : "std::vector<at::Tensor> " + list + " = ", fmt::join(captured, ", "), body,
-      fmt::join(tensors, ", "));
+      fmt::join(tensors, ", "), statistics.empty() ? "" : fmt::format(", {{{}}}", fmt::join(statistics, ", ")));
   for (size_t i = 0; i < results.size(); ++i) {
     text += fmt::format("  at::Tensor {} = std::move({}[{}]);\n", results[i], list, i);
   }

@@ -257,7 +257,8 @@ at::Tensor exchange_random_state(const at::Tensor& state, at::Device device) {
         "torch/csrc/autograd/custom_function.h"},
        R"(
 // Activation checkpoint: keeps the inputs of `function` alone, and runs it again when backward needs what is inside.
-// Random numbers are the same the second time. `function` may call checkpoint itself.
+// Random numbers are the same the second time. `function` may call checkpoint itself. Inputs at the positions `statistics`
+// are written to in the first run alone: the second one gets copies.
 using Function = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
 // The states of the default generators that a function on these tensors may draw from.
@@ -287,6 +288,8 @@ void set_random_states(const std::vector<std::pair<at::Generator, at::Tensor>>& 
 
 struct Recomputed : torch::CustomClassHolder {
   Function function;
+  std::vector<size_t> statistics;
+  std::vector<at::Tensor> written;  // parallel to `statistics`: autograd would refuse to keep what is written later
   std::vector<std::pair<at::Generator, at::Tensor>> states;
 };
 
@@ -296,7 +299,9 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
                                                 at::TensorList inputs) {
     recomputed->states = random_states(inputs.vec());
     context->saved_data["recomputed"] = c10::IValue::make_capsule(recomputed);
-    context->save_for_backward(inputs.vec());
+    std::vector<at::Tensor> kept = inputs.vec();
+    for (const size_t i : recomputed->statistics) recomputed->written.push_back(std::exchange(kept[i], at::Tensor()));
+    context->save_for_backward(kept);
     return recomputed->function(inputs.vec());
   }
 
@@ -309,6 +314,9 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
     for (const at::Tensor& saved : context->get_saved_variables()) {
       inputs.push_back(saved.defined() ? saved.detach().set_requires_grad(saved.requires_grad()) : saved);
       if (saved.defined() && saved.requires_grad()) differentiable.push_back(inputs.back());
+    }
+    for (size_t i = 0; i < recomputed->statistics.size(); ++i) {
+      inputs[recomputed->statistics[i]] = recomputed->written[i].clone();
     }
     const c10::AutoGradMode grad_mode(true);
     const auto now = random_states(inputs);
@@ -332,10 +340,12 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 };
 
-std::vector<at::Tensor> checkpoint(Function function, std::vector<at::Tensor> inputs) {
+std::vector<at::Tensor> checkpoint(Function function, std::vector<at::Tensor> inputs,
+                                   std::vector<size_t> statistics = {}) {
   if (!c10::GradMode::is_enabled()) return function(std::move(inputs));
   auto recomputed = c10::make_intrusive<Recomputed>();
   recomputed->function = std::move(function);
+  recomputed->statistics = std::move(statistics);
   return Checkpoint::apply(recomputed, at::TensorList(inputs));  // autograd looks into no other list
 }
 )"},

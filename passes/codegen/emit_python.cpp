@@ -83,6 +83,22 @@ def exchange_random_state(state, device):
 
 )";
 
+constexpr const char* kStatisticsOnce = R"(
+class StatisticsOnce:
+    """A checkpoint's function. Running statistics, by position, are updated in its first run; later ones get copies."""
+
+    def __init__(self, function, statistics):
+        self.function, self.statistics, self.has_run = function, statistics, False
+
+    def __call__(self, *arguments):
+        arguments = list(arguments)
+        for position, tensor in self.statistics.items():
+            arguments.insert(position, tensor.clone() if self.has_run else tensor)
+        self.has_run = True
+        return self.function(*arguments)
+
+)";
+
 class PythonWriter {
  public:
   PythonWriter(const Graph& graph, const CodegenOptions& options)
@@ -110,6 +126,7 @@ class PythonWriter {
     if (calls_.helpers().contains("alias_of")) text += kAliasOf;
     if (calls_.helpers().contains("functional_call")) text += kFunctionalCall;
     if (calls_.helpers().contains("random_state")) text += kRandomState;
+    if (uses_statistics_) text += kStatisticsOnce;
     for (const std::string& function : written_) text += "\n" + function + "\n";
     code_.files[name_ + ".py"] = text + "\n" + forward;
     for (const std::string& library : calls_.libraries()) code_.libraries_of.push_back(library);
@@ -170,18 +187,22 @@ class PythonWriter {
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept,
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
-    const bool recomputed = options_.autograd && in_checkpoint(graph_, block.region);
+    const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
+    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its begin.
+    const bool asks = options_.autograd && checkpoint_around(graph_, block.region).valid();
+    const std::string wish = !options_.autograd ? "True" : asks ? names.take("with_gradients") : "WITH_GRADIENTS[-1]";
     std::string text;
-    GradMode mode = GradMode::kUnknown;
+    GradMode mode = asks ? GradMode::kOn : GradMode::kUnknown;
     for (size_t i = 0; i < block.items.size(); ++i) {
       const CodeBlock::Item& item = block.items[i];
       if (item.is_block()) {
-        // What is called sets the mode as it needs it.
+        // What asks for the mode takes it as it finds it. What is called sets the mode as it needs it.
+        const bool will_ask = options_.autograd && checkpoint_around(graph_, plan_.blocks[item.block].region).valid();
+        if (will_ask && !keeps_mode && plan_.uses_grad_mode) set_grad_mode(true, wish, mode, text, indent);
         mode = GradMode::kUnknown;
         text += block_call(item.block, names, indent);
       } else {
-        // The checkpoint decides itself in which of its two runs gradients are on.
-        if (!recomputed) grad_mode(item.step, mode, text, indent);
+        if (!keeps_mode) grad_mode(item.step, wish, mode, text, indent);
         text += statement(item.step, names, indent);
       }
       std::vector<std::string> dropped;
@@ -193,7 +214,8 @@ class PythonWriter {
         text += fmt::format("{}del {}\n", indent, fmt::join(dropped, ", "));
       }
     }
-    return text;
+    const bool asked = asks && text.find("_set_grad_enabled(" + wish + ")") != std::string::npos;
+    return asked ? fmt::format("{}{} = torch.is_grad_enabled()\n", indent, wish) + text : text;
   }
 
   // Whether the statement of `step` leaves the variable with a name: not a result that nobody reads.
@@ -209,13 +231,16 @@ class PythonWriter {
   }
 
   // Switches gradients where the recorded mode changes: some kernels ask for it.
-  void grad_mode(uint32_t step, GradMode& mode, std::string& text, const std::string& indent) const {
+  void grad_mode(uint32_t step, const std::string& wish, GradMode& mode, std::string& text,
+                 const std::string& indent) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
-    const bool wanted = plan_.steps[step].grad_mode;
+    set_grad_mode(plan_.steps[step].grad_mode, wish, mode, text, indent);
+  }
+  // With autograd the caller's wish counts where the program had gradients on.
+  static void set_grad_mode(bool wanted, const std::string& wish, GradMode& mode, std::string& text,
+                            const std::string& indent) {
     if (mode == (wanted ? GradMode::kOn : GradMode::kOff)) return;
-    // With autograd the caller's wish counts where the program had gradients on.
-    const char* on = options_.autograd ? "WITH_GRADIENTS[-1]" : "True";
-    text += fmt::format("{}torch._C._set_grad_enabled({})\n", indent, wanted ? on : "False");
+    text += fmt::format("{}torch._C._set_grad_enabled({})\n", indent, wanted ? wish : "False");
     mode = wanted ? GradMode::kOn : GradMode::kOff;
   }
 
@@ -229,7 +254,17 @@ class PythonWriter {
     for (const uint32_t variable : block.outputs) results.push_back(names.of(variable));
     std::string call = fmt::format("{}({})", functions_[number], fmt::join(arguments, ", "));
     if (options_.autograd && block.checkpoint) {
-      arguments.insert(arguments.begin(), functions_[number]);
+      std::string function = functions_[number];
+      if (!block.statistics.empty()) {
+        uses_statistics_ = true;
+        std::vector<std::string> statistics;  // checkpoint() refuses to keep what is written
+        for (const uint32_t position : block.statistics) {
+          statistics.push_back(fmt::format("{}: {}", position, arguments[position]));
+        }
+        for (size_t i = block.statistics.size(); i-- > 0;) arguments.erase(arguments.begin() + block.statistics[i]);
+        function = fmt::format("StatisticsOnce({}, {{{}}})", function, fmt::join(statistics, ", "));
+      }
+      arguments.insert(arguments.begin(), function);
       call = fmt::format("torch.utils.checkpoint.checkpoint({}, use_reentrant=False)", fmt::join(arguments, ", "));
     }
     if (results.empty()) return indent + call + "\n";
@@ -340,6 +375,7 @@ class PythonWriter {
   std::vector<std::string> written_;
   std::unordered_map<std::string, std::string> by_text_;
   Scope function_names_;
+  bool uses_statistics_ = false;
 };
 
 }  // namespace

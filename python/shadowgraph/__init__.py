@@ -35,8 +35,16 @@ from ._deferred import (
 from ._distributed import fake_process_group
 from ._fake import CrossRefMode, detect_fake_mode, fake, is_fake, known_contents, unfake
 from ._fx import from_fx, to_fx
+from ._fx_checkpoints import checkpoint_fx
 from ._graph import CompiledGraph, Replay
-from ._kernels import CompiledOperators, compilable_operators, compile_operators
+from ._kernels import (
+    CompiledOperators,
+    UsedKernel,
+    compilable_operators,
+    compile_operators,
+    operators_without_kernels,
+    use_kernel,
+)
 from ._report import Report, profile
 from ._rules import operators_with_rule, register_composite_rule, register_rule
 from ._shadowgraph import (

@@ -6,8 +6,9 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
-from . import _capture, _inputs, _models
+from . import _capture, _fx_checkpoints, _inputs, _models
 from . import _shadowgraph as _C
 from ._fake import fake
 from ._fx_values import FakeValues
@@ -17,6 +18,8 @@ from ._shadowgraph import Graph
 __all__ = ["from_fx", "to_fx"]
 
 _NOTE = "fx"  # a node's name in torch.fx
+_STOPS = "stops_gradient"  # a detach of to_fx, which the program did not call
+_CHECKPOINT_KEYS = (_fx_checkpoints.KEY, _fx_checkpoints.NAMES)
 
 
 def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx.GraphModule:
@@ -30,6 +33,10 @@ def to_fx(graph: Graph, *, device: str | torch.device | None = None) -> torch.fx
     meta["val"] is a FakeTensor, as torch.export leaves it, and meta["tensor_meta"] torch.fx's TensorMetadata; for an
     operator with several results a tuple or list of them. All are of one FakeTensorMode (torch._guards.detect_fake_mode
     finds it), and views share the storage of their base. Numbers and sparse tensors have neither.
+
+    Nodes in a checkpoint of forward carry meta["activation_checkpoint"], the ids of those around them, outermost first.
+    The module of a forward graph carries them out: it calls torch.utils.checkpoint.checkpoint (see `checkpoint_fx`).
+    Where a forward had gradients off, its results are detached.
 
     device: takes the place of every device that the program names, to run on the CPU what was captured for CUDA.
 
@@ -47,6 +54,9 @@ class _Converter:
         self._names = set()
         self._constants = 0
         self._values = FakeValues(device)
+        self._checkpoints = []  # open ones: (region, its id)
+        self._checkpoint_count = 0
+        self._is_forward = not any(node.phase in ("backward", "optimizer") for node in graph)
 
     def run(self):
         own = {"sg::parameter": self._placeholder, "sg::buffer": self._placeholder, "sg::input": self._placeholder,
@@ -56,7 +66,8 @@ class _Converter:
         if not any(node.op == "output" for node in self._fx.nodes):
             self._fx.output(())
         self._fx.lint()
-        return torch.fx.GraphModule(self._root, self._fx)
+        module = torch.fx.GraphModule(self._root, self._fx)
+        return _fx_checkpoints.checkpoint_fx(module) if self._is_forward and self._checkpoint_count else module
 
     # ---- The graph's own nodes
 
@@ -83,6 +94,8 @@ class _Converter:
     # ---- Operators
 
     def _call(self, node):
+        if node.target == "sg_random::get_state" and not any(value.users for value in node.outputs):
+            return  # a checkpoint's, for a backward that is not there: checkpoint() keeps its own
         space, _, name = node.target.partition("::")
         base, _, overload = name.partition(".")
         try:
@@ -104,6 +117,7 @@ class _Converter:
     def _bind(self, node, made):
         made.meta.update(module=node.module, phase=node.phase, source=node.source, shadowgraph_node=node,
                          nn_module_stack=_module_stack(node))  # fmt: skip
+        self._annotate(made, node)
         results = node.results
         self._values.describe(made, results)
         if len(results) == 1:
@@ -115,8 +129,28 @@ class _Converter:
 
     def _element(self, made, i, result):
         element = self._fx.call_function(operator.getitem, (made, i))
+        element.meta.update({key: made.meta[key] for key in _CHECKPOINT_KEYS if key in made.meta})
         self._values.describe(element, [result])
         return element
+
+    def _annotate(self, made, node):
+        """Says which checkpoints of forward are around the node. One that is entered again has another id."""
+        regions: list[_C.Region] = []
+        region = node.region
+        while region is not None:
+            if region.kind == "checkpoint" and node.phase == "forward":
+                regions.insert(0, region)
+            region = region.parent
+        same = 0
+        while same < min(len(regions), len(self._checkpoints)) and self._checkpoints[same][0] == regions[same]:
+            same += 1
+        del self._checkpoints[same:]
+        for region in regions[same:]:
+            self._checkpoints.append((region, self._checkpoint_count))
+            self._checkpoint_count += 1
+        if regions:
+            made.meta[_fx_checkpoints.KEY] = [label for _, label in self._checkpoints]
+            made.meta[_fx_checkpoints.NAMES] = [region.name for region in regions]
 
     def _bind_result(self, result, made):
         if isinstance(result, list):
@@ -124,7 +158,22 @@ class _Converter:
                 if element is not None:
                     self._bind_result(element, self._element(made, i, element))
         elif result is not None:
-            self._of[result] = made
+            self._of[result] = self._without_gradient(made) if self._loses_gradient(result) else made
+
+    def _loses_gradient(self, result):
+        """Whether the program had gradients off here: the graph says so, and torch.fx has no word for it."""
+        node = result.producer
+        makes_another = "_like" in node.target or "::new_" in node.target  # which nobody differentiates
+        if not self._is_forward or not result.users or makes_another or node.target == "aten::detach":
+            return False
+        floating = result.is_tensor and (result.dtype.is_floating_point or result.dtype.is_complex)
+        had = any(value.requires_grad for value in node.outputs if value.is_tensor)
+        return floating and not had and any(value.requires_grad for value in node.inputs if value.is_tensor)
+
+    def _without_gradient(self, made):
+        stopped = self._fx.call_function(torch.ops.aten.detach.default, (made,))
+        stopped.meta.update({key: made.meta[key] for key in _CHECKPOINT_KEYS if key in made.meta}, **{_STOPS: True})
+        return stopped
 
     def _argument(self, argument, formal=None):
         if isinstance(argument, _C.Value):
@@ -169,11 +218,13 @@ def from_fx(module: torch.fx.GraphModule, /, *inputs: Any, device: str | torch.d
     device: where the module and the inputs pretend to be.
 
     Each node of the graph notes the name of the torch.fx node that it comes from (notes["fx"]), and lies in the
-    modules of its meta["nn_module_stack"]. `graph.to_fx()` gives the same program back: the same operators on the
-    same shapes, modules and phases. What a torch.fx module does not say is not in it. That is gradients that end in
-    .grad, what autograd keeps, and how long tensors lived after their last use (here they die then).
+    modules of its meta["nn_module_stack"]. What meta["activation_checkpoint"] says becomes checkpoints: an id, or a
+    list of the ids of those around a node, outermost first. `graph.to_fx()` gives the same program back: the same
+    operators on the same shapes, modules and phases. What a torch.fx module does not say is not in it. That is
+    gradients that end in .grad, what autograd keeps, and how long tensors lived after their last use (here they die
+    then).
 
-    Raises Error for a placeholder without an input; what the nodes raise.
+    Raises Error for a placeholder without an input, and for a checkpoint in two pieces; what the nodes raise.
     """
     if not isinstance(module, torch.fx.GraphModule):
         raise _C.Error(f"from_fx takes a torch.fx.GraphModule, not {type(module).__name__}; capture() takes modules")
@@ -221,7 +272,7 @@ class _Runner:
                 self._session = session
                 self._stacks = self._all_stacks()
                 body = [node for node in self._nodes if node.op not in ("placeholder", "get_attr", "output")]
-                self._run_some(body, 0)
+                self._run_some(_fx_checkpoints.runs_of(body), 0)
                 (output,) = [node for node in self._nodes if node.op == "output"] or [None]
                 result = self._filled(output.args[0]) if output is not None else ()
                 graph = session.finish(_inputs.tensors_of(result))
@@ -294,19 +345,45 @@ class _Runner:
             stacks[node] = before
         return stacks
 
-    def _run_some(self, nodes, depth):
+    def _stack_of(self, item):
+        """The modules around a node, or around all nodes of a checkpoint."""
+        if isinstance(item, torch.fx.Node):
+            return self._stacks[item]
+        first, *others = [self._stacks[node] for node in item.nodes()]
+        same = [all(other[:depth] == first[:depth] for other in others) for depth in range(1, len(first) + 1)]
+        return first[: sum(same)]
+
+    def _run_some(self, items, depth):
         begin = 0
-        while begin < len(nodes):
-            stack = self._stacks[nodes[begin]]
+        while begin < len(items):
+            stack = self._stack_of(items[begin])
             if len(stack) <= depth:
-                self._run_node(nodes[begin])
+                if isinstance(items[begin], torch.fx.Node):
+                    self._run_node(items[begin])
+                else:
+                    self._run_checkpoint(items[begin], depth)
                 begin += 1
                 continue
             end = begin + 1
-            while end < len(nodes) and self._stacks[nodes[end]][: depth + 1] == stack[: depth + 1]:
+            while end < len(items) and self._stack_of(items[end])[: depth + 1] == stack[: depth + 1]:
                 end += 1
-            self._scope(*stack[depth])(self._run_some, nodes[begin:end], depth + 1)
+            self._scope(*stack[depth])(self._run_some, items[begin:end], depth + 1)
             begin = end
+
+    def _run_checkpoint(self, run, depth):
+        """As torch.utils.checkpoint runs it, so that autograd keeps what it would keep then."""
+        nodes = set(run.nodes())
+        read = dict.fromkeys(argument for node in run.nodes() for argument in node.all_input_nodes)
+        given = [node for node in read if node in self._values]
+        made = [node for node in run.nodes() if any(user not in nodes for user in node.users)]
+
+        def function(*values):
+            self._values.update(zip(given, values, strict=True))
+            self._run_some(run.items, depth)
+            return tuple(self._values[node] for node in made)
+
+        function.__name__ = run.name
+        torch.utils.checkpoint.checkpoint(function, *(self._values[node] for node in given), use_reentrant=False)
 
     def _scope(self, path, class_name, key):
         if key not in self._scopes:
@@ -316,6 +393,9 @@ class _Runner:
         return self._scopes[key]
 
     def _run_node(self, node):
+        if _STOPS in node.meta:
+            self._values[node] = self._filled(node.args[0])
+            return
         args, kwargs = self._filled(node.args), self._filled(node.kwargs)
         _C.set_node_name(node.name, _source(node))
         if node.op == "call_function":

@@ -3,6 +3,7 @@
 import html
 import os
 import pathlib
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import IO, NamedTuple
 
@@ -141,7 +142,8 @@ def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str 
 
     module: where parameters and buffers come from, at each call. Without one, calls take all of them.
     device: takes the place of every device in the graph, to run on the CPU what was captured for CUDA.
-    autograd: record a history, so that outputs can be differentiated; for graphs of a forward alone.
+    autograd: record a history, so that outputs can be differentiated; for graphs of a forward alone. It keeps all that
+      autograd keeps: checkpoints are carried out by emitted code and torch.fx (a UserWarning).
     copy_inputs: leave the given tensors as they are, whatever the program writes.
     check_results: compare each result's dtype, sizes and strides with the graph's.
     kernels: groups of nodes run as kernels that are compiled meanwhile, and kept for the next process. The first runs
@@ -153,6 +155,9 @@ def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str 
 
     Raises ReplayError, here or when called, for what cannot run; it names the node.
     """
+    if autograd and any(region.kind == "checkpoint" for region in graph.regions):
+        warnings.warn("a replay carries out no checkpoints, so autograd keeps all that it would keep without them; "
+                      "emit_python, emit_cpp and to_fx do", stacklevel=2)  # fmt: skip
     return CompiledGraph(graph, module, device=device, autograd=autograd, copy_inputs=copy_inputs,
                          check_results=check_results, kernels=kernels, generators=generators)  # fmt: skip
 

@@ -45,6 +45,11 @@ void bind_graph_text(py::class_<Graph, GraphPointer>& graph) {
           "copy", [](const Graph& g) { return std::make_shared<Graph>(clone(g)); }, "An equal graph of its own.");
 }
 
+// What a user asked for and did not get.
+void warn(const std::string& text) {
+  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), /*stack_level=*/1) < 0) throw py::error_already_set();
+}
+
 void bind_graph_passes(py::class_<Graph, GraphPointer>& graph) {
   graph
       .def(
@@ -57,11 +62,16 @@ void bind_graph_passes(py::class_<Graph, GraphPointer>& graph) {
           [](Graph& g, const std::string& pipeline, bool check) {
             const PipelineReport report =
                 Pipeline::parse(pipeline).run(g, check ? PipelineOptions::checked() : PipelineOptions());
+            for (const PassRun& run : report.runs) {
+              for (const std::string& warning : run.result.warnings) warn(run.pass + ": " + warning);
+            }
             return to_text(report);
           },
           "Runs passes, \"functionalize,dce{random=drop}\", and gives what each did as text; check=True verifies the "
           "graph "
-          "after each. Raises PipelineError, PassError; the graph is then as it was.",
+          "after each. What comes to nothing is a UserWarning. Raises PipelineError, PassError; the graph is then as "
+          "it "
+          "was.",
           py::arg("pipeline"), py::arg("check") = false, py::call_guard<CppCall>());
 }
 

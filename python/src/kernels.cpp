@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
+#include "python/src/own_kernels.h"
 #include "python/src/typed_error.h"
 #include "shadowgraph/kernels/eager.h"
 #include "shadowgraph/kernels/groups.h"
@@ -48,18 +49,11 @@ py::list report_of(const CompiledOperators& operators) {
   return rows;
 }
 
-// The device of a name, or KernelError.
-c10::DispatchKey key_of(const std::string& device) {
-  const c10::DeviceType type = c10::Device(device).type();
-  if (type == c10::kCPU) return c10::DispatchKey::CPU;
-  if (type == c10::kPrivateUse1) return c10::DispatchKey::PrivateUse1;
-  throw KernelError("kernels run on the host's memory: give cpu, or the name of a device of one's own, not " + device);
-}
-
 }  // namespace
 
 void bind_kernels(py::module_& m) {
   add_error<KernelError>(m, "KernelError", "A kernel that cannot be made, or an operator that none is made of.");
+  bind_own_kernels(m);
   py::class_<KernelGroups, std::shared_ptr<KernelGroups>>(m, "KernelGroups", "Nodes of a graph that run as kernels.")
       .def("report", [](const KernelGroups& groups) { return report_of(groups); })
       .def("summary", &KernelGroups::summary)
@@ -76,6 +70,7 @@ void bind_kernels(py::module_& m) {
           "wait", [](const CompiledOperators& operators) { operators.cache().wait(); },
           py::call_guard<py::gil_scoped_release>());
   m.def("compilable_operators", &compilable_operators);
+  m.def("operators_without_kernels", &operators_without_kernels);
   m.def(
       "compile_operators",
       [](const std::vector<std::string>& operators, const std::string& device, bool exact, bool measure) {

@@ -1,4 +1,5 @@
 // Polynomials in sizes: what is fitted, what is refused, exactness.
+#include "shadowgraph/error.h"
 #include "shadowgraph/passes/polynomial.h"
 
 #include <gtest/gtest.h>

@@ -565,6 +565,12 @@ def kernels(folder):
     expect(2, "list", "kernels", *at, "--verify", "--clear", says=("at a time",))
     expect(2, "list", "kernels", *at, "--dry-run", says=("--dry-run",))
     expect(2, "list", "kernels", *at, "--clear", "--json", says=("--json is not taken with --clear",))
+    expect(0, "list", "kernels", "--operators",
+           prints=("operators have kernels:\n  aten::", "have none: it is a matrix product", "  aten::mm\n"))
+    listed = json.loads(expect(0, "list", "kernels", "--operators", "--json"))
+    if "aten::gelu" not in listed["compiled"] or "depends on the one before" not in listed["without"]["aten::cumsum"]:
+        failures.append(f"list kernels --operators --json: {str(listed)[:300]}")
+    expect(2, "list", "kernels", "--operators", "--verify", says=("--operators",))
     expect(2, "list", "kernels", *at, "--prune", "much", says=("'much' is no size such as 100MB",))
 
 

@@ -12,6 +12,7 @@
 
 #include <c10/core/DispatchKey.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,13 +51,16 @@ class CompiledOperators {
   std::unique_ptr<State> state_;
 };
 
-// `operators`: names with overload, "aten::add_.Tensor". `key`: CPU, or PrivateUse1 for a device whose memory is the
-// host's. Throws KernelError for other keys. Throws it, naming the operator, for one that does not exist or that no
+// `operators`: names with overload, "aten::add_.Tensor". `key`: that of the device for which the cache's back end makes
+// kernels. One for the CPU serves PrivateUse1, too, as long as that device's memory is the host's. Throws KernelError
+// for other keys. Throws it, naming the operator, for one that does not exist or that no
 // kernel is ever made of. It also throws for one that libtorch makes of others (name those).
 CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
                                     const CompileOperatorsOptions& options = {});
 
 // The overloads that kernels are made of, by name: all that compile_operators() takes.
 std::vector<std::string> compilable_operators();
+// All other operators of libtorch, by name, each with the reason why no kernel is made of it.
+std::map<std::string, std::string> operators_without_kernels();
 
 }  // namespace shadowgraph

@@ -6,6 +6,10 @@
 //     std::vector<CheckpointSegment> segments = ...;
 //     done = checkpoint_segments(graph, segments);
 //
+// A forward graph has no backward that could compute anything again. There, segments become regions of kind checkpoint:
+// calls of checkpoint() in the code that the graph becomes, and in torch.fx. A segment then runs again as a whole. What
+// backward would hold is worked out by assumed_step().
+//
 // docs/checkpoints.md says what the rewritten graph looks like and which policies there are; the essay at the head of
 // checkpoint.cpp how it is made.
 #pragma once
@@ -52,9 +56,14 @@ struct CheckpointResult {
   std::vector<NodeId> repeated;  // the forward node of each that was added; one that is run again twice comes twice
   // Why tensors are kept: by operator or reason.
   std::map<std::string, int64_t> obstacles;
-  // Peaks of live bytes around checkpoint_modules, where it did something.
+  // Peaks of live bytes around checkpoint_modules, where it did something. For a forward graph they are those of its
+  // assumed_step().
   int64_t peak_before = 0;
   int64_t peak_after = 0;
+  // For a forward graph: bytes that it makes and autograd keeps.
+  int64_t saved_before = 0;
+  int64_t saved_after = 0;
+  std::string warning;  // of checkpoint_modules: why a plan came to nothing; "" if it did something or fits as it is
 
   PassResult summary() const;
 };
@@ -64,8 +73,9 @@ struct CheckpointResult {
 // before any change, for segments that overlap, that are empty, or whose regions are not siblings. Throws it, too, for
 // segments by regions among others by nodes.
 //
-// A segment that has nothing to compute again, a second time for instance, is left as it is. Linear in the graph, times
-// the depth of nesting.
+// A segment that has nothing to compute again, a second time for instance, is left as it is. In a forward graph so is one
+// of which something cannot run twice; `obstacles` say why, and `keep` and `offload` are refused. Linear in the graph,
+// times the depth of nesting.
 CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments);
 
 // ---- Choosing. Regions are modules by path, checkpoint regions and scopes by label.
@@ -91,6 +101,11 @@ CheckpointPolicy within_budget(int64_t bytes);
 // Most bytes live at a node, by the rule of shadowgraph/profile.h; with a device: of its storages alone.
 int64_t peak_of_live_bytes(const Graph& graph);
 int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device);
+
+// A forward graph with the backward that autograd would run: its gradients, what it saved, and how long. Nodes of forward
+// keep their ids; those of backward compute nothing. Plans for the forward are made on it. Throws Error for a forward
+// whose outputs have no gradient.
+Graph assumed_step(const Graph& forward);
 
 // ---- The passes.
 
@@ -119,7 +134,8 @@ struct CheckpointModulesOptions {
             "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000");
   }
 };
-// The pass `checkpoint`: segments by name and policy. Throws Error for patterns that no region matches.
+// The pass `checkpoint`: segments by name and policy. Throws Error for patterns that no region matches. Throws it, too,
+// for `budget` and `optimal` of a forward graph that has checkpoints already. A plan that changes nothing is a warning.
 CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options = {});
 
 struct FreeAtLastUseResult {

@@ -62,6 +62,9 @@ struct CheckpointChainOptions {
   CostOfNode cost = {};      // flops_and_bytes()
   int64_t most_stages = 80;  // neighbours are taken together beyond that
   int64_t most_options = 8;  // of a stage
+  // A stage runs again as a whole or not at all, as a forward graph's checkpoints do. Nothing in it is kept, and none
+  // begins between a tensor's making and the last write to it.
+  bool whole_stages = false;
   // Bytes that a link to the host carries in a unit of cost, each way at once. Kept tensors may then wait for backward
   // on the host. The part of a stage's transfers that its own forward and its own backward hide costs nothing. 0: no
   // link.
@@ -75,7 +78,7 @@ struct CheckpointChain {
   int64_t input = 0;                     // bytes that the first stage reads
   std::vector<std::string> not_a_chain;  // why; empty: it is one
 
-  // No stages for a graph without backward. Linear, times the stages.
+  // A forward graph stands for its assumed_step(). No stages for one without gradients. Linear, times the stages.
   static CheckpointChain of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointChainOptions& options = {});
 
@@ -106,8 +109,8 @@ struct CheckpointCurveOptions {
 class CheckpointCurve {
  public:
   // `regions` are the stages, and what the other policies choose among. Without them stages are found, and the other
-  // policies take the longest run of numbered modules. Makes some 80 rewritten copies of the graph. With a link to the
-  // host, peaks are the bytes on the device that holds most; a step on the CPU gains nothing there.
+  // policies take the longest run of numbered modules. A forward graph stands for its assumed_step(), with whole
+  // stages. Makes some 80 rewritten copies of the graph. With a link to the host, peaks are the bytes on the device that holds most; a step on the CPU gains nothing there.
   static CheckpointCurve of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointCurveOptions& options = {});
 

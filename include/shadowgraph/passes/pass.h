@@ -49,6 +49,7 @@ struct PassResult {
   bool changed = false;
   std::vector<std::pair<std::string, int64_t>> counters;  // what was done: {"erased", 12}
   std::string report;                                     // what an analysis has to say to people; lines
+  std::vector<std::string> warnings;                      // what was asked for and came to nothing
 
   // For a pass that changes something wherever it counts something; counts of 0 are not mentioned.
   static PassResult of_changes(std::vector<std::pair<std::string, int64_t>> counts) {

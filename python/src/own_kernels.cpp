@@ -1,0 +1,92 @@
+// Kernels that Python gives for operators: a callable, or a function of a shared library.
+#include "python/src/own_kernels.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "python/src/binding.h"
+#include "shadowgraph/kernels/own.h"
+
+namespace shadowgraph::python {
+namespace {
+
+// Held by kernels that may go on any thread.
+std::shared_ptr<const py::object> shared_object(py::object object) {
+  return {new py::object(std::move(object)), [](const py::object* held) {
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+c10::IValue result_of(const std::string& op, const py::handle& given, const c10::TypePtr& type) {
+  try {
+    return torch::jit::toIValue(given, type);
+  } catch (const py::cast_error&) {
+    throw KernelError("the kernel given for " + op + " gave a " + std::string(py::str(py::type::of(given))) +
+                      ", where the operator gives a " + type->annotation_str());
+  }
+}
+
+OwnKernel::Results call_python(const py::object& function, const std::string& name, const c10::OperatorHandle& op,
+                               std::span<const c10::IValue> arguments) {
+  const py::gil_scoped_acquire gil;
+  py::list positional;
+  py::dict keywords;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& formal = op.schema().arguments()[i];
+    py::object value = torch::jit::toPyObject(arguments[i]);
+    if (formal.kwarg_only()) {
+      keywords[formal.name().c_str()] = std::move(value);
+    } else {
+      positional.append(std::move(value));
+    }
+  }
+  const py::object given = function(*positional, **keywords);
+  if (given.ptr() == Py_NotImplemented) return std::nullopt;
+  const auto& returns = op.schema().returns();
+  std::vector<c10::IValue> results;
+  if (returns.size() == 1) {
+    results.push_back(result_of(name, given, returns[0].type()));
+  } else if (!returns.empty()) {
+    const auto all = py::isinstance<py::tuple>(given) ? py::cast<py::tuple>(given) : py::make_tuple(given);
+    for (size_t i = 0; i < all.size(); ++i) {
+      results.push_back(result_of(name, all[i], returns[std::min(i, returns.size() - 1)].type()));
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+c10::DispatchKey key_of(const std::string& device) {
+  return c10::computeDispatchKey(std::nullopt, c10::kStrided, c10::Device(device));
+}
+
+void bind_own_kernels(py::module_& m) {
+  py::class_<UsedKernel>(m, "UsedKernel", "A kernel of one's own in use.").def("report", [](const UsedKernel& kernel) {
+    const UsedKernel::Report row = kernel.report();
+    return py::dict(py::arg("operator") = row.op, py::arg("ran") = row.ran, py::arg("passed_on") = row.passed_on,
+                    py::arg("unchecked") = row.unchecked);
+  });
+  m.def(
+      "use_kernel",
+      [](const std::string& op, py::object function, const std::string& device) {
+        const auto held = shared_object(std::move(function));
+        return use_kernel({.op = op,
+                           .run =
+                               [held, op](const c10::OperatorHandle& handle, std::span<const c10::IValue> arguments) {
+                                 return call_python(*held, op, handle, arguments);
+                               }},
+                          key_of(device));
+      },
+      py::arg("op"), py::arg("function"), py::arg("device"));
+  m.def(
+      "use_library_kernel",
+      [](const std::string& op, const std::string& library, const std::string& symbol, const std::string& device) {
+        return use_kernel(library_kernel(op, library, symbol), key_of(device));
+      },
+      py::arg("op"), py::arg("library"), py::arg("symbol"), py::arg("device"));
+}
+
+}  // namespace shadowgraph::python
