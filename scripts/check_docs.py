@@ -11,6 +11,7 @@
   words stand for any name, and `shadowgraph/NAME.h` for a public header. What begins with build/ or out/ is made later.
 - `docs/...` in any source, script or test exists, with its #heading.
 - `shadowgraph VERB` in an example is a verb of the tool.
+- Tests that docs/documents.md names are there: `Suite.Name` of GoogleTest, `test_name` of tests/package/.
 """
 
 import fnmatch
@@ -32,6 +33,10 @@ PATH = re.compile(r"^[\w.<>*-]+(?:/[\w.<>*{},-]+)+/?$")
 IN_SOURCE = re.compile(r"(?<![\w/.-])docs/(?:(?!source/)[\w/-]*\w\.(?:md|json|svg|png)(?:#[\w-]+)?|\w+/(?![\w.*]))")
 # A shell's or Makefile's own line, an indented example, or code in a line; a bare word is prose.
 COMMAND = re.compile(r"^\s*(?:\$ |@)?(?:build/bin/)?shadowgraph ([\w-]+)|`(?:build/bin/)?shadowgraph ([\w-]+)")
+TEST_NAME = re.compile(r"[A-Z]\w+\.[A-Z]\w+|test_\w+")
+TEST = re.compile(r"^TEST(?:_[FP])?\((\w+),\s+(\w+)\)", re.MULTILINE)
+PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+LISTS_TESTS = "docs/documents.md"
 MADE_LATER = ("build", "out")
 # They cite what is not there: a bundle, and the examples of two lints.
 WITH_EXAMPLES = ("viz/page/dist/", "scripts/check_docs.py", "scripts/prose.py")
@@ -122,6 +127,16 @@ def glued(lines):
         before = line
 
 
+def tests_in(root, files):
+    names = set()
+    for name in files:
+        if name.startswith("tests/") and name.endswith(".cpp"):
+            names |= {f"{suite}.{test}" for suite, test in TEST.findall((root / name).read_text())}
+        elif name.startswith("tests/package/") and name.endswith(".py"):
+            names |= set(PYTHON_TEST.findall((root / name).read_text()))
+    return names
+
+
 def findings(root):
     files = tracked(root)
     folders = sorted({str(parent) for name in files for parent in pathlib.PurePath(name).parents})
@@ -150,7 +165,11 @@ def findings(root):
         if name in pages:
             for number in glued(lines):
                 yield f"{name}:{number}: an empty line is missing before this one"
+        tests = tests_in(root, files) if name == LISTS_TESTS else ()
         for number, line in without_code(lines):
+            for span in SPAN.findall(line) if name == LISTS_TESTS else ():
+                if TEST_NAME.fullmatch(span) and span not in tests:
+                    yield f"{name}:{number}: there is no test {span}"
             for target in [*LINK.findall(SPAN.sub(lambda m: " " * len(m[0]), line)), *IMAGE.findall(line)]:
                 if problem := no_target(root, path, target):
                     yield f"{name}:{number}: {problem}"
@@ -178,6 +197,8 @@ BAD = {
     "a page outside the navigation": ("docs/other.md", "# Other"),
     "a list after text": ("docs/index.md", "text\n- one"),
     "a table after code": ("docs/index.md", "```\ncode\n```\n| a |"),
+    "a test that is not there": ("docs/documents.md", "`Suite.Other`"),
+    "a Python test that is not there": ("docs/documents.md", "`test_other`"),
 }
 GOOD = {
     "a link to a heading": ("docs/index.md", "[x](index.md#first-steps) and [y](#first-steps)"),
@@ -187,13 +208,15 @@ GOOD = {
     "a page named in a source": ("core/a.h", "// docs/index.md says more, docs/index.md#first-steps, docs/pictures.md"),
     "a list, a table, code": ("docs/index.md", "text\n\n- one\n  more\n\n| a |\n|---|\n\n```\n| code\n```\n\ntx"),
     "a verb": ("docs/index.md", "    shadowgraph profile x"),
+    "tests": ("docs/documents.md", "`Suite.Name`, `test_name`"),
 }
 
 
 def small_tree(_, name, line):
     tree = {"docs/index.md": "# Index\n## First steps\n", "docs/pictures.md": "", "README.md": "",
-            "core/a.h": "", "include/shadowgraph/a.h": "",
-            "mkdocs.yml": "\nnav:\n  - index.md\n  - pictures.md\n"}
+            "core/a.h": "", "include/shadowgraph/a.h": "", "docs/documents.md": "",
+            "tests/a.cpp": "TEST(Suite, Name) {}\n", "tests/package/a.py": "def test_name():\n",
+            "mkdocs.yml": "\nnav:\n  - index.md\n  - pictures.md\n  - documents.md\n"}
     return {**tree, name: tree.get(name, "") + line + "\n"}
 
 

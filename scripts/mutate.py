@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts mistakes into the code and says which of them the tests notice.
 
-    mutate.py [--build build] [--only 3,17] [--jobs 2] [--list] [--keep]
+    mutate.py [--build build] [--only 3,17-20] [--jobs 2] [--list] [--check] [--keep] [--filter GTEST_FILTER]
 
 The mistakes are in tests/mutation/mistakes.txt:
 
@@ -11,15 +11,20 @@ The mistakes are in tests/mutation/mistakes.txt:
     ~ carried.finish(value_of);        a statement, which is left out
 
 All of them are compiled in at once, behind a switch: fifty cost one build. SHADOWGRAPH_MISTAKE=number puts on one at a
-time. The files are put back afterwards (--keep leaves them, for another run with --only). The tests of
-each mistake's folder run until one program fails; random programs are SHADOWGRAPH_RANDOM_PROGRAMS a suite, 400 unless
-set.
+time. The files are put back afterwards (--keep leaves them, for another run with --only).
+
+The tests of each mistake's folder run until one program fails. Which these are follows from tests/CMakeLists.txt, and
+from MORE for folders whose mistakes others notice. Without a mistake all of them must pass first. Random programs are
+SHADOWGRAPH_RANDOM_PROGRAMS a suite, 400 unless set. --filter runs those tests alone.
+
+--check builds nothing: every expression must stand in its file once, and every folder must have a program.
 """
 
 import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -35,39 +40,43 @@ inline bool {SWITCH}(int number) {{
   return on == number;
 }}
 """
-# By folder, the programs that test it, the quickest first.
-PROGRAMS = {
-    "ir/": ("ir_tests", "passes_tests", "profiler_tests", "core_tests", "replay_tests"),
-    "core/dispatch/": ("core_tests", "replay_tests", "deferred_tests"),
-    "core/mode/": ("core_tests",),
-    "core/process/": ("core_tests",),
-    "core/fake/": ("core_tests", "replay_tests", "deferred_tests"),
-    "core/rules/": ("core_tests",),
-    "core/capture/": ("core_tests", "profiler_tests", "replay_tests"),
-    "core/checkpoint/": ("core_tests", "replay_tests"),
-    "core/replay/": ("replay_tests", "passes_tests", "deferred_tests"),
-    "core/deferred/": ("deferred_tests",),
-    "passes/codegen/": ("codegen_tests",),
-    "passes/": ("passes_tests", "replay_tests"),
-    "profiler/": ("profiler_tests",),
-    "sharding/": ("sharding_tests",),
-    "viz/": ("profiler_tests",),
-    "models/": ("profiler_tests", "core_tests"),
-    "cli/": ("shadowgraph",),
+TOOL = "tool"
+PACKAGE = "python_package"
+# By folder, the programs that test it beside those of its own tests, the quickest first. TOOL is the script
+# tests/python/check_tool.py, PACKAGE is pytest over tests/package.
+MORE = {
+    "support/": ("ir_tests", "profiler_tests", "kernels_tests"),
+    "ir/": ("passes_tests", "profiler_tests", "core_tests", "replay_tests"),
+    "core/dispatch/": ("replay_tests", "deferred_tests"),
+    "core/fake/": ("replay_tests", "deferred_tests"),
+    "core/capture/": ("profiler_tests", "replay_tests"),
+    "core/calls/": ("passes_tests", "replay_tests", "core_tests"),
+    "core/checkpoint/": ("replay_tests",),
+    "core/replay/": ("passes_tests", "deferred_tests"),
+    "passes/": ("replay_tests", "codegen_tests"),
+    "models/": ("core_tests",),
+    "cli/": (TOOL,),
+    "python/": (PACKAGE,),
 }
+# What ninja builds for them, where it is not called so: `shadowgraph` is the library, the tool's file has its name.
+TARGETS = {TOOL: "shadowgraph_tool", PACKAGE: "shadowgraph_python"}
 
 
 class Mistake:
     def __init__(self, number, file, old, new):
         self.number, self.file, self.old, self.new = number, file, old, new
-        self.programs = next(programs for folder, programs in PROGRAMS.items() if file.startswith(folder))
 
     def __str__(self):
         return f"{self.number:3} {self.file}: {self.old}" + (f"  ->  {self.new}" if self.new else "  left out")
 
+    def problem(self):
+        path = ROOT / self.file
+        if not path.exists():
+            return "the file is not there"
+        count = path.read_text().count(self.old)
+        return "" if count == 1 else f"is in the file {count} times"
+
     def switched(self, text):
-        if text.count(self.old) != 1:
-            raise SystemExit(f"{self}\n    is in the file {text.count(self.old)} times")
         on = f"{SWITCH}({self.number})"
         if not self.new:
             return text.replace(self.old, f"if (!{on}) {self.old}")
@@ -87,6 +96,36 @@ def read_mistakes():
     return mistakes
 
 
+def programs_by_folder():
+    """The folders of tests/ by their program, as tests/CMakeLists.txt has them: the longest folder first."""
+    text = (ROOT / "tests/CMakeLists.txt").read_text()
+    folders = {}
+    for name, given in re.findall(r"^shadowgraph_test_program\((\w+) \d+ ([^)]+)\)", text, re.MULTILINE):
+        for folder in given.split():
+            folders.setdefault(folder + "/", []).append(name)
+    return dict(sorted(folders.items(), key=lambda entry: -len(entry[0])))
+
+
+def programs_of(mistake, by_folder):
+    own = next((names for folder, names in by_folder.items() if mistake.file.startswith(folder)), [])
+    more = next((names for folder, names in MORE.items() if mistake.file.startswith(folder)), ())
+    return list(dict.fromkeys([*own, *more]))
+
+
+def check(mistakes):
+    """What is wrong with the list, a line each."""
+    by_folder = programs_by_folder()
+    known = {name for names in by_folder.values() for name in names} | set(TARGETS)
+    named = {name for names in MORE.values() for name in names}
+    found = [f"MORE: no program is called {name}" for name in sorted(named - known)]
+    for mistake in mistakes:
+        if problem := mistake.problem():
+            found.append(f"{mistake}\n    {problem}")
+        elif not programs_of(mistake, by_folder):
+            found.append(f"{mistake}\n    no program tests its folder")
+    return found
+
+
 def put_in(mistakes):
     originals = {}
     for mistake in mistakes:
@@ -102,13 +141,16 @@ def put_in(mistakes):
     return originals
 
 
-def fails(build, program, number):
+def fails(build, program, number, gtest_filter):
     """Whether the program notices, and after how many seconds."""
-    tool = build / "bin" / program
-    command = [tool, "--gtest_brief=1", "--gtest_fail_fast"]
-    if program == "shadowgraph":
-        command = [sys.executable, ROOT / "tests/python/check_tool.py", tool]
     environment = {"SHADOWGRAPH_RANDOM_PROGRAMS": "400", **os.environ, "SHADOWGRAPH_MISTAKE": str(number)}
+    if program == TOOL:
+        command = [sys.executable, ROOT / "tests/python/check_tool.py", build / "bin/shadowgraph"]
+    elif program == PACKAGE:
+        command = [ROOT / ".venv/bin/python", "-m", "pytest", "-qx", "-p", "no:cacheprovider", ROOT / "tests/package"]
+        environment |= {"PYTHONPATH": f"{build / 'python'}:{ROOT / 'tests/package'}", "HF_HUB_OFFLINE": "1"}
+    else:
+        command = [build / "bin" / program, "--gtest_brief=1", "--gtest_fail_fast", f"--gtest_filter={gtest_filter}"]
     began = time.monotonic()
     try:
         code = subprocess.run(command, env=environment, capture_output=True, timeout=900, cwd=ROOT).returncode
@@ -117,42 +159,69 @@ def fails(build, program, number):
     return code, time.monotonic() - began
 
 
+def numbers_of(text):
+    numbers = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def run(arguments, build, chosen):
+    """Tries all that are chosen; returns how many are noticed."""
+    by_folder = programs_by_folder()
+    programs = list(dict.fromkeys(name for mistake in chosen for name in programs_of(mistake, by_folder)))
+    targets = [TARGETS.get(name, name) for name in programs]
+    subprocess.run(["ninja", "-C", build, f"-j{arguments.jobs}", *targets], check=True, stdout=subprocess.DEVNULL)
+
+    def alone(program):
+        return program, *fails(build, program, 0, arguments.filter)
+
+    def try_out(mistake):
+        for program in programs_of(mistake, by_folder):
+            code, seconds = fails(build, program, mistake.number, arguments.filter)
+            if code:
+                return mistake, f"noticed by {program} ({code}, {seconds:.0f} s)"
+        return mistake, ""
+
+    noticed = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        broken = []
+        for program, code, seconds in pool.map(alone, programs):
+            result = f"FAILS ({code})" if code else "passes"
+            print(f"without a mistake: {program} {result}, {seconds:.0f} s", flush=True)
+            broken += [program] if code else []
+        if broken:
+            raise SystemExit(f"{', '.join(broken)}: fails without a mistake, so its failures say nothing")
+        for mistake, verdict in pool.map(try_out, chosen):
+            noticed += bool(verdict)
+            print(f"{mistake}\n    {verdict or 'MISSED'}", flush=True)
+    return noticed
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build", type=pathlib.Path)
-    parser.add_argument("--only", default="", help="numbers, separated by commas")
+    parser.add_argument("--only", default="", help="numbers and ranges, separated by commas")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mistakes tried at a time")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true", help="only whether each mistake can be put in")
     parser.add_argument("--keep", action="store_true", help="leave the mistakes in the files")
+    parser.add_argument("--filter", default="*", help="of GoogleTest; these tests alone")
     arguments = parser.parse_args()
-    build = (ROOT / arguments.build).resolve()
     mistakes = read_mistakes()
     if arguments.list:
-        return print(*mistakes, sep="\n")
-    only = {int(number) for number in arguments.only.split(",") if number}
-    chosen = [mistake for mistake in mistakes if not only or mistake.number in only]
-    programs = sorted({program for mistake in chosen for program in mistake.programs})
+        print(*mistakes, sep="\n")
     kept = (ROOT / "tests/mutation/switch.h").exists()
+    problems = [] if kept else check(mistakes)
+    if problems or arguments.list or arguments.check:
+        print(*problems, sep="\n", end="\n" if problems else "")
+        return len(problems) > 0
+    only = numbers_of(arguments.only)
+    chosen = [mistake for mistake in mistakes if not only or mistake.number in only]
     originals = {} if kept else put_in(mistakes)
-    noticed = 0
     try:
-        subprocess.run(["ninja", "-C", build, f"-j{arguments.jobs}", *programs], check=True, stdout=subprocess.DEVNULL)
-        for program in programs:
-            code, seconds = fails(build, program, 0)
-            result = "passes" if code == 0 else f"FAILS ({code})"
-            print(f"without a mistake: {program} {result}, {seconds:.0f} s", flush=True)
-
-        def try_out(mistake):
-            for program in mistake.programs:
-                code, seconds = fails(build, program, mistake.number)
-                if code:
-                    return mistake, f"noticed by {program} ({code}, {seconds:.0f} s)"
-            return mistake, ""
-
-        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-            for mistake, verdict in pool.map(try_out, chosen):
-                noticed += bool(verdict)
-                print(f"{mistake}\n    {verdict or 'MISSED'}", flush=True)
+        noticed = run(arguments, (ROOT / arguments.build).resolve(), chosen)
     finally:
         if not arguments.keep and not kept:
             (ROOT / "tests/mutation/switch.h").unlink()

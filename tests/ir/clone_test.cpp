@@ -150,5 +150,30 @@ TEST(IrExtract, CutsOutAndPutsBack) {
   EXPECT_EQ(cut, 40);
 }
 
+// x and its second half y: two values that stand for them must lie as far apart.
+TEST(IrNodeCopier, BindsAliasesAtTheirDistanceAlone) {
+  const Graph from = samples::graph_of(R"(s0 = 16 cpu input
+n0: %0 = sg::input(name="x") : f32[4] @s0
+n1: %1 = sg::input(name="y") : f32[2] @s0+2
+n2: sg::output(values=[%0, %1])
+)");
+  Graph into = samples::graph_of(R"(s0 = 32 cpu input
+s1 = 8 cpu input
+n0: %0 = sg::input(name="a") : f32[4] @s0+4
+n1: %1 = sg::input(name="b") : f32[2] @s0+6
+n2: %2 = sg::input(name="near") : f32[2] @s0+5
+n3: %3 = sg::input(name="elsewhere") : f32[2] @s1
+n4: sg::output(values=[%0, %1, %2, %3])
+)");
+  const auto bound_to = [&](uint32_t second) {
+    NodeCopier copier(from, into);
+    copier.bind(ValueId(0), ValueId(0));
+    copier.bind(ValueId(1), ValueId(second));
+  };
+  EXPECT_NO_THROW(bound_to(1));
+  EXPECT_THROW(bound_to(2), GraphEditError);
+  EXPECT_THROW(bound_to(3), GraphEditError);
+}
+
 }  // namespace
 }  // namespace shadowgraph

@@ -108,6 +108,18 @@ TEST(IrText, ArgumentsOfEveryKind) {
   expect_round_trip(graph);
 }
 
+TEST(IrText, ComplexNumbersDifferInBothParts) {
+  const auto graph_with = [](double real, double imaginary) {
+    Graph graph;
+    call(graph, "Scalar", graph.complex_argument(real, imaginary));
+    return graph;
+  };
+  EXPECT_FALSE(first_difference(graph_with(1, 2), graph_with(1, 2)));
+  EXPECT_TRUE(first_difference(graph_with(1, 2), graph_with(1, 3)));
+  EXPECT_TRUE(first_difference(graph_with(1, 2), graph_with(0, 2)));
+  EXPECT_TRUE(first_difference(graph_with(1, 0.0), graph_with(1, -0.0)));
+}
+
 TEST(IrText, FloatsKeepTheirBits) {
   Graph graph;
   const double quiet = std::numeric_limits<double>::quiet_NaN();
@@ -169,6 +181,8 @@ TEST(IrText, ConstantsComeBackBitByBit) {
       at::full({2}, std::nan(""), at::kDouble),
       at::ones({3}, at::kBFloat16),
       at::complex(base, -base),
+      at::complex(base, -base).conj(),  // the bit is not in the bytes
+      at::_neg_view(base),
   };
   for (const at::Tensor& tensor : tensors) call(graph, "Tensor", Argument::of_constant(graph.add_constant(tensor)));
   const std::string text = to_text(graph);
@@ -182,6 +196,17 @@ TEST(IrText, ConstantsComeBackBitByBit) {
     EXPECT_TRUE(at::allclose(tensor.to(at::kComplexDouble), tensors[i].to(at::kComplexDouble), 0, 0, true)) << i;
   }
   expect_round_trip(graph);
+}
+
+// One text for some bytes: bits that the padding cuts off are 0.
+TEST(IrText, Base64HasOneTextForSomeBytes) {
+  using Bytes = std::vector<uint8_t>;
+  EXPECT_EQ(parse_base64("QQ=="), Bytes{'A'});
+  EXPECT_EQ(parse_base64("QUI="), (Bytes{'A', 'B'}));
+  EXPECT_EQ(parse_base64("QUJD"), (Bytes{'A', 'B', 'C'}));
+  for (const char* text : {"QR==", "QUJ=", "QQ", "QQ=", "Q===", "QQ==QQ==", "QU=D", "Q\n=="}) {
+    EXPECT_EQ(parse_base64(text), std::nullopt) << text;
+  }
 }
 
 TEST(IrText, UnreadableConstantsAreSaidToBe) {
@@ -315,6 +340,21 @@ TEST(IrText, Short) {
   const std::string text = to_text(graph, PrintPreset::kShort);
   EXPECT_NE(text.find("%4 = mm(%2, %3) : f32[4,2]\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("@s"), std::string::npos);
+}
+
+// Lists of four are whole; of longer ones the first three.
+TEST(IrText, ShortListsAreWhole) {
+  const auto shown = [](const std::string& list) {
+    const Graph graph = parse("shadowgraph 1 libtorch 2.13.0\noperator aten::view(Tensor(a) self, SymInt[] size) -> " +
+                              ("Tensor(a)\ns0 = 4 cpu input\n%0 = sg::input(name=\"x\") : f32[1] @s0\n"
+                               "%1 = aten::view(self=%0, size=[" +
+                               list + "]) : f32[1] @s0\n"));
+    const std::string text = to_text(graph, PrintPreset::kShort);
+    const size_t at = text.find("size=[");
+    return at == std::string::npos ? text : text.substr(at + 5, text.find(']', at) - at - 4);
+  };
+  EXPECT_EQ(shown("1, 1, 1, 1"), "[1, 1, 1, 1]");
+  EXPECT_EQ(shown("1, 1, 1, 1, 1"), "[1, 1, 1, ...]");
 }
 
 TEST(IrText, FingerprintsOfRepeatedBlocksAreEqual) {

@@ -49,6 +49,22 @@ TEST(CompileOperators, CallsRunTheKernelUntilTheHandleIsGone) {
   EXPECT_EQ(row_of(other, "aten::mul.Tensor").ran, 0);
 }
 
+// Calls that differ only in how far apart two operands begin in their storage: each its own.
+TEST(CompileOperators, OverlappingViewsAreToldApartByTheirDistance) {
+  const TemporaryFolder folder;
+  const at::Tensor y = at::randn({34});
+  const auto from = [&](int64_t begin) { return y.slice(0, begin, begin + 32); };
+  const int64_t begins[] = {1, 0, 2};
+  std::vector<at::Tensor> expected;
+  for (const int64_t begin : begins) expected.push_back(at::mul(from(1), from(begin)));
+  const CompiledOperators compiled = compile_operators({"aten::mul.Tensor"}, c10::DispatchKey::CPU,
+                                                       {.measure = {.enabled = false}, .cache = folder.cache()});
+  for (size_t i = 0; i < std::size(begins); ++i) {
+    EXPECT_TRUE(at::mul(from(1), from(begins[i])).equal(expected[i])) << "beside a view from " << begins[i];
+  }
+  EXPECT_EQ(row_of(compiled, "aten::mul.Tensor").ran, 3);
+}
+
 TEST(CompileOperators, TheLaterOneIsAskedFirst) {
   const TemporaryFolder folder;
   const at::Tensor x = at::randn({16});

@@ -1,6 +1,7 @@
 // Which way is faster is found by using both, each call once, and is known to the next process. Times are told by a clock
 // of the test's: it says how long each call took, whatever it really took.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -120,6 +121,31 @@ TEST(KernelMeasure, EagerCallsGoOneWayEach) {
   EXPECT_EQ(report[0].ran, 2);
   EXPECT_EQ(report[0].original, 8);
   EXPECT_EQ(clock.looks(), 8);
+}
+
+// A verdict is of one number of threads; with another, the faster way is found again.
+TEST(KernelMeasure, EachNumberOfThreadsHasItsVerdict) {
+  struct Threads {
+    int before = at::get_num_threads();
+    ~Threads() { at::set_num_threads(before); }
+  } const restored;
+  const TemporaryFolder folder;
+  const at::Tensor x = at::zeros({20});
+  const auto run_with = [&](int threads, ScriptedClock& clock) {
+    at::set_num_threads(threads);
+    const CompiledOperators compiled = compile_operators({"aten::add_.Tensor"}, c10::DispatchKey::CPU,
+                                                         {.measure = clock.options(1), .cache = folder.cache()});
+    for (int i = 0; i < 6; ++i) x.add_(1);
+    return compiled.report().at(0);
+  };
+  ScriptedClock slow_kernel(50);
+  EXPECT_EQ(run_with(1, slow_kernel).original, 5);  // the kernel once, to measure it
+  ScriptedClock fast_kernel(200);
+  EXPECT_EQ(run_with(2, fast_kernel).ran, 5);
+  ScriptedClock unused(0);
+  EXPECT_EQ(run_with(1, unused).original, 6);
+  EXPECT_EQ(run_with(2, unused).ran, 6);
+  EXPECT_EQ(unused.looks(), 0);
 }
 
 TEST(KernelMeasure, WithoutMeasuringTheKernelRuns) {

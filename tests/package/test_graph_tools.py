@@ -83,6 +83,12 @@ def test_a_table_like_that_of_torch_fx(capsys):
     assert max(map(len, lines)) < 300
 
 
+def test_a_table_names_keyword_arguments():
+    graph = sg.capture(lambda x: torch.full_like(x, 2, dtype=torch.float64).sum(dim=0, dtype=torch.float32), "f32[3,4]")
+    (made,) = [line for line in graph.tabular().split("\n") if "aten::full_like" in line]
+    assert "dtype=" in made
+
+
 def test_a_notebook_shows_a_picture():
     shown = sg.capture(Net(), "f32[8,16]")._repr_html_()
     assert shown.startswith("<p>") and "nodes" in shown and ("<svg" in shown or "no picture" in shown)

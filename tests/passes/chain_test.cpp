@@ -258,6 +258,10 @@ TEST(Chain, OfThreeEqualStages) {
   EXPECT_EQ(solver.plan(26)->cost, 4);
   EXPECT_EQ(solver.plan(25)->cost, 8);
   EXPECT_EQ(solver.plan(26)->segments.size(), 1U);
+  // A plan says what it needs, not what was allowed.
+  EXPECT_EQ(solver.plan(40)->bytes, 34);
+  EXPECT_EQ(solver.plan(33)->bytes, 26);
+  EXPECT_EQ(solver.plan(27)->bytes, 26);
 }
 
 // Sums of costs that no double holds are counted in a larger unit, and the plan's cost is exact nevertheless.

@@ -106,6 +106,16 @@ TEST(Pipeline, OptionsAreCheckedByThePass) {
   EXPECT_THROW(run_pass(graph, "dce", {{"nothing", "1"}}), PipelineError);
 }
 
+TEST(Pipeline, TheTableAddsUpItsTimes) {
+  PipelineReport report;
+  report.runs = {{.pass = "dce", .seconds = 1.5e-3}, {.pass = "cse", .seconds = 2.25e-3}};
+  report.check_seconds = 4e-3;
+  const std::string text = to_text(report);
+  EXPECT_THAT(text, HasSubstr("    1.500"));
+  EXPECT_THAT(text, HasSubstr("    3.750\n"));
+  EXPECT_THAT(text, HasSubstr("    4.000\n"));
+}
+
 TEST(Pipeline, TimesAndCounts) {
   Graph graph = sample();
   const PipelineReport report = Pipeline()

@@ -55,12 +55,13 @@ TEST(FuseGroups, CanBeOrderedInEveryModel) {
 
 TEST(FuseGroups, CanBeOrderedInRandomPrograms) {
   int groups = 0;
-  for (int seed = 0; seed < shadowgraph::testing::random_program_count(1000); ++seed) {
+  const int programs = shadowgraph::testing::random_program_count(1000);
+  for (int seed = 0; seed < programs; ++seed) {
     Graph graph = shadowgraph::testing::capture(shadowgraph::testing::RandomProgram::make(700000 + seed, 30));
     groups += run_pass(graph, "fuse-groups").counters[0].second != 0;
     ASSERT_TRUE(groups_can_be_ordered(graph)) << "seed " << 700000 + seed << "\n" << to_text(graph);
   }
-  EXPECT_GT(groups, 100);
+  EXPECT_GE(groups, programs / 10) << "programs with groups";
 }
 
 TEST(FuseGroups, ACycleWouldBeSeen) {

@@ -167,6 +167,15 @@ TEST(SymbolicGraph, NamesTheNumbersThatNoPolynomialFits) {
         (void)even.instantiate({{"batch", 21}});
       },
       ThrowsMessage<SymbolicError>(HasSubstr("2 and every 2 from there")));
+  // Nearly 1/n is not 1/n.
+  const ForwardFunction nearly = [](const Tensors& in) {
+    return Tensors{in[0] * (1.000000001 / static_cast<double>(in[0].size(0)))};
+  };
+  EXPECT_THAT(
+      [&] {
+        SymbolicGraph::fit(captures_of(nearly, {2, 3, 5, 7}));
+      },
+      ThrowsMessage<SymbolicError>(HasSubstr("aten::mul")));
   const ForwardFunction root = [](const Tensors& in) {
     return Tensors{in[0] * std::sqrt(static_cast<double>(in[0].size(0)))};
   };

@@ -243,6 +243,31 @@ TEST(CachingAllocator, GarbageIsCollectedBeyondTheThreshold) {
   EXPECT_EQ(allocator.stats().retries, 0);
 }
 
+// Ages are searches since a block was freed. Three segments are free, for three searches, one and one: the average is
+// 5/3, and only the first is collected.
+TEST(CachingAllocator, TheOldestGarbageIsCollected) {
+  CachingAllocator allocator(
+      AllocatorSettings::parse("garbage_collection_threshold:0.5,per_process_memory_fraction:1.0"), 400 * kMiB);
+  allocator.record_history();
+  const auto a = allocator.allocate(30 * kMiB);
+  const auto b = allocator.allocate(40 * kMiB);
+  const auto c = allocator.allocate(50 * kMiB);
+  const int64_t oldest = allocator.address(a);
+  allocator.free(a);
+  allocator.allocate(60 * kMiB);
+  allocator.allocate(36 * kMiB);
+  allocator.free(b);
+  allocator.free(c);
+  EXPECT_EQ(allocator.stats().reserved.now, 216 * kMiB);
+  allocator.allocate(70 * kMiB);  // 216 are more than 200
+  EXPECT_EQ(allocator.stats().reserved.now, (216 - 30 + 70) * kMiB);
+  std::vector<int64_t> collected;
+  for (const CachingAllocator::Event& event : allocator.history()) {
+    if (event.action == CachingAllocator::Action::kSegmentFree) collected.push_back(event.address);
+  }
+  EXPECT_EQ(collected, std::vector<int64_t>{oldest});
+}
+
 TEST(CachingAllocator, ExpandableSegmentsGrowByPages) {
   CachingAllocator allocator(AllocatorSettings::parse("expandable_segments:True"));
   const auto a = allocator.allocate(30 * kMiB);

@@ -58,6 +58,19 @@ TEST(MemoryPlan, WhatDoesNotMeetSharesItsPlace) {
   EXPECT_EQ(plan.bytes, 1024);
 }
 
+// The bound is found only by who takes a gap of just the size that is wanted.
+TEST(MemoryPlan, AGapThatFitsExactlyIsTaken) {
+  // Offline, the largest first: the last 3 fits between the 3 at 0 and the 3 at 6, which clears the 6.
+  const std::vector<PlanRequest> at_leisure = {{3, 2, 6}, {3, 4, 7}, {3, 4, 4}, {6, 7, 9}};
+  EXPECT_EQ(plan_memory(at_leisure, {.alignment = 1}).bytes, 3 + 6);
+  EXPECT_EQ(plan_memory(at_leisure, {.alignment = 1, .offline_limit = 0}).bytes, 12);
+  // From two ends: the second 7 takes the place of the first, below the 1; the 6 comes from above.
+  const std::vector<PlanRequest> in_order = {{6, 5, 6}, {1, 1, 6}, {7, 6, 9}, {7, 0, 3}};
+  const Plan plan = plan_memory(in_order, {.alignment = 1, .offline_limit = 0});
+  EXPECT_EQ(plan.bytes, 6 + 1 + 7);
+  expect_valid(in_order, plan, 1);
+}
+
 TEST(MemoryPlan, RandomRequestsAreValidForEveryPlanner) {
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     std::mt19937 random(seed);

@@ -90,6 +90,19 @@ TEST(RecomputeFigures, AChainForOtherSolvers) {
     EXPECT_GE(stage["saved_bytes"], stage["output_bytes"]);
     EXPECT_TRUE(stage.contains("forward_seconds"));
   }
+  // Seconds of a stage are those of its nodes, and of the nodes that differentiate them.
+  double forward = 0, backward = 0, of_forward = 0, of_backward = 0;
+  for (const auto& stage : json["stages"]) {
+    forward += stage["forward_seconds"].get<double>();
+    backward += stage["backward_seconds"].get<double>();
+  }
+  for (const NodeId n : graph.nodes()) {
+    const PhaseId phase = graph.node(n).phase;
+    if (phase == Graph::kForward) of_forward += time.of(n).seconds;
+    if (phase == Graph::kBackward && graph.node(n).forward.valid()) of_backward += time.of(n).seconds;
+  }
+  EXPECT_NEAR(forward, of_forward, 1e-12);
+  EXPECT_NEAR(backward, of_backward, 1e-12);
   // Every node of forward is in one.
   EXPECT_EQ(flops, Flops::of(graph).of_phase(Graph::kForward).matmul);
   EXPECT_FALSE(chain_json(graph, chain)["stages"][0].contains("forward_seconds"));
@@ -97,6 +110,31 @@ TEST(RecomputeFigures, AChainForOtherSolvers) {
   const nlohmann::json none = chain_json(skips, CheckpointChain::of(skips));
   EXPECT_FALSE(none["linear"]);
   EXPECT_FALSE(none["why_not_a_chain"].empty());
+}
+
+// Two names for one weight: its bytes count once.
+TEST(RecomputeFigures, TiedParametersAreOne) {
+  const Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::mm(Tensor self, Tensor mat2) -> Tensor
+operator aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
+operator aten::ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+s0 = 64 cuda:0 parameter
+s1 = 64 cuda:0 input
+s2 = 64 cuda:0 temporary
+s3 = 4 cuda:0 temporary
+s4 = 4 cuda:0 temporary
+r1 = module "" "Model" call 0 in r0
+r2 = module "head" "Linear" call 0 in r1
+n0: %0 = sg::parameter(name="head.weight") : f32[4,4] @s0 grad
+n1: %1 = sg::parameter(name="head.tied") : f32[4,4] @s0 grad
+n2: %2 = sg::input(name="x") : f32[4,4] @s1
+n3: %3 = aten::mm(self=%2, mat2=%0) : f32[4,4] @s2 grad | r2 grad_mode saved(self)
+n4: %4 = aten::sum(self=%3) : f32[] @s3 grad | r1 grad_mode free(s2)
+n5: %5 = aten::ones_like(self=%4) : f32[] @s4 | r1 backward of n4
+n6: sg::output(values=[%4])
+)");
+  const nlohmann::json info = sac_ilp_module_info(graph, StepTime::of(graph, DeviceSpec::named("h100")));
+  for (const auto& module : info["mod_stats"]) EXPECT_EQ(module["param_per_module"], 64) << module["fqn"];
 }
 
 TEST(RecomputeFigures, ModulesForPyTorchsIlp) {

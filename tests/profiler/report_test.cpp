@@ -313,6 +313,15 @@ TEST(Units, Human) {
   EXPECT_EQ(dtype_name(c10::ScalarType::BFloat16), "bfloat16");
 }
 
+TEST(Units, Seconds) {
+  EXPECT_EQ(human_seconds(0), "0 s");
+  EXPECT_EQ(human_seconds(2.5e-7), "0.25 us");
+  EXPECT_EQ(human_seconds(9.99e-4), "999.00 us");
+  EXPECT_EQ(human_seconds(2e-3), "2.00 ms");
+  EXPECT_EQ(human_seconds(0.9), "900.00 ms");
+  EXPECT_EQ(human_seconds(90), "90.00 s");
+}
+
 TEST(Units, NamesOfDtypesGoThereAndBack) {
   EXPECT_EQ(parse_dtype_name("float32"), c10::ScalarType::Float);
   EXPECT_EQ(parse_dtype_name("float8_e4m3fn"), c10::ScalarType::Float8_e4m3fn);

@@ -146,6 +146,18 @@ TEST(Scratch, CudaRulesByHand) {
       0);
 }
 
+// What is reduced lies side by side, or a row apart: Reduce.cuh cuts both into blocks, and differently.
+TEST(Scratch, CudaReductionsOverTheFirstAndTheLastDimension) {
+  const std::vector<int64_t> tall{4096, 1024}, wide{4, 1000000}, first{0}, last{-1};
+  // Threads of 32 x 4 take 4 sums each, and 1024 values: 64 blocks of 16. Each block has 32 x 4 partial results for each
+  // sum, and each of 1024 / 4 / 32 = 8 blocks of sums has a semaphore.
+  EXPECT_EQ(cuda_rule("aten::sum.dim_IntList", {Operand::of_tensor(tall, 4), Operand::of_ints(first)}),
+            4 * 1024 * 64 * (32 * 4) + 4 * 8);
+  // Threads of 128 x 4 take one sum, each 1954 values of a million: 123 blocks of 16 values.
+  EXPECT_EQ(cuda_rule("aten::sum.dim_IntList", {Operand::of_tensor(wide, 4), Operand::of_ints(last)}),
+            4 * 4 * 123 + 4 * 4);
+}
+
 TEST(MeasuredCalls, FilesGoThereAndBackForThisMachineAlone) {
   TestGraph t;
   const auto x = t.input("x", {8, 8});

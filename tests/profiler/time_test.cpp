@@ -128,6 +128,12 @@ TEST(StepTime, TheLongerOfComputingAndMoving) {
   EXPECT_EQ(short_time.of(small.mm.node).bound, TimeBound::kMemory);
 }
 
+// 10 us, and 2 * 8 * 8 * 4 bytes at 1 GB/s: half a microsecond.
+TEST(StepTime, ATinyKernelIsBoundByWhatEveryCallTakes) {
+  const Product tiny(8);
+  EXPECT_EQ(StepTime::of(tiny.t.graph, simple()).of(tiny.mm.node).bound, TimeBound::kFixed);
+}
+
 TEST(StepTime, AnotherDtypeByItsPeakOrItsScale) {
   const Product product(8192, c10::kBFloat16);
   const double flops = 2.0 * 8192 * 8192 * 8192;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <sstream>
 
 #include "shadowgraph/profile/device_spec.h"
@@ -154,6 +155,26 @@ TEST(Traces, ASnapshotIsAPickleOfTwoKindsOfEvents) {
   }
 }
 
+// A pickled integer follows its key; without a second stream what is allocated is what is active.
+TEST(Traces, ASnapshotsSegmentsSayWhatIsAllocated) {
+  const Step step;
+  const std::string pickle = memory_snapshot(profile(step.t.graph));
+  const auto numbers_after = [&](const std::string& key) {
+    std::vector<int64_t> numbers;
+    for (size_t at = pickle.find(key); at != std::string::npos; at = pickle.find(key, at + 1)) {
+      const size_t mark = pickle.find("\x8a\x08", at);
+      int64_t number = 0;
+      for (size_t i = 0; i < 8; ++i) number |= int64_t{static_cast<unsigned char>(pickle.at(mark + 2 + i))} << (8 * i);
+      numbers.push_back(number);
+    }
+    return numbers;
+  };
+  const std::vector<int64_t> allocated = numbers_after("allocated_size");
+  ASSERT_FALSE(allocated.empty());
+  EXPECT_EQ(allocated, numbers_after("active_size"));
+  EXPECT_GT(*std::max_element(allocated.begin(), allocated.end()), 0);
+}
+
 // ---- Findings
 
 TEST(Findings, LogitsThatAreKeptTwice) {
@@ -181,6 +202,26 @@ TEST(Findings, AStepThatWaitsForTheHost) {
   ASSERT_THAT(found, Contains(Field(&Finding::name, "launch-bound")));
   EXPECT_THAT(to_text(found), HasSubstr("30 calls"));
   EXPECT_TRUE(findings(profile(t.graph)).empty()) << "without times nothing is known of waiting";
+}
+
+// A copy of a gigabyte between two calls: its seconds are at stake.
+TEST(Findings, CopiesBetweenLayouts) {
+  TestGraph t;
+  t.device = c10::Device("cuda:0");
+  t.graph.metadata.device = t.device;
+  const auto x = t.input("x", {1 << 28});
+  const auto copy = t.call("aten::clone", {x}, {{1 << 28}});
+  t.output({t.call("aten::relu", {copy}, {{1 << 28}})});
+  const DeviceSpec spec = DeviceSpec::named("h100");
+  const Profile costs = profile(t.graph, {.spec = &spec});
+  for (const Finding& finding : findings(costs)) {
+    if (finding.name != "layout-copies") continue;
+    EXPECT_EQ(finding.seconds, costs.time()->of(copy.node).seconds);
+    EXPECT_GT(finding.seconds, 0);
+    EXPECT_THAT(finding.seen, HasSubstr("1 copies move 2.00 GiB of 4.00 GiB (50 %)"));
+    return;
+  }
+  ADD_FAILURE() << to_text(findings(costs));
 }
 
 TEST(Findings, ASmallGraphHasNone) {

@@ -21,6 +21,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/replay.h"
+#include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/live_bytes.h"
 
@@ -292,6 +293,31 @@ TEST(TrainingRun, TheAllocatorOfADeviceKeepsWhatStepsLeave) {
                                          {.capacity = 521 * kMebibyte, .assumptions = {.context = 520 * kMebibyte}});
   EXPECT_FALSE(little.out_of_memory.empty());
   EXPECT_FALSE(little.reserved_peak());
+}
+
+// 40 MiB in the first step, 4 MiB in the second: each has a peak of its own, but what is reserved stays.
+TEST(TrainingRun, ASmallerStepHasASmallerPeak) {
+  const RunMemory memory = RunMemory::of(parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::relu(Tensor self) -> Tensor
+operator aten::repeat(Tensor self, SymInt[] repeats) -> Tensor
+s0 = 4194304 cuda:0 input
+s1 = 41943040 cuda:0 temporary
+s2 = 4194304 cuda:0 temporary
+s3 = 4194304 cuda:0 temporary
+r1 = scope "step 1" in r0
+r2 = scope "step 2" in r0
+n0: %0 = sg::input(name="x") : f32[1048576] @s0
+n1: %1 = aten::repeat(self=%0, repeats=[10]) : f32[10485760] @s1 | r1
+n2: %2 = aten::relu(self=%0) : f32[1048576] @s2 | r1 free(s1)
+n3: %3 = aten::relu(self=%0) : f32[1048576] @s3 | r2 free(s2)
+n4: sg::output(values=[%3])
+)"));
+  ASSERT_EQ(memory.steps.size(), 2U);
+  EXPECT_EQ(memory.steps[0].peak, 48 * kMebibyte);  // x, what was repeated, and the result beside it
+  EXPECT_EQ(memory.steps[1].peak, 12 * kMebibyte);
+  EXPECT_EQ(memory.steps[0].allocated_peak, 48 * kMebibyte);
+  EXPECT_EQ(memory.steps[1].allocated_peak, 12 * kMebibyte);
+  EXPECT_EQ(memory.steps[1].reserved_peak, memory.steps[0].reserved_after);
 }
 
 TEST(TrainingRun, ZeroedGradientsStayAndAccumulatedOnesAreAddedTo) {

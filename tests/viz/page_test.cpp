@@ -4,9 +4,11 @@
 
 #include <zlib.h>
 
+#include "ir/records.h"
 #include "ir/text/words.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/timeline.h"
 #include "shadowgraph/verify.h"
 #include "tests/profiler/test_graph.h"
 #include "viz/page_data.h"
@@ -122,6 +124,45 @@ TEST(Page, HoldsWhatTheProfileKnows) {
   // backward's only node differentiates the one before it.
   const auto forward = page.column("node.forward");
   EXPECT_EQ(std::count(forward.begin(), forward.end(), 1), 1);
+}
+
+// By births and deaths in the page, as its memory view counts (viz/page/src/graph.ts): the timeline at every node.
+TEST(Page, LivesAddUpToTheTimeline) {
+  TestGraph t;
+  auto x = t.input("x", {100});
+  const auto weight = t.parameter("w", {30});
+  for (int i = 0; i < 4; ++i) {
+    const auto y = t.call("aten::add.Tensor", {x, x, Argument::of_int(1)}, {{100 + i}});
+    if (i > 0) t.free_after(y.node, {t.storage(x)});
+    x = y;
+  }
+  t.output({x, weight});
+  const Profile costs = profile(t.graph);
+  const PageReader page = PageReader::of(to_html(costs), "graph-data");
+  const auto bytes = page.column("storage.bytes"), born = page.column("storage.born"),
+             freed = page.column("storage.freed"), existed = page.column("storage.existed");
+  const MemoryTimeline timeline = MemoryTimeline::of(t.graph);
+  int64_t most = 0;
+  for (int64_t node = 0; node < page.header["nodes"].get<int64_t>(); ++node) {
+    int64_t alive = 0;
+    for (size_t s = 0; s < bytes.size(); ++s) {
+      const bool begun = existed[s] != 0 || born[s] - 1 <= node;
+      if (begun && (freed[s] == 0 || node <= freed[s] - 1)) alive += bytes[s];
+    }
+    EXPECT_EQ(alive, timeline.total(static_cast<uint32_t>(node))) << "at node " << node;
+    most = std::max(most, alive);
+  }
+  EXPECT_EQ(most, costs.peak.bytes);
+}
+
+TEST(Page, ViewsSayWhereTheyBegin) {
+  TestGraph t;
+  const auto x = t.input("x", {10});
+  const auto view = t.view("aten::slice.Tensor", {x}, x.value(), {4});
+  mutable_value(t.graph, view.value()).offset = 3;
+  t.output({view});
+  const auto offsets = PageReader::of(to_html(profile(t.graph)), "graph-data").column("value.offset");
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 3}));
 }
 
 TEST(Page, SameGraphSamePage) {

@@ -130,6 +130,21 @@ TEST(DotWriter, HoldsBoxesWithoutEdgesBesideTheirNeighbours) {
   EXPECT_EQ(dot.find("n1 -> n2 [style=invis]"), std::string::npos) << dot;
 }
 
+// An edge into the next copy of a layer holds nothing in its place: dot does not rank by it.
+TEST(DotWriter, EdgesIntoTheNextCopyHoldNothing) {
+  ViewModel model;
+  model.clusters.resize(1);
+  for (const char* id : {"n0", "n1"}) model.boxes.push_back({.id = id, .lines = {id}});
+  model.edges.push_back({.from = 0, .to = 1, .to_next_copy = true});
+  const std::string dot = write_dot(model, {.legend = true});
+  EXPECT_NE(dot.find("n0 -> n1 [style=invis]"), std::string::npos) << dot;
+  EXPECT_NE(dot.find("dashed: into the next copy"), std::string::npos) << dot;
+  model.edges[0].to_next_copy = false;
+  const std::string held = write_dot(model, {.legend = true});
+  EXPECT_EQ(held.find("[style=invis]"), std::string::npos) << held;
+  EXPECT_EQ(held.find("into the next copy"), std::string::npos) << held;
+}
+
 TEST(SvgWriter, IsWellFormedAndNamesEveryBox) {
   const ViewModel model = ViewModel::of(small_network().graph);
   const std::string svg = render_svg(write_dot(model));
@@ -175,6 +190,21 @@ TEST(SvgWriter, BadInputIsATypedErrorAndDoesNoHarm) {
   }
   EXPECT_THROW(render_svg("digraph { a -> "), Error);
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+// What Graphviz says of one draw does not come back with the next.
+TEST(SvgWriter, EachFailureSaysItsOwnWords) {
+  const auto words = [](const char* dot) {
+    try {
+      render_svg(dot);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string first = words("digraph { a -> ");
+  EXPECT_NE(first, "");
+  EXPECT_EQ(words("digraph { a -> "), first);
 }
 
 TEST(SvgWriter, FromSeveralThreads) {

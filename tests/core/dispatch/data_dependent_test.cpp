@@ -63,6 +63,15 @@ TEST(FakeDataDependent, AKindIsAnsweredAtOnce) {
   EXPECT_THROW(at::_unique2(x), DataDependentError);
 }
 
+// As many bins as the largest number asks for, and no fewer than the program does.
+TEST(FakeDataDependent, BinsAreAtLeastThoseAskedFor) {
+  const FakeTensorMode mode({.data_sizes = {{"bincount", 3}}});
+  const at::Tensor x = at::empty({4}, at::kLong);
+  EXPECT_EQ(at::bincount(x).size(0), 3);
+  EXPECT_EQ(at::bincount(x, {}, 7).size(0), 7);
+  EXPECT_EQ(at::bincount(x, {}, 2).size(0), 3);
+}
+
 TEST(FakeDataDependent, AWriteAsksAgain) {
   int asked = 0;
   const FakeTensorMode mode(

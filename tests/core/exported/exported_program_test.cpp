@@ -65,6 +65,16 @@ TEST(ExportedProgram, RunsWithTheSizesOfTheExample) {
   EXPECT_THAT(text, HasSubstr("\"/net.py:7\""));
 }
 
+TEST(ExportedProgram, ANodeWithoutATraceHasNoLine) {
+  TestArchive archive = linear_archive();
+  archive.graph()["nodes"][1]["metadata"].erase("stack_trace");
+  const std::string text = text_of(archive);
+  const size_t relu = text.find("= aten::relu(");
+  ASSERT_NE(relu, std::string::npos) << text;
+  EXPECT_EQ(text.find("/net.py:7", relu), std::string::npos) << text;
+  EXPECT_NE(text.find("/net.py:7"), std::string::npos) << text;
+}
+
 TEST(ExportedProgram, RunsWithOtherSizes) {
   EXPECT_THAT(text_of(linear_archive(), {"f32[8,3]"}), HasSubstr("f32[8,4]"));
 }

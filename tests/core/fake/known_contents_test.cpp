@@ -53,6 +53,12 @@ TEST(FakeConstants, LiteralsKeepTheirValues) {
   EXPECT_EQ(values<bool>(torch::tensor({true, false})), (std::vector<bool>{true, false}));
 }
 
+// Positions are known as soon as they are made, so reading one costs nothing.
+TEST(FakeConstants, PositionsOfABatchAreKnownAtOnce) {
+  const FakeTensorMode mode({.contents_budget = ContentsBudget{.bytes = 1}});
+  EXPECT_EQ(at::arange(1000)[999].item<int64_t>(), 999);
+}
+
 TEST(FakeConstants, OnAPretendedGpuToo) {
   const FakeTensorMode mode({.device = at::kCUDA});
   const at::Tensor here = at::tensor({1, 2, 3});

@@ -16,13 +16,18 @@ using ::testing::HasSubstr;
 at::Tensor outer(const at::Tensor& x) { return x.outer(x).t(); }
 at::Tensor same(const at::Tensor& x) { return x.clone(); }
 TORCH_LIBRARY(sg_cross, library) {
-  for (const char* name : {"strides", "sizes", "dtype", "alias", "raises", "missing", "right"}) {
+  for (const char* name :
+       {"strides", "sizes", "dtype", "alias", "raises", "missing", "right", "negated", "conjugated"}) {
     library.def((std::string(name) + "(Tensor x) -> Tensor").c_str());
   }
 }
 TORCH_LIBRARY_IMPL(sg_cross, CPU, library) {
   library.impl("strides", outer);
   library.impl("right", outer);
+  library.impl(
+      "negated", +[](const at::Tensor& x) { return at::_neg_view(x.clone()); });
+  library.impl(
+      "conjugated", +[](const at::Tensor& x) { return at::complex(x, x).conj(); });
   for (const char* name : {"sizes", "dtype", "alias", "raises", "missing"}) library.impl(name, same);
 }
 
@@ -120,6 +125,20 @@ TEST(CrossRefMode, AWrongRuleIsFound) {
   const CrossRefDifference raised = difference("raises");
   EXPECT_EQ(raised.where, "the call");
   EXPECT_THAT(raised.fake, HasSubstr("not today"));
+}
+
+// Bits that make a tensor another without changing its bytes.
+TEST(CrossRefMode, LazyBitsAreCompared) {
+  register_rule(
+      "sg_cross::negated", +[](const at::Tensor& x) { return rules::empty(x.sizes(), x); });
+  register_rule(
+      "sg_cross::conjugated", +[](const at::Tensor& x) { return rules::empty(x.sizes(), at::kComplexFloat); });
+  const CrossRefMode check({.throw_at_first = false});
+  call("negated", at::rand({3}));
+  call("conjugated", at::rand({3}));
+  ASSERT_EQ(check.differences().size(), 2U);
+  EXPECT_EQ(check.differences()[0].what, "negative bit");
+  EXPECT_EQ(check.differences()[1].what, "conjugate bit");
 }
 
 TEST(CrossRefMode, DifferencesCanBeCollectedAndRefusalsAreCounted) {

@@ -270,6 +270,19 @@ TEST(ConvolutionRules, CudnnKeepsTheMemoryFormatOfEitherOperand) {
               ElementsAre("Float[2, 8, 5, 6][240, 30, 6, 1] grad"));
 }
 
+// cuDNN has bfloat16 from compute capability 8.0 on; before, the im2col kernels take over, which are contiguous.
+TEST(ConvolutionRules, CudnnHasBfloat16FromAmpereOn) {
+  using ::testing::ElementsAre;
+  const at::Tensor x = at::rand({2, 4, 5, 6}).to(at::kBFloat16).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor w = at::rand({8, 4, 3, 3}).to(at::kBFloat16);
+  EXPECT_THAT(convolution_on_cuda(x, w, 1, false, {.sm_major = 8}).results,
+              ElementsAre("BFloat16[2, 8, 5, 6][240, 1, 48, 8] grad"));
+  EXPECT_THAT(convolution_on_cuda(x, w, 1, false, {.sm_major = 7, .sm_minor = 5}).results,
+              ElementsAre("BFloat16[2, 8, 5, 6][240, 30, 6, 1] grad"));
+  EXPECT_THAT(convolution_on_cuda(x.to(at::kHalf), w.to(at::kHalf), 1, false, {.sm_major = 7, .sm_minor = 5}).results,
+              ElementsAre("Half[2, 8, 5, 6][240, 1, 48, 8] grad"));
+}
+
 TEST(ConvolutionRules, CudaDepthwiseKernelIsContiguousAndCudnnsIsNot) {
   using ::testing::ElementsAre;
   const at::Tensor x = at::rand({2, 4, 5, 6});
