@@ -176,7 +176,7 @@ def damaged_torchscript(runs, good, folder):
             def stating(name, content, ending=ending, stated=stated):
                 return content[:2] + stated + content[2:] if name.endswith(ending) else content
 
-            refuse(runs, ("capture", rewrite(traced, bad, stating), *shape), bad, ending, says)
+            refuse(runs, ("capture", rewrite(traced, bad, stating), *shape), bad, ending.strip("/"), says)
     with zipfile.ZipFile(traced) as source, zipfile.ZipFile(bad, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in source.namelist():
             packed.writestr(name, source.read(name) + (bytes(1 << 28) if name.endswith("data/0") else b""))

@@ -117,7 +117,7 @@ def inputs(folder):
     (folder / "list.json").write_text("{]")
     expect(1, "capture", folder / "list.json", says=("list.json:1:2: not JSON that can be read",))
     (folder / "other.json").write_text('{"a": 1}')
-    expect(1, "capture", folder / "other.json", says=("other.json:/shadowgraph: ",))
+    expect(1, "capture", folder / "other.json", says=("other.json:/: 'shadowgraph' is missing",))
     (folder / "empty.sg").write_text("")
     expect(1, "capture", folder / "empty.sg")
     expect(1, "capture", folder)

@@ -1,5 +1,6 @@
 """Damaged and hostile files for check_hostile.py: good ones of every reader, and seeded changes to them."""
 
+import copy
 import io
 import json
 import pathlib
@@ -50,11 +51,11 @@ def mutate_json(text, rng):
             container[key] = rng.choice(NAMES)
         elif kind == 4:
             other, inner = rng.choice(places)
-            container[key] = json.loads(json.dumps(other[inner])) if inner in other or isinstance(inner, int) else None
+            container[key] = copy.deepcopy(other[inner])
         elif kind == 5 and isinstance(container, list):
-            container[key:key] = [container[key]] * rng.choice([1, 3, 1000])
+            container[key:key] = [copy.deepcopy(container[key]) for _ in range(rng.choice([1, 3, 1000]))]
         else:
-            container[key] = rng.choice(VALUES)
+            container[key] = copy.deepcopy(rng.choice(VALUES))
     text = json.dumps(document)
     if rng.random() < 0.05:
         text = text.replace("1", deep(rng), 1)
@@ -124,6 +125,14 @@ def mutate_bytes(data, rng):
     return bytes(data)
 
 
+def is_json(data):
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def mutate_zip(data, rng):
     """Records are damaged and packed anew, with sums that are right: the reader of the zip finds nothing."""
     if rng.random() < 0.15:
@@ -141,8 +150,8 @@ def mutate_zip(data, rng):
             records.pop(name, None)
         elif name not in records:
             continue
-        elif name.endswith(".json") and rng.random() < 0.8:
-            records[name] = mutate_json(records[name].decode(), rng).encode()
+        elif name.endswith(".json") and rng.random() < 0.8 and is_json(records[name]):
+            records[name] = mutate_json(records[name].decode(), rng).encode("utf-8", "surrogatepass")
         elif name.endswith(".py") and rng.random() < 0.7:
             records[name] = mutate_text(records[name].decode("latin1"), rng).encode()
         else:
