@@ -64,6 +64,13 @@ TEST(Bindings, WhatDoesNotFitIsRefusedBeforeAnythingRuns) {
   EXPECT_EQ(error_of(graph, Bindings().bind("x", at::ones({7})), {.check_bindings = false}), "");
 }
 
+// The stride of a dimension of size 1 leads nowhere.
+TEST(Bindings, StridesOfSingleElementsDoNotCount) {
+  const Graph graph = captured({at::ones({2, 1, 3})}, [](const Tensors& in) { return Tensors{in[0] * 2}; });
+  const at::Tensor x = at::ones({6}).as_strided({2, 1, 3}, {3, 17, 1});
+  EXPECT_TRUE(Interpreter(graph).run(Bindings().bind("x", x)).outputs[0].equal(x * 2));
+}
+
 TEST(Bindings, WritesReachTheBoundTensorUnlessCopiesAreAskedFor) {
   const Graph graph = captured({ones23()}, [](const Tensors& in) {
     in[0].select(0, 1).add_(1);

@@ -172,11 +172,13 @@ TEST(Emission, FunctionsThatAreNamedGoBeforeBodies) {
 }
 
 TEST(Emission, RefusesBackwardUnderAutograd) {
-  std::string text = kTwice;
-  text.replace(text.find("@s1\n%2"), 3, "@s1 | backward");
-  const Graph graph = parse(text);
-  EXPECT_THROW(emit_cpp(graph, {.autograd = true}), CodegenError);
-  EXPECT_THROW(emit_python(graph, {.autograd = true}), CodegenError);
+  for (const std::string phase : {"backward", "optimizer"}) {
+    std::string text = kTwice;
+    text.replace(text.find("@s1\n%2"), 3, "@s1 | " + phase);
+    const Graph graph = parse(text);
+    EXPECT_THROW(emit_cpp(graph, {.autograd = true}), CodegenError) << phase;
+    EXPECT_THROW(emit_python(graph, {.autograd = true}), CodegenError) << phase;
+  }
 }
 
 }  // namespace
