@@ -1,7 +1,6 @@
 #include "tests/new_backend/far_backend.h"
 
 #include <c10/core/CPUAllocator.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -142,7 +141,7 @@ Processor::Processor(const std::string& program) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, sockets[1], 30);
   posix_spawn_file_actions_adddup2(&actions, memory.file(), 31);
-  std::vector<std::string> arguments{program, "30", "31", fmt::format("{}", static_cast<void*>(memory.base())),
+  std::vector<std::string> arguments{program, "30", "31", std::to_string(reinterpret_cast<uintptr_t>(memory.base())),
                                      std::to_string(kBytes)};
   std::vector<char*> raw;
   for (std::string& argument : arguments) raw.push_back(argument.data());

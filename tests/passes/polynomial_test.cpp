@@ -1,10 +1,11 @@
 // Polynomials in sizes: what is fitted, what is refused, exactness.
-#include "shadowgraph/error.h"
 #include "shadowgraph/passes/polynomial.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
+
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
