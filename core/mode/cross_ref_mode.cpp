@@ -4,6 +4,7 @@
 
 #include "core/dispatch/operator_info.h"
 #include "core/fake/dispatch_keys.h"
+#include "core/fake/error_translation.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/mode/observe_mode.h"
 #include "shadowgraph/error.h"
@@ -123,6 +124,7 @@ class CrossRefMode::Observer final : public CallObserver {
     const auto& formals = info.op.schema().arguments();
     for (size_t i = 0; i < stack.size(); ++i) collect(formals[i].name(), stack[i], real_);
     const WithoutMode unobserved;
+    const UntranslatedErrors caught_here;
     FakeTensorMode mode;
     try {
       for (size_t i = 0; i < stack.size(); ++i) {

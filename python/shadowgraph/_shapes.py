@@ -20,8 +20,8 @@ def propagate(graph: Graph, *inputs: Any, mode: fake | None = None, **named: Any
         shapes.apply()                                     # writes all of it into the graph
 
     inputs: by position, for the graph's inputs. named: for parameters, buffers and "constant0", ... too.
-        A tensor: its geometry and device are taken (a meta tensor leaves the device as recorded); a text; or sizes
-        alone, (64, 3, 224, 224), of the recorded dtype. What is not given is as recorded.
+        A tensor, whose geometry is taken, and of a fake one the device; a text; or sizes alone, (64, 3, 224, 224), of
+        the recorded dtype. What is not given is as recorded.
     mode: a `fake`, whose profile and data_sizes by name count; without one an H100, and sizes as recorded.
 
     A number that the program computed from a size stays: capture again, or `fit`. With the recorded inputs nothing

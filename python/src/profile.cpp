@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <unordered_map>
+
 #include "python/src/cost_rules.h"
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile/interconnect.h"
@@ -45,6 +47,19 @@ MeasuredCalls measured_for(const Graph& graph, c10::Device device, bool measure)
   return measured;
 }
 
+// The device whose memory is asked for, as profile() finds it: as the capture says, or else that of most bytes.
+c10::Device device_of(const Graph& graph) {
+  if (graph.metadata.device) return *graph.metadata.device;
+  std::unordered_map<c10::Device, int64_t> bytes;
+  c10::Device most = c10::kCPU;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const Storage& storage = graph.storage(StorageId(i));
+    bytes[storage.device()] += storage.bytes;
+    if (bytes[storage.device()] > bytes[most]) most = storage.device();
+  }
+  return most;
+}
+
 std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std::optional<std::string>& device,
                                          size_t top_at_peak, bool timeline, std::optional<double> seconds,
                                          const std::string& spec, const std::string& allocator,
@@ -53,7 +68,7 @@ std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std
                                          const std::string& mesh) {
   ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
   if (device) options.device = c10::Device(*device);
-  const c10::Device where = options.device.value_or(graph->metadata.device.value_or(c10::Device(c10::DeviceType::CPU)));
+  const c10::Device where = options.device ? *options.device : device_of(*graph);
   const Machine machine(spec, interconnect, where.type());
   if (machine.figures) options.spec = &*machine.figures;
   if (machine.links) options.interconnect = &*machine.links;

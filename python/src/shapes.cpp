@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
+
 #include "python/src/graph_parts.h"
 #include "python/src/typed_error.h"
 #include "shadowgraph/passes/shape_propagation.h"
@@ -10,9 +12,24 @@
 namespace shadowgraph::python {
 namespace {
 
+using Extent = std::array<size_t, 4>;
+
+// An edit shows in it: nodes and values are made anew and never in place of others.
+Extent extent_of(const Graph& graph) {
+  return {graph.node_count(), graph.node_capacity(), graph.value_capacity(), graph.storage_count()};
+}
+
 struct PyShapes {
   GraphPointer graph;
   ShapePropagation shapes;
+  Extent extent;
+
+  bool apply() {
+    if (extent != extent_of(*graph)) throw Error("the graph was edited since it was propagated; propagate it again");
+    const bool changed = shapes.apply(*graph);
+    extent = extent_of(*graph);
+    return changed;
+  }
 
   py::object tensor(const PyValue& value) const {
     if (value.graph != graph) throw Error("the value is of another graph than the one that was propagated");
@@ -39,17 +56,23 @@ std::vector<PyBakedSize> baked_in(const PyShapes& p) {
   return all;
 }
 
+// A real tensor stands for its geometry, wherever it is, as in a capture; a fake one, ours or torch's, is somewhere.
+InputGeometry geometry_of(py::handle given) {
+  if (py::isinstance<py::str>(given)) return InputGeometry::of_text(given.cast<std::string>());
+  const auto tensor = given.cast<at::Tensor>();
+  InputGeometry geometry = InputGeometry::of(tensor);
+  if (!is_fake(tensor) && !tensor.unsafeGetTensorImpl()->is_python_dispatch()) geometry.device.reset();
+  return geometry;
+}
+
 PyShapes propagate(const GraphPointer& graph, const py::dict& inputs, const std::string& profile,
                    const std::map<std::string, int64_t>& data_sizes) {
   ShapePropagationOptions options;
   options.profile = device_profile_named(profile);
   options.data_sizes.insert(data_sizes.begin(), data_sizes.end());
-  for (const auto& [name, given] : inputs) {
-    options.inputs.insert_or_assign(name.cast<std::string>(), py::isinstance<py::str>(given)
-                                                                  ? InputGeometry::of_text(given.cast<std::string>())
-                                                                  : InputGeometry::of(given.cast<at::Tensor>()));
-  }
-  return {graph, ShapePropagation::of(*graph, options)};
+  for (const auto& [name, given] : inputs)
+    options.inputs.insert_or_assign(name.cast<std::string>(), geometry_of(given));
+  return {graph, ShapePropagation::of(*graph, options), extent_of(*graph)};
 }
 
 }  // namespace
@@ -91,9 +114,7 @@ void bind_shapes(py::module_& m) {
       .def_property_readonly(
           "paths", [](const PyShapes& p) { return p.shapes.paths(); },
           "Sizes that the program read and that have changed: a capture may take another path.")
-      .def(
-          "apply", [](const PyShapes& p) { return p.shapes.apply(*p.graph); },
-          "Writes the geometry into the graph, unedited since. Whether that changed it.");
+      .def("apply", &PyShapes::apply, "Writes the geometry into the graph, unedited since. Whether that changed it.");
   m.def("propagate", &propagate, py::arg("graph"), py::arg("inputs"), py::arg("profile"), py::arg("data_sizes"),
         py::call_guard<CppCall>());
 }

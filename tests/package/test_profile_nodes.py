@@ -33,6 +33,10 @@ def test_a_graph_is_profiled_as_its_model_is(tmp_path):
         graph = session.finish(torch.ones(4, 5) @ torch.ones(5, 6))
     assert sg.profile(graph).dict()["flops"]["forward"] == 2 * 4 * 5 * 6
     assert sg.profile(graph, device=torch.device("cpu")).dict()["device"] == "cpu"
+    with sg.Capture("cuda") as session:  # says nothing of a device: that of most bytes, and its figures
+        graph = session.finish(torch.ones(9, 9, device="cuda") @ torch.ones(9, 1).cuda())
+    figures = sg.profile(graph).dict()
+    assert figures["device"] == "cuda:0" and figures["time"]["spec"].startswith("NVIDIA H100")
 
 
 def test_what_concerns_capturing_is_refused_for_a_graph():

@@ -13,7 +13,7 @@ def forward(batch):
 
 
 def test_other_batches_are_as_captures_of_them():
-    for given in ("f32[32,16]", (32, 16), torch.empty(32, 16, device="meta")):
+    for given in ("f32[32,16]", (32, 16), torch.empty(32, 16), torch.empty(32, 16, device="meta")):
         graph = forward(8)
         shapes = graph.propagate(given)
         (relu, *_) = graph.find("aten::relu")
@@ -45,6 +45,10 @@ def test_inputs_by_name_dtype_strides_and_parameters():
     assert halves[0].dtype == torch.float16 and halves[0].shape == (2, 6)
     other = FakeTensorMode().from_tensor(torch.empty(9, 5))
     assert graph.propagate(other).outputs[0].shape == (9, 6)
+    with sg.fake("cuda"):
+        elsewhere = torch.empty(4, 5, device="cuda")
+    with pytest.raises(sg.ShapePropagationError, match="cuda:0"):
+        graph.propagate(elsewhere)
 
     net = torch.nn.Linear(4, 3)
     graph = sg.capture(net, "f32[2,4]")
@@ -95,3 +99,8 @@ def test_what_is_no_input_is_refused():
         graph.propagate({})
     with pytest.raises(sg.Error, match="another graph"):
         graph.propagate().tensor(sg.capture(lambda x: x + 1, "f32[4]").nodes[0].outputs[0])
+    shapes = graph.propagate((8,))
+    assert shapes.apply() and not shapes.apply()
+    graph.find("sg::output")[0].erase()
+    with pytest.raises(sg.Error, match="edited since it was propagated"):
+        shapes.apply()
