@@ -94,7 +94,7 @@ TEST_F(FarKernels, OperandsElsewhereAreLeftToTheOriginal) {
   const at::Tensor x = at::ones({4}).to(kFar);
   EXPECT_TRUE(at::equal((x * 3).cpu(), at::full({4}, 3.0)));
   EXPECT_EQ(ran(compiled), 1);
-  EXPECT_TRUE(at::equal((x * at::tensor(2.0F)).cpu(), at::full({4}, 2.0)));
+  EXPECT_TRUE(at::equal((x * at::scalar_tensor(2.0)).cpu(), at::full({4}, 2.0)));
   EXPECT_EQ(ran(compiled), 1);
   EXPECT_THAT(compiled.report()[0].reason, HasSubstr("an operand on cpu"));
 }
