@@ -273,6 +273,14 @@ TEST(KernelCache, ThreadsGetOneKernel) {
   EXPECT_EQ(run(found[0], 1), 3);
 }
 
+TEST(KernelCache, KeepsItsLimitByItself) {
+  const TemporaryFolder folder;
+  const auto cache = std::make_shared<KernelCache>(KernelCacheOptions{.directory = folder.path(), .max_bytes = 1});
+  for (const double number : {1.0, 2.0, 3.0}) cache->find("group", adding(number));
+  cache->wait();
+  EXPECT_LT(list_kernel_cache(folder.path(), false).size(), 3U);
+}
+
 TEST(KernelCache, TheLimitTakesTheLeastRecentlyUsed) {
   const TemporaryFolder folder;
   for (const double number : {1.0, 2.0, 3.0}) folder.cache()->find("group", adding(number));

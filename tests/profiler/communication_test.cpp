@@ -244,6 +244,23 @@ TEST(Communication, OverlapsWithWhatDoesNotNeedIt) {
   }
 }
 
+// A sum that nobody waits for is part of the step all the same.
+TEST(Communication, AStepLastsUntilItsLastCollective) {
+  const Interconnect links = Interconnect::named("h100");
+  const FakeMesh mesh({{"dp", 8}});
+  CaptureSession session({.mode = {.device = at::kCUDA}});
+  std::vector<at::Tensor> tensors{at::empty({1 << 28})};
+  c10d::AllreduceOptions options;
+  options.asyncOp = true;
+  mesh.group("dp")->allreduce(tensors, options);
+  const Graph graph = session.finish({at::empty({4}).relu()});
+  const Communication communication = Communication::of(graph, {.interconnect = &links});
+  const StepTime time = StepTime::of(graph, DeviceSpec::named("h100"));
+  const OverlappedStep overlap = OverlappedStep::of(graph, communication, time);
+  ASSERT_EQ(communication.collectives().size(), 1U);
+  EXPECT_GE(overlap.seconds(), communication.collectives()[0].cost.seconds());
+}
+
 // The same sum, synchronous: what follows waits, though it does not need it.
 TEST(Communication, SynchronousCallsHoldComputingUp) {
   const Interconnect links = Interconnect::named("h100");

@@ -227,6 +227,8 @@ TEST(ElementwiseTable, SamplingAndResampling) {
   EXPECT_EQ(work(t, "aten::affine_grid_generator", {theta, t.ints({2, 1, 4, 4})}, {{2, 4, 4, 2}}).elementwise, 64 * 5);
   // Half as large: windows of 4. Rows 2*8*4*4, columns 2*4*4*4, both of 2 channels.
   EXPECT_EQ(work(t, "aten::_upsample_bilinear2d_aa", {image, t.ints({4, 4})}, {{1, 2, 4, 4}}).elementwise, 768);
+  // Twice as large: windows of 2. Rows 2*8*16*2, columns 2*16*16*2, both of 2 channels.
+  EXPECT_EQ(work(t, "aten::_upsample_bilinear2d_aa", {image, t.ints({16, 16})}, {{1, 2, 16, 16}}).elementwise, 3072);
   EXPECT_EQ(work(t, "aten::_upsample_bicubic2d_aa", {image, t.ints({8, 8})}, {{1, 2, 8, 8}}).elementwise, 2048);
 }
 

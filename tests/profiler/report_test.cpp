@@ -313,6 +313,19 @@ TEST(Units, Human) {
   EXPECT_EQ(dtype_name(c10::ScalarType::BFloat16), "bfloat16");
 }
 
+// Without a device that is asked for, a report is of the one that holds most.
+TEST(Report, IsOfTheDeviceThatHoldsMost) {
+  for (const int64_t elements : {10, 1000}) {
+    TestGraph t;
+    t.device = c10::Device("cpu");
+    const auto x = t.input("x", {100});
+    t.device = c10::Device("cuda:1");
+    const auto y = t.call("aten::_to_copy", {x}, {{elements}});
+    t.output({y});
+    EXPECT_EQ(profile(t.graph).peak.bytes, 4 * std::max<int64_t>(elements, 100));
+  }
+}
+
 TEST(Units, Seconds) {
   EXPECT_EQ(human_seconds(0), "0 s");
   EXPECT_EQ(human_seconds(2.5e-7), "0.25 us");

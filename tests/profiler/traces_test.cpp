@@ -155,6 +155,28 @@ TEST(Traces, ASnapshotIsAPickleOfTwoKindsOfEvents) {
   }
 }
 
+// A pickled integer of four bytes follows its key; without a second stream what is allocated is what is active.
+TEST(Traces, ASnapshotsSegmentsSayWhatIsAllocated) {
+  const Step step;
+  const std::string pickle = memory_snapshot(profile(step.t.graph));
+  const auto numbers_after = [&](const std::string& key) {
+    std::vector<int64_t> numbers;
+    for (size_t at = pickle.find(key); at != std::string::npos; at = pickle.find(key, at + 1)) {
+      EXPECT_EQ(pickle.at(at + key.size()), 'J');
+      int64_t number = 0;
+      for (size_t i = 0; i < 4; ++i) {
+        number |= int64_t{static_cast<unsigned char>(pickle.at(at + key.size() + 1 + i))} << (8 * i);
+      }
+      numbers.push_back(number);
+    }
+    return numbers;
+  };
+  const std::vector<int64_t> allocated = numbers_after("allocated_size");
+  ASSERT_FALSE(allocated.empty());
+  EXPECT_EQ(allocated, numbers_after("active_size"));
+  EXPECT_GT(*std::max_element(allocated.begin(), allocated.end()), 0);
+}
+
 // ---- Findings
 
 TEST(Findings, LogitsThatAreKeptTwice) {

@@ -247,5 +247,53 @@ TEST(Apply, ARankHoldsWhatItsTimelineSaysAfterEveryNode) {
   }
 }
 
+// A copy stands for one version of what it was made of: once the base is written, a view's copy is made again.
+TEST(Apply, AViewThatIsReadBeforeAndAfterAWriteIsCopiedTwice) {
+  const Graph graph = samples::graph_of(R"(operator aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)
+operator aten::relu(Tensor self) -> Tensor
+operator aten::relu_(Tensor(a!) self) -> Tensor(a!)
+s0 = 128 cpu input
+s1 = 128 cpu temporary
+s2 = 128 cpu temporary
+n0: %0 = sg::input(name="x") : f64[4,4] @s0
+n1: %1 = aten::view(self=%0, size=[4, 4]) : f64[4,4] @s0
+n2: %2 = aten::relu(self=%1) : f64[4,4] @s1
+n3: %3 = aten::relu_(self=%0) : f64[4,4] @s0 | writes(s0@1)
+n4: %4 = aten::relu(self=%1) : f64[4,4] @s2
+n5: sg::output(values=[%2, %4])
+)");
+  const ShardingPlan plan =
+      plan_of(graph, "2", {"-> S(0)", "S(0) -> S(0)", "R -> R", "S(0) -> S(0)", "R -> R", "R R ->"});
+  const ShardedGraph rank = apply(graph, plan, 0);
+  verify(rank.graph);
+  const auto gathers = nodes_calling(rank.graph, "_c10d_functional::all_gather_into_tensor");
+  ASSERT_EQ(gathers.size(), 2U) << to_text(rank.graph);
+  EXPECT_TRUE(rank.graph.is_before(nodes_calling(rank.graph, "aten::relu_")[0], gathers[1]));
+}
+
+// A local size is another than the program was captured with: what depended on the whole one says nothing of it.
+TEST(Apply, SizesOfTensorsThatAreCutAreNotDependedOn) {
+  const Graph graph = samples::graph_of(R"(operator aten::relu(Tensor self) -> Tensor
+s0 = 128 cpu input
+s1 = 128 cpu input
+s2 = 128 cpu temporary
+s3 = 128 cpu temporary
+depends size(%0, 0) = "4"
+depends sizes(%0) = "[4, 4]"
+depends size(%1, 0) = "4"
+depends sizes(%1) = "[4, 4]"
+n0: %0 = sg::input(name="cut") : f64[4,4] @s0
+n1: %1 = sg::input(name="whole") : f64[4,4] @s1
+n2: %2 = aten::relu(self=%0) : f64[4,4] @s2
+n3: %3 = aten::relu(self=%1) : f64[4,4] @s3
+n4: sg::output(values=[%2, %3])
+)");
+  ASSERT_EQ(graph.guards.size(), 4U);
+  const ShardingPlan plan = plan_of(graph, "2", {"-> S(0)", "-> R", "S(0) -> S(0)", "R -> R", "S(0) R ->"});
+  const ShardedGraph rank = apply(graph, plan, 0);
+  ASSERT_EQ(rank.graph.guards.size(), 2U) << to_text(rank.graph);
+  for (const Guard& guard : rank.graph.guards) EXPECT_EQ(rank.graph.sizes(guard.value)[0], 4);
+}
+
 }  // namespace
 }  // namespace shadowgraph

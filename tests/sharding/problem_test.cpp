@@ -8,11 +8,14 @@
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
+#include <map>
+
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/sharding/apply.h"
+#include "shadowgraph/sharding/hand_plans.h"
 #include "shadowgraph/sharding/solver.h"
 #include "shadowgraph/text.h"
 #include "sharding/plan/node_classes.h"
@@ -47,6 +50,22 @@ class ShardingProblems : public ::testing::Test {
   DeviceSpec device_ = DeviceSpec::named("h100");
   Interconnect links_ = Interconnect::named("h100");
 };
+
+// Megatron's layers: columns with their bias, then rows, whose bias is whole. GPT-2's weights are stored transposed.
+TEST_F(ShardingProblems, TensorParallelPinsCutColumnsWithTheirBias) {
+  const Graph graph = training_step("gpt2");
+  const ShardingProblem problem = ShardingProblem::of(graph, options("2"));
+  std::map<std::string, std::string> layouts;
+  for (const ShardingPin& pin : pins_of(HandPlan::kTensorParallel, graph, problem, DeviceMesh::parse("2"))) {
+    layouts[pin.name] = to_string(pin.layout);
+  }
+  const std::string layer = "transformer.h.0.";
+  EXPECT_EQ(layouts[layer + "mlp.c_fc.weight"], "S(1)");
+  EXPECT_EQ(layouts[layer + "mlp.c_fc.bias"], "S(0)");
+  EXPECT_EQ(layouts[layer + "mlp.c_proj.weight"], "S(0)");
+  EXPECT_EQ(layouts[layer + "mlp.c_proj.bias"], "R");
+  EXPECT_EQ(layouts[layer + "ln_1.weight"], "R");
+}
 
 TEST(NodeClasses, PathsWithoutNumbers) {
   EXPECT_EQ(without_numbers("layers.12.mlp.0"), "layers.#.mlp.#");

@@ -42,6 +42,14 @@ TEST_F(Redistribution2d, OneStepEach) {
   EXPECT_EQ(steps(sizes, "R,S(0)", "P(sum),S(0)"), "none");
 }
 
+// A local copy reads what it writes: 64 MiB over tp, 2^23 bytes each, twice at 3 TB/s, beside 5 us to launch it.
+TEST_F(Redistribution2d, ASliceTakesItsLaunchAndTwiceItsBytes) {
+  const Redistribution slice = way({4096, 4096}, "R,R", "R,S(0)");
+  ASSERT_EQ(slice.steps.size(), 1U);
+  EXPECT_NEAR(static_cast<double>(slice.picoseconds), 5e6 + 2.0 * (1 << 23) / 3e12 * 1e12, 1);
+  EXPECT_EQ(slice.wire_bytes, 0);
+}
+
 // Large sums over both axes: the second all_reduce works on a quarter.
 TEST_F(Redistribution2d, SumsOverTwoAxesGoThroughPieces) {
   EXPECT_EQ(steps({8192, 8192}, "P(sum),P(sum)", "R,R"),

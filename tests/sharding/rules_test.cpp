@@ -62,6 +62,26 @@ TEST(ShardingRules, AFactorIsCutWhereverItIs) {
             "avg 0: R P(avg) -> P(avg)\n");
 }
 
+// 0.5 + 0.5 is 1, but as integers the parts are 0: neither a sum nor an average passes where digits are lost.
+TEST(ShardingRules, PartsOfASumAreNotConvertedToWhatRoundsThem) {
+  const auto conversion = [](const std::string& from, const std::string& to) {
+    const Graph graph = graph_of(
+        "operator aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
+        "bool? pin_memory=None, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor\n"
+        "s0 = 64 cpu input\ns1 = 64 cpu temporary\n"
+        "%0 = sg::input(name=\"a\") : " +
+        from + "[8] @s0\n%1 = aten::_to_copy(self=%0, dtype=" + to + ") : " + to + "[8] @s1\n");
+    return listing(ShardingRules().strategies(graph, last_of(graph)));
+  };
+  EXPECT_NE(conversion("f32", "f64").find("P(sum) -> P(sum)"), std::string::npos);
+  EXPECT_NE(conversion("f32", "f64").find("P(avg) -> P(avg)"), std::string::npos);
+  EXPECT_NE(conversion("i32", "i64").find("P(sum) -> P(sum)"), std::string::npos);
+  for (const auto& [from, to] : {std::pair("f32", "i64"), std::pair("f64", "f32"), std::pair("f32", "bf16")}) {
+    EXPECT_EQ(conversion(from, to).find("P(sum)"), std::string::npos) << from << " to " << to;
+    EXPECT_EQ(conversion(from, to).find("P(avg)"), std::string::npos) << from << " to " << to;
+  }
+}
+
 TEST(ShardingRules, UsersRulesReplaceBuiltInOnes) {
   const Graph graph = graph_of(kMm);
   ShardingRules rules;

@@ -6,10 +6,17 @@
 
 #include <random>
 
+#include "sharding/solver/compact_model.h"
+#include "sharding/solver/least_needs.h"
+#include "sharding/solver/local_search.h"
+#include "sharding/solver/problem_model.h"
+#include "sharding/solver/usage.h"
 #include "tests/sharding/random_assignment.h"
 
 namespace shadowgraph {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(Solver, AgreesWithBruteForce) {
   int feasible = 0;
@@ -180,6 +187,44 @@ TEST(Solver, IsNeverWorseThanItsStart) {
       EXPECT_LE(solution.cost, cost.cost) << "seed " << seed;
     }
   }
+}
+
+// What the search keeps up to date from move to move, against sums made anew.
+TEST(Solver, LocalSearchKnowsCostAndExcessAfterEveryMove) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    AssignmentProblem problem = chain_within_limit(seed);
+    problem.usage_limit /= 2;
+    const PairwiseModel pairwise = pairwise_model(problem);
+    const CompactModel model(pairwise, UsageModel(problem, pairwise));
+    LocalSearch search(model, seed);
+    search.load(std::vector<uint32_t>(model.size(), 0));
+    LocalSearch anew(model, seed);
+    for (int move = 0; move < 500; ++move) {
+      search.step();
+      anew.load(search.states());
+      ASSERT_NEAR(search.cost(), anew.cost(), 1e-6) << "seed " << seed << ", move " << move;
+      ASSERT_NEAR(search.excess(), anew.excess(), 1e-6) << "seed " << seed << ", move " << move;
+    }
+  }
+}
+
+// Two that never live together: at the point that is named, the first is gone.
+TEST(Solver, NeedsNameWhatIsAliveThen) {
+  AssignmentProblem problem;
+  problem.usage_limit = 1000;
+  for (int64_t i = 0; i < 3; ++i) {
+    problem.nodes.push_back({.name = std::string(1, static_cast<char>('a' + i)),
+                             .costs = {1},
+                             .usages = {1024 * (i + 1)},
+                             .live = {{.begin = i, .end = i + 1}}});
+  }
+  const LeastNeeds needs(problem);
+  EXPECT_TRUE(needs.exceed_limit());
+  const std::string text = needs.to_text(/*shown=*/true);
+  EXPECT_THAT(text, HasSubstr("At point 2 "));
+  EXPECT_THAT(text, HasSubstr("the most of it: c (3.00 KiB)"));
+  EXPECT_EQ(text.find("a ("), std::string::npos) << text;
+  EXPECT_EQ(most_used_at(problem, std::vector<uint32_t>{0, 0, 0}, 1), "b (2.00 KiB)");
 }
 
 }  // namespace
