@@ -11,9 +11,7 @@ class Deferred {
  public:
   Deferred(const std::string& device, const std::string& profile) {
     options_.device = c10::Device(device);
-    options_.profile =
-        fake_options(std::nullopt, profile, "convert", py::none(), py::none(), py::none(), /*on_zeros=*/false)
-            .profile.value_or(DeviceProfile());
+    options_.profile = device_profile_named(profile);
   }
   void enter() { scope_ = std::make_unique<DeferredInit>(options_); }
   void finish() {
