@@ -57,6 +57,11 @@ class _Converter:
         self._checkpoints = []  # open ones: (region, its id)
         self._checkpoint_count = 0
         self._is_forward = not any(node.phase in ("backward", "optimizer") for node in graph)
+        # In inference gradients are off everywhere, and nothing needs to say so.
+        self._stops_gradients = self._is_forward and any(
+            value.requires_grad for node in graph if not node.target.startswith("sg::") for value in node.outputs
+            if value.is_tensor
+        )  # fmt: skip
 
     def run(self):
         own = {"sg::parameter": self._placeholder, "sg::buffer": self._placeholder, "sg::input": self._placeholder,
@@ -164,7 +169,7 @@ class _Converter:
         """Whether the program had gradients off here: the graph says so, and torch.fx has no word for it."""
         node = result.producer
         makes_another = "_like" in node.target or "::new_" in node.target  # which nobody differentiates
-        if not self._is_forward or not result.users or makes_another or node.target == "aten::detach":
+        if not self._stops_gradients or not result.users or makes_another or node.target == "aten::detach":
             return False
         floating = result.is_tensor and (result.dtype.is_floating_point or result.dtype.is_complex)
         had = any(value.requires_grad for value in node.outputs if value.is_tensor)

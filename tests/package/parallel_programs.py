@@ -189,12 +189,20 @@ class Watch(TorchDispatchMode):
         communicates = func.namespace in ("c10d", "_c10d_functional")
         self.gloo_works = communicates or (self.gloo_works and name in ("aten::split", "aten::copy_"))
         if self.gloo_works:
-            time.sleep(0.005)  # its thread gives back what it held
+            self._wait_for_gloo()
         if communicates:
             self.collectives.append(name)
         elif not self.gloo_works and (now := self.live()) > self.most:
             self.most, self.at = now, name
         return result
+
+    def _wait_for_gloo(self):
+        """Until its thread has given back what it held: nothing has changed for 20 ms."""
+        before, same = self.live(), 0
+        while same < 4:
+            time.sleep(0.005)
+            now = self.live()
+            before, same = now, same + 1 if now == before else 0
 
 
 def second_step(name, size, live):

@@ -115,17 +115,15 @@ TEST(ForwardCheckpoint, NothingInASegmentIsKept) {
   EXPECT_EQ(to_text(graph), before);
 }
 
-// Forward keeps the results of both tanh and of the first product's operand: x is given, 64 bytes each are made. Backward
-// holds at most: weight, x, both results, and two gradients where one makes the next (64 each), beside the first
-// gradient of the weight.
+// Forward keeps the results of both tanh. The second is the output, too, which lives to the end.
 TEST(ForwardCheckpoint, TheAssumedBackwardHoldsGradientsAndWhatWasSaved) {
   const Graph graph = parse(kForward);
   const Graph step = assumed_step(graph);
   verify(step);
   for (const NodeId n : graph.nodes()) EXPECT_EQ(step.node(n).target, graph.node(n).target);
-  // weight, x, tanh, tanh, gradient of the output, of the product: 6 x 64. Later weight, x, tanh, gradients of the
-  // weight, of the product's operand, of its result.
-  EXPECT_EQ(peak_of_live_bytes(step), 6 * 64);
+  // Where the second product's gradients are made: weight, x, both results, the gradient that comes, and two that are
+  // made.
+  EXPECT_EQ(peak_of_live_bytes(step), 7 * 64);
   int64_t gradients = 0;
   for (const NodeId n : step.nodes()) gradients += step.node(n).target == target_of(Builtin::kGradient) ? 1 : 0;
   EXPECT_EQ(gradients, 1);

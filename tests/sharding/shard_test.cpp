@@ -80,25 +80,6 @@ TEST_F(ShardingOfLlama, KeepsWithinMemoryOrSaysWhyNot) {
   }
 }
 
-// A product of each of two layers, decided together: on every device alike they take the time of both.
-TEST_F(ShardingOfLlama, ExplainsWhatAllNodesThatAreDecidedTogetherTake) {
-  const Graph graph = step_to_shard("llama3_8b");
-  NodeId product;
-  for (const NodeId node : graph.nodes()) {
-    if (graph.target(node).name() == "aten::mm" && !product.valid()) product = node;
-  }
-  ASSERT_TRUE(product.valid());
-  const std::string line = to_text(graph, product);
-  const std::string name = line.substr(0, line.find(':'));
-  const Explanation explanation = shard(graph, options("2"), {.explain = {name}}).explanations.at(0);
-  ASSERT_GT(explanation.nodes, 1) << name;
-  double most = 0;
-  for (const Alternative& alternative : explanation.alternatives) most = std::max(most, alternative.own);
-  const double alone = StepTime::of(graph, device_).of(product).seconds;
-  const auto nodes = static_cast<double>(explanation.nodes);
-  EXPECT_NEAR(most, nodes * alone, nodes * 1e-12) << "each is rounded up to a picosecond";
-}
-
 TEST_F(ShardingOfLlama, ExplainsWhatElseAParameterCouldBe) {
   const Graph graph = step_to_shard("llama3_8b");
   const ShardingAnswer answer = shard(graph, options("2"), {.explain = {"model.layers.0.mlp.up_proj.weight"}});
