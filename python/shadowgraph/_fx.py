@@ -58,10 +58,7 @@ class _Converter:
         self._checkpoint_count = 0
         self._is_forward = not any(node.phase in ("backward", "optimizer") for node in graph)
         # In inference gradients are off everywhere, and nothing needs to say so.
-        self._stops_gradients = self._is_forward and any(
-            value.requires_grad for node in graph if not node.target.startswith("sg::") for value in node.outputs
-            if value.is_tensor
-        )  # fmt: skip
+        self._stops_gradients = self._is_forward and any("grad_mode" in node.modes for node in graph)
 
     def run(self):
         own = {"sg::parameter": self._placeholder, "sg::buffer": self._placeholder, "sg::input": self._placeholder,

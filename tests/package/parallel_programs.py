@@ -10,6 +10,7 @@ import ctypes
 import functools
 import gc
 import json
+import os
 import sys
 import time
 import types
@@ -240,3 +241,5 @@ def run(rank, size, store, library, names):
 if __name__ == "__main__":
     sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
     run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may outlive the interpreter, which then aborts
