@@ -1,9 +1,10 @@
 // Records storages that the program gives another size: untyped_storage().resize_(bytes), as FSDP2 does with gathered
 // parameters.
 //
-// Memory that is given back and taken again is other memory, so the record has another storage for it from there on. The
-// old one dies, and the new one is born by aten::empty, whose contents are undefined, too. What the program keeps of the contents is a copy. Tensors that look at it become aliases of the new storage
-// when they are used. Replay, lifetimes and allocators need to know nothing of it.
+// Memory that is given back and taken again is other memory, so the record has another storage for it from there on.
+// The old one dies, and the new one is born by aten::empty, whose contents are undefined, too. What the program keeps
+// of the contents is a copy. Tensors that look at it become aliases of the new storage when they are used. Replay,
+// lifetimes and allocators need to know nothing of it.
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>

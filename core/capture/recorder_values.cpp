@@ -34,7 +34,10 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
   const StorageId storage = find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
   if (!storage.valid()) {
     const c10::StorageImpl* const unmet = fake.unsafe_storage().unsafeGetStorageImpl();
-    if (!growths_.empty() && is_bound(*unmet, session_)) return grown_before(fake, growths_.extract(unmet).mapped());
+    const auto grown = growths_.find(unmet);
+    if (C10_UNLIKELY(grown != growths_.end() && is_bound(*unmet, session_))) {
+      return grown_before(fake, growths_.extract(grown).mapped());
+    }
     return placeholder_for(fake);
   }
 

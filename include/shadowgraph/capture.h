@@ -95,7 +95,8 @@ class CaptureSession {
   void set_locate(Locate locate);
 
   // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes. The pairs are the
-  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays a FakeTensorMode until it is destroyed.
+  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays a
+  // FakeTensorMode until it is destroyed.
   Graph finish(const std::vector<at::Tensor>& outputs,
                std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients = {});
 

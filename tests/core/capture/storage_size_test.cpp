@@ -122,6 +122,23 @@ TEST(StorageSize, AStorageThatTheCaptureHadNotMetIsBornWhereItGrows) {
       << to_text(graph);
 }
 
+// Two storages that the capture had not met: one is used, the other shrinks again and is looked at.
+TEST(StorageSize, AStorageThatShrinksAgainIsNotBorn) {
+  const FakeTensorMode mode;
+  const at::Tensor used = at::empty({16}), unused = at::empty({16});
+  const at::Tensor look = unused.narrow(0, 0, 0);
+  resize(used, 0);
+  resize(unused, 0);
+  CaptureSession session;
+  resize(used, 64);
+  resize(unused, 64);
+  resize(unused, 0);
+  used.fill_(1);
+  const Graph graph = session.finish({used, look});
+  verify(graph);
+  EXPECT_EQ(nodes_calling(graph, "aten::empty").size(), 1) << to_text(graph);
+}
+
 TEST(StorageSize, WhatIsNoFakeOrIsDescribedIsRefused) {
   const at::Tensor real = at::zeros({4});
   EXPECT_THAT([&] { resize_storage(real.storage(), 0); }, ThrowsMessage<Error>(HasSubstr("has data")));
