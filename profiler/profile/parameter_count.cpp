@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shadowgraph/profile.h"
+#include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
 
