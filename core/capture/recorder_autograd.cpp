@@ -84,8 +84,9 @@ std::unique_ptr<torch::autograd::SavedVariableHooks> Recorder::hooks_for_saved_t
 
 void Recorder::tensor_saved(const at::Tensor& tensor) {
   if (C10_UNLIKELY(is_wrapper(tensor))) {
-    for (const at::Tensor& part : parts_of(tensor)) tensor_saved(part);
-    return;
+    const std::vector<at::Tensor> parts = parts_of(tensor);
+    for (const at::Tensor& part : parts) tensor_saved(part);
+    if (!parts.empty()) return;
   }
   const KernelDepth depth;
   const Argument argument = argument_of_tensor(tensor);

@@ -155,7 +155,7 @@ Argument Recorder::argument_of_tensor(const at::Tensor& tensor) {
   if (C10_UNLIKELY(is_wrapper(tensor))) {
     c10::SmallVector<Argument, 2> parts;
     for (const at::Tensor& part : parts_of(tensor)) parts.push_back(argument_of_tensor(part));
-    return parts.size() == 1 ? parts[0] : graph_.make_list({parts.data(), parts.size()});
+    if (!parts.empty()) return parts.size() == 1 ? parts[0] : graph_.make_list({parts.data(), parts.size()});
   }
   return Argument::of_value(value_of(*as_fake(fake_of_real(tensor, &mode_))));
 }

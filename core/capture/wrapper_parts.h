@@ -8,7 +8,7 @@
 
 namespace shadowgraph {
 
-// Returns the tensors inside, those of wrappers inside it, too. Throws Error if nobody can look inside.
+// Returns the tensors inside, those of wrappers inside it, too. Empty: it holds none and is a tensor itself. Throws Error if nobody can look inside.
 std::vector<at::Tensor> parts_of(const at::Tensor& wrapper);
 
 }  // namespace shadowgraph

@@ -35,8 +35,8 @@ def _holds_data(part):
 
 
 def parts(wrapper):
-    """The tensors inside a wrapper, for C++."""
-    return [part for _, part in inner(wrapper)]
+    """The tensors inside a wrapper, for C++; none for a tensor of a class with __torch_dispatch__ alone."""
+    return [part for _, part in inner(wrapper)] if is_wrapper(wrapper) else []
 
 
 def is_fake(tensor):

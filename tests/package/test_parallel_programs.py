@@ -217,3 +217,30 @@ def test_a_model_sharded_with_real_parameters_is_refused():
         model = fsdp(2, "cpu")
         with pytest.raises(sg.RealTensorError, match="give a function that makes it"):
             sg.profile(model, f"i64[{BATCH},{LENGTH}]", loss=parallel_programs.loss_of, device="cpu")
+
+
+class Closed(torch.Tensor):
+    """Holds a tensor and tells nobody of it."""
+
+    @staticmethod
+    def __new__(cls, held):
+        made = torch.Tensor._make_wrapper_subclass(cls, held.size(), dtype=held.dtype, device=held.device,
+                                                   requires_grad=held.requires_grad)  # fmt: skip
+        made.held = held
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func, kinds, args=(), kwargs=None):
+        result = func(*(each.held if isinstance(each, cls) else each for each in args), **(kwargs or {}))
+        return cls(result) if isinstance(result, torch.Tensor) else result
+
+
+def test_a_tensor_that_cannot_be_looked_into():
+    with sg.Capture("cpu") as capture:
+        weight = torch.ones(3, 3, requires_grad=True)
+        F.linear(Closed(torch.ones(2, 3)), weight).sum().backward()
+        graph = capture.finish()
+    graph.verify()
+    assert graph.find("aten::mm") or graph.find("aten::addmm")
