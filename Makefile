@@ -8,7 +8,7 @@ PYTHON_PACKAGE = $(if $(TORCH_DIR)$(filter-out release,$(PRESET)),,$(if $(shell 
   -DSHADOWGRAPH_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(CURDIR)/.venv/bin/python"))
 CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)") $(PYTHON_PACKAGE)
 # Folders whose files and functions have a limit (scripts/sizes.py); those of tests/ are not all within it yet.
-SIZED = support ir core passes kernels profiler sharding viz cli include models python bench
+SIZED = support ir core passes kernels profiler sharding parallel viz cli include models python bench
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help

@@ -40,6 +40,7 @@ constexpr Verb kVerbs[] = {
     {"fit", "The largest batch, sequence or context that fits into a device's memory", declare_fit},
     {"checkpoint", "What backward should compute again, and the curve of memory against work", declare_checkpoint},
     {"shard", "How the tensors of a step are best laid out over many devices", declare_shard},
+    {"pipeline", "A step cut into stages: what all ranks of a pipeline take, in seconds and bytes", declare_pipeline},
     {"compare", "What grew, and where: totals and modules, node by node, or as a page", declare_compare},
     {"draw", "A picture of the graph, or a page to open in a browser", declare_draw},
     {"capture", "The graph itself: print it, save it, verify it", declare_capture},

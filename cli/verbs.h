@@ -34,6 +34,7 @@ Work declare_profile(CLI::App& command);
 Work declare_fit(CLI::App& command);
 Work declare_checkpoint(CLI::App& command);
 Work declare_shard(CLI::App& command);
+Work declare_pipeline(CLI::App& command);
 Work declare_compare(CLI::App& command);
 Work declare_draw(CLI::App& command);
 Work declare_capture(CLI::App& command);

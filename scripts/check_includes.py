@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the include directions: support <- ir <- core <- passes <- kernels <- profiler <- sharding <- viz <- cli and
-python; models beside them.
+"""Holds the include directions: support <- ir <- core <- passes <- kernels <- profiler <- sharding <- parallel <- viz
+<- cli and python; models beside them.
 
     scripts/check_includes.py [ROOT]     prints every violation as file:line and fails if there is one
     scripts/check_includes.py --test     proves that it fails on a tree with each kind of violation
@@ -24,7 +24,7 @@ import sys
 
 import cases
 
-LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", "viz"]
+LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", "parallel", "viz"]
 # Where a public header's declarations are defined.
 PUBLIC = {
     "support": ["error", "export", "graph/ids", "saturating", "units"],
@@ -35,6 +35,7 @@ PUBLIC = {
     "kernels": ["kernels/*"],
     "profiler": ["operators", "profile", "profile/*"],
     "sharding": ["sharding/*"],
+    "parallel": ["parallel/*"],
     "viz": ["draw", "draw_colors", "draw_plan", "operator_card"],
     "umbrella": ["shadowgraph"],
 }
@@ -52,7 +53,7 @@ ROOMS["checkpoint"] = ROOMS["deferred"] = [*ROOMS]
 ROOMS["exported"] = [room for room in ROOMS if room != "deferred"]
 # By what the layers above reach core: nodes called again on fakes, and functions that graphs call by name.
 FACE_OF_CORE = re.compile(r"core/(calls/|replay/(body_function|replay_program)\.h|fake/process_groups\.h)")
-THROUGH_THE_FACE = {"passes", "profiler", "sharding", "viz"}
+THROUGH_THE_FACE = {"passes", "profiler", "sharding", "parallel", "viz"}
 # Asks every table of the tree what it knows of an operator.
 BEHIND_THE_FACE = "viz/operator_card/"
 MAY_INCLUDE = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
@@ -70,7 +71,7 @@ for user in ("cli", "examples", "python", "bench", "tests"):
     MAY_INCLUDE_PUBLIC[user] = {*LAYERS, "umbrella"}
 MAY_INCLUDE_PUBLIC["umbrella"] = set(LAYERS)
 # Public headers of these layers include nothing of ATen or torch, directly or not, but for those that are there for it.
-FREE_OF_LIBTORCH = ["support", "ir", "profiler", "sharding", "viz"]
+FREE_OF_LIBTORCH = ["support", "ir", "profiler", "sharding", "parallel", "viz"]
 SPEAK_LIBTORCH = ["graph/libtorch", "operators", "sharding/parts", "sharding/simulate"]
 LIBTORCH = re.compile(r"(ATen|torch)/(?!headeronly/)")
 # Headers of the frontend that include most or all of <torch/torch.h>.

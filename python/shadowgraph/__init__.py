@@ -45,6 +45,7 @@ from ._kernels import (
     operators_without_kernels,
     use_kernel,
 )
+from ._pipeline import pipeline
 from ._report import Report, profile
 from ._rules import operators_with_rule, register_composite_rule, register_rule
 from ._shadowgraph import (
@@ -81,6 +82,8 @@ from ._shadowgraph import (
     ParseError,
     PassError,
     PipelineError,
+    PipelineRun,
+    PipelineSchedule,
     ProfiledNode,
     RealTensorError,
     Region,

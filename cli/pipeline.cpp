@@ -1,0 +1,134 @@
+// `shadowgraph pipeline`: a step cut into stages, under a schedule, on all ranks: seconds and bytes of each.
+#include "shadowgraph/parallel/pipeline.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+#include "cli/option_checks.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+struct PipelineRequest {
+  CaptureRequest capture{.mode = CaptureMode::kTrain, .steady_state = true};
+  std::string spec;          // device; empty: by the graph's
+  std::string interconnect;  // empty: what is usual around the device
+  std::string allocator;
+  PipelineSize size{.ranks = 4, .stages_per_rank = 2, .microbatches = 8};
+  std::string schedule = "1f1b";  // a name, or a file
+  std::vector<std::string> cuts;  // modules
+  std::optional<int64_t> memory;  // bytes of a device
+  int64_t ranks_apart = 1;
+  bool receives_ahead = false;
+  std::string output;  // folder
+  bool json = false;
+};
+
+PipelineSchedule schedule_of(const CLI::App& command, const PipelineRequest& request) {
+  if (std::filesystem::is_regular_file(request.schedule)) {
+    takes_none_of(command, "--schedule FILE", {"--ranks", "--stages-per-rank", "--microbatches"});
+    return PipelineSchedule::read_csv_file(request.schedule);
+  }
+  PipelineSize size = request.size;
+  size.stages_per_rank = PipelineSchedule::stages_per_rank(request.schedule, size.stages_per_rank);
+  if (command.count("--stages-per-rank") > 0) size.stages_per_rank = request.size.stages_per_rank;
+  return PipelineSchedule::named(request.schedule, size);
+}
+
+PipelineStages stages_of(const Graph& step, const PipelineRequest& request, int32_t count,
+                         const StageOptions& options) {
+  if (request.cuts.empty()) return PipelineStages::balanced(step, count, options);
+  if (static_cast<int32_t>(request.cuts.size()) + 1 != count) {
+    throw Error(fmt::format("{} stages begin at {} cuts, not at {}: give --cut for the second stage, the third, ..",
+                            count, count - 1, request.cuts.size()));
+  }
+  return PipelineStages::at_modules(step, request.cuts, options);
+}
+
+// Returns what does not fit, in words; "" if all does.
+std::string too_large(const PipelineRun& run, const std::optional<int64_t>& memory) {
+  if (!memory) return "";
+  std::string ranks;
+  for (int32_t r = 0; r < run.ranks(); ++r) {
+    const int64_t held = std::max(run.rank(r).peak, run.rank(r).reserved_peak);
+    if (held > *memory) ranks += fmt::format("{}rank {} holds {}", ranks.empty() ? "" : ", ", r, human_bytes(held));
+  }
+  return ranks.empty() ? "" : fmt::format("does not fit into {}: {}", human_bytes(*memory), ranks);
+}
+
+void write_files(const PipelineRun& run, const PipelineRequest& request) {
+  if (request.output.empty()) return;
+  const std::filesystem::path folder = request.output;
+  std::filesystem::create_directories(folder);
+  const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
+  file("pipeline.json", json_text(to_json(run)));
+  file("pipeline.txt", to_text(run));
+  file("schedule.csv", run.schedule().to_csv());
+  file("trace.json", to_chrome_trace(run));
+}
+
+int pipeline(const CLI::App& command, const PipelineRequest& request) {
+  if (!request.capture.trains()) throw Error("a pipeline is cut from a training step: --mode train");
+  const PipelineSchedule schedule = schedule_of(command, request);
+  const LoadedGraph loaded = load(request.capture);
+  const Progress progress("running " + std::to_string(schedule.ranks()) + " ranks of " + loaded.name);
+  const c10::Device device = loaded.graph.metadata.device.value_or(c10::Device(c10::kCPU));
+  const std::optional<DeviceSpec> spec = DeviceSpec::find(request.spec, device.type());
+  if (!spec) throw Error(fmt::format("no figures are known of {} devices; name some with --spec", device.str()));
+  std::optional<Interconnect> links =
+      request.interconnect.empty() ? Interconnect::around(spec->name) : Interconnect::find(request.interconnect);
+  const StageOptions of_stages{.spec = &*spec, .interconnect = links ? &*links : nullptr};
+  const PipelineStages stages = stages_of(loaded.graph, request, schedule.stages(), of_stages);
+  const PipelineRun run = PipelineRun::of(stages, schedule,
+                                          {.interconnect = of_stages.interconnect,
+                                           .ranks_apart = request.ranks_apart,
+                                           .allocator = AllocatorSettings::parse(request.allocator),
+                                           .receives_ahead = request.receives_ahead});
+  write_files(run, request);
+  print_text(request.json ? json_text(to_json(run)) : to_text(run));
+  const std::string problem = too_large(run, request.memory);
+  if (!problem.empty()) throw Error(loaded.name + " " + problem);
+  return 0;
+}
+
+void add_options(CLI::App& command, PipelineRequest& request) {
+  add_source(command, request.capture);
+  add_capture_options(command, request.capture);
+  add_spec_option(command, request.spec);
+  add_interconnect_option(command, request.interconnect);
+  add_allocator_option(command, request.allocator);
+  add_bytes(command, "--memory", request.memory, "Memory of a device, 80GB: says which ranks need more");
+  begin_group(command, "The pipeline");
+  command
+      .add_option("--schedule", request.schedule,
+                  "gpipe, 1f1b, interleaved, looped_bfs, zero_bubble, zbv, dualpipe_v, v_half, v_min, or PyTorch's CSV")
+      ->capture_default_str();
+  add_number(command, "--ranks", request.size.ranks, 1, "Devices in a row");
+  add_number(command, "--microbatches", request.size.microbatches, 1, "Of a step; --batch is the size of one");
+  add_number(command, "--stages-per-rank", request.size.stages_per_rank, 1, "Of interleaved, looped_bfs, zero_bubble");
+  add_list(command, "--cut", request.cuts, "Module at which the next stage begins; repeat (default: balanced)");
+  add_number(command, "--ranks-apart", request.ranks_apart, 1, "Processes of one stage: 8 of tensor parallel");
+  command.add_flag("--receives-ahead", request.receives_ahead,
+                   "Room for all that is received from the beginning, as torch.distributed.pipelining has it");
+  begin_group(command, kOutput);
+  command.add_option("-o,--output", request.output, "Folder for pipeline.json, pipeline.txt, schedule.csv, trace.json");
+  command.add_flag("--json", request.json, "As JSON");
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph pipeline llama3_8b --dtype bf16 --batch 1 --ranks 4 --microbatches 16 -o pipeline\n"
+      "  shadowgraph pipeline gpt2 --schedule zbv --ranks 4 --microbatches 8 --json");
+}
+
+}  // namespace
+
+Work declare_pipeline(CLI::App& command) { return work_of<PipelineRequest>(command, add_options, pipeline); }
+
+}  // namespace shadowgraph::cli

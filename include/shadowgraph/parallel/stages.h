@@ -1,0 +1,81 @@
+// A captured training step of one micro-batch, cut into the stages of a pipeline.
+//
+//     const Graph& step = capture.graph;                                  // forward, backward, optimizer
+//     const auto stages = PipelineStages::balanced(step, 4, {.spec = &h100, .interconnect = &links});
+//     stages.of(2).forward;                                               // seconds of a micro-batch
+//
+// A stage is a stretch of forward. What its nodes hand on to later stages is sent from stage to stage. Each stage has
+// its nodes' backward in two pieces: W has what leads to gradients of its own weights alone, I all else. What depends on
+// the program's inputs alone, such as masks and tables of positions, is computed in each stage that uses it.
+//
+// Memory is held as torch.distributed.pipelining holds it: a stage keeps what it was given and what it sent until its
+// backward of that micro-batch. Gradients of weights stay from the first micro-batch on; later ones are added to them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/interconnect.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+struct StageOptions {
+  const DeviceSpec* spec = nullptr;            // none: what fits the graph's device (DeviceSpec::find)
+  const Interconnect* interconnect = nullptr;  // of collectives inside a stage; none: they cost nothing
+};
+
+struct StageFigures {
+  std::string begins;  // the module of its first node
+  double forward = 0;  // seconds of one micro-batch, as all here
+  double input_gradient = 0;
+  double weight_gradient = 0;
+  double accumulate = 0;   // adding gradients to those of earlier micro-batches
+  double optimizer = 0;    // once a step
+  int64_t parameters = 0;  // bytes of what is there from the beginning:
+  int64_t optimizer_state = 0;
+  int64_t other = 0;           // buffers, constants
+  int64_t inputs = 0;          // bytes of the program's inputs that it uses, of one micro-batch
+  int64_t gradients = 0;       // bytes of gradients of its weights
+  int64_t carried = 0;         // bytes alive from forward to backward, of one micro-batch
+  int64_t sends_forward = 0;   // bytes to the next stage
+  int64_t sends_backward = 0;  // bytes to the stage before
+  double backward() const { return input_gradient + weight_gradient; }
+};
+
+struct StageParts;
+
+class PipelineStages {
+ public:
+  // `modules`: where the second stage begins, the third, ..: at the first node of a module. Throws Error for a module
+  // that is not there or does not come after the one before, and for graphs that are no training steps.
+  static PipelineStages at_modules(const Graph& step, std::span<const std::string> modules,
+                                   const StageOptions& options = {});
+  // Where the slowest stage is quickest, of cuts that hand on least; of equally quick ones those that send least.
+  // Throws Error, too, if forward has fewer such places.
+  static PipelineStages balanced(const Graph& step, int32_t stages, const StageOptions& options = {});
+
+  // Stages of which no more is known than these figures: from a planner, or from measurements. What is carried is
+  // allocated in F and freed in W, and gradients come in W.
+  static PipelineStages of_figures(std::vector<StageFigures> figures);
+
+  int32_t count() const { return static_cast<int32_t>(figures_.size()); }
+  const StageFigures& of(int32_t stage) const { return figures_[static_cast<size_t>(stage)]; }
+  // What a reader should know: parameters that several stages hold, tensors that are handed through.
+  const std::vector<std::string>& notes() const { return notes_; }
+  // For the rooms of parallel/: parallel/stages/stage_parts.h.
+  const StageParts& parts() const { return *parts_; }
+
+ private:
+  friend class StageCutting;
+  std::vector<StageFigures> figures_;
+  std::vector<std::string> notes_;
+  std::shared_ptr<const StageParts> parts_;
+};
+
+}  // namespace shadowgraph

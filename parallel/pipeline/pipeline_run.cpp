@@ -1,0 +1,43 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "parallel/pipeline/pipeline_clock.h"
+#include "parallel/pipeline/rank_memory.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/parallel/pipeline.h"
+
+namespace shadowgraph {
+
+PipelineRun PipelineRun::of(const PipelineStages& stages, const PipelineSchedule& schedule,
+                            const PipelineRunOptions& options) {
+  if (stages.count() != schedule.stages()) {
+    throw Error(fmt::format("schedule {} has {} stages, and the step is cut into {}", schedule.name(),
+                            schedule.stages(), stages.count()));
+  }
+  PipelineRun run;
+  run.stages_ = std::make_shared<const PipelineStages>(stages);
+  run.schedule_ = std::make_shared<const PipelineSchedule>(schedule.with_transfers());
+  run.ranks_.resize(static_cast<size_t>(schedule.ranks()));
+  PipelineClock(*run.stages_, *run.schedule_, options).run(run);
+  for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    RankMemory(*run.stages_, *run.schedule_, options, rank).run(run.ranks_[r], run.actions_[r]);
+  }
+  return run;
+}
+
+double PipelineRun::bubble() const {
+  double waits = 0;
+  for (const PipelineRank& rank : ranks_) waits += rank.waits.total();
+  return seconds_ > 0 ? waits / (seconds_ * static_cast<double>(ranks_.size())) : 0;
+}
+
+int32_t PipelineRun::worst_rank() const {
+  const auto worst = std::ranges::max_element(
+      ranks_, {}, [](const PipelineRank& rank) { return std::tuple(rank.reserved_peak, rank.peak); });
+  return static_cast<int32_t>(worst - ranks_.begin());
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,42 @@
+// Checks that the ranks of a schedule can carry out their rows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shadowgraph/parallel/schedule.h"
+
+namespace shadowgraph {
+
+struct ScheduleFacts {
+  std::vector<int32_t> rank_of;  // by stage
+  int32_t microbatches = 0;
+  bool has_transfers = false;
+};
+// Throws Error, naming the action.
+ScheduleFacts check_schedule(const std::string& name, const PipelineSchedule::Rows& rows);
+
+// Remembers which actions have been done, by kind, stage and micro-batch.
+class DoneActions {
+ public:
+  DoneActions(int32_t stages, int32_t microbatches)
+      : stages_(stages), microbatches_(microbatches), done_(size_t(kPipelineWorks) * stages * microbatches, 0) {}
+  bool has(PipelineWork work, int32_t stage, int32_t microbatch) const { return done_[at(work, stage, microbatch)]; }
+  // The gradient of what the stage was given.
+  bool has_input_gradient(int32_t stage, int32_t microbatch) const {
+    return has(PipelineWork::kBackward, stage, microbatch) || has(PipelineWork::kInputGradient, stage, microbatch);
+  }
+  void add(const PipelineAction& a) {
+    if (computes(a) || transfers(a)) done_[at(a.work, a.stage, a.microbatch)] = 1;
+  }
+
+ private:
+  size_t at(PipelineWork work, int32_t stage, int32_t microbatch) const {
+    return (static_cast<size_t>(work) * stages_ + static_cast<size_t>(stage)) * microbatches_ +
+           static_cast<size_t>(microbatch);
+  }
+  size_t stages_, microbatches_;
+  std::vector<char> done_;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,130 @@
+#include "parallel/stages/forward_line.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+
+ForwardLine::ForwardLine(const ProgramCosts& costs) {
+  const Graph& graph = costs.graph();
+  if (std::ranges::none_of(costs.nodes, [&](NodeId n) { return graph.node(n).phase == Graph::kBackward; })) {
+    throw Error("a pipeline is cut from a training step; this graph has no backward: capture it with --mode train");
+  }
+  find_free(costs);
+  place_backward(costs);
+  count_crossing(costs);
+}
+
+void ForwardLine::find_free(const ProgramCosts& costs) {
+  const Graph& graph = costs.graph();
+  IdMap<StorageId, char> bound(0);  // storages whose contents depend on parameters or on random numbers
+  for (const NodeId n : costs.nodes) {
+    const Node& node = graph.node(n);
+    if (graph.is_placeholder(n)) {
+      graph.for_each_output(n, [&](ValueId v) {
+        const StorageId s = graph.value(v).storage;
+        if (s.valid() && costs.kinds[s] == StorageKind::kParameter) bound[s] = 1;
+      });
+      continue;
+    }
+    if (node.phase != Graph::kForward || is_end(node.target)) continue;
+    bool is_bound = graph.facts(n).random || graph.facts(n).collective;
+    const auto look = [&](ValueId v) {
+      const StorageId s = graph.value(v).storage;
+      is_bound |= s.valid() && bound[s] != 0;
+    };
+    graph.for_each_input(n, look);
+    if (!is_bound) {
+      free_[n] = 1;
+      continue;
+    }
+    graph.for_each_output(n, [&](ValueId v) {
+      const StorageId s = graph.value(v).storage;
+      if (s.valid()) bound[s] = 1;
+    });
+    position_[n] = length();
+    nodes_.push_back(n);
+  }
+  if (nodes_.empty()) throw Error("forward of this step uses no parameters: there is nothing to cut");
+}
+
+// A sum of gradients: where the earliest of its parts is used. A recomputed node: where its operands come from.
+int32_t ForwardLine::by_neighbours(const Graph& graph, NodeId node) const {
+  int32_t summed = length(), recomputed = kNowhere;
+  graph.for_each_input(node, [&](ValueId v) {
+    const NodeId producer = graph.value(v).producer;
+    const int32_t at = producer.valid() ? position_[producer] : kNowhere;
+    if (at == kNowhere) return;
+    if (graph.node(producer).phase == Graph::kBackward) {
+      summed = std::min(summed, at);
+    } else {
+      recomputed = std::max(recomputed, at);
+    }
+  });
+  return summed < length() ? summed : recomputed;
+}
+
+void ForwardLine::place_backward(const ProgramCosts& costs) {
+  const Graph& graph = costs.graph();
+  // The first position of each module, for nodes that a checkpoint computes again inside it.
+  std::unordered_map<std::string, int32_t> begins;
+  for (int32_t i = 0; i < length(); ++i) begins.try_emplace(module_path(graph, nodes_[static_cast<size_t>(i)]), i);
+  std::vector<NodeId> lost;
+  for (const NodeId n : costs.nodes) {
+    const Node& node = graph.node(n);
+    if (node.phase != Graph::kBackward || is_end(node.target) || graph.is_placeholder(n)) continue;
+    int32_t at = node.forward.valid() ? position_[node.forward] : kNowhere;
+    if (at == kNowhere && !node.forward.valid()) {
+      const std::string path = module_path(graph, n);
+      const auto found = path.empty() ? begins.end() : begins.find(path);
+      at = found != begins.end() ? found->second : by_neighbours(graph, n);
+    }
+    if (at == kNowhere) {
+      lost.push_back(n);
+    } else {
+      position_[n] = at;
+    }
+  }
+  // What begins backward (ones for the loss) has nothing before it: it belongs to its first user, or to the end.
+  for (auto n = lost.rbegin(); n != lost.rend(); ++n) {
+    int32_t at = kNowhere;
+    graph.for_each_output(
+        *n, [&](ValueId v) { graph.for_each_use(v, [&](NodeId user) { at = std::max(at, position_[user]); }); });
+    position_[*n] = at == kNowhere ? length() - 1 : at;
+  }
+}
+
+void ForwardLine::count_crossing(const ProgramCosts& costs) {
+  const Graph& graph = costs.graph();
+  // By storage: where it is first written, and where forward last looks at it.
+  IdMap<StorageId, int32_t> born(kNowhere), last(kNowhere);
+  std::vector<StorageId> made;
+  for (int32_t i = 0; i < length(); ++i) {
+    const NodeId n = node(i);
+    const auto seen = [&](ValueId v) {
+      const StorageId s = graph.value(v).storage;
+      if (s.valid() && born[s] != kNowhere) last[s] = i;
+    };
+    graph.for_each_input(n, seen);
+    graph.for_each_output(n, [&](ValueId v) {
+      const StorageId s = graph.value(v).storage;
+      if (!s.valid() || born[s] != kNowhere || existed_before(graph, graph.storage(s))) return;
+      const NodeId maker = graph.storage(s).born;
+      if (maker.valid() && free_[maker]) return;
+      born[s] = last[s] = i;
+      made.push_back(s);
+    });
+  }
+  crossing_.assign(static_cast<size_t>(length()) + 1, 0);
+  for (const StorageId s : made) {
+    const int64_t bytes = graph.storage(s).bytes;
+    crossing_[static_cast<size_t>(born[s]) + 1] += bytes;
+    if (last[s] + 1 <= length()) crossing_[static_cast<size_t>(last[s]) + 1] -= bytes;
+  }
+  for (size_t p = 1; p < crossing_.size(); ++p) crossing_[p] += crossing_[p - 1];
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,257 @@
+#include "parallel/stages/stage_memory.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr uint8_t kBirth = 0, kTaken = 1, kDeath = 2;
+constexpr uint32_t kForwardPiece = 0, kInputPiece = 1, kWeightPiece = 2;
+constexpr uint32_t kEnd = 0xFFFFFFFEU;  // behind all nodes of a piece
+
+std::vector<int32_t> all_stages(int32_t count) {
+  std::vector<int32_t> stages(static_cast<size_t>(count));
+  std::iota(stages.begin(), stages.end(), 0);
+  return stages;
+}
+
+}  // namespace
+
+StageMemory::StageMemory(const ProgramCosts& costs, const ForwardLine& line, const StageAssignment& assignment)
+    : costs_(costs),
+      graph_(costs.graph()),
+      line_(line),
+      assignment_(assignment),
+      uses_(costs, assignment),
+      share_(costs),
+      events_(static_cast<size_t>(assignment.stages())),
+      optimizer_events_(events_.size()) {
+  parts_.stages.resize(events_.size());
+}
+
+StageParts StageMemory::parts(std::vector<StageFigures>& figures, std::vector<std::string>& notes) {
+  figures_ = &figures;
+  notes_ = &notes;
+  const c10::Device device = main_device(graph_, std::nullopt);
+  parts_.has_allocator = device.is_cuda();
+  for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+    const StorageId s(i);
+    const Storage& storage = graph_.storage(s);
+    if (!is_on(storage.device(), device) || !storage.born.valid()) continue;
+    if (existed_before(graph_, storage)) {
+      place_resident(s);
+    } else if (assignment_.piece(storage.born) == Piece::kOptimizer) {
+      place_of_optimizer(s);
+    } else if (!assignment_.stages_of(storage.born).empty()) {
+      place_made(s);
+    }
+  }
+  place_scratch();
+  write_pieces();
+  return std::move(parts_);
+}
+
+std::vector<int32_t> StageMemory::stages_using(StorageId storage) const {
+  std::vector<int32_t> stages;
+  for (const StageUse& use : uses_.of(storage)) stages.push_back(use.stage);
+  return stages;
+}
+
+std::vector<int32_t> StageMemory::holders_by_share(StorageId storage) const {
+  std::vector<int32_t> stages;
+  for (const StorageId parameter : share_.parameters_of(storage)) {
+    for (const int32_t stage : stages_using(parameter)) stages.push_back(stage);
+  }
+  std::ranges::sort(stages);
+  stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+  return stages.empty() ? all_stages(assignment_.stages()) : stages;
+}
+
+uint32_t StageMemory::new_slot(int32_t stage, bool is_gradient) {
+  StagePart& part = parts_.stages[static_cast<size_t>(stage)];
+  part.is_gradient.push_back(is_gradient ? 1 : 0);
+  return part.slots++;
+}
+
+void StageMemory::place_resident(StorageId storage) {
+  const int64_t bytes = graph_.storage(storage).bytes;
+  const StorageKind kind = costs_.kinds[storage];
+  if (kind == StorageKind::kGradient) return;  // zero_grad dropped it before the first micro-batch
+  std::vector<int32_t> stages = kind == StorageKind::kOptimizerState ? std::vector<int32_t>() : stages_using(storage);
+  if (stages.empty()) stages = holders_by_share(storage);
+  if (kind == StorageKind::kParameter && stages.size() > 1) {
+    const std::string name = placeholder_name(graph_, graph_.storage(storage).born);
+    const bool unused = stages_using(storage).empty();
+    if (unused) stages = {0};
+    notes_->push_back(
+        unused ? fmt::format("parameter {} is used nowhere: stage 0 holds it", name)
+               : fmt::format("parameter {} is used by stages {}: each holds it, and their gradients are added", name,
+                             fmt::join(stages, ", ")));
+  }
+  for (const int32_t stage : stages) {
+    StagePart& part = parts_.stages[static_cast<size_t>(stage)];
+    StageFigures& figures = (*figures_)[static_cast<size_t>(stage)];
+    if (kind == StorageKind::kInput) {
+      part.inputs.push_back(bytes);
+      figures.inputs += bytes;
+      continue;
+    }
+    part.resident.push_back(bytes);
+    (kind == StorageKind::kParameter        ? figures.parameters
+     : kind == StorageKind::kOptimizerState ? figures.optimizer_state
+                                            : figures.other) += bytes;
+  }
+}
+
+// State that the first step makes is there from the second on. The rest lives inside the optimizer's step.
+void StageMemory::place_of_optimizer(StorageId storage) {
+  const Storage& made = graph_.storage(storage);
+  const bool stays = costs_.kinds[storage] == StorageKind::kOptimizerState && !made.freed_after.valid();
+  for (const int32_t stage : holders_by_share(storage)) {
+    const auto s = static_cast<size_t>(stage);
+    if (stays) {
+      parts_.stages[s].resident.push_back(made.bytes);
+      (*figures_)[s].optimizer_state += made.bytes;
+      continue;
+    }
+    const uint32_t slot = new_slot(stage, false);
+    optimizer_events_[s].push_back(timed(0, costs_.order[made.born], kBirth, {slot, made.bytes}));
+    const uint32_t end = made.freed_after.valid() ? costs_.order[made.freed_after] : kEnd;
+    optimizer_events_[s].push_back(timed(0, end, kDeath, {slot, 0}));
+  }
+}
+
+// Part of the gradient of a parameter that several stages hold: it stays where it is, until all are added.
+bool StageMemory::is_gradient_of_tied(StorageId storage) const {
+  const NodeId born = graph_.storage(storage).born;
+  return assignment_.piece(born) == Piece::kWeightGradient && uses_.of(storage).size() > 1;
+}
+
+void StageMemory::place_made(StorageId storage) {
+  const Storage& made = graph_.storage(storage);
+  const auto& uses = uses_.of(storage);
+  const bool is_forward = assignment_.piece(made.born) == Piece::kForward;
+  if (line_.is_free(made.born)) {
+    for (const StageUse& use : uses) add_life(storage, use.stage, use, false);
+    return;
+  }
+  const int32_t owner = assignment_.stages_of(made.born).front();
+  const bool tied = is_gradient_of_tied(storage);
+  for (const StageUse& use : uses) {
+    if (use.stage == owner) add_life(storage, owner, use, is_forward && uses.back().stage > owner);
+  }
+  if (uses.empty() || tied) return;
+  if (is_forward && uses.back().stage > owner) send(storage, owner, uses.back().stage, true);
+  if (!is_forward && uses.front().stage < owner) send(storage, owner, uses.front().stage, false);
+}
+
+// Hands a tensor from stage to stage. Those between the first and the last pass on what they were given.
+void StageMemory::send(StorageId storage, int32_t from, int32_t to, bool forward) {
+  const int64_t bytes = graph_.storage(storage).bytes;
+  const int32_t step = forward ? 1 : -1;
+  const auto looks = [&](const StageUse& use) {
+    return use.stage > std::min(from, to) && use.stage < std::max(from, to);
+  };
+  if (std::ranges::count_if(uses_.of(storage), looks) < std::abs(to - from) - 1) {
+    notes_->push_back(fmt::format("{} made by {} in stage {} go through other stages to stage {}", human_bytes(bytes),
+                                  graph_.target(graph_.storage(storage).born).name(), from, to));
+  }
+  for (int32_t stage = from; stage != to; stage += step) {
+    StageFigures& sender = (*figures_)[static_cast<size_t>(stage)];
+    (forward ? sender.sends_forward : sender.sends_backward) += bytes;
+    const int32_t receiver = stage + step;
+    const uint32_t slot = new_slot(receiver, false);
+    StagePart& part = parts_.stages[static_cast<size_t>(receiver)];
+    (forward ? part.received : part.received_gradients).push_back({slot, bytes});
+    auto& events = events_[static_cast<size_t>(receiver)];
+    if (forward) {
+      // Kept until backward of the micro-batch is done.
+      events.push_back(timed(kWeightPiece, kEnd, kDeath, {slot, 0}));
+      (*figures_)[static_cast<size_t>(receiver)].carried += bytes;
+      continue;
+    }
+    TimedEvent death = timed(kInputPiece, kEnd, kDeath, {slot, 0});
+    for (const StageUse& use : uses_.of(storage)) {
+      if (use.stage == receiver && use.in_backward()) death = death_of(slot, kInputPiece, 0, use);
+    }
+    events.push_back(death);
+  }
+}
+
+void StageMemory::add_life(StorageId storage, int32_t stage, const StageUse& use, bool held) {
+  const Storage& made = graph_.storage(storage);
+  const bool gradient = costs_.kinds[storage] == StorageKind::kGradient || is_gradient_of_tied(storage);
+  const auto born = static_cast<uint32_t>(assignment_.piece(made.born));
+  const uint32_t slot = new_slot(stage, gradient);
+  auto& events = events_[static_cast<size_t>(stage)];
+  events.push_back(timed(born, costs_.order[made.born], kBirth, {slot, made.bytes}));
+  StageFigures& figures = (*figures_)[static_cast<size_t>(stage)];
+  if (gradient) {
+    figures.gradients += made.bytes;
+    return;
+  }
+  if (!made.freed_after.valid()) return;  // the program holds it to the end
+  const TimedEvent death =
+      held ? timed(kWeightPiece, kEnd, kDeath, {slot, 0}) : death_of(slot, born, costs_.order[made.born], use);
+  events.push_back(death);
+  if (born == kForwardPiece && death.piece != kForwardPiece) figures.carried += made.bytes;
+}
+
+// After the last node that looks at it: of the last piece that does, and of backward as a whole.
+StageMemory::TimedEvent StageMemory::death_of(uint32_t slot, uint32_t born, uint32_t order, const StageUse& use) {
+  TimedEvent death = timed(born, order, kDeath, {slot, 0});
+  for (uint32_t piece = born; piece <= kWeightPiece; ++piece) {
+    if (use.last[piece] == StageUse::kNever) continue;
+    const bool same_program = piece > kForwardPiece && death.piece > kForwardPiece;
+    death.whole_order = same_program ? std::max(death.whole_order, use.last[piece]) : use.last[piece];
+    death.piece = piece;
+    death.order = use.last[piece];
+  }
+  return death;
+}
+
+void StageMemory::place_scratch() {
+  for (const NodeId n : costs_.nodes) {
+    const int64_t bytes = costs_.scratch.of(n).bytes;
+    if (bytes == 0) continue;
+    for (const int32_t stage : assignment_.stages_of(n)) {
+      events_[static_cast<size_t>(stage)].push_back(
+          timed(static_cast<uint32_t>(assignment_.piece(n)), costs_.order[n], kTaken, {PieceEvent::kScratch, bytes}));
+    }
+  }
+}
+
+void StageMemory::write_pieces() {
+  const auto by_piece = [](const TimedEvent& a, const TimedEvent& b) {
+    return std::tie(a.piece, a.order, a.rank, a.event.slot) < std::tie(b.piece, b.order, b.rank, b.event.slot);
+  };
+  const auto by_order = [](const TimedEvent& a, const TimedEvent& b) {
+    return std::tie(a.whole_order, a.rank, a.event.slot) < std::tie(b.whole_order, b.rank, b.event.slot);
+  };
+  for (size_t s = 0; s < events_.size(); ++s) {
+    StagePart& part = parts_.stages[s];
+    std::ranges::sort(events_[s], by_piece);
+    for (const TimedEvent& e : events_[s]) {
+      (e.piece == kForwardPiece ? part.forward
+       : e.piece == kInputPiece ? part.input_gradient
+                                : part.weight_gradient)
+          .push_back(e.event);
+    }
+    std::ranges::sort(events_[s], by_order);
+    for (const TimedEvent& e : events_[s]) {
+      if (e.piece != kForwardPiece) part.backward.push_back(e.event);
+    }
+    std::ranges::sort(optimizer_events_[s], by_order);
+    for (const TimedEvent& e : optimizer_events_[s]) part.optimizer.push_back(e.event);
+  }
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,61 @@
+// Writes down what each stage allocates and frees in each of its pieces.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/stages/optimizer_share.h"
+#include "parallel/stages/stage_assignment.h"
+#include "parallel/stages/stage_parts.h"
+#include "parallel/stages/storage_uses.h"
+#include "shadowgraph/parallel/stages.h"
+
+namespace shadowgraph {
+
+class StageMemory {
+ public:
+  StageMemory(const ProgramCosts& costs, const ForwardLine& line, const StageAssignment& assignment);
+
+  // Fills in the bytes of the figures, which there are for each stage.
+  StageParts parts(std::vector<StageFigures>& figures, std::vector<std::string>& notes);
+  // The stages that hold a storage of the optimizer's step; all, if it belongs to no parameter.
+  std::vector<int32_t> holders_by_share(StorageId storage) const;
+
+ private:
+  struct TimedEvent {
+    uint32_t piece;  // forward, I, W
+    uint32_t order;
+    uint8_t rank;  // at a node: births, scratch, deaths
+    PieceEvent event;
+    uint32_t whole_order;  // where backward is not split
+  };
+  static TimedEvent timed(uint32_t piece, uint32_t order, uint8_t rank, const PieceEvent& event) {
+    return {piece, order, rank, event, order};
+  }
+  static TimedEvent death_of(uint32_t slot, uint32_t born, uint32_t order, const StageUse& use);
+
+  void place_resident(StorageId storage);
+  void place_made(StorageId storage);
+  void place_of_optimizer(StorageId storage);
+  void send(StorageId storage, int32_t from, int32_t to, bool forward);
+  void add_life(StorageId storage, int32_t stage, const StageUse& use, bool held);
+  void place_scratch();
+  std::vector<int32_t> stages_using(StorageId storage) const;
+  bool is_gradient_of_tied(StorageId storage) const;
+  uint32_t new_slot(int32_t stage, bool is_gradient);
+  void write_pieces();
+
+  const ProgramCosts& costs_;
+  const Graph& graph_;
+  const ForwardLine& line_;
+  const StageAssignment& assignment_;
+  const StorageUses uses_;
+  const OptimizerShare share_;
+  std::vector<std::vector<TimedEvent>> events_;            // by stage
+  std::vector<std::vector<TimedEvent>> optimizer_events_;  // by stage
+  StageParts parts_;
+  std::vector<StageFigures>* figures_ = nullptr;
+  std::vector<std::string>* notes_ = nullptr;
+};
+
+}  // namespace shadowgraph

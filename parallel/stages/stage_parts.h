@@ -1,0 +1,31 @@
+// Has what each stage of a step allocates and frees, piece by piece: what the memory of a rank is played from.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace shadowgraph {
+
+// A slot is a storage of a stage. Each micro-batch has slots of its own, gradients of weights have one for all.
+struct PieceEvent {
+  static constexpr uint32_t kScratch = 0xFFFFFFFFU;  // taken and given back at once
+  uint32_t slot = 0;
+  int64_t bytes = 0;  // 0: freed
+};
+
+struct StagePart {
+  // Backward as a whole, and in two pieces. What the optimizer takes is in slots of no micro-batch.
+  std::vector<PieceEvent> forward, backward, input_gradient, weight_gradient, optimizer;
+  std::vector<int64_t> resident;                         // bytes of each storage that is there from the beginning
+  std::vector<int64_t> inputs;                           // of each input, a micro-batch
+  std::vector<char> is_gradient;                         // by slot: of a weight
+  std::vector<PieceEvent> received, received_gradients;  // what neighbours send, before forward and before backward
+  uint32_t slots = 0;
+};
+
+struct StageParts {
+  std::vector<StagePart> stages;
+  bool has_allocator = false;  // the device has a caching one
+};
+
+}  // namespace shadowgraph

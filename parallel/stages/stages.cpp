@@ -1,0 +1,164 @@
+#include "shadowgraph/parallel/stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "ir/analysis/module_tree.h"
+#include "parallel/stages/balanced_cuts.h"
+#include "parallel/stages/stage_memory.h"
+#include "parallel/stages/stage_seconds.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+
+// Reads a step once, chooses cuts, and fills in the stages.
+class StageCutting {
+ public:
+  StageCutting(const Graph& step, const StageOptions& options)
+      : costs_(step), line_(costs_), spec_(spec_of(step, options)), seconds_(costs_, spec_, options.interconnect) {}
+
+  std::vector<int32_t> at_modules(std::span<const std::string> modules) const {
+    std::vector<int32_t> cuts;
+    for (const std::string& module : modules) {
+      const int32_t at = first_of(module);
+      if (at == ForwardLine::kNowhere) {
+        throw Error(fmt::format("no module {} computes in forward; a stage begins at a module such as {}", module,
+                                some_module()));
+      }
+      if (at <= (cuts.empty() ? 0 : cuts.back())) {
+        throw Error(fmt::format("a stage cannot begin at {}: it does not come after {}", module,
+                                cuts.empty() ? "the first node" : "the cut before it"));
+      }
+      cuts.push_back(at);
+    }
+    return cuts;
+  }
+
+  std::vector<int32_t> balanced(int32_t stages) const {
+    if (stages < 1) throw Error("a pipeline has at least one stage");
+    std::vector<double> costs(static_cast<size_t>(line_.length()), 0);
+    for (const NodeId n : costs_.nodes) {
+      if (line_.position(n) != ForwardLine::kNowhere) costs[static_cast<size_t>(line_.position(n))] += seconds_.of(n);
+    }
+    const std::vector<CutPlace> places = places_for(stages);
+    if (static_cast<int32_t>(places.size()) + 1 < stages) {
+      throw Error(fmt::format("forward can be cut at {} places, so it has at most {} stages, not {}", places.size(),
+                              places.size() + 1, stages));
+    }
+    return balanced_cuts(costs, places, stages);
+  }
+
+  PipelineStages cut(std::vector<int32_t> cuts) const {
+    PipelineStages stages;
+    const StageAssignment assignment(costs_, line_, cuts);
+    cuts.insert(cuts.begin(), 0);
+    for (const int32_t cut : cuts) stages.figures_.push_back({.begins = module_path(costs_.graph(), line_.node(cut))});
+    StageMemory memory(costs_, line_, assignment);
+    stages.parts_ = std::make_shared<const StageParts>(memory.parts(stages.figures_, stages.notes_));
+    add_seconds(costs_, assignment, memory, seconds_, spec_, stages.figures_);
+    return stages;
+  }
+
+ private:
+  static DeviceSpec spec_of(const Graph& step, const StageOptions& options) {
+    if (options.spec != nullptr) return *options.spec;
+    const c10::Device device = main_device(step, std::nullopt);
+    const std::optional<DeviceSpec> usual = DeviceSpec::find("", device.type());
+    if (!usual) throw Error("nothing is known of the time of this step's device; give the figures of one");
+    return *usual;
+  }
+
+  int32_t first_of(const std::string& module) const {
+    for (int32_t i = 0; i < line_.length(); ++i) {
+      const std::string path = module_path(costs_.graph(), line_.node(i));
+      if (path == module || path.starts_with(module + ".")) return i;
+    }
+    return ForwardLine::kNowhere;
+  }
+  std::string some_module() const {
+    std::string path = module_path(costs_.graph(), line_.node(line_.length() / 2));
+    return path.empty() ? "layers.1" : path;
+  }
+
+  // Between two neighbours that hand on more: layers' ends in most models, levels in a U-Net. A stretch that
+  // hands on the same is cut at its first.
+  std::vector<CutPlace> narrow_places() const {
+    std::vector<CutPlace> places;
+    for (int32_t i = 1; i < line_.length(); ++i) {
+      int32_t end = i;
+      while (end + 1 < line_.length() && line_.crossing(end + 1) == line_.crossing(i)) ++end;
+      const bool falls = i == 1 || line_.crossing(i - 1) > line_.crossing(i);
+      const bool rises = end + 1 == line_.length() || line_.crossing(end + 1) > line_.crossing(i);
+      if (falls && rises) places.push_back({i, line_.crossing(i)});
+      i = end;
+    }
+    return places;
+  }
+  // How many modules a cut goes through.
+  size_t depth_of(const CutPlace& place) const {
+    const std::string before = module_path(costs_.graph(), line_.node(place.position - 1));
+    const std::string behind = module_path(costs_.graph(), line_.node(place.position));
+    size_t depth = 0;
+    for (size_t i = 0; i < std::min(before.size(), behind.size()) && before[i] == behind[i]; ++i) {
+      const bool ends =
+          (i + 1 == before.size() || before[i + 1] == '.') && (i + 1 == behind.size() || behind[i + 1] == '.');
+      if (ends) ++depth;
+    }
+    return depth;
+  }
+  // The least deep ones that leave a choice: between layers rather than inside them.
+  std::vector<CutPlace> places_for(int32_t stages) const {
+    const std::vector<CutPlace> all = narrow_places();
+    std::vector<size_t> depths;
+    for (const CutPlace& place : all) depths.push_back(depth_of(place));
+    std::vector<CutPlace> chosen;
+    for (size_t depth = 0; chosen.size() < all.size() && chosen.size() < 2 * static_cast<size_t>(stages); ++depth) {
+      chosen.clear();
+      for (size_t i = 0; i < all.size(); ++i) {
+        if (depths[i] <= depth) chosen.push_back(all[i]);
+      }
+    }
+    return chosen;
+  }
+
+  const ProgramCosts costs_;
+  const ForwardLine line_;
+  const DeviceSpec spec_;
+  const NodeSeconds seconds_;
+};
+
+PipelineStages PipelineStages::at_modules(const Graph& step, std::span<const std::string> modules,
+                                          const StageOptions& options) {
+  const StageCutting cutting(step, options);
+  return cutting.cut(cutting.at_modules(modules));
+}
+
+PipelineStages PipelineStages::balanced(const Graph& step, int32_t stages, const StageOptions& options) {
+  const StageCutting cutting(step, options);
+  return cutting.cut(cutting.balanced(stages));
+}
+
+PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
+  if (figures.empty()) throw Error("a pipeline has at least one stage");
+  StageParts parts;
+  constexpr uint32_t kCarried = 0, kGradient = 1;
+  for (const StageFigures& of : figures) {
+    StagePart part{.resident = {of.parameters, of.optimizer_state, of.other},
+                   .inputs = {of.inputs},
+                   .is_gradient = {0, 1},
+                   .slots = 2};
+    if (of.carried > 0) part.forward.push_back({kCarried, of.carried});
+    if (of.gradients > 0) part.weight_gradient.push_back({kGradient, of.gradients});
+    part.weight_gradient.push_back({kCarried, 0});
+    part.backward = part.weight_gradient;
+    parts.stages.push_back(std::move(part));
+  }
+  PipelineStages stages;
+  stages.figures_ = std::move(figures);
+  stages.parts_ = std::make_shared<const StageParts>(std::move(parts));
+  return stages;
+}
+
+}  // namespace shadowgraph

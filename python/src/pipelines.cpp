@@ -1,0 +1,98 @@
+// Steps cut into the stages of a pipeline, under a schedule: shadowgraph/parallel/pipeline.h.
+#include <pybind11/stl.h>
+
+#include "python/src/binding.h"
+#include "python/src/cost_rules.h"
+#include "python/src/profile.h"
+#include "shadowgraph/parallel/pipeline.h"
+
+namespace shadowgraph::python {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+Rows rows_of(const PipelineSchedule& schedule) {
+  Rows rows;
+  for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
+    std::vector<std::string>& row = rows.emplace_back();
+    for (const PipelineAction& action : schedule.of(rank)) row.push_back(to_string(action));
+  }
+  return rows;
+}
+
+std::shared_ptr<PipelineSchedule> named_schedule(const std::string& name, int32_t ranks, int32_t microbatches,
+                                                 std::optional<int32_t> stages_per_rank) {
+  const PipelineSize size{.ranks = ranks,
+                          .stages_per_rank = stages_per_rank.value_or(PipelineSchedule::stages_per_rank(name, 2)),
+                          .microbatches = microbatches};
+  return std::make_shared<PipelineSchedule>(PipelineSchedule::named(name, size));
+}
+
+std::shared_ptr<PipelineRun> run_pipeline(const Graph& step, const PipelineSchedule& schedule,
+                                          const std::vector<std::string>& cuts, const std::string& spec,
+                                          const std::string& interconnect, const std::string& allocator,
+                                          int64_t ranks_apart, bool receives_ahead) {
+  const c10::Device device = step.metadata.device.value_or(c10::Device(c10::kCPU));
+  const std::optional<DeviceSpec> figures = DeviceSpec::find(spec, device.type());
+  if (!figures) throw Error("no figures are known of " + device.str() + " devices; name some: spec=\"h100\"");
+  const std::optional<Interconnect> links =
+      interconnect.empty() ? Interconnect::around(figures->name) : Interconnect::find(interconnect);
+  const StageOptions options{.spec = &*figures, .interconnect = links ? &*links : nullptr};
+  begin_cost_rules();
+  const PipelineStages stages = cuts.empty() ? PipelineStages::balanced(step, schedule.stages(), options)
+                                             : PipelineStages::at_modules(step, cuts, options);
+  end_cost_rules();
+  return std::make_shared<PipelineRun>(PipelineRun::of(stages, schedule,
+                                                       {.interconnect = options.interconnect,
+                                                        .ranks_apart = ranks_apart,
+                                                        .allocator = AllocatorSettings::parse(allocator),
+                                                        .receives_ahead = receives_ahead}));
+}
+
+using ActionTuple = std::tuple<std::string, double, double, int64_t>;
+std::vector<ActionTuple> actions_of(const PipelineRun& run, int32_t rank) {
+  if (rank < 0 || rank >= run.ranks()) throw Error("rank " + std::to_string(rank) + " is not in the pipeline");
+  std::vector<ActionTuple> actions;
+  for (const PipelineActionTime& at : run.actions(rank)) {
+    actions.emplace_back(to_string(at.action), at.begin, at.end, at.live);
+  }
+  return actions;
+}
+
+}  // namespace
+
+void bind_pipelines(py::module_& m) {
+  py::class_<PipelineSchedule, std::shared_ptr<PipelineSchedule>>(
+      m, "PipelineSchedule", "In which order the ranks of a pipeline work on stages and micro-batches.")
+      .def(py::init(&named_schedule), py::arg("name"), py::arg("ranks"), py::arg("microbatches"),
+           py::arg("stages_per_rank") = py::none(), py::call_guard<CppCall>(),
+           "One of names(). stages_per_rank: of those that leave it open, by default 2.")
+      .def_static("names", &PipelineSchedule::names)
+      .def_static(
+          "from_csv", [](const std::string& text) { return PipelineSchedule::from_csv(text, "CSV"); }, py::arg("text"),
+          py::call_guard<CppCall>(), "PyTorch's: a row a rank, a cell an action.")
+      .def_static("read", &PipelineSchedule::read_csv_file, py::arg("path"), py::call_guard<CppCall>())
+      .def("csv", &PipelineSchedule::to_csv, "As torch.distributed.pipelining reads it.")
+      .def("with_transfers", &PipelineSchedule::with_transfers, "With sends and receives, as early as torch has them.")
+      .def_property_readonly("name", &PipelineSchedule::name)
+      .def_property_readonly("ranks", &PipelineSchedule::ranks)
+      .def_property_readonly("stages", &PipelineSchedule::stages)
+      .def_property_readonly("microbatches", &PipelineSchedule::microbatches)
+      .def_property_readonly("rows", &rows_of, "Actions by rank: \"2F0\", \"1B3\", \"0SEND_F1\".");
+  py::class_<PipelineRun, std::shared_ptr<PipelineRun>>(m, "PipelineRun",
+                                                        "All ranks of a pipeline, in seconds and bytes.")
+      .def(py::init(&run_pipeline), py::arg("step"), py::arg("schedule"), py::arg("cuts"), py::arg("spec"),
+           py::arg("interconnect"), py::arg("allocator"), py::arg("ranks_apart"), py::arg("receives_ahead"),
+           py::call_guard<CppCall>())
+      .def_property_readonly("seconds", &PipelineRun::seconds, "Of a step.")
+      .def_property_readonly("bubble", &PipelineRun::bubble, "The share of all ranks' time in which they wait.")
+      .def_property_readonly("worst_rank", &PipelineRun::worst_rank, "The one with most memory.")
+      .def_property_readonly("schedule", &PipelineRun::schedule)
+      .def("actions", &actions_of, py::arg("rank"), py::call_guard<CppCall>(),
+           "(action, begin, end, live bytes after it) of one rank; seconds from the beginning.")
+      .def("dict", [](const PipelineRun& run) { return to_python(to_json(run)); })
+      .def("chrome_trace", &to_chrome_trace, "Text for ui.perfetto.dev: all ranks, arrows between them, live bytes.")
+      .def("__str__", [](const PipelineRun& run) { return to_text(run); });
+}
+
+}  // namespace shadowgraph::python

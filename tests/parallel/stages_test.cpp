@@ -1,0 +1,219 @@
+// Steps of the built-in models cut into stages.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/profile/scratch.h"
+#include "shadowgraph/profile/timeline.h"
+#include "tests/ir/samples.h"
+#include "tests/passes/model_captures.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const DeviceSpec& h100() {
+  static const DeviceSpec spec = DeviceSpec::named("h100");
+  return spec;
+}
+
+// On fake CUDA, so that the figures do not depend on this machine.
+const Graph& step_of(const std::string& model) {
+  static std::map<std::string, Graph> steps;
+  auto at = steps.find(model);
+  if (at == steps.end()) at = steps.emplace(model, capture_tiny(model, {.device = c10::kCUDA})).first;
+  return at->second;
+}
+
+PipelineStages cut(const std::string& model, int32_t stages) {
+  return PipelineStages::balanced(step_of(model), stages, {.spec = &h100()});
+}
+
+PipelineRun run_of(const PipelineStages& stages, int32_t microbatches) {
+  return PipelineRun::of(stages,
+                         PipelineSchedule::named("1f1b", {.ranks = stages.count(), .microbatches = microbatches}));
+}
+
+// The most live bytes of forward and backward, scratch included.
+int64_t peak_of_step(const Graph& step) {
+  const MemoryTimeline timeline = MemoryTimeline::of(step, c10::Device(c10::kCUDA));
+  const Scratch scratch = Scratch::of(step);
+  int64_t peak = 0;
+  for (uint32_t i = 0; i < timeline.steps(); ++i) {
+    const PhaseId phase = step.node(timeline.node(i)).phase;
+    if (phase == Graph::kOptimizer) break;  // results that are handed out come behind it
+    peak = std::max(peak, timeline.total(i) + scratch.of(timeline.node(i)).bytes);
+  }
+  return peak;
+}
+
+class StagesOf : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(StagesOf, AWholeStepHoldsWhatTheTimelineSays) {
+  const PipelineStages whole = cut(GetParam(), 1);
+  const PipelineRun run = run_of(whole, 1);
+  // Its optimizer's state is there already, which this first step has yet to make.
+  const int64_t before_optimizer = peak_of_step(step_of(GetParam())) + whole.of(0).optimizer_state;
+  if (run.rank(0).peak_at.stage >= 0) {
+    EXPECT_EQ(run.rank(0).peak, before_optimizer);
+  } else {
+    EXPECT_GT(run.rank(0).peak, before_optimizer);  // in the optimizer's step, where a first one has less state
+  }
+  EXPECT_EQ(run.rank(0).waits.total(), 0);
+  EXPECT_EQ(whole.of(0).sends_forward, 0);
+}
+
+TEST_P(StagesOf, PartsAddUpToTheWhole) {
+  const PipelineStages whole = cut(GetParam(), 1), parts = cut(GetParam(), 3);
+  StageFigures sum;
+  for (int32_t s = 0; s < 3; ++s) {
+    const StageFigures& of = parts.of(s);
+    EXPECT_GT(of.forward, 0);
+    EXPECT_GT(of.backward(), 0);
+    sum.forward += of.forward;
+    sum.input_gradient += of.input_gradient;
+    sum.weight_gradient += of.weight_gradient;
+    sum.optimizer += of.optimizer;
+    sum.parameters += of.parameters;
+    sum.gradients += of.gradients;
+  }
+  const StageFigures& of = whole.of(0);
+  EXPECT_GE(sum.forward, of.forward * (1 - 1e-9));  // what depends on inputs alone may be computed twice
+  EXPECT_LE(sum.forward, of.forward * 1.2);
+  EXPECT_NEAR(sum.input_gradient, of.input_gradient, of.input_gradient * 1e-9);
+  EXPECT_NEAR(sum.weight_gradient, of.weight_gradient, of.weight_gradient * 1e-9);
+  EXPECT_NEAR(sum.optimizer, of.optimizer, of.optimizer * 1e-9);
+  EXPECT_GE(sum.parameters, of.parameters);  // tied ones are held twice
+  EXPECT_GE(sum.gradients, of.gradients);
+  EXPECT_EQ(parts.of(2).sends_forward, 0);
+  EXPECT_EQ(parts.of(0).sends_backward, 0);
+  EXPECT_GT(parts.of(0).sends_forward, 0);
+  EXPECT_GT(parts.of(1).sends_backward, 0);
+}
+
+// After a step nothing is left but what was there before it: each stage frees what it allocates, in every schedule.
+TEST_P(StagesOf, EveryScheduleGivesBackWhatItTakes) {
+  for (const std::string& name : PipelineSchedule::names()) {
+    const int32_t a_rank = PipelineSchedule::stages_per_rank(name, 2);
+    const PipelineStages stages = cut(GetParam(), 2 * a_rank);
+    const PipelineSchedule schedule =
+        PipelineSchedule::named(name, {.ranks = 2, .stages_per_rank = a_rank, .microbatches = 4});
+    const PipelineRun run = PipelineRun::of(stages, schedule);
+    for (int32_t r = 0; r < 2; ++r) {
+      int64_t gradients = 0;
+      for (const int32_t s : run.rank(r).stages) gradients += stages.of(s).gradients;
+      // The last action's backward is over: gradients are there, and what the program holds of a micro-batch, its loss.
+      const int64_t left = run.actions(r).back().live - run.rank(r).resident - gradients;
+      EXPECT_GE(left, 0) << name << " rank " << r;
+      EXPECT_LE(left, 4 * 4096) << name << " rank " << r;
+      EXPECT_GE(run.rank(r).reserved_peak, run.rank(r).peak);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Zoo, StagesOf,
+                         ::testing::Values("gpt2", "llama3_8b", "resnet18", "bert_base", "vit_b_16", "unet"));
+
+TEST(PipelineStages, BeginAtModules) {
+  const std::vector<std::string> modules = {"model.layers.1", "model.norm"};
+  const PipelineStages stages = PipelineStages::at_modules(step_of("llama3_8b"), modules, {.spec = &h100()});
+  EXPECT_EQ(stages.count(), 3);
+  EXPECT_THAT(stages.of(1).begins, HasSubstr("model.layers.1"));
+  EXPECT_EQ(stages.of(2).begins, "model.norm");
+  const auto refusal = [](const std::vector<std::string>& wrong) -> std::string {
+    try {
+      PipelineStages::at_modules(step_of("llama3_8b"), wrong, {.spec = &h100()});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal({"model.layers.99"}), HasSubstr("no module model.layers.99"));
+  EXPECT_THAT(refusal({"model.norm", "model.layers.1"}), HasSubstr("does not come after"));
+  EXPECT_THAT(refusal({"model.embed_tokens"}), HasSubstr("does not come after the first node"));
+}
+
+TEST(PipelineStages, SayWhichParametersSeveralHold) {
+  const PipelineStages stages = cut("gpt2", 3);
+  EXPECT_THAT(stages.notes(), ::testing::Contains(AllOf(HasSubstr("transformer.wte.weight"), HasSubstr("0, 2"))));
+  // Skips of a U-Net go through the stages between.
+  const std::vector<std::string> levels = {"down1", "down3", "up2"};
+  const PipelineStages unet = PipelineStages::at_modules(step_of("unet"), levels, {.spec = &h100()});
+  EXPECT_THAT(unet.notes(), ::testing::Contains(HasSubstr("go through other stages")));
+}
+
+TEST(PipelineStages, SplitBackward) {
+  // Products of a transformer's layers: two thirds of the work, a third of it for the weights.
+  const StageFigures of = cut("llama3_8b", 1).of(0);
+  EXPECT_GT(of.weight_gradient, 0.15 * of.backward());
+  EXPECT_LT(of.weight_gradient, 0.6 * of.backward());
+}
+
+TEST(PipelineStages, AreOfTrainingSteps) {
+  const Graph forward = capture_tiny("gpt2", {.train = false, .device = c10::kCUDA});
+  EXPECT_THROW(PipelineStages::balanced(forward, 2, {.spec = &h100()}), Error);
+  EXPECT_THROW(cut("gpt2", 0), Error);
+  EXPECT_THROW(cut("gpt2", 1000), Error);
+  EXPECT_THROW(PipelineStages::of_figures({}), Error);
+  EXPECT_THROW(PipelineRun::of(cut("gpt2", 3), PipelineSchedule::named("1f1b", {.ranks = 2, .microbatches = 2})),
+               Error);
+}
+
+TEST(PipelineRun, MemoryFollowsTheSchedule) {
+  const PipelineStages stages = cut("llama3_8b", 4);
+  const PipelineRun few = run_of(stages, 4), many = run_of(stages, 16);
+  // 1F1B holds as many micro-batches as there are ranks behind, however many there are. Inputs are there from the start.
+  // A second micro-batch's gradient is there beside the first's.
+  const int64_t inputs = stages.of(0).inputs;
+  EXPECT_EQ(many.rank(0).activations_peak, 4 * stages.of(0).carried);
+  EXPECT_EQ(many.rank(0).resident - few.rank(0).resident, 12 * inputs);
+  EXPECT_EQ(many.rank(0).peak - run_of(stages, 8).rank(0).peak, 8 * inputs);
+  const PipelineRun gpipe = PipelineRun::of(stages, PipelineSchedule::named("gpipe", {.ranks = 4, .microbatches = 16}));
+  EXPECT_GE(gpipe.rank(3).peak - many.rank(3).peak, 14 * stages.of(3).carried);
+  // Room for all that is received: of each micro-batch what comes from both sides.
+  const PipelineRun ahead = PipelineRun::of(stages, PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 16}),
+                                            {.receives_ahead = true});
+  EXPECT_EQ(ahead.rank(1).resident - many.rank(1).resident,
+            16 * (stages.of(0).sends_forward + stages.of(2).sends_backward));
+}
+
+TEST(PipelineRun, TransfersTakeTime) {
+  const Interconnect links = Interconnect::named("h100");
+  const PipelineStages stages = cut("gpt2", 4);
+  const PipelineSchedule schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 8});
+  const PipelineRun near = PipelineRun::of(stages, schedule, {.interconnect = &links});
+  // Neighbours that are eight apart are in different machines.
+  const PipelineRun far = PipelineRun::of(stages, schedule, {.interconnect = &links, .ranks_apart = 8});
+  EXPECT_GT(near.seconds(), PipelineRun::of(stages, schedule).seconds());
+  EXPECT_GT(far.seconds(), near.seconds());
+}
+
+TEST(PipelineRun, TracesAllRanks) {
+  const PipelineRun run = run_of(cut("gpt2", 3), 4);
+  const auto trace = nlohmann::json::parse(to_chrome_trace(run));
+  std::map<std::string, int> phases;
+  std::map<int64_t, int> arrows;
+  for (const auto& event : trace["traceEvents"]) {
+    ++phases[event["ph"]];
+    if (event["ph"] == "s" || event["ph"] == "f") arrows[event["id"]] += event["ph"] == "s" ? 1 : -1;
+  }
+  EXPECT_EQ(phases["X"], 3 * 4 * 2 + 2 * 2 * 4 * 2);  // F and B; both ends of both directions between neighbours
+  EXPECT_EQ(phases["s"], 16);
+  EXPECT_EQ(phases["f"], 16);
+  EXPECT_EQ(phases["C"], 24);
+  for (const auto& [id, open] : arrows) EXPECT_EQ(open, 0);
+  EXPECT_THAT(to_text(run), HasSubstr("most memory: rank "));
+  EXPECT_EQ(to_json(run)["ranks"].size(), 3);
+}
+
+}  // namespace
+}  // namespace shadowgraph
