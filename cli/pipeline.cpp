@@ -12,6 +12,7 @@
 #include "cli/source_options.h"
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
@@ -29,6 +30,7 @@ struct PipelineRequest {
   int64_t ranks_apart = 1;
   bool receives_ahead = false;
   std::string output;  // folder
+  std::string chakra;  // folder; empty: no traces of that kind
   bool json = false;
 };
 
@@ -75,6 +77,15 @@ void write_files(const PipelineRun& run, const PipelineRequest& request) {
   file("trace.json", to_chrome_trace(run));
 }
 
+void write_traces(const PipelineRun& run, const PipelineRequest& request, const std::string& name) {
+  if (request.chakra.empty()) return;
+  const Progress progress("writing " + request.chakra);
+  const ChakraFiles files =
+      write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.ranks_apart});
+  fmt::print(stderr, "{}: {} files, {} nodes, {}\n", request.chakra, files.files, files.nodes,
+             human_bytes(files.bytes));
+}
+
 int pipeline(const CLI::App& command, const PipelineRequest& request) {
   if (!request.capture.trains()) throw Error("a pipeline is cut from a training step: --mode train");
   const PipelineSchedule schedule = schedule_of(command, request);
@@ -93,6 +104,7 @@ int pipeline(const CLI::App& command, const PipelineRequest& request) {
                                            .allocator = AllocatorSettings::parse(request.allocator),
                                            .receives_ahead = request.receives_ahead});
   write_files(run, request);
+  write_traces(run, request, loaded.name);
   print_text(request.json ? json_text(to_json(run)) : to_text(run));
   const std::string problem = too_large(run, request.memory);
   if (!problem.empty()) throw Error(loaded.name + " " + problem);
@@ -120,6 +132,8 @@ void add_options(CLI::App& command, PipelineRequest& request) {
                    "Room for all that is received from the beginning, as torch.distributed.pipelining has it");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output, "Folder for pipeline.json, pipeline.txt, schedule.csv, trace.json");
+  command.add_option("--chakra", request.chakra,
+                     "Folder for execution traces of MLCommons Chakra, a file a process, for network simulators");
   command.add_flag("--json", request.json, "As JSON");
   command.footer(
       "Examples:\n"

@@ -81,6 +81,10 @@ class CutTable {
 
 }  // namespace
 
+double least_greatest_sum(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages) {
+  return CutTable(costs, places).least_bound(stages);
+}
+
 std::vector<int32_t> balanced_cuts(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages) {
   const CutTable table(costs, places);
   return table.cheapest(stages, table.least_bound(stages));

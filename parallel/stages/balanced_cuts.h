@@ -16,4 +16,7 @@ struct CutPlace {
 // least, and then the squares of the sums. There are at least so many places. Costs stages x places^2.
 std::vector<int32_t> balanced_cuts(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages);
 
+// That least of greatest sums.
+double least_greatest_sum(std::span<const double> costs, std::span<const CutPlace> places, int32_t stages);
+
 }  // namespace shadowgraph

@@ -13,7 +13,22 @@ struct PieceEvent {
   int64_t bytes = 0;  // 0: freed
 };
 
+// What a piece does one after another: computing, or a collective of the processes of its stage.
+struct PieceSegment {
+  static constexpr int kComputes = -1;
+  double seconds = 0;
+  int64_t flops = 0;           // of computing, as are the bytes moved
+  int64_t bytes = 0;           // of a collective: payload
+  int collective = kComputes;  // CollectiveKind
+  uint32_t group = 0;          // in StageParts::groups
+};
+
+struct PieceSegments {
+  std::vector<PieceSegment> forward, backward, input_gradient, weight_gradient;
+};
+
 struct StagePart {
+  PieceSegments segments;
   // Backward as a whole, and in two pieces. What the optimizer takes is in slots of no micro-batch.
   std::vector<PieceEvent> forward, backward, input_gradient, weight_gradient, optimizer;
   std::vector<int64_t> resident;                         // bytes of each storage that is there from the beginning
@@ -25,7 +40,8 @@ struct StagePart {
 
 struct StageParts {
   std::vector<StagePart> stages;
-  bool has_allocator = false;  // the device has a caching one
+  std::vector<std::vector<int64_t>> groups;  // of processes, as the captured one has them: ranks of its stage
+  bool has_allocator = false;                // the device has a caching one
 };
 
 }  // namespace shadowgraph

@@ -42,7 +42,7 @@ class StageCutting {
     for (const NodeId n : costs_.nodes) {
       if (line_.position(n) != ForwardLine::kNowhere) costs[static_cast<size_t>(line_.position(n))] += seconds_.of(n);
     }
-    const std::vector<CutPlace> places = places_for(stages);
+    const std::vector<CutPlace> places = places_for(stages, costs);
     if (static_cast<int32_t>(places.size()) + 1 < stages) {
       throw Error(fmt::format("forward can be cut at {} places, so it has at most {} stages, not {}", places.size(),
                               places.size() + 1, stages));
@@ -56,7 +56,9 @@ class StageCutting {
     cuts.insert(cuts.begin(), 0);
     for (const int32_t cut : cuts) stages.figures_.push_back({.begins = module_path(costs_.graph(), line_.node(cut))});
     StageMemory memory(costs_, line_, assignment);
-    stages.parts_ = std::make_shared<const StageParts>(memory.parts(stages.figures_, stages.notes_));
+    StageParts parts = memory.parts(stages.figures_, stages.notes_);
+    add_segments(costs_, assignment, seconds_, parts);
+    stages.parts_ = std::make_shared<const StageParts>(std::move(parts));
     add_seconds(costs_, assignment, memory, seconds_, spec_, stages.figures_);
     return stages;
   }
@@ -82,24 +84,32 @@ class StageCutting {
     return path.empty() ? "layers.1" : path;
   }
 
-  // Between two neighbours that hand on more: layers' ends in most models, levels in a U-Net. A stretch that
-  // hands on the same is cut at its first.
-  std::vector<CutPlace> narrow_places() const {
-    std::vector<CutPlace> places;
+  // Where a cut goes through so many modules at most: between two modules, or where less is handed on than beside it. A
+  // place that hands on more than both its neighbours among them is left out.
+  std::vector<CutPlace> places_of_depth(std::span<const std::string> paths, size_t depth) const {
+    std::vector<CutPlace> all, kept;
     for (int32_t i = 1; i < line_.length(); ++i) {
-      int32_t end = i;
-      while (end + 1 < line_.length() && line_.crossing(end + 1) == line_.crossing(i)) ++end;
-      const bool falls = i == 1 || line_.crossing(i - 1) > line_.crossing(i);
-      const bool rises = end + 1 == line_.length() || line_.crossing(end + 1) > line_.crossing(i);
-      if (falls && rises) places.push_back({i, line_.crossing(i)});
-      i = end;
+      const std::string& before = paths[static_cast<size_t>(i) - 1];
+      const std::string& behind = paths[static_cast<size_t>(i)];
+      if ((before != behind || is_narrow(i)) && depth_of(before, behind) <= depth)
+        all.push_back({i, line_.crossing(i)});
     }
-    return places;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool rose = i == 0 || all[i - 1].bytes < all[i].bytes;
+      const bool falls = i + 1 == all.size() || all[i + 1].bytes < all[i].bytes;
+      if (!rose || !falls || all.size() == 1) kept.push_back(all[i]);
+    }
+    return kept;
   }
-  // How many modules a cut goes through.
-  size_t depth_of(const CutPlace& place) const {
-    const std::string before = module_path(costs_.graph(), line_.node(place.position - 1));
-    const std::string behind = module_path(costs_.graph(), line_.node(place.position));
+  // Layers' ends in most models, levels in a U-Net. A stretch that hands on the same is narrow at its first.
+  bool is_narrow(int32_t i) const {
+    int32_t end = i;
+    while (end + 1 < line_.length() && line_.crossing(end + 1) == line_.crossing(i)) ++end;
+    return (i == 1 || line_.crossing(i - 1) > line_.crossing(i)) &&
+           (end + 1 == line_.length() || line_.crossing(end + 1) > line_.crossing(i));
+  }
+  // How many modules a cut between nodes of these modules goes through.
+  static size_t depth_of(const std::string& before, const std::string& behind) {
     size_t depth = 0;
     for (size_t i = 0; i < std::min(before.size(), behind.size()) && before[i] == behind[i]; ++i) {
       const bool ends =
@@ -108,19 +118,21 @@ class StageCutting {
     }
     return depth;
   }
-  // The least deep ones that leave a choice: between layers rather than inside them.
-  std::vector<CutPlace> places_for(int32_t stages) const {
-    const std::vector<CutPlace> all = narrow_places();
-    std::vector<size_t> depths;
-    for (const CutPlace& place : all) depths.push_back(depth_of(place));
-    std::vector<CutPlace> chosen;
-    for (size_t depth = 0; chosen.size() < all.size() && chosen.size() < 2 * static_cast<size_t>(stages); ++depth) {
-      chosen.clear();
-      for (size_t i = 0; i < all.size(); ++i) {
-        if (depths[i] <= depth) chosen.push_back(all[i]);
-      }
+  // The least deep ones that balance nearly as well as the deepest: between layers rather than inside them.
+  std::vector<CutPlace> places_for(int32_t stages, std::span<const double> costs) const {
+    std::vector<std::string> paths;
+    for (int32_t i = 0; i < line_.length(); ++i) paths.push_back(module_path(costs_.graph(), line_.node(i)));
+    constexpr size_t kDeepest = 16;
+    constexpr double kNearly = 1.15;
+    const std::vector<CutPlace> deepest = places_of_depth(paths, kDeepest);
+    if (static_cast<int32_t>(deepest.size()) + 1 < stages) return deepest;
+    const double best = least_greatest_sum(costs, deepest, stages);
+    for (size_t depth = 0; depth < kDeepest; ++depth) {
+      std::vector<CutPlace> places = places_of_depth(paths, depth);
+      if (static_cast<int32_t>(places.size()) + 1 < stages) continue;
+      if (least_greatest_sum(costs, places, stages) <= kNearly * best) return places;
     }
-    return chosen;
+    return deepest;
   }
 
   const ProgramCosts costs_;
@@ -153,6 +165,10 @@ PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
     if (of.gradients > 0) part.weight_gradient.push_back({kGradient, of.gradients});
     part.weight_gradient.push_back({kCarried, 0});
     part.backward = part.weight_gradient;
+    part.segments = {.forward = {{.seconds = of.forward}},
+                     .backward = {{.seconds = of.backward()}},
+                     .input_gradient = {{.seconds = of.input_gradient}},
+                     .weight_gradient = {{.seconds = of.weight_gradient}}};
     parts.stages.push_back(std::move(part));
   }
   PipelineStages stages;

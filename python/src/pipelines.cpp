@@ -4,6 +4,7 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/profile.h"
+#include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/parallel/pipeline.h"
 
 namespace shadowgraph::python {
@@ -92,6 +93,13 @@ void bind_pipelines(py::module_& m) {
            "(action, begin, end, live bytes after it) of one rank; seconds from the beginning.")
       .def("dict", [](const PipelineRun& run) { return to_python(to_json(run)); })
       .def("chrome_trace", &to_chrome_trace, "Text for ui.perfetto.dev: all ranks, arrows between them, live bytes.")
+      .def(
+          "write_chakra",
+          [](const PipelineRun& run, const std::string& folder, const std::string& name, int64_t processes) {
+            return write_chakra(run, folder, {.name = name, .processes_per_stage = processes}).files;
+          },
+          py::arg("folder"), py::arg("name") = "trace", py::arg("processes_per_stage") = 1, py::call_guard<CppCall>(),
+          "Execution traces of MLCommons Chakra, a file a process, for network simulators; gives their number.")
       .def("__str__", [](const PipelineRun& run) { return to_text(run); });
 }
 

@@ -70,8 +70,10 @@ def test_orders_are_those_of_torch(name):
                 continue
             order = torch_schedule(name, ranks, stages_per_rank, microbatches)
             if name == "1f1b":  # its table has the last rank begin with micro-batch 1; what it runs does not
-                order[ranks - 1] = [a and a._replace(microbatch_index=a.microbatch_index - 1)
-                                    if a and a.computation_type is theirs.F else a for a in order[ranks - 1]]  # fmt: skip
+                last = order[ranks - 1]
+                for i, action in enumerate(last):
+                    if action and action.computation_type is theirs.F:
+                        last[i] = action._replace(microbatch_index=action.microbatch_index - 1)
             ours = sg.PipelineSchedule(name, ranks, microbatches, stages_per_rank)
             assert our_rows(ours) == {rank: texts(row) for rank, row in order.items()}
             theirs_with = with_transfers(order, name, ranks, ranks * stages_per_rank)
@@ -142,3 +144,138 @@ def test_what_cannot_be_is_said(step):
         sg.pipeline(step, "1f1b", ranks=2, microbatches=2, cuts=["layers.2", "layers.3"])
     with pytest.raises(sg.Error, match="no backward"):
         sg.pipeline(sg.capture(Net(), "f32[2,64]"), "1f1b", ranks=2, microbatches=2)
+
+
+# ---- Traces
+
+
+def fields(message):
+    """(number, value) of a Protocol Buffers message: varints and bytes."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    while at < len(message):
+        key = varint()
+        assert key & 7 in (0, 2)
+        if key & 7 == 0:
+            yield key >> 3, varint()
+        else:
+            size = varint()
+            yield key >> 3, message[at : at + size]
+            at += size
+
+
+def messages(path):
+    """Of a file in which each has its length before it: as field 0 of one message."""
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        size, shift = 0, 0
+        while True:
+            byte = data[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        yield data[at : at + size]
+        at += size
+
+
+def chakra_nodes(path):
+    """The nodes of et_def.proto, with their attributes by name."""
+    head, *rest = messages(path)
+    assert dict(fields(head)) == {1: b"0.0.4"}
+    for message in rest:
+        node = {"deps": [], "attr": {}}
+        for number, value in fields(message):
+            if number == 10:
+                name, content = fields(value)
+                node["attr"][name[1].decode()] = content[1]
+            elif number == 5:
+                node["deps"].append(value)
+            else:
+                node[{1: "id", 2: "name", 3: "type", 6: "start", 7: "duration", 8: "inputs"}[number]] = value
+        yield node
+
+
+COMPUTES, SENDS, RECEIVES, COLLECTS = 4, 5, 6, 7
+
+
+def test_chakra_traces_pair_and_add_up(step, tmp_path):
+    run = sg.pipeline(step, "zbv", ranks=4, microbatches=8, ranks_apart=2)
+    assert run.write_chakra(str(tmp_path), "net", processes_per_stage=2) == 8
+    ends, sends, receives = [], [], []
+    for rank in range(8):
+        computing = 0
+        seen = set()
+        for node in chakra_nodes(tmp_path / f"net.{rank}.et"):
+            assert node["id"] not in seen and set(node["deps"]) <= seen  # no circles
+            seen.add(node["id"])
+            assert "is_cpu_op" in node["attr"]
+            if node["type"] == COMPUTES:
+                assert {"num_ops", "tensor_size"} <= node["attr"].keys()
+                computing += node["duration"]
+                ends.append(node["start"] + node["duration"])
+            elif node["type"] in (SENDS, RECEIVES):
+                key = tuple(node["attr"][name] for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+                assert node["attr"]["comm_src" if node["type"] == SENDS else "comm_dst"] == rank
+                (sends if node["type"] == SENDS else receives).append(key)
+        of_rank = run.dict()["ranks"][rank // 2]["computing_seconds"]
+        steps = sum(run.dict()["stages"][s]["optimizer_seconds"] for s in run.dict()["ranks"][rank // 2]["stages"])
+        assert computing == pytest.approx((of_rank - steps) * 1e6, abs=60)
+    assert sorted(sends) == sorted(receives) and len(set(sends)) == len(sends) == 2 * 8 * 6 * 2
+    assert max(ends) <= run.seconds * 1e6 + 1
+
+
+class Halves(nn.Module):
+    """Two layers cut over two processes, as tensor parallelism has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        from torch.distributed._functional_collectives import all_reduce
+
+        for layer in self.layers:
+            x = all_reduce(layer(x), "sum", torch.distributed.group.WORLD)
+        return x
+
+
+def test_collectives_inside_a_stage_are_among_its_processes(tmp_path):
+    with sg.fake_process_group(2, rank=0):
+        step = sg.capture_training_step(Halves, "f32[32,64]", loss=torch.mean, optimizer="sgd", device="cuda")
+    run = sg.pipeline(step, "1f1b", ranks=2, microbatches=3, ranks_apart=4)
+    assert run.write_chakra(str(tmp_path), processes_per_stage=4) == 8
+    for rank in range(8):
+        nodes = list(chakra_nodes(tmp_path / f"trace.{rank}.et"))
+        collectives = [node for node in nodes if node["type"] == COLLECTS]
+        assert len(collectives) >= 2 * 3
+        assert all(node["attr"]["comm_size"] == 32 * 64 * 4 for node in collectives)
+        groups = json.loads(dict(fields(nodes[0]["inputs"]))[1])
+        pair = rank // 2 * 2
+        assert groups == [{"pg_name": "0", "ranks": [pair, pair + 1]}]
+    with pytest.raises(sg.Error, match="no axis of the 3 processes"):
+        run.write_chakra(str(tmp_path / "odd"), processes_per_stage=3)
+
+
+def test_chrome_trace_has_what_trace_readers_ask_for(step):
+    trace = json.loads(sg.pipeline(step, "interleaved", ranks=2, microbatches=4).chrome_trace())
+    assert {"schemaVersion", "distributedInfo", "traceEvents"} <= trace.keys()
+    for event in trace["traceEvents"]:
+        assert {"ph", "name", "pid", "tid"} <= event.keys()
+        if event["ph"] == "X":
+            assert event["ts"] >= 0 and event["dur"] >= 0 and event["cat"] in ("kernel", "send", "receive")
+    begins = {event["id"]: event["ts"] for event in trace["traceEvents"] if event["ph"] == "s"}
+    ends = {event["id"]: event["ts"] for event in trace["traceEvents"] if event["ph"] == "f"}
+    assert begins.keys() == ends.keys() and all(begins[key] <= ends[key] for key in begins)

@@ -1,0 +1,248 @@
+#include "shadowgraph/parallel/chakra.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "parallel/stages/stage_parts.h"
+#include "parallel/traces/protobuf.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph {
+namespace {
+
+using enum PipelineWork;
+
+// Numbers of et_def.proto (mlcommons/chakra).
+enum ChakraField : uint32_t {
+  kId = 1,
+  kName = 2,
+  kType = 3,
+  kDataDependences = 5,
+  kStart = 6,
+  kDuration = 7,
+  kInputs = 8,
+  kAttribute = 10
+};
+enum ChakraNodeType : uint64_t { kMetadata = 1, kComputing = 4, kSending = 5, kReceiving = 6, kCollecting = 7 };
+constexpr uint32_t kAttributeName = 1, kAttributeInt64 = 9, kAttributeBool = 27, kAttributeText = 29;
+
+std::optional<int64_t> chakra_kind(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return 0;
+    case CollectiveKind::kReduce:
+      return 1;
+    case CollectiveKind::kAllGather:
+      return 2;
+    case CollectiveKind::kGather:
+      return 3;
+    case CollectiveKind::kScatter:
+      return 4;
+    case CollectiveKind::kBroadcast:
+      return 5;
+    case CollectiveKind::kAllToAll:
+      return 6;
+    case CollectiveKind::kReduceScatter:
+      return 7;
+    case CollectiveKind::kBarrier:
+      return 9;
+    default:
+      return std::nullopt;
+  }
+}
+
+// The trace of one process.
+class ProcessTrace {
+ public:
+  ProcessTrace(const PipelineRun& run, const ChakraOptions& options, int32_t rank, int64_t process)
+      : run_(run), options_(options), rank_(rank), process_(process) {
+    ProtobufMessage version;
+    version.text_field(1, "0.0.4");
+    version.append_to(file_);
+    add_groups();
+  }
+
+  std::string take() {
+    for (const PipelineActionTime& at : run_.actions(rank_)) {
+      if (computes(at.action)) {
+        compute(at);
+      } else {
+        transfer(at);
+      }
+    }
+    return std::move(file_);
+  }
+  int64_t nodes() const { return static_cast<int64_t>(next_); }
+
+ private:
+  const StageParts& parts() const { return run_.stages().parts(); }
+  int64_t number_of(int32_t rank, int64_t process) const { return rank * options_.processes_per_stage + process; }
+
+  void attribute(std::string_view name, uint32_t field, int64_t value) {
+    ProtobufMessage attribute;
+    attribute.text_field(kAttributeName, name);
+    attribute.signed_field(field, value);
+    node_.message_field(kAttribute, attribute);
+  }
+  void text_attribute(std::string_view name, std::string_view value) {
+    ProtobufMessage attribute;
+    attribute.text_field(kAttributeName, name);
+    attribute.text_field(kAttributeText, value);
+    node_.message_field(kAttribute, attribute);
+  }
+
+  void begin(std::string_view name, ChakraNodeType type, std::span<const uint64_t> dependences) {
+    node_.clear();
+    node_.unsigned_field(kId, next_);
+    node_.text_field(kName, name);
+    node_.unsigned_field(kType, type);
+    for (const uint64_t dependence : dependences) node_.unsigned_field(kDataDependences, dependence);
+  }
+  uint64_t end() {
+    node_.append_to(file_);
+    return next_++;
+  }
+
+  // All groups of the process, by number.
+  void add_groups() {
+    auto groups = nlohmann::json::array();
+    for (size_t g = 0; g < parts().groups.size(); ++g) {
+      groups.push_back({{"pg_name", std::to_string(g)}, {"ranks", group_of_process(parts().groups[g])}});
+    }
+    begin("process_groups", kMetadata, {});
+    ProtobufMessage inputs;
+    inputs.text_field(1, groups.dump());
+    node_.message_field(kInputs, inputs);
+    attribute("is_cpu_op", kAttributeBool, 1);
+    end();
+  }
+  // A group of the captured process is an axis of its mesh: so many processes, each so far from the last. This process is
+  // in another one of that axis, or in the same.
+  std::vector<int64_t> group_of_process(const std::vector<int64_t>& captured) const {
+    const auto size = static_cast<int64_t>(captured.size());
+    const int64_t apart = size > 1 ? captured[1] - captured[0] : 1;
+    bool regular = apart > 0 && options_.processes_per_stage % (apart * size) == 0;
+    for (size_t i = 1; i < captured.size(); ++i) regular &= captured[i] - captured[i - 1] == apart;
+    if (!regular) {
+      throw Error(
+          fmt::format("the step communicates in a group of {} processes that lie {} apart, which is no axis of the "
+                      "{} processes of a stage; say how many a stage has",
+                      size, apart, options_.processes_per_stage));
+    }
+    const int64_t first = process_ - process_ / apart % size * apart;
+    std::vector<int64_t> ranks;
+    for (int64_t i = 0; i < size; ++i) ranks.push_back(number_of(rank_, first + i * apart));
+    return ranks;
+  }
+
+  void compute(const PipelineActionTime& at) {
+    const PipelineAction& a = at.action;
+    const PieceSegments& all = parts().stages[static_cast<size_t>(a.stage)].segments;
+    const auto& segments = a.work == kForward         ? all.forward
+                           : a.work == kBackward      ? all.backward
+                           : a.work == kInputGradient ? all.input_gradient
+                                                      : all.weight_gradient;
+    std::vector<uint64_t> waits_for;
+    if (last_computed_) waits_for.push_back(*last_computed_);
+    if (a.work == kForward || a.work == kBackward || a.work == kInputGradient) {
+      const auto received = received_.find({a.stage, a.microbatch, a.work == kForward});
+      if (received != received_.end()) waits_for.push_back(received->second);
+    }
+    double clock = at.begin;
+    size_t part = 0;
+    for (const PieceSegment& segment : segments) {
+      const std::string name = fmt::format("{}.{}", to_string(a), part++);
+      if (segment.collective == PieceSegment::kComputes) {
+        begin(name, kComputing, waits_for);
+        times(clock, segment.seconds);
+        attribute("is_cpu_op", kAttributeBool, 0);
+        attribute("num_ops", kAttributeInt64, segment.flops);
+        attribute("tensor_size", kAttributeInt64, std::max<int64_t>(1, segment.bytes));
+      } else {
+        const auto kind = static_cast<CollectiveKind>(segment.collective);
+        const std::optional<int64_t> number = chakra_kind(kind);
+        if (!number) throw Error(fmt::format("Chakra has no kind for {} inside a stage", to_string(kind)));
+        begin(name, kCollecting, waits_for);
+        times(clock, segment.seconds);
+        attribute("is_cpu_op", kAttributeBool, 0);
+        attribute("comm_type", kAttributeInt64, *number);
+        attribute("comm_size", kAttributeInt64, segment.bytes);
+        text_attribute("pg_name", std::to_string(segment.group));
+      }
+      clock += segment.seconds;
+      waits_for = {end()};
+    }
+    if (!waits_for.empty()) last_computed_ = waits_for.back();
+  }
+
+  // Whole microseconds from the beginning to the beginning of the next, so that sums do not drift.
+  void times(double from, double seconds) {
+    const auto begin = static_cast<int64_t>(std::llround(from * 1e6));
+    node_.signed_field(kStart, begin);
+    node_.signed_field(kDuration, std::max<int64_t>(0, std::llround((from + seconds) * 1e6) - begin));
+  }
+
+  void transfer(const PipelineActionTime& at) {
+    const PipelineAction& a = at.action;
+    const bool sends = a.work == kSendForward || a.work == kSendBackward;
+    const bool forward = a.work == kSendForward || a.work == kReceiveForward;
+    const int32_t other_stage = a.stage + (forward == sends ? 1 : -1);
+    const int32_t sender = sends ? a.stage : other_stage, receiver = sends ? other_stage : a.stage;
+    const StageFigures& of = run_.stages().of(sender);
+    const auto rank_of = [&](int32_t stage) { return number_of(run_.schedule().rank_of(stage), process_); };
+    std::vector<uint64_t> waits_for;
+    if (last_computed_) waits_for.push_back(*last_computed_);
+    begin(to_string(a), sends ? kSending : kReceiving, waits_for);
+    times(at.begin, at.end - at.begin);
+    attribute("is_cpu_op", kAttributeBool, 0);
+    attribute("comm_size", kAttributeInt64, forward ? of.sends_forward : of.sends_backward);
+    attribute("comm_src", kAttributeInt64, rank_of(sender));
+    attribute("comm_dst", kAttributeInt64, rank_of(receiver));
+    attribute("comm_tag", kAttributeInt64,
+              ((int64_t{receiver} * run_.schedule().microbatches() + a.microbatch) << 1) | (forward ? 1 : 0));
+    const uint64_t id = end();
+    if (!sends) received_[{a.stage, a.microbatch, forward}] = id;
+  }
+
+  const PipelineRun& run_;
+  const ChakraOptions& options_;
+  int32_t rank_;
+  int64_t process_;
+  std::string file_;
+  ProtobufMessage node_;
+  uint64_t next_ = 0;
+  std::optional<uint64_t> last_computed_;
+  std::map<std::tuple<int32_t, int32_t, bool>, uint64_t> received_;
+};
+
+}  // namespace
+
+ChakraFiles write_chakra(const PipelineRun& run, const std::string& folder, const ChakraOptions& options) {
+  if (options.processes_per_stage < 1) throw Error("a stage has at least one process");
+  std::filesystem::create_directories(folder);
+  ChakraFiles files;
+  for (int32_t rank = 0; rank < run.ranks(); ++rank) {
+    for (int64_t process = 0; process < options.processes_per_stage; ++process) {
+      ProcessTrace trace(run, options, rank, process);
+      const std::string text = trace.take();
+      const int64_t number = rank * options.processes_per_stage + process;
+      write_file((std::filesystem::path(folder) / fmt::format("{}.{}.et", options.name, number)).string(), text);
+      ++files.files;
+      files.nodes += trace.nodes();
+      files.bytes += static_cast<int64_t>(text.size());
+    }
+  }
+  return files;
+}
+
+}  // namespace shadowgraph
