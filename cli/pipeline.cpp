@@ -11,6 +11,7 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
+#include "shadowgraph/draw_pipeline.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/text.h"
@@ -66,7 +67,7 @@ std::string too_large(const PipelineRun& run, const std::optional<int64_t>& memo
   return ranks.empty() ? "" : fmt::format("does not fit into {}: {}", human_bytes(*memory), ranks);
 }
 
-void write_files(const PipelineRun& run, const PipelineRequest& request) {
+void write_files(const PipelineRun& run, const PipelineRequest& request, const std::string& name) {
   if (request.output.empty()) return;
   const std::filesystem::path folder = request.output;
   std::filesystem::create_directories(folder);
@@ -75,6 +76,8 @@ void write_files(const PipelineRun& run, const PipelineRequest& request) {
   file("pipeline.txt", to_text(run));
   file("schedule.csv", run.schedule().to_csv());
   file("trace.json", to_chrome_trace(run));
+  file("pipeline.svg", pipeline_svg(run, {name, request.memory}));
+  file("pipeline.html", pipeline_html(run, {name, request.memory}));
 }
 
 void write_traces(const PipelineRun& run, const PipelineRequest& request, const std::string& name) {
@@ -103,7 +106,7 @@ int pipeline(const CLI::App& command, const PipelineRequest& request) {
                                            .ranks_apart = request.ranks_apart,
                                            .allocator = AllocatorSettings::parse(request.allocator),
                                            .receives_ahead = request.receives_ahead});
-  write_files(run, request);
+  write_files(run, request, loaded.name);
   write_traces(run, request, loaded.name);
   print_text(request.json ? json_text(to_json(run)) : to_text(run));
   const std::string problem = too_large(run, request.memory);
@@ -131,7 +134,8 @@ void add_options(CLI::App& command, PipelineRequest& request) {
   command.add_flag("--receives-ahead", request.receives_ahead,
                    "Room for all that is received from the beginning, as torch.distributed.pipelining has it");
   begin_group(command, kOutput);
-  command.add_option("-o,--output", request.output, "Folder for pipeline.json, pipeline.txt, schedule.csv, trace.json");
+  command.add_option("-o,--output", request.output,
+                     "Folder for pipeline.html, .svg, .json, .txt, schedule.csv and trace.json");
   command.add_option("--chakra", request.chakra,
                      "Folder for execution traces of MLCommons Chakra, a file a process, for network simulators");
   command.add_flag("--json", request.json, "As JSON");

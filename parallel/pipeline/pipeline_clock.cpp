@@ -117,7 +117,10 @@ void PipelineClock::read_rank(int32_t rank, const RankProgram& program, const Ra
       (!has_begun ? of.waits.before : steps[i].what == kWaitsForward ? of.waits.forward : of.waits.backward) += waited;
       continue;
     }
-    if (steps[i].what == kOptimizerStep) continue;
+    if (steps[i].what == kOptimizerStep) {
+      of.optimizer = steps[i].seconds;
+      continue;
+    }
     const PipelineAction& a = row[steps[i].what];
     PipelineActionTime time{.action = a, .begin = at[i].begin, .end = at[i].end};
     if (computes(a)) {

@@ -4,6 +4,7 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/profile.h"
+#include "shadowgraph/draw_pipeline.h"
 #include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/parallel/pipeline.h"
 
@@ -93,6 +94,18 @@ void bind_pipelines(py::module_& m) {
            "(action, begin, end, live bytes after it) of one rank; seconds from the beginning.")
       .def("dict", [](const PipelineRun& run) { return to_python(to_json(run)); })
       .def("chrome_trace", &to_chrome_trace, "Text for ui.perfetto.dev: all ranks, arrows between them, live bytes.")
+      .def(
+          "svg",
+          [](const PipelineRun& run, const std::string& title, std::optional<int64_t> memory) {
+            return pipeline_svg(run, {title, memory});
+          },
+          py::arg("title") = "", py::arg("memory") = py::none(), "What each rank does when, and its live bytes.")
+      .def(
+          "html",
+          [](const PipelineRun& run, const std::string& title, std::optional<int64_t> memory) {
+            return pipeline_html(run, {title, memory});
+          },
+          py::arg("title") = "", py::arg("memory") = py::none(), "The same with tables, as a page.")
       .def(
           "write_chakra",
           [](const PipelineRun& run, const std::string& folder, const std::string& name, int64_t processes) {

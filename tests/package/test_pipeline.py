@@ -176,7 +176,7 @@ def fields(message):
 
 
 def messages(path):
-    """Of a file in which each has its length before it: as field 0 of one message."""
+    """The messages of a file in which each has its length before it."""
     data, at = path.read_bytes(), 0
     while at < len(data):
         size, shift = 0, 0

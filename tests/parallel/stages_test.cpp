@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "shadowgraph/draw_pipeline.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/parallel/pipeline.h"
 #include "shadowgraph/profile/scratch.h"
@@ -213,6 +214,19 @@ TEST(PipelineRun, TracesAllRanks) {
   for (const auto& [id, open] : arrows) EXPECT_EQ(open, 0);
   EXPECT_THAT(to_text(run), HasSubstr("most memory: rank "));
   EXPECT_EQ(to_json(run)["ranks"].size(), 3);
+}
+
+TEST(PipelineRun, IsDrawn) {
+  const PipelineRun run = run_of(cut("gpt2", 3), 4);
+  const std::string svg = pipeline_svg(run, {.title = "a <b> & \"c\"", .memory = 1 << 20});
+  EXPECT_EQ(svg.find("<b>"), svg.npos);
+  size_t boxes = 0;
+  for (size_t at = 0; (at = svg.find("<title>", at)) != svg.npos; ++at) ++boxes;
+  EXPECT_EQ(boxes, 3 * 4 * 2 + 3);  // F and B of each micro-batch, and the optimizer's steps
+  EXPECT_THAT(svg, HasSubstr("2F3: "));
+  EXPECT_THAT(svg, ::testing::Not(HasSubstr("gradients of inputs")));  // nothing is split
+  const std::string page = pipeline_html(run);
+  EXPECT_THAT(page, AllOf(HasSubstr(pipeline_svg(run)), HasSubstr("\nmost memory: rank ")));
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ struct PipelineWaits {
 struct PipelineRank {
   std::vector<int32_t> stages;
   double computing = 0;  // seconds, the optimizer included
+  double optimizer = 0;  // seconds of its step, the last that the rank computes
   PipelineWaits waits;
   int64_t resident = 0;           // bytes of parameters, state, buffers and inputs
   int64_t peak = 0;               // most live bytes, resident ones included
