@@ -3,7 +3,7 @@
 //     write_file("pipeline.svg", pipeline_svg(run, {.memory = 80'000'000'000}));
 //     write_file("pipeline.html", pipeline_html(run, {.title = "llama3_70b"}));     // with tables, one file, no script
 //
-// Each rank has a row of boxes, coloured by F, B, I and W, lighter and darker by micro-batch in turn, and below it the
+// Each rank has a row of boxes, coloured by F, B, I and W and shaded by micro-batch in turn. Below it are the
 // live bytes, all on one scale. Boxes have their action, seconds and bytes as tooltips.
 #pragma once
 
