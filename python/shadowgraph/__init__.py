@@ -45,6 +45,7 @@ from ._kernels import (
     operators_without_kernels,
     use_kernel,
 )
+from ._pipelines import PipelineShapes, pipeline_shapes
 from ._report import Report, profile
 from ._rules import operators_with_rule, register_composite_rule, register_rule
 from ._shadowgraph import (
