@@ -267,6 +267,13 @@ def _loop_and_options(keywords, options):
     return Training(**of_loop), options
 
 
+def mode_options(keywords, options):
+    """Those of the capture's options that a mode has, too."""
+    of_capture = _loop_and_options(keywords, options)[1]
+    _refuse_unknown("option", of_capture, _OF_CAPTURE)
+    return {name: of_capture[name] for name in _OF_MODE if name in of_capture}
+
+
 def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, optimizer=None, step=False,
          steady_state=False, options=None, training=None, run_steps=0):  # fmt: skip
     """(graph, seconds of the recorded run)."""

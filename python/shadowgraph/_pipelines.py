@@ -4,6 +4,7 @@ Before its first step, a stage asks its neighbours for the shapes of activations
 process group. So they are found out in this process: all stages run once, one after the other, on fakes.
 """
 
+import contextlib
 import importlib.abc
 import importlib.util
 import sys
@@ -220,6 +221,15 @@ def pipeline_shapes(make, inputs=(), *, target=None, device="cuda", dtype=None, 
     args, kwargs = _inputs.as_call(inputs)
     with fake(device):
         return found_out(make, args, kwargs, target, device, dtype, backward)
+
+
+def known_to_all(make, model, inputs, target, device, dtype, options):
+    """The shapes of a pipeline, found out once for all ranks, as a context; nothing for other models."""
+    if not isinstance(model, PipelineRank) or not model.asks_neighbours or PipelineShapes.here() is not None:
+        return contextlib.nullcontext()
+    args, kwargs = _inputs.as_call(inputs)
+    with fake(device, **options):
+        return found_out(make, args, kwargs, target, device, dtype, None if target is not None else False)
 
 
 def found_out(make, args, kwargs, target, device, dtype, backward=None):
