@@ -209,6 +209,7 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
         context=lambda ids: context_parallel(mesh, buffers=[ids], buffer_seq_dims=[1]): what forward, loss and backward
             run in, a function of the model's arguments; lambda ids: loss_parallel().
         target="i64[8,512]": of a schedule of torch.distributed.pipelining, what its loss function takes beside outputs.
+        return_outputs=False: of such a schedule: the last stage does not put the outputs of micro-batches together.
     """
     around, options = _loop_and_options(training, options)
     args, kwargs = _inputs.as_call(inputs)
@@ -292,9 +293,9 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         if isinstance(module, _pipelines.PipelineRank):
             shapes = functools.partial(_pipelines.found_out, program, args, kwargs, training.target, device, dtype)
             stack.enter_context(_told_by_neighbours(module, program, shapes, fake(device, **around), step))
-            args, kwargs = module.arguments(args, kwargs, training.target, loss)
-        elif training.target is not None:
-            raise _C.Error("target= is of schedules of torch.distributed.pipelining: give other models all inputs")
+            args, kwargs = module.arguments(args, kwargs, training, loss)
+        else:
+            training.check_model()
         made: set[int] = set()  # ids of the tensors that texts stand for
         args, kwargs = _on_device(args, kwargs, device, dtype, mode, made)
         call = module if module is not None else program

@@ -351,11 +351,15 @@ class PipelineRank(torch.nn.Module):
         return any(hasattr(stage, "_user_meta") and not _is_static(stage, backward)
                    for stage in stages_of(self.schedule))  # fmt: skip
 
-    def arguments(self, args, kwargs, target, loss):
+    def arguments(self, args, kwargs, training, loss):
         """What this rank's step gets: the first stage the inputs, the last the target, all of them the keywords."""
         if loss is not None:
             raise _C.Error("a schedule has its own loss function: give it to the schedule, and no loss=")
-        kwargs = dict(kwargs) if target is None or not self.is_last else {**kwargs, "target": target}
+        kwargs = dict(kwargs)
+        if self.is_last and training.target is not None:
+            kwargs["target"] = training.target
+        if not training.return_outputs:
+            kwargs["return_outputs"] = False
         return args if self.is_first else (), kwargs
 
     def received(self):

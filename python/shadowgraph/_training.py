@@ -42,7 +42,7 @@ def region(label):
     return _scope(_C.RegionScope(label))
 
 
-_OF_FORWARD = ("autocast", "context", "target")  # what an inference has, too
+_OF_FORWARD = ("autocast", "context", "target", "return_outputs")  # what an inference has, too
 
 
 @dataclasses.dataclass
@@ -57,6 +57,7 @@ class Training:
     zero_grads: bool = False
     context: Callable[..., AbstractContextManager] | None = None
     target: Any = None
+    return_outputs: bool = True
 
     def __post_init__(self):
         if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
@@ -75,6 +76,11 @@ class Training:
             if field.name not in _OF_FORWARD and getattr(self, field.name) != field.default:
                 raise _C.Error(f"{field.name} is of a training step: give mode='train', a loss or an optimizer")
 
+    def check_model(self):
+        if self.target is not None or not self.return_outputs:
+            raise _C.Error("target= and return_outputs= are of schedules of torch.distributed.pipelining: give other "
+                           "models all their inputs")  # fmt: skip
+
     def context_scope(self, args, kwargs):
         return contextlib.nullcontext() if self.context is None else self.context(*args, **kwargs)
 
@@ -87,7 +93,7 @@ class Training:
         """(name, text) of what is not as by default."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("context", "target") or value == field.default:
+            if field.name in ("context", "target", "return_outputs") or value == field.default:
                 continue
             if field.name == "autocast":
                 value = "bf16" if value == torch.bfloat16 else "f16"

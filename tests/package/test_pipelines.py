@@ -156,8 +156,9 @@ def test_what_is_refused():
         for options, message in cases:
             with pytest.raises(sg.Error, match=message):
                 sg.profile(make, IDS, device="cpu", **options)
-        with pytest.raises(sg.Error, match="target= is of schedules"):
-            sg.profile(torch.nn.Linear(2, 2), "f32[2,2]", target="f32[2,2]", device="cpu")
+        for options in ({"target": "f32[2,2]"}, {"return_outputs": False, "mode": "infer"}):
+            with pytest.raises(sg.Error, match="are of schedules"):
+                sg.profile(torch.nn.Linear(2, 2), "f32[2,2]", device="cpu", **options)
         with pytest.raises(sg.Error, match="gave Linear, and no schedule"):
             sg.pipeline_shapes(lambda: torch.nn.Linear(2, 2), IDS)
     with pytest.raises(sg.Error, match="fake_process_group"):
@@ -181,3 +182,12 @@ def test_inference_sends_forward_alone():
     graph = profiled("interleaved", 1, mode="infer", optimizer=None, steady_state=False).graph
     assert len(graph.find("c10d::send")) == len(graph.find("c10d::recv_")) == 2 * pipeline_programs.MICRO_BATCHES
     assert not [node for node in graph if node.phase == "backward"]
+
+
+def test_outputs_that_nobody_wants():
+    whole, none = (profiled("gpipe", 3, return_outputs=outputs) for outputs in (True, False))
+    logits = ALL * LENGTH * pipeline_programs.WORDS * 4
+    made = [[node for node in report.graph if node.target == "aten::cat"] for report in (whole, none)]
+    assert [node.results[0].nbytes for node in made[0]] == [logits] and made[1] == []
+    # Until the end of the step every micro-batch's logits stay in the first, in the second what its backward needs.
+    assert whole.peak_bytes > none.peak_bytes
