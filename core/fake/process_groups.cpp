@@ -68,8 +68,8 @@ class FakeBackend final : public c10d::Backend {
 
 class CompletedWork final : public c10d::Work {
  public:
-  CompletedWork(std::vector<at::Tensor> tensors, bool asynchronous)
-      : tensors_(std::move(tensors)), unwaited_(asynchronous) {}
+  CompletedWork(std::vector<at::Tensor> tensors, bool asynchronous, std::vector<at::Tensor> sent)
+      : tensors_(std::move(tensors)), sent_(std::move(sent)), unwaited_(asynchronous) {}
 
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
@@ -78,6 +78,8 @@ class CompletedWork final : public c10d::Work {
   void blockCurrentStream() override { join(); }
   bool wait(std::chrono::milliseconds /*timeout*/) override {
     join();
+    // NCCL lets go of them here, gloo with the Work.
+    std::erase_if(sent_, [](const at::Tensor& tensor) { return !tensor.device().is_cpu(); });
     return true;
   }
   // Who waits for the future is not seen: there the first reader of the tensors is where the program waits.
@@ -99,6 +101,7 @@ class CompletedWork final : public c10d::Work {
   }
 
   std::vector<at::Tensor> tensors_;
+  std::vector<at::Tensor> sent_;
   bool unwaited_;
 };
 
@@ -305,8 +308,9 @@ Group group_of_argument(const c10::IValue& argument) {
   return argument.toCustomClass<c10d::ProcessGroup>();
 }
 
-c10::intrusive_ptr<c10d::Work> completed_work(std::vector<at::Tensor> tensors, bool asynchronous) {
-  return c10::make_intrusive<CompletedWork>(std::move(tensors), asynchronous);
+c10::intrusive_ptr<c10d::Work> completed_work(std::vector<at::Tensor> tensors, bool asynchronous,
+                                              std::vector<at::Tensor> sent) {
+  return c10::make_intrusive<CompletedWork>(std::move(tensors), asynchronous, std::move(sent));
 }
 
 void wait_for_work(std::span<const c10::IValue> results) {

@@ -34,8 +34,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> group_of_argument(const c10::IValue& argu
 std::optional<ProcessGroupInfo> describe_group(const c10::IValue& argument);
 
 // Returns a collective that is done. If the call was asynchronous and a capture goes on, wait() records that the
-// program now waits for `tensors`: _c10d_functional::wait_tensor.
-c10::intrusive_ptr<c10d::Work> completed_work(std::vector<at::Tensor> tensors, bool asynchronous);
+// program now waits for `tensors`: _c10d_functional::wait_tensor. Tensors that were sent are kept as backends keep them.
+c10::intrusive_ptr<c10d::Work> completed_work(std::vector<at::Tensor> tensors, bool asynchronous,
+                                              std::vector<at::Tensor> sent = {});
 
 // Waits for a c10d::Work among the results of a call on real tensors.
 void wait_for_work(std::span<const c10::IValue> results);

@@ -262,8 +262,10 @@ void with_work(const c10::OperatorHandle& op, Stack* stack) {
   }
   // send, recv and the coalesced gathers have no such argument: they run on a stream of their own.
   const bool asynchronous = !call.has("async_op") || call.argument("async_op").toBool();
-  const bool writes = call.name() != "c10d::send" && call.name() != "c10d::barrier";
-  IValue work = completed_work(writes ? written_by(first) : std::vector<at::Tensor>(), asynchronous);
+  const bool sends = call.name() == "c10d::send";
+  const bool writes = !sends && call.name() != "c10d::barrier";
+  IValue work = completed_work(writes ? written_by(first) : std::vector<at::Tensor>(), asynchronous,
+                               sends ? written_by(first) : std::vector<at::Tensor>());
   if (returns.size() == 2) {
     call.give(std::move(first), std::move(work));
   } else {

@@ -46,6 +46,8 @@ from ._kernels import (
     use_kernel,
 )
 from ._pipeline import pipeline
+from ._pipelines import PipelineShapes, pipeline_shapes
+from ._ranks import Ranks, Role
 from ._report import Report, profile
 from ._rules import operators_with_rule, register_composite_rule, register_rule
 from ._shadowgraph import (

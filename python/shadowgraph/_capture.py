@@ -11,11 +11,11 @@ import time
 
 import torch
 
-from . import _inputs, _models, _wrappers
+from . import _inputs, _models, _pipelines, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
-from ._training import Training, TrainingLoop, phase, region
+from ._training import PipelineLoop, Training, TrainingLoop, phase, region
 
 __all__ = ["Capture", "capture", "capture_training_step", "phase", "region"]
 
@@ -208,6 +208,8 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
         zero_grads=True: zero_grad(set_to_none=False).
         context=lambda ids: context_parallel(mesh, buffers=[ids], buffer_seq_dims=[1]): what forward, loss and backward
             run in, a function of the model's arguments; lambda ids: loss_parallel().
+        target="i64[8,512]": of a schedule of torch.distributed.pipelining, what its loss function takes beside outputs.
+        return_outputs=False: of such a schedule: the last stage does not put the outputs of micro-batches together.
     """
     around, options = _loop_and_options(training, options)
     args, kwargs = _inputs.as_call(inputs)
@@ -220,7 +222,8 @@ def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mo
     """(graph, seconds) of a training step, of `run_steps` of them, or of an inference."""
     if mode not in (None, "train", "infer"):
         raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
-    train = mode == "train" if mode is not None else loss is not None or optimizer is not None
+    asked_to_train = not (loss is optimizer is training.get("target") is None)
+    train = mode == "train" if mode is not None else asked_to_train
     if not train and (loss is not None or optimizer is not None):
         raise _C.Error("mode='infer' takes neither loss nor optimizer")
     if not train and run_steps:
@@ -265,6 +268,13 @@ def _loop_and_options(keywords, options):
     return Training(**of_loop), options
 
 
+def mode_options(keywords, options):
+    """Those of the capture's options that a mode has, too."""
+    of_capture = _loop_and_options(keywords, options)[1]
+    _refuse_unknown("option", of_capture, _OF_CAPTURE)
+    return {name: of_capture[name] for name in _OF_MODE if name in of_capture}
+
+
 def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, optimizer=None, step=False,
          steady_state=False, options=None, training=None, run_steps=0):  # fmt: skip
     """(graph, seconds of the recorded run)."""
@@ -280,11 +290,17 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             module = _models.made(program, device, dtype)
             stack.enter_context(_models.Converted(module, mode, device, dtype))
             stack.enter_context(_training(module, train))
+        if isinstance(module, _pipelines.PipelineRank):
+            shapes = functools.partial(_pipelines.found_out, program, args, kwargs, training.target, device, dtype)
+            stack.enter_context(_told_by_neighbours(module, program, shapes, fake(device, **around), step))
+            args, kwargs = module.arguments(args, kwargs, training, loss)
+        else:
+            training.check_model()
         made: set[int] = set()  # ids of the tensors that texts stand for
         args, kwargs = _on_device(args, kwargs, device, dtype, mode, made)
         call = module if module is not None else program
         if step:
-            loop = TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
+            loop = _loop_of(module, loss, optimizer, training, device)
             if steady_state:
                 loop.run(args, kwargs)
             else:
@@ -313,8 +329,22 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     for name, value in training.metadata():
         graph.set_metadata(name, value)
     if module is not None:
-        graph.set_metadata("model", type(module).__name__)
+        graph.set_metadata("model", _pipelines.name_of(module))
     return graph, seconds
+
+
+def _told_by_neighbours(module, program, shapes, mode, step):
+    """What stages of other ranks say of their shapes, as a context."""
+    if _pipelines.PipelineShapes.here() is not None or not module.asks_neighbours or _pipelines.is_schedule(program):
+        return contextlib.nullcontext()
+    with mode:
+        return shapes(backward=None if step else False)
+
+
+def _loop_of(module, loss, optimizer, training, device):
+    if isinstance(module, _pipelines.PipelineRank):
+        return PipelineLoop(module, optimizer, training, device)
+    return TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
 
 
 def _canonical(device):

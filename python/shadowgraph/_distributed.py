@@ -1,10 +1,11 @@
 """Programs that use torch.distributed, as one process of many, without the others and without a network."""
 
+import contextlib
 import sys
 
 from . import _shadowgraph as _C
 
-__all__ = ["fake_process_group", "ranks_of"]
+__all__ = ["as_rank", "fake_process_group", "ranks_of", "world_size"]
 
 
 class fake_process_group:
@@ -14,15 +15,14 @@ class fake_process_group:
     on as in a real program. What they send is recorded if a capture goes on, and reaches nobody. It is
     ``init_process_group(backend="fake")`` with torch's own fake backend, undone at the end of the block. Meanwhile
     DistributedDataParallel does not ask the other processes for the shapes of their parameters, and keeps no times of
-    its kernels.
+    its kernels. What stages of torch.distributed.pipelining ask each other, `pipeline_shapes` answers.
 
     Raises Error if torch.distributed is set up already, or has not been built in, and for a rank that is not in the
     group.
     """
 
     def __init__(self, world_size, rank=0):
-        if not 0 <= rank < world_size:
-            raise _C.Error(f"rank {rank} is not among {world_size} processes; give 0 to {world_size - 1}")
+        _check_rank(world_size, rank)
         self._size, self._rank = world_size, rank
 
     def __enter__(self):
@@ -33,9 +33,9 @@ class fake_process_group:
             raise _C.Error("this torch was built without torch.distributed")
         if dist.is_initialized():
             raise _C.Error("torch.distributed is set up already; call destroy_process_group() first")
-        from torch.testing._internal.distributed.fake_pg import FakeStore
+        from . import _pipelines
 
-        dist.init_process_group("fake", store=FakeStore(), rank=self._rank, world_size=self._size)
+        _init(self._size, self._rank)
         # They read what others have sent, or a device's clock: of fakes there is neither.
         c10d = torch._C._distributed_c10d
         reading = [(dist, "_verify_params_across_processes"), (c10d.Logger, "set_runtime_stats_and_log")]
@@ -45,6 +45,7 @@ class fake_process_group:
         self._replaced = [(owner, name, getattr(owner, name)) for owner, name in reading]
         for owner, name, _ in self._replaced:
             setattr(owner, name, lambda *arguments: None)
+        _pipelines.answer_handshakes()
         return dist.group.WORLD
 
     def __exit__(self, *exception):
@@ -55,6 +56,91 @@ class fake_process_group:
         _forget_layouts()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _check_rank(world_size, rank):
+    if not 0 <= rank < world_size:
+        raise _C.Error(f"rank {rank} is not among {world_size} processes; give 0 to {world_size - 1}")
+
+
+def _init(size, rank):
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+
+
+def world_size():
+    """How many processes there are inside `fake_process_group`; None outside, and where processes are real."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized() or c10d.get_backend() != "fake":
+        return None
+    return c10d.get_world_size()
+
+
+class as_rank:
+    """Inside ``with as_rank(2):``, within a fake process group, torch.distributed is as that rank finds it.
+
+    The groups and meshes that are made inside are there again when it is entered again.
+    """
+
+    _TABLES = ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_tags_to_pg", "_pg_to_tag")
+
+    def __init__(self, rank):
+        self.rank, self._size, self._inside = rank, world_size(), None
+        _check_rank(self._size, rank)
+
+    def __enter__(self):
+        self._outside = self._taken_away()
+        if self._inside is None:
+            _init(self._size, self.rank)
+        else:
+            self._put_back(self._inside)
+        return self
+
+    def __exit__(self, *exception):
+        self._inside = self._taken_away()
+        self._put_back(self._outside)
+
+    @classmethod
+    def _taken_away(cls):
+        """What torch.distributed knows, which it then no longer does."""
+        import torch.distributed.distributed_c10d as c10d
+
+        known = {name: dict(getattr(c10d, name)) for name in cls._TABLES}
+        known["_group_count"], known["_world"] = c10d._group_count, c10d._world
+        for name in cls._TABLES:
+            getattr(c10d, name).clear()
+        c10d._group_count, c10d._world = 0, c10d._World()
+        c10d._unregister_all_process_groups()
+        _forget_layouts()
+        return known
+
+    @classmethod
+    def _put_back(cls, known):
+        import torch.distributed.distributed_c10d as c10d
+
+        for name in cls._TABLES:
+            getattr(c10d, name).update(known[name])
+        c10d._group_count, c10d._world = known["_group_count"], known["_world"]
+        c10d._update_default_pg(c10d._world.default_pg)
+        for group, name in known["_pg_names"].items():
+            c10d._register_process_group(name, group)
+
+
+@contextlib.contextmanager
+def in_world(size):
+    """A fake process group of so many processes, or the one that is there. Raises Error if that has another size."""
+    there = world_size()
+    if there is None:
+        if size is None:
+            raise _C.Error("how many ranks are there? Give world=, or go inside `with sg.fake_process_group(size):`")
+        with fake_process_group(size):
+            yield size
+        return
+    if size not in (None, there):
+        raise _C.Error(f"world={size}, inside a fake process group of {there}: leave one of them out")
+    yield there
 
 
 def _forget_layouts():

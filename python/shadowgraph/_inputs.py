@@ -7,7 +7,7 @@ import torch
 
 from . import _shadowgraph as _C
 
-_DTYPES = {
+DTYPES = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
     "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
     "c64": torch.complex64, "c128": torch.complex128,
@@ -24,9 +24,19 @@ def made(spec, device):
     found = _SPEC.fullmatch(spec.strip())
     assert found is not None  # is_spec(spec)
     dtype, sizes = found.groups()
-    if dtype not in _DTYPES:
-        raise _C.Error(f"input '{spec}': no dtype '{dtype}'; there are {', '.join(_DTYPES)}")
-    return torch.zeros([int(size) for size in sizes.split(",") if size.strip()], dtype=_DTYPES[dtype], device=device)
+    if dtype not in DTYPES:
+        raise _C.Error(f"input '{spec}': no dtype '{dtype}'; there are {', '.join(DTYPES)}")
+    return torch.zeros([int(size) for size in sizes.split(",") if size.strip()], dtype=DTYPES[dtype], device=device)
+
+
+def on_device(structure, device, dtype=None):
+    """The structure with fakes for its texts and tensors, inside a mode."""
+
+    def leaf(path, value):
+        value = made(value, device) if isinstance(value, str) else value.to(device)
+        return value.to(dtype) if dtype is not None and value.is_floating_point() else value
+
+    return mapped(structure, leaf)
 
 
 class Call(NamedTuple):

@@ -5,20 +5,23 @@ import sys
 
 import torch
 
+from . import _pipelines, _wrappers
 from . import _shadowgraph as _C
-from . import _wrappers
 
 
 def made(model, device, dtype):
     """The module that `model` stands for, made on `device` if it has to be made. Inside a mode.
 
-    model: a torch.nn.Module; a function without arguments that gives one; a transformers configuration, or a class of
+    model: a torch.nn.Module; a function without arguments that gives one; a schedule of torch.distributed.pipelining,
+        or a function that gives one, which becomes a PipelineRank; a transformers configuration, or a class of
         transformers' models, which gets its configuration's defaults. What it leaves on the CPU is moved to `device`,
         as .to(device) would: torch.Tensor(n) and torch.FloatTensor(n) make their tensors there whatever the default.
     """
     if isinstance(model, torch.nn.Module):
         return model
-    with _default_dtype(dtype), torch.device(device):
+    if _pipelines.is_schedule(model):
+        return _pipelines.PipelineRank(model)
+    with default_dtype(dtype), torch.device(device):
         if _is_configuration(model):
             module = _from_configuration(model)
         elif isinstance(model, type) and (configuration := getattr(model, "config_class", None)) is not None:
@@ -30,6 +33,8 @@ def made(model, device, dtype):
                 f"{type(model).__name__} is no model: give a torch.nn.Module, a function that makes one, or a "
                 "transformers configuration"
             )
+    if _pipelines.is_schedule(module):
+        module = _pipelines.PipelineRank(module)
     if not isinstance(module, torch.nn.Module):
         raise _C.Error(f"the function gave {type(module).__name__}, no torch.nn.Module")
     wanted = torch.device(device)
@@ -58,7 +63,7 @@ def _from_configuration(config):
 
 
 @contextlib.contextmanager
-def _default_dtype(dtype):
+def default_dtype(dtype):
     before = torch.get_default_dtype()
     if dtype is not None and dtype.is_floating_point:
         torch.set_default_dtype(dtype)

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 
-from . import _capture
+from . import _capture, _ranks
 from . import _shadowgraph as _C
 
 __all__ = ["Report", "profile"]
@@ -174,11 +174,12 @@ def _write(path, text):
 
 def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype=None, mode=None, options=None,
             spec="", allocator="", device_memory=None, measure=False, steady_state=False, run=False, interconnect="",
-            mesh="", **training):  # fmt: skip
+            mesh="", ranks=None, world=None, roles=None, **training):  # fmt: skip
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
-        transformers configuration, or the class of one of its models, with default configuration. Or a recorded Graph,
+        transformers configuration, or the class of one of its models, with default configuration. Or a function that
+        makes a schedule of torch.distributed.pipelining. Or a recorded Graph,
         which nothing runs: it takes device, spec, allocator, device_memory, measure, interconnect and mesh alone.
     inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor, or
         nothing but shapes, (8, 3, 224, 224), of float32.
@@ -196,22 +197,36 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
     steady_state: the second training step, with the optimizer's state there.
     run: also record the first three steps of a training run, and say what each holds.
-    training: accumulate, clip_grad_norm, grad_scaler, ema, zero_grads and, for inference, too, autocast and context:
-        `capture_training_step`.
+    training: accumulate, clip_grad_norm, grad_scaler, ema, zero_grads and, for inference, too, autocast, context, target
+        and return_outputs: `capture_training_step`.
     interconnect: links between processes, for programs with collectives: "h100", "pcie5", ..., or a file; without one,
         what is usual around the device of `spec`.
     mesh: "dp=8,tp=4": sizes of process groups that the graph names and does not describe.
+    ranks: "all": of a program for many devices, a report for each role in it: `Ranks`. Or the ranks to look at.
+    world: how many ranks there are; without one, as many as the fake process group has that this runs in.
+    roles: which ranks do the same: a function from a rank to a name, or a dict from names to ranks. Without it,
+        the function that makes the model runs as some ranks. Ranks are alike along an axis of their mesh if what they
+        make has the same names and local sizes, at both ends of a stretch. One rank of each role is captured, and the
+        last one of the first role, to compare: if it does something else, give roles.
     """
     asked = dict(spec=spec, allocator=allocator, device_memory=device_memory, measure=measure,
                  interconnect=interconnect, mesh=mesh)  # fmt: skip
     how = dict(loss=loss, optimizer=optimizer, dtype=dtype, mode=mode, options=options, **training)
     if isinstance(model, _C.Graph):
         _capture._loop_and_options(training, options)  # refuses names that are none
-        _refuse_capturing(dict(inputs=inputs, **how), steady_state=steady_state, run=run)
+        _refuse_capturing(dict(inputs=inputs, ranks=ranks, world=world, roles=roles, **how), steady_state=steady_state,
+                          run=run)  # fmt: skip
         return Report(model, device=None if device is None else str(device), **asked)
     if inputs is None:
         raise TypeError("profile() of a model takes its inputs, too: a tensor, shapes, a text such as 'f32[8,16]'")
     how["device"] = "cuda" if device is None else device
+    if ranks is not None:
+        return _ranks.of_ranks(
+            model, lambda: profile(model, inputs, steady_state=steady_state, run=run, **how, **asked), ranks,
+            world=world, roles=roles, inputs=inputs, target=training.get("target"), device=how["device"], dtype=dtype,
+            options=_capture.mode_options(training, options))  # fmt: skip
+    if world is not None or roles is not None:
+        raise _C.Error("world= and roles= are of several ranks: give ranks='all'")
     graph, seconds = _capture.of_model(model, inputs, steady_state=steady_state, **how)
     steps = _capture.of_model(model, inputs, run_steps=3, **how)[0] if run else None
     return Report(graph, capture_seconds=seconds, run=steps, **asked)

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -41,6 +42,9 @@ def region(label):
     return _scope(_C.RegionScope(label))
 
 
+_OF_FORWARD = ("autocast", "context", "target", "return_outputs")  # what an inference has, too
+
+
 @dataclasses.dataclass
 class Training:
     """What a loop does around forward, backward and the optimizer's step."""
@@ -52,6 +56,8 @@ class Training:
     autocast: torch.dtype | str | None = None
     zero_grads: bool = False
     context: Callable[..., AbstractContextManager] | None = None
+    target: Any = None
+    return_outputs: bool = True
 
     def __post_init__(self):
         if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
@@ -67,8 +73,13 @@ class Training:
 
     def check_inference(self):
         for field in dataclasses.fields(self):
-            if field.name not in ("autocast", "context") and getattr(self, field.name) != field.default:
+            if field.name not in _OF_FORWARD and getattr(self, field.name) != field.default:
                 raise _C.Error(f"{field.name} is of a training step: give mode='train', a loss or an optimizer")
+
+    def check_model(self):
+        if self.target is not None or not self.return_outputs:
+            raise _C.Error("target= and return_outputs= are of schedules of torch.distributed.pipelining: give other "
+                           "models all their inputs")  # fmt: skip
 
     def context_scope(self, args, kwargs):
         return contextlib.nullcontext() if self.context is None else self.context(*args, **kwargs)
@@ -82,7 +93,7 @@ class Training:
         """(name, text) of what is not as by default."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value == field.default or field.name == "context":
+            if field.name in ("context", "target", "return_outputs") or value == field.default:
                 continue
             if field.name == "autocast":
                 value = "bf16" if value == torch.bfloat16 else "f16"
@@ -170,19 +181,23 @@ class TrainingLoop:
     def _step(self, args, kwargs, loss):
         training = self._training
         for _ in range(training.accumulate):
-            with torch.enable_grad(), training.context_scope(args, kwargs):
-                with training.autocast_scope(self._device):
-                    loss[0] = self._loss(self._model(*args, **kwargs))
-                    if training.accumulate > 1:
-                        loss[0] = loss[0] / training.accumulate
-                if self._scaler is None:
-                    loss[0].backward()
-                else:
-                    self._scaler.scale(loss[0]).backward()
+            self._forward_and_backward(args, kwargs, loss)
         with phase("optimizer"):
             self._optimizer_step()
             if self._average is not None:
                 self._average.update_parameters(self._model)
+
+    def _forward_and_backward(self, args, kwargs, loss):
+        training = self._training
+        with torch.enable_grad(), training.context_scope(args, kwargs):
+            with training.autocast_scope(self._device):
+                loss[0] = self._loss(self._model(*args, **kwargs))
+                if training.accumulate > 1:
+                    loss[0] = loss[0] / training.accumulate
+            if self._scaler is None:
+                loss[0].backward()
+            else:
+                self._scaler.scale(loss[0]).backward()
 
     def _optimizer_step(self):
         clip = self._training.clip_grad_norm
@@ -196,3 +211,26 @@ class TrainingLoop:
                 self._scaler.update()
             elif self._optimizer is not None:
                 self._optimizer.step()
+
+
+class PipelineLoop(TrainingLoop):
+    """zero_grad, then a schedule's step, which runs forward, its own loss and backward, then the optimizer's step."""
+
+    def __init__(self, model, optimizer, training, device):
+        if training.accumulate > 1 or training.grad_scaler:
+            raise _C.Error("accumulate and grad_scaler are of loops that call backward: a schedule has micro-batches "
+                           "and a loss function of its own")  # fmt: skip
+        super().__init__(model, None, optimizer, training, device)
+
+    def name_state(self, session):
+        super().name_state(session)
+        # What came last stays until the next comes, whether a step reads it or not.
+        for name, tensor in self._model.received():
+            session.name_input(tensor, name)
+        for name, tensor in self._model.stages_of_others():
+            session._active().name_buffer(tensor, name)
+
+    def _forward_and_backward(self, args, kwargs, loss):
+        training = self._training
+        with torch.enable_grad(), training.context_scope(args, kwargs), training.autocast_scope(self._device):
+            loss[0] = self._model(*args, **kwargs)

@@ -3,7 +3,7 @@
     python parallel_programs.py RANK SIZE STORE COUNTING_ALLOCATOR NAME...
 
 runs two steps of each over gloo and prints a line of JSON. It has the most bytes alive at the end of an operator of the
-second step, and its collectives. test_parallel_programs.py predicts both.
+second step, and its collectives with the bytes that they move. test_parallel_programs.py predicts both.
 """
 
 import ctypes
@@ -11,6 +11,8 @@ import functools
 import gc
 import json
 import os
+import pathlib
+import subprocess
 import sys
 import time
 import types
@@ -173,6 +175,13 @@ def optimizer_of(name):
     return functools.partial(torch.optim.AdamW, foreach=not name.startswith("tp"))
 
 
+WAIT = "_c10d_functional::wait_tensor"  # what has come is not waited for twice
+
+
+def payload(tensors):
+    """Bytes of a tensor, or of all in a list of lists."""
+    return sum(map(payload, tensors)) if isinstance(tensors, (list, tuple)) else tensors.nbytes
+
 
 class Watch(TorchDispatchMode):
     """The most bytes alive at the end of an operator that does not communicate, and which collectives ran."""
@@ -191,9 +200,9 @@ class Watch(TorchDispatchMode):
         self.gloo_works = communicates or (self.gloo_works and name in ("aten::split", "aten::copy_"))
         if self.gloo_works:
             self._wait_for_gloo()
-        if communicates:
-            self.collectives.append(name)
-        elif not self.gloo_works and (now := self.live()) > self.most:
+        if communicates and name != WAIT:
+            self.collectives.append([name, payload(args[0])])
+        if not self.gloo_works and (now := self.live()) > self.most:
             self.most, self.at = now, name
         return result
 
@@ -225,7 +234,7 @@ def second_step(name, size, live):
     return {"peak": watch.most - before, "at": watch.at, "collectives": watch.collectives}
 
 
-def run(rank, size, store, library, names):
+def run(rank, size, store, library, names, second_step):
     counting = ctypes.CDLL(library)
     counting.live_bytes.restype = ctypes.c_int64
     counting.install()
@@ -235,11 +244,45 @@ def run(rank, size, store, library, names):
         done[name] = second_step(name, size, counting.live_bytes)
         dist.destroy_process_group()
         gc.collect()
-    print(json.dumps(done))
+    print(json.dumps(done), flush=True)
+    os._exit(0)  # gloo's threads may outlive the interpreter, which then aborts
+
+
+def real_ranks(folder, program, names):
+    """By name of a program, what each of its real ranks did: `names` of programs, by the number of ranks."""
+    library, here, torch_folder = folder / "libcounting.so", pathlib.Path(__file__).parent, torch.__path__[0]
+    subprocess.run(["g++", "-std=c++20", "-O1", "-shared", "-fPIC", here / "counting_allocator.cpp", "-o", library,
+                    "-isystem", f"{torch_folder}/include", "-L", f"{torch_folder}/lib", "-lc10"],
+                   check=True)  # fmt: skip
+    done: dict[str, list] = {}
+    for size, of_size in names.items():
+        command = [sys.executable, program, str(size), str(folder / "store"), str(library), *of_size]
+        ranks = [subprocess.Popen([*command[:2], str(rank), *command[2:]], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                 for rank in range(size)]  # fmt: skip
+        try:
+            outputs = [rank.communicate(timeout=300) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        for rank, (output, errors) in zip(ranks, outputs):
+            assert rank.returncode == 0, output + errors
+            for name, what in json.loads(output.splitlines()[-1]).items():
+                done.setdefault(name, []).append(what)
+    return done
+
+
+def collectives_of(graph):
+    """What a graph sends and receives, as Watch sees it."""
+    calls = ((node.target.split(".")[0], node) for node in graph)
+    return [[name, payload(node.args[0])] for name, node in calls
+            if name.startswith(("c10d::", "_c10d_functional::")) and name != WAIT]  # fmt: skip
+
+
+def main(second_step):
+    sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+    run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:], second_step)
 
 
 if __name__ == "__main__":
-    sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
-    run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads may outlive the interpreter, which then aborts
+    main(second_step)

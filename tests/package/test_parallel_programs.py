@@ -5,17 +5,23 @@ own thread asked. What gloo's threads allocate for themselves is not counted.
 """
 
 import itertools
-import json
 import math
-import os
-import pathlib
-import subprocess
-import sys
 
 import parallel_programs
 import pytest
 import torch
-from parallel_programs import BATCH, HEADS, LENGTH, PROGRAMS, WIDTH, WORDS, Decoder, fsdp, optimizer_of
+from parallel_programs import (
+    BATCH,
+    HEADS,
+    LENGTH,
+    PROGRAMS,
+    WIDTH,
+    WORDS,
+    Decoder,
+    collectives_of,
+    fsdp,
+    optimizer_of,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
@@ -23,35 +29,11 @@ from torch.nn import functional as F
 
 import shadowgraph as sg
 
-HERE = pathlib.Path(__file__).parent
-TORCH = pathlib.Path(torch.__file__).parent
-
 
 @pytest.fixture(scope="session")
 def real_ranks(tmp_path_factory):
-    """By name of a program, what each of its real ranks did."""
-    folder = tmp_path_factory.mktemp("ranks")
-    library = folder / "libcounting.so"
-    subprocess.run(["g++", "-std=c++20", "-O1", "-shared", "-fPIC", HERE / "counting_allocator.cpp", "-o", library,
-                    "-isystem", TORCH / "include", "-L", TORCH / "lib", "-lc10"], check=True)  # fmt: skip
-    done: dict[str, list] = {}
-    for size in (2, 4):
-        names = [name for name in PROGRAMS if size_of(name) == size]
-        command = [sys.executable, parallel_programs.__file__]
-        ranks = [subprocess.Popen([*command, str(rank), str(size), str(folder / "store"), str(library), *names],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  env={**os.environ, "OMP_NUM_THREADS": "1"})
-                 for rank in range(size)]  # fmt: skip
-        try:
-            outputs = [rank.communicate(timeout=300) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        for rank, (output, errors) in zip(ranks, outputs):
-            assert rank.returncode == 0, output + errors
-            for name, what in json.loads(output.splitlines()[-1]).items():
-                done.setdefault(name, []).append(what)
-    return done
+    names = {size: [name for name in PROGRAMS if size_of(name) == size] for size in (2, 4)}
+    return parallel_programs.real_ranks(tmp_path_factory.mktemp("ranks"), parallel_programs.__file__, names)
 
 
 def size_of(name):
@@ -75,15 +57,7 @@ def test_every_rank_holds_what_a_real_one_does(name, real_ranks):
         held = report.peak_bytes - report.dict()["peak"]["by_kind"]["constant"]
         # A mesh has a table of its ranks, 4 bytes each, which no operator sees; a number in a tensor has 4.
         assert abs(held - real["peak"]) <= 16, (held, real["peak"], real["at"])
-        assert collectives_of(report.graph) == [each for each in real["collectives"] if each != WAIT]
-
-
-WAIT = "_c10d_functional::wait_tensor"  # what has come is not waited for twice
-
-
-def collectives_of(graph):
-    names = (node.target.split(".")[0] for node in graph)
-    return [name for name in names if name.startswith(("c10d::", "_c10d_functional::")) and name != WAIT]
+        assert collectives_of(report.graph) == real["collectives"]
 
 
 # ---- What gloo cannot run: programs for GPUs

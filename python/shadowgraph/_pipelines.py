@@ -1,0 +1,396 @@
+"""Programs of torch.distributed.pipelining: what the stages of other ranks say of their shapes, and a rank's program.
+
+Before its first step, a stage asks its neighbours for the shapes of activations and gradients. Nobody answers in a fake
+process group. So they are found out in this process: all stages run once, one after the other, on fakes.
+"""
+
+import contextlib
+import importlib.abc
+import importlib.util
+import sys
+from typing import ClassVar
+
+import torch
+
+from . import _inputs
+from . import _shadowgraph as _C
+from ._distributed import as_rank, ranks_of, world_size
+from ._fake import fake
+
+__all__ = ["PipelineRank", "PipelineShapes", "found_out", "is_schedule", "name_of", "pipeline_shapes", "stages_of"]
+
+_STAGE = "torch.distributed.pipelining.stage"
+
+
+def is_schedule(program):
+    pipelining = sys.modules.get("torch.distributed.pipelining.schedules")
+    return pipelining is not None and isinstance(program, pipelining._PipelineSchedule)
+
+
+def name_of(model):
+    """The class of a model, or of its schedule."""
+    return type(model.schedule if isinstance(model, PipelineRank) else model).__name__
+
+
+def stages_of(schedule):
+    """The stages that this rank has, in their order."""
+    return list(schedule._stages) if hasattr(schedule, "_stages") else [schedule._stage]
+
+
+class PipelineShapes:
+    """What every stage of a pipeline receives and gives, made by `pipeline_shapes`; prints as a table.
+
+    Inside ``with shapes:`` the stages of torch.distributed.pipelining get their answers from it, on whichever rank.
+    forward, backward: by stage, the message to the next stage and to the one before.
+    """
+
+    _active: ClassVar[list["PipelineShapes"]] = []
+
+    def __init__(self, stages):
+        self.stages = stages
+        self.static = False  # the program gives all shapes itself
+        self.forward: dict = {}
+        self.backward: dict = {}
+
+    def __enter__(self):
+        self._active.append(self)
+        return self
+
+    def __exit__(self, *exception):
+        self._active.remove(self)
+
+    @classmethod
+    def here(cls):
+        return cls._active[-1] if cls._active else None
+
+    def __str__(self):
+        lines = [f"{'STAGE':>5}  {'SENDS FORWARD':<40}  SENDS BACKWARD"]
+        for stage in range(self.stages):
+            given, back = self.forward.get(stage), self.backward.get(stage)
+            lines.append(
+                f"{stage:>5}  {_text(given.forward_metas if given else ()):<40}  "
+                f"{_text(back.backward_metas if back and stage > 0 else ())}".rstrip()
+            )
+        return "\n".join(lines)
+
+    def __repr__(self):
+        return f"<shadowgraph.PipelineShapes of {self.stages} stages>"
+
+    def from_stage(self, stage, asked_by):
+        """The message of a stage to a neighbour."""
+        messages = self.forward if stage < asked_by else self.backward
+        if stage not in messages:
+            raise _C.DataDependentError(
+                f"stage {asked_by} asks for the shapes of stage {stage}, which are not known: the pipeline had "
+                f"{self.stages} stages when they were found out"
+            )
+        return messages[stage]
+
+    def check(self, stage, message):
+        """A stage must say the same when it is captured as when the shapes were found out."""
+        known = (self.forward if hasattr(message, "forward_metas") else self.backward).get(stage)
+        if known is not None and known != message:
+            raise _C.Error(f"stage {stage} now gives {message}, and gave {known} when the shapes of its pipeline were "
+                           "found out: give the inputs and the function of this program")  # fmt: skip
+
+
+def _text(metas):
+    names = {dtype: name for name, dtype in _inputs.DTYPES.items()}
+    return ", ".join(f"{names.get(meta.dtype, meta.dtype)}[{','.join(map(str, meta.shape))}]" if meta else "none"
+                     for meta in metas)  # fmt: skip
+
+
+# ---- The handshake ---------------------------------------------------------------------------------------------------
+
+
+class _Vote(int):
+    """Whether all stages so far know their shapes; a tensor of one number in torch."""
+
+    def item(self):
+        return int(self)
+
+
+def answer_handshakes():
+    """Once a process: stages of a fake process group ask `PipelineShapes`; those of real groups go on as they are."""
+    if _STAGE in sys.modules:
+        _answer(sys.modules[_STAGE])
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """torch.distributed.pipelining takes seconds to import, so its users do that."""
+
+    def find_spec(self, name, path, target=None):
+        if name != _STAGE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.loader is not None  # its package is being imported
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            _answer(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _answer(module):
+    stage = module.PipelineStage
+    if hasattr(stage, "_shadowgraph_answers"):
+        return
+    answers = {"_send_meta": _send_meta, "_recv_meta": _recv_meta, "_warmup_forward_vote": _forward_vote,
+               "_warmup_backward_result": _backward_result}  # fmt: skip
+    for name, answer in answers.items():
+        setattr(stage, name, _in_fake_groups(getattr(stage, name), answer))
+    stage._shadowgraph_answers = True
+
+
+def _in_fake_groups(original, answer):
+    def ask(self, *args, **kwargs):
+        return (original if world_size() is None else answer)(self, *args, **kwargs)
+
+    return ask
+
+
+def _send_meta(stage, message, to_stage):
+    shapes = PipelineShapes.here()
+    if shapes is not None:
+        shapes.check(stage.stage_index, message)
+
+
+def _recv_meta(stage, from_stage):
+    shapes = PipelineShapes.here()
+    if shapes is None:
+        what = "outputs" if from_stage < stage.stage_index else "input gradients"
+        raise _C.DataDependentError(
+            f"PipelineStage {stage.stage_index} asks stage {from_stage} of another rank for the shapes of its {what}, "
+            "and nothing is sent in a fake process group. Give sg.profile the function that makes the schedule; or go "
+            "inside `with sg.pipeline_shapes(make_schedule, inputs, target=...):`; or give every PipelineStage its "
+            "input_args= and output_args="
+        )
+    return shapes.from_stage(from_stage, stage.stage_index)
+
+
+def _forward_vote(stage, has_backward, received_acc=None):
+    shapes = PipelineShapes.here()
+    if shapes is not None:
+        return _Vote(shapes.static)
+    # The other ranks run the same program, so they give shapes if this one does.
+    return _Vote(_is_static(stage, has_backward) and (received_acc is None or bool(received_acc)))
+
+
+def _backward_result(stage, received_result=None):
+    return received_result
+
+
+def _is_static(stage, has_backward):
+    from torch.distributed.pipelining._utils import InferenceMode
+
+    return not InferenceMode.needs_dynamic(stage._user_meta, has_backward)
+
+
+# ---- The shapes of a whole pipeline ----------------------------------------------------------------------------------
+
+
+def pipeline_shapes(make, inputs=(), *, target=None, device="cuda", dtype=None, backward=None):
+    """What the stages of a pipeline give each other, found out without recording: a `PipelineShapes`.
+
+        with sg.fake_process_group(4, rank=1):
+            with sg.pipeline_shapes(make_schedule, "i64[8,512]", target="i64[8,512]"), sg.Capture("cuda") as session:
+                schedule = make_schedule()
+                ...
+                schedule.step()
+
+    Inside `fake_process_group`. `sg.profile` of a function that makes a schedule does it by itself.
+
+    make: a function without arguments that makes the schedule of the rank that it runs as, its groups and meshes too.
+        It runs once as each rank of the pipeline.
+    inputs, target: what the first and the last stage of a step get, as for `profile`.
+    backward: whether the schedule runs backward; without one, if it has a loss function.
+
+    Raises Error if the schedules of all ranks do not have each stage once.
+    """
+    if world_size() is None:
+        raise _C.Error("pipeline_shapes() is of programs inside `with sg.fake_process_group(world, rank):`")
+    if not callable(make):
+        raise _C.Error(f"{type(make).__name__} makes no schedules: give a function that makes the schedule of the rank "
+                       "that it runs as")  # fmt: skip
+    args, kwargs = _inputs.as_call(inputs)
+    with fake(device):
+        return found_out(make, args, kwargs, target, device, dtype, backward)
+
+
+def known_to_all(make, model, inputs, target, device, dtype, options):
+    """The shapes of a pipeline, found out once for all ranks, as a context; nothing for other models."""
+    if not isinstance(model, PipelineRank) or not model.asks_neighbours or PipelineShapes.here() is not None:
+        return contextlib.nullcontext()
+    args, kwargs = _inputs.as_call(inputs)
+    with fake(device, **options):
+        return found_out(make, args, kwargs, target, device, dtype, None if target is not None else False)
+
+
+def found_out(make, args, kwargs, target, device, dtype, backward=None):
+    """`pipeline_shapes` inside a mode that records nothing."""
+    args, kwargs, target = _inputs.on_device([list(args), kwargs, target], device, dtype)
+    ranks = _schedules_of_all_ranks(make, device, dtype)
+    owners = {stage.stage_index: (rank, schedule, stage) for rank, schedule in ranks for stage in stages_of(schedule)}
+    shapes = PipelineShapes(stages_of(ranks[0][1])[0].num_stages)
+    _check_owners(owners, shapes.stages, len(ranks))
+    with shapes:
+        _exchange(shapes, owners, args, kwargs, target, backward)
+    return shapes
+
+
+_EACH_TIME = "it must ask for the rank, and make its groups and meshes, each time that it runs"
+
+
+def _schedules_of_all_ranks(make, device, dtype):
+    """(rank, schedule) of the ranks of this rank's pipeline."""
+    from . import _models
+
+    def made(rank):
+        with rank:
+            try:
+                model = _models.made(make, device, dtype)
+            except (KeyError, RuntimeError, ValueError) as error:
+                if isinstance(error, _C.Error):
+                    raise
+                raise _C.Error(f"as rank {rank.rank}, the function raised {type(error).__name__}: {error}\n"
+                               f"{_EACH_TIME}") from error  # fmt: skip
+        if not isinstance(model, PipelineRank):
+            raise _C.Error(f"the function gave {type(model).__name__}, and no schedule of torch.distributed.pipelining")
+        return rank, model.schedule
+
+    first = made(as_rank(torch.distributed.get_rank()))
+    with first[0]:
+        group = stages_of(first[1])[0].group or torch.distributed.group.WORLD
+        members = ranks_of(group.group_name)
+    return [first, *(made(as_rank(member)) for member in members if member != first[0].rank)]
+
+
+def _check_owners(owners, stages, ranks):
+    missing = [index for index in range(stages) if index not in owners]
+    if missing:
+        raise _C.Error(
+            f"as the {ranks} ranks of its pipeline, the function made stages {', '.join(map(str, sorted(owners)))} of "
+            f"{stages}: {_EACH_TIME}"
+        )
+
+
+def _exchange(shapes, owners, args, kwargs, target, backward):
+    """Runs all stages once, from the first to the last and back, and keeps what they send."""
+    schedules = {id(schedule): schedule for _, schedule, _ in owners.values()}
+    has_backward = any(schedule._has_backward for schedule in schedules.values()) if backward is None else backward
+    by_hand = {index: owner for index, owner in owners.items() if hasattr(owner[2], "_user_meta")}
+    if len(by_hand) < shapes.stages:
+        return  # made by pipeline(): stages that torch.export has cut know their neighbours
+    if all(_is_static(stage, has_backward) for _, _, stage in owners.values()):
+        shapes.static = True
+        return
+    for index in range(shapes.stages):
+        rank, schedule, stage = owners[index]
+        with rank:
+            stage.has_backward = has_backward
+            arg_chunks, kwarg_chunks = schedule._split_inputs(tuple(args) if stage.is_first else (), kwargs)
+            given = arg_chunks[0] if stage.is_first else shapes.forward[index - 1]
+            stage._forward_metadata_inference(given, kwarg_chunks[0], has_backward)
+            shapes.forward[index] = _message(stage, "forward")
+    for index in reversed(range(shapes.stages) if has_backward else ()):
+        rank, schedule, stage = owners[index]
+        with rank:
+            stage._backward_metadata_inference(schedule._loss_fn, _first_chunk(schedule, target),
+                                               shapes.backward.get(index + 1))  # fmt: skip
+            shapes.backward[index] = _message(stage, "backward")
+
+
+def _message(stage, direction):
+    from torch.distributed.pipelining._utils import _StageBackwardMeta, _StageForwardMeta
+
+    meta = stage._stage_meta
+    if direction == "forward":
+        return _StageForwardMeta(meta.outputs)
+    return _StageBackwardMeta(meta.input_grads)
+
+
+def _first_chunk(schedule, target):
+    from torch.distributed.pipelining.microbatch import _split_tensor
+    from torch.distributed.pipelining.schedules import _TARGET_CHUNK_SPEC
+
+    if target is None:
+        raise _C.Error("the schedule has a loss function, which takes a target: give target=")
+    return next(iter(_split_tensor(target, _TARGET_CHUNK_SPEC, schedule._n_microbatches)))
+
+
+# ---- A rank's program ------------------------------------------------------------------------------------------------
+
+
+class PipelineRank(torch.nn.Module):
+    """A schedule as a model: its stages are the parts, "stage0", ..., and a call is a step."""
+
+    def __init__(self, schedule):
+        super().__init__()
+        self.schedule = schedule
+        for stage in stages_of(schedule):
+            self.add_module(f"stage{stage.stage_index}", stage.submod)
+
+    @property
+    def is_first(self):
+        return any(stage.is_first for stage in stages_of(self.schedule))
+
+    @property
+    def is_last(self):
+        return any(stage.is_last for stage in stages_of(self.schedule))
+
+    @property
+    def asks_neighbours(self):
+        """Whether a stage does not know its shapes from its program."""
+        backward = self.schedule._has_backward
+        return any(hasattr(stage, "_user_meta") and not _is_static(stage, backward)
+                   for stage in stages_of(self.schedule))  # fmt: skip
+
+    def arguments(self, args, kwargs, training, loss):
+        """What this rank's step gets: the first stage the inputs, the last the target, all of them the keywords."""
+        if loss is not None:
+            raise _C.Error("a schedule has its own loss function: give it to the schedule, and no loss=")
+        kwargs = dict(kwargs)
+        if self.is_last and training.target is not None:
+            kwargs["target"] = training.target
+        if not training.return_outputs:
+            kwargs["return_outputs"] = False
+        return args if self.is_first else (), kwargs
+
+    def received(self):
+        """(name, tensor) of what stages have received, each once."""
+        seen = set()
+        for stage in stages_of(self.schedule):
+            for kind, messages in (("activation", stage.args_recv_info), ("gradient", stage.grad_recv_info)):
+                for chunk, infos in messages.items():
+                    for number, info in enumerate(infos):
+                        if info.buffer is not None and id(info.buffer) not in seen:
+                            seen.add(id(info.buffer))
+                            yield f"stage{stage.stage_index}.received_{kind}{number}.{chunk}", info.buffer
+
+    def stages_of_others(self):
+        """(name, tensor) of the rest of a model that pipeline() has cut, which a stage's graph keeps."""
+        own = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
+        wholes = {id(whole): whole for stage in stages_of(self.schedule) if hasattr(stage, "pipe_info")
+                  if (whole := stage.pipe_info.graph.owning_module) is not None}  # fmt: skip
+        for whole in wholes.values():
+            for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
+                if id(tensor) not in own:
+                    yield f"others.{name}", tensor
+
+    def forward(self, *args, target=None, **kwargs):
+        """A step, or without gradients an evaluation; gives the losses of micro-batches, or else the outputs."""
+        run = self.schedule.step if torch.is_grad_enabled() else self.schedule.eval
+        losses: list[torch.Tensor] | None = None if self.schedule._loss_fn is None else []
+        try:
+            outputs = run(*args, target=target, losses=losses, **kwargs)
+        except RuntimeError as error:
+            if isinstance(error.__cause__, _C.Error):  # stages wrap what their modules raise
+                raise error.__cause__ from None
+            raise
+        return losses or outputs

@@ -1,0 +1,135 @@
+"""Programs of torch.distributed.pipelining as people write them, and one real rank of them.
+
+The command line is that of parallel_programs.py. test_pipelines.py predicts what the second step holds and sends.
+"""
+
+import functools
+import gc
+import tempfile
+
+import torch
+import torch.distributed as dist
+from parallel_programs import BATCH, LENGTH, WIDTH, WORDS, Block, FeedForward, Watch, main
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, SplitPoint, pipeline, schedules
+from torch.nn import functional as F
+
+MICRO_BATCHES = 8
+ALL = 2 * BATCH  # sequences of a step
+
+
+class Part(nn.Module):
+    """A stretch of a decoder: the first has the embedding, the last the head."""
+
+    def __init__(self, index, parts):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH) if index == 0 else None
+        self.block = Block()
+        last = index == parts - 1
+        self.norm, self.head = (nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)) if last else (None, None)
+
+    def forward(self, x):
+        x = self.block(x if self.embedding is None else self.embedding(x))
+        return x if self.head is None else self.head(self.norm(x))
+
+
+def loss_of(logits, labels):
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def make(name, device, style="loop", parts=1, data=1, given=False):
+    """The schedule of this rank, of a class of torch's or from a CSV file of it.
+
+    style, parts: how stages lie on ranks, and how many a rank has. data: ranks that share a stage by FSDP2. given: each
+    stage says its shapes itself.
+    """
+    size = dist.get_world_size() // data
+    mesh = init_device_mesh(device, (size, data), mesh_dim_names=("pp", "dp"))
+    rank, group = mesh["pp"].get_local_rank(), mesh["pp"].get_group()
+    numbers = [rank, 2 * size - 1 - rank] if style == "v" else [rank + size * part for part in range(parts)]
+    stages = [_stage(number, size * len(numbers), device, group, mesh["dp"] if data > 1 else None, given)
+              for number in numbers]  # fmt: skip
+    if name.startswith("csv of "):
+        schedule = schedules._PipelineScheduleRuntime(stages, MICRO_BATCHES, loss_fn=loss_of)
+        with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+            getattr(schedules, name.removeprefix("csv of "))(stages, MICRO_BATCHES)._dump_csv(file.name, "compute_only")
+            schedule._load_csv(file.name)
+        return schedule
+    kind = getattr(schedules, name)
+    many = issubclass(kind, schedules.PipelineScheduleMulti)
+    return kind(stages if many else stages[0], MICRO_BATCHES, loss_fn=loss_of)
+
+
+def _stage(number, count, device, group, mesh, given):
+    module = Part(number, count).to(device)
+    if mesh is not None:
+        fully_shard(module.block, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+    shapes = {}
+    if given:
+        of_a_chunk = (ALL // MICRO_BATCHES, LENGTH)
+        inner = torch.empty(*of_a_chunk, WIDTH, device=device, requires_grad=True)
+        shapes["input_args"] = torch.empty(of_a_chunk, dtype=torch.int64, device=device) if number == 0 else inner
+        shapes["output_args"] = torch.empty(*of_a_chunk, WORDS, device=device) if number == count - 1 else inner
+    return PipelineStage(module, number, count, torch.device(device), group=group, **shapes)
+
+
+def split(device):
+    """A whole model, cut by torch.export."""
+    layers = [FeedForward() for _ in range(4)]
+    model = nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.Linear(WIDTH, WORDS))
+    ids = torch.zeros(ALL // MICRO_BATCHES, LENGTH, dtype=torch.int64, device=device)
+    cuts = dict.fromkeys(("2", "3", "4"), SplitPoint.BEGINNING)
+    stage = pipeline(model, mb_args=(ids,), split_spec=cuts).build_stage(dist.get_rank(), torch.device(device))
+    return schedules.Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
+
+
+_PROGRAMS = {
+    "gpipe": ("ScheduleGPipe", {}),
+    "1f1b": ("Schedule1F1B", {}),
+    "1f1b with shapes given": ("Schedule1F1B", {"given": True}),
+    "1f1b x fsdp": ("Schedule1F1B", {"data": 2}),
+    "interleaved": ("ScheduleInterleaved1F1B", {"parts": 2}),
+    "looped bfs": ("ScheduleLoopedBFS", {"parts": 2}),
+    "zero bubble": ("ScheduleInterleavedZeroBubble", {"parts": 2}),
+    "zbv": ("ScheduleZBVZeroBubble", {"style": "v"}),
+    "dualpipev": ("ScheduleDualPipeV", {"style": "v"}),
+    "csv": ("csv of ScheduleInterleaved1F1B", {"parts": 2}),
+    "interleaved x fsdp": ("ScheduleInterleaved1F1B", {"parts": 2, "data": 2}),
+}
+PROGRAMS = {name: functools.partial(make, schedule, **how) for name, (schedule, how) in _PROGRAMS.items()}
+PROGRAMS["split by export"] = split
+
+
+def modules_of(schedule):
+    stages = schedule._stages if hasattr(schedule, "_stages") else [schedule._stage]
+    return {stage.stage_index: stage.submod for stage in stages}
+
+
+def second_step(name, size, live):
+    """What the second step of a program does, as JSON."""
+    before = live()
+    schedule = PROGRAMS[name]("cpu")
+    gc.collect()  # what torch.export leaves
+    modules = modules_of(schedule)
+    optimizer = torch.optim.AdamW([parameter for module in modules.values() for parameter in module.parameters()])
+    last = max(modules) == schedule._num_stages - 1
+    given = [torch.zeros(ALL, LENGTH, dtype=torch.int64)] if 0 in modules else []
+    target = torch.zeros(ALL, LENGTH, dtype=torch.int64) if last else None
+
+    def step():
+        losses = []
+        schedule.step(*given, target=target, losses=losses)
+        optimizer.step()
+
+    step()
+    optimizer.zero_grad()
+    with Watch(live) as watch:
+        step()
+    return {"peak": watch.most - before, "at": watch.at, "collectives": watch.collectives}
+
+
+if __name__ == "__main__":
+    main(second_step)

@@ -1,0 +1,193 @@
+"""Programs of torch.distributed.pipelining, captured for one rank and held against real ranks over gloo."""
+
+import pipeline_programs
+import pytest
+import torch
+from parallel_programs import collectives_of, real_ranks
+from pipeline_programs import ALL, LENGTH, PROGRAMS, WIDTH
+
+import shadowgraph as sg
+
+RANKS = 4
+IDS = f"i64[{ALL},{LENGTH}]"
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory):
+    return real_ranks(tmp_path_factory.mktemp("pipelines"), pipeline_programs.__file__, {RANKS: list(PROGRAMS)})
+
+
+def profiled(name, rank, device="cpu", **options):
+    options = {"optimizer": torch.optim.AdamW, "steady_state": True, **options}
+    with sg.fake_process_group(RANKS, rank):
+        report = sg.profile(lambda: PROGRAMS[name](device), IDS, target=IDS, device=device, **options)
+    report.graph.verify()
+    return report
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
+    for rank, there in enumerate(real[name]):
+        report = profiled(name, rank)
+        held = report.peak_bytes - report.dict()["peak"]["by_kind"]["constant"]
+        assert abs(held - there["peak"]) <= 16, (rank, held, there["peak"], there["at"])
+        assert collectives_of(report.graph) == there["collectives"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_first_steps(name, device):
+    """The handshake of a first step runs all stages once more, on shapes that they were told."""
+    for rank in range(RANKS):
+        first, second = (profiled(name, rank, device, steady_state=steady) for steady in (False, True))
+        assert collectives_of(first.graph)[-len(collectives_of(second.graph)) :] == collectives_of(second.graph)
+
+
+def test_sends_and_receives_are_nodes():
+    graph = profiled("1f1b", 1).graph
+    sent, received = graph.find("c10d::send"), graph.find("c10d::recv_")
+    assert len(sent) == len(received) == 2 * pipeline_programs.MICRO_BATCHES
+    assert {node.argument("dst") for node in sent} == {node.argument("src") for node in received} == {0, 2}
+    assert {node.argument("tag") for node in sent + received} == {0}
+    buffers = {node.argument("tensors")[0].storage for node in received}
+    assert len(buffers) == len(received)  # torch keeps one for each micro-batch and direction
+    names = {node.argument("name") for node in graph if node.target == "sg::input"}
+    assert {"stage1.received_activation0.0", "stage1.received_gradient0.7"} <= names
+
+
+# ---- The handshake
+
+
+def loop_of(name, device, rank):
+    """A loop of one's own: its graph."""
+    with sg.Capture(device) as session:
+        schedule = PROGRAMS[name](device)
+        for stage, module in pipeline_programs.modules_of(schedule).items():
+            session.name_module(module, f"stage{stage}")
+        ids = torch.zeros(ALL, LENGTH, dtype=torch.int64, device=device)
+        schedule.step(*[ids] * (rank == 0), target=ids if rank == RANKS - 1 else None)
+        return session.finish()
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_a_loop_of_ones_own(rank):
+    with sg.fake_process_group(RANKS, rank):
+        shapes = sg.pipeline_shapes(lambda: PROGRAMS["1f1b"]("cuda"), IDS, target=IDS, device="cuda")
+        with shapes:
+            graph = loop_of("1f1b", "cuda", rank)
+    graph.verify()
+    assert collectives_of(graph) == collectives_of(profiled("1f1b", rank, "cuda", steady_state=False).graph)
+    assert str(shapes).split("\n")[2].split() == ["1", f"f32[1,{LENGTH},{WIDTH}]", f"f32[1,{LENGTH},{WIDTH}]"]
+
+
+def test_a_handshake_that_nobody_answers():
+    for rank in range(RANKS):
+        with (sg.fake_process_group(RANKS, rank),
+              pytest.raises(sg.DataDependentError, match="input_args= and output_args=")):  # fmt: skip
+            loop_of("1f1b", "cpu", rank)
+        with sg.fake_process_group(RANKS, rank):
+            loop_of("1f1b with shapes given", "cpu", rank).verify()
+
+
+class Two(torch.nn.Module):
+    """Gives a transposed tensor and a mask; the next stage needs the gradient of the first alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 6)
+
+    def forward(self, x, mask=None):
+        x = self.layer(x)
+        return (x.t() if mask is None else x.t() * mask.t()).contiguous().t(), x > 0
+
+
+def test_shapes_of_two_tensors():
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    def make():
+        rank = torch.distributed.get_rank()
+        stage = PipelineStage(Two(), rank, RANKS, torch.device("cpu"))
+        return ScheduleGPipe(stage, 2, loss_fn=lambda outputs, target: (outputs[0] - target).sum())
+
+    with sg.fake_process_group(RANKS, 1):
+        shapes = sg.pipeline_shapes(make, "f32[8,6]", target="f32[8,6]", device="cpu")
+        graph = sg.profile(make, "f32[8,6]", target="f32[8,6]", device="cpu").graph
+    tensor, mask = shapes.forward[1].forward_metas
+    assert tensor.shape == (4, 6) and tensor.stride == (1, 4)
+    assert mask.dtype == torch.bool and not mask.requires_grad
+    gradient, none = shapes.backward[2].backward_metas
+    assert gradient.shape == (4, 6) and none is None
+    graph.verify()
+    sent = [node.argument("dst") for node in graph.find("c10d::send")]
+    assert sent == [2, 2] * 2 + [0] * 2  # two tensors forward, one gradient back
+
+
+def test_a_function_that_makes_the_same_stage_for_every_rank():
+    with sg.fake_process_group(RANKS, 1):
+        from torch.distributed.device_mesh import init_device_mesh
+
+        rank = init_device_mesh("cpu", (RANKS,)).get_local_rank()
+        world = torch.distributed.group.WORLD
+
+        def make(group=None):
+            stage = pipeline_programs._stage(rank, RANKS, "cpu", group, None, False)
+            return pipeline_programs.schedules.ScheduleGPipe(stage, 8, loss_fn=pipeline_programs.loss_of)
+
+        with pytest.raises(sg.Error, match="made stages 1 of 4: it must ask for the rank"):
+            sg.profile(make, IDS, target=IDS, device="cpu")
+        with pytest.raises(sg.Error, match="as rank 1, the function raised ValueError(.|\n)*it must ask for the rank"):
+            sg.profile(lambda: make(world), IDS, target=IDS, device="cpu")
+
+
+# ---- What a schedule is given
+
+
+def test_what_is_refused():
+    def make():
+        return PROGRAMS["gpipe"]("cpu")
+
+    with sg.fake_process_group(RANKS, 3):
+        cases = [
+            ({"loss": ".loss", "target": IDS}, "has its own loss function"),
+            ({"optimizer": "sgd"}, "give target="),
+            ({"target": IDS, "accumulate": 2}, "has micro-batches"),
+            ({"target": IDS, "grad_scaler": True, "optimizer": "sgd"}, "has micro-batches"),
+        ]
+        for options, message in cases:
+            with pytest.raises(sg.Error, match=message):
+                sg.profile(make, IDS, device="cpu", **options)
+        for options in ({"target": "f32[2,2]"}, {"return_outputs": False, "mode": "infer"}):
+            with pytest.raises(sg.Error, match="are of schedules"):
+                sg.profile(torch.nn.Linear(2, 2), "f32[2,2]", device="cpu", **options)
+        with pytest.raises(sg.Error, match="gave Linear, and no schedule"):
+            sg.pipeline_shapes(lambda: torch.nn.Linear(2, 2), IDS)
+    with pytest.raises(sg.Error, match="fake_process_group"):
+        sg.pipeline_shapes(make, IDS)
+
+
+def test_an_error_of_a_stage_keeps_its_type():
+    class Reads(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum().item() > 0 else -x
+
+    def make():
+        stage = pipeline_programs.PipelineStage(Reads(), 0, 1, torch.device("cpu"))
+        return pipeline_programs.schedules._ScheduleForwardOnly(stage, 1)
+
+    with sg.fake_process_group(1), pytest.raises(sg.DataDependentError, match="item"):
+        sg.profile(make, "f32[2,2]", device="cpu", mode="infer")
+
+
+def test_inference_sends_forward_alone():
+    graph = profiled("interleaved", 1, mode="infer", optimizer=None, steady_state=False).graph
+    assert len(graph.find("c10d::send")) == len(graph.find("c10d::recv_")) == 2 * pipeline_programs.MICRO_BATCHES
+    assert not [node for node in graph if node.phase == "backward"]
+
+
+def test_outputs_that_nobody_wants():
+    whole, none = (profiled("gpipe", 3, return_outputs=outputs) for outputs in (True, False))
+    logits = ALL * LENGTH * pipeline_programs.WORDS * 4
+    made = [[node for node in report.graph if node.target == "aten::cat"] for report in (whole, none)]
+    assert [node.results[0].nbytes for node in made[0]] == [logits] and made[1] == []
+    # Until the end of the step every micro-batch's logits stay in the first, in the second what its backward needs.
+    assert whole.peak_bytes > none.peak_bytes

@@ -1,0 +1,146 @@
+"""sg.profile(..., ranks="all"): which ranks do the same, and a report for each role."""
+
+import pipeline_programs
+import pytest
+import torch
+from parallel_programs import BATCH, LENGTH, Decoder, fsdp, optimizer_of
+from pipeline_programs import ALL, PROGRAMS
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import shadowgraph as sg
+from shadowgraph import _capture
+
+IDS = f"i64[{ALL},{LENGTH}]"
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """The ranks that were captured, in order."""
+    ranks = []
+    original = _capture.of_model
+
+    def counted(*args, **kwargs):
+        ranks.append(torch.distributed.get_rank())
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(_capture, "of_model", counted)
+    return ranks
+
+
+def pipeline(name, world=4, **options):
+    options = {"optimizer": "adamw", "steady_state": True, "ranks": "all", **options}
+    return sg.profile(lambda: PROGRAMS[name]("cuda"), IDS, target=IDS, device="cuda", world=world, **options)
+
+
+def mean(y):
+    return y.float().mean()
+
+
+def test_roles_of_a_pipeline(captures):
+    assert [role.name for role in pipeline("zbv").roles] == ["stages 0, 7", "stages 1, 6", "stages 2, 5", "stages 3, 4"]
+    found = pipeline("interleaved")
+    assert captures == [0, 1, 2, 3] * 2
+    for rank in range(4):
+        with sg.fake_process_group(4, rank):
+            alone = sg.profile(lambda: PROGRAMS["interleaved"]("cuda"), IDS, target=IDS, device="cuda",
+                               optimizer="adamw", steady_state=True)  # fmt: skip
+        name = found.role_of(rank)
+        assert found.graphs[name].difference(alone.graph) is None
+        assert found.reports[name].peak_bytes == alone.peak_bytes
+    assert found.worst.report.peak_bytes == max(report.peak_bytes for report in found.reports.values())
+    lines = str(found).split("\n")
+    assert lines[0].split() == ["ROLE", "RANK", "RANKS", "PARAMETERS", "PEAK", "SECONDS"]
+    assert [line.endswith("worst") for line in lines[1:-1]] == [role is found.worst for role in found.roles]
+    assert lines[-1].startswith(f"{found.worst.name} peaks in ") and " more" in lines[-1]
+
+
+def test_ranks_along_a_data_axis_do_the_same(captures):
+    found = pipeline("1f1b x fsdp")
+    assert {role.name: role.ranks for role in found.roles} == {"stage 0": [0, 1], "stage 1": [2, 3]}
+    assert captures == [0, 1, 2]  # and the last of the first role, to compare
+    assert pipeline("1f1b x fsdp", ranks=[3]).reports["rank 3"].peak_bytes == found.reports["stage 1"].peak_bytes
+
+
+def test_a_thousand_ranks_in_eight_roles(captures):
+    """8 stages x 32 of data x 4 of tensors: one capture a stage, and one to compare."""
+
+    def make():
+        mesh = init_device_mesh("cuda", (8, 32, 4), mesh_dim_names=("pp", "dp", "tp"))
+        module = torch.nn.Linear(256, 256, device="cuda")
+        fully_shard(module, mesh=mesh["dp"])
+        rank, group = mesh["pp"].get_local_rank(), mesh["pp"].get_group()
+        stage = pipeline_programs.PipelineStage(module, rank, 8, torch.device("cuda"), group=group)
+        return pipeline_programs.schedules.Schedule1F1B(stage, 8, loss_fn=lambda y, t: (y - t).square().mean())
+
+    found = sg.profile(make, "f32[64,256]", target="f32[64,256]", world=1024, ranks="all")
+    assert [(role.name, len(role.ranks)) for role in found.roles] == [(f"stage {i}", 128) for i in range(8)]
+    assert found.role_of(1023) == "stage 7" and found.role_of(127) == "stage 0"
+    assert captures == [0, 127, *range(128, 1024, 128)]
+    assert repr(found) == "<shadowgraph.Ranks: 1024 ranks in 8 roles>"
+
+
+def test_uneven_shards_are_roles_of_their_own(captures):
+    """Ten rows over four ranks: 3, 3, 3, 1; over six: 2, 2, 2, 2, 2, 0."""
+
+    def make():
+        mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        return fully_shard(torch.nn.Linear(4, 10, bias=False), mesh=mesh)
+
+    for world, last, rows in ((4, 3, (3, 1)), (6, 5, (2, 0))):
+        found = sg.profile(make, "f32[2,4]", loss=mean, device="cpu", world=world, ranks="all")
+        assert [role.ranks for role in found.roles] == [list(range(last)), [last]]
+        assert [role.name for role in found.roles] == ["like rank 0", f"like rank {last}"]
+        assert [role.report.dict()["parameters"] for role in found.roles] == [4 * count for count in rows]
+    assert captures == [0, 2, 3, 0, 4, 5]
+
+
+def test_one_role():
+    found = sg.profile(lambda: fsdp(4, "cpu"), f"i64[{BATCH},{LENGTH}]", loss=mean, optimizer=optimizer_of("fsdp"),
+                       device="cpu", world=4, ranks="all")  # fmt: skip
+    assert [(role.name, role.ranks) for role in found.roles] == [("all", [0, 1, 2, 3])]
+    assert str(found).split("\n")[-1].startswith("every role peaks at ")
+
+
+def test_a_rank_that_does_something_else():
+    class First(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.first = Decoder(), torch.distributed.get_rank() == 0
+
+        def forward(self, ids):
+            y = self.net(ids)
+            return y.square() if self.first else y
+
+    how = dict(loss=mean, device="cpu", world=4, ranks="all")
+    with pytest.raises(sg.Error, match=r"rank 3 makes the same model as rank 0.*aten::pow.*roles=lambda rank"):
+        sg.profile(First, f"i64[{BATCH},{LENGTH}]", **how)
+    found = sg.profile(First, f"i64[{BATCH},{LENGTH}]", roles=lambda rank: "first" if rank == 0 else "others", **how)
+    assert [(role.name, role.rank, len(role.ranks)) for role in found.roles] == [("first", 0, 1), ("others", 1, 3)]
+    again = sg.profile(First, f"i64[{BATCH},{LENGTH}]", roles={"first": [0], "others": [1, 2, 3]}, **how)
+    assert again.reports["others"].peak_bytes == found.reports["others"].peak_bytes
+
+
+def test_what_is_refused():
+    how = dict(loss=mean, device="cpu")
+    cases = [
+        (dict(ranks="all"), "how many ranks are there"),
+        (dict(world=2), "give ranks='all'"),
+        (dict(ranks="all", world=2, roles={"a": [0]}), r"each of the 2 ranks once; look at \[1\]"),
+        (dict(ranks="all", world=2, roles={"a": [0, 1], "b": [1]}), r"look at \[1\]"),
+        (dict(ranks="all", world=2, roles=3), "roles is int"),
+        (dict(ranks=[0], world=2, roles=str), "roles= is of ranks='all'"),
+        (dict(ranks=[2], world=2), "rank 2 is not among 2"),
+    ]
+    for options, message in cases:
+        with pytest.raises(sg.Error, match=message):
+            sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, **options)
+    with pytest.raises(sg.Error, match="takes a function that makes"):
+        sg.profile(torch.nn.Linear(2, 2), "f32[2,2]", **how, ranks="all", world=2)
+    with sg.fake_process_group(2), pytest.raises(sg.Error, match="inside a fake process group of 2"):
+        sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=4)
+    with pytest.raises(sg.Error, match="rank 9 of 2 is in no role"):
+        sg.profile(Decoder, f"i64[{BATCH},{LENGTH}]", **how, ranks="all", world=2).role_of(9)
+    graph = sg.capture(torch.nn.Linear(2, 2), "f32[2,2]")
+    with pytest.raises(sg.Error, match="ranks is of capturing"):
+        sg.profile(graph, ranks="all")
