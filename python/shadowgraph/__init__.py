@@ -21,6 +21,7 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
     )
 
 from ._capture import Capture, capture, capture_training_step, phase, region
+from ._cut_pipeline import pipeline
 from ._deferred import (
     DeferredInit,
     deferred_graph,
@@ -45,7 +46,6 @@ from ._kernels import (
     operators_without_kernels,
     use_kernel,
 )
-from ._pipeline import pipeline
 from ._pipelines import PipelineShapes, pipeline_shapes
 from ._ranks import Ranks, Role
 from ._report import Report, profile
