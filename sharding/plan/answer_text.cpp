@@ -83,8 +83,10 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
     const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
     text += fmt::format("no plan {}is below {}: {}\n", answer.folded ? "that treats layers alike " : "",
                         human_seconds(answer.bound),
-                        answer.solution.optimal ? "this one is optimal"
-                                                : fmt::format("this one is within {:.3f} % of the best", gap * 100));
+                        !answer.solution.optimal ? fmt::format("this one is within {:.3f} % of the best", gap * 100)
+                        : answer.coverage.without_a_rule.empty()
+                            ? "this one is optimal"
+                            : "this one is the best while nodes without a rule are whole");
   }
   if (answer.folded_seconds) {
     text +=
@@ -102,8 +104,9 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
   } else {
     int64_t without = 0;
     for (const auto& [name, count] : answer.coverage.without_a_rule) without += count;
-    text += fmt::format("{} of {} nodes have no rule and are whole everywhere:", exact_count(without),
-                        exact_count(answer.coverage.nodes));
+    text += fmt::format("warning: {} of {} nodes have no rule and are whole everywhere, which takes {} on each device:",
+                        exact_count(without), exact_count(answer.coverage.nodes),
+                        human_seconds(answer.coverage.seconds_without_a_rule));
     for (const auto& [name, count] : answer.coverage.without_a_rule) text += fmt::format(" {} ({})", name, count);
     text += "\n";
   }

@@ -18,6 +18,7 @@
 #include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/profile/step_time.h"
 #include "sharding/plan/named_nodes.h"
+#include "sharding/plan/picoseconds.h"
 #include "sharding/plan/problem_builder.h"
 
 namespace shadowgraph {
@@ -272,6 +273,7 @@ void ShardingProblemBuilder::finish_variable(uint32_t number) {
   if (!variable.places.empty()) node.name += fmt::format(" [{}]", variable.places.front());
   if (sources_[number] == RuleSource::kReplicated && nodes > 0) {
     problem_.coverage_.without_a_rule[graph_.target(first).name()] += nodes;
+    problem_.coverage_.seconds_without_a_rule += seconds_of(node.costs.front() * nodes);
   }
   problem_.coverage_.nodes += nodes;
   if (sources_[number] == RuleSource::kRule) problem_.coverage_.by_rule += nodes;

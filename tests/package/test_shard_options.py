@@ -60,3 +60,41 @@ def test_a_solver_that_is_not_there_is_named(figures):
         sg.shard(step(), "dp=2", solver="highs", highs="/nowhere/libhighs.so", **figures)
     with pytest.raises(sg.Error, match="own, highs or both"):
         sg.shard(step(), "dp=2", solver="cplex", **figures)
+
+
+class Whitened(nn.Module):
+    """A product, then an operator for which there is no sharding rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(512, 512))
+
+    def forward(self, x):
+        y = x @ self.weight
+        return torch.linalg.cholesky_ex(y.T @ y)[0].square().mean()
+
+
+def test_what_has_no_rule_is_a_warning_and_never_called_optimal():
+    graph = sg.capture_training_step(Whitened, "f32[2048,512]", loss=lambda loss: loss, optimizer="sgd", device="cuda")
+    text = str(sg.shard(graph, {"dp": 4}, spec="h100"))
+    assert "warning: 1 of" in text and "which takes" in text and "aten::linalg_cholesky_ex (1)" in text
+    assert "optimal" not in text
+
+
+def test_heads_that_share_keys_and_values_are_cut():
+    class Grouped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key = nn.Linear(512, 512, bias=False), nn.Linear(512, 256, bias=False)
+
+        def forward(self, x):
+            query, key = (part(x).unflatten(-1, (-1, 64)).transpose(1, 2) for part in (self.query, self.key))
+            found = nn.functional.scaled_dot_product_attention(query, key, key, is_causal=True, enable_gqa=True)
+            return found.square().mean()
+
+    graph = sg.capture_training_step(lambda: Grouped().bfloat16(), "bf16[1,4096,512]", loss=lambda loss: loss,
+                                     optimizer="sgd", device="cuda", dtype=torch.bfloat16)  # fmt: skip
+    assert any("scaled_dot_product" in node.target for node in graph)
+    sharding = sg.shard(graph, {"tp": 4}, spec="h100")
+    assert "every node by a rule" in str(sharding)
+    assert sharding.layouts()["query.weight"] == sharding.layouts()["key.weight"] == "S(0)"

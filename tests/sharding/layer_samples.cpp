@@ -88,6 +88,11 @@ void attention() {
   back(at::scaled_dot_product_attention(leaf({2, 4, 6, 8}), leaf({2, 4, 12, 8}), leaf({2, 4, 12, 8}),
                                         real({2, 1, 6, 12})));
   back(at::scaled_dot_product_attention(leaf({2, 4, 6, 8}), leaf({2, 4, 12, 8}), leaf({2, 4, 12, 8}), real({6, 12})));
+  // Two heads of queries share one of keys and values.
+  for (const bool causal : {false, true}) {
+    back(at::scaled_dot_product_attention(leaf({2, 8, 6, 8}), leaf({2, 4, 6, 8}), leaf({2, 4, 6, 8}), {}, 0, causal,
+                                          std::nullopt, true));
+  }
   at::_scaled_dot_product_attention_math(real({2, 4, 6, 8}), real({2, 4, 6, 8}), real({2, 4, 6, 8}), {}, 0, true);
   const auto [output, logsumexp] =
       at::_scaled_dot_product_flash_attention_for_cpu(real({2, 4, 6, 8}), real({2, 4, 12, 8}), real({2, 4, 12, 8}));
@@ -106,6 +111,12 @@ void gpu_forms() {
                                                                half({2, 4, 12, 8}), {}, true))
            .to(at::kDouble));
   back(std::get<0>(at::_scaled_dot_product_cudnn_attention(half({2, 4, 6, 8}), half({2, 4, 12, 8}), half({2, 4, 12, 8}),
+                                                           {}, true))
+           .to(at::kDouble));
+  back(
+      std::get<0>(at::_scaled_dot_product_flash_attention(half({2, 8, 6, 8}), half({2, 4, 12, 8}), half({2, 4, 12, 8})))
+          .to(at::kDouble));
+  back(std::get<0>(at::_scaled_dot_product_cudnn_attention(half({2, 8, 6, 8}), half({2, 4, 12, 8}), half({2, 4, 12, 8}),
                                                            {}, true))
            .to(at::kDouble));
   const Tensor image = real({4, 6, 5, 5});

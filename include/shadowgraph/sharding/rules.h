@@ -113,6 +113,7 @@ struct RuleCoverage {
   int64_t by_rule = 0;                            // of them
   int64_t by_class = 0;                           // of them
   std::map<std::string, int64_t> without_a_rule;  // by operator: replicated
+  double seconds_without_a_rule = 0;              // that each device spends on them; of a problem's coverage
   double share() const;                           // of nodes with a rule, 0 to 1; 1 if there are no nodes
   static RuleCoverage of(const Graph& graph, const ShardingRules& rules = {});
 };
