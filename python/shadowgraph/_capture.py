@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from . import _inputs, _models, _pipelines, _wrappers
+from . import _inputs, _models, _pipelines, _schedules, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
@@ -290,7 +290,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
             module = _models.made(program, device, dtype)
             stack.enter_context(_models.Converted(module, mode, device, dtype))
             stack.enter_context(_training(module, train))
-        if isinstance(module, _pipelines.PipelineRank):
+        if isinstance(module, _schedules.PipelineRank):
             shapes = functools.partial(_pipelines.found_out, program, args, kwargs, training.target, device, dtype)
             stack.enter_context(_told_by_neighbours(module, program, shapes, fake(device, **around), step))
             args, kwargs = module.arguments(args, kwargs, training, loss)
@@ -329,20 +329,20 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     for name, value in training.metadata():
         graph.set_metadata(name, value)
     if module is not None:
-        graph.set_metadata("model", _pipelines.name_of(module))
+        graph.set_metadata("model", _schedules.name_of(module))
     return graph, seconds
 
 
 def _told_by_neighbours(module, program, shapes, mode, step):
     """What stages of other ranks say of their shapes, as a context."""
-    if _pipelines.PipelineShapes.here() is not None or not module.asks_neighbours or _pipelines.is_schedule(program):
+    if _pipelines.PipelineShapes.here() is not None or not module.asks_neighbours or _schedules.is_schedule(program):
         return contextlib.nullcontext()
     with mode:
         return shapes(backward=None if step else False)
 
 
 def _loop_of(module, loss, optimizer, training, device):
-    if isinstance(module, _pipelines.PipelineRank):
+    if isinstance(module, _schedules.PipelineRank):
         return PipelineLoop(module, optimizer, training, device)
     return TrainingLoop(module, functools.partial(_loss_of, loss=loss), optimizer, training, device)
 

@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from . import _pipelines, _wrappers
+from . import _schedules, _wrappers
 from . import _shadowgraph as _C
 
 
@@ -19,8 +19,8 @@ def made(model, device, dtype):
     """
     if isinstance(model, torch.nn.Module):
         return model
-    if _pipelines.is_schedule(model):
-        return _pipelines.PipelineRank(model)
+    if _schedules.is_schedule(model):
+        return _schedules.as_model(model)
     with default_dtype(dtype), torch.device(device):
         if _is_configuration(model):
             module = _from_configuration(model)
@@ -33,8 +33,7 @@ def made(model, device, dtype):
                 f"{type(model).__name__} is no model: give a torch.nn.Module, a function that makes one, or a "
                 "transformers configuration"
             )
-    if _pipelines.is_schedule(module):
-        module = _pipelines.PipelineRank(module)
+    module = _schedules.as_model(module)
     if not isinstance(module, torch.nn.Module):
         raise _C.Error(f"the function gave {type(module).__name__}, no torch.nn.Module")
     wanted = torch.device(device)

@@ -1,4 +1,4 @@
-"""Programs of torch.distributed.pipelining: what the stages of other ranks say of their shapes, and a rank's program.
+"""What stages of torch.distributed.pipelining tell each other of their shapes.
 
 Before its first step, a stage asks its neighbours for the shapes of activations and gradients. Nobody answers in a fake
 process group. So they are found out in this process: all stages run once, one after the other, on fakes.
@@ -16,25 +16,11 @@ from . import _inputs
 from . import _shadowgraph as _C
 from ._distributed import as_rank, ranks_of, world_size
 from ._fake import fake
+from ._schedules import PipelineRank, is_static, stages_of
 
-__all__ = ["PipelineRank", "PipelineShapes", "found_out", "is_schedule", "name_of", "pipeline_shapes", "stages_of"]
+__all__ = ["PipelineShapes", "found_out", "known_to_all", "pipeline_shapes"]
 
 _STAGE = "torch.distributed.pipelining.stage"
-
-
-def is_schedule(program):
-    pipelining = sys.modules.get("torch.distributed.pipelining.schedules")
-    return pipelining is not None and isinstance(program, pipelining._PipelineSchedule)
-
-
-def name_of(model):
-    """The class of a model, or of its schedule."""
-    return type(model.schedule if isinstance(model, PipelineRank) else model).__name__
-
-
-def stages_of(schedule):
-    """The stages that this rank has, in their order."""
-    return list(schedule._stages) if hasattr(schedule, "_stages") else [schedule._stage]
 
 
 class PipelineShapes:
@@ -179,17 +165,11 @@ def _forward_vote(stage, has_backward, received_acc=None):
     if shapes is not None:
         return _Vote(shapes.static)
     # The other ranks run the same program, so they give shapes if this one does.
-    return _Vote(_is_static(stage, has_backward) and (received_acc is None or bool(received_acc)))
+    return _Vote(is_static(stage, has_backward) and (received_acc is None or bool(received_acc)))
 
 
 def _backward_result(stage, received_result=None):
     return received_result
-
-
-def _is_static(stage, has_backward):
-    from torch.distributed.pipelining._utils import InferenceMode
-
-    return not InferenceMode.needs_dynamic(stage._user_meta, has_backward)
 
 
 # ---- The shapes of a whole pipeline ----------------------------------------------------------------------------------
@@ -287,7 +267,7 @@ def _exchange(shapes, owners, args, kwargs, target, backward):
     by_hand = {index: owner for index, owner in owners.items() if hasattr(owner[2], "_user_meta")}
     if len(by_hand) < shapes.stages:
         return  # made by pipeline(): stages that torch.export has cut know their neighbours
-    if all(_is_static(stage, has_backward) for _, _, stage in owners.values()):
+    if all(is_static(stage, has_backward) for _, _, stage in owners.values()):
         shapes.static = True
         return
     for index in range(shapes.stages):
@@ -322,75 +302,3 @@ def _first_chunk(schedule, target):
     if target is None:
         raise _C.Error("the schedule has a loss function, which takes a target: give target=")
     return next(iter(_split_tensor(target, _TARGET_CHUNK_SPEC, schedule._n_microbatches)))
-
-
-# ---- A rank's program ------------------------------------------------------------------------------------------------
-
-
-class PipelineRank(torch.nn.Module):
-    """A schedule as a model: its stages are the parts, "stage0", ..., and a call is a step."""
-
-    def __init__(self, schedule):
-        super().__init__()
-        self.schedule = schedule
-        for stage in stages_of(schedule):
-            self.add_module(f"stage{stage.stage_index}", stage.submod)
-
-    @property
-    def is_first(self):
-        return any(stage.is_first for stage in stages_of(self.schedule))
-
-    @property
-    def is_last(self):
-        return any(stage.is_last for stage in stages_of(self.schedule))
-
-    @property
-    def asks_neighbours(self):
-        """Whether a stage does not know its shapes from its program."""
-        backward = self.schedule._has_backward
-        return any(hasattr(stage, "_user_meta") and not _is_static(stage, backward)
-                   for stage in stages_of(self.schedule))  # fmt: skip
-
-    def arguments(self, args, kwargs, training, loss):
-        """What this rank's step gets: the first stage the inputs, the last the target, all of them the keywords."""
-        if loss is not None:
-            raise _C.Error("a schedule has its own loss function: give it to the schedule, and no loss=")
-        kwargs = dict(kwargs)
-        if self.is_last and training.target is not None:
-            kwargs["target"] = training.target
-        if not training.return_outputs:
-            kwargs["return_outputs"] = False
-        return args if self.is_first else (), kwargs
-
-    def received(self):
-        """(name, tensor) of what stages have received, each once."""
-        seen = set()
-        for stage in stages_of(self.schedule):
-            for kind, messages in (("activation", stage.args_recv_info), ("gradient", stage.grad_recv_info)):
-                for chunk, infos in messages.items():
-                    for number, info in enumerate(infos):
-                        if info.buffer is not None and id(info.buffer) not in seen:
-                            seen.add(id(info.buffer))
-                            yield f"stage{stage.stage_index}.received_{kind}{number}.{chunk}", info.buffer
-
-    def stages_of_others(self):
-        """(name, tensor) of the rest of a model that pipeline() has cut, which a stage's graph keeps."""
-        own = {id(tensor) for tensor in (*self.parameters(), *self.buffers())}
-        wholes = {id(whole): whole for stage in stages_of(self.schedule) if hasattr(stage, "pipe_info")
-                  if (whole := stage.pipe_info.graph.owning_module) is not None}  # fmt: skip
-        for whole in wholes.values():
-            for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
-                if id(tensor) not in own:
-                    yield f"others.{name}", tensor
-
-    def forward(self, *args, target=None, **kwargs):
-        """A step, or without gradients an evaluation; gives the losses of micro-batches, or else the outputs."""
-        run = self.schedule.step if torch.is_grad_enabled() else self.schedule.eval
-        losses: list[torch.Tensor] | None = None if self.schedule._loss_fn is None else []
-        try:
-            outputs = run(*args, target=target, losses=losses, **kwargs)
-        except RuntimeError as error:
-            if isinstance(error.__cause__, _C.Error):  # stages wrap what their modules raise
-                raise error.__cause__ from None
-            raise
-        return losses or outputs

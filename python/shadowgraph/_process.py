@@ -15,6 +15,7 @@ import torch
 import torch._library.fake_impl
 import torch._library.simple_registry
 import torch._subclasses.fake_tensor
+import torch.export
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
@@ -435,6 +436,15 @@ def _step_aside_for_torchs_own_mode():
             asides[self].pop().__exit__(*exception)
 
     mode.__enter__, mode.__exit__ = enter_alone, leave_alone
+    # What it prepares at its first call is prepared for that mode.
+    export = torch.export.export
+
+    @functools.wraps(export)
+    def export_alone(*args, **kwargs):
+        with unfake() if _C.is_active() else contextlib.nullcontext():
+            return export(*args, **kwargs)
+
+    torch.export.export = export_alone
 
 
 class _CustomOperatorSizes:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _models, _pipelines, _wrappers
+from . import _models, _pipelines, _schedules, _wrappers
 from . import _shadowgraph as _C
 from ._distributed import as_rank, in_world
 from ._fake import fake
@@ -217,12 +217,12 @@ def _stated(roles: Any, size: int) -> dict[Any, list[int]]:
 
 def _found(making: _Making, first: torch.nn.Module, axes: list[_Axis] | None, size: int) -> dict[Any, list[int]]:
     if axes is None:
-        if isinstance(first, _pipelines.PipelineRank):
+        if isinstance(first, _schedules.PipelineRank):
             raise _C.Error("the groups of rank 0 are no axes of one mesh, so roles cannot be found: say which ranks do "
                            "the same, roles=lambda rank: ...")  # fmt: skip
         axes = [_Axis(1, size)] if size > 1 else []
     found = _roles(making, axes)
-    return dict(zip(_names(making, found, isinstance(first, _pipelines.PipelineRank)), found))
+    return dict(zip(_names(making, found, isinstance(first, _schedules.PipelineRank)), found))
 
 
 def _shape_of(graph: Graph) -> list[tuple]:

@@ -179,7 +179,7 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
         transformers configuration, or the class of one of its models, with default configuration. Or a function that
-        makes a schedule of torch.distributed.pipelining. Or a recorded Graph,
+        makes a schedule of torch.distributed.pipelining, or a tuple of one and its modules. Or a recorded Graph,
         which nothing runs: it takes device, spec, allocator, device_memory, measure, interconnect and mesh alone.
     inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor, or
         nothing but shapes, (8, 3, 224, 224), of float32.
@@ -197,8 +197,8 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
     steady_state: the second training step, with the optimizer's state there.
     run: also record the first three steps of a training run, and say what each holds.
-    training: accumulate, clip_grad_norm, grad_scaler, ema, zero_grads and, for inference, too, autocast, context, target
-        and return_outputs: `capture_training_step`.
+    training: accumulate, clip_grad_norm, grad_scaler, ema, zero_grads and, for inference, too, autocast, context,
+        target and return_outputs: `capture_training_step`.
     interconnect: links between processes, for programs with collectives: "h100", "pcie5", ..., or a file; without one,
         what is usual around the device of `spec`.
     mesh: "dp=8,tp=4": sizes of process groups that the graph names and does not describe.

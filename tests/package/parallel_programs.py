@@ -116,17 +116,18 @@ def hsdp(size, device):
     return fully_shard(model, mesh=mesh)
 
 
-def _tensor_parallel(model, mesh):
+def tensor_parallel(blocks, mesh):
     plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
     plan |= {"attention.out": RowwiseParallel(), "feed_forward.up": ColwiseParallel(),
              "feed_forward.down": RowwiseParallel()}  # fmt: skip
-    for block in model.blocks:
+    for block in blocks:
         parallelize_module(block, mesh, plan)
-    return model
 
 
 def tp(size, device):
-    return _tensor_parallel(Decoder(), init_device_mesh(device, (size,), mesh_dim_names=("tp",)))
+    model = Decoder()
+    tensor_parallel(model.blocks, init_device_mesh(device, (size,), mesh_dim_names=("tp",)))
+    return model
 
 
 def sequence_parallel(size, device):
@@ -149,7 +150,8 @@ def sequence_parallel(size, device):
 
 def fsdp_tp(size, device):
     mesh = init_device_mesh(device, (2, size // 2), mesh_dim_names=("fsdp", "tp"))
-    model = _tensor_parallel(Decoder(), mesh["tp"])
+    model = Decoder()
+    tensor_parallel(model.blocks, mesh["tp"])
     for block in model.blocks:
         fully_shard(block, mesh=mesh["fsdp"])
     return fully_shard(model, mesh=mesh["fsdp"])

@@ -9,12 +9,13 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from parallel_programs import BATCH, LENGTH, WIDTH, WORDS, Block, FeedForward, Watch, main
+from parallel_programs import BATCH, LENGTH, WIDTH, WORDS, Block, Decoder, Watch, main, tensor_parallel
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, SplitPoint, pipeline, schedules
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 MICRO_BATCHES = 8
 ALL = 2 * BATCH  # sequences of a step
@@ -39,18 +40,18 @@ def loss_of(logits, labels):
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def make(name, device, style="loop", parts=1, data=1, given=False):
+def make(name, device, style="loop", parts=1, share=None, given=False):
     """The schedule of this rank, of a class of torch's or from a CSV file of it.
 
-    style, parts: how stages lie on ranks, and how many a rank has. data: ranks that share a stage by FSDP2. given: each
+    style, parts: how stages lie on ranks, and how many a rank has. share: how two ranks share a stage. given: each
     stage says its shapes itself.
     """
-    size = dist.get_world_size() // data
-    mesh = init_device_mesh(device, (size, data), mesh_dim_names=("pp", "dp"))
+    size = dist.get_world_size() // (1 if share is None else 2)
+    mesh = init_device_mesh(device, (size, dist.get_world_size() // size), mesh_dim_names=("pp", "inner"))
     rank, group = mesh["pp"].get_local_rank(), mesh["pp"].get_group()
     numbers = [rank, 2 * size - 1 - rank] if style == "v" else [rank + size * part for part in range(parts)]
-    stages = [_stage(number, size * len(numbers), device, group, mesh["dp"] if data > 1 else None, given)
-              for number in numbers]  # fmt: skip
+    share = share if share is None else functools.partial(share, mesh=mesh["inner"])
+    stages = [_stage(number, size * len(numbers), device, group, share, given) for number in numbers]
     if name.startswith("csv of "):
         schedule = schedules._PipelineScheduleRuntime(stages, MICRO_BATCHES, loss_fn=loss_of)
         with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
@@ -62,11 +63,24 @@ def make(name, device, style="loop", parts=1, data=1, given=False):
     return kind(stages if many else stages[0], MICRO_BATCHES, loss_fn=loss_of)
 
 
-def _stage(number, count, device, group, mesh, given):
+def fsdp(module, mesh):
+    fully_shard(module.block, mesh=mesh)
+    return fully_shard(module, mesh=mesh)
+
+
+def ddp(module, mesh):
+    return DistributedDataParallel(module, process_group=mesh.get_group())
+
+
+def tp(module, mesh):
+    tensor_parallel([module.block], mesh)
+    return module
+
+
+def _stage(number, count, device, group, share=None, given=False):
     module = Part(number, count).to(device)
-    if mesh is not None:
-        fully_shard(module.block, mesh=mesh)
-        fully_shard(module, mesh=mesh)
+    if share is not None:
+        module = share(module)
     shapes = {}
     if given:
         of_a_chunk = (ALL // MICRO_BATCHES, LENGTH)
@@ -78,11 +92,10 @@ def _stage(number, count, device, group, mesh, given):
 
 def split(device):
     """A whole model, cut by torch.export."""
-    layers = [FeedForward() for _ in range(4)]
-    model = nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.Linear(WIDTH, WORDS))
     ids = torch.zeros(ALL // MICRO_BATCHES, LENGTH, dtype=torch.int64, device=device)
-    cuts = dict.fromkeys(("2", "3", "4"), SplitPoint.BEGINNING)
-    stage = pipeline(model, mb_args=(ids,), split_spec=cuts).build_stage(dist.get_rank(), torch.device(device))
+    cuts = dict.fromkeys(("blocks.1", "blocks.2", "norm"), SplitPoint.BEGINNING)
+    whole = pipeline(Decoder().to(device), mb_args=(ids,), split_spec=cuts)
+    stage = whole.build_stage(dist.get_rank(), torch.device(device))
     return schedules.Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
 
 
@@ -90,17 +103,24 @@ _PROGRAMS = {
     "gpipe": ("ScheduleGPipe", {}),
     "1f1b": ("Schedule1F1B", {}),
     "1f1b with shapes given": ("Schedule1F1B", {"given": True}),
-    "1f1b x fsdp": ("Schedule1F1B", {"data": 2}),
+    "1f1b x fsdp": ("Schedule1F1B", {"share": fsdp}),
+    "1f1b x ddp": ("Schedule1F1B", {"share": ddp}),
+    "zbv x tp": ("ScheduleZBVZeroBubble", {"style": "v", "share": tp}),
     "interleaved": ("ScheduleInterleaved1F1B", {"parts": 2}),
     "looped bfs": ("ScheduleLoopedBFS", {"parts": 2}),
     "zero bubble": ("ScheduleInterleavedZeroBubble", {"parts": 2}),
     "zbv": ("ScheduleZBVZeroBubble", {"style": "v"}),
     "dualpipev": ("ScheduleDualPipeV", {"style": "v"}),
     "csv": ("csv of ScheduleInterleaved1F1B", {"parts": 2}),
-    "interleaved x fsdp": ("ScheduleInterleaved1F1B", {"parts": 2, "data": 2}),
+    "interleaved x fsdp": ("ScheduleInterleaved1F1B", {"parts": 2, "share": fsdp}),
 }
 PROGRAMS = {name: functools.partial(make, schedule, **how) for name, (schedule, how) in _PROGRAMS.items()}
 PROGRAMS["split by export"] = split
+
+
+def optimizer_of(name):
+    """Where some parameters are DTensors and others are not, lists of both are refused."""
+    return functools.partial(torch.optim.AdamW, foreach=not name.endswith("tp"))
 
 
 def modules_of(schedule):
@@ -114,7 +134,7 @@ def second_step(name, size, live):
     schedule = PROGRAMS[name]("cpu")
     gc.collect()  # what torch.export leaves
     modules = modules_of(schedule)
-    optimizer = torch.optim.AdamW([parameter for module in modules.values() for parameter in module.parameters()])
+    optimizer = optimizer_of(name)([parameter for module in modules.values() for parameter in module.parameters()])
     last = max(modules) == schedule._num_stages - 1
     given = [torch.zeros(ALL, LENGTH, dtype=torch.int64)] if 0 in modules else []
     target = torch.zeros(ALL, LENGTH, dtype=torch.int64) if last else None

@@ -18,7 +18,7 @@ def real(tmp_path_factory):
 
 
 def profiled(name, rank, device="cpu", **options):
-    options = {"optimizer": torch.optim.AdamW, "steady_state": True, **options}
+    options = {"optimizer": pipeline_programs.optimizer_of(name), "steady_state": True, **options}
     with sg.fake_process_group(RANKS, rank):
         report = sg.profile(lambda: PROGRAMS[name](device), IDS, target=IDS, device=device, **options)
     report.graph.verify()
@@ -130,7 +130,7 @@ def test_a_function_that_makes_the_same_stage_for_every_rank():
         world = torch.distributed.group.WORLD
 
         def make(group=None):
-            stage = pipeline_programs._stage(rank, RANKS, "cpu", group, None, False)
+            stage = pipeline_programs._stage(rank, RANKS, "cpu", group)
             return pipeline_programs.schedules.ScheduleGPipe(stage, 8, loss_fn=pipeline_programs.loss_of)
 
         with pytest.raises(sg.Error, match="made stages 1 of 4: it must ask for the rank"):
@@ -163,6 +163,22 @@ def test_what_is_refused():
             sg.pipeline_shapes(lambda: torch.nn.Linear(2, 2), IDS)
     with pytest.raises(sg.Error, match="fake_process_group"):
         sg.pipeline_shapes(make, IDS)
+
+
+def test_a_schedule_and_its_modules():
+    def make(extra=None):
+        schedule = PROGRAMS["interleaved"]("cpu")
+        return schedule, list(pipeline_programs.modules_of(schedule).values()) + ([extra()] if extra else []), True
+
+    with sg.fake_process_group(RANKS, 1):
+        both = sg.profile(make, IDS, target=IDS, device="cpu")
+        assert both.peak_bytes == profiled_in_group("interleaved").peak_bytes
+        with pytest.raises(sg.Error, match="the parameter weight of LayerNorm is in no stage"):
+            sg.profile(lambda: make(lambda: torch.nn.LayerNorm(3)), IDS, target=IDS, device="cpu")
+
+
+def profiled_in_group(name):
+    return sg.profile(lambda: PROGRAMS[name]("cpu"), IDS, target=IDS, device="cpu")
 
 
 def test_an_error_of_a_stage_keeps_its_type():
