@@ -76,6 +76,7 @@ from ._shadowgraph import (
     NodeTable,
     NoPlanError,
     NoRuleError,
+    NoSuchDeviceError,
     NotDeferredError,
     OperatorCall,
     ParseError,
