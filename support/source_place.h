@@ -1,7 +1,7 @@
 // Says where something stands in the source tree, for people who want to look: a registration, a row of a table.
 //
 //     void add(std::string name, Rule rule, std::source_location place = std::source_location::current());
-//     struct Row { std::string_view name; const char* file = std::source_location::current().file_name(); };
+//     struct Row { std::string_view name; const char* file = __builtin_FILE(); };
 //     source_place(place)      // "core/rules/elementwise.cpp:212"
 //     source_place(row.file)   // "profiler/cost/flop_table.cpp": compilers give each row of an array the array's end
 #pragma once

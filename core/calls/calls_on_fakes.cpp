@@ -6,6 +6,7 @@
 
 #include "core/calls/fake_values.h"
 #include "core/dispatch/operator_info.h"
+#include "core/fake/any_machine.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/host_reads.h"
 #include "core/fake/known_contents.h"
@@ -54,7 +55,7 @@ void give_written_operands_a_copy(const OperatorInfo& info, torch::jit::Stack& s
 c10::Device indexed(c10::Device device) { return with_index(device); }
 
 CallsOnFakes::CallsOnFakes(const Graph& graph, const FakeTensorOptions& options)
-    : graph_(graph), calls_(graph), mode_(options), grad_mode_(c10::GradMode::is_enabled()) {}
+    : graph_(graph), calls_(graph), mode_(of_any_machine(options)), grad_mode_(c10::GradMode::is_enabled()) {}
 
 void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given) {
   NamedDataSizes recorded;

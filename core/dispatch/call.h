@@ -11,6 +11,7 @@
 #include "core/fake/kernel_depth.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/pretended_devices.h"
 #include "core/fake/thread_state.h"
 
 namespace shadowgraph {
@@ -132,6 +133,7 @@ C10_ALWAYS_INLINE typename Call::Result carry_out(const OperatorInfo& info, Mode
     }
     const bool may_hold_literal = call.makes_room_for_literal();
     const c10::Device device = with_index(call.take_device(mode));
+    check_exists(device, mode);
     thread_state.set_kernel_device(device);
     typename Call::Result result = call.run(device);
     call.wrap(result, device, watches_size_reads(mode));

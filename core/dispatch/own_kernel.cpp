@@ -9,6 +9,7 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/literals.h"
+#include "core/fake/pretended_devices.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -86,6 +87,7 @@ class ResultPlaces {
     const bool open = fake == nullptr || fake->is_fresh() || is_meta_of_rule(*fake);
     if (open) {
       const c10::Device where = with_index(registered.value_or(device_));
+      check_exists(where, mode_);
       if (fake != nullptr && !fake->is_fresh()) fake->move_to(where);
       wrap(result, where);
     } else {

@@ -16,6 +16,7 @@
 #include "core/fake/error_translation.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
+#include "core/fake/pretended_devices.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -247,6 +248,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
   const FakeTensorImpl* other = as_fake(real);
   const c10::Device own = other != nullptr ? other->pretended_device() : real.device();
   const c10::Device pretended = with_index(device ? *device : device_of_memory(real.storage(), mode, own));
+  check_exists(pretended, mode);
   if (mode == nullptr) {
     at::Tensor fake = detached_fake(real, nullptr, pretended);
     fake._set_conj(real.is_conj());

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/dispatch/operator_info.h"
+#include "core/fake/any_machine.h"
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/error_translation.h"
 #include "core/fake/fake_tensor_impl.h"
@@ -125,7 +126,7 @@ class CrossRefMode::Observer final : public CallObserver {
     for (size_t i = 0; i < stack.size(); ++i) collect(formals[i].name(), stack[i], real_);
     const WithoutMode unobserved;
     const UntranslatedErrors caught_here;
-    FakeTensorMode mode;
+    FakeTensorMode mode(of_any_machine());
     try {
       for (size_t i = 0; i < stack.size(); ++i) {
         stack[i] = faked(stack[i], mode);

@@ -11,6 +11,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/literals.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/pretended_devices.h"
 #include "core/fake/thread_state.h"
 #include "core/mode/mode_options.h"
 #include "core/process/process_state.h"
@@ -35,6 +36,7 @@ std::unique_ptr<ModeState> make_state(FakeTensorOptions options) {
   if (!options.profile) options.profile.emplace();
   if (!options.real_tensors) options.real_tensors = RealTensors::kConvert;
   fake_key_set(*options.device);  // throws for what cannot be pretended
+  check_machine(*options.profile, *options.device);
   install_process_state();
   auto state = std::make_unique<ModeState>();
   state->default_device = *options.device;

@@ -5,6 +5,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/detail/XPUHooksInterface.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/pretended_devices.h"
 #include "core/fake/thread_state.h"
 #include "core/process/cached_hooks.h"
 #include "shadowgraph/error.h"
@@ -84,15 +86,22 @@ class PretendedGenerator final : public c10::GeneratorImpl {
 };
 
 c10::Device xpu_device(c10::DeviceIndex index) {
-  return index < 0 ? with_current_index(DeviceType::XPU) : c10::Device(DeviceType::XPU, index);
+  const c10::Device device = index < 0 ? with_current_index(DeviceType::XPU) : c10::Device(DeviceType::XPU, index);
+  check_exists_for_libtorch(device);
+  return device;
+}
+c10::Device mps_device(c10::DeviceIndex index) {
+  const c10::Device device(DeviceType::MPS, std::max(index, c10::DeviceIndex{0}));
+  check_exists_for_libtorch(device);
+  return device;
 }
 
 class PretendedXpuHooks final : public at::XPUHooksInterface {
  public:
   void init() const override {}
   bool isBuilt() const override { return seems_built_for(DeviceType::XPU); }
-  bool isAvailable() const override { return isBuilt(); }
-  bool hasXPU() const override { return isBuilt(); }
+  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasXPU() const override { return deviceCount() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     return isBuilt() ? pretended_generator(xpu_device(index)) : XPUHooksInterface::getDefaultGenerator(index);
@@ -102,8 +111,7 @@ class PretendedXpuHooks final : public at::XPUHooksInterface {
   }
   c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
   c10::DeviceIndex deviceCount() const override {
-    return isBuilt() && in_fake_mode() ? static_cast<c10::DeviceIndex>(thread_state.mode->profile().device_count)
-                                       : c10::DeviceIndex{0};
+    return isBuilt() ? pretended_devices_of(DeviceType::XPU) : c10::DeviceIndex{0};
   }
   void deviceSynchronize(c10::DeviceIndex index) const override {}
 };
@@ -112,23 +120,25 @@ class PretendedMpsHooks final : public at::MPSHooksInterface {
  public:
   void init() const override {}
   bool isBuilt() const override { return seems_built_for(DeviceType::MPS); }
-  bool isAvailable() const override { return isBuilt(); }
-  bool hasMPS() const override { return isBuilt(); }
+  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasMPS() const override { return deviceCount() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? pretended_generator({DeviceType::MPS, 0}) : MPSHooksInterface::getDefaultGenerator(index);
+    return isBuilt() ? pretended_generator(mps_device(index)) : MPSHooksInterface::getDefaultGenerator(index);
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return isBuilt() ? new_pretended_generator({DeviceType::MPS, 0}) : MPSHooksInterface::getNewGenerator(index);
+    return isBuilt() ? new_pretended_generator(mps_device(index)) : MPSHooksInterface::getNewGenerator(index);
   }
-  c10::DeviceIndex deviceCount() const override { return isBuilt() ? 1 : 0; }
+  c10::DeviceIndex deviceCount() const override {
+    return isBuilt() ? pretended_devices_of(DeviceType::MPS) : c10::DeviceIndex{0};
+  }
   void deviceSynchronize() const override {}
 };
 
 class PretendedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
  public:
   bool isBuilt() const override { return in_fake_mode(); }
-  bool isAvailable() const override { return in_fake_mode(); }
+  bool isAvailable() const override { return pretended_devices_of(DeviceType::PrivateUse1) > 0; }
   bool hasPrimaryContext(c10::DeviceIndex index) const override { return in_fake_mode(); }
 };
 

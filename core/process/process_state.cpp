@@ -19,6 +19,7 @@
 #include "core/fake/dispatch_keys.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/pretended_devices.h"
 #include "core/fake/thread_state.h"
 #include "core/process/accelerator.h"
 #include "core/process/cached_hooks.h"
@@ -48,7 +49,10 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
     return old;
   }
   c10::Device getDevice() const override { return {type_, current_device(type_)}; }
-  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+  void setDevice(c10::Device device) const override {
+    check_exists_for_libtorch(device);
+    uncheckedSetDevice(device);
+  }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.has_index()) current_device(type_) = device.index();
   }
@@ -57,12 +61,7 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : getDevice());
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return getDefaultStream(stream.device()); }
-  c10::DeviceIndex deviceCount() const noexcept override {
-    const ModeState* mode = active_fake_mode();
-    return mode == nullptr                 ? c10::DeviceIndex{0}
-           : type_ == c10::DeviceType::MPS ? c10::DeviceIndex{1}
-                                           : static_cast<c10::DeviceIndex>(mode->profile().device_count);
-  }
+  c10::DeviceIndex deviceCount() const noexcept override { return pretended_devices_of(type_); }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
               const c10::EventFlag flag) const override {}
   void block(void* event, const c10::Stream& stream) const override {}
@@ -91,15 +90,12 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
   explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
   void init() const override {}
   bool isBuilt() const override { return seems_built_for(c10::DeviceType::CUDA); }
-  bool isAvailable() const override { return active_fake_mode() != nullptr; }
-  bool hasCUDA() const override { return active_fake_mode() != nullptr; }
+  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasCUDA() const override { return deviceCount() > 0; }
   bool hasCUDART() const override { return hasCUDA(); }
-  bool hasPrimaryContext(c10::DeviceIndex index) const override { return active_fake_mode() != nullptr; }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return deviceCount() > 0; }
   c10::DeviceIndex current_device() const override { return shadowgraph::current_device(c10::DeviceType::CUDA); }
-  c10::DeviceIndex deviceCount() const override {
-    const ModeState* mode = active_fake_mode();
-    return mode == nullptr ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(mode->profile().device_count);
-  }
+  c10::DeviceIndex deviceCount() const override { return pretended_devices_of(c10::DeviceType::CUDA); }
   int getNumGPUs() const override { return deviceCount(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     if (active_fake_mode() == nullptr) return CUDAHooksInterface::getDefaultGenerator(index);
@@ -131,7 +127,10 @@ class PretendedCudaHooks final : public at::CUDAHooksInterface {
 
  private:
   static c10::Device cuda_device(c10::DeviceIndex index) {
-    return {c10::DeviceType::CUDA, index < 0 ? shadowgraph::current_device(c10::DeviceType::CUDA) : index};
+    const c10::Device device(c10::DeviceType::CUDA,
+                             index < 0 ? shadowgraph::current_device(c10::DeviceType::CUDA) : index);
+    check_exists_for_libtorch(device);
+    return device;
   }
 };
 

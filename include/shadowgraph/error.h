@@ -66,6 +66,12 @@ class DeviceMismatchError : public Error {
   using Error::Error;
 };
 
+// A device that the pretended machine does not have: cuda:99 among 8, any where there are none.
+class NoSuchDeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 // The result depends on data that a fake tensor does not have: item(), nonzero(), masked_select(), ...
 class DataDependentError : public Error {
  public:

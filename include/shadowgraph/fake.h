@@ -47,11 +47,13 @@ struct CpuProfile {
   bool operator==(const CpuProfile&) const = default;
 };
 
-// The members before `cpu` are of a pretended CUDA device, device_count of XPU and MPS too.
+// The members before `cpu` are of a pretended CUDA device, device_count of XPU, MPS (one at most) and PrivateUse1 too.
 struct DeviceProfile {
   std::string name = "NVIDIA H100";
-  int device_count = 8;  // how many fake devices of the kind exist
-  int sm_major = 9;      // CUDA compute capability
+  // How many fake devices of the kind exist, 0 to 127. Tensors and generators on others are refused: NoSuchDeviceError.
+  // With 0 that is every accelerator, as on a machine without any.
+  int device_count = 8;
+  int sm_major = 9;  // CUDA compute capability
   int sm_minor = 0;
   int multiprocessors = 132;
   bool cudnn = true;
@@ -190,7 +192,7 @@ struct FakeTensorOptions {
 class FakeTensorMode {
  public:
   // Throws EnvironmentError if libtorch in this process cannot be used (another library has taken what fake tensors
-  // need). Throws Error for a device type that cannot be pretended.
+  // need). Throws Error for a device type that cannot be pretended, NoSuchDeviceError for a device beyond the profile's.
   explicit FakeTensorMode(FakeTensorOptions options = {});
   ~FakeTensorMode();
   FakeTensorMode(const FakeTensorMode&) = delete;
@@ -200,7 +202,7 @@ class FakeTensorMode {
   // It has the same dtype, sizes, strides, offset, conjugate and negative bits and requires_grad, and the fake of its
   // gradient. The same tensor gives the same fake on a device. Tensors that share a storage give fakes that share one,
   // and a view gives a view of its base's fake. A tensor with a history that requires grad gives one whose backward
-  // ends in an error: the history is real.
+  // ends in an error: the history is real. Throws NoSuchDeviceError for a device that this mode does not have.
   //
   // A fake of this mode is its own fake; one of another mode gets a fake of its own. Nothing is allocated, and nothing
   // read but the value of a CPU tensor of one element (see RealTensors). Throws RealTensorError for layouts other than

@@ -232,10 +232,10 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
                         graph.is_before(born, call);
     if (!inside || graph.storage(to).freed_after.valid() || !death.valid() || graph.is_erased(death)) continue;
     graph.set_storage_kind(to, graph.storage(from).kind);
-    const NodeId after = graph.is_before(death, last) ? last : death;
-    std::vector<StorageId> frees(graph.frees(after).begin(), graph.frees(after).end());
+    // The call used it, so that is not before the body.
+    std::vector<StorageId> frees(graph.frees(death).begin(), graph.frees(death).end());
     frees.push_back(to);
-    graph.set_frees(after, frees);
+    graph.set_frees(death, frees);
   }
   graph.erase(call);
   if (last.valid()) relink(graph, {{call, last}});

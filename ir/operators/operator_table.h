@@ -11,7 +11,6 @@
 // happened. So adding a row is two lines: one here, one call there.
 #pragma once
 
-#include <source_location>
 #include <span>
 #include <string_view>
 
@@ -44,7 +43,7 @@ struct OperatorRow {
   // The operator that gives what this one writes, if its name does not follow from this one's (operator_forms.h).
   std::string_view functional;
 
-  const char* file = std::source_location::current().file_name();  // that the row stands in
+  const char* file = __builtin_FILE();  // that the row stands in
 };
 
 std::span<const OperatorRow> operator_table();

@@ -1,7 +1,6 @@
 // Says what operators compute, a row each. Internal to kernels/compiler.
 #pragma once
 
-#include <source_location>
 #include <string_view>
 #include <vector>
 
@@ -33,7 +32,7 @@ struct KernelRow {
   ReducedDimensions reduced_second = nullptr;
   size_t second_results = 0;
 
-  const char* file = std::source_location::current().file_name();  // that the row stands in
+  const char* file = __builtin_FILE();  // that the row stands in
 };
 
 // ---- For several rows

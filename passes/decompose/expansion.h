@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "core/calls/node_calls.h"
+#include "core/fake/any_machine.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/graph.h"
 
@@ -113,7 +114,7 @@ class Expander {
 
   Graph& graph_;
   const ExpansionTable& table_;
-  FakeTensorMode mode_;
+  FakeTensorMode mode_{of_any_machine()};
   BelowAutograd below_;
   NodeCalls calls_;
   std::vector<NodeId> inserted_;

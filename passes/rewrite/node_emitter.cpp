@@ -10,6 +10,7 @@
 #include <deque>
 
 #include "core/calls/fake_values.h"
+#include "core/fake/any_machine.h"
 #include "ir/edit/copied_argument.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
@@ -134,7 +135,7 @@ std::string NodeEmitter::key_of(NodeId node) const {
 // Runs the call on fakes of the operands' geometry and notes what its results look like. Only the geometry is kept; the
 // fakes die here.
 NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
-  if (!mode_) mode_ = std::make_unique<FakeTensorMode>();
+  if (!mode_) mode_ = std::make_unique<FakeTensorMode>(of_any_machine());
   // Graphs hold what ran below autograd; above it the call could record nodes of its own.
   const BelowAutograd below;
   // A deque: tensor_of returns references, so a fake must stay where it is while later ones are made.

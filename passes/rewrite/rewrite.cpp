@@ -22,6 +22,7 @@
 #include "core/calls/call_record.h"
 #include "core/calls/fake_values.h"
 #include "core/calls/node_calls.h"
+#include "core/fake/any_machine.h"
 #include "ir/edit/copied_argument.h"
 #include "ir/records.h"
 #include "passes/rewrite/rewrite_rules.h"
@@ -63,7 +64,7 @@ class Rewriter {
 
   Graph& graph_;
   const RewriteRule& rule_;
-  FakeTensorMode mode_;
+  FakeTensorMode mode_{of_any_machine()};
   BelowAutograd below_;
   NodeCalls calls_;
   std::unordered_map<ValueId, ValueId> stands_for_;  // of values that were replaced

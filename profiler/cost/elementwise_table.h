@@ -20,7 +20,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <source_location>
 #include <span>
 #include <string_view>
 
@@ -45,7 +44,7 @@ struct ElementwiseRow {
   ElementwiseRule rule;
   ElementwiseWork each;
   std::string_view names;  // "add sub rsub" (ir/operators/operator_rows.h)
-  const char* file = std::source_location::current().file_name();
+  const char* file = __builtin_FILE();
 };
 
 std::span<const ElementwiseRow> elementwise_table();

@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <source_location>
 #include <span>
 #include <string_view>
 
@@ -33,7 +32,7 @@ struct FlopRow {
   std::string_view names;    // "mm _scaled_mm" (ir/operators/operator_rows.h)
   // All that its calls compute is counted, here or by a row of elementwise_table.h.
   bool counts_all = true;
-  const char* file = std::source_location::current().file_name();
+  const char* file = __builtin_FILE();
 };
 
 std::span<const FlopRow> flop_table();

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <source_location>
 #include <span>
 #include <string_view>
 
@@ -18,7 +17,7 @@ struct ScratchRow {
   CostRule bytes;           // of one call; empty where it cannot tell
   std::string_view reason;  // which buffers, and where that stands
   std::string_view copies;  // places ("0", "12") of arguments that are copied first if they are not contiguous
-  const char* file = std::source_location::current().file_name();
+  const char* file = __builtin_FILE();
 };
 
 // Returns all rows for a kind of device.

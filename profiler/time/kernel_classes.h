@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <source_location>
 #include <vector>
 
 #include "shadowgraph/profile/kernel_class.h"
@@ -15,7 +14,7 @@ struct TargetKernelClass {
   KernelClass kind = KernelClass::kOther;
   bool convolution = false;  // its operands say which
   bool backward = false;
-  const char* file = std::source_location::current().file_name();  // that says so
+  const char* file = __builtin_FILE();  // that says so
 };
 TargetKernelClass kernel_class(const Target& called);
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "core/fake/any_machine.h"
 #include "ir/analysis/module_tree.h"
 #include "profiler/what_if/question.h"
 #include "shadowgraph/capture.h"
@@ -16,7 +17,7 @@
 namespace shadowgraph::step_lives {
 
 Graph Question::optimizer_step(const std::string& name, bool steady) const {
-  const FakeTensorMode mode({.device = device_});
+  const FakeTensorMode mode(of_any_machine({.device = device_}));
   Tensors parameters;
   std::unordered_set<uint32_t> seen;
   for (const NodeId node : costs_.nodes) {

@@ -79,6 +79,7 @@ from ._shadowgraph import (
     NodeTable,
     NoPlanError,
     NoRuleError,
+    NoSuchDeviceError,
     NotDeferredError,
     OperatorCall,
     ParseError,

@@ -72,12 +72,12 @@ class Capture(Scope):
     source_lines: note the program's "file:line" at every node that is not backward's.
     """
 
-    def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
-                 contents_budget=None, unknown_operators_on_zeros=False, saved_tensors=True, guards=True,
-                 source_lines=True):  # fmt: skip
+    def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
+                 host_reads=None, contents_budget=None, unknown_operators_on_zeros=False, saved_tensors=True,
+                 guards=True, source_lines=True):  # fmt: skip
         self._made_with = (
-            str(device), profile, real_tensors, data_sizes, host_reads, contents_budget, unknown_operators_on_zeros,
-            saved_tensors, guards, source_lines,
+            str(device), profile, device_count, real_tensors, data_sizes, host_reads, contents_budget,
+            unknown_operators_on_zeros, saved_tensors, guards, source_lines,
         )  # fmt: skip
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # named parameters that hold other tensors
 

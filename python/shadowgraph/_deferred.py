@@ -45,12 +45,14 @@ class DeferredInit:
 
     device: for factories that name none, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
     profile: what the pretended device can do: "h100" (the default) or "a100".
+    device_count: how many there are, 8 unless given; others raise NoSuchDeviceError. With 0 no tensor is on CUDA.
 
     Raises GeneratorMovedError at the end, UnrecordableCallError for a call that cannot be recorded.
     """
 
-    def __init__(self, device: str | torch.device = "cpu", *, profile: str = "") -> None:
-        self._made_with = (str(device), profile)
+    def __init__(self, device: str | torch.device = "cpu", *, profile: str = "",
+                 device_count: int | None = None) -> None:  # fmt: skip
+        self._made_with = (str(device), profile, device_count)
         self._inside: contextlib.ExitStack | None = None
 
     def __enter__(self) -> "DeferredInit":

@@ -65,6 +65,7 @@ class fake(Scope):
 
     device: what C++ factories that name none use, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
     profile: what the pretended device can do: "h100" (the default) or "a100".
+    device_count: how many there are, 8 unless given; others raise NoSuchDeviceError. With 0 no tensor is on CUDA.
     real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU
         tensors keep their values), "convert" (only single elements do) or "refuse" (RealTensorError).
     data_sizes: sizes of results that depend on data, by name, {"nonzero0": 17}; of all of a kind, {"nonzero": 17}, or
@@ -82,9 +83,9 @@ class fake(Scope):
     Raises EnvironmentError if torch in this process cannot be used so, Error for a device that cannot be pretended.
     """
 
-    def __init__(self, device="cpu", *, profile="", real_tensors="constant", data_sizes=None, host_reads=None,
-                 contents_budget=None, unknown_operators_on_zeros=False):  # fmt: skip
-        self._made_with = (str(device), profile, real_tensors, data_sizes, host_reads, contents_budget,
+    def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
+                 host_reads=None, contents_budget=None, unknown_operators_on_zeros=False):  # fmt: skip
+        self._made_with = (str(device), profile, device_count, real_tensors, data_sizes, host_reads, contents_budget,
                            unknown_operators_on_zeros)  # fmt: skip
         self._real = {}  # weak references to tensors that were converted, by address
 

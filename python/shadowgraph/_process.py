@@ -135,19 +135,19 @@ def _while_active(owner, name, answer):
 def _pretend_cuda():
     cuda = torch.cuda
     answers = {
-        "is_available": lambda: True,
+        "is_available": lambda: _C.device_count() > 0,
         "device_count": lambda: _C.device_count(),
-        "current_device": lambda: _C.current_device(),
+        "current_device": lambda: _there(None),
         "set_device": lambda device: _C.set_current_device(_index(device)),
-        "_lazy_init": lambda: None,
-        "init": lambda: None,
-        "is_initialized": lambda: True,
-        "get_device_capability": lambda device=None: _C.device_capability(),
-        "get_device_name": lambda device=None: _C.device_name(),
-        "synchronize": lambda device=None: None,
+        "_lazy_init": _lazy_init,
+        "init": _lazy_init,
+        "is_initialized": lambda: _C.device_count() > 0,
+        "get_device_capability": _of_device(lambda: _C.device_capability()),
+        "get_device_name": _of_device(lambda: _C.device_name()),
+        "synchronize": _of_device(lambda: None),
         "empty_cache": lambda: None,
         "ipc_collect": lambda: None,
-        "is_bf16_supported": lambda including_emulation=True: _C.device_capability() >= (8, 0) or including_emulation,
+        "is_bf16_supported": _is_bf16_supported,
         "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8, device="cpu"),
         "set_rng_state": lambda new_state, device="cuda": None,
         "_exchange_device": _exchange_device,
@@ -180,7 +180,7 @@ class _Stream:
     """A stream of a pretended device: the program's order is the order of everything."""
 
     def __init__(self, device=None, priority=0, **kwargs):
-        self.device = torch.device("cuda", _C.current_device() if device is None else _index(device))
+        self.device = torch.device("cuda", _there(device))
         self.priority, self.stream_id, self.cuda_stream = priority, 0, 0
 
     def __enter__(self):
@@ -235,9 +235,32 @@ def _made_while_active(original, pretended):
     original.__new__ = staticmethod(new)
 
 
+def _there(device):
+    """The index of a device, or the current one's; raises NoSuchDeviceError if the pretended machine has none such."""
+    index = _C.current_device() if device is None else _index(device)
+    _C.check_device(index)
+    return index
+
+
+def _of_device(answer):
+    def ask(device=None):
+        _there(device)
+        return answer()
+
+    return ask
+
+
+def _lazy_init():
+    _there(None)
+
+
+def _is_bf16_supported(including_emulation=True):
+    return _C.device_count() > 0 and (_C.device_capability() >= (8, 0) or including_emulation)
+
+
 def _exchange_device(device):
-    before = _C.current_device()
-    if device >= 0:
+    before = _there(None) if device is None else _C.current_device()
+    if device is not None and device >= 0:
         _C.set_current_device(device)
     return before
 

@@ -48,8 +48,9 @@ class CppCall {
 };
 
 FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
-                               const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
-                               const py::object& contents_budget, bool unknown_operators_on_zeros);
+                               std::optional<int> device_count, const std::string& real_tensors,
+                               const py::object& sizes, const py::object& host_reads, const py::object& contents_budget,
+                               bool unknown_operators_on_zeros);
 DeviceProfile device_profile_named(const std::string& name);  // an empty one is the default
 
 // JSON as Python's own dicts and lists.

@@ -171,18 +171,18 @@ void bind_capture(py::module_& m) {
   bind_scope<FiniteGradients>(m, "FiniteGradients");
   py::class_<Session>(m, "Session")
       .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
-                       const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
-                       const py::object& contents_budget, bool on_zeros, bool saved_tensors, bool guards,
-                       bool locations) {
+                       std::optional<int> device_count, const std::string& real_tensors, const py::object& sizes,
+                       const py::object& host_reads, const py::object& contents_budget, bool on_zeros,
+                       bool saved_tensors, bool guards, bool locations) {
              return std::make_unique<Session>(
-                 CaptureOptions{
-                     .mode = fake_options(device, profile, real_tensors, sizes, host_reads, contents_budget, on_zeros),
-                     .saved_tensors = saved_tensors,
-                     .guards = guards},
+                 CaptureOptions{.mode = fake_options(device, profile, device_count, real_tensors, sizes, host_reads,
+                                                     contents_budget, on_zeros),
+                                .saved_tensors = saved_tensors,
+                                .guards = guards},
                  locations);
            }),
-           py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",
-           py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
+           py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("device_count") = std::nullopt,
+           py::arg("real_tensors") = "constant", py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
            py::arg("contents_budget") = py::none(), py::arg("unknown_operators_on_zeros") = false,
            py::arg("saved_tensors") = true, py::arg("guards") = true, py::arg("locations") = true)
       .def("enter", &Session::enter)

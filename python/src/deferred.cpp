@@ -9,9 +9,10 @@ namespace {
 
 class Deferred {
  public:
-  Deferred(const std::string& device, const std::string& profile) {
+  Deferred(const std::string& device, const std::string& profile, std::optional<int> device_count) {
     options_.device = c10::Device(device);
     options_.profile = device_profile_named(profile);
+    if (device_count) options_.profile.device_count = *device_count;
   }
   void enter() { scope_ = std::make_unique<DeferredInit>(options_); }
   void finish() {
@@ -38,7 +39,8 @@ MaterializeOptions options_of(const std::optional<std::string>& device, std::opt
 
 void bind_deferred(py::module_& m) {
   py::class_<Deferred>(m, "Deferred")
-      .def(py::init<const std::string&, const std::string&>(), py::arg("device"), py::arg("profile") = "")
+      .def(py::init<const std::string&, const std::string&, std::optional<int>>(), py::arg("device"),
+           py::arg("profile") = "", py::arg("device_count") = std::nullopt)
       .def("enter", &Deferred::enter)
       .def("finish", &Deferred::finish, py::call_guard<CppCall>())
       .def("abandon", &Deferred::abandon);

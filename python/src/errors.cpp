@@ -66,6 +66,7 @@ void bind_errors(py::module_& m) {
                    "An operator with neither shape rule, decomposition nor Meta kernel: register one "
                    "(torch.library.register_fake).");
   add<DeviceMismatchError>(m, "DeviceMismatchError", "Error", "Tensors of one call are on devices that do not mix.");
+  add<NoSuchDeviceError>(m, "NoSuchDeviceError", "Error", "A device that the pretended machine does not have.");
   add<DataDependentError>(
       m, "DataDependentError", "Error",
       "The program reads data that a fake tensor does not have: item(), nonzero(), a mask as index.");

@@ -148,11 +148,13 @@ DeviceProfile device_profile_named(const std::string& name) {
 }
 
 FakeTensorOptions fake_options(const std::optional<std::string>& device, const std::string& profile,
-                               const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
-                               const py::object& contents_budget, bool unknown_operators_on_zeros) {
+                               std::optional<int> device_count, const std::string& real_tensors,
+                               const py::object& sizes, const py::object& host_reads, const py::object& contents_budget,
+                               bool unknown_operators_on_zeros) {
   FakeTensorOptions options;
   if (device) options.device = c10::Device(*device);
-  if (!profile.empty()) options.profile = device_profile_named(profile);
+  if (!profile.empty() || device_count) options.profile = device_profile_named(profile);
+  if (device_count) options.profile->device_count = *device_count;
   options.unknown_operators_on_zeros = unknown_operators_on_zeros;
   if (real_tensors == "convert") {
     options.real_tensors = RealTensors::kConvert;
@@ -192,13 +194,13 @@ void bind_modes(py::module_& m) {
   set_describe_process_group(&describe_by_torch);
   py::class_<Mode>(m, "Mode")
       .def(py::init([](const std::optional<std::string>& device, const std::string& profile,
-                       const std::string& real_tensors, const py::object& sizes, const py::object& host_reads,
-                       const py::object& contents_budget, bool unknown_operators_on_zeros) {
-             return std::make_unique<Mode>(fake_options(device, profile, real_tensors, sizes, host_reads,
-                                                        contents_budget, unknown_operators_on_zeros));
+                       std::optional<int> device_count, const std::string& real_tensors, const py::object& sizes,
+                       const py::object& host_reads, const py::object& contents_budget, bool on_zeros) {
+             return std::make_unique<Mode>(fake_options(device, profile, device_count, real_tensors, sizes, host_reads,
+                                                        contents_budget, on_zeros));
            }),
-           py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("real_tensors") = "constant",
-           py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
+           py::arg("device") = std::nullopt, py::arg("profile") = "", py::arg("device_count") = std::nullopt,
+           py::arg("real_tensors") = "constant", py::arg("data_sizes") = py::none(), py::arg("host_reads") = py::none(),
            py::arg("contents_budget") = py::none(), py::arg("unknown_operators_on_zeros") = false)
       .def("enter", &Mode::enter)
       .def("leave", &Mode::leave)

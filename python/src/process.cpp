@@ -1,4 +1,5 @@
 // What must be done in the process before fake tensors work in it, and what torch's Python side asks.
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Device.h>
@@ -95,9 +96,19 @@ void bind_process(py::module_& m) {
   m.def("device_capability", [] { return py::make_tuple(active_profile().sm_major, active_profile().sm_minor); });
   m.def("device_name", [] { return active_profile().name; });
   m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });
-  m.def("set_current_device", [](int index) {
-    cuda_guard().setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
-  });
+  m.def(
+      "set_current_device",
+      [](int index) {
+        cuda_guard().setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+      },
+      py::call_guard<CppCall>());
+  m.def(
+      "check_device",
+      [](int index) {
+        const c10::DeviceGuard there(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+      },
+      "Raises NoSuchDeviceError for a CUDA device that the active mode does not pretend.", py::arg("index"),
+      py::call_guard<CppCall>());
   m.def("resize_storage", &resize_storage, py::arg("storage"), py::arg("size"),
         "storage.resize_(size) of a fake tensor's storage, which a capture is told of.", py::call_guard<CppCall>());
   m.def(

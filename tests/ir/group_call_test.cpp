@@ -50,6 +50,25 @@ TEST(IrGroupCall, ReplacesAndInlinesAgain) {
   EXPECT_EQ(nodes_calling(graph, "aten::mul").size(), 1U);
 }
 
+// What the body makes lives as long as what the call made, as what that was: to the call itself where nobody reads it.
+TEST(IrGroupCall, WhatAnInlinedBodyMakesTakesTheCallsPlace) {
+  Graph graph = graph_of(kChain);
+  const std::vector<NodeId> nodes{NodeId(1), NodeId(2)};
+  const Subgraph body = extract(graph, nodes);
+  const NodeId call = replace_by_call(graph, {.nodes = nodes, .schema = "my::f(Tensor x) -> Tensor"});
+  inline_call(graph, call, body.graph);
+  const auto storage_of = [](const Graph& of) {
+    return of.storage(of.value(of.results(nodes_calling(of, "aten::relu").at(0))[0].ref.value).storage);
+  };
+  EXPECT_EQ(storage_of(graph).kind, StorageKind::kActivation);
+  Graph unread = samples::graph_of("operator my::f(Tensor x) -> Tensor\n" + std::string(kCallHead) +
+                                   "%1 = my::f(x=%0) : f32[2,2] @s3 | free(s3)\n");
+  inline_call(unread, NodeId(1), body.graph);
+  EXPECT_NO_THROW(verify(unread)) << to_text(unread);
+  EXPECT_EQ(storage_of(unread).kind, StorageKind::kTemporary);
+  EXPECT_EQ(storage_of(unread).freed_after, nodes_calling(unread, "aten::relu").at(0)) << to_text(unread);
+}
+
 // A group with a collective is one: its schema names a process group, and it keeps its place among collectives.
 TEST(IrGroupCall, CollectivesShowInTheSchema) {
   Graph graph =

@@ -89,6 +89,11 @@ def test_torchdistx_cuda_is_pretended_inside_a_mode_alone():
             torch.ones(10, device="cuda")
 
 
+def test_torchdistx_a_machine_without_cuda_refuses_it():
+    with sg.fake(device_count=0), pytest.raises(sg.NoSuchDeviceError):
+        torch.ones(10, device="cuda")
+
+
 def test_torchdistx_a_fake_goes_to_meta():
     with sg.fake("cuda"):
         fake = torch.ones(10, dtype=torch.float16, device="cuda")

@@ -62,12 +62,12 @@ def test_a_solver_that_is_not_there_is_named(figures):
         sg.shard(step(), "dp=2", solver="cplex", **figures)
 
 
-class Whitened(nn.Module):
+class Whitened(torch.nn.Module):
     """A product, then an operator for which there is no sharding rule."""
 
     def __init__(self):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(512, 512))
+        self.weight = torch.nn.Parameter(torch.empty(512, 512))
 
     def forward(self, x):
         y = x @ self.weight
@@ -82,14 +82,14 @@ def test_what_has_no_rule_is_a_warning_and_never_called_optimal():
 
 
 def test_heads_that_share_keys_and_values_are_cut():
-    class Grouped(nn.Module):
+    class Grouped(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.query, self.key = nn.Linear(512, 512, bias=False), nn.Linear(512, 256, bias=False)
+            self.query, self.key = torch.nn.Linear(512, 512, bias=False), torch.nn.Linear(512, 256, bias=False)
 
         def forward(self, x):
             query, key = (part(x).unflatten(-1, (-1, 64)).transpose(1, 2) for part in (self.query, self.key))
-            found = nn.functional.scaled_dot_product_attention(query, key, key, is_causal=True, enable_gqa=True)
+            found = torch.nn.functional.scaled_dot_product_attention(query, key, key, is_causal=True, enable_gqa=True)
             return found.square().mean()
 
     graph = sg.capture_training_step(lambda: Grouped().bfloat16(), "bf16[1,4096,512]", loss=lambda loss: loss,

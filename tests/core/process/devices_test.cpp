@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "shadowgraph/deferred.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
 
@@ -150,6 +151,106 @@ TEST(FakeCurrentDevice, CudaIsTheCurrentOne) {
 
 TEST(FakeCurrentDevice, OthersCannotBePretended) {
   EXPECT_THAT([] { FakeTensorMode({.device = at::kHIP}); }, ThrowsMessage<Error>(HasSubstr("not on hip")));
+}
+
+DeviceProfile of_devices(int count) { return {.device_count = count}; }
+
+// Whatever names a device that a mode's machine does not have is refused, and changes nothing.
+void expect_refused(FakeTensorMode& mode, c10::Device device, const char* words) {
+  const auto refused = [&](const char* what, const std::function<void()>& program) {
+    SCOPED_TRACE(what);
+    EXPECT_THAT(program, ThrowsMessage<NoSuchDeviceError>(HasSubstr(words)));
+  };
+  const at::Tensor x = at::ones({2, 2});
+  refused("a factory", [&] { at::empty({2}, device); });
+  refused("an unboxed factory", [&] { at::zeros({2}, at::TensorOptions(device)); });
+  refused("a boxed factory", [&] { at::randperm(3, at::TensorOptions(device)); });
+  refused("a literal", [&] { at::tensor({1, 2}, at::TensorOptions(device)); });
+  refused("to", [&] { x.to(device); });
+  refused("new_empty", [&] { x.new_empty({2}, at::TensorOptions(device)); });
+  refused("ones_like", [&] { at::ones_like(x, at::TensorOptions(device)); });
+  refused("a module", [&] { torch::nn::Linear(2, 2)->to(device); });
+  refused("from_real", [&] {
+    const at::Tensor real = [] {
+      const UnfakeGuard outside;
+      return at::ones({2});
+    }();
+    mode.from_real(real, device);
+  });
+  refused("the current device", [&] { const c10::DeviceGuard guard(device); });
+  refused("a default generator", [&] { at::globalContext().defaultGenerator(device); });
+  refused("a generator",
+          [&] { at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index()); });
+  EXPECT_EQ(at::empty({2}).device(), at::kCPU);
+}
+
+TEST(FakeMachine, DevicesBeyondItsCountAreRefused) {
+  FakeTensorMode mode;
+  expect_refused(mode, {at::kCUDA, 99}, "cuda:99: invalid device ordinal, the pretended machine has 8");
+  EXPECT_THROW(at::empty({2}, c10::Device(at::kCUDA, 8)), NoSuchDeviceError);
+  EXPECT_THROW(at::empty({2}, c10::Device(at::kXPU, 8)), NoSuchDeviceError);
+  EXPECT_THROW(at::empty({2}, c10::Device(at::kMPS, 1)), NoSuchDeviceError);
+  EXPECT_THROW(at::empty({2}, c10::Device(at::kPrivateUse1, 8)), NoSuchDeviceError);
+  for (const c10::DeviceType type : {at::kCUDA, at::kXPU, at::kPrivateUse1}) {
+    EXPECT_EQ(at::empty({2}, c10::Device(type, 7)).device(), c10::Device(type, 7));
+  }
+  EXPECT_EQ(at::empty({2}, c10::Device(at::kMPS, 0)).device(), c10::Device(at::kMPS, 0));
+  EXPECT_THROW(FakeTensorMode({.device = c10::Device(at::kCUDA, 8)}), NoSuchDeviceError);
+}
+
+TEST(FakeMachine, MayBeLarger) {
+  FakeTensorMode mode({.device = c10::Device(at::kCUDA, 99), .profile = of_devices(127)});
+  EXPECT_EQ(at::empty({2}).device(), c10::Device(at::kCUDA, 99));
+  EXPECT_EQ(torch::cuda::device_count(), 127U);
+  EXPECT_THROW(FakeTensorMode({.profile = of_devices(128)}), Error);
+  EXPECT_THROW(FakeTensorMode({.profile = of_devices(-1)}), Error);
+}
+
+// torchdistx' fake_mode(fake_cuda=False).
+TEST(FakeMachine, WithoutDevicesRefusesAllAccelerators) {
+  at::Tensor elsewhere;
+  {
+    const FakeTensorMode other;
+    elsewhere = at::ones({2}, at::kCUDA);
+  }
+  FakeTensorMode mode({.profile = of_devices(0)});
+  expect_refused(mode, {at::kCUDA, 0}, "cuda:0: the pretended machine has no accelerators");
+  EXPECT_THROW(at::empty({2}, at::kCUDA), NoSuchDeviceError);
+  for (const c10::DeviceType type : {at::kXPU, at::kMPS, at::kPrivateUse1}) {
+    EXPECT_THROW(at::empty({2}, c10::Device(type, 0)), NoSuchDeviceError);
+  }
+  EXPECT_THROW(elsewhere + 1, NoSuchDeviceError);
+  EXPECT_THROW(FakeTensorMode({.device = at::kCUDA, .profile = of_devices(0)}), NoSuchDeviceError);
+  EXPECT_EQ(torch::cuda::device_count(), 0U);
+  if (at::detail::getCUDAHooks().deviceCount() == 0) EXPECT_FALSE(torch::cuda::is_available());
+  // Everything else is as in any mode.
+  auto net = torch::nn::Linear(2, 2);
+  net->forward(at::ones({3, 2})).sum().backward();
+  EXPECT_TRUE(is_fake(net->weight.grad()));
+  EXPECT_EQ(at::empty({2}, at::kMeta).device(), at::kMeta);
+  {
+    const FakeTensorMode inner;
+    EXPECT_EQ(at::empty({2}, at::kCUDA).device(), kGpu0);
+  }
+}
+
+TEST(FakeMachine, DeferredInitialisationHasOne) {
+  EXPECT_THROW(deferred_init([] { return at::empty({2}, c10::Device(at::kCUDA, 99)); }), NoSuchDeviceError);
+  const auto on_cuda = [] { return at::empty({2}, at::kCUDA); };
+  EXPECT_EQ(deferred_init(on_cuda).device(), kGpu0);
+  EXPECT_THROW(deferred_init({.profile = of_devices(0)}, on_cuda), NoSuchDeviceError);
+  EXPECT_THROW(deferred_init({.device = at::kCUDA, .profile = of_devices(0)}, [] {}), NoSuchDeviceError);
+}
+
+TEST(FakeMachine, AModuleOfAnotherOneDoesNotRun) {
+  auto net = [] {
+    const FakeTensorMode other({.device = c10::Device(at::kCUDA, 2)});
+    return torch::nn::Linear(2, 2);
+  }();
+  FakeTensorMode mode({.profile = of_devices(2)});
+  const FakeModule fake = fakeify(mode, *net);
+  EXPECT_THROW(net->forward(at::ones({2, 2})), Error);
+  EXPECT_THROW(net->weight.t(), NoSuchDeviceError);
 }
 
 }  // namespace
