@@ -1,96 +1,71 @@
-// All ranks of a pipeline as Chrome's trace events: a process a rank.
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
+// All ranks as Chrome's trace events: of a pipeline, and of captured graphs.
+#include "parallel/traces/rank_events.h"
 #include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/parallel/rank_graphs.h"
 
 namespace shadowgraph {
 namespace {
 
-constexpr int kComputingLane = 1, kForwardLane = 2, kBackwardLane = 3;
+constexpr int kComputingLane = 1, kForwardLane = 2, kBackwardLane = 3, kCommunicatingLane = 2;
 using enum PipelineWork;
 
-int lane_of(const PipelineAction& a) {
-  if (computes(a)) return kComputingLane;
-  return a.work == kSendForward || a.work == kReceiveForward ? kForwardLane : kBackwardLane;
+bool goes_forward(const PipelineAction& a) { return a.work == kSendForward || a.work == kReceiveForward; }
+bool is_send(const PipelineAction& a) { return a.work == kSendForward || a.work == kSendBackward; }
+
+void add_transfer(RankEvents& events, const PipelineRun& run, int32_t rank, const PipelineActionTime& at) {
+  const PipelineAction& a = at.action;
+  const bool forward = goes_forward(a), sends = is_send(a);
+  const int lane = forward ? kForwardLane : kBackwardLane;
+  const int32_t receiver = !sends ? a.stage : a.stage + (forward ? 1 : -1);
+  const auto number = static_cast<uint64_t>(int64_t{receiver} * run.schedule().microbatches() + a.microbatch);
+  events.slice(rank, lane, sends ? "send" : "receive", to_string(a), at.begin, at.end,
+               {{"stage", a.stage}, {"microbatch", a.microbatch}});
+  events.arrow(rank, lane, forward ? "activations" : "gradients", number << 1 | (forward ? 1 : 0), sends,
+               sends ? at.begin : at.end);
 }
-const char* category_of(const PipelineAction& a) {
-  return computes(a) ? "kernel" : a.work == kSendForward || a.work == kSendBackward ? "send" : "receive";
-}
-
-class RankEvents {
- public:
-  explicit RankEvents(const PipelineRun& run) : run_(run) {}
-
-  std::string text() {
-    for (int32_t r = 0; r < run_.ranks(); ++r) rank(r);
-    const nlohmann::json head{{"world_size", run_.ranks()}};
-    return fmt::format(
-        "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"distributedInfo\":{},\"traceEvents\":[\n{}\n]}}\n",
-        head.dump(), events_);
-  }
-
- private:
-  void add(const nlohmann::json& event) {
-    if (!events_.empty()) events_ += ",\n";
-    events_ += event.dump();
-  }
-  void name(int32_t rank, int lane, const char* what, const std::string& name) {
-    add({{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", lane}, {"args", {{"name", name}}}});
-  }
-
-  void rank(int32_t r) {
-    name(r, 0, "process_name", fmt::format("rank {}", r));
-    name(r, kComputingLane, "thread_name", "computing");
-    name(r, kForwardLane, "thread_name", "activations");
-    name(r, kBackwardLane, "thread_name", "gradients");
-    for (const PipelineActionTime& at : run_.actions(r)) {
-      const PipelineAction& a = at.action;
-      const double begin = at.begin * 1e6, duration = (at.end - at.begin) * 1e6;
-      add({{"ph", "X"},
-           {"cat", category_of(a)},
-           {"name", to_string(a)},
-           {"pid", r},
-           {"tid", lane_of(a)},
-           {"ts", begin},
-           {"dur", duration},
-           {"args", {{"stage", a.stage}, {"microbatch", a.microbatch}}}});
-      if (computes(a)) {
-        add({{"ph", "C"},
-             {"name", "live bytes"},
-             {"pid", r},
-             {"tid", 0},
-             {"ts", begin + duration},
-             {"args", {{"bytes", at.live}}}});
-      } else {
-        arrow(r, a, begin, duration);
-      }
-    }
-  }
-
-  // From the send to the receive: both have the number of their transfer.
-  void arrow(int32_t r, const PipelineAction& a, double begin, double duration) {
-    const bool forward = lane_of(a) == kForwardLane;
-    const bool sends = a.work == kSendForward || a.work == kSendBackward;
-    const int32_t receiver = !sends ? a.stage : a.stage + (forward ? 1 : -1);
-    const int64_t id = ((int64_t{receiver} * run_.schedule().microbatches() + a.microbatch) << 1) | (forward ? 1 : 0);
-    nlohmann::json event{{"ph", sends ? "s" : "f"},
-                         {"cat", "transfer"},
-                         {"name", forward ? "activations" : "gradients"},
-                         {"id", id},
-                         {"pid", r},
-                         {"tid", lane_of(a)},
-                         {"ts", sends ? begin : begin + duration}};
-    if (!sends) event["bp"] = "e";
-    add(event);
-  }
-
-  const PipelineRun& run_;
-  std::string events_;
-};
 
 }  // namespace
 
-std::string to_chrome_trace(const PipelineRun& run) { return RankEvents(run).text(); }
+std::string to_chrome_trace(const PipelineRun& run) {
+  RankEvents events;
+  for (int32_t r = 0; r < run.ranks(); ++r) {
+    events.name_rank(r);
+    events.name_lane(r, kComputingLane, "computing");
+    events.name_lane(r, kForwardLane, "activations");
+    events.name_lane(r, kBackwardLane, "gradients");
+    for (const PipelineActionTime& at : run.actions(r)) {
+      if (!computes(at.action)) {
+        add_transfer(events, run, r, at);
+        continue;
+      }
+      events.slice(r, kComputingLane, "kernel", to_string(at.action), at.begin, at.end,
+                   {{"stage", at.action.stage}, {"microbatch", at.action.microbatch}});
+      events.counter(r, "live bytes", "bytes", at.end, at.live);
+    }
+  }
+  return events.text(run.ranks());
+}
+
+std::string to_chrome_trace(const RankGraphsRun& run) {
+  RankEvents events;
+  for (size_t i = 0; i < run.ranks(); ++i) {
+    const int64_t rank = run.rank(i).rank;
+    events.name_rank(rank);
+    events.name_lane(rank, kComputingLane, "computing");
+    events.name_lane(rank, kCommunicatingLane, "communicating");
+    for (const RankGraphsRun::Event& event : run.events(i)) {
+      const int lane = event.computes ? kComputingLane : kCommunicatingLane;
+      const char* category = event.computes    ? "kernel"
+                             : event.other < 0 ? "collective"
+                             : event.sends     ? "send"
+                                               : "receive";
+      events.slice(rank, lane, category, event.name, event.begin, event.end);
+      if (event.pair != 0) {
+        events.arrow(rank, lane, "transfer", event.pair, event.sends, event.sends ? event.begin : event.end);
+      }
+    }
+  }
+  return events.text(static_cast<int64_t>(run.ranks()));
+}
 
 }  // namespace shadowgraph

@@ -88,6 +88,7 @@ from ._shadowgraph import (
     PipelineRun,
     PipelineSchedule,
     ProfiledNode,
+    RanksRun,
     RealTensorError,
     Region,
     ReplayError,

@@ -73,6 +73,18 @@ class Ranks:
         return (f"{worst.name} peaks in {at['phase']}, {_C.human_bytes(excess)} above {least.name}: "
                 + ", ".join(parts))  # fmt: skip
 
+    def run(self, spec: str = "", interconnect: str = "") -> _C.RanksRun:
+        """The ranks against each other: what each waits for, and how long the step takes.
+
+            run = ranks.run(spec="h100")
+            print(run)                         # by rank: seconds of computing, and of waiting by cause
+            run.seconds, run.dict(), run.chrome_trace()
+
+        Raises Error where ranks wait for ever, do not meet, or communicate with one that is in no role.
+        """
+        graphs = [role.graph for role in self.roles]
+        return _C.RanksRun(graphs, [role.ranks for role in self.roles], spec, interconnect)
+
     def dict(self) -> list[dict[str, Any]]:
         """The rows of the table as dicts, as pandas.DataFrame takes them."""
         return [{"role": role.name, "rank": role.rank, "ranks": len(role.ranks),

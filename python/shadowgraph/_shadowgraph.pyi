@@ -562,6 +562,14 @@ class PipelineSchedule:
     @property
     def rows(self) -> list[list[str]]: ...
 
+class RanksRun:
+    def __init__(self, graphs: Sequence[Graph], ranks: Sequence[Sequence[int]], spec: str = "",
+                 interconnect: str = "") -> None: ...  # fmt: skip
+    @property
+    def seconds(self) -> float: ...
+    def dict(self) -> dict[str, Any]: ...
+    def chrome_trace(self) -> str: ...
+
 class PipelineRun:
     def __init__(self, step: Graph, schedule: PipelineSchedule, cuts: Sequence[str], spec: str, interconnect: str,
                  allocator: str, ranks_apart: int, receives_ahead: bool) -> None: ...  # fmt: skip

@@ -7,6 +7,7 @@
 #include "shadowgraph/draw_pipeline.h"
 #include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/parallel/rank_graphs.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -61,6 +62,25 @@ std::vector<ActionTuple> actions_of(const PipelineRun& run, int32_t rank) {
   return actions;
 }
 
+std::shared_ptr<RankGraphsRun> run_ranks(const std::vector<std::shared_ptr<Graph>>& graphs,
+                                         const std::vector<std::vector<int64_t>>& ranks, const std::string& spec,
+                                         const std::string& interconnect) {
+  if (graphs.empty() || graphs.size() != ranks.size())
+    throw Error("give as many lists of ranks as graphs, at least one");
+  const c10::Device device = graphs.front()->metadata.device.value_or(c10::Device(c10::kCPU));
+  const std::optional<DeviceSpec> figures = DeviceSpec::find(spec, device.type());
+  if (!figures) throw Error("no figures are known of " + device.str() + " devices; name some: spec=\"h100\"");
+  const std::optional<Interconnect> links =
+      interconnect.empty() ? Interconnect::around(figures->name) : Interconnect::find(interconnect);
+  std::vector<RankGraph> all;
+  for (size_t i = 0; i < graphs.size(); ++i) all.push_back({graphs[i].get(), ranks[i]});
+  begin_cost_rules();
+  const auto run = std::make_shared<RankGraphsRun>(
+      RankGraphsRun::of(all, {.spec = &*figures, .interconnect = links ? &*links : nullptr}));
+  end_cost_rules();
+  return run;
+}
+
 }  // namespace
 
 void bind_pipelines(py::module_& m) {
@@ -93,7 +113,9 @@ void bind_pipelines(py::module_& m) {
       .def("actions", &actions_of, py::arg("rank"), py::call_guard<CppCall>(),
            "(action, begin, end, live bytes after it) of one rank; seconds from the beginning.")
       .def("dict", [](const PipelineRun& run) { return to_python(to_json(run)); })
-      .def("chrome_trace", &to_chrome_trace, "Text for ui.perfetto.dev: all ranks, arrows between them, live bytes.")
+      .def(
+          "chrome_trace", [](const PipelineRun& run) { return to_chrome_trace(run); },
+          "Text for ui.perfetto.dev: all ranks, arrows between them, live bytes.")
       .def(
           "svg",
           [](const PipelineRun& run, const std::string& title, std::optional<int64_t> memory) {
@@ -114,6 +136,17 @@ void bind_pipelines(py::module_& m) {
           py::arg("folder"), py::arg("name") = "trace", py::arg("processes_per_stage") = 1, py::call_guard<CppCall>(),
           "Execution traces of MLCommons Chakra, a file a process, for network simulators; gives their number.")
       .def("__str__", [](const PipelineRun& run) { return to_text(run); });
+  py::class_<RankGraphsRun, std::shared_ptr<RankGraphsRun>>(m, "RanksRun",
+                                                            "Captured graphs of many ranks, run against each other.")
+      .def(py::init(&run_ranks), py::arg("graphs"), py::arg("ranks"), py::arg("spec") = "",
+           py::arg("interconnect") = "", py::call_guard<CppCall>(),
+           "ranks: by graph, the rank it was captured as, then those that do the same.")
+      .def_property_readonly("seconds", &RankGraphsRun::seconds, "Of a step, from the first kernel to the last.")
+      .def("dict", [](const RankGraphsRun& run) { return to_python(to_json(run)); })
+      .def(
+          "chrome_trace", [](const RankGraphsRun& run) { return to_chrome_trace(run); },
+          "Text for ui.perfetto.dev: all ranks that run, arrows between them.")
+      .def("__str__", [](const RankGraphsRun& run) { return to_text(run); });
 }
 
 }  // namespace shadowgraph::python
