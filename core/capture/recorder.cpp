@@ -115,6 +115,7 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   // An autograd function of the program's runs without gradients, behind a grad_fn that it has made. If it
   // communicates, that grad_fn is the collective's.
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
+  if (C10_UNLIKELY(streams_.in_use())) streams_.issued(graph_, node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }
@@ -214,6 +215,7 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
   Node& n = mutable_node(graph_, node);
   n.phase = phase_.valid() ? phase_ : Graph::kForward;
   n.region = current_region(arguments);
+  if (streams_.in_use()) streams_.issued(graph_, node);
 }
 
 void Recorder::flush_deaths() {

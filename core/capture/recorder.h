@@ -17,6 +17,7 @@
 
 #include "core/capture/cpp_backtrace.h"
 #include "core/capture/storage_identity.h"
+#include "core/capture/stream_record.h"
 #include "core/fake/call_observer.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
@@ -26,7 +27,7 @@
 
 namespace shadowgraph {
 
-class Recorder final : public CallObserver, public SavedTensorObserver {
+class Recorder final : public CallObserver, public SavedTensorObserver, public StreamObserver {
  public:
   explicit Recorder(ModeState& mode);
   // Uses a link of the caller's, which must outlive the recorder and which it does not close. What the storages keep
@@ -91,6 +92,11 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   std::unique_ptr<torch::autograd::SavedVariableHooks> hooks_for_saved_tensor() override;
   void tensor_saved(const at::Tensor& tensor);
 
+  // ---- StreamObserver (stream_record.cpp)
+  uint64_t event_recorded(const c10::Stream& stream) override;
+  void stream_waits(const c10::Stream& stream, uint64_t event) override;
+  void memory_used_on(const StorageContext& storage, const c10::Stream& stream) override;
+
  private:
   // An entered region; it becomes part of the graph only when a node is recorded inside.
   struct OpenRegion {
@@ -110,6 +116,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
     NodeId after;  // invalid: before the first node
     PhaseId phase;
     RegionId region;
+    std::vector<c10::Stream> streams;  // that were current, but for default ones
   };
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Name {
@@ -176,6 +183,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver {
   std::vector<Argument> composite_arguments_;
   std::vector<StorageId> deaths_;
   std::unordered_map<const c10::StorageImpl*, Growth> growths_;  // of storages bound to no id yet
+  StreamRecord streams_{session_};
 
   struct Recomputation {
     uint32_t checkpoint;

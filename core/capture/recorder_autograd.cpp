@@ -1,5 +1,6 @@
 // Links backward nodes to forward nodes, and notes what autograd saves.
 #include <ATen/SequenceNumber.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/csrc/autograd/variable.h>
@@ -34,7 +35,11 @@ class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
 // grad_fn.
 void Recorder::link_backward(NodeId node) {
   const auto grad_fn = torch::autograd::get_current_node();
-  if (!grad_fn) return;
+  if (!grad_fn) {
+    // What nodes have queued runs when the last of them is done: FSDP2 and DistributedDataParallel finish there.
+    if (torch::autograd::get_current_graph_task_id() >= 0) mutable_node(graph_, node).phase = Graph::kBackward;
+    return;
+  }
   Node& n = mutable_node(graph_, node);
   n.phase = Graph::kBackward;
   const uint64_t sequence = grad_fn->sequence_nr();

@@ -42,7 +42,7 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
       const KernelDepth depth;
       const bool in_backward = torch::autograd::get_current_node() != nullptr || !recomputations_.empty();
       const PhaseId phase = phase_.valid() ? phase_ : in_backward ? Graph::kBackward : Graph::kForward;
-      growths_[&storage] = {last_, phase, materialise(regions_.size() - 1)};
+      growths_[&storage] = {last_, phase, materialise(regions_.size() - 1), other_streams()};
       if (!is_bound(storage, session_)) {
         bind_storage(storage, StorageId(), c10::intrusive_ptr<SessionLink>::reclaim_copy(link_));
       }
@@ -102,6 +102,7 @@ ValueId Recorder::grown_before(FakeTensorImpl& fake, const Growth& growth) {
   storage_root_[id.index] = root;
   const Argument result[] = {Argument::of_value(root)};
   graph_.set_results(node, result);
+  streams_.put(graph_, node, growth.streams);
   return value_of(fake);
 }
 

@@ -28,14 +28,17 @@ std::mutex& links() {
 
 constexpr uint32_t kNoSession = 0xFFFFFFFFU;
 
-Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
-  const StorageContext* context = find_storage_context(storage);
+Binding* find_binding(const StorageContext* context, uint32_t session) {
   if (context == nullptr) return nullptr;
   for (StorageWatcher* w = context->watchers.load(std::memory_order_acquire); w != nullptr; w = w->next) {
     auto* binding = static_cast<Binding*>(w);  // there are no others
     if (binding->session.load(std::memory_order_acquire) == session) return binding;
   }
   return nullptr;
+}
+
+Binding* find_binding(const c10::StorageImpl& storage, uint32_t session) {
+  return find_binding(find_storage_context(storage), session);
 }
 
 }  // namespace
@@ -63,6 +66,11 @@ void SessionLink::close() {
 
 StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session) {
   const Binding* binding = find_binding(storage, session);
+  return binding != nullptr ? binding->id : StorageId();
+}
+
+StorageId find_storage_id(const StorageContext& storage, uint32_t session) {
+  const Binding* binding = find_binding(&storage, session);
   return binding != nullptr ? binding->id : StorageId();
 }
 

@@ -18,6 +18,8 @@
 
 namespace shadowgraph {
 
+struct StorageContext;
+
 // What storages hold of a session: the list of deaths not yet seen by the recorder.
 class SessionLink : public c10::intrusive_ptr_target {
  public:
@@ -44,6 +46,7 @@ class SessionLink : public c10::intrusive_ptr_target {
 
 // Returns the storage's id in `session`, or an invalid id if the session has not met it.
 StorageId find_storage_id(const c10::StorageImpl& storage, uint32_t session);
+StorageId find_storage_id(const StorageContext& storage, uint32_t session);
 // Returns the link of the session with the highest number for which `wanted` holds; nullptr if there is none.
 SessionLink* find_link(const c10::StorageImpl& storage, bool (*wanted)(const SessionLink& link));
 // Lets the storage keep `kept` alive as long as it lives, for the session that has met it.

@@ -27,7 +27,10 @@ void delete_storage_context_with_contents(void* context) {
 }
 
 StorageContext* find_storage_context(const c10::StorageImpl& storage) {
-  const c10::DataPtr& data = raw_data_ptr(storage);
+  return find_storage_context(raw_data_ptr(storage));
+}
+
+StorageContext* find_storage_context(const c10::DataPtr& data) {
   const c10::DeleterFnPtr deleter = data.get_deleter();
   const bool ours = deleter == &delete_storage_context || deleter == &delete_storage_context_with_contents;
   return ours ? static_cast<StorageContext*>(data.get_context()) : nullptr;

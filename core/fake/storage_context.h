@@ -48,6 +48,7 @@ inline bool has_contents(const c10::StorageImpl& storage) {
 
 // nullptr if the storage has none.
 StorageContext* find_storage_context(const c10::StorageImpl& storage);
+StorageContext* find_storage_context(const c10::DataPtr& data);
 // The storage must be that of a fake tensor.
 StorageContext& storage_context_of(c10::StorageImpl& storage);
 

@@ -62,6 +62,7 @@ struct Modes {
 
 void enter(ModeState* mode) {
   close_open_literal();
+  if (mode != nullptr) keep_device_guards();
   thread_state.mode = mode;
   thread_state.mode_id = mode != nullptr ? mode->id : 0;
 }

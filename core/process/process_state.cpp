@@ -3,6 +3,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/detach_ops.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/FakeGuardImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -20,6 +21,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/pretended_devices.h"
+#include "core/fake/streams.h"
 #include "core/fake/thread_state.h"
 #include "core/process/accelerator.h"
 #include "core/process/cached_hooks.h"
@@ -56,15 +58,30 @@ class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.has_index()) current_device(type_) = device.index();
   }
-  c10::Stream getStream(c10::Device device) const override { return getDefaultStream(device); }
+  c10::Stream getStream(c10::Device device) const override {
+    return current_stream(device.has_index() ? device : getDevice());
+  }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : getDevice());
   }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return getDefaultStream(stream.device()); }
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    return new_stream(device.has_index() ? device : getDevice());
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high_priority) const override {
+    return getNewStream(device, 0);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_current_stream(stream); }
   c10::DeviceIndex deviceCount() const noexcept override { return pretended_devices_of(type_); }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
-              const c10::EventFlag flag) const override {}
-  void block(void* event, const c10::Stream& stream) const override {}
+              const c10::EventFlag flag) const override {
+    *event = reinterpret_cast<void*>(record_event(stream));  // NOLINT(performance-no-int-to-ptr)
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    wait_for_event(stream, reinterpret_cast<uint64_t>(event));
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    use_memory_on(data, stream);
+  }
   bool queryEvent(void* event) const override { return true; }
   bool queryStream(const c10::Stream& stream) const override { return true; }
   void synchronizeStream(const c10::Stream& stream) const override {}
@@ -82,6 +99,9 @@ void install_device_guards() {
     if (present == nullptr || present->deviceCount() == 0) slot.store(new PretendedGuard(type));
   }
 }
+
+// Ours, if it stands in for CUDA's.
+const c10::impl::DeviceGuardImplInterface* cuda_guard = nullptr;
 
 // ---- CUDA hooks
 
@@ -306,8 +326,21 @@ void install_process_state() {
     if (!machine_has_a_gpu()) replace_cached_hooks(at::detail::getCUDAHooks(), PretendedCudaHooks({}));
     replace_missing_accelerator_hooks();
     install_device_guards();
+    const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+    if (dynamic_cast<const PretendedGuard*>(guard) != nullptr) cuda_guard = guard;
     install_dispatch_keys();
   });
+}
+
+void keep_device_guards() {
+  auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
+  const auto* present = slot.load();
+  if (present == cuda_guard || cuda_guard == nullptr) return;
+  using Fake = c10::impl::FakeGuardImpl<c10::DeviceType::CUDA>;
+  using NoOp = c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA>;
+  if (dynamic_cast<const Fake*>(present) != nullptr || dynamic_cast<const NoOp*>(present) != nullptr) {
+    slot.store(cuda_guard);
+  }
 }
 
 }  // namespace shadowgraph

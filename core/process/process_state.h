@@ -29,6 +29,9 @@ namespace shadowgraph {
 // held. Throws EnvironmentError if another library has taken one of the dispatch keys.
 void install_process_state();
 
+// Puts our CUDA guard back where torch's own FakeTensorMode has put another that pretends (DTensor uses one).
+void keep_device_guards();
+
 // Is told about tensors that autograd saves, on this thread. Held by ModeState.
 class SavedTensorObserver {
  public:

@@ -11,6 +11,8 @@
 
 #include <array>
 
+#include "core/fake/storage_context.h"
+#include "core/fake/streams.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/shape_rules.h"
@@ -274,8 +276,10 @@ bool is_set_to(const Tensor& x, const Tensor& y) {
          x.storage_offset() == y.storage_offset() && x.sizes() == y.sizes() && x.strides() == y.strides();
 }
 
-// Tells an allocator that there is none of.
-void record_stream(Tensor& /*x*/, c10::Stream /*stream*/) {}
+// Tells an allocator that there is none of, and a capture.
+void record_stream(Tensor& x, c10::Stream stream) {
+  use_memory_on(raw_data_ptr(*x.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()), stream);
+}
 
 // ---- Optimizer and gradient scaler steps
 

@@ -163,6 +163,8 @@ constexpr OperatorRow kRows[] = {
      .writes = "all_gather_output",
      .alias_of = "all_gather_output",
      .why = "copies shards into its part of the output and gives both; nothing is annotated"},
+    {.name = "fsdp::split_with_sizes_copy", .overwrites = true},
+    {.name = "fsdp::chunk_cat", .overwrites = true},
 
     // ---- Collectives
     {.name = "c10d::broadcast_", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},

@@ -6,9 +6,6 @@
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/profile/collective_cost.h"
 #include "shadowgraph/profile/collective_kind.h"
-#include "shadowgraph/profile/kernel_class.h"
-#include "shadowgraph/profile/overlapped_step.h"
-#include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/saturating.h"
 
 namespace shadowgraph {
@@ -157,6 +154,7 @@ Communication Communication::of(const Graph& graph, const CommunicationOptions& 
   result.graph_ = WeakGraph(graph);
   if (options.interconnect != nullptr) {
     result.interconnect_ = options.interconnect->title;
+    result.device_share_ = options.interconnect->device_share;
     result.has_seconds_ = true;
   }
   std::vector<ProcessGroupInfo> groups;
@@ -257,91 +255,6 @@ std::vector<Communication::ModuleCommunication> Communication::by_module() const
     (is_backward ? module.backward : module.forward) += sum_of(collective);
   }
   return modules;
-}
-
-// ---- OverlappedStep --------------------------------------------------------------------------------------------------------
-
-namespace {
-
-// Runs the two streams. With `communicate` false the collectives take no time.
-class TwoStreams {
- public:
-  TwoStreams(const Graph& graph, const Communication& communication, const StepTime& time, IdMap<NodeId, double>* start)
-      : graph_(graph), communication_(communication), time_(time), start_(start), arrival_(graph.storage_count(), 0) {
-    host_call_ = time.calls() > 0 ? time.host() / static_cast<double>(time.calls()) : 0;
-  }
-
-  double run() {
-    for (const NodeId node : graph_.nodes()) {
-      if (const Collective* collective = communication_.find(node)) {
-        communicate(node, *collective);
-      } else {
-        compute(node);
-      }
-    }
-    return std::max(compute_, communicate_);
-  }
-
- private:
-  void communicate(NodeId node, const Collective& collective) {
-    host_ += host_call_;
-    const double begin = std::max({communicate_, compute_, host_});
-    const double end = begin + (start_ != nullptr ? collective.cost.seconds() : 0);
-    if (start_ != nullptr) (*start_)[node] = begin;
-    communicate_ = end;
-    if (!collective.asynchronous) {
-      compute_ = std::max(compute_, end);
-      return;
-    }
-    const auto arrives = [&](ValueId value) {
-      const Value& tensor = graph_.value(value);
-      if (tensor.kind == ValueKind::kTensor && tensor.storage.valid()) arrival_[tensor.storage.index] = end;
-    };
-    graph_.for_each_output(node, arrives);
-    const OperatorFacts& facts = graph_.facts(node);
-    const auto arguments = graph_.arguments(node);
-    for (const uint16_t position : facts.written) {
-      if (position < arguments.size()) graph_.for_each_value(arguments.subspan(position, 1), arrives);
-    }
-  }
-
-  void compute(NodeId node) {
-    const NodeTime& at = time_.of(node);
-    const bool waits = graph_.target(node).name() == kWait;
-    if (at.kind != KernelClass::kFree) host_ += host_call_;
-    double begin = std::max(compute_, at.kind != KernelClass::kFree ? host_ : 0.0);
-    if (waits || at.kind != KernelClass::kFree) {
-      const auto join = [&](ValueId value) {
-        const Value& tensor = graph_.value(value);
-        if (tensor.kind == ValueKind::kTensor && tensor.storage.valid()) {
-          begin = std::max(begin, arrival_[tensor.storage.index]);
-        }
-      };
-      graph_.for_each_input(node, join);
-    }
-    if (start_ != nullptr) (*start_)[node] = begin;
-    if (waits || at.kind != KernelClass::kFree) compute_ = begin + at.seconds;
-  }
-
-  const Graph& graph_;
-  const Communication& communication_;
-  const StepTime& time_;
-  IdMap<NodeId, double>* start_;
-  std::vector<double> arrival_;  // when what collectives write is there, by storage
-  double host_call_ = 0;
-  double host_ = 0;  // when the host has issued the calls so far
-  double compute_ = 0;
-  double communicate_ = 0;
-};
-
-}  // namespace
-
-OverlappedStep OverlappedStep::of(const Graph& graph, const Communication& communication, const StepTime& time) {
-  OverlappedStep result;
-  result.compute_ = TwoStreams(graph, communication, time, nullptr).run();
-  result.seconds_ = TwoStreams(graph, communication, time, &result.start_).run();
-  result.communication_ = communication.total().seconds;
-  return result;
 }
 
 }  // namespace shadowgraph

@@ -93,6 +93,8 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
   Interconnect links{.name = place.text_or("name", name)};
   links.title = place.text_or("title", links.name);
   links.base = place.amount_or("base", 0);
+  links.device_share = place.amount_or("device_share", 0);
+  if (links.device_share >= 1) place["device_share"].fail("is not below 1: nothing else could run");
   const JsonPlace levels = place["levels"];
   if (levels.size() == 0) {
     levels.fail("is empty; give at least one, {\"name\": \"nvlink\", \"latency\": 6e-7, \"bandwidth\": 3.7e11}");
@@ -109,8 +111,13 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
 }
 
 json to_json(const Interconnect& links) {
-  json object{{"version", 1},       {"name", links.name},      {"title", links.title},
-              {"base", links.base}, {"levels", json::array()}, {"sources", links.sources}};
+  json object{{"version", 1},
+              {"name", links.name},
+              {"title", links.title},
+              {"base", links.base},
+              {"device_share", links.device_share},
+              {"levels", json::array()},
+              {"sources", links.sources}};
   for (const LinkLevel& level : links.levels) {
     json entry{{"name", level.name}, {"latency", level.latency}, {"bandwidth", level.bandwidth}};
     if (level.size > 0) entry["size"] = level.size;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "ir/operators/operator_rows.h"
 
@@ -227,6 +228,56 @@ Bytes ctc_backward(const OperandShapes& call) {
   return alpha == 0 ? std::nullopt : Bytes(alpha);
 }
 
+// TensorShape.cu, split_with_sizes_copy_out_cuda_contiguous_no_cast: tables of int64 on the device. They have addresses
+// and sizes of the splits, and for each block which split it copies. Blocks copy more than a tile each where there are
+// more tiles than twice what the device holds.
+constexpr int64_t kTileBytes = 128 * 16;
+Bytes split_with_sizes_copy(const OperandShapes& call) {
+  const Shape sizes = call.shape(0);
+  const Shape splits = call.argument(1).kind == Operand::Kind::kInts ? call.argument(1).shape : Shape();
+  const auto rank = static_cast<int64_t>(sizes.size());
+  const int64_t dim = call.integer(2, 0) < 0 ? call.integer(2, 0) + rank : call.integer(2, 0);
+  if (splits.empty() || dim < 0 || dim >= rank) return std::nullopt;
+  const int64_t row =
+      product_of({product_of(sizes.subspan(static_cast<size_t>(dim) + 1)), call.argument(0).element_bytes});
+  const int64_t chunks = product_of(sizes.first(static_cast<size_t>(dim)));
+  const auto blocks_of = [&](int64_t tiles) {
+    int64_t blocks = 0;
+    for (const int64_t split : splits) {
+      blocks = saturating_add(blocks, divide_up(product_of({std::max<int64_t>(split, 0), row}), tiles * kTileBytes));
+    }
+    return blocks;
+  };
+  const int64_t most = 2 * kMultiprocessors * 2048 / 128;
+  const int64_t work = divide_up(product_of({blocks_of(1), chunks}), most);
+  if (work == 0) return 0;
+  const auto root = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(work))));
+  const int64_t tiles = divide_up(work, std::min(root, chunks));
+  const auto count = static_cast<int64_t>(splits.size());
+  return product_of({8, saturating_add(4 * count + 1, blocks_of(tiles))});
+}
+
+// TensorShape.cu, get_chunk_cat_metadata: such tables, with a block for each tile of a tensor's chunk.
+Bytes chunk_cat(const OperandShapes& call) {
+  const auto tensors = call.argument(0).tensors;
+  const int64_t from = call.argument(0).element_bytes;
+  const int64_t to = call.argument(3).present() ? call.argument(3).element_bytes : from;
+  const int64_t chunks = call.integer(2, 0);
+  // Other casts take other kernels.
+  if (tensors.empty() || chunks <= 0 || (to != from && (from != 2 || to != 4))) return std::nullopt;
+  const auto rank = static_cast<int64_t>(tensors.front().size());
+  const int64_t dim = call.integer(1, 0) < 0 ? call.integer(1, 0) + rank : call.integer(1, 0);
+  int64_t blocks = 0;
+  for (const Shape sizes : tensors) {
+    if (dim < 0 || static_cast<size_t>(dim) >= sizes.size()) return std::nullopt;
+    const auto at = static_cast<size_t>(dim);
+    const int64_t chunk = product_of({divide_up(sizes[at], chunks), product_of(sizes.subspan(at + 1)), to});
+    blocks = saturating_add(blocks, divide_up(chunk, kTileBytes));
+  }
+  const auto count = static_cast<int64_t>(tensors.size());
+  return product_of({8, saturating_add(6 * count + 2, blocks)});
+}
+
 struct Row {
   std::string_view names;
   Bytes (*bytes)(const OperandShapes&);
@@ -301,6 +352,9 @@ constexpr Row kCuda[] = {
     {"_ctc_loss_backward", ctc_backward, "LossCTC.cu: log_beta"},
     {"_conv_depthwise2d", nothing, "DepthwiseConv2d.cu"},
     {"tril triu", nothing, "TriangularOps.cu"},
+    {"fsdp::all_gather_copy_in _foreach_copy_", nothing, "ForeachBinaryOpList.cu: lists are kernel arguments"},
+    {"split_with_sizes_copy.out fsdp::split_with_sizes_copy", split_with_sizes_copy, "TensorShape.cu: tables"},
+    {"_chunk_cat fsdp::chunk_cat", chunk_cat, "TensorShape.cu: tables"},
 };
 
 std::vector<ScratchRow> made_of(std::span<const Row> rows, c10::DeviceType device) {

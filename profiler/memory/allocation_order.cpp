@@ -1,8 +1,10 @@
 #include "profiler/memory/allocation_order.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "profiler/cost/scratch_rules.h"
+#include "profiler/stream_notes.h"
 
 namespace shadowgraph {
 namespace {
@@ -47,6 +49,13 @@ AllocationOrder::AllocationOrder(const ProgramCosts& costs, c10::Device device) 
   group(born, steps, born_, born_begin_);
   group(dead, steps, dead_, dead_begin_);
   scratch_.assign(steps, 0);
+  streams_.assign(steps, 0);
+  for (uint32_t step = 0; step < steps; ++step) {
+    if (!graph.has_notes(costs.nodes[step])) continue;
+    StreamNotes notes = stream_notes(graph, costs.nodes[step]);
+    streams_[step] = static_cast<int32_t>(notes.stream);
+    if (!notes.used_on.empty()) used_on_[step] = std::move(notes.used_on);
+  }
   for (uint32_t step = 0; step < steps; ++step) {
     const int64_t bytes = costs.scratch.of(costs.nodes[step]).bytes;
     if (bytes > 0 && is_here(device_of_call(graph, costs.nodes[step]).value_or(c10::Device(c10::kCPU)))) {

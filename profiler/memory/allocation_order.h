@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "profiler/program_costs.h"
@@ -22,6 +23,13 @@ class AllocationOrder {
   std::span<const StorageId> dead(uint32_t step) const { return row(dead_, dead_begin_, step); }
   // Returns bytes that the node takes and gives back.
   int64_t scratch(uint32_t step) const { return scratch_[step]; }
+  // Returns the stream that the node takes memory on, for its results as for itself.
+  int32_t stream(uint32_t step) const { return streams_[step]; }
+  // Returns other streams that use what memory the node makes.
+  std::span<const uint32_t> used_on(uint32_t step) const {
+    const auto found = used_on_.find(step);
+    return found == used_on_.end() ? std::span<const uint32_t>() : std::span(found->second);
+  }
   // Returns storages alive at the end, in the order of birth.
   std::span<const StorageId> left() const { return left_; }
   // Return the first and last step of a storage, both inclusive.
@@ -36,6 +44,8 @@ class AllocationOrder {
   std::vector<StorageId> before_, born_, dead_, left_;
   std::vector<uint32_t> born_begin_, dead_begin_;
   std::vector<int64_t> scratch_;
+  std::vector<int32_t> streams_;
+  std::unordered_map<uint32_t, std::vector<uint32_t>> used_on_;
   IdMap<StorageId, uint32_t> first_, last_;
 };
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
+#include <set>
 
 #include "profiler/memory/allocation_order.h"
 #include "profiler/memory/device_run.h"
@@ -41,12 +43,10 @@ class TrainingRun {
       const Communication communication = Communication::of(graph_);
       const auto sends = [](const ProcessGroupInfo& group) { return group.size > 1; };
       result_.nccl = options.assumptions.nccl_group * std::ranges::count_if(communication.groups(), sends);
-      const auto uses = std::find_if(costs.nodes.begin(), costs.nodes.end(),
-                                     [&](NodeId node) { return takes_cublas(graph_.target(node)); });
-      if (uses != costs.nodes.end()) {
-        cublas_step_ = costs.order[*uses];
-        result_.cublas_workspace = options.assumptions.cublas_workspace;
+      for (uint32_t at = 0; at < order.steps(); ++at) {
+        if (takes_cublas(graph_.target(costs.nodes[at]))) cublas_steps_.try_emplace(order.stream(at), at);
       }
+      result_.cublas_workspace = options.assumptions.cublas_workspace * static_cast<int64_t>(cublas_steps_.size());
     }
     int64_t capacity = options.capacity;
     if (capacity != AllocatorSettings::kUnlimited) {
@@ -76,6 +76,7 @@ class TrainingRun {
         }
       }
       step();
+      allocator_.synchronize();
       result_.reserved_after.push_back(allocator_.stats().reserved.now);
       if (lost_) break;
     }
@@ -97,6 +98,7 @@ class TrainingRun {
       allocator_.reset_peaks();
       const uint32_t end = i + 1 == ends.size() ? order_.steps() : ends[i] + 1;
       step(begin, end);
+      allocator_.synchronize();
       begin = end;
       const auto& stats = allocator_.stats();
       peaks.push_back({stats.allocated.peak, stats.reserved.peak, stats.reserved.now});
@@ -108,7 +110,10 @@ class TrainingRun {
   void step() { step(0, order_.steps()); }
   void step(uint32_t begin, uint32_t end) {
     for (uint32_t at = begin; at < end; ++at) {
-      if (at == cublas_step_ && !workspace_.valid()) workspace_ = take(result_.cublas_workspace, kNoTag, at);
+      if (const auto found = cublas_steps_.find(order_.stream(at));
+          found != cublas_steps_.end() && found->second == at) {
+        if (workspaces_.insert(found->first).second) take(options_.assumptions.cublas_workspace, kNoTag, at);
+      }
       for (const StorageId id : order_.born(at)) {
         if (!handles_[id].valid()) allocate(id, at);  // state of the optimizer is there from the second step on
       }
@@ -121,6 +126,10 @@ class TrainingRun {
   }
   void allocate(StorageId id, std::optional<uint32_t> at) {
     handles_[id] = take(graph_.storage(id).bytes, id.index, at);
+    if (!at) return;
+    for (const uint32_t stream : order_.used_on(*at)) {
+      allocator_.record_stream(handles_[id], static_cast<int32_t>(stream));
+    }
   }
   void release(StorageId id) {
     allocator_.free(handles_[id]);
@@ -129,7 +138,7 @@ class TrainingRun {
   CachingAllocator::Handle take(int64_t bytes, uint32_t tag, std::optional<uint32_t> at) {
     const int64_t most = allocator_.stats().reserved.peak;
     try {
-      const auto handle = allocator_.allocate(bytes, 0, tag);
+      const auto handle = allocator_.allocate(bytes, at ? order_.stream(*at) : 0, tag);
       const auto& stats = allocator_.stats();
       ++takes_;
       if (stats.reserved.peak > most) {
@@ -147,15 +156,14 @@ class TrainingRun {
   }
 
   static constexpr uint32_t kNoTag = DeviceRun::kNoStorage;
-  static constexpr uint32_t kNever = 0xFFFFFFFFU;
   const ProgramCosts& costs_;
   const Graph& graph_;
   const AllocationOrder& order_;
   const DeviceMemoryOptions& options_;
   CachingAllocator allocator_;
   IdMap<StorageId, CachingAllocator::Handle> handles_;
-  CachingAllocator::Handle workspace_;
-  uint32_t cublas_step_ = kNever;
+  std::map<int32_t, uint32_t> cublas_steps_;  // by stream, where cuBLAS is first called
+  std::set<int32_t> workspaces_;              // that are there
   bool lost_ = false;
   int64_t takes_ = 0;
   int64_t takes_at_peak_ = 0;

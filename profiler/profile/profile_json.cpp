@@ -128,8 +128,21 @@ json to_json(const Communication& communication, const Profile& profile) {
     object["overlap"] = {{"seconds", overlap->seconds()},
                          {"compute_seconds", overlap->compute()},
                          {"exposed_seconds", overlap->exposed()},
+                         {"slowed_seconds", overlap->slowed()},
+                         {"waits_for_host_seconds", overlap->waits_for_host()},
                          {"at_least_seconds", overlap->at_least()},
-                         {"at_most_seconds", overlap->at_most()}};
+                         {"at_most_seconds", overlap->at_most()},
+                         {"causes", json::array()}};
+    for (const ExposureCause& cause : overlap->causes()) {
+      json entry{{"text", to_string(cause, profile.graph(), communication)},
+                 {"kind", std::string(to_string(cause.kind))},
+                 {"group", communication.groups()[cause.group].name},
+                 {"phase", profile.graph().phase_name(cause.phase)},
+                 {"waits", cause.waits},
+                 {"seconds", cause.seconds}};
+      if (cause.waiter) entry["waiter_phase"] = profile.graph().phase_name(*cause.waiter);
+      object["overlap"]["causes"].push_back(std::move(entry));
+    }
   }
   return object;
 }

@@ -78,7 +78,21 @@ std::string time_text(const StepTime& time) {
   return text;
 }
 
-std::string communication_text(const Communication& communication, const OverlappedStep* overlap) {
+std::string overlap_text(const OverlappedStep& overlap, const Graph& graph, const Communication& communication) {
+  std::string text = fmt::format("  {:<13}{} a step, {} of it for collectives; between {} and {}\n", "overlapped",
+                                 human_seconds(overlap.seconds()), human_seconds(overlap.exposed()),
+                                 human_seconds(overlap.at_least()), human_seconds(overlap.at_most()));
+  for (const ExposureCause& cause : overlap.causes()) {
+    text += fmt::format("    {:<12}waiting {} {} for {}\n", human_seconds(cause.seconds), cause.waits,
+                        cause.waits == 1 ? "time" : "times", to_string(cause, graph, communication));
+  }
+  if (overlap.slowed() > 0) {
+    text += fmt::format("    {:<12}slower kernels beside collectives\n", human_seconds(overlap.slowed()));
+  }
+  return text;
+}
+
+std::string communication_text(const Graph& graph, const Communication& communication, const OverlappedStep* overlap) {
   const CommunicationSum total = communication.total();
   const auto seconds = [&](const CommunicationSum& sum) {
     return communication.has_seconds() ? human_seconds(sum.seconds) : std::string();
@@ -103,11 +117,7 @@ std::string communication_text(const Communication& communication, const Overlap
     const ProcessGroupInfo& group = communication.groups()[i];
     row(fmt::format("group {} of {}", group.name, group.size), communication.of_group(i));
   }
-  if (overlap != nullptr) {
-    text += fmt::format("  {:<13}{} a step, {} of it waiting for collectives; between {} and {}\n", "overlapped",
-                        human_seconds(overlap->seconds()), human_seconds(overlap->exposed()),
-                        human_seconds(overlap->at_least()), human_seconds(overlap->at_most()));
-  }
+  if (overlap != nullptr) text += overlap_text(*overlap, graph, communication);
   for (const UncoveredOperator& row : communication.uncovered()) {
     text += fmt::format("  not in these sums: {} x{}\n", row.op, row.count);
   }
@@ -232,7 +242,8 @@ std::string to_text(const Profile& profile) {
   if (profile.run) text += "\n" + to_text(*profile.run);
   text += flops_text(profile);
   if (profile.time() != nullptr) text += time_text(*profile.time());
-  if (profile.communication() != nullptr) text += communication_text(*profile.communication(), profile.overlap());
+  if (profile.communication() != nullptr)
+    text += communication_text(profile.graph(), *profile.communication(), profile.overlap());
   if (!profile.uncovered.empty()) {
     text += "\nno FLOP formula, not in the sums above:\n";
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);

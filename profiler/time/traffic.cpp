@@ -1,6 +1,8 @@
 #include "shadowgraph/profile/traffic.h"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "profiler/time/kernel_classes.h"
@@ -32,6 +34,7 @@ class TrafficOf {
     const OperatorFacts& facts = graph_.facts(id);
     if (target.kind() == TargetKind::kBuiltin || facts.is_view) return {};
     NodeTraffic traffic;
+    if (target.name() == kCopiesIn) return copied(graph_.arguments(id).first(1));
     seen_.clear();
     int64_t results = 0;
     graph_.for_each_output(id, [&](ValueId value) {
@@ -62,6 +65,18 @@ class TrafficOf {
   }
 
  private:
+  // FSDP2's shard goes into its own part of the gathered tensor, which is given whole.
+  static constexpr std::string_view kCopiesIn = "fsdp::all_gather_copy_in";
+  NodeTraffic copied(std::span<const Argument> arguments) {
+    NodeTraffic traffic;
+    for (const Argument& argument : arguments) {
+      each_value(argument,
+                 [&](ValueId value) { traffic.read = saturating_add(traffic.read, element_bytes(graph_, value)); });
+    }
+    traffic.written = traffic.read;
+    return traffic;
+  }
+
   template <class Visit>
   void each_value(const Argument& argument, const Visit& visit) {
     if (argument.kind == ArgumentKind::kValue) {

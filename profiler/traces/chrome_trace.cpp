@@ -1,9 +1,13 @@
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
+#include "profiler/stream_notes.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/overlapped_step.h"
 #include "shadowgraph/profile/step_time.h"
@@ -18,7 +22,11 @@ constexpr int kProcess = 1;
 constexpr int kModules = 1;  // rows
 constexpr int kHost = 2;
 constexpr int kDevice = 3;
-constexpr int kLinks = 4;
+constexpr int kGroups = 4;  // one for each, and behind them one for each stream but the default one
+
+int row_of_stream(uint32_t stream, const Communication& communication) {
+  return stream == 0 ? kDevice : kGroups - 1 + static_cast<int>(communication.groups().size() + stream);
+}
 
 // Returns the modules around a node, outermost first.
 std::vector<std::string> path_of(const Graph& graph, NodeId node) {
@@ -79,19 +87,23 @@ json collective_json(const Communication& communication, const Collective& sent)
           {"algorithm", std::string(to_string(sent.cost.algorithm))}};
 }
 
-}  // namespace
+json collective_slice(const Profile& profile, const Collective& sent, double start, uint32_t step) {
+  json made = slice(profile.graph().target(sent.node).name(), kGroups + static_cast<int>(sent.group), start,
+                    sent.cost.seconds());
+  made["args"] = collective_json(*profile.communication(), sent);
+  made["args"]["node"] = step;
+  return made;
+}
 
-json chrome_trace(const Profile& profile) {
-  const Graph& graph = profile.graph();
-  const StepTime* time = profile.time();
-  const MemoryTimeline& timeline = profile.timeline();
-  json events = json::array();
+// Names the rows that slices stand in, each in its place.
+void name_rows(const Profile& profile, json& events) {
   const auto name_row = [&](int row, const std::string& name) {
     events.push_back(
         {{"name", "thread_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"name", name}}}});
     events.push_back(
         {{"name", "thread_sort_index"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"sort_index", row}}}});
   };
+  const StepTime* time = profile.time();
   events.push_back({{"name", "process_name"},
                     {"ph", "M"},
                     {"pid", kProcess},
@@ -99,9 +111,28 @@ json chrome_trace(const Profile& profile) {
   name_row(kModules, "modules");
   if (time != nullptr && time->host() > 0) name_row(kHost, "host calls");
   name_row(kDevice, time != nullptr ? "kernels" : "nodes, a microsecond each");
+  if (profile.overlap() == nullptr) return;
+  std::set<uint32_t> streams;
+  for (const NodeId id : profile.graph().nodes()) streams.insert(stream_notes(profile.graph(), id).stream);
+  for (const uint32_t stream : streams) {
+    if (stream > 0)
+      name_row(row_of_stream(stream, *profile.communication()), fmt::format("kernels of stream {}", stream));
+  }
+  const auto groups = profile.communication()->groups();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    name_row(kGroups + static_cast<int>(i), "communication of group " + groups[i].name);
+  }
+}
 
+}  // namespace
+
+json chrome_trace(const Profile& profile) {
+  const Graph& graph = profile.graph();
+  const StepTime* time = profile.time();
+  const MemoryTimeline& timeline = profile.timeline();
   const OverlappedStep* overlap = profile.overlap();
-  if (overlap != nullptr) name_row(kLinks, "communication");
+  json events = json::array();
+  name_rows(profile, events);
 
   ModuleSlices modules(events);
   double now = 0;
@@ -109,17 +140,18 @@ json chrome_trace(const Profile& profile) {
   for (const NodeId id : graph.nodes()) {
     const Node& node = graph.node(id);
     NodeTime at = time != nullptr ? time->of(id) : NodeTime{.start = now, .seconds = 1e-6};
+    uint32_t stream = 0;
     if (overlap != nullptr) {
+      stream = stream_notes(graph, id).stream;
       at.start = overlap->start(id);
+      if (at.seconds > 0) at.seconds = overlap->end(id) - at.start;
       if (const Collective* sent = profile.communication()->find(id)) {
-        json slice_of_links = slice(graph.target(id).name(), kLinks, at.start, sent->cost.seconds());
-        slice_of_links["args"] = collective_json(*profile.communication(), *sent);
-        slice_of_links["args"]["node"] = step;
-        events.push_back(std::move(slice_of_links));
+        events.push_back(collective_slice(profile, *sent, at.start, step));
       }
     }
     if (at.seconds > 0 && graph.target(id).kind() != TargetKind::kBuiltin) {
-      json kernel = slice(graph.target(id).name(), kDevice, at.start, at.seconds);
+      const int row = stream == 0 ? kDevice : row_of_stream(stream, *profile.communication());
+      json kernel = slice(graph.target(id).name(), row, at.start, at.seconds);
       json& about = kernel["args"] = {{"node", step}, {"phase", graph.phase_name(node.phase)}};
       if (const std::string path = module_path(graph, id); !path.empty()) about["module"] = path;
       if (node.source.valid()) about["source"] = graph.text(node.source);
@@ -130,8 +162,10 @@ json chrome_trace(const Profile& profile) {
         events.push_back(
             slice(graph.target(id).name(), kHost, at.issued, time->host() / static_cast<double>(time->calls())));
       }
-      modules.see(path_of(graph, id), graph.phase_name(node.phase), at.start, at.start + at.seconds);
-      now = at.start + at.seconds;
+      if (stream == 0) {
+        modules.see(path_of(graph, id), graph.phase_name(node.phase), at.start, at.start + at.seconds);
+        now = at.start + at.seconds;
+      }
     }
     json live = json::object();
     for (int kind = 0; kind < kStorageKindCount; ++kind) {

@@ -20,7 +20,7 @@ import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
 
-from . import _files, _reads
+from . import _files, _reads, _streams
 from . import _shadowgraph as _C
 from ._unfake import unfake
 
@@ -138,7 +138,7 @@ def _pretend_cuda():
         "is_available": lambda: _C.device_count() > 0,
         "device_count": lambda: _C.device_count(),
         "current_device": lambda: _there(None),
-        "set_device": lambda device: _C.set_current_device(_index(device)),
+        "set_device": lambda device: _C.set_current_device(_streams.index_of(device)),
         "_lazy_init": _lazy_init,
         "init": _lazy_init,
         "is_initialized": lambda: _C.device_count() > 0,
@@ -152,10 +152,10 @@ def _pretend_cuda():
         "set_rng_state": lambda new_state, device="cuda": None,
         "_exchange_device": _exchange_device,
         "_maybe_exchange_device": _exchange_device,
-        "current_stream": lambda device=None: _Stream(device),
-        "default_stream": lambda device=None: _Stream(device),
-        "set_stream": lambda stream: None,
-        "stream": lambda stream: contextlib.nullcontext(stream),
+        "current_stream": _streams.current_stream,
+        "default_stream": _streams.default_stream,
+        "set_stream": _streams.set_stream,
+        "stream": _streams.StreamContext,
         "memory_allocated": _no_figures("memory_allocated"),
         "max_memory_allocated": _no_figures("max_memory_allocated"),
         "memory_reserved": _no_figures("memory_reserved"),
@@ -165,64 +165,15 @@ def _pretend_cuda():
     }
     for name, answer in answers.items():
         _while_active(cuda, name, answer)
-    _made_while_active(cuda.Stream, _Stream)
-    _made_while_active(cuda.Event, _Event)
+    _made_while_active(cuda.Stream, _streams.Stream)
+    _made_while_active(cuda.Event, _streams.Event)
     record_stream = torch.Tensor.record_stream
 
     @functools.wraps(record_stream)
     def record(self, stream):
-        return None if _C.is_fake(self) else record_stream(self, stream)
+        return _streams.record_stream(self, stream) if _C.is_fake(self) else record_stream(self, stream)
 
     torch.Tensor.record_stream = record
-
-
-class _Stream:
-    """A stream of a pretended device: the program's order is the order of everything."""
-
-    def __init__(self, device=None, priority=0, **kwargs):
-        self.device = torch.device("cuda", _there(device))
-        self.priority, self.stream_id, self.cuda_stream = priority, 0, 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        return None
-
-    def record_event(self, event=None):
-        return _Event() if event is None else event
-
-    def wait_event(self, event):
-        return None
-
-    wait_stream = wait_event
-
-    def synchronize(self):
-        return None
-
-    def query(self):
-        return True
-
-
-class _Event:
-    """An event of a pretended device: it has happened."""
-
-    def __init__(self, *args, **kwargs):
-        pass
-
-    def record(self, stream=None):
-        return None
-
-    wait = record
-
-    def synchronize(self):
-        return None
-
-    def query(self):
-        return True
-
-    def elapsed_time(self, other):
-        raise _C.DataDependentError("Event.elapsed_time(): nothing runs on a pretended device, so nothing takes time")
 
 
 def _made_while_active(original, pretended):
@@ -237,7 +188,7 @@ def _made_while_active(original, pretended):
 
 def _there(device):
     """The index of a device, or the current one's; raises NoSuchDeviceError if the pretended machine has none such."""
-    index = _C.current_device() if device is None else _index(device)
+    index = _C.current_device() if device is None else _streams.index_of(device)
     _C.check_device(index)
     return index
 
@@ -263,13 +214,6 @@ def _exchange_device(device):
     if device is not None and device >= 0:
         _C.set_current_device(device)
     return before
-
-
-def _index(device):
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index
-    return 0 if index is None else index
 
 
 def _no_figures(name):

@@ -73,6 +73,35 @@ void bind_addresses(py::module_& m) {
       "The same of a meta storage; None for one that no fake tensor is known to have.", py::arg("storage"));
 }
 
+// Streams of torch.cuda are numbers here, 0 for the default one. So are events.
+void bind_streams(py::module_& m) {
+  const auto stream_of = [](int device, c10::StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)), id);
+  };
+  m.def("new_stream",
+        [stream_of](int device) { return cuda_guard().getNewStream(stream_of(device, 0).device()).id(); });
+  m.def("current_stream",
+        [stream_of](int device) { return cuda_guard().getStream(stream_of(device, 0).device()).id(); });
+  m.def("exchange_stream", [stream_of](int device, c10::StreamId stream) {
+    return cuda_guard().exchangeStream(stream_of(device, stream)).id();
+  });
+  m.def("record_event", [stream_of](int device, c10::StreamId stream) {
+    void* event = nullptr;
+    cuda_guard().record(&event, stream_of(device, stream), static_cast<c10::DeviceIndex>(device),
+                        c10::EventFlag::PYTORCH_DEFAULT);
+    return reinterpret_cast<uintptr_t>(event);
+  });
+  m.def("wait_for_event", [stream_of](int device, c10::StreamId stream, uintptr_t event) {
+    cuda_guard().block(reinterpret_cast<void*>(event), stream_of(device, stream));  // NOLINT(performance-no-int-to-ptr)
+  });
+  m.def(
+      "record_stream",
+      [stream_of](const at::Tensor& tensor, int device, c10::StreamId stream) {
+        cuda_guard().recordDataPtrOnStream(tensor.storage().data_ptr(), stream_of(device, stream));
+      },
+      "What tensor.record_stream(stream) tells a capture.");
+}
+
 }  // namespace
 
 void bind_process(py::module_& m) {
@@ -109,6 +138,7 @@ void bind_process(py::module_& m) {
       },
       "Raises NoSuchDeviceError for a CUDA device that the active mode does not pretend.", py::arg("index"),
       py::call_guard<CppCall>());
+  bind_streams(m);
   m.def("resize_storage", &resize_storage, py::arg("storage"), py::arg("size"),
         "storage.resize_(size) of a fake tensor's storage, which a capture is told of.", py::call_guard<CppCall>());
   m.def(

@@ -141,6 +141,8 @@ TEST(InterconnectFiles, EveryFigureHasASourceAndComesBack) {
     const Interconnect links = Interconnect::named(name);
     EXPECT_EQ(links.name, name);
     EXPECT_TRUE(links.sources.contains("base")) << name;
+    EXPECT_TRUE(links.sources.contains("device_share")) << name;
+    EXPECT_GT(links.device_share, 0) << name;
     for (const LinkLevel& level : links.levels) {
       for (const char* figure : {"latency", "bandwidth"}) {
         EXPECT_TRUE(links.sources.contains("levels." + level.name + "." + figure) ||
@@ -170,6 +172,8 @@ TEST(InterconnectFiles, WhatIsNoneIsRefused) {
   EXPECT_THAT(error(R"({"version": 2})"), HasSubstr("version is not 1"));
   EXPECT_THAT(error(R"({"version": 1})"), HasSubstr("levels is missing"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"latency": 1}]})"), HasSubstr("levels[0].name is missing"));
+  EXPECT_THAT(error(R"({"version": 1, "device_share": 1, "levels": [{"name": "a", "bandwidth": 1}]})"),
+              HasSubstr("device_share is not below 1"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a"}]})"), HasSubstr("levels[0].bandwidth is missing"));
   EXPECT_THAT(error(R"({"version": 1, "levels": [{"name": "a", "bandwidth": 1, "latency": -1}]})"),
               HasSubstr("levels[0].latency is not a number of 0 or more"));
@@ -228,7 +232,8 @@ TEST(Communication, OfAGraphByHand) {
 }
 
 TEST(Communication, OverlapsWithWhatDoesNotNeedIt) {
-  const Interconnect links = Interconnect::named("h100");
+  Interconnect links = Interconnect::named("h100");
+  links.device_share = 0;  // overlap_test.cpp has what it does
   DeviceSpec spec = DeviceSpec::named("h100");
   spec.host_call = 0;
   for (const int products : {0, 1, 40}) {
@@ -263,7 +268,8 @@ TEST(Communication, AStepLastsUntilItsLastCollective) {
 
 // The same sum, synchronous: what follows waits, though it does not need it.
 TEST(Communication, SynchronousCallsHoldComputingUp) {
-  const Interconnect links = Interconnect::named("h100");
+  Interconnect links = Interconnect::named("h100");
+  links.device_share = 0;
   for (const bool asynchronous : {true, false}) {
     const FakeMesh mesh({{"dp", 8}});
     CaptureSession session({.mode = {.device = at::kCUDA}});

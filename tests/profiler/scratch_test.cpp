@@ -131,6 +131,30 @@ TEST(Scratch, CudaRulesByHand) {
   const std::vector<int64_t> big{200000}, small{10};
   const std::vector<Shape> list{big, small};
   EXPECT_EQ(cuda_rule("aten::_foreach_norm.Scalar", {Operand::of_tensors(list, 2)}), 2 * 4 * 4);
+  // FSDP2's copies keep tables of int64: 3 and 4 entries a tensor (one more for sums), one for each block.
+  // Splits of 1000 and 2000 floats are 4000 and 8000 bytes a chunk, in tiles of 2048 bytes: 2 + 4 blocks.
+  const std::vector<int64_t> gathered{2, 3000}, splits{1000, 2000};
+  const std::vector<Operand> split{tensor(gathered, 4), Operand::of_ints(splits), Operand::of_number(1)};
+  for (const char* name : {"aten::split_with_sizes_copy.out", "fsdp::split_with_sizes_copy"}) {
+    EXPECT_EQ(cuda_rule(name, split), 8 * (4 * 2 + 1 + 2 + 4));
+  }
+  // 8 x 19532 blocks are 37 times what 132 processors take twice over: 7 chunks a block, 6 tiles each.
+  const std::vector<int64_t> large{8, 20'000'000}, parts{16'000'000, 4'000'000};
+  EXPECT_EQ(
+      cuda_rule("fsdp::split_with_sizes_copy", {tensor(large, 2), Operand::of_ints(parts), Operand::of_number(1)}),
+      8 * (4 * 2 + 1 + 2605 + 652));
+  // An eighth of 1000 rows of 64 floats is 32000 bytes, one of 10 floats is 2, padded: 16 + 1 blocks. Gradients in
+  // bfloat16 are cast on the way; other casts take other kernels.
+  const std::vector<int64_t> weight{1000, 64}, bias{10}, flat{64016};
+  const std::vector<Shape> gradients{weight, bias};
+  const auto cat = [&](int64_t from, int64_t to) {
+    return cuda_rule("fsdp::chunk_cat", {Operand::of_tensors(gradients, from), Operand::of_number(0),
+                                         Operand::of_number(8), tensor(flat, to)});
+  };
+  EXPECT_EQ(cat(2, 4), 8 * (6 * 2 + 2 + 16 + 1));
+  EXPECT_EQ(cat(4, 4), 8 * (6 * 2 + 2 + 16 + 1));
+  EXPECT_EQ(cat(4, 2), -1);
+  EXPECT_EQ(cuda_rule("fsdp::all_gather_copy_in", {Operand::of_tensors(gradients, 4)}), 0);
   // 100000 rows of 64: 32768/2 blocks at most, 3125 of 32 rows; weight and bias.
   const std::vector<int64_t> rows{100000, 64}, normalized{64}, mask{1, 1, 1};
   EXPECT_EQ(

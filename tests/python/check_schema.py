@@ -279,7 +279,8 @@ def communication(folder):
     if not taken(h100):
         failures.append("the tool refuses links with an axis")
     for change in ({"version": 2}, {"levels": []}, {"levels": [{"name": "x", "bandwidth": 0}]}, {"base": -1},
-                   {"axes": {"tp": {"tables": {"sum": [[1, 1]]}}}}, {"axes": {"tp": {"tables": {"reduce": [[0, 1]]}}}}):
+                   {"device_share": 1}, {"axes": {"tp": {"tables": {"sum": [[1, 1]]}}}},
+                   {"axes": {"tp": {"tables": {"reduce": [[0, 1]]}}}}):  # fmt: skip
         expect_refused("interconnect", h100 | change, f"links with {change}")
         if taken(h100 | change):
             failures.append(f"the tool takes links with {change}")

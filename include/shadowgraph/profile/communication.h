@@ -59,6 +59,7 @@ class Communication {
   std::span<const UncoveredOperator> uncovered() const { return uncovered_; }
   bool has_seconds() const { return has_seconds_; }
   const std::string& interconnect() const { return interconnect_; }  // title
+  double device_share() const { return device_share_; }              // Interconnect::device_share
 
   CommunicationSum total() const;
   CommunicationSum of(CollectiveKind kind) const;
@@ -86,6 +87,7 @@ class Communication {
   std::vector<ProcessGroupInfo> groups_;
   std::vector<UncoveredOperator> uncovered_;
   std::string interconnect_;
+  double device_share_ = 0;
   bool has_seconds_ = false;
 };
 

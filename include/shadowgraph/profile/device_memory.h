@@ -6,6 +6,10 @@
 // last one are freed first (zero_grad(set_to_none=True)) and optimizer state is there already. So reserved memory is
 // that of a run, not of a step.
 //
+// A block belongs to the stream that its node was issued on, and no other gets it. One that the program says is used on
+// another stream (Tensor.record_stream) is free again at the end of the step. PyTorch looks whether the device is
+// through with it, which this takes for no: the host runs ahead.
+//
 //     const DeviceMemory memory = device_memory(graph);
 //     memory.reserved_peak;                     // what torch.cuda.max_memory_reserved() will say
 //     memory.footprint();                       // about what nvidia-smi will say
@@ -30,7 +34,7 @@ struct DeviceAssumptions {
   // The CUDA context with PyTorch's kernels loaded lazily: not the allocator's, but nvidia-smi's. Measured on H100 with
   // CUDA 12: 480 to 560 MiB; other drivers 300 to 800.
   int64_t context = 520 * kMebibyte;
-  // cuBLAS's workspace, which the caching allocator gives at the first matrix product and which is kept
+  // cuBLAS's workspace, which the caching allocator gives at a stream's first matrix product and which is kept
   // (aten/src/ATen/cuda/CublasHandlePool.cpp). It has 32 MiB from compute capability 9.0 on, 8,519,680 bytes (4096 KiB
   // x 2 + 16 KiB x 8) before.
   int64_t cublas_workspace = 32 * kMebibyte;
@@ -62,8 +66,9 @@ struct DeviceMemory {
   int64_t retries = 0;
   std::vector<int64_t> reserved_after;  // each step
   int64_t context = 0;                  // assumed
-  int64_t cublas_workspace = 0;         // assumed; in the figures above. 0 without matrix products
-  int64_t nccl = 0;                     // assumed; of all groups of more than one process that something is sent in
+  // Assumed; in the figures above. One for each stream with matrix products.
+  int64_t cublas_workspace = 0;
+  int64_t nccl = 0;  // assumed; of all groups of more than one process that something is sent in
   // Reserved and not held, when it was most.
   int64_t fragmentation() const { return reserved_peak - held_at_peak; }
   int64_t footprint() const { return reserved_peak + context + nccl; }

@@ -42,6 +42,8 @@ struct Interconnect {
   std::string name;   // "h100"
   std::string title;  // "8 x H100 by NVLink, nodes by 400 Gb/s InfiniBand"
   double base = 0;    // seconds of any call: its kernel begins and ends
+  // What a collective takes of the device while it runs: kernels beside it go on at (1 - share) of their speed.
+  double device_share = 0;
   std::vector<LinkLevel> levels;
   std::map<std::string, AxisLinks> axes;
   std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named

@@ -1,0 +1,155 @@
+"""Streams that programs use, as captures note them, and what kernels hide of collectives behind them."""
+
+import json
+import pathlib
+
+import parallel_programs
+import pytest
+import torch
+from parallel_programs import BATCH, LENGTH, PROGRAMS, optimizer_of
+from torch.nn import functional as F
+
+import shadowgraph as sg
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
+    """Each collective takes a second, and each block's products take more: 1 MFLOP/s. Nothing else takes time."""
+    folder = tmp_path_factory.mktemp("figures")
+    spec, links = folder / "spec.json", folder / "links.json"
+    spec.write_text(json.dumps({"version": 1, "bandwidth": 1e30, "matmul": {"float32": 1e6}}))
+    links.write_text(json.dumps({"version": 1, "base": 1.0, "levels": [{"name": "wire", "bandwidth": 1e30}]}))
+    return {"spec": str(spec), "interconnect": str(links)}
+
+
+def loss_of(logits):
+    return F.cross_entropy(logits.flatten(0, 1), torch.zeros(BATCH * LENGTH, dtype=torch.int64, device="cuda"))
+
+
+def profiled(name, size, **figures):
+    with sg.fake_process_group(size, rank=0):
+        report = sg.profile(lambda: PROGRAMS[name](size, "cuda"), f"i64[{BATCH},{LENGTH}]", loss=loss_of,
+                            optimizer=optimizer_of(name), device="cuda", steady_state=True, **figures)  # fmt: skip
+    report.graph.verify()
+    return report
+
+
+def streams_of(graph, operator):
+    return {dict(node.notes).get("stream", "0") for node in graph.find(operator)}
+
+
+def test_fsdp2_runs_on_its_streams():
+    graph = profiled("hsdp", 4).graph
+    copies_in, gathers = streams_of(graph, "fsdp::all_gather_copy_in"), streams_of(graph, "c10d::_allgather_base_")
+    scatters, sums = streams_of(graph, "c10d::_reduce_scatter_base_"), streams_of(graph, "c10d::allreduce_")
+    for streams in (copies_in, gathers, scatters, sums):
+        assert len(streams) == 1 and "0" not in streams
+    assert len(copies_in | gathers | scatters | sums) == 4
+    assert streams_of(graph, "fsdp::split_with_sizes_copy") == streams_of(graph, "fsdp::chunk_cat") == {"0"}
+    assert sg.Graph.parse(graph.text()).text() == graph.text()
+
+
+def test_what_fsdp2_waits_for(figures):
+    communication = profiled("fsdp", 2, **figures).dict()["communication"]
+    overlap = communication["overlap"]
+    # Four groups of parameters: gathered in forward, all but the root's again in backward, and four sums. In forward
+    # the root's and the first block's are waited for. So are the last two sums: the root's has to wait until the buffer
+    # of the one before is free.
+    assert communication["seconds"] == pytest.approx(4 + 3 + 4)
+    assert overlap["exposed_seconds"] == pytest.approx(4, rel=1e-3)
+    assert overlap["slowed_seconds"] == 0
+    causes = {each["text"]: round(each["seconds"], 3) for each in overlap["causes"]}
+    assert causes == {
+        "all_gather of group 0, forward": 2,
+        "reduce_scatter of group 0, backward": 1,
+        "reduce_scatter of group 0, backward, until the optimizer": 1,
+    }
+
+
+def test_tensor_parallel_sums_are_waited_for(figures):
+    overlap = profiled("fsdp x tp", 4, **figures).dict()["communication"]["overlap"]
+    causes = {each["text"]: (each["waits"], round(each["seconds"], 3)) for each in overlap["causes"]}
+    assert causes["all_reduce of tp, forward"] == (6, 6)
+
+
+def test_collectives_of_one_group_are_serial_however_early_they_are_issued(figures):
+    def explicit(size, device):
+        model = parallel_programs.fsdp(size, device)
+        model.set_modules_to_forward_prefetch([model.blocks[0]])
+        return model
+
+    PROGRAMS["fsdp, told what to prefetch"] = explicit
+    try:
+        overlap = profiled("fsdp, told what to prefetch", 2, **figures).dict()["communication"]["overlap"]
+    finally:
+        del PROGRAMS["fsdp, told what to prefetch"]
+    assert overlap["exposed_seconds"] == pytest.approx(4, rel=1e-3)
+
+
+def test_a_device_share_slows_what_is_beside(figures, tmp_path):
+    links = json.loads(pathlib.Path(figures["interconnect"]).read_text())
+    (tmp_path / "links.json").write_text(json.dumps(links | {"device_share": 0.5}))
+    how = figures | {"interconnect": str(tmp_path / "links.json")}
+    overlap = profiled("fsdp", 2, **how).dict()["communication"]["overlap"]
+    # Seven of eleven seconds of collectives are beside kernels, which go on at half their speed.
+    assert overlap["slowed_seconds"] == pytest.approx(3.5, rel=1e-2)
+
+
+def test_streams_and_events_of_a_program():
+    def program(x):
+        side, other = torch.cuda.Stream(), torch.cuda.Stream()
+        y = x * 2
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            assert torch.cuda.current_stream() == side != other
+            z = y + 1
+            with other:
+                assert torch.cuda.current_stream() == other
+                y.record_stream(other)
+            assert torch.cuda.current_stream() == side
+        assert torch.cuda.current_stream() == torch.cuda.default_stream()
+        happened = side.record_event()
+        torch.cuda.current_stream().wait_event(happened)
+        torch.cuda.current_stream().wait_event(happened)
+        return z.relu()
+
+    graph = sg.capture(program, "f32[4]", device="cuda")
+    notes = {node.target: dict(node.notes) for node in graph.nodes if node.notes}
+    assert notes == {
+        "aten::mul.Tensor": {"event": "1", "used_on": "2"},
+        "aten::add.Tensor": {"stream": "1", "event": "2", "waits": "1"},
+        "aten::relu": {"waits": "2"},
+    }
+
+
+def test_streams_of_any_accelerator():
+    def program(x):
+        side, event = torch.Stream(device="cuda"), torch.Event(device="cuda")
+        y = x * 2
+        event.record(torch.accelerator.current_stream())
+        side.wait_event(event)
+        with side:
+            z = y + 1
+        torch.accelerator.current_stream().wait_stream(side)
+        return z.relu()
+
+    graph = sg.capture(program, "f32[4]", device="cuda")
+    assert [dict(node.notes) for node in graph.nodes if node.notes] == [
+        {"event": "1"}, {"stream": "1", "event": "2", "waits": "1"}, {"waits": "2"}]  # fmt: skip
+
+
+def test_backward_runs_on_the_stream_of_forward():
+    def program(x, w):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = (x @ w).tanh()
+        torch.cuda.current_stream().wait_stream(side)
+        y.sum().backward()
+        return w.grad
+
+    with sg.Capture("cuda") as capture:
+        w = torch.ones(4, 4, device="cuda", requires_grad=True)
+        graph = capture.finish([program(torch.ones(4, 4, device="cuda"), w)])
+    assert streams_of(graph, "aten::tanh") == streams_of(graph, "aten::tanh_backward") == {"1"}
+    assert streams_of(graph, "aten::sum") == {"0"}

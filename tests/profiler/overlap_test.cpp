@@ -1,0 +1,295 @@
+// Collectives beside kernels: steps whose seconds are written out. A kernel is a product of some seconds, a collective
+// sends for some seconds, nothing else takes time.
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <cmath>
+
+#include "profiler/time/stream_schedule.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/mesh.h"
+#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/interconnect.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph::overlap_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMany = 1 << 20;  // elements that a collective sends in a second
+
+DeviceSpec products_alone() {
+  DeviceSpec spec;
+  spec.name = "products";
+  spec.bandwidth = 1e30;
+  spec.matmul = {{c10::kFloat, 2.0 * 128 * 128 * 128}};  // a product of 128 x 128 takes a second
+  return spec;
+}
+Interconnect links(double share = 0) {
+  // Half of the payload is sent, since there are two processes.
+  return {.name = "links",
+          .title = "links",
+          .base = 0,
+          .device_share = share,
+          .levels = {{"wire", 0, 0, 4.0 * kMany}},
+          .axes = {},
+          .sources = {}};
+}
+OverlappedStep step_of(const Graph& graph, double share = 0) {
+  const Interconnect wire = links(share);
+  return OverlappedStep::of(graph, Communication::of(graph, {.interconnect = &wire}),
+                            StepTime::of(graph, products_alone()));
+}
+std::vector<std::string> causes_of(const Graph& graph, const OverlappedStep& step) {
+  const Interconnect wire = links();
+  const Communication communication = Communication::of(graph, {.interconnect = &wire});
+  std::vector<std::string> causes;
+  for (const ExposureCause& cause : step.causes()) {
+    causes.push_back(std::to_string(static_cast<int>(std::round(cause.seconds))) + " " +
+                     to_string(cause, graph, communication));
+  }
+  return causes;
+}
+
+// A program on two processes, with streams as it likes.
+class Program {
+ public:
+  explicit Program(std::vector<MeshAxis> axes = {{"fsdp", 2}})
+      : mesh_(std::move(axes)), session_({.mode = {.device = at::kCUDA}}), w_(at::empty({128, 128})) {}
+
+  c10::Stream new_stream() const { return guard_.getNewStream(device_); }
+  c10::Stream current() const { return guard_.getStream(device_); }
+  void wait(const c10::Stream& waiting, const c10::Stream& stream) const {
+    c10::Event event(at::kCUDA);
+    event.record(stream);
+    event.block(waiting);
+  }
+  // Returns the result of so many products, a second each.
+  at::Tensor compute(int seconds) {
+    at::Tensor x = w_;
+    for (int i = 0; i < seconds; ++i) x = x.mm(w_);
+    return x;
+  }
+  // All-gathers for so many seconds on a stream; the program goes on.
+  at::Tensor gather(const c10::Stream& stream, int seconds, const std::string& group = "fsdp") {
+    const c10::StreamGuard here(stream);
+    at::Tensor whole = at::empty({2 * kMany * seconds});
+    at::Tensor part = at::empty({kMany * seconds});
+    c10d::AllgatherOptions options;
+    options.asyncOp = false;
+    mesh_.group(group)->_allgather_base(whole, part, options);
+    return whole;
+  }
+  // An asynchronous sum, which every process sends whole; returns its beginning.
+  at::Tensor reduce(int seconds, const std::string& group) {
+    std::vector<at::Tensor> sum{at::empty({kMany * seconds})};
+    c10d::AllreduceOptions options;
+    options.asyncOp = true;
+    mesh_.group(group)->allreduce(sum, options);
+    return sum[0].narrow(0, 0, 128 * 128).view({128, 128});
+  }
+  Graph finish(const std::vector<at::Tensor>& results) { return session_.finish(results); }
+
+ private:
+  FakeMesh mesh_;
+  CaptureSession session_;
+  at::Tensor w_;
+  c10::Device device_{at::kCUDA, 0};
+  c10::impl::VirtualGuardImpl guard_{at::kCUDA};
+};
+
+// Two layers as FSDP2 runs them: the second one's parameters are gathered while the first computes.
+Graph two_layers(int gather_seconds, int layer_seconds) {
+  Program p;
+  const c10::Stream gathers = p.new_stream();
+  p.gather(gathers, gather_seconds);
+  p.wait(p.current(), gathers);
+  p.gather(gathers, gather_seconds);
+  at::Tensor first = p.compute(layer_seconds);
+  p.wait(p.current(), gathers);
+  return p.finish({first, p.compute(layer_seconds)});
+}
+
+TEST(Overlap, AGatherIsHiddenByTheLayerBefore) {
+  const Graph graph = two_layers(1, 2);
+  const OverlappedStep step = step_of(graph);
+  EXPECT_NEAR(step.communication(), 2, 1e-9);
+  EXPECT_NEAR(step.compute(), 4, 1e-9);
+  EXPECT_NEAR(step.seconds(), 1 + 2 + 2, 1e-9);
+  EXPECT_NEAR(step.exposed(), 1, 1e-9);
+  EXPECT_THAT(causes_of(graph, step), ElementsAre("1 all_gather of fsdp, forward"));
+  EXPECT_EQ(step.causes()[0].waits, 1);
+}
+
+TEST(Overlap, AGatherIsHiddenInPart) {
+  const Graph graph = two_layers(3, 2);
+  const OverlappedStep step = step_of(graph);
+  EXPECT_NEAR(step.seconds(), 3 + 3 + 2, 1e-9);
+  ASSERT_EQ(step.exposures().size(), 2U);
+  EXPECT_NEAR(step.exposures()[0].seconds, 3, 1e-9);
+  EXPECT_NEAR(step.exposures()[1].seconds, 1, 1e-9);
+  EXPECT_EQ(graph.target(step.exposures()[1].waiter).name(), "aten::mm");
+  EXPECT_NEAR(step.at_least(), 6, 1e-9);
+  EXPECT_NEAR(step.at_most(), 10, 1e-9);
+}
+
+// Beside a gather of 2 s, 1.5 s of a product are done where a quarter of the device is the gather's.
+TEST(Overlap, KernelsAreSlowerBesideCollectives) {
+  const Graph graph = two_layers(2, 3);
+  EXPECT_NEAR(step_of(graph).seconds(), 2 + 3 + 3, 1e-9);
+  const OverlappedStep step = step_of(graph, 0.25);
+  EXPECT_NEAR(step.slowed(), 0.5, 1e-9);
+  EXPECT_NEAR(step.seconds(), 2 + 3 + 3 + 0.5, 1e-9);
+  EXPECT_NEAR(step.exposed(), 2.5, 1e-9);
+}
+
+TEST(Overlap, CollectivesOfOneGroupAreSerialOnWhateverStreams) {
+  for (const bool one_group : {true, false}) {
+    Program p({{"a", 2}, {"b", 2}});
+    const c10::Stream here = p.new_stream();
+    const c10::Stream there = p.new_stream();
+    p.gather(here, 2, "a");
+    p.gather(there, 2, one_group ? "a" : "b");
+    at::Tensor first = p.compute(1);
+    p.wait(p.current(), here);
+    p.wait(p.current(), there);
+    const Graph graph = p.finish({first, p.compute(1)});
+    EXPECT_NEAR(step_of(graph).seconds(), one_group ? 5 : 3, 1e-9);
+  }
+}
+
+TEST(Overlap, AsynchronousCollectivesHaveAStreamForEachGroup) {
+  for (const bool one_group : {true, false}) {
+    Program p({{"a", 2}, {"b", 2}});
+    const at::Tensor one = p.reduce(2, "a");
+    const at::Tensor other = p.reduce(2, one_group ? "a" : "b");
+    const at::Tensor beside = p.compute(1);
+    const Graph graph = p.finish({one.mm(beside), other.mm(beside)});
+    EXPECT_NEAR(step_of(graph).seconds(), one_group ? 5 : 4, 1e-9);
+  }
+}
+
+// Gradients: the sum of a layer is sent while the layer before computes, and the optimizer waits for the last.
+TEST(Overlap, WhatWaitsIsNamedByItsPhase) {
+  Program p;
+  const c10::Stream sums = p.new_stream();
+  {
+    const PhaseScope backward("backward");
+    p.compute(2);
+    p.wait(sums, p.current());
+    p.gather(sums, 1);
+    p.compute(2);
+    p.wait(sums, p.current());
+    p.gather(sums, 3);
+  }
+  const PhaseScope optimizer("optimizer");
+  p.wait(p.current(), sums);
+  const Graph graph = p.finish({p.compute(1)});
+  const OverlappedStep step = step_of(graph);
+  EXPECT_NEAR(step.seconds(), 2 + 2 + 3 + 1, 1e-9);
+  EXPECT_THAT(causes_of(graph, step), ElementsAre("3 all_gather of fsdp, backward, until the optimizer"));
+}
+
+TEST(Overlap, KernelsOfSeveralStreamsTakeTurns) {
+  Program p;
+  const c10::Stream side = p.new_stream();
+  at::Tensor beside;
+  {
+    const c10::StreamGuard here(side);
+    beside = p.compute(2);
+  }
+  const Graph graph = p.finish({beside, p.compute(3)});
+  EXPECT_NEAR(step_of(graph).seconds(), 5, 1e-9);
+}
+
+// What a kernel reads is there first, though the program forgot to wait.
+TEST(Overlap, AKernelWaitsForWhatItReads) {
+  Program p;
+  const at::Tensor whole = p.gather(p.new_stream(), 2);
+  const Graph graph = p.finish({p.compute(1), whole.narrow(0, 0, 128).view({1, 128}).mm(at::empty({128, 1}))});
+  EXPECT_GT(step_of(graph).seconds(), 2);
+}
+
+TEST(Overlap, NotesOfStreamsComeBackFromText) {
+  const Graph graph = two_layers(3, 2);
+  const std::string text = to_text(graph);
+  EXPECT_THAT(text, HasSubstr("note(\"event\"=\"1\", \"stream\"=\"1\")"));
+  EXPECT_THAT(text, HasSubstr("note(\"waits\"=\"1\")"));
+  EXPECT_EQ(step_of(parse(text)).seconds(), step_of(graph).seconds());
+}
+
+// A pass has erased the node of an event: all that was issued is waited for.
+TEST(Overlap, AnEventThatIsGoneStandsForAllThatWasIssued) {
+  Graph graph = two_layers(1, 2);
+  for (const NodeId node : graph.nodes()) graph.set_note(node, "event", "");
+  EXPECT_NEAR(step_of(graph).seconds(), 1 + 1 + 2 + 2, 1e-9);
+}
+
+TEST(Overlap, NotesThatAreNoNumbersAreRefused) {
+  Graph graph = two_layers(1, 2);
+  graph.set_note(graph.last(), "waits", "the others");
+  EXPECT_THROW(step_of(graph), Error);
+}
+
+// The host issues both before anything is done: the device waits for it first.
+TEST(Overlap, TheHostIsWaitedForByItself) {
+  StreamSchedule schedule;
+  const uint32_t kernel = schedule.add({.issued = 2, .seconds = 1}, {});
+  const uint32_t gather = schedule.add({.issued = 2, .seconds = 3, .is_collective = true}, {});
+  const uint32_t both[] = {kernel, gather};
+  schedule.add({.issued = 2, .seconds = 1}, both);
+  schedule.run(0);
+  EXPECT_EQ(schedule.seconds(), 6);
+  EXPECT_EQ(schedule.waits_for_host(), 2);
+  ASSERT_EQ(schedule.waits().size(), 1U);
+  EXPECT_EQ(schedule.waits()[0].seconds, 2);
+}
+
+// ---- Memory by streams
+
+int64_t reserved(const Graph& graph) { return device_memory(graph, {.steps = 1, .scratch = false}).reserved_peak; }
+
+TEST(StreamMemory, ABlockIsOfTheStreamThatTookIt) {
+  constexpr int64_t kBlock = 64 << 20;
+  for (const bool side : {false, true}) {
+    Program p;
+    const c10::Stream stream = side ? p.new_stream() : p.current();
+    {
+      const c10::StreamGuard here(stream);
+      at::empty({kBlock}, at::kByte).add_(1);
+    }
+    const Graph graph = p.finish({at::empty({kBlock}, at::kByte).add_(1)});
+    // 128 x 128 floats are in a small segment.
+    EXPECT_EQ(reserved(graph), (2 << 20) + kBlock * (side ? 2 : 1));
+  }
+}
+
+TEST(StreamMemory, ABlockThatAnotherStreamUsesIsNotReusedInItsStep) {
+  constexpr int64_t kBlock = 64 << 20;
+  for (const bool used : {false, true}) {
+    Program p;
+    const c10::Stream side = p.new_stream();
+    {
+      const at::Tensor block = at::empty({kBlock}, at::kByte);
+      if (used) block.record_stream(side);
+    }
+    const Graph graph = p.finish({at::empty({kBlock}, at::kByte).add_(1)});
+    EXPECT_EQ(reserved(graph), (2 << 20) + kBlock * (used ? 2 : 1));
+  }
+}
+
+}  // namespace
+}  // namespace shadowgraph::overlap_test
