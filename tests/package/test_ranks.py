@@ -1,5 +1,7 @@
 """sg.profile(..., ranks="all"): which ranks do the same, and a report for each role."""
 
+import json
+
 import pipeline_programs
 import pytest
 import torch
@@ -144,3 +146,84 @@ def test_what_is_refused():
     graph = sg.capture(torch.nn.Linear(2, 2), "f32[2,2]")
     with pytest.raises(sg.Error, match="ranks is of capturing"):
         sg.profile(graph, ranks="all")
+
+
+# ---- Ranks against each other
+
+
+def rank_graph(rank, program, world=2):
+    with sg.fake_process_group(world, rank):
+        return sg.capture(program, "f32[1024,1024]", device="cuda")
+
+
+def seconds_of(graph, *targets):
+    found = sg.profile(graph, spec="h100").nodes
+    return sum(node.seconds or 0 for node in found if node.node.target in targets)
+
+
+def first(x):
+    y = x @ x
+    torch.distributed.send(y, 1)
+    return (y @ y) @ y
+
+
+def second(x):
+    y = x @ x @ x  # while the first is not done yet
+    torch.distributed.recv(y, 0)
+    return y @ x
+
+
+def test_a_rank_waits_for_what_it_receives():
+    graphs = [rank_graph(0, first), rank_graph(1, second)]
+    run = sg.RanksRun(graphs, [[0], [1]], spec="h100", interconnect="h100")
+    one = seconds_of(graphs[0], "aten::mm") / 3
+    figures = run.dict()["ranks"]
+    assert figures[0]["waits"].get("send to rank 1") is None
+    sent = run.seconds - 3 * one if run.seconds > 3.5 * one else None
+    # The receiver posts after two products, the sender after one; the transfer is behind both.
+    assert figures[1]["end_seconds"] == pytest.approx(2 * one + figures[1]["waits"]["receive from rank 0"] + one)
+    assert figures[1]["waits"]["receive from rank 0"] > 0
+    assert sent is None or sent > 0
+    events = json.loads(run.chrome_trace())["traceEvents"]
+    assert {event["id"] for event in events if event["ph"] == "s"} == {e["id"] for e in events if e["ph"] == "f"}
+    assert "receive from rank 0" in str(run)
+
+
+def test_a_pipeline_takes_what_its_ranks_wait_for():
+    found = pipeline("1f1b")
+    run = found.run(spec="h100")
+    figures = run.dict()["ranks"]
+    assert len(figures) == 4
+    for role, row in zip(found.roles, figures):
+        assert row["rank"] == role.rank
+        assert run.seconds == pytest.approx(row["computing_seconds"] + row["waiting_seconds"])
+    # Ranks in the middle wait for both neighbours, the first for the one behind it alone.
+    assert {"receive from rank 1", "receive from rank 3"} <= figures[2]["waits"].keys()
+    assert not any("receive" in cause and cause != "receive from rank 1" for cause in figures[0]["waits"])
+
+
+def test_ranks_that_do_the_same_meet_in_one():
+    found = pipeline("1f1b x fsdp")
+    assert len(found.run(spec="h100").dict()["ranks"]) == 2
+
+
+def test_ranks_that_wait_for_ever_are_named():
+    def waits(other):
+        def program(x):
+            torch.distributed.recv(x, other)
+            torch.distributed.send(x, other)
+
+        return program
+
+    graphs = [rank_graph(0, waits(1)), rank_graph(1, waits(0))]
+    with pytest.raises(sg.Error, match="wait for ever: rank 0 waiting for receive from rank 1; rank 1 waiting"):
+        sg.RanksRun(graphs, [[0], [1]])
+    with pytest.raises(sg.Error, match="two graphs run for rank 0"):
+        sg.RanksRun(graphs, [[0], [0]])
+    with pytest.raises(sg.Error, match="no graph runs for rank 1"):
+        sg.RanksRun(graphs[:1], [[0]])
+    with pytest.raises(sg.Error, match="as many lists"):
+        sg.RanksRun(graphs, [[0]])
+    half = rank_graph(1, lambda x: torch.distributed.recv(x[:512], 0))
+    with pytest.raises(sg.Error, match="do not meet"):
+        sg.RanksRun([rank_graph(0, first), half], [[0], [1]])

@@ -6,8 +6,8 @@
 //
 // Each graph is that of ranks[0], which runs for all that do the same (RankGraph::ranks). What it sends to another rank
 // goes to the one that runs for that, and in a group those meet who run. Kernels take the time model's seconds, one after
-// another. Communications run beside them. The rank waits for one where its graph does: at wait_tensor, at the first use
-// of what it gave, or at once if it is synchronous.
+// another, and communications run beside them. A rank waits for a synchronous one at once. For others it waits where its
+// graph does: at wait_tensor, or at the first use of what they gave.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -46,8 +46,8 @@ struct RankFigures {
 
 class RankGraphsRun {
  public:
-  // Throws Error for a rank that several graphs run for, or none that is sent to; for ranks that wait for ever, or that do
-  // not meet in what they communicate.
+  // Throws Error for a rank that several graphs run for, and for one that is sent to and that none runs for. Throws it,
+  // too, for ranks that wait for ever or do not meet in what they communicate.
   static RankGraphsRun of(std::span<const RankGraph> ranks, const RankGraphsOptions& options = {});
 
   double seconds() const { return times_.seconds(); }  // of a step
