@@ -49,6 +49,24 @@ def test_fsdp2_runs_on_its_streams():
     assert sg.Graph.parse(graph.text()).text() == graph.text()
 
 
+def test_fsdp2_copies_move_bytes_and_keep_tables():
+    report = profiled("fsdp in bf16", 2)
+    assert not {each["op"] for each in report.dict()["unknown_scratch"]} & {
+        "fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat"}  # fmt: skip
+
+    def of(operator):
+        nodes = [node for node in report.nodes if node.target == operator]
+        assert all(node.flops == node.elementwise_flops == 0 for node in nodes)
+        return min((node.bytes_read, node.bytes_written, node.scratch_bytes) for node in nodes)
+
+    # The root's: two of 96 x 64 and two of 64, half of each here; gradients are cast to float32 on the way. Tables of
+    # int64 have 4 or 6 entries a tensor, one or two more for sums, and an entry for each block of 2,048 bytes.
+    elements = 2 * 96 * 64 + 2 * 64
+    assert of("fsdp::all_gather_copy_in") == (elements, elements, 0)
+    assert of("fsdp::split_with_sizes_copy") == (2 * elements, 2 * elements, 8 * (4 * 4 + 1 + 3 + 3 + 1 + 1))
+    assert of("fsdp::chunk_cat") == (2 * elements, 4 * elements, 8 * (6 * 4 + 2 + 6 + 6 + 1 + 1))
+
+
 def test_what_fsdp2_waits_for(figures):
     communication = profiled("fsdp", 2, **figures).dict()["communication"]
     overlap = communication["overlap"]
