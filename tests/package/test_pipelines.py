@@ -99,6 +99,18 @@ def test_shapes_of_two_tensors():
     assert gradient.shape == (1, LENGTH, WIDTH) and none is None
 
 
+def test_shapes_of_another_program():
+    other = f"i64[{ALL},{LENGTH // 2}]"
+    with sg.fake_process_group(RANKS, 0):
+        shapes = sg.pipeline_shapes(lambda: PROGRAMS["1f1b"]("cpu"), other, target=other, device="cpu")
+        with shapes, pytest.raises(sg.Error, match="stage 0 now gives .* and gave"):
+            loop_of("1f1b", "cpu", 0)
+    with sg.fake_process_group(RANKS, 1):
+        shapes = sg.pipeline_shapes(lambda: PROGRAMS["1f1b"]("cpu"), IDS, target=IDS, device="cpu")
+        with shapes, pytest.raises(sg.DataDependentError, match="had 4 stages when they were found out"):
+            loop_of("interleaved", "cpu", 1)
+
+
 def test_what_is_sent_must_be_contiguous():
     class Transposed(torch.nn.Linear):
         def forward(self, x):
