@@ -39,8 +39,10 @@ def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
 def test_first_steps(name, device):
     """The handshake of a first step runs all stages once more, on shapes that they were told."""
     for rank in range(RANKS):
-        first, second = (profiled(name, rank, device, steady_state=steady) for steady in (False, True))
-        assert collectives_of(first.graph)[-len(collectives_of(second.graph)) :] == collectives_of(second.graph)
+        # DDP's buckets are others in a second step.
+        first, second = ([call for call in collectives_of(profiled(name, rank, device, steady_state=steady).graph)
+                          if call[0] in ("c10d::send", "c10d::recv_")] for steady in (False, True))  # fmt: skip
+        assert first[-len(second) :] == second
 
 
 def test_sends_and_receives_are_nodes():
