@@ -1,5 +1,8 @@
 """Programs of torch.distributed.pipelining, captured for one rank and held against real ranks over gloo."""
 
+import subprocess
+import sys
+
 import pipeline_programs
 import pytest
 import torch
@@ -101,6 +104,24 @@ def test_shapes_of_two_tensors():
     assert gradient.shape == (1, LENGTH, WIDTH) and none is None
 
 
+def test_pipelining_may_be_imported_in_a_fake_group():
+    script = """if True:
+        import sys, types
+        sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
+        import torch, shadowgraph as sg
+        def make():
+            from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+            rank = torch.distributed.get_rank()
+            stage = PipelineStage(torch.nn.Linear(4, 4), rank, 3, torch.device("cpu"))
+            return ScheduleGPipe(stage, 2, loss_fn=lambda y, t: (y - t).sum())
+        with sg.fake_process_group(3, 1):
+            assert "torch.distributed.pipelining" not in sys.modules
+            print(len(sg.profile(make, "f32[4,4]", target="f32[4,4]", device="cpu").graph.find("c10d::send")))
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "4\n", done.stderr
+
+
 def test_shapes_of_another_program():
     other = f"i64[{ALL},{LENGTH // 2}]"
     with sg.fake_process_group(RANKS, 0):
@@ -168,6 +189,19 @@ def test_what_is_refused():
             sg.pipeline_shapes(lambda: torch.nn.Linear(2, 2), IDS)
     with pytest.raises(sg.Error, match="fake_process_group"):
         sg.pipeline_shapes(make, IDS)
+
+
+@pytest.mark.parametrize("options", [{"ema": 0.99}, {"clip_grad_norm": 1.0}, {"autocast": torch.bfloat16},
+                                     {"run": True}, {"zero_grads": True}, {"dtype": torch.bfloat16}])  # fmt: skip
+def test_what_a_loop_does_besides(options):
+    plain, other = (profiled("interleaved", 1, "cuda", **more) for more in ({}, options))
+    assert collectives_of(plain.graph) == collectives_of(other.graph) or "dtype" in options
+    if "ema" in options:
+        assert other.dict()["buffer_bytes"] == plain.dict()["parameter_bytes"] + 8  # and the number of averaged steps
+    elif "dtype" in options:
+        assert 2 * other.dict()["parameter_bytes"] == plain.dict()["parameter_bytes"]
+        sent = [sum(size for _, size in collectives_of(report.graph)) for report in (plain, other)]
+        assert sent[0] == 2 * sent[1]
 
 
 def test_a_schedule_and_its_modules():
