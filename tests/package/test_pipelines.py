@@ -32,7 +32,7 @@ def profiled(name, rank, device="cpu", **options):
 def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
     for rank, there in enumerate(real[name]):
         report = profiled(name, rank)
-        held = report.peak_bytes - report.dict()["peak"]["by_kind"]["constant"]
+        held = report.peak_bytes  # a mesh's table of ranks is unseen, a number that the host writes is seen
         assert abs(held - there["peak"]) <= 16, (rank, held, there["peak"], there["at"])
         assert collectives_of(report.graph) == there["collectives"]
 
