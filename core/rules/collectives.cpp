@@ -209,7 +209,12 @@ void check_operands(const CollectiveCall& call) {
   for (const char* rank : {"root_rank", "dst", "src"}) {
     if (call.has(rank)) call.check_rank(rank);
   }
-  if (name == "_allgather_base_") {
+  if (name == "send" || name.starts_with("recv_")) {
+    for (const at::Tensor& tensor : call.tensors("tensors")) {
+      TORCH_CHECK(tensor.is_contiguous(tensor.suggest_memory_format()), call.name(), ": the tensor, ", tensor.sizes(),
+                  " with strides ", tensor.strides(), ", has to be contiguous");
+    }
+  } else if (name == "_allgather_base_") {
     check_elements(call, call.tensor("output_tensor"), call.tensor("input_tensor"));
   } else if (name == "_reduce_scatter_base_") {
     check_elements(call, call.tensor("input_tensor"), call.tensor("output_tensor"));

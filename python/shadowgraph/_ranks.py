@@ -237,24 +237,28 @@ def _found(making: _Making, first: torch.nn.Module, axes: list[_Axis] | None, si
     return dict(zip(_names(making, found, isinstance(first, _schedules.PipelineRank)), found))
 
 
-def _shape_of(graph: Graph) -> list[tuple]:
-    """What must be equal in graphs of one role: operators and their results, not the numbers of ranks."""
+def _calls_of(graph: Graph) -> collections.Counter[tuple]:
+    """What must be equal in graphs of one role: operators and their results.
+
+    Numbers of ranks differ, and so does the order where torch goes through sets: weight gradients of zero bubbles.
+    """
 
     def values(found: Iterable) -> tuple:
         return tuple(values(value) if isinstance(value, list) else (value.shape, value.dtype, value.device)
                      if value is not None and value.is_tensor else None for value in found)  # fmt: skip
 
-    return [(node.target, node.phase, values(node.results)) for node in graph]
+    return collections.Counter((node.target, node.phase, values(node.results)) for node in graph)
 
 
 def _check_last(name: Any, ranks: list[int], graph: Graph, of_rank: Callable[[int], Any]) -> None:
-    mine, last = _shape_of(graph), _shape_of(of_rank(ranks[-1]).graph)
+    mine, last = _calls_of(graph), _calls_of(of_rank(ranks[-1]).graph)
     if mine != last:
-        at = next((i for i, (a, b) in enumerate(zip(mine, last)) if a != b), min(len(mine), len(last)))
-        what = mine[at][0] if at < len(mine) else "the end"
+        excess = {ranks[0]: mine - last, ranks[-1]: last - mine}
+        who, (target, phase, _) = next((rank, call) for rank, calls in excess.items() for call in calls)
         raise _C.Error(
-            f"rank {ranks[-1]} makes the same model as rank {ranks[0]}, so both are in the role '{name}', and from "
-            f"node {at} on ({what}) it does something else: say which ranks do the same, roles=lambda rank: ..."
+            f"rank {ranks[-1]} makes the same model as rank {ranks[0]}, so both are in the role '{name}', but they do "
+            f"not do the same: rank {who} alone has such a {target} in {phase}. Say which ranks do the same, "
+            "roles=lambda rank: ..."
         )
 
 

@@ -1,5 +1,6 @@
 """A schedule of torch.distributed.pipelining as a model: what a rank of a pipeline runs."""
 
+import copy
 import sys
 
 import torch
@@ -54,6 +55,13 @@ class PipelineRank(torch.nn.Module):
         self.schedule = schedule
         for stage in stages_of(schedule):
             self.add_module(f"stage{stage.stage_index}", stage.submod)
+
+    def __deepcopy__(self, memo):
+        """The stages alone, as an average of parameters wants them: process groups cannot be copied."""
+        copied = torch.nn.Module()
+        for name, part in self.named_children():
+            copied.add_module(name, copy.deepcopy(part, memo))
+        return copied
 
     @property
     def is_first(self):

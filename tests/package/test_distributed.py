@@ -130,3 +130,22 @@ def test_what_cannot_be_is_refused():
         sg.fake_process_group(8, rank=8)
     with sg.fake_process_group(2), pytest.raises(sg.Error, match="set up already"), sg.fake_process_group(2):
         pass
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_was_sent_stays(device):
+    """As with NCCL until the work is waited for, as with gloo until there is no work."""
+    with sg.fake_process_group(2), sg.Capture(device) as session:
+        sent = torch.ones(4, device=device)
+        work = dist.isend(sent, 1)
+        del sent
+        kept = [torch.ones(1, device=device)]
+        work.wait()
+        kept.append(torch.ones(1, device=device))
+        del work
+        kept.append(torch.ones(1, device=device))
+        graph = session.finish(kept)
+    (send,) = graph.find("c10d::send")
+    ones = graph.find("aten::ones")
+    assert len(ones) == 4
+    assert send.argument("tensors")[0].storage.freed_after == ones[1 if device == "cuda" else 2]

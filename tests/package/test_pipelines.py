@@ -1,5 +1,8 @@
 """Programs of torch.distributed.pipelining, captured for one rank and held against real ranks over gloo."""
 
+import subprocess
+import sys
+
 import pipeline_programs
 import pytest
 import torch
@@ -29,7 +32,7 @@ def profiled(name, rank, device="cpu", **options):
 def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
     for rank, there in enumerate(real[name]):
         report = profiled(name, rank)
-        held = report.peak_bytes - report.dict()["peak"]["by_kind"]["constant"]
+        held = report.peak_bytes  # a mesh's table of ranks is unseen, a number that the host writes is seen
         assert abs(held - there["peak"]) <= 16, (rank, held, there["peak"], there["at"])
         assert collectives_of(report.graph) == there["collectives"]
 
@@ -39,8 +42,10 @@ def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
 def test_first_steps(name, device):
     """The handshake of a first step runs all stages once more, on shapes that they were told."""
     for rank in range(RANKS):
-        first, second = (profiled(name, rank, device, steady_state=steady) for steady in (False, True))
-        assert collectives_of(first.graph)[-len(collectives_of(second.graph)) :] == collectives_of(second.graph)
+        # DDP's buckets are others in a second step.
+        first, second = ([call for call in collectives_of(profiled(name, rank, device, steady_state=steady).graph)
+                          if call[0] in ("c10d::send", "c10d::recv_")] for steady in (False, True))  # fmt: skip
+        assert first[-len(second) :] == second
 
 
 def test_sends_and_receives_are_nodes():
@@ -89,37 +94,58 @@ def test_a_handshake_that_nobody_answers():
             loop_of("1f1b with shapes given", "cpu", rank).verify()
 
 
-class Two(torch.nn.Module):
-    """Gives a transposed tensor and a mask; the next stage needs the gradient of the first alone."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(6, 6)
-
-    def forward(self, x, mask=None):
-        x = self.layer(x)
-        return (x.t() if mask is None else x.t() * mask.t()).contiguous().t(), x > 0
-
-
 def test_shapes_of_two_tensors():
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    with sg.fake_process_group(RANKS, 1):
+        shapes = sg.pipeline_shapes(lambda: PROGRAMS["two tensors"]("cpu"), IDS, target=IDS, device="cpu")
+    tensor, mask = shapes.forward[1].forward_metas
+    assert tensor.shape == (1, LENGTH, WIDTH) and tensor.requires_grad
+    assert mask.dtype == torch.bool and not mask.requires_grad
+    gradient, none = shapes.backward[2].backward_metas
+    assert gradient.shape == (1, LENGTH, WIDTH) and none is None
+
+
+def test_pipelining_may_be_imported_in_a_fake_group():
+    script = """if True:
+        import sys, types
+        sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
+        import torch, shadowgraph as sg
+        def make():
+            from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+            rank = torch.distributed.get_rank()
+            stage = PipelineStage(torch.nn.Linear(4, 4), rank, 3, torch.device("cpu"))
+            return ScheduleGPipe(stage, 2, loss_fn=lambda y, t: (y - t).sum())
+        with sg.fake_process_group(3, 1):
+            assert "torch.distributed.pipelining" not in sys.modules
+            print(len(sg.profile(make, "f32[4,4]", target="f32[4,4]", device="cpu").graph.find("c10d::send")))
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "4\n", done.stderr
+
+
+def test_shapes_of_another_program():
+    other = f"i64[{ALL},{LENGTH // 2}]"
+    with sg.fake_process_group(RANKS, 0):
+        shapes = sg.pipeline_shapes(lambda: PROGRAMS["1f1b"]("cpu"), other, target=other, device="cpu")
+        with shapes, pytest.raises(sg.Error, match="stage 0 now gives .* and gave"):
+            loop_of("1f1b", "cpu", 0)
+    with sg.fake_process_group(RANKS, 1):
+        shapes = sg.pipeline_shapes(lambda: PROGRAMS["1f1b"]("cpu"), IDS, target=IDS, device="cpu")
+        with shapes, pytest.raises(sg.DataDependentError, match="had 4 stages when they were found out"):
+            loop_of("interleaved", "cpu", 1)
+
+
+def test_what_is_sent_must_be_contiguous():
+    class Transposed(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x).t()
 
     def make():
         rank = torch.distributed.get_rank()
-        stage = PipelineStage(Two(), rank, RANKS, torch.device("cpu"))
-        return ScheduleGPipe(stage, 2, loss_fn=lambda outputs, target: (outputs[0] - target).sum())
+        stage = pipeline_programs.PipelineStage(Transposed(8, 8), rank, RANKS, torch.device("cpu"))
+        return pipeline_programs.schedules.ScheduleGPipe(stage, 1, loss_fn=lambda y, t: (y - t).sum())
 
-    with sg.fake_process_group(RANKS, 1):
-        shapes = sg.pipeline_shapes(make, "f32[8,6]", target="f32[8,6]", device="cpu")
-        graph = sg.profile(make, "f32[8,6]", target="f32[8,6]", device="cpu").graph
-    tensor, mask = shapes.forward[1].forward_metas
-    assert tensor.shape == (4, 6) and tensor.stride == (1, 4)
-    assert mask.dtype == torch.bool and not mask.requires_grad
-    gradient, none = shapes.backward[2].backward_metas
-    assert gradient.shape == (4, 6) and none is None
-    graph.verify()
-    sent = [node.argument("dst") for node in graph.find("c10d::send")]
-    assert sent == [2, 2] * 2 + [0] * 2  # two tensors forward, one gradient back
+    with sg.fake_process_group(RANKS, 1), pytest.raises(RuntimeError, match="has to be contiguous"):
+        sg.profile(make, "f32[8,8]", target="f32[8,8]", device="cpu")
 
 
 def test_a_function_that_makes_the_same_stage_for_every_rank():
@@ -163,6 +189,19 @@ def test_what_is_refused():
             sg.pipeline_shapes(lambda: torch.nn.Linear(2, 2), IDS)
     with pytest.raises(sg.Error, match="fake_process_group"):
         sg.pipeline_shapes(make, IDS)
+
+
+@pytest.mark.parametrize("options", [{"ema": 0.99}, {"clip_grad_norm": 1.0}, {"autocast": torch.bfloat16},
+                                     {"run": True}, {"zero_grads": True}, {"dtype": torch.bfloat16}])  # fmt: skip
+def test_what_a_loop_does_besides(options):
+    plain, other = (profiled("interleaved", 1, "cuda", **more) for more in ({}, options))
+    assert collectives_of(plain.graph) == collectives_of(other.graph) or "dtype" in options
+    if "ema" in options:
+        assert other.dict()["buffer_bytes"] == plain.dict()["parameter_bytes"] + 8  # and the number of averaged steps
+    elif "dtype" in options:
+        assert 2 * other.dict()["parameter_bytes"] == plain.dict()["parameter_bytes"]
+        sent = [sum(size for _, size in collectives_of(report.graph)) for report in (plain, other)]
+        assert sent[0] == 2 * sent[1]
 
 
 def test_a_schedule_and_its_modules():
