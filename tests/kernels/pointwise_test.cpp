@@ -73,6 +73,19 @@ TEST(KernelsPointwise, TwoOperandsOfAllPairsOfDtypes) {
   }
 }
 
+// A number raises a tensor's dtype to its own kind: true times 3 is 3.
+TEST(KernelsPointwise, NumbersOfAnotherKind) {
+  const std::vector<at::ScalarType> integers{at::kBool, at::kByte, at::kInt, at::kLong};
+  for (const at::ScalarType a : integers) {
+    const at::Tensor x = hard_values(a);
+    for (const at::ScalarType b : integers) {
+      const at::Tensor number = at::full({}, 3, b);
+      for (const char* name : {"mul.Tensor", "add.Tensor"}) compare(name, {x, number});
+    }
+    for (const char* name : {"mul.Scalar", "add.Scalar"}) compare(name, {x, IValue(3)});
+  }
+}
+
 TEST(KernelsPointwise, TwoOperands) {
   for (const at::ScalarType dtype : kFloats) {
     const at::Tensor x = hard_values(dtype);

@@ -94,3 +94,11 @@ def test_a_captured_program_has_the_operator_and_its_devices(define):
     offload = define("offload(Tensor x) -> Tensor", lambda x: torch.empty(x.shape, device="cpu"))
     graph = sg.capture(lambda x: offload(x + 1), "f32[8,16]", device="cuda:0")
     assert "sg_devices::offload" in str(graph) and "empty" not in str(graph)
+
+
+def test_results_are_on_devices_of_the_machine(define):
+    far = define("far(Tensor x) -> Tensor", lambda x: torch.empty(3, device="cuda:9"))
+    with pretended(), pytest.raises(sg.NoSuchDeviceError, match="cuda:9: invalid device ordinal"):
+        far(torch.empty(2, device="cuda"))
+    with sg.fake("cuda", device_count=10):
+        assert far(torch.empty(2, device="cuda")).device.index == 9

@@ -180,6 +180,60 @@ TEST(WhatIf, ZeroByHand) {
             what_if(graph, {.zero_stage = 2, .ranks = 1000}).peak);
 }
 
+// Stage 3 gathers the weight of 20,000 bytes as it is then: in half of them.
+TEST(WhatIf, GatheredParametersHaveTheOtherDtype) {
+  Graph graph;
+  {
+    const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
+    const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(100, 50).bias(false));
+    torch::optim::SGD optimizer(linear->parameters(), torch::optim::SGDOptions(1e-3));
+    graph = capture_training_step(
+                *linear, {at::empty({8, 100})}, [](const Tensors& out) { return out[0].sum(); }, optimizer)
+                .graph;
+  }
+  const int64_t whole = what_if(graph, {.zero_stage = 3, .ranks = 100}).peak;
+  const int64_t half = what_if(graph, {.dtype = c10::ScalarType::BFloat16, .zero_stage = 3, .ranks = 100}).peak;
+  EXPECT_GE(whole, 2 * 20000);  // the weight and its gradient in backward
+  EXPECT_LE(half, whole - 20000 / 2);
+}
+
+// Lets go of what a program held for it once it has updated the first parameter.
+struct Forgetful : torch::optim::SGD {
+  Forgetful(const Tensors& parameters, at::Tensor& held)
+      : SGD(parameters, torch::optim::SGDOptions(1e-3)), held_(held) {}
+  at::Tensor step(LossClosure closure = nullptr) override {
+    const c10::AutoGradMode without(false);
+    for (at::Tensor& parameter : param_groups()[0].params()) {
+      parameter.add_(parameter.grad(), -1e-3);
+      held_.reset();
+    }
+    return {};
+  }
+  at::Tensor& held_;
+};
+
+// What lived until some node of the recorded optimizer lives through another, which has no such node.
+TEST(WhatIf, WhatTheOptimizerLetGoOfLivesThroughAnother) {
+  const auto answer = [](bool forgets) {
+    const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
+    const auto linear = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(100, 50));
+    at::Tensor held;
+    at::Tensor other;
+    Forgetful optimizer(linear->parameters(), forgets ? held : other);
+    const Graph graph = capture_training_step(
+                            *linear, {at::empty({8, 100})},
+                            [&](const Tensors& out) {
+                              held = at::empty({100000});
+                              return out[0].sum();
+                            },
+                            optimizer)
+                            .graph;
+    return what_if(graph, {.optimizer = "adam"}).peak;
+  };
+  EXPECT_GT(answer(false), 400000);
+  EXPECT_EQ(answer(true), answer(false));
+}
+
 TEST(WhatIf, SaysWhatItLeavesOutAndWhatChanges) {
   const WhatIfAnswer answer =
       what_if(captured({}),

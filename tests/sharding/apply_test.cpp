@@ -126,6 +126,32 @@ TEST(Apply, SaysWhatIsWrongWithAPlan) {
   EXPECT_NE(rank.find("has no rank 2"), std::string::npos) << rank;
 }
 
+// Two names for one memory, which can be cut in one way only.
+TEST(Apply, PlaceholdersOfOneMemoryLieAlike) {
+  const Graph graph = samples::graph_of(R"(operator aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
+s0 = 256 cpu input
+s1 = 8 cpu temporary
+s2 = 8 cpu temporary
+n0: %0 = sg::input(name="x") : f64[4,8] @s0
+n1: %1 = sg::input(name="y") : f64[4,8] @s0
+n2: %2 = aten::sum(self=%0) : f64[] @s1
+n3: %3 = aten::sum(self=%1) : f64[] @s2
+n4: sg::output(values=[%2, %3])
+)");
+  const auto applied = [&](const std::string& x, const std::string& y) {
+    return apply(graph, plan_of(graph, "2", {"-> " + x, "-> " + y, x + " -> P(sum)", y + " -> P(sum)", "R R ->"}), 0);
+  };
+  verify(applied("S(0)", "S(0)").graph);
+  for (const auto& [x, y] : {std::pair("S(0)", "S(1)"), std::pair("R", "S(0)"), std::pair("S(0)", "R")}) {
+    try {
+      applied(x, y);
+      ADD_FAILURE() << x << " and " << y << " are accepted";
+    } catch (const ShardingError& error) {
+      EXPECT_NE(std::string(error.what()).find("it shares its memory with"), std::string::npos) << error.what();
+    }
+  }
+}
+
 // One gather serves both products of the forward phase; backward gathers again.
 TEST(Apply, CopiesAreSharedWithinAPhase) {
   const Graph graph = samples::graph_of(R"(operator aten::mm(Tensor self, Tensor mat2) -> Tensor

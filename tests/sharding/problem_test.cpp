@@ -124,6 +124,24 @@ TEST_F(ShardingProblems, PlacesOfListsAreDecidedOneByOne) {
   EXPECT_EQ(apply(graph, plan, 0).graph.node_count() > 0, true);
 }
 
+// A long tensor and short ones: none takes the time of all.
+TEST_F(ShardingProblems, PlacesOfAListShareItsTime) {
+  Graph graph;
+  {
+    const FakeTensorMode mode({.device = at::kCUDA});
+    const std::vector<at::Tensor> parameters{at::ones({1000000}), at::ones({1}), at::ones({2}), at::ones({3})};
+    CaptureSession session({.mode = {.device = at::kCUDA}});
+    graph = session.finish(at::_foreach_exp(parameters));
+  }
+  const ShardingProblem problem = ShardingProblem::of(graph, options("4"));
+  const std::vector<uint32_t> first(problem.assignment().nodes.size(), 0);
+  const StepTime time = StepTime::of(graph, device_);
+  double seconds = 0;
+  for (const NodeId node : graph.nodes()) seconds += time.of(node).seconds;
+  EXPECT_GT(time.of(nodes_calling(graph, "aten::_foreach_exp").at(0)).compute, 1e-10);
+  EXPECT_NEAR(static_cast<double>(problem.cost(first).compute) * 1e-12, seconds, 1e-11);
+}
+
 TEST_F(ShardingProblems, APlanIsAChoice) {
   const Graph graph = training_step("llama3_8b");
   const ShardingProblem problem = ShardingProblem::of(graph, options("2x2"));

@@ -109,6 +109,9 @@ TEST(Robustness, DevicesOfAnOperatorAreRegistered) {
   const auto [values, count] = op.call(keys, table);
   EXPECT_TRUE(values.is_cuda());
   EXPECT_TRUE(count.is_cpu());
+  register_devices("sg_devices::lookup",
+                   {.operands = OperandPlaces::kAnywhere, .results = {"table", at::Device(at::kCUDA, 9)}});
+  EXPECT_THROW(op.call(keys, table), NoSuchDeviceError);
   EXPECT_THROW(register_devices("sg_devices::lookup", {.results = {"nobody", "table"}}), Error);
   EXPECT_THROW(register_devices("aten::mm", {}), Error);
 }
