@@ -126,10 +126,11 @@ def test_transformers_sends_tokens_to_experts(how):
                                         num_attention_heads=4, num_key_value_heads=2, num_local_experts=4)  # fmt: skip
 
     def make():
-        given, _, mesh = transformers.MixtralForCausalLM.prepare_distribute_model(DistributedConfig(tp_size=2, ep_size=2))
-        model = transformers.MixtralForCausalLM(config)
+        kind = transformers.MixtralForCausalLM
+        given, _, mesh = kind.prepare_distribute_model(DistributedConfig(tp_size=2, ep_size=2))
+        model = kind(config)
         model.set_experts_implementation(how)
-        return transformers.MixtralForCausalLM.maybe_distribute_model(model, given, mesh)
+        return kind.maybe_distribute_model(model, given, mesh)
 
     report = profiled(make, 2, 1, LLAMA, loss=".loss")
     # Each rank has 64 of the 128 tokens, and sends each to two experts of four.

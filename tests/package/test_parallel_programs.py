@@ -77,6 +77,21 @@ def test_every_rank_holds_what_a_real_one_does(name, real_ranks):
         assert collectives_of(report.graph) == [each for each in real["collectives"] if each != WAIT]
 
 
+def test_each_rank_has_a_part_of_the_optimizers_state():
+    parameters = list(Decoder().parameters())
+    whole = sum(parameter.numel() for parameter in parameters)
+    states = [predicted("zero 1", 2, rank).dict()["peak"]["by_kind"]["optimizer_state"] for rank in (0, 1)]
+    # Two moments, and how many steps a parameter had.
+    assert sum(states) == 8 * whole + 4 * len(parameters) and max(states) < 4.1 * whole
+    for rank in (0, 1):
+        figures = predicted("zero 1 in buffers", 2, rank).dict()
+        assert figures["parameters"] == whole and figures["parameter_bytes"] == 2 * whole
+        kinds = figures["peak"]["by_kind"]
+        # A part in float32 and its moments; bf16 parameters and float32 gradients in buffers of all.
+        assert kinds["optimizer_state"] == 12 * whole // 2 + 4
+        assert kinds["parameter"] == 2 * whole and kinds["gradient"] == 4 * whole
+
+
 WAIT = "_c10d_functional::wait_tensor"  # what has come is not waited for twice
 
 
