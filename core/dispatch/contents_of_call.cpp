@@ -280,6 +280,7 @@ void ContentsOfCall::deal_indices(const torch::jit::Stack& stack, size_t results
   const int64_t rows = scatters && marks ? index.numel() / index.size(dim) : index.numel();
   const auto routing = (mode != nullptr ? mode->routings : *nowhere)
                            .of(info_.name, index, result.size(dim), rows, mode != nullptr ? mode->data_sizes : *nobody);
+  if (mode != nullptr && mode->observer == nullptr) mode->routings.take_made();
   add_assumptions(assumed_, {routing});
   if (scatters) {
     arguments_[*routed_] = dealt_like(index, *routing, dim);

@@ -42,7 +42,7 @@ std::optional<int64_t> DataSizes::element(const std::string& name, const std::st
   if (given == given_.end()) {
     const auto all = given_.find(question + place);
     if (all == given_.end()) return std::nullopt;
-    given = given_.emplace(name + place, std::min(all->second, most)).first;
+    given = given_.emplace(name + place, std::min(most, all->second)).first;
   }
   if (given->second < 0 || given->second > most) {
     throw Error("the count given as '" + given->first + "', " + std::to_string(given->second) +

@@ -68,8 +68,8 @@ void Routings::read(const Assumptions& assumptions, const std::string& source) {
 
 void note_read(const Assumptions& assumptions) {
   ModeState* const mode = thread_state.mode;
-  if (assumptions.empty() || mode == nullptr) return;
-  mode->routings.read(assumptions, mode->observer != nullptr ? mode->observer->location() : "");
+  if (assumptions.empty() || mode == nullptr || mode->observer == nullptr) return;  // nobody takes note
+  mode->routings.read(assumptions, mode->observer->location());
 }
 
 at::Tensor dealt(const Routing& routing, c10::IntArrayRef sizes, int64_t dim) {
