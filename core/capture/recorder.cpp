@@ -59,7 +59,17 @@ ValueId Recorder::declare(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   const KernelDepth depth;
   const at::Tensor fake = fake_of_real(tensor, &mode_);
-  return value_of(*as_fake(fake));
+  const ValueId value = value_of(*as_fake(fake));
+  // Parameters that lie in one buffer are views of it.
+  const NodeId node = graph_.value(value).producer;
+  if (graph_.node(node).target == target_of(Builtin::kAlias)) {
+    const auto name = names_.find(tensor.unsafeGetTensorImpl());
+    if (name != names_.end() && name->second.kind == Builtin::kParameter) {
+      graph_.set_note(node, "parameter", name->second.name);
+      in_buffers_.emplace(tensor.unsafeGetTensorImpl(), value);
+    }
+  }
+  return value;
 }
 
 // ---- Calls
@@ -70,7 +80,11 @@ void Recorder::begin_call(const OperatorInfo& info, std::span<const CallArgument
     declare_group(arguments[static_cast<size_t>(info.group_argument)].boxed());  // collectives have no unboxed kernel
   }
   arguments_.clear();
+  unrecorded_ = looks_at_nothing(info, arguments);
+  if (C10_UNLIKELY(unrecorded_)) return;
+  calling_ = &info;
   for (const CallArgument& argument : arguments) arguments_.push_back(argument_of(argument));
+  calling_ = nullptr;
 }
 
 // Describes a group in the graph before the first collective on it. If nobody has a group of that name, the call will
@@ -85,6 +99,7 @@ void Recorder::declare_group(const c10::IValue& group) {
 }
 
 void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> results) {
+  if (C10_UNLIKELY(std::exchange(unrecorded_, false))) return;
   const bool takes_storage = arguments_.size() > 1 && arguments_[1].kind == ArgumentKind::kOpaque &&
                              info.name.starts_with("aten::set_.source_Storage");
   const TargetId target =
@@ -117,6 +132,7 @@ void Recorder::end_call(const OperatorInfo& info, std::span<const CallArgument> 
   if (n.flags.grad_mode || C10_UNLIKELY(info.group_argument >= 0)) claim_sequence(node);
   if (C10_UNLIKELY(streams_.in_use())) streams_.issued(graph_, node);
   if (mode_.data_sizes.has_asked()) note_data_sizes(node);
+  if (C10_UNLIKELY(mode_.routings.has_made())) note_routings(node);
   if (info.depends_on_data && !results.empty()) note_host_read(info, node, results[0]);
 }
 
@@ -173,13 +189,36 @@ void Recorder::note_data_sizes(NodeId node) {
   std::string names;
   for (const DataSizes::Asked& asked : mode_.data_sizes.take_asked()) {
     names += (names.empty() ? "" : ", ") + asked.name;
-    graph_.guards.push_back({Guard::Kind::kHostValue, result, -1, asked.name + " = " + std::to_string(asked.size)});
+    std::string observed = asked.name + " = " + std::to_string(asked.size);
+    if (!asked.why.empty()) observed += ", " + asked.why;
+    graph_.guards.push_back({Guard::Kind::kHostValue, result, -1, std::move(observed)});
   }
   graph_.set_note(node, "data_size", names);
 }
 
+// Keeps what counts were assumed of, to note those that the program has read.
+void Recorder::note_routings(NodeId node) {
+  ValueId result;
+  graph_.for_each_output(node, [&](ValueId value) {
+    if (!result.valid()) result = value;
+  });
+  for (const auto& routing : mode_.routings.take_made()) routed_.emplace(routing.get(), result);
+}
+
+void Recorder::note_routings_read() {
+  for (const Routings::Read& read : mode_.routings.take_read()) {
+    const auto counted = routed_.find(read.routing.get());
+    if (counted == routed_.end()) continue;  // before this capture
+    std::string observed = read.routing->name + ": " + read.routing->what + ", assumed";
+    if (!read.source.empty()) observed += ", read at " + read.source;
+    graph_.guards.push_back({Guard::Kind::kHostValue, counted->second, -1, std::move(observed)});
+  }
+}
+
 void Recorder::abandon_call(const OperatorInfo& info) noexcept {
   arguments_.clear();
+  calling_ = nullptr;
+  unrecorded_ = false;
   mode_.data_sizes.forget_asked();
   mode_.host_answers.forget_asked();
 }
@@ -193,6 +232,7 @@ void Recorder::host_wrote(const at::Tensor& fake, const at::Tensor& value) {
       FakeTensorImpl::empty_strided(value.sizes(), value.strides(), value.dtype(), c10::Device(c10::kCPU));
   const Argument name[] = {Argument::of_constant(graph_.add_constant(value))};
   const NodeId placeholder = graph_.insert_before(body_, target_of(Builtin::kConstant), name);
+  graph_.set_note(placeholder, "literal", "host");
   Storage storage;
   storage.bytes = static_cast<int64_t>(constant.storage().nbytes());
   storage.device_type = c10::kCPU;
@@ -292,7 +332,9 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   for (const auto& [parameter, gradient] : gradients) {
     // Take the parameter as it was declared, not as the optimizer's last in-place update left it.
     const Argument last = declare_value(parameter);
-    const ValueId declared = storage_root_[graph_.value(last.ref.value).storage.index];
+    const auto in_buffer = in_buffers_.find(parameter.unsafeGetTensorImpl());
+    const ValueId declared =
+        in_buffer != in_buffers_.end() ? in_buffer->second : storage_root_[graph_.value(last.ref.value).storage.index];
     const Argument pair[] = {Argument::of_value(declared), declare_value(gradient)};
     graph_.append(target_of(Builtin::kGradient), pair);
   }
@@ -300,6 +342,7 @@ Graph Recorder::finish(const std::vector<at::Tensor>& outputs,
   for (const at::Tensor& output : outputs) values.push_back(declare_value(output));
   const Argument list[] = {graph_.make_list(values)};
   graph_.append(target_of(Builtin::kOutput), list);
+  note_routings_read();
   attach_saved_tensors();
   if (!modules_named_) infer_modules_from_neighbours();
   link_->close();

@@ -136,6 +136,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   ValueId grown_before(FakeTensorImpl& fake, const Growth& growth);
   ValueId new_value(NodeId producer, FakeTensorImpl& fake, StorageId storage);
   StorageId storage_of_result(FakeTensorImpl& fake, NodeId node);
+  bool looks_at_nothing(const OperatorInfo& info, std::span<const CallArgument> arguments) const;
+  void check_has_memory(const FakeTensorImpl& fake) const;
   bool matches(const Value& value, ValueId id, const FakeTensorImpl& fake) const;
   TargetId target_of_operator(const OperatorInfo& info);
   TargetId set_from_storage(const OperatorInfo& info, FakeTensorImpl& after);
@@ -147,6 +149,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void link_backward(NodeId node);
   void declare_group(const c10::IValue& group);
   void note_data_sizes(NodeId node);
+  void note_routings(NodeId node);
+  void note_routings_read();
   void note_host_read(const OperatorInfo& info, NodeId node, const CallArgument& result);
   void claim_sequence(NodeId node);
   void attach_saved_tensors();
@@ -166,8 +170,9 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
 
   std::vector<TargetId> targets_;  // by OperatorInfo::id
   std::unordered_set<std::string> input_names_;
-  std::unordered_set<std::string> groups_;                  // process groups that the graph knows
-  std::unordered_map<const c10::TensorImpl*, Name> names_;  // of tensors that become placeholders
+  std::unordered_set<std::string> groups_;                          // process groups that the graph knows
+  std::unordered_map<const c10::TensorImpl*, Name> names_;          // of tensors that become placeholders
+  std::unordered_map<const c10::TensorImpl*, ValueId> in_buffers_;  // parameters that are views of another's storage
   std::unordered_map<const void*, std::string> module_paths_;
   std::unordered_map<uint64_t, uint32_t> calls_;  // (parent region, name) -> entered before
   std::vector<ValueId> storage_root_;             // by StorageId: its first value
@@ -178,12 +183,16 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   bool modules_named_ = false;
 
   std::vector<Argument> arguments_;  // of the call under way
+  const OperatorInfo* calling_ = nullptr;
+  bool unrecorded_ = false;  // the call under way
   std::vector<Argument> results_;
   std::vector<OpenRegion> regions_;
   std::vector<Argument> composite_arguments_;
   std::vector<StorageId> deaths_;
   std::unordered_map<const c10::StorageImpl*, Growth> growths_;  // of storages bound to no id yet
   StreamRecord streams_{session_};
+
+  std::unordered_map<const Routing*, ValueId> routed_;  // by the value that the program counted
 
   struct Recomputation {
     uint32_t checkpoint;

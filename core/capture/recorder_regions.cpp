@@ -8,6 +8,7 @@
 #include "core/fake/kernel_depth.h"
 #include "ir/records.h"
 #include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
@@ -83,7 +84,13 @@ void Recorder::enter_composite(const OperatorInfo& info, std::span<const CallArg
   open.arguments.offset = static_cast<uint32_t>(composite_arguments_.size());
   {
     const KernelDepth depth;
-    for (const CallArgument& argument : arguments) composite_arguments_.push_back(argument_of(argument));
+    for (const CallArgument& argument : arguments) {
+      try {
+        composite_arguments_.push_back(argument_of(argument));
+      } catch (const Error&) {  // a tensor without memory: the operator inside that uses it says so
+        composite_arguments_.push_back(Argument::none());
+      }
+    }
   }
   open.arguments.size = static_cast<uint32_t>(composite_arguments_.size()) - open.arguments.offset;
   regions_.push_back(open);

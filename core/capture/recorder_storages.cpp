@@ -16,6 +16,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "ir/records.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
@@ -71,6 +72,41 @@ void Recorder::storage_resized(c10::StorageImpl& storage, size_t bytes) {
   rename_storage(made, session_, before);
   rename_storage(storage, session_, after);
   forget_contents(storage);
+}
+
+namespace {
+
+bool is_emptied(const at::Tensor& tensor) {
+  if (as_fake(tensor) == nullptr) return false;
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return impl.unsafe_storage().nbytes() == 0 && impl.numel() != 0;
+}
+
+}  // namespace
+
+// Says whether the call gives a view of memory that was given back. That computes nothing, and what the view shows once
+// there is memory again is an alias of it.
+bool Recorder::looks_at_nothing(const OperatorInfo& info, std::span<const CallArgument> arguments) const {
+  if (!info.is_view && !info.inplace_view) return false;
+  if (arguments.empty()) return false;
+  const CallArgument& self = arguments[0];
+  if (self.kind() == CallArgument::Kind::kTensor) return is_emptied(self.tensor());
+  return self.kind() == CallArgument::Kind::kBoxed && self.boxed().isTensor() && is_emptied(self.boxed().toTensor());
+}
+
+// Refuses what reads or writes memory that was given back. Eager reads behind the null pointer.
+void Recorder::check_has_memory(const FakeTensorImpl& fake) const {
+  if (fake.layout() != c10::Layout::Strided || fake.numel() == 0) return;
+  int64_t end = fake.storage_offset() + 1;
+  for (size_t d = 0; d < fake.sizes().size(); ++d) end += (fake.sizes()[d] - 1) * fake.strides()[d];
+  const auto bytes = static_cast<int64_t>(fake.unsafe_storage().nbytes());
+  const auto needed = end * static_cast<int64_t>(fake.dtype().itemsize());
+  if (needed <= bytes) return;
+  throw Error(c10::str(calling_ != nullptr ? calling_->name : std::string("the program"), " uses a tensor of ",
+                       fake.sizes(), " ", fake.dtype().toScalarType(), ", which needs ", needed,
+                       " bytes of a storage that has ", bytes,
+                       ": its memory was given back (untyped_storage().resize_). Use it before, or give the storage "
+                       "memory again first"));
 }
 
 // Puts the aten::empty that gave the storage of `fake` its memory where that was.

@@ -6,6 +6,7 @@
 #include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
+#include "core/fake/known_contents.h"
 #include "core/fake/process_groups.h"
 #include "core/fake/wrapper_tensors.h"
 #include "ir/records.h"
@@ -32,6 +33,7 @@ ValueId Recorder::value_of(FakeTensorImpl& fake) {
     }
   }
   const StorageId storage = find_storage_id(*fake.unsafe_storage().unsafeGetStorageImpl(), session_);
+  check_has_memory(fake);
   if (!storage.valid()) {
     const c10::StorageImpl* const unmet = fake.unsafe_storage().unsafeGetStorageImpl();
     const auto grown = growths_.find(unmet);
@@ -80,6 +82,20 @@ TargetId Recorder::set_from_storage(const OperatorInfo& info, FakeTensorImpl& af
   return target_of_operator(OperatorInfo::of(set_tensor));
 }
 
+namespace {
+
+// A number that libtorch made a tensor of for this call (prim::NumToTensor) may be gone by now: what it was is known.
+std::optional<at::Tensor> value_of_converted(FakeTensorImpl& fake, const ModeState& mode) {
+  if (fake.mode_id() != mode.id || mode.id == 0) return std::nullopt;  // made before this capture
+  const at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(&fake));
+  if (!is_known(tensor) || !assumptions_of(tensor).empty()) return std::nullopt;
+  const auto value = known_value(tensor);
+  const RealCalls real;
+  return value ? std::optional(value->clone()) : std::nullopt;
+}
+
+}  // namespace
+
 ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
   const at::Tensor real = real_of_fake(fake, mode_);
   auto name = names_.find(&fake);
@@ -93,6 +109,9 @@ ValueId Recorder::placeholder_for(FakeTensorImpl& fake) {
   } else if (real.defined()) {
     kind = Builtin::kConstant;
     argument = Argument::of_constant(graph_.add_constant(real));
+  } else if (const auto value = value_of_converted(fake, mode_)) {
+    kind = Builtin::kConstant;
+    argument = Argument::of_constant(graph_.add_constant(*value));
   } else {
     std::string unused;
     do {

@@ -6,6 +6,7 @@
 #include "core/dispatch/fallback.h"
 #include "core/dispatch/operand_scan.h"
 #include "core/dispatch/run_on_meta.h"
+#include "core/fake/known_contents.h"
 #include "core/fake/wrapper_tensors.h"
 #include "shadowgraph/error.h"
 
@@ -50,7 +51,15 @@ void make_operands_readable(const OperatorInfo& info, const Stack& stack, size_t
   }
 }
 
+// On a CPU one_hot reads its operand to check it, unless the user says what it reads.
+bool is_unread_one_hot(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  if (info.name != "aten::one_hot" || stack[begin + 1].toInt() < 1) return false;
+  const HostReads& reads = thread_state.mode->options.host_reads;
+  return reads.values.empty() && !reads.hint && !is_knowable(stack[begin].toTensor());
+}
+
 bool composite_rule_replaces(const OperatorInfo& info, const Stack& stack, size_t begin) {
+  if (C10_UNLIKELY(is_unread_one_hot(info, stack, begin))) return true;
   for (const uint16_t position : info.tensor_arguments) {
     const c10::IValue& argument = stack[begin + position];
     if (!argument.isTensor()) continue;

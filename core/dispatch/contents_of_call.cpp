@@ -54,6 +54,12 @@ uint64_t leaves_as_found(const OperatorInfo& info) {
   return mode != nullptr && mode->options.host_reads.finite ? uint64_t{1} << 1 : 0;
 }
 
+// Says whether the call itself asks the user for what it reads, so that what is assumed comes second.
+bool asks_user_first(const OperatorInfo& info) {
+  static constexpr std::string_view kNames[] = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"};
+  return std::find(std::begin(kNames), std::end(kNames), info.name) != std::end(kNames);
+}
+
 }  // namespace
 
 ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) : info_(info) {
@@ -61,6 +67,8 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
   known_ = knowable_ = info.evaluable;
   bool reads = false;
   int64_t most_overwritten = 0;
+  routed_ = routed_operand(info, stack, begin);
+  sent_ = SentContents::of(info, stack, begin);
   for (const uint16_t position : info.tensor_arguments) {
     const bool overwritten = in(info.overwritten_arguments, position);
     const bool unread = in(info.unread_arguments, position);
@@ -68,7 +76,8 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
       if (as_fake(tensor) == nullptr) return;  // a number that the C++ API wrapped
       const c10::StorageImpl& storage = storage_of(tensor);
       if (observer != nullptr && has_contents(storage)) show_host_writes(tensor, *observer);
-      if (!knowable_ || unread) return;
+      if (!knowable_ || unread || position == routed_) return;
+      if (!overwritten) add_assumptions(assumed_, assumptions_of(tensor));
       if (overwritten) {
         known_ = known_ && storage.nbytes() <= kMostKnownBytes && (!has_contents(storage) || is_at_hand(storage));
         knowable_ = PendingCall::covers_storage(tensor) || is_knowable_whole(tensor);
@@ -85,11 +94,23 @@ ContentsOfCall::ContentsOfCall(const OperatorInfo& info, const torch::jit::Stack
     most_elements_ = reads || info.name.starts_with("aten::arange") ? kMostKnownElements : kMostFilledElements;
     if (most_overwritten > most_elements_) known_ = false;
   }
-  if (knowable_ && !known_ && info.depends_on_data && !info.writes) compute_operands(stack, begin);
+  if (knowable_ && !assumed_.empty() && asks_user_first(info)) {
+    user_is_first_ = true;
+    known_ = knowable_ = false;
+    arguments_.assign(stack.begin() + static_cast<ptrdiff_t>(begin), stack.end());
+    return;
+  }
+  if (!knowable_) routed_.reset();
+  if (routed_) {
+    known_ = false;
+  } else if (knowable_ && !known_ && info.depends_on_data && !info.writes) {
+    compute_operands(stack, begin);
+  }
   if (known_ || knowable_) {
     arguments_.assign(stack.begin() + static_cast<ptrdiff_t>(begin), stack.end());
     return;
   }
+  assumed_.clear();
   uniform_ = decided(stack, begin);
   const uint64_t kept = leaves_as_found(info);
   if (info.touched_arguments != 0) {
@@ -222,6 +243,7 @@ void ContentsOfCall::forget_written() noexcept {
 }
 
 void ContentsOfCall::run_instead(torch::jit::Stack& stack, size_t begin, c10::Device device) {
+  note_read(assumed_);
   torch::jit::Stack results = run_for_real();
   const auto faked = [&](const at::Tensor& real) {
     if (!real.defined()) return real;
@@ -242,9 +264,72 @@ void ContentsOfCall::run_instead(torch::jit::Stack& stack, size_t begin, c10::De
       stack.push_back(std::move(result));
     }
   }
+  mark_results(stack, begin);
+}
+
+// Puts indices that are dealt in the place of the unknown ones, among as many choices as the call makes room for.
+void ContentsOfCall::deal_indices(const torch::jit::Stack& stack, size_t results) {
+  const at::Tensor index = arguments_[*routed_].toTensor();
+  const at::Tensor& result = stack[results].toTensor();
+  const bool marks = result.dim() == index.dim() && info_.argument_count == 4 && arguments_[3].isScalar();
+  const bool scatters = info_.contents_rule == ContentsRule::kDeals;
+  const int64_t dim = scatters ? c10::maybe_wrap_dim(arguments_[1].toInt(), index.dim()) : 0;
+  ModeState* const mode = thread_state.mode;
+  static auto* nobody = new DataSizes;
+  static auto* nowhere = new Routings;
+  const int64_t rows = scatters && marks ? index.numel() / index.size(dim) : index.numel();
+  const auto routing = (mode != nullptr ? mode->routings : *nowhere)
+                           .of(info_.name, index, result.size(dim), rows, mode != nullptr ? mode->data_sizes : *nobody);
+  if (mode != nullptr && mode->observer == nullptr) mode->routings.take_made();
+  add_assumptions(assumed_, {routing});
+  if (scatters) {
+    arguments_[*routed_] = dealt_like(index, *routing, dim);
+  } else {
+    give_counts(result, routing);
+  }
+}
+
+void ContentsOfCall::mark_results(const torch::jit::Stack& stack, size_t results) {
+  if (assumed_.empty()) return;
+  for (size_t i = results; i < stack.size(); ++i) {
+    for_each_tensor(stack[i], [&](const at::Tensor& fake) { mark_assumed(fake, assumed_); });
+  }
+  for (const uint16_t position : info_.tensor_arguments) {
+    if (!in(info_.written_arguments, position)) continue;
+    for_each_tensor(arguments_[position], [&](const at::Tensor& fake) { mark_assumed(fake, assumed_); });
+  }
+}
+
+// Gives the results what follows from the assumption, unless the user gave them another size.
+void ContentsOfCall::follow_assumption(const torch::jit::Stack& stack, size_t results) {
+  if (!stack[results].isTensor()) return;
+  const at::Tensor& fake = stack[results].toTensor();
+  try {
+    const torch::jit::Stack real = run_for_real();
+    const RealCalls calls;
+    if (real[0].toTensor().sizes() == fake.sizes()) give_contents(fake, real[0].toTensor());
+    // NOLINTNEXTLINE(bugprone-empty-catch)
+  } catch (const std::exception&) {
+    // More than the budget allows: unknown.
+  }
+  mark_results(stack, results);
 }
 
 void ContentsOfCall::run_after(const torch::jit::Stack& stack, size_t results) {
+  if (user_is_first_) {
+    follow_assumption(stack, results);
+    return;
+  }
+  if (sent_) sent_->arrive(stack, results);
+  if (routed_) {
+    deal_indices(stack, results);
+    if (info_.contents_rule == ContentsRule::kCounts) return;
+  }
+  compute_results(stack, results);
+  mark_results(stack, results);
+}
+
+void ContentsOfCall::compute_results(const torch::jit::Stack& stack, size_t results) {
   if (uniform_) {
     if (stack[results].isTensor()) give_uniform_contents(stack[results].toTensor(), *uniform_);
     return;

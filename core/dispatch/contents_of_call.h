@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "core/dispatch/contents_of_routing.h"
 #include "core/dispatch/operator_info.h"
 #include "core/fake/known_contents.h"
 
@@ -30,6 +31,10 @@ class ContentsOfCall {
   torch::jit::Stack run_for_real();
   void compute_operands(const torch::jit::Stack& stack, size_t begin);
   void forget_written() noexcept;
+  void deal_indices(const torch::jit::Stack& stack, size_t results);
+  void follow_assumption(const torch::jit::Stack& stack, size_t results);
+  void compute_results(const torch::jit::Stack& stack, size_t results);
+  void mark_results(const torch::jit::Stack& stack, size_t results);
 
   // Returns the number that all of the call's results are, whatever the operands hold, if there is one.
   std::optional<c10::Scalar> decided(const torch::jit::Stack& stack, size_t begin) const;
@@ -40,6 +45,10 @@ class ContentsOfCall {
   std::optional<c10::Scalar> uniform_;
   torch::jit::Stack arguments_;  // of a known or knowable call
   int64_t most_elements_ = kMostKnownElements;
+  Assumptions assumed_;             // that the results follow from
+  std::optional<uint16_t> routed_;  // the operand that is assumed
+  bool user_is_first_ = false;      // the call asks the user for what follows from an assumption
+  std::optional<SentContents> sent_;
 };
 
 }  // namespace shadowgraph

@@ -84,6 +84,12 @@ constexpr std::pair<std::string_view, ContentsRule> kContentsRules[] = {
     {"aten::ne.Scalar", ContentsRule::kNotEqual},
     {"aten::ne.Tensor", ContentsRule::kNotEqual},
     {"aten::_amp_foreach_non_finite_check_and_unscale_", ContentsRule::kFindsNothing},
+    {"aten::bincount", ContentsRule::kCounts},
+    {"aten::histc", ContentsRule::kCounts},
+    {"aten::scatter.value", ContentsRule::kDeals},
+    {"aten::scatter_.value", ContentsRule::kDeals},
+    {"aten::scatter_add", ContentsRule::kDeals},
+    {"aten::scatter_add_", ContentsRule::kDeals},
 };
 
 template <class Names>

@@ -41,6 +41,9 @@ enum class ContentsRule : uint8_t {
   kEqual,          // not an infinity; itself
   kNotEqual,
   kFindsNothing,  // writes to its second argument only if it finds an infinity or NaN
+  // Indices that nobody knows are dealt evenly (core/fake/routing.h):
+  kCounts,  // bincount, histc: how many of each there are
+  kDeals,   // scatter of a number along them
 };
 
 struct OperatorInfo {

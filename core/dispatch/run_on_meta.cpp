@@ -6,6 +6,7 @@
 
 #include "core/dispatch/operand_copies.h"
 #include "core/dispatch/out_form.h"
+#include "core/fake/known_contents.h"
 #include "core/fake/literals.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
@@ -45,6 +46,16 @@ bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
   return true;
 }
 
+// Returns what follows from how indices are assumed to be dealt.
+std::optional<HostAnswers::Assumed> assumed_number(const at::Tensor& tensor) {
+  const Assumptions assumptions = assumptions_of(tensor);
+  const auto value = assumptions.empty() ? std::nullopt : known_value(tensor);
+  if (!value) return std::nullopt;
+  note_read(assumptions);
+  const RealCalls real;
+  return HostAnswers::Assumed{value->item(), "assumed by " + names_of(assumptions)};
+}
+
 // Answers with a value that the program reads, as the user says it is. Returns false if this call reads none.
 bool answer_host_read(const OperatorInfo& info, Stack* stack) {
   static const c10::OperatorHandle item =
@@ -70,7 +81,10 @@ bool answer_host_read(const OperatorInfo& info, Stack* stack) {
                    : c10::Scalar(true);
     }
   }
-  if (!answer) answer = answers.read(info.name, is_equal ? "equal" : "item", self, source);
+  if (!answer) {
+    answer = answers.read(info.name, is_equal ? "equal" : "item", self, source,
+                          [&] { return is_equal ? std::nullopt : assumed_number(self); });
+  }
   torch::jit::drop(*stack, info.argument_count);
   if (is_equal) {
     stack->emplace_back(answer->toBool());

@@ -58,7 +58,8 @@ void set_pointer(c10::StorageImpl& storage, void* pointer, c10::DeleterFnPtr del
 
 void publish(c10::StorageImpl& storage) {
   const KnownContents& contents = *storage_context_of(storage).contents;
-  const bool readable = contents.readable && contents.real && contents.known.empty();
+  // Reads through a pointer are not seen, and what is assumed is not to be read unseen.
+  const bool readable = contents.readable && contents.real && contents.known.empty() && contents.assumed.empty();
   set_pointer(storage, readable ? raw_data_ptr(*contents.real.unsafeGetStorageImpl()).get() : nullptr,
               &delete_storage_context_with_contents);
   if (readable && !contents.host_may_write) storage.set_materializer(&host_takes_pointer);

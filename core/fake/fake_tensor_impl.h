@@ -110,8 +110,9 @@ c10::Storage meta_storage(size_t bytes);
 // Returns a device with an index, which a tensor always has: "cuda" is the current device.
 c10::Device with_current_index(c10::DeviceType type);
 inline c10::Device with_index(c10::Device device) {
-  return C10_LIKELY(device.has_index()) || device.is_cpu() || device.is_meta() ? device
-                                                                               : with_current_index(device.type());
+  // libtorch's allocator calls "cpu:0" the CPU as well.
+  if (device.is_cpu() || device.is_meta()) return c10::Device(device.type());
+  return C10_LIKELY(device.has_index()) ? device : with_current_index(device.type());
 }
 
 // The dispatch keys of a fake tensor on `device`: those of a dense tensor there, plus Fake.

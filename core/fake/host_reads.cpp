@@ -53,10 +53,13 @@ std::optional<HostAnswers::Answer> HostAnswers::find(const std::string& name, co
 }
 
 c10::Scalar HostAnswers::read(const std::string& op, const std::string& question, const at::Tensor& tensor,
-                              const std::string& source) {
+                              const std::string& source, const std::function<std::optional<Assumed>()>& assume) {
   const std::lock_guard lock(mutex_);
   const std::string name = question + std::to_string(count_[question]++);
   auto answer = find(name, op, question, tensor, source);
+  if (!answer && assume) {
+    if (const auto assumed = assume()) answer = Answer{name, assumed->value, assumed->why, source};
+  }
   if (!answer) {
     --count_[question];
     const char* const kind = kind_of(question, tensor);

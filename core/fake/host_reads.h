@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -31,9 +32,14 @@ class HostAnswers {
     std::string source;
   };
   // For `question` ("item", "equal") about `tensor`, whose dtype the value gets. Throws DataDependentError, which tells
-  // the name and the option, if nobody has an answer, and Error if it is of another kind than the tensor.
+  // the name and the option, if nobody has an answer, and Error if it is of another kind than the tensor. Who has no
+  // answer of the user's may assume one.
+  struct Assumed {
+    c10::Scalar value;
+    std::string why;
+  };
   c10::Scalar read(const std::string& op, const std::string& question, const at::Tensor& tensor,
-                   const std::string& source);
+                   const std::string& source, const std::function<std::optional<Assumed>()>& assume = {});
   // A reason without the user: aten::equal of a tensor with itself.
   c10::Scalar assume(const std::string& question, const c10::Scalar& value, const std::string& why,
                      const std::string& source);

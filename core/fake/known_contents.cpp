@@ -100,6 +100,7 @@ std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.unsafeGetTensorImpl()->numel() == 0) return std::nullopt;
   KnownContents* contents = contents_of(storage_of(tensor));
   if (contents == nullptr || contents->pending || !is_knowable(tensor)) return std::nullopt;
+  if (!contents->assumed.empty()) return std::nullopt;
   if (!contents->uniform && tensor.unsafeGetTensorImpl()->numel() > kFew) return std::nullopt;
   const RealCalls real;
   const at::Tensor value = *value_in(*contents, tensor);
@@ -131,6 +132,7 @@ KnownContents* own_buffer(c10::StorageImpl& storage) {
     auto contents = std::make_shared<KnownContents>();
     contents->bytes = held->bytes;
     contents->readable = held->readable;
+    contents->assumed = held->assumed;
     contents->real = zeroed(held->bytes);
     const size_t item = held->uniform->element.nbytes();
     for (size_t at = 0; at + item <= held->bytes; at += item) {
@@ -152,7 +154,25 @@ KnownContents* own_buffer(c10::StorageImpl& storage) {
 void make_readable(const at::Tensor& fake) {
   if (fake.numel() == 0 || !is_knowable(fake)) return;
   c10::StorageImpl& storage = storage_of(fake);
-  if (own_buffer(storage) != nullptr) publish(storage);
+  KnownContents* const own = own_buffer(storage);
+  if (own == nullptr) return;
+  note_read(std::exchange(own->assumed, {}));
+  publish(storage);
+}
+
+Assumptions assumptions_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return {};
+  const KnownContents* contents = contents_of(storage_of(tensor));
+  return contents != nullptr ? contents->assumed : Assumptions();
+}
+
+void mark_assumed(const at::Tensor& fake, const Assumptions& assumed) {
+  if (assumed.empty() || !fake.defined() || as_fake(fake) == nullptr) return;
+  c10::StorageImpl& storage = storage_of(fake);
+  KnownContents* contents = contents_of(storage);
+  if (contents == nullptr) return;
+  add_assumptions(contents->assumed, assumed);
+  publish(storage);
 }
 
 void give_contents(const at::Tensor& fake, const at::Tensor& real) {

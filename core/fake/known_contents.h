@@ -22,6 +22,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/fake/routing.h"
 #include "core/fake/storage_context.h"
 #include "core/fake/thread_state.h"
 
@@ -60,6 +61,7 @@ struct KnownContents {
   std::shared_ptr<const UniformContents> uniform;
   std::shared_ptr<PendingContents> pending;
   bool failed = false;  // the CPU could not compute them: unknown
+  Assumptions assumed;  // that they follow from
 
   c10::Storage real;            // on the CPU, with as many bytes as the meta storage
   std::vector<bool> known;      // by byte; empty: all
@@ -82,6 +84,9 @@ void make_readable(const at::Tensor& fake);
 // Returns the number that every element is known to be, without computing anything; nothing for buffers of more than a
 // few.
 std::optional<c10::Scalar> uniform_value(const at::Tensor& tensor);
+// Returns what the contents follow from besides what the program says; and says so of contents that are known.
+Assumptions assumptions_of(const at::Tensor& tensor);
+void mark_assumed(const at::Tensor& fake, const Assumptions& assumed);
 // Makes the contents known: a copy of `real`, which has the same sizes and dtype. Ignored if they are too many.
 void give_contents(const at::Tensor& fake, const at::Tensor& real);
 // Puts the same number everywhere, in the whole storage of `fake`, whose contents are forgotten.

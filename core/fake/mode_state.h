@@ -16,6 +16,7 @@
 #include "core/fake/call_observer.h"
 #include "core/fake/data_sizes.h"
 #include "core/fake/host_reads.h"
+#include "core/fake/routing.h"
 #include "core/fake/thread_state.h"
 #include "shadowgraph/fake.h"
 
@@ -68,6 +69,7 @@ struct ModeState {
   std::recursive_mutex memo_mutex;  // several threads may be in one mode
   DataSizes data_sizes;
   HostAnswers host_answers;
+  Routings routings;
 
   const DeviceProfile& profile() const { return *options.profile; }
   bool maps_devices() const { return options.map_devices_to_default; }

@@ -169,6 +169,7 @@ std::optional<at::Tensor> known_contents(const at::Tensor& fake) {
   if (!is_fake(fake)) return std::nullopt;
   close_open_literal();
   const std::optional<at::Tensor> value = known_value(fake);
+  if (value) note_read(assumptions_of(fake));
   const RealCalls real;
   return value ? std::optional(value->resolve_conj().resolve_neg().clone(at::MemoryFormat::Contiguous)) : std::nullopt;
 }

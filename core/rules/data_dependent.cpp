@@ -1,7 +1,9 @@
 // Operators whose results have as many elements as their data says. The size is a hint of the user's
 // (shadowgraph/fake.h); without one they end in DataDependentError.
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
@@ -28,6 +30,15 @@ int64_t data_size(const std::string& op, const std::string& question, const Tens
 
 namespace {
 
+using Assume = std::function<std::optional<DataSizes::Assumed>()>;
+
+int64_t data_size_or(const std::string& op, const std::string& question, const Tensor& tensor, int64_t most,
+                     const Assume& assume) {
+  ModeState* mode = thread_state.mode;
+  return mode != nullptr ? mode->data_sizes.size(op, question, tensor, most, assume)
+                         : data_size(op, question, tensor, most);
+}
+
 // How many elements of a tensor with known contents (core/fake/known_contents.h) are not zero: the mask of an index
 // whose other operands are data.
 std::optional<int64_t> known_count(const Tensor& mask) {
@@ -37,9 +48,23 @@ std::optional<int64_t> known_count(const Tensor& mask) {
   return value->count_nonzero().item<int64_t>();
 }
 
+// The same of contents that follow from an assumption, which the user's answers come before.
+int64_t count_of(const std::string& op, const std::string& question, const Tensor& tensor, const Tensor& mask) {
+  const Assumptions assumptions = assumptions_of(mask);
+  if (assumptions.empty()) {
+    const auto known = known_count(mask);
+    return known ? *known : data_size(op, question, tensor, mask.numel());
+  }
+  return data_size_or(op, question, tensor, mask.numel(), [&]() -> std::optional<DataSizes::Assumed> {
+    const auto known = known_count(mask);
+    if (!known) return std::nullopt;
+    note_read(assumptions);
+    return DataSizes::Assumed{*known, "assumed by " + names_of(assumptions)};
+  });
+}
+
 Tensor nonzero(const Tensor& x) {
-  const auto known = known_count(x);
-  const int64_t count = known ? *known : data_size("aten::nonzero", "nonzero", x, x.numel());
+  const int64_t count = count_of("aten::nonzero", "nonzero", x, x);
   // One index after another in memory, on either device. CUDA makes the transposed tensor first.
   return rules::empty_strided({count, x.dim()}, {1, on_cuda() ? std::max<int64_t>(count, 1) : count}, c10::kLong);
 }
@@ -49,10 +74,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
   const auto sizes = at::infer_size(x.sizes(), mask.sizes());
   const bool whole = mask.sizes().equals(sizes);
-  const auto known = known_count(mask.expand(sizes));
-  const int64_t count = known ? *known
-                              : data_size("aten::masked_select", whole ? "nonzero" : "masked_select", mask,
-                                          c10::multiply_integers(sizes));
+  const int64_t count = count_of("aten::masked_select", whole ? "nonzero" : "masked_select", mask, mask.expand(sizes));
   return rules::empty({count}, x);
 }
 
@@ -90,11 +112,31 @@ std::tuple<Tensor, Tensor, Tensor> unique_dim(const Tensor& x, int64_t dim, bool
 Tensor bincount(const Tensor& x, const std::optional<Tensor>& weights, int64_t least) {
   TORCH_CHECK(x.dim() == 1 && at::isIntegralType(x.scalar_type(), /*includeBool=*/true),
               "bincount only supports 1-d non-negative integral inputs.");
-  const int64_t bins = data_size("aten::bincount", "bincount", x, std::numeric_limits<int32_t>::max());
+  const int64_t bins = data_size_or("aten::bincount", "bincount", x, std::numeric_limits<int32_t>::max(), [&]() {
+    return least > 0 ? std::optional(DataSizes::Assumed{least, "assumed to be minlength"}) : std::nullopt;
+  });
   const c10::ScalarType type = !given(weights)                         ? c10::kLong
                                : weights->scalar_type() == c10::kFloat ? c10::kFloat
                                                                        : c10::kDouble;
   return rules::empty({std::max(bins, least)}, type);
+}
+
+// As libtorch on CUDA, where it does not look whether there are other classes.
+Tensor one_hot(const Tensor& x, int64_t classes) {
+  TORCH_CHECK(x.scalar_type() == c10::kLong, "one_hot is only applicable to index tensor of type LongTensor.");
+  c10::DimVector sizes(x.sizes());
+  if (x.numel() == 0) {
+    TORCH_CHECK(classes > 0, "Can not infer total number of classes from empty tensor.");
+    sizes.push_back(classes);
+    return at::empty(sizes, x.options());
+  }
+  if (classes == -1) {
+    classes = x.max().item<int64_t>() + 1;
+  } else {
+    TORCH_CHECK(classes >= 1, "num_classes should be positive");
+  }
+  sizes.push_back(classes);
+  return at::zeros(sizes, x.options()).scatter_(-1, x.unsqueeze(-1), 1);
 }
 
 // Each index as often as its element says.
@@ -171,6 +213,7 @@ void register_data_dependent(RuleRegistry& registry) {
   registry.add("aten::unique_consecutive", &unique_consecutive);
   registry.add("aten::unique_dim", &unique_dim);
   registry.add("aten::bincount", &bincount);
+  registry.add_composite("aten::one_hot", &one_hot);
   registry.add("aten::repeat_interleave.Tensor", &repeat_interleave);
 }
 

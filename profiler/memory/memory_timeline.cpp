@@ -6,6 +6,16 @@
 #include "shadowgraph/profile.h"
 
 namespace shadowgraph {
+namespace {
+
+// Numbers that the program's text has, and the host writes into a tensor, are in no memory of their own.
+bool is_literal(const Graph& graph, const Storage& storage) {
+  return storage.kind == StorageKind::kConstant && existed_before(graph, storage) && storage.born.valid() &&
+         !graph.is_erased(storage.born) && !graph.note(storage.born, "literal").empty();
+}
+
+}  // namespace
+
 MemoryTimeline MemoryTimeline::of(const Graph& graph, std::optional<c10::Device> device) {
   std::vector<NodeId> nodes;
   nodes.reserve(graph.node_count());
@@ -47,6 +57,7 @@ MemoryTimeline MemoryTimeline::of(const Graph& graph, std::vector<NodeId> nodes,
     const bool freed = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
     const uint32_t born = existed_before(graph, storage) ? 0 : order[storage.born];
     const uint32_t last = std::max(born, freed ? order[storage.freed_after] : steps - 1);
+    if (is_literal(graph, storage)) continue;
     timeline.intervals_.push_back({id, born, last, storage.bytes});
     add(born, last, timeline.kinds_[id], storage.bytes);
   }

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "ir/text/words.h"
+#include "profiler/profile/assumptions.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/communication.h"
@@ -306,6 +307,7 @@ json to_json(const Profile& profile) {
   object["static_plan"] = {{"bytes", plan.bytes}, {"bound", plan.bound}, {"planner", plan.planner}};
   if (!profile.modules.empty()) object["modules"] = to_json(profile.modules, 0);
   if (profile.outputs) object["outputs"] = to_json(*profile.outputs);
+  if (const auto assumed = assumptions_of(profile.graph()); !assumed.empty()) object["assumptions"] = assumed;
   object["findings"] = to_json(findings(profile));
   if (profile.timeline_in_json) object["timeline"] = to_json(profile.timeline());
   return object;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ir/text/words.h"
+#include "profiler/profile/assumptions.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/communication.h"
@@ -235,6 +236,16 @@ std::string largest_text(const Profile& profile) {
   return text;
 }
 
+std::string assumptions_text(const Profile& profile) {
+  constexpr size_t kMostLines = 6;
+  const std::vector<std::string> assumed = assumptions_of(profile.graph());
+  if (assumed.empty()) return {};
+  std::string text = "\nassumed of data that nobody gave:\n";
+  for (size_t i = 0; i < assumed.size() && i < kMostLines; ++i) text += "  " + assumed[i] + "\n";
+  if (assumed.size() > kMostLines) text += fmt::format("  and {} more\n", assumed.size() - kMostLines);
+  return text;
+}
+
 }  // namespace
 
 std::string to_text(const Profile& profile) {
@@ -248,7 +259,7 @@ std::string to_text(const Profile& profile) {
     text += "\nno FLOP formula, not in the sums above:\n";
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);
   }
-  text += own_operators_text(profile) + largest_text(profile);
+  text += own_operators_text(profile) + assumptions_text(profile) + largest_text(profile);
   if (const auto found = findings(profile); !found.empty()) text += "\nfindings:\n" + to_text(found);
   return text;
 }

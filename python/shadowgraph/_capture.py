@@ -80,6 +80,7 @@ class Capture(Scope):
             unknown_operators_on_zeros, saved_tensors, guards, source_lines,
         )  # fmt: skip
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # named parameters that hold other tensors
+        self._plain: list[torch.Tensor] = []  # the other ones
 
     def _make(self):
         return _C.Session(*self._made_with)
@@ -111,6 +112,8 @@ class Capture(Scope):
                 session.name_parameter(part, prefix + path + suffix)
             if parts_of_it[0][1] is not parameter:
                 self._wrapped.append((prefix + path, parameter))
+            else:
+                self._plain.append(parameter)
         for path, buffer in buffers:
             for suffix, part in _wrappers.inner(buffer):
                 session.name_buffer(part, prefix + path + suffix)
@@ -134,6 +137,12 @@ class Capture(Scope):
             for _, parameter in self._wrapped
             if parameter.grad is not None
             for (_, part), (_, of_part) in zip(_wrappers.inner(parameter), _wrappers.inner(parameter.grad))
+        ]
+        # Megatron's parameters have their gradients there, in a buffer of all.
+        gradients += [
+            (parameter, parameter.main_grad)
+            for parameter in self._plain
+            if parameter.grad is None and isinstance(getattr(parameter, "main_grad", None), torch.Tensor)
         ]
         graph = self._active().finish(tensors, gradients)
         whole = {name: layout for name, parameter in self._wrapped if (layout := _wrappers.layout_of(parameter))}

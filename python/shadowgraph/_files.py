@@ -171,7 +171,7 @@ def _from_storage(asarray):
 
     @functools.wraps(asarray)
     def asarray_of(obj, *args, **kwargs):
-        if not _C.is_describing() or not isinstance(obj, torch.UntypedStorage) or obj.device.type == "meta":
+        if not _C.is_active() or not isinstance(obj, torch.UntypedStorage) or obj.device.type == "meta":
             return asarray(obj, *args, **kwargs)
         with unfake():
             real = asarray(obj, *args, **kwargs)

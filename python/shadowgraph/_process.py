@@ -1,7 +1,7 @@
 """What torch's Python side is told while a fake mode is active on the calling thread; otherwise it is as torch made it.
 
 All that this package changes in torch is here, in `_reads` and in `_files`. Wrapped functions ask whether a mode is
-active and pass through if none is. Two flags of the process (`_Flags`) are set while any thread is in a mode.
+active and pass through if none is. Three flags of the process (`_Flags`) are set while any thread is in a mode.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
 
-from . import _files, _reads, _streams
+from . import _files, _reads, _streams, _wrappers
 from . import _shadowgraph as _C
 from ._unfake import unfake
 
@@ -94,6 +94,9 @@ class _Flags:
     gpu_is_there = False
     users = 0
     lift = False
+    # transformers loads weights on threads of its own, which are in no mode, unless this says so.
+    loads_here = "HF_DEACTIVATE_ASYNC_LOAD"
+    loads_here_before = None
 
     @classmethod
     def acquire(cls):
@@ -104,6 +107,8 @@ class _Flags:
             # torch.tensor(data, device="cuda") is made on the CPU and lifted there, so that our kernel sees it.
             cls.lift = torch._C._only_lift_cpu_tensors()
             torch._C._set_only_lift_cpu_tensors(True)
+            cls.loads_here_before = os.environ.get(cls.loads_here)
+            os.environ[cls.loads_here] = "1"
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", False)
 
@@ -114,6 +119,10 @@ class _Flags:
             if cls.users > 0:
                 return
             torch._C._set_only_lift_cpu_tensors(cls.lift)
+            if cls.loads_here_before is None:
+                os.environ.pop(cls.loads_here, None)
+            else:
+                os.environ[cls.loads_here] = cls.loads_here_before
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", True)
 
@@ -311,7 +320,7 @@ def _replace_what_reads_its_own_results():
 
     @functools.wraps(original_trunc_normal)
     def trunc_normal_(tensor, mean, std, a, b, generator=None):
-        if not _C.is_fake(tensor):
+        if not _wrappers.is_fake(tensor):
             return original_trunc_normal(tensor, mean, std, a, b, generator=generator)
         with torch.no_grad():
             return tensor.normal_(mean, std, generator=generator).clamp_(a, b)

@@ -19,9 +19,11 @@ import types
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -36,6 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 WIDTH, HEADS, LAYERS, WORDS, BATCH, LENGTH = 64, 4, 3, 96, 4, 32
+EXPERTS, CHOICES = 4, 2
 
 
 class Attention(nn.Module):
@@ -67,6 +70,38 @@ class Block(nn.Module):
     def forward(self, x):
         x = x + self.attention(self.attention_norm(x))
         return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class Experts(nn.Module):
+    """A feed-forward block of which each token takes two; tokens go to the ranks that have their experts, and back."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+        self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
+        self.experts = nn.ModuleList(FeedForward() for _ in range(EXPERTS // size))
+        # The router is even, which only a run finds out.
+        turns = (torch.arange(BATCH * LENGTH)[:, None] + torch.arange(CHOICES)) % EXPERTS
+        self.register_buffer("turns", torch.zeros(BATCH * LENGTH, EXPERTS).scatter(1, turns, 2.0))
+
+    def forward(self, x):
+        tokens = x.flatten(0, 1)
+        scores = self.router(tokens).softmax(-1)
+        chosen = (scores + self.turns).topk(CHOICES).indices
+        counts = torch.bincount(chosen.flatten(), minlength=EXPERTS)
+        arriving = torch.empty_like(counts)
+        dist.all_to_all_single(arriving, counts)
+        sent, received = (each.view(self.size, -1).sum(1).tolist() for each in (counts, arriving))
+        order = chosen.flatten().argsort(stable=True)
+        mine = funcol.all_to_all_single_autograd(tokens[order // CHOICES], received, sent, dist.group.WORLD)
+        pieces = mine.split(arriving.tolist())
+        done = [None] * len(pieces)
+        for i, expert in enumerate(self.experts):
+            of_expert = pieces[i :: len(self.experts)]
+            done[i :: len(self.experts)] = expert(torch.cat(of_expert)).split([len(each) for each in of_expert])
+        back = funcol.all_to_all_single_autograd(torch.cat(done), sent, received, dist.group.WORLD)
+        weights = scores.gather(1, chosen).flatten()[order, None]
+        return torch.zeros_like(tokens).index_add(0, order // CHOICES, back * weights).view_as(x)
 
 
 class Decoder(nn.Module):
@@ -157,6 +192,53 @@ def fsdp_tp(size, device):
     return fully_shard(model, mesh=mesh["fsdp"])
 
 
+def expert_parallel(size, device):
+    model = Decoder()
+    for block in model.blocks:
+        block.feed_forward = Experts(size)
+    return model
+
+
+class ShardedStates(torch.optim.Optimizer):
+    """ZeRO 1 as Megatron's: parameters and gradients lie in two buffers, of which each rank steps a part in float32."""
+
+    def __init__(self, parameters):
+        parameters = list(parameters)
+        super().__init__(parameters, {})
+        size, rank = dist.get_world_size(), dist.get_rank()
+        length = size * -(-sum(parameter.numel() for parameter in parameters) // size)
+        self.values = torch.zeros(length, dtype=parameters[0].dtype, device=parameters[0].device)
+        self.gradients = torch.zeros(length, device=parameters[0].device)
+        begin = 0
+        for parameter in parameters:
+            end = begin + parameter.numel()
+            self.values[begin:end].copy_(parameter.detach().flatten())
+            parameter.data = self.values[begin:end].view_as(parameter)
+            parameter.main_grad = self.gradients[begin:end].view_as(parameter)
+            parameter.register_post_accumulate_grad_hook(self._add)
+            begin = end
+        part = length // size
+        self.own_values = self.values[rank * part : (rank + 1) * part]
+        self.own_gradients = self.gradients[rank * part : (rank + 1) * part]
+        self.own = self.own_values.detach().float().clone()
+        self.inner = torch.optim.AdamW([self.own])
+
+    @staticmethod
+    def _add(parameter):
+        parameter.main_grad.add_(parameter.grad)
+        parameter.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        dist.reduce_scatter_tensor(self.own_gradients, self.gradients)
+        self.own.grad = self.own_gradients
+        self.inner.step()
+        self.own.grad = None
+        self.own_values.copy_(self.own)
+        dist.all_gather_into_tensor(self.values, self.own_values)
+        self.gradients.zero_()
+
+
 PROGRAMS = {
     "ddp": ddp,
     "fsdp": fsdp,
@@ -169,11 +251,18 @@ PROGRAMS = {
     "tp": tp,
     "tp with sequence parallel": sequence_parallel,
     "fsdp x tp": fsdp_tp,
+    "expert parallel": expert_parallel,
+    "zero 1": ddp,
+    "zero 1 in buffers": lambda size, device: Decoder().to(torch.bfloat16),
 }
 
 
 def optimizer_of(name):
     """Where some parameters are DTensors and others are not, lists of both are refused."""
+    if name == "zero 1":
+        return functools.partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW)
+    if name == "zero 1 in buffers":
+        return ShardedStates
     return functools.partial(torch.optim.AdamW, foreach=not name.startswith("tp"))
 
 

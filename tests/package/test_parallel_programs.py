@@ -53,11 +53,26 @@ def predicted(name, size, rank):
 def test_every_rank_holds_what_a_real_one_does(name, real_ranks):
     for rank, real in enumerate(real_ranks[name]):
         report = predicted(name, size_of(name), rank)
-        # Constants are numbers that the host writes into tensors, which are counted as such.
-        held = report.peak_bytes - report.dict()["peak"]["by_kind"]["constant"]
+        held = report.peak_bytes
         # A mesh has a table of its ranks, 4 bytes each, which no operator sees; a number in a tensor has 4.
         assert abs(held - real["peak"]) <= 16, (held, real["peak"], real["at"])
         assert collectives_of(report.graph) == real["collectives"]
+
+
+def test_each_rank_has_a_part_of_the_optimizers_state():
+    parameters = list(Decoder().parameters())
+    whole = sum(parameter.numel() for parameter in parameters)
+    states = [predicted("zero 1", 2, rank).dict()["peak"]["by_kind"]["optimizer_state"] for rank in (0, 1)]
+    # Two moments, and how many steps a parameter had.
+    assert sum(states) == 8 * whole + 4 * len(parameters) and max(states) < 4.1 * whole
+    for rank in (0, 1):
+        figures = predicted("zero 1 in buffers", 2, rank).dict()
+        assert figures["parameters"] == whole and figures["parameter_bytes"] == 2 * whole
+        kinds = figures["peak"]["by_kind"]
+        # A part in float32 and its moments; bf16 parameters and float32 gradients in buffers of all.
+        assert kinds["optimizer_state"] == 12 * whole // 2 + 4
+        assert kinds["parameter"] == 2 * whole and kinds["gradient"] == 4 * whole
+
 
 
 # ---- What gloo cannot run: programs for GPUs
