@@ -226,13 +226,16 @@ def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="c
                 step=True, steady_state=steady_state, options=options, training=around)[0]  # fmt: skip
 
 
+def is_training(mode, loss, optimizer, target):
+    return mode == "train" if mode is not None else not (loss is optimizer is target is None)
+
+
 def of_model(model, inputs, *, loss=None, optimizer=None, device, dtype=None, mode=None, steady_state=False,
              options=None, run_steps=0, **training):  # fmt: skip
     """(graph, seconds) of a training step, of `run_steps` of them, or of an inference."""
     if mode not in (None, "train", "infer"):
         raise _C.Error(f"mode={mode!r}; it is 'train' or 'infer'")
-    asked_to_train = not (loss is optimizer is training.get("target") is None)
-    train = mode == "train" if mode is not None else asked_to_train
+    train = is_training(mode, loss, optimizer, training.get("target"))
     if not train and (loss is not None or optimizer is not None):
         raise _C.Error("mode='infer' takes neither loss nor optimizer")
     if not train and run_steps:

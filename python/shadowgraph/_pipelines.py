@@ -203,13 +203,13 @@ def pipeline_shapes(make, inputs=(), *, target=None, device="cuda", dtype=None, 
         return found_out(make, args, kwargs, target, device, dtype, backward)
 
 
-def known_to_all(make, model, inputs, target, device, dtype, options):
+def known_to_all(make, model, inputs, target, device, dtype, train, options):
     """The shapes of a pipeline, found out once for all ranks, as a context; nothing for other models."""
     if not isinstance(model, PipelineRank) or not model.asks_neighbours or PipelineShapes.here() is not None:
         return contextlib.nullcontext()
     args, kwargs = _inputs.as_call(inputs)
     with fake(device, **options):
-        return found_out(make, args, kwargs, target, device, dtype, None if target is not None else False)
+        return found_out(make, args, kwargs, target, device, dtype, None if train else False)
 
 
 def found_out(make, args, kwargs, target, device, dtype, backward=None):

@@ -266,7 +266,7 @@ def _check_last(name: Any, ranks: list[int], graph: Graph, of_rank: Callable[[in
 
 
 def of_ranks(make: Any, of_rank: Callable[[], Any], ranks: Any, *, world: int | None, roles: Any, inputs: Any,
-             target: Any, device: Any, dtype: torch.dtype | None, options: dict) -> Ranks:  # fmt: skip
+             target: Any, device: Any, dtype: torch.dtype | None, train: bool, options: dict) -> Ranks:  # fmt: skip
     """A report for each role, of which of_rank() makes one as the rank that it runs as."""
     if isinstance(make, torch.nn.Module) or not callable(make):
         raise _C.Error(f"ranks= takes a function that makes what a rank runs, and got {type(make).__name__}")
@@ -287,7 +287,7 @@ def of_ranks(make: Any, of_rank: Callable[[], Any], ranks: Any, *, world: int | 
                 by_role = {f"rank {rank}": [rank] for rank in ranks}
             else:
                 by_role = _found(making, first, axes, size) if roles is None else _stated(roles, size)
-        with _pipelines.known_to_all(make, first, inputs, target, device, dtype, options):
+        with _pipelines.known_to_all(make, first, inputs, target, device, dtype, train, options):
             found: list[Role] = []
             for name, members in by_role.items():
                 report = profiled(members[0])

@@ -224,6 +224,7 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
         return _ranks.of_ranks(
             model, lambda: profile(model, inputs, steady_state=steady_state, run=run, **how, **asked), ranks,
             world=world, roles=roles, inputs=inputs, target=training.get("target"), device=how["device"], dtype=dtype,
+            train=_capture.is_training(mode, loss, optimizer, training.get("target")),
             options=_capture.mode_options(training, options))  # fmt: skip
     if world is not None or roles is not None:
         raise _C.Error("world= and roles= are of several ranks: give ranks='all'")

@@ -83,7 +83,10 @@ class PipelineRank(torch.nn.Module):
         if loss is not None:
             raise _C.Error("a schedule has its own loss function: give it to the schedule, and no loss=")
         kwargs = dict(kwargs)
-        if self.is_last and training.target is not None:
+        if self.is_last and self.schedule._loss_fn is not None:
+            if training.target is None:
+                raise _C.Error("the schedule has a loss function, which takes a target, also where nothing is trained: "
+                               "give target=")  # fmt: skip
             kwargs["target"] = training.target
         if not training.return_outputs:
             kwargs["return_outputs"] = False

@@ -110,6 +110,16 @@ def test_one_role():
     assert str(found).split("\n")[-1].startswith("every role peaks at ")
 
 
+def test_a_loss_function_needs_a_target():
+    how = dict(device="cpu", world=4, ranks="all")
+    for options in ({"optimizer": "sgd"}, {"mode": "train"}, {"mode": "infer"}, {}):
+        with pytest.raises(sg.Error, match="give target="):
+            sg.profile(lambda: PROGRAMS["1f1b"]("cpu"), IDS, **how, **options)
+    found = sg.profile(lambda: PROGRAMS["1f1b"]("cpu"), IDS, target=IDS, mode="infer", **how)
+    assert len(found.roles) == 4
+    assert not [node for graph in found.graphs.values() for node in graph if node.phase == "backward"]
+
+
 def test_a_rank_that_does_something_else():
     class First(torch.nn.Module):
         def __init__(self):
