@@ -57,7 +57,7 @@ def _of_mode(graph, mode):
         return "", {}
     if not isinstance(mode, fake):
         raise _C.Error(f"mode takes a shadowgraph.fake, not {type(mode).__name__}")
-    device, profile, _, data_sizes, host_reads, *_ = mode._made_with
+    device, profile, _, _, data_sizes, host_reads, *_ = mode._made_with
     recorded = graph.metadata.get("device")
     if recorded is not None and torch.device(device).type != torch.device(recorded).type:
         raise _C.ModeMismatchError(f"the mode is of {device}; the graph was captured for {recorded}: capture there")
