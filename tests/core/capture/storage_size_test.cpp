@@ -15,6 +15,7 @@
 namespace shadowgraph {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -137,6 +138,17 @@ TEST(StorageSize, AStorageThatShrinksAgainIsNotBorn) {
   const Graph graph = session.finish({used, look});
   verify(graph);
   EXPECT_EQ(nodes_calling(graph, "aten::empty").size(), 1) << to_text(graph);
+}
+
+TEST(StorageSize, MemoryThatWasGivenBackIsNotUsed) {
+  const FakeTensorMode mode;
+  const CaptureSession session;
+  const at::Tensor x = at::empty({2, 4});
+  resize(x, 0);
+  const at::Tensor view = x.view({8});  // looks at nothing
+  EXPECT_THAT([&] { at::add(view, 1); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("aten::add"), HasSubstr("uses a tensor of [8]"),
+                                         HasSubstr("needs 32 bytes of a storage that has 0"))));
 }
 
 TEST(StorageSize, WhatIsNoFakeOrIsDescribedIsRefused) {

@@ -72,6 +72,22 @@ TEST(FakeDataDependent, BinsAreAtLeastThoseAskedFor) {
   EXPECT_EQ(at::bincount(x, {}, 2).size(0), 3);
 }
 
+// Indices that nobody knows are dealt evenly among as many as the program makes room for, or as the user says.
+TEST(FakeDataDependent, CountsOfARoutingAreEven) {
+  const auto counts = [](const FakeTensorMode&) {
+    const at::Tensor ids = at::empty({5, 2}, at::kLong);
+    const at::Tensor marks = at::zeros({5, 4}, at::kLong).scatter(1, ids, 1);
+    EXPECT_TRUE(marks.sum(1).eq(2).all().item<bool>());  // no row has one twice
+    const at::Tensor summed = marks.sum(0), counted = at::bincount(ids.flatten(), {}, 4);
+    EXPECT_TRUE(summed.equal(counted));
+    const at::Tensor real = *known_contents(counted);
+    return std::vector<int64_t>(real.const_data_ptr<int64_t>(), real.const_data_ptr<int64_t>() + real.numel());
+  };
+  EXPECT_EQ(counts(FakeTensorMode()), (std::vector<int64_t>{3, 3, 2, 2}));
+  EXPECT_EQ(counts(FakeTensorMode({.data_sizes = {{"routing[2]", 5}}})), (std::vector<int64_t>{2, 2, 5, 1}));
+  EXPECT_THROW(counts(FakeTensorMode({.data_sizes = {{"routing0[2]", 6}}})), Error);  // of five rows
+}
+
 TEST(FakeDataDependent, AWriteAsksAgain) {
   int asked = 0;
   const FakeTensorMode mode(
