@@ -240,7 +240,7 @@ std::string assumptions_text(const Profile& profile) {
   constexpr size_t kMostLines = 6;
   const std::vector<std::string> assumed = assumptions_of(profile.graph());
   if (assumed.empty()) return {};
-  std::string text = "\nassumed of data that nobody gave:\n";
+  std::string text = "\nassumed:\n";
   for (size_t i = 0; i < assumed.size() && i < kMostLines; ++i) text += "  " + assumed[i] + "\n";
   if (assumed.size() > kMostLines) text += fmt::format("  and {} more\n", assumed.size() - kMostLines);
   return text;

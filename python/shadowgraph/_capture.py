@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from . import _inputs, _models, _pipelines, _schedules, _wrappers
+from . import _compiled, _inputs, _models, _pipelines, _schedules, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
@@ -340,6 +340,8 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         graph.set_metadata("step", "steady" if steady_state else "first")
     for name, value in training.metadata():
         graph.set_metadata(name, value)
+    if _compiled.is_compiled(module):
+        graph.set_metadata("assumed", "torch.compile left out: compiled programs hold less and are quicker")
     if module is not None:
         graph.set_metadata("model", _schedules.name_of(module))
     return graph, seconds

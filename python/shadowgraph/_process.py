@@ -20,7 +20,7 @@ import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
 
-from . import _files, _reads, _streams, _wrappers
+from . import _compiled, _files, _reads, _streams, _wrappers
 from . import _shadowgraph as _C
 from ._unfake import unfake
 
@@ -52,6 +52,7 @@ def install():
         _give_sizes_to_custom_operators()
         _run_control_flow()
         _explain_failed_backward()
+        _compiled.watch(lambda: _Flags.users > 0)
         _installed = True
 
 
@@ -109,6 +110,7 @@ class _Flags:
             torch._C._set_only_lift_cpu_tensors(True)
             cls.loads_here_before = os.environ.get(cls.loads_here)
             os.environ[cls.loads_here] = "1"
+            _compiled.run_eagerly()
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", False)
 
@@ -119,6 +121,7 @@ class _Flags:
             if cls.users > 0:
                 return
             torch._C._set_only_lift_cpu_tensors(cls.lift)
+            _compiled.run_compiled()
             if cls.loads_here_before is None:
                 os.environ.pop(cls.loads_here, None)
             else:

@@ -140,3 +140,38 @@ def test_scratch_is_measured_on_the_cpu(tmp_path, monkeypatch):
     assert known["peak"]["bytes"] == bare["peak"]["bytes"] <= known["peak_with_scratch"]["bytes"]
     assert len(known["unknown_scratch"]) <= len(bare["unknown_scratch"])
     assert (tmp_path / "shadowgraph/measured-calls.json").exists()
+
+
+class Compiled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("how", ["before", "inside", "in place"])
+def test_a_compiled_model_is_profiled_as_eager_and_says_so(how):
+    def make():
+        model = Compiled()
+        if how == "in place":
+            model.compile()
+            return model
+        return torch.compile(model)
+
+    made = make if how == "inside" else make()
+    options = {"loss": torch.mean, "optimizer": "sgd", "device": "cuda"}
+    report = sg.profile(made, "f32[8,64]", **options)
+    assert report.peak_bytes == sg.profile(Compiled, "f32[8,64]", **options).peak_bytes
+    assert report.dict()["assumptions"] == ["torch.compile left out: compiled programs hold less and are quicker"]
+    assert "torch.compile left out" in str(report)
+    # Outside it is compiled, as before.
+    counted = []
+
+    def backend(graph, inputs):
+        counted.append(graph)
+        return graph.forward
+
+    torch.compile(Compiled(), backend=backend)(torch.zeros(8, 64))
+    assert counted

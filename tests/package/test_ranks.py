@@ -174,7 +174,7 @@ def rank_graph(rank, program, world=2):
 
 def seconds_of(graph, *targets):
     found = sg.profile(graph, spec="h100").nodes
-    return sum(node.seconds or 0 for node in found if node.node.target in targets)
+    return sum(node.seconds or 0 for node in found if node.target in targets)
 
 
 def first(x):
