@@ -102,6 +102,27 @@ void bind_streams(py::module_& m) {
       "What tensor.record_stream(stream) tells a capture.");
 }
 
+// What the active mode pretends.
+void bind_devices(py::module_& m) {
+  m.def("device_count", [] { return active_profile().device_count; });
+  m.def("device_capability", [] { return py::make_tuple(active_profile().sm_major, active_profile().sm_minor); });
+  m.def("device_name", [] { return active_profile().name; });
+  m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });
+  m.def(
+      "set_current_device",
+      [](int index) {
+        cuda_guard().setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+      },
+      py::call_guard<CppCall>());
+  m.def(
+      "check_device",
+      [](int index) {
+        const c10::DeviceGuard there(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
+      },
+      "Raises NoSuchDeviceError for a CUDA device that the active mode does not pretend.", py::arg("index"),
+      py::call_guard<CppCall>());
+}
+
 }  // namespace
 
 void bind_process(py::module_& m) {
@@ -121,23 +142,7 @@ void bind_process(py::module_& m) {
       "Whether torch calls torch.cuda._lazy_init() (and its like) before it makes a tensor on the device.");
   m.def(
       "is_active", [] { return detect_fake_mode({}) != nullptr; }, "Whether a fake mode is active on this thread.");
-  m.def("device_count", [] { return active_profile().device_count; });
-  m.def("device_capability", [] { return py::make_tuple(active_profile().sm_major, active_profile().sm_minor); });
-  m.def("device_name", [] { return active_profile().name; });
-  m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });
-  m.def(
-      "set_current_device",
-      [](int index) {
-        cuda_guard().setDevice(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
-      },
-      py::call_guard<CppCall>());
-  m.def(
-      "check_device",
-      [](int index) {
-        const c10::DeviceGuard there(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
-      },
-      "Raises NoSuchDeviceError for a CUDA device that the active mode does not pretend.", py::arg("index"),
-      py::call_guard<CppCall>());
+  bind_devices(m);
   bind_streams(m);
   m.def("resize_storage", &resize_storage, py::arg("storage"), py::arg("size"),
         "storage.resize_(size) of a fake tensor's storage, which a capture is told of.", py::call_guard<CppCall>());
@@ -156,8 +161,7 @@ void bind_process(py::module_& m) {
   m.def(
       "known_contents", [](const at::Tensor& tensor) { return known_contents(tensor); },
       "What a fake is known to hold, as a real CPU tensor; None if data decides it. Raises DataDependentError beyond "
-      "the "
-      "mode's contents_budget.",
+      "the mode's contents_budget.",
       py::arg("tensor"), py::call_guard<CppCall>());
   m.def("data_size", &rules::data_size,
         "The size that the mode was given for a result that depends on the data of `tensor`, asked as question0, "

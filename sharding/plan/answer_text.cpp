@@ -81,12 +81,11 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
   }
   if (answer.bound > 0) {
     const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
-    text += fmt::format("no plan {}is below {}: {}\n", answer.folded ? "that treats layers alike " : "",
-                        human_seconds(answer.bound),
-                        !answer.solution.optimal ? fmt::format("this one is within {:.3f} % of the best", gap * 100)
-                        : answer.coverage.without_a_rule.empty()
-                            ? "this one is optimal"
-                            : "this one is the best while nodes without a rule are whole");
+    text += fmt::format(
+        "no plan {}is below {}: {}\n", answer.folded ? "that treats layers alike " : "", human_seconds(answer.bound),
+        !answer.solution.optimal                 ? fmt::format("this one is within {:.3f} % of the best", gap * 100)
+        : answer.coverage.without_a_rule.empty() ? "this one is optimal"
+                                                 : "this one is the best while nodes without a rule are whole");
   }
   if (answer.folded_seconds) {
     text +=
