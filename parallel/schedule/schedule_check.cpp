@@ -32,7 +32,10 @@ class ScheduleCheck {
   void place_stages() {
     if (rows_.empty()) refuse("it has no ranks");
     for (size_t rank = 0; rank < rows_.size(); ++rank) {
-      for (const PipelineAction& a : rows_[rank]) {
+      for (size_t i = 0; i < rows_[rank].size(); ++i) {
+        const PipelineAction& a = rows_[rank][i];
+        const bool both_compute = computes(a) && i + 1 < rows_[rank].size() && computes(rows_[rank][i + 1]);
+        if (a.overlaps_next && !both_compute) refuse(fmt::format("{} overlaps nothing that computes", to_string(a)));
         if (a.stage < 0 || a.stage >= kMostStages) refuse(fmt::format("{}: no such stage", to_string(a)));
         const bool of_microbatch = computes(a) || transfers(a);
         if (of_microbatch && a.microbatch < 0) {

@@ -84,7 +84,7 @@ uint32_t StageMemory::new_slot(int32_t stage, bool is_gradient) {
 void StageMemory::place_resident(StorageId storage) {
   const int64_t bytes = graph_.storage(storage).bytes;
   const StorageKind kind = costs_.kinds[storage];
-  if (kind == StorageKind::kGradient) return;  // zero_grad dropped it before the first micro-batch
+  if (kind == StorageKind::kGradient) return place_standing_gradient(storage);
   std::vector<int32_t> stages = kind == StorageKind::kOptimizerState ? std::vector<int32_t>() : stages_using(storage);
   if (stages.empty()) stages = holders_by_share(storage);
   if (kind == StorageKind::kParameter && stages.size() > 1) {
@@ -108,6 +108,16 @@ void StageMemory::place_resident(StorageId storage) {
     (kind == StorageKind::kParameter        ? figures.parameters
      : kind == StorageKind::kOptimizerState ? figures.optimizer_state
                                             : figures.other) += bytes;
+  }
+}
+
+// A gradient that was there before: zero_grad has dropped it, or has written zeros and backward adds to it.
+void StageMemory::place_standing_gradient(StorageId storage) {
+  for (const StageUse& use : uses_.of(storage)) {
+    if (!use.in_backward()) continue;
+    const auto s = static_cast<size_t>(use.stage);
+    parts_.stages[s].resident.push_back(graph_.storage(storage).bytes);
+    (*figures_)[s].gradients += graph_.storage(storage).bytes;
   }
 }
 

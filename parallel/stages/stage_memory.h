@@ -35,6 +35,7 @@ class StageMemory {
   static TimedEvent death_of(uint32_t slot, uint32_t born, uint32_t order, const StageUse& use);
 
   void place_resident(StorageId storage);
+  void place_standing_gradient(StorageId storage);
   void place_made(StorageId storage);
   void place_of_optimizer(StorageId storage);
   void send(StorageId storage, int32_t from, int32_t to, bool forward);

@@ -17,7 +17,10 @@ namespace shadowgraph {
 class StageCutting {
  public:
   StageCutting(const Graph& step, const StageOptions& options)
-      : costs_(step), line_(costs_), spec_(spec_of(step, options)), seconds_(costs_, spec_, options.interconnect) {}
+      : costs_(of_one_microbatch(step)),
+        line_(costs_),
+        spec_(spec_of(step, options)),
+        seconds_(costs_, spec_, options.interconnect) {}
 
   std::vector<int32_t> at_modules(std::span<const std::string> modules) const {
     std::vector<int32_t> cuts;
@@ -64,6 +67,12 @@ class StageCutting {
   }
 
  private:
+  static const Graph& of_one_microbatch(const Graph& step) {
+    const auto several = step.metadata.other.find("accumulate");
+    if (several == step.metadata.other.end()) return step;
+    throw Error("a pipeline is cut from the step of one micro-batch, and this one accumulates gradients over " +
+                several->second + ": capture it without");
+  }
   static DeviceSpec spec_of(const Graph& step, const StageOptions& options) {
     if (options.spec != nullptr) return *options.spec;
     const c10::Device device = main_device(step, std::nullopt);

@@ -129,6 +129,17 @@ def test_a_step_as_a_pipeline(step):
     assert run.dict()["stages"][1]["begins"] == "layers.3.0"
 
 
+def test_gradients_that_stay_are_there_from_the_beginning(step):
+    kept = sg.capture_training_step(Net, "f32[32,64]", loss=torch.mean, optimizer=torch.optim.AdamW, device="cuda",
+                                    zero_grads=True, steady_state=True)  # fmt: skip
+    figures = sg.pipeline(kept, "1f1b", ranks=4, microbatches=8).dict()
+    dropped = sg.pipeline(step, "1f1b", ranks=4, microbatches=8).dict()
+    for with_them, without in zip(figures["stages"], dropped["stages"]):
+        assert with_them["gradient_bytes"] == without["gradient_bytes"] == without["parameter_bytes"]
+    for with_them, without in zip(figures["ranks"], dropped["ranks"]):
+        assert with_them["resident_bytes"] - without["resident_bytes"] == 2 * (64 * 256 * 2 + 256 + 64) * 4
+
+
 def test_what_cannot_be_is_said(step):
     with pytest.raises(sg.Error, match="needs ranks= and microbatches="):
         sg.pipeline(step, "1f1b")
@@ -142,6 +153,9 @@ def test_what_cannot_be_is_said(step):
         sg.pipeline(step, "1f1b", ranks=2, microbatches=2, cuts=["layers.9"])
     with pytest.raises(sg.Error, match="has 2 stages, and the step is cut into 3"):
         sg.pipeline(step, "1f1b", ranks=2, microbatches=2, cuts=["layers.2", "layers.3"])
+    twice = sg.capture_training_step(Net, "f32[2,64]", loss=torch.mean, optimizer="sgd", accumulate=2)
+    with pytest.raises(sg.Error, match="accumulates gradients over 2"):
+        sg.pipeline(twice, "1f1b", ranks=2, microbatches=2)
     with pytest.raises(sg.Error, match="no backward"):
         sg.pipeline(sg.capture(Net(), "f32[2,64]"), "1f1b", ranks=2, microbatches=2)
 

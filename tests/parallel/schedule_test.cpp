@@ -63,6 +63,8 @@ TEST(PipelineSchedule, SaysWhatIsWrongWithARow) {
   EXPECT_THAT(refusal_of("0F,0B0"), HasSubstr("0F names no micro-batch"));
   EXPECT_THAT(refusal_of("0F0,0B0\n0F1,0B1"), HasSubstr("stage 0 is on ranks 0 and 1 (0F1)"));
   EXPECT_THAT(refusal_of("70000F0"), HasSubstr("no such stage"));
+  const PipelineAction forward{.overlaps_next = true, .microbatch = 0};
+  EXPECT_THROW(PipelineSchedule("alone", {{forward}}), Error);
   EXPECT_THAT(refusal_of("0F0,0B0\n1B0,1F0"), HasSubstr("rank 0 at 0B0, rank 1 at 1B0"));
   // Sends that nobody takes in time: rank 1 computes with what it has not received.
   EXPECT_THAT(refusal_of("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), HasSubstr("rank 1 at 1F0"));
