@@ -55,6 +55,8 @@ def main(arguments=None):
         with _attention(given):
             if given.command == "shard":
                 return _shard(sg, given)
+            if given.command == "profile" and (given.world or given.ranks):
+                return _of_many(sg, given)
             return _fit(sg, given) if given.command == "fit" else _profile_or_capture(sg, given)
     except (sg.Error, OSError, ImportError, AttributeError) as error:
         print(f"shadowgraph: {error}", file=sys.stderr)
@@ -207,6 +209,11 @@ def _parsers():
                                  "(default: what is usual around the device)")
             command.add_argument("--mesh", default="", metavar="NAME=SIZE,...", help="sizes of process groups that the "
                                  "graph names and does not describe: dp=8,tp=4")
+            command.add_argument("--world", type=_at_least(1), metavar="N", help="the program is one of so many "
+                                 "processes of torch.distributed, rank 0 of them")  # fmt: skip
+            command.add_argument("--ranks", type=_ranks, metavar="all|0,3,...", help="all of them, by role, and what "
+                                 "they wait for each other")  # fmt: skip
+            command.add_argument("--target", metavar="i64[32,512]", help="of the loss of a pipeline's last stage")
             command.add_argument("--group", choices=["module", "composite", "operator"], default="module",
                                  help="rows of the table")  # fmt: skip
             command.add_argument("--depth", type=_at_least(0), default=0,
@@ -236,6 +243,14 @@ def _range(text):
     if not 1 <= first <= last or step < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no range of batches such as 1..512 or 8..512:8")
     return range(first, last + 1, step)
+
+
+def _ranks(text):
+    if text == "all":
+        return text
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is neither all nor numbers of ranks such as 0,3")
+    return [int(number) for number in text.split(",")]
 
 
 def _exports(text):
@@ -337,6 +352,43 @@ def _profile_or_capture(sg, given):
     if given.output:
         written = report.save(given.output, given.export)
         print(f"wrote {', '.join(written)} to {given.output}", file=sys.stderr)
+    return 0
+
+
+def _of_many(sg, given):
+    """One process of many, or all of them."""
+    from ._sharding import write_text
+
+    if not given.world:
+        raise sg.Error("--ranks is of how many processes? Give --world")
+    if not given.ranks:
+        with sg.fake_process_group(given.world):
+            return _profile_or_capture(sg, given)
+    for option in ("checkpoint", "what_if", "run", "measure", "mesh"):
+        if getattr(given, option):
+            raise sg.Error(f"--{option.replace('_', '-')} is of one process: leave --ranks out")
+    program, inputs = _source(sg, given)
+    target = {"target": given.target} if given.target else {}
+    if given.output:
+        os.makedirs(given.output, exist_ok=True)  # before the work
+    found = sg.profile(program, inputs(given.batch), options=_options(sg, given), spec=given.spec,
+                       allocator=given.allocator, device_memory=given.memory, interconnect=given.interconnect,
+                       ranks=given.ranks, world=given.world, **_how(given), **target)  # fmt: skip
+    run = found.run(given.spec, given.interconnect) if given.ranks == "all" else None
+    if given.json:
+        print(json.dumps({"roles": found.dict(), "step": run and run.dict()}, indent=2))
+    else:
+        print(found)
+        if run is not None:
+            print("\n" + str(run).rstrip("\n"))
+    if given.output:
+        for role in found.roles:
+            role.report.save(
+                os.path.join(given.output, str(role.name).replace(" ", "-").replace(",", "")), given.export
+            )
+        if run is not None:
+            write_text(os.path.join(given.output, "trace.json"), run.chrome_trace())
+        print(f"wrote {len(found.roles)} reports to {given.output}", file=sys.stderr)
     return 0
 
 

@@ -29,8 +29,9 @@ sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torc
 def run(*arguments, cwd=None, first=None, python=("-m", "_shadowgraph_tool")):
     paths = ([str(first)] if first else []) + [path for path in sys.path if path] + [os.path.dirname(__file__)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run([sys.executable, *python, *arguments], capture_output=True, text=True, cwd=cwd,
-                          env=environment)
+    return subprocess.run(
+        [sys.executable, *python, *arguments], capture_output=True, text=True, cwd=cwd, env=environment
+    )
 
 
 def test_torch_is_imported_for_models_in_python_alone():
@@ -197,3 +198,45 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys):
             main(["profile", "test_capture:Net", *wrong])
         assert usage.value.code == 2
     assert main(["profile"]) == 2
+
+
+OF_MANY = """\
+import torch
+from torch import nn
+from torch.distributed import get_rank, get_world_size
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+def make():
+    stage = PipelineStage(nn.Linear(64, 64), get_rank(), get_world_size(), torch.device("cuda"))
+    return Schedule1F1B(stage, n_microbatches=4, loss_fn=lambda y, t: (y - t).square().mean())
+
+def copies():
+    return nn.parallel.DistributedDataParallel(nn.Linear(64, 64))
+"""
+
+
+def test_ranks_of_a_program_of_many(tmp_path, capsys, monkeypatch):
+    (tmp_path / "of_many.py").write_text(OF_MANY)
+    monkeypatch.chdir(tmp_path)
+    rows = ["--input", "f32[16,64]", "--mode", "train"]
+    both = ["profile", "of_many:make", *rows, "--target", "f32[16,64]", "--world", "3", "--ranks", "all"]
+    assert main([*both, "-o", "out"]) == 0
+    shown = capsys.readouterr().out
+    assert "stage 1" in shown and "worst" in shown and "receive from rank 2" in shown
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"stage-0", "stage-1", "stage-2", "trace.json"}
+    assert (tmp_path / "out" / "stage-2" / "report.html").exists()
+    assert main([*both, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [role["rank"] for role in found["roles"]] == [0, 1, 2] and found["step"]["seconds"] > 0
+    # One of many, and some of them.
+    assert main(["profile", "of_many:copies", *rows, "--world", "4"]) == 0
+    assert "all_reduce" in capsys.readouterr().out
+    assert main(["profile", "of_many:copies", *rows, "--world", "4", "--ranks", "0,3"]) == 0
+    assert "rank 3" in capsys.readouterr().out
+    for wrong, message in (
+        (["--ranks", "all"], "of how many processes? Give --world"),
+        (["--world", "2", "--ranks", "all", "--run"], "--run is of one process"),
+        (["--world", "2", "--ranks", "0,5"], "rank 5"),
+    ):
+        assert main(["profile", "of_many:copies", *rows, *wrong]) == 1
+        assert message in capsys.readouterr().err
