@@ -73,6 +73,8 @@ class Mistake:
         path = ROOT / self.file
         if not path.exists():
             return "the file is not there"
+        if any(text.endswith(";") for text in (self.old, self.new) if self.new):
+            return "an expression has no semicolon; a statement that is left out begins with ~"
         count = path.read_text().count(self.old)
         return "" if count == 1 else f"is in the file {count} times"
 
