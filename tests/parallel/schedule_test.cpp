@@ -69,6 +69,7 @@ TEST(PipelineSchedule, SaysWhatIsWrongWithARow) {
   // Sends that nobody takes in time: rank 1 computes with what it has not received.
   EXPECT_THAT(refusal_of("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0"), HasSubstr("rank 1 at 1F0"));
   EXPECT_EQ(refusal_of("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0"), "");
+  EXPECT_THAT(refusal_of("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0"), HasSubstr("rank 1 at 1F0"));
 }
 
 TEST(PipelineSchedule, SaysWhatASizeDoesNotFit) {
@@ -184,6 +185,13 @@ TEST(ClosedForms, RepeatedBlocksHoldAHalfAndAThird) {
     EXPECT_LE(most_activations(run_of("v_half", n, {1, 1, 1})), n + 3) << n;
     EXPECT_LE(most_activations(run_of("v_min", n, {1, 1, 1})), 2 * n / 3 + 3) << n;
   }
+}
+
+// The first micro-batch's gradients are there; those of later ones are added to them.
+TEST(ClosedForms, GradientsAreAddedFromTheSecondMicroBatchOn) {
+  const auto stages = PipelineStages::of_figures({{.forward = 1, .weight_gradient = 2, .accumulate = 0.5}});
+  const PipelineRun run = PipelineRun::of(stages, PipelineSchedule::named("1f1b", {.microbatches = 3}));
+  EXPECT_DOUBLE_EQ(run.rank(0).computing, 3 * 3 + 2 * 0.5);
 }
 
 TEST(ClosedForms, StagesOfARankShrinkTheBubble) {

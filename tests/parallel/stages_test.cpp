@@ -152,6 +152,14 @@ TEST(PipelineStages, SayWhichParametersSeveralHold) {
   EXPECT_THAT(unet.notes(), ::testing::Contains(HasSubstr("go through other stages")));
 }
 
+// Gradients of what a residual connection hands on are added before they are sent: one tensor goes back for each that came.
+TEST(PipelineStages, SendBackWhatTheyWereGiven) {
+  for (const char* model : {"llama3_8b", "gpt2", "bert_base"}) {
+    const PipelineStages stages = cut(model, 2);
+    EXPECT_EQ(stages.of(1).sends_backward, stages.of(0).sends_forward) << model;
+  }
+}
+
 TEST(PipelineStages, SplitBackward) {
   // Products of a transformer's layers: two thirds of the work, a third of it for the weights.
   const StageFigures of = cut("llama3_8b", 1).of(0);
