@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ir/analysis/module_tree.h"
+#include "parallel/ranks/usual_spec.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/step_time.h"
@@ -47,7 +48,7 @@ class GraphProgramWriter {
         stand_ins_(stand_ins),
         groups_(groups),
         costs_(graph_),
-        spec_(spec_of(graph_, options)),
+        spec_(given_or_usual_spec(options.spec, graph_)),
         time_(StepTime::of(costs_, spec_)),
         communication_(Communication::of(graph_, {.interconnect = options.interconnect})) {}
 
@@ -69,13 +70,6 @@ class GraphProgramWriter {
   }
 
  private:
-  static DeviceSpec spec_of(const Graph& graph, const RankGraphsOptions& options) {
-    if (options.spec != nullptr) return *options.spec;
-    const std::optional<DeviceSpec> usual = DeviceSpec::find("", main_device(graph, std::nullopt).type());
-    if (!usual) throw Error("nothing is known of the time of this graph's device; give the figures of one");
-    return *usual;
-  }
-
   uint32_t name_step(GraphProgram::Step step) {
     result_.steps.push_back(std::move(step));
     return static_cast<uint32_t>(result_.steps.size() - 1);

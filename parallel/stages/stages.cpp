@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "ir/analysis/module_tree.h"
+#include "parallel/ranks/usual_spec.h"
 #include "parallel/stages/balanced_cuts.h"
 #include "parallel/stages/stage_memory.h"
 #include "parallel/stages/stage_seconds.h"
@@ -19,7 +20,7 @@ class StageCutting {
   StageCutting(const Graph& step, const StageOptions& options)
       : costs_(of_one_microbatch(step)),
         line_(costs_),
-        spec_(spec_of(step, options)),
+        spec_(given_or_usual_spec(options.spec, step)),
         seconds_(costs_, spec_, options.interconnect) {}
 
   std::vector<int32_t> at_modules(std::span<const std::string> modules) const {
@@ -73,13 +74,6 @@ class StageCutting {
     throw Error("a pipeline is cut from the step of one micro-batch, and this one accumulates gradients over " +
                 several->second + ": capture it without");
   }
-  static DeviceSpec spec_of(const Graph& step, const StageOptions& options) {
-    if (options.spec != nullptr) return *options.spec;
-    const c10::Device device = main_device(step, std::nullopt);
-    const std::optional<DeviceSpec> usual = DeviceSpec::find("", device.type());
-    if (!usual) throw Error("nothing is known of the time of this step's device; give the figures of one");
-    return *usual;
-  }
 
   int32_t first_of(const std::string& module) const {
     for (int32_t i = 0; i < line_.length(); ++i) {
@@ -112,10 +106,10 @@ class StageCutting {
   }
   // Layers' ends in most models, levels in a U-Net. A stretch that hands on the same is narrow at its first.
   bool is_narrow(int32_t i) const {
+    if (i > 1 && line_.crossing(i - 1) <= line_.crossing(i)) return false;  // so each stretch is walked once
     int32_t end = i;
     while (end + 1 < line_.length() && line_.crossing(end + 1) == line_.crossing(i)) ++end;
-    return (i == 1 || line_.crossing(i - 1) > line_.crossing(i)) &&
-           (end + 1 == line_.length() || line_.crossing(end + 1) > line_.crossing(i));
+    return end + 1 == line_.length() || line_.crossing(end + 1) > line_.crossing(i);
   }
   // How many modules a cut between nodes of these modules goes through.
   static size_t depth_of(const std::string& before, const std::string& behind) {

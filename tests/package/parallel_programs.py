@@ -318,6 +318,11 @@ def second_step(name, size, live):
         loss.backward()
         optimizer.step()
 
+    return watched(step, optimizer, live, before)
+
+
+def watched(step, optimizer, live, before):
+    """The second of two steps: the most bytes alive beyond those before, and what it sends."""
     step()
     optimizer.zero_grad()
     with Watch(live) as watch:

@@ -9,7 +9,7 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from parallel_programs import BATCH, LENGTH, WIDTH, WORDS, Block, Decoder, Watch, main, tensor_parallel
+from parallel_programs import BATCH, LENGTH, WIDTH, WORDS, Block, Decoder, main, tensor_parallel, watched
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -165,11 +165,7 @@ def second_step(name, size, live):
         schedule.step(*given, target=target, losses=losses)
         optimizer.step()
 
-    step()
-    optimizer.zero_grad()
-    with Watch(live) as watch:
-        step()
-    return {"peak": watch.most - before, "at": watch.at, "collectives": watch.collectives}
+    return watched(step, optimizer, live, before)
 
 
 if __name__ == "__main__":
