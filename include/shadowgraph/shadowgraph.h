@@ -38,6 +38,7 @@
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/recompute_curve.h"
 #include "shadowgraph/profile/recompute_exports.h"
+#include "shadowgraph/profile/serving.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/sweep.h"
 #include "shadowgraph/profile/traces.h"

@@ -50,6 +50,7 @@ from ._pipelines import PipelineShapes, pipeline_shapes
 from ._ranks import Ranks, Role
 from ._report import Report, profile
 from ._rules import operators_with_rule, register_composite_rule, register_rule
+from ._serving import serve
 from ._shadowgraph import (
     AlreadyMaterializedError,
     BakedSize,
@@ -92,6 +93,7 @@ from ._shadowgraph import (
     RealTensorError,
     Region,
     ReplayError,
+    Serving,
     ShapePropagation,
     ShapePropagationError,
     ShardingError,
@@ -107,6 +109,7 @@ from ._shadowgraph import (
     passes,
     register_cost,
     register_devices,
+    weight_formats,
 )
 from ._shadowgraph import version as __version__
 from ._shapes import propagate

@@ -22,7 +22,7 @@ import typing
 
 import _shadowgraph_tool
 
-from . import _shard_tool
+from . import _serve_tool, _shard_tool
 from ._training import OPTIMIZERS
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
@@ -33,6 +33,7 @@ Models in Python, for profile, fit, capture and shard:
   shadowgraph profile some.module:factory --input 'f32[8,16]' --mode train
   shadowgraph fit some.module:factory --input 'f32[batch,16]' --batch 1..256 --memory 24GiB
   shadowgraph profile hf:CONFIG.json --batch 4 --seq 512 --mode train --optimizer adamw
+  shadowgraph fit hf:CONFIG.json --mode serve --spec l4 --context 8k --weights awq
   shadowgraph shard hf:CONFIG.json --batch 16 --mode train --mesh dp=2,tp=4 --emit-python plan.py
   shadowgraph profile some.module:factory --help
 
@@ -43,21 +44,21 @@ torch.nn.Module. CONFIG.json is a configuration of transformers.
 
 def main(arguments=None):
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if _serve_tool.asked(given):
+        return _in_python(_serve_tool.parser(_at_least, _bytes).parse_args(given[1:]), _serve)
     if not _is_for_python(given):
         if given[:1] == ["shard"] and _shard_tool.asks_for_python(given):
             return _emit_python(given[1:])
         return _run_tool(given, replace=arguments is None)
-    given = _parsers()[0].parse_args(given)
+    return _in_python(_parsers()[0].parse_args(given), _command)
+
+
+def _in_python(given, command):
+    """The exit code of a command on a model in Python."""
     import shadowgraph as sg
 
     try:
-        _check(sg, given)
-        with _attention(given):
-            if given.command == "shard":
-                return _shard(sg, given)
-            if given.command == "profile" and (given.world or given.ranks):
-                return _of_many(sg, given)
-            return _fit(sg, given) if given.command == "fit" else _profile_or_capture(sg, given)
+        return command(sg, given)
     except (sg.Error, OSError, ImportError, AttributeError) as error:
         print(f"shadowgraph: {error}", file=sys.stderr)
         return 1
@@ -66,6 +67,20 @@ def main(arguments=None):
             traceback.print_exc()
         print(f"shadowgraph: the program raised {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+
+
+def _command(sg, given):
+    _check(sg, given)
+    with _attention(given):
+        if given.command == "shard":
+            return _shard(sg, given)
+        if given.command == "profile" and (given.world or given.ranks):
+            return _of_many(sg, given)
+        return _fit(sg, given) if given.command == "fit" else _profile_or_capture(sg, given)
+
+
+def _serve(sg, given):
+    return _serve_tool.run(sg, given, lambda given: _program(sg, given.source), DTYPES)
 
 
 # ---- The tool
@@ -467,22 +482,15 @@ def _number(sg, text, value):
 
 def _source(sg, given):
     """(what makes the model, a function from the batch to its inputs)."""
-    kind, _, rest = given.source.partition(":")
+    program = _program(sg, given.source)
     texts = [(name if equals else None, spec) for name, equals, spec in (text.rpartition("=") for text in given.input)]
-    if kind == "hf":
-        program = _configuration(sg, rest)
-        if not texts:
-            names = ("input_ids", "labels") if given.mode == "train" else ("input_ids",)
-            texts = [(name, "i64[batch,seq]") for name in names]
-    else:
-        sys.path.insert(0, os.getcwd())
-        program = importlib.import_module(kind)
-        for name in rest.split("."):
-            program = getattr(program, name)
-        if not texts:
-            raise sg.Error(
-                "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[8,3,224,224]'"
-            )
+    if not texts and given.source.startswith("hf:"):
+        names = ("input_ids", "labels") if given.mode == "train" else ("input_ids",)
+        texts = [(name, "i64[batch,seq]") for name in names]
+    elif not texts:
+        raise sg.Error(
+            "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[8,3,224,224]'"
+        )
     if given.command == "fit" and not any(re.search(r"\bbatch\b", spec) for _, spec in texts):
         raise sg.Error("a range of batches needs to know where the batch is: --input 'f32[batch,3,224,224]'")
 
@@ -500,6 +508,18 @@ def _source(sg, given):
 
     inputs(1)  # what is wrong with them is said before anything is made
     return program, inputs
+
+
+def _program(sg, source):
+    """What hf:CONFIG.json or some.module:factory names."""
+    kind, _, rest = source.partition(":")
+    if kind == "hf":
+        return _configuration(sg, rest)
+    sys.path.insert(0, os.getcwd())
+    program = importlib.import_module(kind)
+    for name in rest.split("."):
+        program = getattr(program, name)
+    return program
 
 
 def _configuration(sg, path):

@@ -1,0 +1,80 @@
+// Inference engines: shadowgraph/profile/serving.h.
+#include "shadowgraph/profile/serving.h"
+
+#include <nlohmann/json.hpp>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include "python/src/binding.h"
+#include "python/src/cost_rules.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph::python {
+namespace {
+
+using Layer = std::tuple<int64_t, int64_t, int64_t>;
+using PythonCapture = std::function<std::shared_ptr<Graph>(int64_t, int64_t)>;
+
+Serving serve_in_python(const PythonCapture& capture, const std::vector<Layer>& layers, const std::string& spec,
+                        const std::string& interconnect, int64_t memory, double memory_share, int64_t context,
+                        int64_t prompt, int64_t tokens_at_once, int64_t page, const std::string& weights,
+                        const std::vector<std::string>& kept, const std::vector<std::string>& assumptions) {
+  const std::optional<DeviceSpec> figures = DeviceSpec::find(spec, c10::kCUDA);
+  const std::optional<Interconnect> links =
+      interconnect.empty() ? Interconnect::around(figures->name) : Interconnect::find(interconnect);
+  std::vector<CacheLayer> cache;
+  for (const auto& [token_bytes, window, state_bytes] : layers) cache.push_back({token_bytes, window, state_bytes});
+  ServingOptions options{.spec = &*figures,
+                         .interconnect = links ? &*links : nullptr,
+                         .memory = memory,
+                         .memory_share = memory_share,
+                         .context = context,
+                         .prompt = prompt,
+                         .tokens_at_once = tokens_at_once,
+                         .page = page,
+                         .kept = kept,
+                         .assumptions = assumptions};
+  if (!weights.empty()) options.weights = WeightFormat::parse(weights);
+  begin_cost_rules();
+  Serving answer = serve([&](int64_t batch, int64_t tokens) { return clone(*capture(batch, tokens)); }, cache, options);
+  end_cost_rules();
+  return answer;
+}
+
+}  // namespace
+
+void bind_serving(py::module_& m) {
+  py::class_<Serving>(m, "Serving", "What an inference engine serves on a device: it prints as sentences.")
+      .def_property_readonly("fits", &Serving::fits, "Whether one request fits.")
+      .def_readonly("requests", &Serving::requests, "At once, each of `tokens`.")
+      .def_readonly("tokens", &Serving::tokens, "Of a request.")
+      .def_readonly("weights_bytes", &Serving::weights, "Of parameters and buffers, as they are stored.")
+      .def_readonly("activations_bytes", &Serving::activations, "Most in a pass.")
+      .def_readonly("cache_bytes", &Serving::cache, "For keys and values.")
+      .def_readonly("pages", &Serving::pages, "That the cache has.")
+      .def_readonly("token_bytes", &Serving::token_bytes, "That one more token of a request takes.")
+      .def_readonly("request_bytes", &Serving::request_bytes, "Of a request of `tokens`.")
+      .def_readonly("longest_request", &Serving::longest, "Tokens of the longest one that fits alone; 2**40: any.")
+      .def_readonly("first_token", &Serving::first_token, "Seconds, of a prompt alone.")
+      .def_property_readonly(
+          "rows",
+          [](const Serving& serving) {
+            std::vector<std::tuple<int64_t, double, double>> rows;
+            for (const ServingRow& row : serving.rows) {
+              rows.emplace_back(row.requests, row.next_token, row.tokens_per_second);
+            }
+            return rows;
+          },
+          "(requests at once, seconds between tokens of each, tokens a second of all).")
+      .def_readonly("assumptions", &Serving::assumptions)
+      .def(
+          "dict", [](const Serving& serving) { return to_python(to_json(serving)); }, "Every figure, by name.")
+      .def("__str__", [](const Serving& serving) { return to_text(serving); });
+  m.def("serve", &serve_in_python, py::arg("capture"), py::arg("layers"), py::arg("spec"), py::arg("interconnect"),
+        py::arg("memory"), py::arg("memory_share"), py::arg("context"), py::arg("prompt"), py::arg("tokens_at_once"),
+        py::arg("page"), py::arg("weights"), py::arg("kept"), py::arg("assumptions"));
+  m.def("weight_formats", &WeightFormat::names, "Names that `serve` takes for the way weights are stored.");
+}
+
+}  // namespace shadowgraph::python
