@@ -186,8 +186,13 @@ int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
   }
   if (!request.answer.empty()) takes_none_of(command, "--answer", {"--by-hand", "--recompute", "--export", "--pin"});
   if (request.json) takes_none_of(command, "--json", {"--rows"});
-  if (request.all_ranks && request.output.empty()) {
-    throw CLI::ValidationError("--all-ranks", "its files go into the folder of -o: name one");
+  for (const char* of_files : {"--all-ranks", "--rank"}) {
+    if (command.count(of_files) > 0 && request.output.empty()) {
+      throw CLI::ValidationError(of_files, "is of the files in the folder of -o: name one");
+    }
+  }
+  if (command.count("--highs") > 0 && request.step.solver == AssignmentSolver::kOwn) {
+    throw CLI::ValidationError("--highs", "is of --solver highs and --solver both");
   }
   if (command.count("--format") > 0 && request.exported.empty()) {
     throw CLI::ValidationError("--format", "is of what --export writes");

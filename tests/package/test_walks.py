@@ -1,6 +1,6 @@
 """The walks in docs/walks, run as they are written, in order; each says what its commands print.
 
-A block with a title is written to that file. Blocks of sh and python run in one folder a walk. A block of text holds
+A block with a title is written to that file; those before the first walk of a page are there in all of them. Blocks of sh and python run in one folder a walk. A block of text holds
 lines that the block before printed, in this order; `...` stands for anything.
 """
 
@@ -19,16 +19,17 @@ PREPARE = "import sys, types; sys.modules.setdefault('torchvision._meta_registra
 
 def walks():
     for page in sorted(FOLDER.glob("*.md")):
-        for section in page.read_text().split("\n## ")[1:]:
+        before, *sections = page.read_text().split("\n## ")
+        for section in sections:
             title, _, body = section.partition("\n")
-            yield pytest.param(body, id=f"{page.stem}: {title}")
+            yield pytest.param(before + body, id=f"{page.stem}: {title}")
 
 
 def test_there_are_27():
     assert len(list(walks())) == 27
 
 
-@pytest.mark.parametrize("body", walks())
+@pytest.mark.parametrize("body", list(walks()))
 def test_a_walk(body, tmp_path):
     blocks = BLOCK.findall(body)
     assert any(kind == "text" for kind, _, _ in blocks), "it promises nothing"
