@@ -44,6 +44,7 @@ void print(const GraphRequest& request, const Graph& graph) {
 
 int capture(const CLI::App& command, const GraphRequest& request) {
   if (!request.output.empty()) takes_none_of(command, "-o", {"--preset"});
+  if (request.json) takes_none_of(command, "--json", {"--preset"});
   const LoadedGraph loaded = load(request.capture);
   // What is wrong with a saved graph can be printed; what is wrong with a capture is a bug of ours.
   if (request.verify || loaded.capture_seconds) verify(loaded.graph);

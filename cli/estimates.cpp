@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/progress.h"
+#include "shadowgraph/error.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
@@ -46,6 +47,15 @@ std::unique_ptr<Profiled> load_and_profile(const CaptureRequest& capture, const 
   result->estimates = std::make_unique<Estimates>(request, loaded.graph);
   result->costs = profile(loaded.graph, result->estimates->options());
   result->costs.capture_seconds = loaded.capture_seconds;
+  if (!result->costs.communication() && !(request.mesh.empty() && request.interconnect.empty())) {
+    throw Error(
+        fmt::format("{} has no effect: the program sends nothing between processes. `shadowgraph shard SOURCE "
+                    "--mesh` lays a step out over devices",
+                    request.mesh.empty() ? "--interconnect" : "--mesh"));
+  }
+  if (!request.allocator.empty() && result->costs.device.is_cpu()) {
+    throw Error("--allocator has no effect: the settings are of CUDA's caching allocator, and this runs on the CPU");
+  }
   result->title = loaded.capture_seconds ? loaded.name : capture.source;
   return result;
 }

@@ -1,6 +1,6 @@
 // The shadowgraph tool: command line to verbs, and errors to exit codes.
 //
-//   0  done      1  the input's fault      2  wrong usage      3  our fault
+//   0  done      1  the input's fault      2  wrong usage      3  our fault      4  `check` found growth
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,6 +42,7 @@ constexpr Verb kVerbs[] = {
     {"shard", "How the tensors of a step are best laid out over many devices", declare_shard},
     {"pipeline", "A step cut into stages: what all ranks of a pipeline take, in seconds and bytes", declare_pipeline},
     {"compare", "What grew, and where: totals and modules, node by node, or as a page", declare_compare},
+    {"check", "Whether a program grew beyond a baseline: for pull requests", declare_check},
     {"draw", "A picture of the graph, or a page to open in a browser", declare_draw},
     {"capture", "The graph itself: print it, save it, verify it", declare_capture},
     {"opt", "Rewrite a saved graph by passes", declare_opt},
@@ -68,7 +69,7 @@ constexpr const char* kExamples =
     "  shadowgraph VERB --help\n"
     "\n"
     "Exit codes: 0 done, 1 the input's fault (or compare --nodes found a difference), 2 wrong usage, 3 a bug of "
-    "ours.\n";
+    "ours,\n4 check found growth.\n";
 
 // CLI11 leaves two lines between groups, which costs a screen its foot.
 struct Formatter : CLI::Formatter {
@@ -79,10 +80,26 @@ struct Formatter : CLI::Formatter {
   }
 };
 
+// "; did you mean --optimizer?" for the first option that there is none of; "" if all are known, or none is near.
+std::string meant_option(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands()) {
+    std::vector<std::string> names;
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+    for (const std::string& word : command->remaining()) {
+      if (!word.starts_with("--")) continue;
+      const std::string near = closest(word.substr(0, word.find('=')), names);
+      return near.empty() ? "" : fmt::format("; did you mean {}?", near);
+    }
+  }
+  return "";
+}
+
 std::string usage_message(const CLI::App* app, const CLI::Error& error) {
   std::string command = app->get_name();
   for (const CLI::App* sub : app->get_subcommands()) command += " " + sub->get_name();
-  return fmt::format("shadowgraph: {}\nRun '{} --help' for the usage.\n", error.what(), command);
+  return fmt::format("shadowgraph: {}{}\nRun '{} --help' for the usage.\n", error.what(), meant_option(*app), command);
 }
 
 int complain(int code, const std::string& message) {

@@ -189,6 +189,7 @@ int profile(const CLI::App& command, const ProfileRequest& request) {
   if (!request.exports.empty() && request.folder.empty()) {
     throw CLI::ValidationError("--export", "its files go into the folder of -o: name one");
   }
+  if (request.json) takes_none_of(command, "--json", {"--group", "--depth", "--rows"});
   if (!request.folder.empty()) make_folder(request.folder);
   const auto profiled = load_and_profile(request.capture, request.estimate);
   if (request.run) {

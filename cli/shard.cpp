@@ -28,6 +28,7 @@ struct ShardRequest {
   std::string interconnect;       // empty: what is usual around the device
   std::vector<std::string> pins;  // NAME=LAYOUT
   std::string rules;              // file of rules; empty: none
+  std::string answer;             // file of an answer from elsewhere; empty: none
   std::string output;             // folder for the graph, the plan and a device's graph; file for a solution
   bool all_ranks = false;         // every device's graph is written there, not that of StepRequest::rank
   std::string dot;                // files for a picture of the plan; empty: none
@@ -62,10 +63,15 @@ StepRequest step_request(const ShardRequest& request) {
   if (!request.spec.empty()) step.device = DeviceSpec::find(request.spec, c10::kCUDA);
   if (!request.interconnect.empty()) step.links = Interconnect::find(request.interconnect);
   if (request.time_limit) step.time_limit = *request.time_limit;
+  if (!request.answer.empty()) {
+    step.answer = read_file(request.answer);
+    step.answer_name = request.answer;
+  }
   if (step.recompute && !step.memory) throw Error("--recompute makes a step fit: give --memory");
   if (!request.exported.empty()) {
     step.problem = [&request](const ShardingProblem& problem) { export_problem(problem.assignment(), request); };
   }
+  check(step);
   return step;
 }
 
@@ -115,8 +121,21 @@ std::string quality(const AssignmentSolution& solution, const nlohmann::json& js
                      json["lower_bound"].get<std::string>());
 }
 
+// What another solver's choice costs. Nothing is solved.
+AssignmentSolution solution_of_answer(const AssignmentProblem& problem, const ShardRequest& request) {
+  const GivenChoice given = read_choice(read_file(request.answer), request.answer);
+  const AssignmentCost cost = given.of(problem);
+  return {.choice = given.choice,
+          .feasible = cost.feasible(),
+          .cost = cost.cost,
+          .peak = cost.peak,
+          .peak_at = cost.peak_at,
+          .why_infeasible = cost.feasible() ? "" : "its usage is above the limit",
+          .stopped = "given"};
+}
+
 int solve_problem(const CLI::App& command, const ShardRequest& request) {
-  takes_only(command, "--problem", {"--output", "--json", "The solver"});
+  takes_only(command, "--problem", {"--output", "--json", "--answer", "The solver"});
   const AssignmentProblem problem = [&] {
     try {
       return read_assignment(read_file(request.problem));
@@ -125,6 +144,7 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
     }
   }();
   export_problem(problem, request);
+  if (!request.answer.empty()) takes_only(command, "--answer", {"--problem", "--export", "--format", "--json"});
   // The time is what ends it.
   const SolveOptions options{.time_limit = request.time_limit.value_or(60),
                              .gap = request.gap,
@@ -133,7 +153,8 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
                              .threads = request.threads,
                              .solver = request.step.solver,
                              .highs = request.step.highs};
-  const AssignmentSolution solution = solve(problem, options);
+  const AssignmentSolution solution =
+      request.answer.empty() ? solve(problem, options) : solution_of_answer(problem, request);
   const nlohmann::json json = to_json(solution);
   if (!request.output.empty()) write_file(request.output, json_text(json));
   if (request.json) {
@@ -141,9 +162,12 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
     return 0;
   }
   fmt::print("{} nodes, {} edges\n", problem.nodes.size(), problem.edges.size());
-  if (!solution.feasible) throw Error(fmt::format("{}: {}", request.problem, solution.why_infeasible));
-  fmt::print("cost {}, {}\n", json["cost"].get<std::string>(), quality(solution, json));
-  if (!solution.optimal) {
+  if (!solution.feasible)
+    throw Error(
+        fmt::format("{}: {}", request.answer.empty() ? request.problem : request.answer, solution.why_infeasible));
+  fmt::print("cost {}, {}\n", json["cost"].get<std::string>(),
+             request.answer.empty() ? quality(solution, json) : "as " + request.answer + " has it");
+  if (request.answer.empty() && !solution.optimal) {
     fmt::print("stopped by {}\n", solution.stopped == "gap" ? "the gap that is good enough" : "time");
   }
   if (problem.usage_limit != kNoLimit) {
@@ -159,6 +183,19 @@ int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
   }
   for (const char* solving : {"--gap", "--threads"}) {
     if (command.count(solving) > 0) throw CLI::ValidationError(solving, "is for a problem from a file: --problem");
+  }
+  if (!request.answer.empty()) takes_none_of(command, "--answer", {"--by-hand", "--recompute", "--export", "--pin"});
+  if (request.json) takes_none_of(command, "--json", {"--rows"});
+  for (const char* of_files : {"--all-ranks", "--rank"}) {
+    if (command.count(of_files) > 0 && request.output.empty()) {
+      throw CLI::ValidationError(of_files, "is of the files in the folder of -o: name one");
+    }
+  }
+  if (command.count("--highs") > 0 && request.step.solver == AssignmentSolver::kOwn) {
+    throw CLI::ValidationError("--highs", "is of --solver highs and --solver both");
+  }
+  if (command.count("--format") > 0 && request.exported.empty()) {
+    throw CLI::ValidationError("--format", "is of what --export writes");
   }
   return shard(request);
 }
@@ -186,6 +223,12 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
       ->check([](const std::string& text) {
         return text.find('=') == text.npos ? "'" + text + "' is not NAME=LAYOUT" : std::string();
       });
+  command.add_option("--answer", request.answer,
+                     "An answer from elsewhere, not searched: a plan.json, a solution of what --export wrote, or "
+                     "layouts by name, {\"head.weight\": \"R,S(0)\"}");
+  command.add_option("--by-hand", request.step.by_hand,
+                     "A plan as people make it: data-parallel, fully-sharded, tensor-parallel, data-tensor-parallel, "
+                     "fully-sharded-tensor-parallel");
   command.add_option("--rules", request.rules, "File with sharding rules of your own, a line an operator");
   command.add_flag("--unfold", request.step.unfold, "Decide over layers that repeat one by one");
   command.add_flag("--recompute", request.step.recompute,
@@ -224,6 +267,8 @@ void add_options(CLI::App& command, ShardRequest& request) {
   command.footer(
       "Examples:\n"
       "  shadowgraph shard llama3_8b --mesh dp=8,tp=8 --dtype bf16 --memory 80GB -o plan\n"
+      "  shadowgraph shard llama3_8b --mesh 8 --dtype bf16 --by-hand fully-sharded -o plan\n"
+      "  shadowgraph shard llama3_8b --mesh 8 --dtype bf16 --answer plan/plan.json --compare\n"
       "  shadowgraph shard --problem problem.json --time-limit 10 -o solution.json");
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/effects.h"
 #include "cli/option_checks.h"
 #include "cli/size_sweep.h"
 
@@ -89,6 +90,7 @@ void add_capture_options_but_sizes(CLI::App& command, CaptureRequest& request) {
           "Device to pretend, which need not exist: cpu, cuda, cuda:i")
       ->check(device_name)
       ->default_str(request.device.str());
+  command.final_callback([&command, &request] { refuse_without_effect(command, request); });
 }
 
 void add_capture_options(CLI::App& command, CaptureRequest& request) {

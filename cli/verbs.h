@@ -36,6 +36,7 @@ Work declare_checkpoint(CLI::App& command);
 Work declare_shard(CLI::App& command);
 Work declare_pipeline(CLI::App& command);
 Work declare_compare(CLI::App& command);
+Work declare_check(CLI::App& command);
 Work declare_draw(CLI::App& command);
 Work declare_capture(CLI::App& command);
 Work declare_opt(CLI::App& command);

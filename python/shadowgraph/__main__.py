@@ -1,11 +1,11 @@
-"""shadowgraph: the tool, and its verbs profile, fit, capture and shard for models in Python.
+"""shadowgraph: the tool, and its verbs profile, fit, capture, shard and check for models in Python.
 
     shadowgraph profile resnet50 --mode train                       what the tool knows: its models, .pt, .pt2 and .sg
     shadowgraph profile some.module:factory --input f32[8,16]       a function or class that makes a torch.nn.Module
     shadowgraph profile hf:CONFIG.json --batch 4 --seq 512          a transformers configuration
 
 `python -m shadowgraph` is the same; the command itself begins in _shadowgraph_tool.py.
-Exit codes: 0 done, 1 the input's fault, 2 usage, 3 ours.
+Exit codes: 0 done, 1 the input's fault, 2 usage, 3 ours, 4 check found growth.
 """
 
 import argparse
@@ -22,19 +22,21 @@ import typing
 
 import _shadowgraph_tool
 
-from . import _serve_tool, _shard_tool
+from . import _check_tool, _serve_tool, _shard_tool
 from ._training import OPTIMIZERS
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 COMMANDS = {"profile": "memory, FLOPs and a summary by module", "fit": "a row for each batch of a range",
-            "capture": "writes the graph", "shard": "layouts of all tensors on many devices"}  # fmt: skip
+            "capture": "writes the graph", "shard": "layouts of all tensors on many devices",
+            "check": "whether it grew beyond a baseline"}  # fmt: skip
 ALSO_PYTHON = """\
-Models in Python, for profile, fit, capture and shard:
+Models in Python, for profile, fit, capture, shard and check:
   shadowgraph profile some.module:factory --input 'f32[8,16]' --mode train
   shadowgraph fit some.module:factory --input 'f32[batch,16]' --batch 1..256 --memory 24GiB
   shadowgraph profile hf:CONFIG.json --batch 4 --seq 512 --mode train --optimizer adamw
   shadowgraph fit hf:CONFIG.json --mode serve --spec l4 --context 8k --weights awq
   shadowgraph shard hf:CONFIG.json --batch 16 --mode train --mesh dp=2,tp=4 --emit-python plan.py
+  shadowgraph check baseline.json some.module:factory --input 'f32[8,16]' --mode train --markdown
   shadowgraph profile some.module:factory --help
 
 some.module is looked for as `import` does, in the current folder first; factory takes no arguments and makes a
@@ -72,8 +74,8 @@ def _in_python(given, command):
 def _command(sg, given):
     _check(sg, given)
     with _attention(given):
-        if given.command == "shard":
-            return _shard(sg, given)
+        if given.command in ("shard", "check"):
+            return _by_the_tool(sg, given)
         if given.command == "profile" and (given.world or given.ranks):
             return _of_many(sg, given)
         return _fit(sg, given) if given.command == "fit" else _profile_or_capture(sg, given)
@@ -97,7 +99,8 @@ def _emit_python(arguments):
         return 1
 
 
-def _shard(sg, given):
+def _by_the_tool(sg, given):
+    """Captured here; the tool does the rest."""
     from . import _capture
 
     program, inputs = _source(sg, given)
@@ -107,6 +110,8 @@ def _shard(sg, given):
     with tempfile.TemporaryDirectory() as folder:
         captured = os.path.join(folder, "captured.sg")
         graph.save(captured)
+        if given.command == "check":
+            return _run_tool(["check", given.baseline, captured, *_check_tool.passed_on(given)], replace=False)
         words = [captured, *_shard_tool.passed_on(given)]
         return _shard_tool.run(sg, lambda line: _run_tool(line, replace=False), words, given.emit_python)
 
@@ -117,10 +122,13 @@ def _is_for_python(arguments):
         return False
     parser = _parsers()[1][arguments[0]]
     takes_value = {name for action in parser._actions if action.nargs != 0 for name in action.option_strings}
+    skipped = 1 if arguments[0] == "check" else 0  # its baseline
     rest = iter(arguments[1:])
     for word in rest:
         if word in takes_value:
             next(rest, None)
+        elif not word.startswith("-") and skipped:
+            skipped -= 1
         elif not word.startswith("-"):
             return bool(_shadowgraph_tool.MADE_IN_PYTHON.fullmatch(word)) and not os.path.exists(word)
     return False
@@ -155,6 +163,8 @@ def _parsers():
     parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
     for name, command in parsers.items():
         profile, fits = name == "profile", name == "fit"
+        if name == "check":
+            command.add_argument("baseline", help="file that --update wrote")
         command.add_argument("source", help="some.module:factory (a function or class without arguments that makes a "
                              "torch.nn.Module), or hf:CONFIG.json (a transformers configuration)")  # fmt: skip
         command.add_argument("--input", action="append", default=[], metavar="[NAME=]f32[8,3,224,224]",
@@ -190,10 +200,12 @@ def _parsers():
                              "'transformer.h.*', or auto for numbered layers")  # fmt: skip
         command.add_argument("--debug", action="store_true", help="show where the program raised")
         command.add_argument("--json", action="store_true", help="the report, or the graph, as JSON")
-        if not fits:
+        if not fits and name != "check":
             command.add_argument("-o", "--output", help="the file" if name == "capture" else "a folder")
         if name == "shard":
             _shard_tool.add_options(command)
+        if name == "check":
+            _check_tool.add_options(command)
         if name == "capture":
             command.add_argument("--verify", action="store_true", help="check the graph against every invariant")
             command.add_argument("--preset", choices=["canonical", "short", "fingerprint"], default="canonical",

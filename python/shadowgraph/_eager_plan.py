@@ -88,13 +88,32 @@ class EagerPlan:
         cuts = [layout[axis] for layout in self.inputs.values()]
         if "S(0)" not in cuts or any(cut not in ("S(0)", "R") for cut in cuts) or self.mesh[self._axes[axis]] < 2:
             return False
-        for node, operands, _ in self._nodes:
-            for value, layout in zip(operands, self._operands[node.name]):
-                if value in self._name_of and layout[axis] != "R":
-                    return False
-                if value in self._batch and math.prod(value.shape) > 1 and not layout[axis].startswith("S"):
-                    return False
-        return all(_at(layout, axis) in ("S(0)", None) for path in self._modules() for layout in self._boundary(path))
+        strays = [node for node, operands, _ in self._nodes if self._strays(node, operands, axis)]
+        names = {node.name for node in strays}
+        if len(strays) * 10 > len(self._nodes) or any(
+            user.name in names for node in strays for value in node.outputs for user in value.users
+        ):
+            return False
+        paths = [path for path, nodes in self._modules().items() if any(n.name not in names for n, _, _ in nodes)]
+        if any(_at(layout, axis) not in ("S(0)", None) for path in paths for layout in self._boundary(path)):
+            return False
+        for node in strays:
+            for value in node.inputs:
+                if value in self._name_of:
+                    self._miss("parameter", self._name_of[value], "used in parts; fully_shard gathers it")
+        return True
+
+    def _strays(self, node, operands, axis):
+        """Whether an operator takes a parameter in parts, or the batch whole.
+
+        Few may, such as the lookup of an embedding, if what they make is cut over the batch for whoever uses it.
+        """
+        for value, layout in zip(operands, self._operands[node.name]):
+            if value in self._name_of and layout[axis] != "R":
+                return True
+            if value in self._batch and math.prod(value.shape) > 1 and not layout[axis].startswith("S"):
+                return True
+        return False
 
     # ---- Modules with parameters of their own
 

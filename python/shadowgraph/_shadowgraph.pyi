@@ -632,7 +632,7 @@ class Sharding:
     def __init__(self, graph: Graph, mesh: str, spec: str, interconnect: str, memory: int | None,
                  pins: Sequence[tuple[str, str]], unfold: bool, cut_random: bool, cut_vocabulary: bool,
                  compare: bool, explain: Sequence[str], time_limit: float, recompute: bool, solver: str,
-                 highs: str) -> None: ...  # fmt: skip
+                 highs: str, answer: str, answer_name: str, by_hand: str) -> None: ...  # fmt: skip
     @property
     def graph(self) -> Graph: ...
     def plan(self) -> dict[str, Any]: ...

@@ -8,7 +8,7 @@ import tempfile
 # The tool's own, passed on to it as they are given.
 _TAKE_VALUES = ("--mesh", "--spec", "--interconnect", "--memory", "--pin", "--rules", "--explain", "--rows", "--rank",
                 "--time-limit", "--export", "--format", "--solver", "--highs", "--dot",
-                "--svg")  # fmt: skip
+                "--svg", "--answer", "--by-hand")  # fmt: skip
 _FLAGS = ("--unfold", "--cut-random", "--cut-vocabulary", "--recompute", "--compare", "--all-ranks")
 
 

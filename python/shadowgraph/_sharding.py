@@ -1,5 +1,6 @@
 """Layouts for all tensors of a step on many devices, and what they are good for from Python."""
 
+import json
 import os
 import pathlib
 import types
@@ -16,6 +17,7 @@ __all__ = ["Sharding", "shard"]
 
 _Json = dict[str, Any]  # inside the class, dict is a method
 _Strings = dict[str, str]
+_Answer = str | os.PathLike | Mapping[str, Any] | Iterable[int]
 
 
 class Sharding:
@@ -102,11 +104,24 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         raise _C.FileError(f"cannot write {path}: {error.strerror}") from None
 
 
+def _text_of_answer(answer: _Answer | None) -> tuple[str, str]:
+    """(JSON, what messages call it) of an answer from elsewhere."""
+    if answer is None:
+        return "", "the answer"
+    if isinstance(answer, str | os.PathLike):
+        try:
+            return pathlib.Path(answer).read_text(), os.fspath(answer)
+        except OSError as error:
+            raise _C.FileError(f"cannot read {os.fspath(answer)}: {error.strerror}") from None
+    return json.dumps(answer if isinstance(answer, Mapping) else list(answer)), "the answer"
+
+
 def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interconnect: str = "",
           memory: int | None = None, pins: Mapping[str, str] | None = None, unfold: bool = False,
           cut_random: bool = False, cut_vocabulary: bool = False,
           recompute: bool = False, compare: bool = False, explain: Iterable[str] = (),
-          time_limit: float = 20, solver: str = "own", highs: str = "") -> Sharding:  # fmt: skip
+          time_limit: float = 20, solver: str = "own", highs: str = "", answer: _Answer | None = None,
+          by_hand: str = "") -> Sharding:  # fmt: skip
     """How the tensors of a graph are best laid out over the devices of a mesh, by the time model's seconds.
 
         step = sg.capture_training_step(Net, "f32[64,256]", loss=torch.mean, optimizer=torch.optim.AdamW)
@@ -122,6 +137,10 @@ def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interc
     recompute: with `memory`, compute again in backward what is not kept, where that costs less than cutting more.
     compare: also data parallel, fully sharded and tensor parallel plans. explain: what else these could be.
 
+    answer: one from elsewhere, measured and not searched: a plan (as plan() gives it), a solution of the exported
+    problem, its list of strategies, layouts by name, or a file with one of these. by_hand: "data parallel",
+    "fully sharded", "tensor parallel", with two axes also "data + tensor parallel", "fully sharded + tensor parallel".
+
     solver: "own", "highs" (HiGHS, from the package highspy) or "both": HiGHS for what the search leaves open in half of
     the time. HiGHS also says which pins contradict each other. highs: its library, where it is not highspy's.
 
@@ -132,5 +151,5 @@ def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interc
     given = list((pins or {}).items())
     found = _C.Sharding(graph, mesh, spec, interconnect, memory, given, unfold, cut_random, cut_vocabulary, compare,
                         list(explain),
-                        time_limit, recompute, solver, highs)  # fmt: skip
+                        time_limit, recompute, solver, highs, *_text_of_answer(answer), by_hand)  # fmt: skip
     return Sharding(found, cut_random)

@@ -27,7 +27,8 @@ std::shared_ptr<PlannedStep> plan_copy(const Graph& graph, const std::string& me
                                        const std::vector<std::pair<std::string, std::string>>& pins, bool unfold,
                                        bool cut_random, bool cut_vocabulary, bool compare,
                                        const std::vector<std::string>& explain, double time_limit, bool recompute,
-                                       const std::string& solver, const std::string& highs) {
+                                       const std::string& solver, const std::string& highs, const std::string& answer,
+                                       const std::string& answer_name, const std::string& by_hand) {
   StepRequest request = step_request(mesh, spec, interconnect, pins, solver);
   request.memory = memory;
   request.unfold = unfold;
@@ -38,6 +39,9 @@ std::shared_ptr<PlannedStep> plan_copy(const Graph& graph, const std::string& me
   request.highs = highs;
   request.compare = compare;
   request.explain = explain;
+  request.answer = answer;
+  request.answer_name = answer_name;
+  request.by_hand = by_hand;
   begin_cost_rules();
   try {
     const auto planned = std::make_shared<PlannedStep>(plan_step(clone(graph), request));
@@ -68,7 +72,7 @@ void bind_sharding(py::module_& m) {
       .def(py::init(&plan_copy), py::arg("graph"), py::arg("mesh"), py::arg("spec"), py::arg("interconnect"),
            py::arg("memory"), py::arg("pins"), py::arg("unfold"), py::arg("cut_random"), py::arg("cut_vocabulary"),
            py::arg("compare"), py::arg("explain"), py::arg("time_limit"), py::arg("recompute"), py::arg("solver"),
-           py::arg("highs"), py::call_guard<CppCall>())
+           py::arg("highs"), py::arg("answer"), py::arg("answer_name"), py::arg("by_hand"), py::call_guard<CppCall>())
       .def_property_readonly("graph", &graph_of_plan)
       .def("plan", [](const PlannedStep& p) { return to_python(to_json(p.answer.plan, p.graph)); })
       .def("dict", [](const PlannedStep& p) { return to_python(to_json(p)); })

@@ -9,6 +9,7 @@
 #include "shadowgraph/units.h"
 #include "sharding/plan/node_classes.h"
 #include "sharding/plan/picoseconds.h"
+#include "sharding/plan/verdict.h"
 
 namespace shadowgraph {
 
@@ -65,9 +66,7 @@ std::string placeholder_table(const ShardingAnswer& answer, int rows) {
          fmt::format("  {} of {} on each device\n", human_bytes(local), human_bytes(bytes));
 }
 
-}  // namespace
-
-std::string to_text(const ShardingAnswer& answer, int rows) {
+std::string text_of_step(const ShardingAnswer& answer) {
   const int64_t devices = answer.plan.mesh.size();
   std::string text = fmt::format(
       "{}: {} devices\n{} a step: {} computing, {} communicating; one device alone would take {}, {:.2f} times as "
@@ -76,22 +75,36 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
       human_seconds(answer.communication), human_seconds(answer.alone),
       answer.seconds() > 0 ? answer.alone / answer.seconds() : 0.0);
   if (answer.communication > 0) {
-    text += fmt::format("{} where a second stream communicates meanwhile; {} of communication are not hidden\n",
-                        human_seconds(answer.overlapped), human_seconds(answer.exposed));
+    text += fmt::format("{} where a second stream communicates meanwhile{}; {} of communication are not hidden\n",
+                        human_seconds(answer.overlapped),
+                        answer.verdict.overlap_pays ? "" : ", which is longer than one after the other",
+                        human_seconds(answer.exposed));
   }
+  text += text_of_verdict(answer);
+  if (answer.given) text += "the plan was given, and nothing was searched\n";
+  if (answer.by_hand)
+    text += fmt::format("a plan by hand, {}; what it leaves open is chosen\n", to_string(*answer.by_hand));
   if (answer.bound > 0) {
     const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
-    text += fmt::format(
-        "no plan {}is below {}: {}\n", answer.folded ? "that treats layers alike " : "", human_seconds(answer.bound),
-        !answer.solution.optimal                 ? fmt::format("this one is within {:.3f} % of the best", gap * 100)
-        : answer.coverage.without_a_rule.empty() ? "this one is optimal"
-                                                 : "this one is the best while nodes without a rule are whole");
+    text += fmt::format("no {}plan {}is below {}: {}\n", answer.by_hand ? "such " : "",
+                        answer.folded ? "that treats layers alike " : "", human_seconds(answer.bound),
+                        !answer.solution.optimal ? fmt::format("this one is within {:.3f} % of the best", gap * 100)
+                        : answer.coverage.without_a_rule.empty()
+                            ? "this one is optimal"
+                            : "this one is the best while nodes without a rule are whole");
   }
   if (answer.folded_seconds) {
     text +=
         fmt::format("{} where layers are treated alike: that loses {:.3f} %\n", human_seconds(*answer.folded_seconds),
                     answer.seconds() > 0 ? (*answer.folded_seconds / answer.seconds() - 1) * 100 : 0.0);
   }
+  return text;
+}
+
+}  // namespace
+
+std::string to_text(const ShardingAnswer& answer, int rows) {
+  std::string text = text_of_step(answer);
   text += fmt::format("{} nodes, {} variables, {} edges in {}; solved in {}\n", exact_count(answer.nodes),
                       exact_count(answer.variables), exact_count(answer.edges), human_seconds(answer.problem_seconds),
                       human_seconds(answer.solver_seconds));
@@ -167,7 +180,10 @@ nlohmann::json to_json(const ShardingAnswer& answer) {
                       {"edges", answer.edges},
                       {"problem_seconds", answer.problem_seconds},
                       {"solver_seconds", answer.solver_seconds},
-                      {"without_a_rule", answer.coverage.without_a_rule}};
+                      {"without_a_rule", answer.coverage.without_a_rule},
+                      {"verdict", json_of_verdict(answer.verdict)},
+                      {"given", answer.given}};
+  if (answer.by_hand) json["by_hand"] = to_string(*answer.by_hand);
   if (answer.memory != kNoLimit) json["memory_limit"] = answer.memory;
   if (answer.folded_seconds) json["folded_seconds"] = *answer.folded_seconds;
   json["tensors"] = nlohmann::json::array();

@@ -3,6 +3,9 @@
 // columns are dimension 1.
 #include "shadowgraph/sharding/hand_plans.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -34,6 +37,21 @@ std::vector<HandPlan> hand_plans(const DeviceMesh& mesh) {
   }
   return {HandPlan::kDataParallel, HandPlan::kFullySharded, HandPlan::kDataTensorParallel,
           HandPlan::kFullyShardedTensor};
+}
+
+HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh) {
+  std::vector<std::string> words;
+  for (const HandPlan plan : hand_plans(mesh)) {
+    std::string word(to_string(plan));
+    if (word == name) return plan;
+    std::erase(word, '+');
+    std::ranges::replace(word, ' ', '-');
+    word.erase(std::ranges::unique(word, [](char a, char b) { return a == '-' && b == '-'; }).begin(), word.end());
+    if (word == name) return plan;
+    words.push_back(std::move(word));
+  }
+  throw Error(
+      fmt::format("there is no plan by hand '{}' on {}; there are {}", name, mesh.to_string(), fmt::join(words, ", ")));
 }
 
 namespace {

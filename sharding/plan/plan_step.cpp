@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "shadowgraph/sharding/split_losses.h"
@@ -17,9 +19,27 @@ UnknownDeviceError::UnknownDeviceError(c10::Device device)
 
 namespace {
 
+// Pipelines cut a step in time, between layers. No layout of tensors says that.
+constexpr std::array kPipelineAxes{"pp", "pipe", "pipeline", "stage", "stages"};
+
+}  // namespace
+
 // Asks here what shard() would only find out after the solver's time.
-void check_request(const StepRequest& request) {
+void check(const StepRequest& request) {
   if (request.mesh.axes.empty()) throw StepRequestError("sharding needs a mesh: StepRequest::mesh");
+  for (const MeshAxis& axis : request.mesh.axes) {
+    if (std::ranges::find(kPipelineAxes, axis.name) == kPipelineAxes.end()) continue;
+    throw StepRequestError(fmt::format(
+        "the mesh {} has an axis of a pipeline: layouts cut tensors, and a pipeline cuts the step into stages. "
+        "`shadowgraph pipeline SOURCE --ranks {}` (sg.pipeline) plans those; give the other axes here",
+        request.mesh.to_string(), axis.size));
+  }
+  if (!request.answer.empty() && (request.recompute || !request.by_hand.empty() || request.problem)) {
+    throw StepRequestError("an answer that is given leaves nothing to recompute, to plan by hand or to export");
+  }
+  if (!request.by_hand.empty() && request.recompute) {
+    throw StepRequestError("a plan by hand does not compute again: leave --recompute out");
+  }
   if (request.rank < 0 || request.rank >= request.mesh.size()) {
     throw StepRequestError(fmt::format("the mesh {} has no rank {}", request.mesh.to_string(), request.rank));
   }
@@ -27,6 +47,8 @@ void check_request(const StepRequest& request) {
     throw StepRequestError("sharding and recomputing together need a limit of memory: StepRequest::memory (--memory)");
   }
 }
+
+namespace {
 
 DeviceSpec device_of_step(const StepRequest& request, const Graph& graph) {
   if (request.device) return *request.device;
@@ -57,29 +79,62 @@ ShardOptions options_of_search(const StepRequest& request) {
 
 }  // namespace
 
+namespace {
+
+// A plan in which layers that are alike lie differently needs a variable for each.
+ShardingAnswer measured(const Graph& graph, ShardingOptions sharding, const ShardOptions& options) {
+  if (options.plan->mesh.to_string() != sharding.mesh.to_string()) {
+    throw StepRequestError(fmt::format("the plan that is given is of the mesh {}, not of {}",
+                                       options.plan->mesh.to_string(), sharding.mesh.to_string()));
+  }
+  try {
+    return shard(graph, sharding, options);
+  } catch (const NoPlanError&) {
+    if (sharding.unfold) throw;
+    sharding.unfold = true;
+    return shard(graph, sharding, options);
+  }
+}
+
+ShardingAnswer searched_or_given(const Graph& graph, ShardingOptions sharding, const StepRequest& request) {
+  ShardOptions options = options_of_search(request);
+  if (!request.by_hand.empty()) options.by_hand = hand_plan(request.by_hand, request.mesh);
+  if (request.answer.empty()) return shard(graph, sharding, options);
+  GivenAnswer given = read_answer(request.answer, request.answer_name, graph);
+  if (given.plan) {
+    options.plan = &*given.plan;
+    return measured(graph, std::move(sharding), options);
+  }
+  options.choice = std::move(given.choice);
+  sharding.pins.insert(sharding.pins.end(), given.layouts.begin(), given.layouts.end());
+  return shard(graph, sharding, options);
+}
+
+}  // namespace
+
 RedistributionPlanner PlannedStep::planner() const {
   const ShardingOptions options{.mesh = answer.plan.mesh, .device = &device, .interconnect = &links};
   return {options.mesh, redistribution_rates(options)};
 }
 
 PlannedStep plan_step(Graph graph, const StepRequest& request) {
-  check_request(request);
+  check(request);
   split_mean_losses(graph);
   if (request.cut_vocabulary) split_log_softmaxes(graph);
   PlannedStep planned;
   planned.graph = std::move(graph);
   planned.device = device_of_step(request, planned.graph);
   planned.links = links_of_step(request, planned.device);
-  const ShardingOptions sharding{.mesh = request.mesh,
-                                 .device = &planned.device,
-                                 .interconnect = &planned.links,
-                                 .rules = &request.rules,
-                                 .memory = request.memory.value_or(kNoLimit),
-                                 .pins = request.pins,
-                                 .unfold = request.unfold,
-                                 .cut_random = request.cut_random};
+  ShardingOptions sharding{.mesh = request.mesh,
+                           .device = &planned.device,
+                           .interconnect = &planned.links,
+                           .rules = &request.rules,
+                           .memory = request.memory.value_or(kNoLimit),
+                           .pins = request.pins,
+                           .unfold = request.unfold,
+                           .cut_random = request.cut_random};
   if (!request.recompute) {
-    planned.answer = shard(planned.graph, sharding, options_of_search(request));
+    planned.answer = searched_or_given(planned.graph, sharding, request);
     return planned;
   }
   RecomputedSharding found = shard_and_recompute(planned.graph, sharding, {.shard = options_of_search(request)});

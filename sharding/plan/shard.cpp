@@ -10,10 +10,10 @@
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/overlapped_step.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/sharding/hand_plans.h"
 #include "shadowgraph/units.h"
 #include "sharding/plan/named_nodes.h"
 #include "sharding/plan/picoseconds.h"
+#include "sharding/plan/verdict.h"
 
 namespace shadowgraph {
 
@@ -85,12 +85,14 @@ ApplyOptions options_of_apply(const ShardingProblem& problem, const ShardingOpti
   return {.rules = sharding.rules, .planner = &problem.planner(), .random_parts = sharding.cut_random};
 }
 
-// Returns a given plan as a solution; its memory may be above the limit.
-AssignmentSolution solution_of(const ShardingProblem& problem, const ShardingPlan& plan) {
-  const std::optional<std::vector<uint32_t>> choice = problem.choice_of(plan);
+// Returns a given plan or choice as a solution; its memory may be above the limit.
+AssignmentSolution solution_of(const ShardingProblem& problem, const ShardOptions& options) {
+  const std::optional<std::vector<uint32_t>> choice =
+      options.plan != nullptr ? problem.choice_of(*options.plan) : std::optional(options.choice->choice);
   AssignmentSolution solution;
   if (choice) {
-    const AssignmentCost cost = evaluate(problem.assignment(), *choice);
+    const AssignmentCost cost =
+        options.plan != nullptr ? evaluate(problem.assignment(), *choice) : options.choice->of(problem.assignment());
     solution.choice = *choice;
     solution.feasible = cost.allowed;
     solution.cost = cost.cost;
@@ -105,11 +107,12 @@ AssignmentSolution solution_of(const ShardingProblem& problem, const ShardingPla
 // graph holds. The problem's limit is then lowered by the difference, a few times.
 void solve_within_memory(const Graph& graph, const ShardingProblem& problem, const ShardingOptions& sharding,
                          const ShardOptions& options, ShardingAnswer& answer) {
-  AssignmentProblem assignment = problem.assignment();
+  AssignmentProblem assignment =
+      options.by_hand ? problem.pinned(pins_of(*options.by_hand, graph, problem, sharding.mesh)) : problem.assignment();
   SolveOptions solving = options.solve;
   solving.pins = problem.pins();
   for (int attempt = 0;; ++attempt) {
-    answer.solution = options.plan == nullptr ? solve(assignment, solving) : solution_of(problem, *options.plan);
+    answer.solution = answer.given ? solution_of(problem, options) : solve(assignment, solving);
     if (!answer.solution.feasible) {
       throw NoPlanError(fmt::format(
           "{}: no plan {}. {}", answer.title,
@@ -120,7 +123,7 @@ void solve_within_memory(const Graph& graph, const ShardingProblem& problem, con
     answer.rank = apply(graph, answer.plan, options.rank, options_of_apply(problem, sharding));
     answer.peak = peak_of_live_bytes(answer.rank->graph);
     answer.assumed_peak = static_cast<int64_t>(answer.solution.peak);
-    if (sharding.memory == kNoLimit || answer.peak <= sharding.memory || options.plan != nullptr) return;
+    if (sharding.memory == kNoLimit || answer.peak <= sharding.memory || answer.given) return;
     if (attempt == 5) {
       throw NoPlanError(fmt::format("{}: the plan found holds {} a device, {} are allowed", answer.title,
                                     human_bytes(answer.peak), human_bytes(sharding.memory)));
@@ -169,11 +172,12 @@ std::optional<double> seconds_of_layers_alike(const Graph& graph, const Sharding
   return folded.feasible ? std::optional(seconds_of(folded.cost)) : std::nullopt;
 }
 
-// A plan by hand that is above the memory is shown all the same, with why it is not taken.
-ComparedPlan compare_with(HandPlan hand, const Graph& graph, const ShardingProblem& problem, const DeviceMesh& mesh,
-                          const SolveOptions& solving) {
-  ComparedPlan compared{.name = std::string(to_string(hand))};
-  AssignmentProblem pinned = problem.pinned(pins_of(hand, graph, problem, mesh));
+// A plan by hand that is above the memory is shown all the same, with why it is not taken. Without one the problem is
+// solved as it is.
+ComparedPlan compare_with(std::optional<HandPlan> hand, const Graph& graph, const ShardingProblem& problem,
+                          const DeviceMesh& mesh, const SolveOptions& solving) {
+  ComparedPlan compared{.name = hand ? std::string(to_string(*hand)) : "the best found"};
+  AssignmentProblem pinned = hand ? problem.pinned(pins_of(*hand, graph, problem, mesh)) : problem.assignment();
   AssignmentSolution solution = solve(pinned, solving);
   if (!solution.feasible && pinned.usage_limit != kNoLimit) {
     compared.why_not = solution.why_infeasible;
@@ -203,6 +207,8 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   answer.edges = static_cast<int64_t>(problem.assignment().edges.size());
   answer.folded = !sharding.unfold;
   answer.memory = sharding.memory;
+  answer.given = options.plan != nullptr || options.choice;
+  answer.by_hand = options.by_hand;
   answer.coverage = problem.coverage();
   watch = Watch();
   solve_within_memory(graph, problem, sharding, options, answer);
@@ -210,10 +216,14 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
   give_each_rank(graph, problem, sharding, options, answer);
   measure_plan(graph, problem, sharding, answer);
   answer.placeholders = problem.placeholders(answer.plan);
-  if (sharding.unfold && options.plan == nullptr) {
+  if (sharding.unfold && !answer.given && !options.by_hand) {
     answer.folded_seconds = seconds_of_layers_alike(graph, sharding, options.solve);
   }
   answer.traffic = traffic_of(graph, answer.plan, problem);
+  answer.verdict = verdict_of(graph, sharding, answer);
+  if (options.compare && (answer.given || options.by_hand)) {
+    answer.compared.push_back(compare_with(std::nullopt, graph, problem, sharding.mesh, options.solve));
+  }
   if (options.compare) {
     for (const HandPlan hand : hand_plans(sharding.mesh)) {
       answer.compared.push_back(compare_with(hand, graph, problem, sharding.mesh, options.solve));

@@ -214,6 +214,57 @@ void matmul(const RuleText& rule, FactorBuilder& b) {
   }
 }
 
+// Products of which one device's share is a group: _grouped_mm. A flat operand has its groups one after another, up to
+// the ends in `offs`: what groups share of it cannot be cut, nor can the groups themselves.
+//
+//     self [m k]    mat2 [g k n]  -> [m n]     m, g whole
+//     self [g m k]  mat2 [k n]    -> [m n]     n, g whole
+//     self [m k]    mat2 [k n]    -> [g m n]   k, g whole
+//     self [g m k]  mat2 [g k n]  -> [g m n]
+//
+// The kernels take rows and columns that begin every 16 bytes, so a dimension is cut in pieces of 16 bytes.
+void grouped_product(const RuleText& rule, FactorBuilder& b) {
+  TensorFactors* const left = b.operand("self");
+  TensorFactors* const right = b.operand("mat2");
+  TensorFactors& result = b.result(0);
+  if (left == nullptr || right == nullptr) throw Misfit("two tensors are multiplied");
+  for (const TensorFactors* tensor : {left, right}) {
+    if (tensor->dims.size() != 2 && tensor->dims.size() != 3) throw Misfit("a tensor is neither matrix nor matrices");
+  }
+  const bool flat_left = left->dims.size() == 2;
+  const bool flat_right = right->dims.size() == 2;
+  const auto aligned = [&](const char* name, int64_t extent, c10::ScalarType dtype, bool whole) {
+    const int64_t step = 16 / static_cast<int64_t>(c10::elementSize(dtype));
+    const bool divides = extent % step == 0;
+    std::vector<FactorId> factors{b.factor(name, divides ? extent / step : extent, whole || !divides)};
+    if (divides) factors.push_back(b.factor(fmt::format("{}_step", name), step, true));
+    return factors;
+  };
+  const TensorFactors& grouped = !flat_left ? *left : !flat_right ? *right : result;
+  const std::vector<FactorId> g{b.factor("g", grouped.sizes[0], flat_left || flat_right)};
+  const std::vector<FactorId> m =
+      aligned("m", left->sizes[left->sizes.size() - 2], left->dtype, flat_left && !flat_right);
+  const std::vector<FactorId> k = aligned("k", left->sizes.back(), left->dtype, flat_left && flat_right);
+  const std::vector<FactorId> n = aligned("n", right->sizes.back(), right->dtype, flat_right && !flat_left);
+  left->dims = flat_left ? std::vector{m, k} : std::vector{g, m, k};
+  right->dims = flat_right ? std::vector{k, n} : std::vector{g, k, n};
+  result.dims = flat_left == flat_right ? std::vector{g, m, n} : std::vector{m, n};
+  if (TensorFactors* const offsets = b.operand("offs")) b.whole(*offsets);
+  // A scale for each row or column goes with it. Any other kind of scale keeps everything whole.
+  for (const auto& [name, by] : {std::pair("scale_a", &m), std::pair("scale_b", &n)}) {
+    TensorFactors* const scales = b.operand(name);
+    if (scales == nullptr) continue;
+    const int64_t lines = by == &m ? left->sizes[left->sizes.size() - 2] : right->sizes.back();
+    const bool groups = !(by == &m ? flat_left : flat_right);
+    if (scales->sizes.size() == (groups ? 2U : 1U) && scales->sizes.back() == lines) {
+      if (groups) scales->dims[0] = g;
+      scales->dims.back() = *by;
+    } else {
+      for (Factor& factor : b.made.factors) factor.whole = true;
+    }
+  }
+}
+
 // Takes the equation as the rule: "bij,bjk->bik".
 void einsum(const RuleText& rule, FactorBuilder& b) {
   const Argument* equation = b.call.argument("equation");
@@ -364,6 +415,7 @@ constexpr std::array kClasses = std::to_array<ClassRow>({
     {"foreach", foreach_tensor},
     {"matmul", matmul},
     {"einsum", einsum},
+    {"grouped_product", grouped_product},
     {"index", index},
     {"index_put", index_put},
     {"alias", alias},

@@ -8,6 +8,7 @@
 
 #include "sharding/solver/json_reader.h"
 #include "sharding/solver/plain_problem.h"
+#include "sharding/solver/wide_text.h"
 #include "support/json.h"
 
 namespace shadowgraph {
@@ -176,17 +177,6 @@ void read_edge(JsonReader& reader, AssignmentEdge& edge) {
 }
 
 // ---- Writing
-
-std::string text_of(AssignmentCost::Wide value) {
-  std::string digits;
-  const bool negative = value < 0;
-  do {
-    digits += static_cast<char>('0' + static_cast<int>(negative ? -(value % 10) : value % 10));
-    value /= 10;
-  } while (value != 0);
-  if (negative) digits += '-';
-  return {digits.rbegin(), digits.rend()};
-}
 
 template <typename Range, typename Each>
 void write_list(std::ostream& out, const Range& range, const Each& each) {

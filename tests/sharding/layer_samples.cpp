@@ -129,6 +129,64 @@ void gpu_forms() {
   at::_thnn_fused_lstm_cell(real({4, 24}), real({4, 24}), real({4, 6}), real({24}), real({24}));
 }
 
+// Attention of sequences one after another, of keys and values in pages, and of what GPUs' libraries have besides.
+void packed_attention() {
+  if (!real({1}).is_cuda()) return;
+  const auto half = [](Sizes sizes) { return at::empty(sizes, at::kHalf); };
+  const auto ends = [] { return at::empty({3}, at::kInt); };
+  for (const bool packed : {true, false}) {
+    const Tensor query = packed ? half({12, 6, 8}) : half({2, 6, 6, 8});
+    const Tensor key = packed ? half({12, 6, 8}) : half({2, 6, 6, 8});
+    const std::optional<Tensor> cum = packed ? std::optional(ends()) : std::nullopt;
+    const auto [output, logsumexp, state, unused, mask] =
+        at::_flash_attention_forward(query, key, key, cum, cum, 6, 6, 0, true, false);
+    at::_flash_attention_backward(output, query, key, key, output, logsumexp, packed ? ends() : Tensor(),
+                                  packed ? ends() : Tensor(), 6, 6, 0, true, state, unused);
+    at::_flash_attention_forward(query, key, key, cum, cum, 6, 6, 0, true, false, {}, {}, {}, {},
+                                 packed ? at::empty({6}, at::kFloat) : at::empty({2, 6}, at::kFloat));
+    const Tensor pages = half({10, 4, 6, 8});
+    at::_flash_attention_forward(query, pages, pages, cum, cum, 6, 6, 0, true, false, {}, {}, {},
+                                 at::empty({2}, at::kInt), {}, at::empty({2, 5}, at::kInt));
+    Tensor out = at::empty_like(query);
+    at::_flash_attention_forward_no_dropout_inplace(out, query, pages, pages, cum, cum, 6, 6, 0, true, false, {}, {},
+                                                    {}, at::empty({2}, at::kInt), {}, at::empty({2, 5}, at::kInt));
+    const Tensor heads = packed ? half({12, 6, 8}) : half({2, 6, 6, 8});
+    const auto cudnn = at::_cudnn_attention_forward(heads, heads, heads, {}, cum, cum, 6, 6, true);
+    at::_cudnn_attention_backward(heads, heads, heads, heads, std::get<0>(cudnn), std::get<1>(cudnn),
+                                  std::get<6>(cudnn), std::get<7>(cudnn), Tensor(), packed ? ends() : Tensor(),
+                                  packed ? ends() : Tensor(), 6, 6, 0, true);
+    const Tensor rows = packed ? half({1, 12, 6, 8}) : half({2, 6, 6, 8});
+    const auto efficient = at::_efficient_attention_forward(rows, rows, rows, {}, cum, cum, 6, 6, 0, 0, true);
+    at::_efficient_attention_backward(rows, rows, rows, rows, {}, std::get<0>(efficient), cum, cum, 6, 6,
+                                      std::get<1>(efficient), 0, std::get<2>(efficient), std::get<3>(efficient), 0,
+                                      false);
+  }
+  const Tensor query = half({2, 6, 6, 8});
+  const Tensor scale = at::empty({2, 6}, at::kFloat);
+  at::_scaled_dot_product_flash_attention(query, query, query, scale, scale, scale);
+  at::_flash_attention_forward(query, query, query, {}, {}, 6, 6, 0, true, false, scale, scale, scale);
+  at::_scaled_dot_product_attention_math(half({2, 12, 6, 8}), query, query, {}, 0, false, {}, {}, true);
+  const Tensor x = half({4, 6, 12});
+  at::_native_multi_head_attention(x, x, x, 12, 3, half({36, 12}), half({36}), half({12, 12}), half({12}));
+  at::_transform_bias_rescale_qkv(half({4, 6, 36}), half({36}), 3);
+}
+
+// Experts: rows one after another with their ends, or as many each.
+void grouped_products() {
+  if (!real({1}).is_cuda()) return;
+  const auto half = [](Sizes sizes) { return at::empty(sizes, at::kBFloat16).requires_grad_(); };
+  const Tensor ends = at::empty({6}, at::kInt);
+  back(at::_grouped_mm(half({24, 48}), half({6, 48, 96}), ends));
+  back(at::_grouped_mm(half({24, 48}), half({6, 96, 48}).transpose(1, 2), ends));
+  back(at::_grouped_mm(half({6, 48, 96}), half({6, 96, 48})));
+  at::_grouped_mm(half({48, 24}), half({24, 96}), ends);
+  at::_grouped_mm(half({6, 48, 96}), half({96, 24}), ends);
+  const auto eight = [](Sizes sizes) { return at::empty(sizes, at::kFloat8_e4m3fn); };
+  const auto scales = [](Sizes sizes) { return at::empty(sizes, at::kFloat); };
+  at::_scaled_grouped_mm(eight({24, 96}), eight({6, 96, 96}), scales({24}), scales({6, 96}), ends);
+  at::_scaled_grouped_mm(eight({6, 96, 96}), eight({6, 96, 96}), scales({6, 96}), scales({6, 96}));
+}
+
 // ---- Indices
 void indices() {
   const Tensor a = real({4, 6, 12});

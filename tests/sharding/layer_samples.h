@@ -9,6 +9,8 @@ void planes();
 void losses();
 void attention();
 void gpu_forms();
+void packed_attention();
+void grouped_products();
 void indices();
 void factories();
 void lists();

@@ -286,6 +286,8 @@ constexpr RuleSample kSamples[] = {
     {"losses", losses},
     {"attention", attention},
     {"gpu_forms", gpu_forms},
+    {"packed_attention", packed_attention},
+    {"grouped_products", grouped_products},
     {"indices", indices},
     {"factories", factories},
     {"lists", lists},

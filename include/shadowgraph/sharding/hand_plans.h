@@ -23,6 +23,8 @@ enum class HandPlan : uint8_t {
   kFullyShardedTensor,  // and parameters
 };
 std::string_view to_string(HandPlan plan);  // "data parallel", ...
+// As to_string writes it, or with "-" between words. Throws Error that names those of the mesh.
+HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh);
 // Those that a mesh can have: with one axis the first three, with more all but the third.
 std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
 std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,

@@ -51,6 +51,10 @@ struct StepRequest {
   bool cut_vocabulary = false;  // losses may be cut along the vocabulary; split_log_softmaxes says what that costs
   bool recompute = false;       // computes again what costs less so than cutting more; needs `memory`
 
+  // An answer that is measured in place of a search (given_answer.h): its JSON, and its file's name for messages.
+  std::string answer, answer_name = "the answer";
+  std::string by_hand;  // a plan that people make, as hand_plan() takes it; "": none
+
   // How it is looked for.
   double time_limit = 20;     // seconds of the solver
   std::optional<double> gap;  // good enough, relative; nothing: 0.001 with a limit of memory, which is hard, else 0
@@ -80,6 +84,9 @@ class UnknownDeviceError : public StepRequestError {
  private:
   c10::Device device_;
 };
+
+// Throws StepRequestError for what is wrong with a request whatever the graph. plan_step() asks first, too.
+void check(const StepRequest& request);
 
 struct PlannedStep {
   Graph graph;  // the step that the plan is of: losses are split, and some of it may be computed again

@@ -19,9 +19,12 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/sharding/apply.h"
+#include "shadowgraph/sharding/given_answer.h"
+#include "shadowgraph/sharding/hand_plans.h"
 #include "shadowgraph/sharding/plan.h"
 #include "shadowgraph/sharding/problem.h"
 #include "shadowgraph/sharding/solver.h"
+#include "shadowgraph/sharding/verdict.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -88,6 +91,9 @@ struct ShardingAnswer {
   std::vector<ComparedPlan> compared;
   std::vector<Explanation> explanations;
   RuleCoverage coverage;
+  ShardingVerdict verdict;
+  bool given = false;               // the plan is ShardOptions::plan or choice: nothing was searched
+  std::optional<HandPlan> by_hand;  // ShardOptions::by_hand
   double seconds() const { return compute + communication; }
 };
 
@@ -96,6 +102,8 @@ struct ShardOptions {
   std::vector<std::string> explain;    // names of placeholders, or "n329"
   int64_t rank = 0;                    // whose graph is written and measured
   const ShardingPlan* plan = nullptr;  // measure this one, within the memory or not, and solve nothing
+  std::optional<GivenChoice> choice;   // the same for a choice of the problem
+  std::optional<HandPlan> by_hand;     // this plan by hand; what it leaves open is chosen at least cost
   SolveOptions solve;
   // Called with the graph of each device, in order of ranks: to write them.
   std::function<void(const ShardedGraph&)> each_rank = {};

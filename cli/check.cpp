@@ -1,0 +1,381 @@
+// `shadowgraph check`: whether a program holds more, or takes longer, than a baseline allows. For pull requests.
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <vector>
+
+#include "cli/baseline.h"
+#include "cli/option_checks.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/units.h"
+#include "shadowgraph/verify.h"
+#include "support/json.h"
+#include "support/printable.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kGrew = 4;  // apart from errors: 1 to 3
+
+struct CheckRequest {
+  CaptureRequest capture;
+  std::string baseline;
+  std::string spec;
+  std::string max_peak = "+1%";
+  std::string max_time = "+5%";
+  bool update = false;
+  bool markdown = false;
+  bool json = false;
+  int rows = 10;
+};
+
+// What a figure may be at most: a share above the baseline, bytes above it, or bytes.
+struct Limit {
+  std::string text;
+  std::optional<double> share;  // 0.01
+  std::optional<int64_t> above;
+  std::optional<int64_t> most;
+
+  int64_t of(int64_t before) const {
+    if (share) return before + static_cast<int64_t>(std::floor(static_cast<double>(before) * *share));
+    return above ? before + *above : *most;
+  }
+};
+
+// "+1%", and with `sizes` also "+200MiB" and "24GiB".
+std::optional<Limit> parse_limit(const std::string& text, bool sizes) {
+  Limit limit{.text = text};
+  const bool plus = text.starts_with('+');
+  const std::string rest = text.substr(plus ? 1 : 0);
+  if (plus && rest.ends_with('%')) {
+    double percent = 0;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size() - 1, percent);
+    if (error != std::errc() || end != rest.data() + rest.size() - 1 || !(percent >= 0 && percent <= 1e6)) return {};
+    limit.share = percent / 100;
+    return limit;
+  }
+  const auto bytes = sizes && rest.ends_with('B') ? parse_bytes(rest) : std::nullopt;
+  if (!bytes) return {};
+  (plus ? limit.above : limit.most) = *bytes;
+  return limit;
+}
+
+CLI::Validator limit_like(bool sizes) {
+  return {[sizes](const std::string& text) {
+            if (parse_limit(text, sizes)) return std::string();
+            return "'" + text + (sizes ? "' is no limit such as +1%, +200MiB or 24GiB" : "' is no limit such as +5%");
+          },
+          ""};
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What grew
+
+// Growth of makers in layers that differ by their number alone is one row.
+struct Growth {
+  std::string kind, module, op;
+  int64_t makers = 0;
+  int64_t before = 0, after = 0;
+  int64_t delta() const { return after - before; }
+};
+
+// "layers.*.mlp" of "layers.3.mlp". Inputs without a name, as the optimizer's state, have a number: "sg::input input38".
+std::string starred(const std::string& path) {
+  constexpr std::string_view kUnnamed = "sg::input input";
+  if (path.starts_with(kUnnamed)) return std::string(kUnnamed) + "*";
+  std::string text;
+  size_t at = 0;
+  while (at <= path.size()) {
+    const size_t end = std::min(path.find('.', at), path.size());
+    const std::string step = path.substr(at, end - at);
+    const bool number = !step.empty() && step.find_first_not_of("0123456789") == step.npos;
+    text += (at == 0 ? "" : ".") + (number ? "*" : step);
+    at = end + 1;
+  }
+  return text;
+}
+
+// Largest growth first; what became less is left out.
+std::vector<Growth> growth_of(const Baseline::Amounts& before, const Baseline::Amounts& after) {
+  std::set<Maker> makers;
+  for (const auto& [maker, amount] : before) makers.insert(maker);
+  for (const auto& [maker, amount] : after) makers.insert(maker);
+  const auto in = [](const Baseline::Amounts& amounts, const Maker& maker) {
+    const auto found = amounts.find(maker);
+    return found == amounts.end() ? int64_t{0} : found->second;
+  };
+  std::map<Maker, Growth> rows;
+  for (const Maker& maker : makers) {
+    const int64_t was = in(before, maker);
+    const int64_t is = in(after, maker);
+    if (was == is) continue;
+    Growth& row = rows[{maker.kind, starred(maker.module), starred(maker.op)}];
+    row.kind = maker.kind;
+    row.module = row.makers == 0 ? maker.module : starred(maker.module);
+    row.op = row.makers == 0 ? maker.op : starred(maker.op);
+    ++row.makers;
+    row.before += was;
+    row.after += is;
+  }
+  std::vector<Growth> grown;
+  for (auto& [key, row] : rows) {
+    if (row.delta() > 0) grown.push_back(std::move(row));
+  }
+  std::stable_sort(grown.begin(), grown.end(), [](const Growth& a, const Growth& b) { return a.delta() > b.delta(); });
+  return grown;
+}
+
+struct Figure {
+  std::string name;
+  int64_t before, after;
+  std::string (*text)(int64_t amount);
+  const Limit* limit = nullptr;  // none: told, and not checked
+  bool grew() const { return limit != nullptr && after > limit->of(before); }
+};
+
+struct Checked {
+  Baseline before, after;
+  Limit peak, time;
+  std::vector<Figure> figures;
+  std::vector<Growth> at_peak, kernels;
+  bool grew() const { return std::ranges::any_of(figures, &Figure::grew); }
+};
+
+std::string text_of_bytes(int64_t bytes) { return human_bytes(bytes); }
+std::string text_of_nanoseconds(int64_t time) { return human_seconds(static_cast<double>(time) * 1e-9); }
+std::string text_of_count(int64_t count) { return human_count(count); }
+
+Checked checked(Baseline before, Baseline after, const CheckRequest& request) {
+  Checked made{.before = std::move(before),
+               .after = std::move(after),
+               .peak = *parse_limit(request.max_peak, true),
+               .time = *parse_limit(request.max_time, false)};
+  made.at_peak = growth_of(made.before.at_peak, made.after.at_peak);
+  made.kernels = growth_of(made.before.kernels, made.after.kernels);
+  return made;
+}
+
+// Points into `made`.
+void add_figures(Checked& made) {
+  const Baseline& a = made.before;
+  const Baseline& b = made.after;
+  made.figures = {{"peak memory", a.peak, b.peak, text_of_bytes, &made.peak},
+                  {fmt::format("time on {}", b.spec), a.time, b.time, text_of_nanoseconds, &made.time},
+                  {"saved for backward", a.saved, b.saved, text_of_bytes},
+                  {"parameters", a.parameters, b.parameters, text_of_bytes},
+                  {"FLOPs", a.flops, b.flops, text_of_count}};
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// As text, Markdown and JSON
+
+std::string change_text(int64_t before, int64_t after, std::string (*text)(int64_t)) {
+  if (before == after) return "";
+  const std::string sign = after < before ? "-" : "+";
+  std::string change = sign + text(std::abs(after - before));
+  if (before > 0) {
+    change += fmt::format(" ({}{:.1f} %)", sign,
+                          100 * std::abs(static_cast<double>(after - before)) / static_cast<double>(before));
+  }
+  return change;
+}
+
+std::string headline(const Checked& made) {
+  std::string grown;
+  for (const Figure& figure : made.figures) {
+    if (figure.grew()) grown += std::string(grown.empty() ? "" : " and ") + figure.name;
+  }
+  return grown.empty() ? "within the limits" : grown + " grew";
+}
+
+std::string verdict_of(const Figure& figure) {
+  if (figure.limit == nullptr) return "";
+  return figure.grew() ? "above " + figure.limit->text : "within " + figure.limit->text;
+}
+
+std::string maker_text(const Growth& row) {
+  std::string text = row.op + (row.module.empty() ? "" : " in " + row.module);
+  if (row.makers > 1) text += fmt::format(" ({} of them)", row.makers);
+  return text;
+}
+
+template <class Row>
+void each_row(const std::vector<Growth>& growth, int rows, std::string& text, const char* prefix, const Row& row) {
+  const size_t most = rows == 0 ? growth.size() : static_cast<size_t>(rows);
+  for (size_t i = 0; i < std::min(most, growth.size()); ++i) text += row(growth[i]);
+  if (growth.size() > most) text += fmt::format("{}and {} more (--rows 0)\n", prefix, growth.size() - most);
+}
+
+std::string to_text(const Checked& made, int rows) {
+  std::string text = headline(made) + "\n";
+  if (made.before.program != made.after.program) {
+    text += fmt::format("the baseline is of: {}\nthis is:            {}\n", made.before.program, made.after.program);
+  }
+  for (const Figure& figure : made.figures) {
+    text += fmt::format("  {:<20}{:>14} {:>14}  {:<24}{}\n", figure.name, figure.text(figure.before),
+                        figure.text(figure.after), change_text(figure.before, figure.after, figure.text),
+                        verdict_of(figure));
+  }
+  const auto table = [&](const char* title, const std::vector<Growth>& growth, std::string (*amount)(int64_t)) {
+    if (growth.empty()) return;
+    text += fmt::format("\n{}\n", title);
+    each_row(growth, rows, text, "  ", [&](const Growth& row) {
+      return fmt::format("  {:<24}{:>14}  {} {}\n", change_text(row.before, row.after, amount), amount(row.after),
+                         row.kind, maker_text(row));
+    });
+  };
+  table("more is alive at the peak", made.at_peak, text_of_bytes);
+  table("kernels take longer", made.kernels, text_of_nanoseconds);
+  return text;
+}
+
+// Names come from programs: nothing in them may end a cell or begin an element.
+std::string cell(std::string_view name) {
+  std::string text;
+  for (const char c : xml_text(plain_text(name))) {
+    if (std::string_view("|`*_[]\\").find(c) != std::string_view::npos) text += '\\';
+    text += c;
+  }
+  return text;
+}
+
+std::string to_markdown(const Checked& made, int rows) {
+  std::string text = fmt::format("### shadowgraph: {}\n\n", headline(made));
+  if (made.before.program != made.after.program) {
+    text +=
+        fmt::format("The baseline is of: {}. This is: {}.\n\n", cell(made.before.program), cell(made.after.program));
+  }
+  text += "| | baseline | now | change | limit |\n|---|--:|--:|--:|---|\n";
+  for (const Figure& figure : made.figures) {
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", figure.name, figure.text(figure.before),
+                        figure.text(figure.after), change_text(figure.before, figure.after, figure.text),
+                        figure.grew() ? "**" + verdict_of(figure) + "**" : verdict_of(figure));
+  }
+  const auto table = [&](const char* title, const std::vector<Growth>& growth, std::string (*amount)(int64_t)) {
+    if (growth.empty()) return;
+    text +=
+        fmt::format("\n{}\n\n| operator | module | | baseline | now | change |\n|---|---|---|--:|--:|--:|\n", title);
+    each_row(growth, rows, text, "\n", [&](const Growth& row) {
+      return fmt::format("| {} | {}{} | {} | {} | {} | {} |\n", cell(row.op), cell(row.module),
+                         row.makers > 1 ? fmt::format(" ({} of them)", row.makers) : "", cell(row.kind),
+                         amount(row.before), amount(row.after), change_text(row.before, row.after, amount));
+    });
+  };
+  table("More is alive at the peak:", made.at_peak, text_of_bytes);
+  table("Kernels take longer:", made.kernels, text_of_nanoseconds);
+  return text;
+}
+
+json to_json(const Checked& made) {
+  json object{{"grew", made.grew()},           {"baseline_program", made.before.program},
+              {"program", made.after.program}, {"spec", made.after.spec},
+              {"figures", json::array()},      {"at_peak", json::array()},
+              {"kernels", json::array()}};
+  for (const Figure& figure : made.figures) {
+    json row{{"name", figure.name}, {"before", figure.before}, {"after", figure.after}};
+    if (figure.limit != nullptr) row.update({{"limit", figure.limit->of(figure.before)}, {"grew", figure.grew()}});
+    object["figures"].push_back(std::move(row));
+  }
+  const auto add = [&](const char* name, const std::vector<Growth>& growth) {
+    for (const Growth& row : growth) {
+      object[name].push_back({{"kind", row.kind},
+                              {"module", row.module},
+                              {"operator", row.op},
+                              {"makers", row.makers},
+                              {"before", row.before},
+                              {"after", row.after}});
+    }
+  };
+  add("at_peak", made.at_peak);
+  add("kernels", made.kernels);
+  return object;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+// The figures of a CPU are this machine's, and an answer would be another on the next: they are asked for by name.
+DeviceSpec spec_of(const CheckRequest& request, const std::string& of_baseline) {
+  if (!request.spec.empty()) return DeviceSpec::find(request.spec, c10::kCUDA).value();
+  return DeviceSpec::named(of_baseline.empty() ? "h100" : of_baseline);
+}
+
+Baseline now(const CheckRequest& request, const DeviceSpec& spec) {
+  const LoadedGraph loaded = load(request.capture);
+  const Progress progress("profiling " + loaded.name);
+  verify(loaded.graph);
+  return Baseline::of(loaded.graph, spec);
+}
+
+int update(const CLI::App& command, const CheckRequest& request) {
+  takes_none_of(command, "--update", {"--max-peak", "--max-time", "--markdown", "--json", "--rows"});
+  const Baseline baseline = now(request, spec_of(request, ""));
+  write_file(request.baseline, shadowgraph::json_text(baseline.to_json(), 1) + "\n");
+  fmt::print(stderr, "{}: {} at the peak, {} a step on {}\n", request.baseline, text_of_bytes(baseline.peak),
+             text_of_nanoseconds(baseline.time), baseline.spec);
+  return 0;
+}
+
+int check(const CLI::App& command, const CheckRequest& request) {
+  if (request.update) return update(command, request);
+  if (request.json) takes_none_of(command, "--json", {"--markdown", "--rows"});
+  std::error_code ignored;
+  if (!std::filesystem::exists(request.baseline, ignored)) {
+    throw FileError(fmt::format("there is no baseline '{}': write it with --update", request.baseline));
+  }
+  Baseline before = Baseline::from_json(parse_json(read_file(request.baseline), request.baseline), request.baseline);
+  const DeviceSpec spec = spec_of(request, before.spec);
+  if (spec.name != before.spec) {
+    throw Error(fmt::format("the times in {} are of {}, not of {}: leave --spec out, or write it anew with --update",
+                            request.baseline, before.spec, spec.name));
+  }
+  Checked made = checked(std::move(before), now(request, spec), request);
+  add_figures(made);
+  print_text(request.json       ? json_text(to_json(made))
+             : request.markdown ? to_markdown(made, request.rows)
+                                : to_text(made, request.rows));
+  return made.grew() ? kGrew : 0;
+}
+
+void add_options(CLI::App& command, CheckRequest& request) {
+  command.add_option("BASELINE", request.baseline, "File that --update wrote")->required();
+  add_source(command, request.capture);
+  add_capture_options(command, request.capture);
+  command.add_option("--spec", request.spec, "Device that times are of: one of 'list devices', or a file (h100)");
+  begin_group(command, "The check");
+  command
+      .add_option("--max-peak", request.max_peak, "Most that may be alive: +1%, +200MiB above the baseline, or 24GiB")
+      ->check(limit_like(true))
+      ->capture_default_str();
+  command.add_option("--max-time", request.max_time, "Longest that a step may take above the baseline: +5%")
+      ->check(limit_like(false))
+      ->capture_default_str();
+  command.add_flag("--update", request.update, "Write BASELINE, and check nothing");
+  begin_group(command, kOutput);
+  command.add_flag("--markdown", request.markdown, "A comment for a pull request");
+  command.add_flag("--json", request.json, "As JSON");
+  add_number(command, "--rows", request.rows, 0, "Most rows of a table (0: all)");
+  command.footer(
+      "Exit code 4: something grew beyond its limit.\n"
+      "\n"
+      "Examples:\n"
+      "  shadowgraph check baseline.json gpt2 --mode train --update\n"
+      "  shadowgraph check baseline.json gpt2 --mode train --max-peak +1% --max-time +5% --markdown\n"
+      "  shadowgraph check baseline.json step.sg --max-peak 24GiB");
+}
+
+}  // namespace
+
+Work declare_check(CLI::App& command) { return work_of<CheckRequest>(command, add_options, check); }
+
+}  // namespace shadowgraph::cli
