@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <ostream>
 
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/text.h"
@@ -121,7 +122,10 @@ class Dump {
     prefix_ = fmt::format("{}/{:02}-{}", folder, ++count, pass);
   }
   void write(const Graph& graph, std::string_view when) const {
-    if (!prefix_.empty()) write_graph_file(fmt::format("{}.{}.sg", prefix_, when), graph);
+    // Not write_graph_file, which refuses what a faulty pass leaves: that is to be looked at.
+    if (!prefix_.empty()) {
+      write_file(fmt::format("{}.{}.sg", prefix_, when), [&](std::ostream& file) { print(file, graph); });
+    }
   }
 
  private:

@@ -30,7 +30,7 @@ PUBLIC = {
     "support": ["error", "export", "graph/ids", "saturating", "units"],
     "ir": ["analysis/*", "bgl", "edit/*", "graph", "graph/*", "text", "verify"],
     "core": ["addresses", "capture", "checkpoint", "deferred", "exported_program", "fake", "functions", "graph_module",
-             "mesh", "process_group", "replay", "shape_rules"],
+             "made_tensors", "mesh", "process_group", "replay", "shape_rules"],
     "passes": ["codegen", "codegen/*", "passes", "passes/*"],
     "kernels": ["kernels/*"],
     "profiler": ["operators", "profile", "profile/*"],

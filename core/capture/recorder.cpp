@@ -60,15 +60,15 @@ ValueId Recorder::declare(const at::Tensor& tensor) {
   const KernelDepth depth;
   const at::Tensor fake = fake_of_real(tensor, &mode_);
   const ValueId value = value_of(*as_fake(fake));
+  const auto name = names_.find(tensor.unsafeGetTensorImpl());
+  if (name == names_.end()) return value;
   // Parameters that lie in one buffer are views of it.
   const NodeId node = graph_.value(value).producer;
-  if (graph_.node(node).target == target_of(Builtin::kAlias)) {
-    const auto name = names_.find(tensor.unsafeGetTensorImpl());
-    if (name != names_.end() && name->second.kind == Builtin::kParameter) {
-      graph_.set_note(node, "parameter", name->second.name);
-      in_buffers_.emplace(tensor.unsafeGetTensorImpl(), value);
-    }
+  if (graph_.node(node).target == target_of(Builtin::kAlias) && name->second.kind == Builtin::kParameter) {
+    graph_.set_note(node, "parameter", name->second.name);
+    in_buffers_.emplace(tensor.unsafeGetTensorImpl(), value);
   }
+  name_what_was_made(value, name->second);
   return value;
 }
 

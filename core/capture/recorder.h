@@ -69,6 +69,9 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   // ---- The end: closes the record. `gradients` are (parameter, gradient) pairs.
   Graph finish(const std::vector<at::Tensor>& outputs, const std::vector<std::pair<at::Tensor, at::Tensor>>& gradients);
 
+  // Says what a tensor is that the program made (recorder_made.cpp).
+  void mark(const at::Tensor& tensor, StorageKind kind);
+
   // ---- The record so far, for who goes on with it
   const Graph& graph() const { return graph_; }
   NodeId last_node() const { return last_; }
@@ -131,6 +134,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   Argument result_of(const CallArgument& value, NodeId node);
   Argument result_of(const c10::IValue& value, NodeId node);
   Argument result_of_tensor(const at::Tensor& tensor, NodeId node);
+  bool comes_from_elsewhere(ValueId value) const;
+  void name_what_was_made(ValueId value, const Name& name);
   ValueId value_of(FakeTensorImpl& fake);
   ValueId placeholder_for(FakeTensorImpl& fake);
   ValueId grown_before(FakeTensorImpl& fake, const Growth& growth);
@@ -179,6 +184,8 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   std::vector<StringId> owners_;                  // by StorageId of a parameter or buffer: module path
   NodeId body_;                                   // the first node that is not a placeholder
   NodeId last_;                                   // the node recorded last
+  NodeId built_;                                  // the last node by which the program built its modules
+  NodeId entered_;                                // the node before the first call of a module
   uint32_t inputs_ = 0;
   bool modules_named_ = false;
 

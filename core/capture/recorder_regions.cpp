@@ -37,7 +37,7 @@ void Recorder::enter_region(RegionKind kind, const std::string& name, const std:
   open.region.name = graph_.intern(name);
   open.region.class_name = graph_.intern(class_name);
   regions_.push_back(open);
-  if (kind == RegionKind::kModule) modules_named_ = true;
+  if (kind == RegionKind::kModule && !std::exchange(modules_named_, true)) entered_ = last_;
 }
 
 void Recorder::enter_module(const void* module, const std::string& class_name) {

@@ -156,8 +156,11 @@ Tensor& addbmm_(Tensor& self, const Tensor& a, const Tensor& b, const Scalar& /*
 Tensor int_mm(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "_int_mm: cannot multiply ", a.sizes(), " and ",
               b.sizes());
-  TORCH_CHECK(a.scalar_type() == c10::kChar && b.scalar_type() == c10::kChar, "Expected both operands to be int8, got ",
-              a.scalar_type(), " and ", b.scalar_type());
+  // The CPU's kernel also multiplies what torchao quantises without signs.
+  const bool left_fits =
+      a.scalar_type() == c10::kChar || (a.scalar_type() == c10::kByte && pretended_device().is_cpu());
+  TORCH_CHECK(left_fits && b.scalar_type() == c10::kChar, "Expected both operands to be int8, got ", a.scalar_type(),
+              " and ", b.scalar_type());
   return rules::empty({a.size(0), b.size(1)}, c10::kInt);
 }
 

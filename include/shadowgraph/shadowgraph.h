@@ -22,6 +22,7 @@
 #include "shadowgraph/functions.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/graph/libtorch.h"
+#include "shadowgraph/made_tensors.h"
 #include "shadowgraph/operators.h"
 #include "shadowgraph/passes.h"
 #include "shadowgraph/process_group.h"

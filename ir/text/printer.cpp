@@ -12,6 +12,7 @@
 #include "ir/text/words.h"
 #include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 
@@ -317,6 +318,7 @@ std::string type_text(const Graph& graph, ValueId value) {
 }
 
 void write_graph_file(const std::string& path, const Graph& graph) {
+  verify(graph);
   write_file(path, [&](std::ostream& file) { print(file, graph); });
 }
 

@@ -34,9 +34,9 @@ ParameterCount ParameterCount::of(const Graph& graph) {
   std::set<std::tuple<StorageId, int64_t, std::vector<int64_t>>> seen;
   for (NodeId node : graph.nodes()) {
     const TargetId target = graph.node(node).target;
-    const bool in_buffer = target == target_of(Builtin::kAlias) && !graph.note(node, "parameter").empty();
-    const bool parameter = target == target_of(Builtin::kParameter) || in_buffer;
-    if (!parameter && target != target_of(Builtin::kBuffer)) continue;
+    // A view of a buffer that has several, or what the program itself made in the graph.
+    const bool parameter = target == target_of(Builtin::kParameter) || !graph.note(node, "parameter").empty();
+    if (!parameter && target != target_of(Builtin::kBuffer) && graph.note(node, "buffer").empty()) continue;
     graph.for_each_output(node, [&](ValueId id) {
       const Value& value = graph.value(id);
       const auto sizes = graph.sizes(id);

@@ -20,6 +20,7 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
         "shadowgraph of that version"
     )
 
+from . import integrations
 from ._capture import Capture, capture, capture_training_step, phase, region
 from ._cut_pipeline import pipeline
 from ._deferred import (

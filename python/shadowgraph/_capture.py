@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from . import _compiled, _inputs, _models, _pipelines, _schedules, _wrappers
+from . import _attributes, _compiled, _inputs, _models, _own_loop, _pipelines, _schedules, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
@@ -79,27 +79,38 @@ class Capture(Scope):
             str(device), profile, device_count, real_tensors, data_sizes, host_reads, contents_budget,
             unknown_operators_on_zeros, saved_tensors, guards, source_lines,
         )  # fmt: skip
+        self._loop: _own_loop.OwnLoop | None = _own_loop.OwnLoop(self)
+        self._device = str(device)
         self._wrapped: list[tuple[str, torch.Tensor]] = []  # named parameters that hold other tensors
         self._plain: list[torch.Tensor] = []  # the other ones
 
-    def _make(self):
-        return _C.Session(*self._made_with)
+    def _make(self, *how):
+        return _C.Session(*how)
 
     def __enter__(self):
         super().__enter__()
         _ModuleCalls.acquire()
+        if self._loop is not None:
+            _own_loop.enter(self._loop)
         return self
 
     def __exit__(self, *exception):
+        if self._loop is not None:
+            _own_loop.leave(self._loop)
         _ModuleCalls.release()
         super().__exit__(*exception)
 
-    def name_module(self, module, name=""):
+    def name_module(self, module, name="", *, state=False):
         """Declares the module's parameters and buffers and knows its submodules' paths and classes.
 
+        A module that the program calls declares itself, as soon as it is called.
+
         name: stands before all of them, "generator.0.weight", where a program has several modules.
+        state: its parameters are what the loop keeps, as an average of a model: they count as buffers.
         """
         session = self._active()
+        if self._loop is not None:
+            self._loop.knows(module, name, state)
         if type(module).named_parameters is not torch.nn.Module.named_parameters:  # a wrapper with names of its own
             parts = list(module.named_modules())
             parameters, buffers = module.named_parameters(), module.named_buffers()
@@ -109,7 +120,9 @@ class Capture(Scope):
         for path, parameter in parameters:
             parts_of_it = _wrappers.inner(parameter)
             for suffix, part in parts_of_it:
-                session.name_parameter(part, prefix + path + suffix)
+                (session.name_buffer if state else session.name_parameter)(part, prefix + path + suffix)
+            if _wrappers.has_class_of_its_own(parameter):
+                self._name_attributes(_attributes.tensors_of(parameter), prefix + path, parameter)
             if parts_of_it[0][1] is not parameter:
                 self._wrapped.append((prefix + path, parameter))
             else:
@@ -119,6 +132,16 @@ class Capture(Scope):
                 session.name_buffer(part, prefix + path + suffix)
         for path, part in parts:
             session.name_module(part, prefix + path if path else name)
+            for parameter in part._parameters.values():
+                if parameter is not None and _wrappers.has_class_of_its_own(parameter):
+                    found = _attributes.tensors_of(part, but=_models.OF_EVERY_MODULE)
+                    self._name_attributes(found, prefix + path, parameter)
+
+    def _name_attributes(self, named, path, parameter):
+        """What a library hangs at its parameters and modules, but for what is the parameter itself."""
+        for suffix, tensor in named:
+            if _C.is_fake(tensor) and tensor.untyped_storage()._cdata != parameter.untyped_storage()._cdata:
+                self._active().name_buffer(tensor, path + suffix)
 
     def name_input(self, tensor, name, keep_contents=False):
         """Declares an input: it comes first in the graph, under this name.
@@ -150,7 +173,18 @@ class Capture(Scope):
             if node.target == "sg::parameter" and node.argument("name") in whole:
                 for key, value in whole[node.argument("name")].items():
                     node.set_note(key, value)
+        if self._loop is not None:
+            for key, value in self._loop.metadata(self._device):
+                graph.set_metadata(key, value)
         return graph
+
+
+class _OfModel(Capture):
+    """A capture of what this package calls, and names itself."""
+
+    def __init__(self, device, **options):
+        super().__init__(device, **options)
+        self._loop = None
 
 
 def _parts_of(root):
@@ -297,10 +331,10 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
     _refuse_unknown("option", options, _OF_CAPTURE)
     around = {name: options[name] for name in _OF_MODE if name in options}
     with fake(device, **around) as mode, contextlib.ExitStack() as stack:
-        module = None
+        module, conversion = None, _models.Conversion()
         if is_model:
-            module = _models.made(program, device, dtype)
-            stack.enter_context(_models.Converted(module, mode, device, dtype))
+            module = _models.made(program, device, dtype, conversion)
+            stack.enter_context(_models.Converted(module, mode, device, dtype, conversion))
             stack.enter_context(_training(module, train))
         if isinstance(module, _schedules.PipelineRank):
             shapes = functools.partial(_pipelines.found_out, program, args, kwargs, training.target, device, dtype)
@@ -317,7 +351,7 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
                 loop.run(args, kwargs)
             else:
                 loop.zero_grad()
-        session = stack.enter_context(Capture(device, **options))
+        session = stack.enter_context(_OfModel(device, **options))
         if module is not None:
             session.name_module(module)
         for name, tensor in _named(args, kwargs):
@@ -340,8 +374,11 @@ def _run(program, args, kwargs, *, device, dtype=None, train=None, loss=None, op
         graph.set_metadata("step", "steady" if steady_state else "first")
     for name, value in training.metadata():
         graph.set_metadata(name, value)
+    assumed = [conversion.text()]
     if _compiled.is_compiled(module):
-        graph.set_metadata("assumed", "torch.compile left out: compiled programs hold less and are quicker")
+        assumed.append("torch.compile left out: compiled programs hold less and are quicker")
+    if any(assumed):
+        graph.set_metadata("assumed", "; ".join(filter(None, assumed)))
     if module is not None:
         graph.set_metadata("model", _schedules.name_of(module))
     return graph, seconds

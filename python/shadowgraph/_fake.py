@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from . import _process
+from . import _devices, _process
 from . import _shadowgraph as _C
 from ._shadowgraph import is_fake, known_contents
 from ._unfake import unfake
@@ -17,17 +17,24 @@ class Scope:
     """What `fake` and `Capture` share: a C++ mode or session, entered and left, and torch told of it meanwhile."""
 
     _inside: Any = None
+    _made_with: tuple = ()
     # By the address of the C++ mode.
     _active_ones: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
-    def _make(self):
+    def _make(self, *how):
         raise NotImplementedError("the C++ object that is entered")
 
     def __enter__(self):
         _process.install()
         if self._inside is not None:
             raise _C.Error("this is active already; make another one to nest them")
-        inside = self._make()
+        outer = _C.detect_fake_mode(())
+        count = self._made_with[2]
+        if count is None and not outer:
+            visible = _devices.visible_devices()
+            # Who hides a GPU and pretends one means the pretended one.
+            count = visible if visible or torch.device(self._made_with[0]).type != "cuda" else None
+        inside = self._make(*self._made_with[:2], count, *self._made_with[3:])
         _process.acquire()
         try:
             inside.enter()
@@ -36,11 +43,15 @@ class Scope:
             raise
         self._inside = inside
         self._active_ones[inside.address()] = self
+        # What is left open is as in the mode around.
+        asked = count is not None or (outer and _devices.count_is_asked(outer))
+        _devices.tell_count(inside.address(), bool(asked))
         return self
 
     def __exit__(self, *exception):
         inside, self._inside = self._active(), None
         self._active_ones.pop(inside.address(), None)
+        _devices.forget_count(inside.address())
         try:
             inside.leave()
         finally:
@@ -65,7 +76,9 @@ class fake(Scope):
 
     device: what C++ factories that name none use, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
     profile: what the pretended device can do: "h100" (the default) or "a100".
-    device_count: how many there are, 8 unless given; others raise NoSuchDeviceError. With 0 no tensor is on CUDA.
+    device_count: how many there are; others raise NoSuchDeviceError. With 0 no tensor is on CUDA. Without it, there are
+        as many as CUDA_VISIBLE_DEVICES says, or 8, of which torch.cuda.device_count() tells one: trainers take all that
+        they see. In a process group it tells all.
     real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU
         tensors keep their values), "convert" (only single elements do) or "refuse" (RealTensorError).
     data_sizes: sizes of results that depend on data, by name, {"nonzero0": 17}; of all of a kind, {"nonzero": 17}, or
@@ -108,8 +121,8 @@ class fake(Scope):
         self._real.clear()
         super().__exit__(*exception)
 
-    def _make(self):
-        return _C.Mode(*self._made_with)
+    def _make(self, *how):
+        return _C.Mode(*how)
 
 
 def detect_fake_mode(*tensors):

@@ -1,15 +1,16 @@
 """Models made for a capture: a module as it is, a function that makes one, a Hugging Face configuration."""
 
+import collections
 import contextlib
 import sys
 
 import torch
 
-from . import _schedules, _wrappers
+from . import _attributes, _schedules, _wrappers
 from . import _shadowgraph as _C
 
 
-def made(model, device, dtype):
+def made(model, device, dtype, conversion=None):
     """The module that `model` stands for, made on `device` if it has to be made. Inside a mode.
 
     model: a torch.nn.Module; a function without arguments that gives one; a schedule of torch.distributed.pipelining,
@@ -42,7 +43,52 @@ def made(model, device, dtype):
     placed = any(_wrappers.is_wrapper(tensor) for tensor in tensors)
     if wanted.type != "cpu" and not placed and any(tensor.device.type == "cpu" for tensor in tensors):
         module._apply(lambda tensor: tensor.to(wanted) if tensor.device.type == "cpu" else tensor)
-    return module if dtype is None else module.to(dtype)
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and _changes_as_it_moves(parameter):
+                part._parameters[name] = _moved(parameter, wanted)
+    if dtype is not None:
+        conversion = Conversion() if conversion is None else conversion
+        before = [parameter.dtype for parameter in module.parameters()]
+        module.to(dtype)
+        for was, parameter in zip(before, module.parameters()):
+            conversion.note(was, parameter)
+    return module
+
+
+class Conversion:
+    """What dtype= has done to parameters that the program makes in another dtype: adapters, norms, whole modules."""
+
+    def __init__(self):
+        self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
+
+    def note(self, before, parameter):
+        if parameter.dtype != before:
+            self._counts[(str(before).removeprefix("torch."), str(parameter.dtype).removeprefix("torch."))] += 1
+
+    def text(self):
+        """A sentence; empty where there was nothing to convert."""
+        return "; ".join(
+            f"dtype={after} converted {count} parameter{'s' if count > 1 else ''} made in {before}: without dtype= "
+            f"{'they stay' if count > 1 else 'it stays'} as made"
+            for (before, after), count in self._counts.items()
+        )
+
+
+def _changes_as_it_moves(parameter):
+    """Whether a library's class moves it in a way of its own, and has yet to do so: bitsandbytes quantises."""
+    own = _wrappers.has_class_of_its_own(parameter) and type(parameter).to is not torch.Tensor.to
+    return own and parameter.is_floating_point()
+
+
+def _moved(parameter, *where):
+    """The parameter as module.to(where) leaves it. Some classes quantise only what comes from the CPU."""
+    holder = torch.nn.Module()
+    holder.register_parameter("parameter", parameter)
+    holder.to(*where)
+    if isinstance(where[0], torch.device) and holder.parameter.is_floating_point() and where[0].type != "cpu":
+        holder.to("cpu").to(*where)
+    return holder.parameter
 
 
 def _is_configuration(model):
@@ -80,16 +126,22 @@ def _hand_hooks_on(parameter, fake):
         fake.register_post_accumulate_grad_hook(hook)
 
 
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+
+
 class Converted:
     """A module whose tensors are fakes while this is entered, and its own again afterwards.
 
     Nothing is copied: the entries of _parameters and _buffers are replaced, tied ones by one fake, and put back.
     """
 
-    def __init__(self, module, mode, device, dtype):
+    def __init__(self, module, mode, device, dtype, conversion=None):
         self._module, self._mode, self._device, self._dtype = module, mode, device, dtype
+        self._conversion = Conversion() if conversion is None else conversion
         self._entries = []
+        self._attributes = []  # of modules whose parameters have some: (module, what they were)
         self._fakes = {}
+        self._records = {}
 
     def fake_of(self, tensor):
         """The fake that stands for a tensor of the module; the tensor itself if it is a fake."""
@@ -100,19 +152,41 @@ class Converted:
             return tensor
         known = self._fakes.get(id(tensor))
         if known is None:
-            fake = _wrappers.rebuilt(tensor, lambda part: self._mode.from_real(part, self._device))
+            own = _wrappers.has_class_of_its_own(tensor)
+            fake = self._own(tensor) if own else _wrappers.rebuilt(tensor, self._fake_part)
+            was = fake.dtype
             if self._dtype is not None and fake.is_floating_point():
-                fake = fake.detach().to(self._dtype)
+                fake = _moved(fake, self._dtype) if own else fake.detach().to(self._dtype)
             if isinstance(tensor, torch.nn.Parameter):
-                fake = torch.nn.Parameter(fake.detach(), tensor.requires_grad)
+                if not own:
+                    fake = torch.nn.Parameter(fake.detach(), tensor.requires_grad)
+                self._conversion.note(was, fake)
                 _hand_hooks_on(tensor, fake)
             known = self._fakes[id(tensor)] = (tensor, fake)
         return known[1]
+
+    def _fake_part(self, part):
+        return part if _C.is_fake(part) else self._mode.from_real(part, self._device)
+
+    def _own(self, tensor):
+        """The fake of a tensor of a library's class, as that class moves it to the device."""
+        if not _changes_as_it_moves(tensor):
+            return _attributes.rebuilt(tensor, self._fake_part, self._records)
+        return _moved(_attributes.rebuilt(tensor, self._mode.from_real, self._records), torch.device(self._device))
+
+    def _convert_attributes(self, module):
+        if not any(_wrappers.has_class_of_its_own(each) for each in module._parameters.values() if each is not None):
+            return
+        before = dict(vars(module))
+        self._attributes.append((module, before))
+        own = {name: value for name, value in before.items() if name not in OF_EVERY_MODULE}
+        vars(module).update(_attributes.changed(own, self._fake_part, self._records))
 
     def __enter__(self):
         try:
             for module in self._module.modules():
                 self._refuse_real_shards(module)
+                self._convert_attributes(module)
                 for entries in (module._parameters, module._buffers):
                     for name, tensor in entries.items():
                         if tensor is not None:
@@ -138,3 +212,7 @@ class Converted:
         for entries, name, tensor in reversed(self._entries):
             entries[name] = tensor
         self._entries.clear()
+        for module, before in self._attributes:
+            vars(module).clear()
+            vars(module).update(before)
+        self._attributes.clear()

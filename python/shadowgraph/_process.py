@@ -20,7 +20,7 @@ import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
 
-from . import _compiled, _files, _reads, _streams, _wrappers
+from . import _compiled, _copies, _devices, _files, _libraries, _reads, _wrappers
 from . import _shadowgraph as _C
 from ._unfake import unfake
 
@@ -41,12 +41,14 @@ def install():
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
         _Flags.gpu_is_there = torch.cuda.is_available()
         if not _Flags.gpu_is_there:
-            _pretend_cuda()
+            _devices.pretend_cuda()
         _reads.guard()
         _tell_captures_of_checkpoints()
         _files.read_for_real()
         _replace_what_reads_its_own_results()
         _leave_real_storages_real()
+        _copies.copy_fake_storages()
+        _libraries.see_the_real_machine()
         _tell_captures_of_resized_storages()
         _step_aside_for_torchs_own_mode()
         _give_sizes_to_custom_operators()
@@ -89,12 +91,17 @@ def _check_private_parts():
                 )
 
 
+_CUDA_OF_TORCH = "13.0"  # of torch 2.13.0's wheel on PyPI
+
+
 class _Flags:
     """Flags of the whole process, set while any thread is in a mode."""
 
     gpu_is_there = False
     users = 0
     lift = False
+    cuda_version: str | None = None
+    caches = _libraries.Caches()
     # transformers loads weights on threads of its own, which are in no mode, unless this says so.
     loads_here = "HF_DEACTIVATE_ASYNC_LOAD"
     loads_here_before = None
@@ -110,9 +117,12 @@ class _Flags:
             torch._C._set_only_lift_cpu_tensors(True)
             cls.loads_here_before = os.environ.get(cls.loads_here)
             os.environ[cls.loads_here] = "1"
+            cls.caches.set_aside()
             _compiled.run_eagerly()
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", False)
+                # Libraries take a torch without it for one without CUDA, whatever is_available() says.
+                cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or _CUDA_OF_TORCH
 
     @classmethod
     def release(cls):
@@ -122,120 +132,17 @@ class _Flags:
                 return
             torch._C._set_only_lift_cpu_tensors(cls.lift)
             _compiled.run_compiled()
+            cls.caches.bring_back()
             if cls.loads_here_before is None:
                 os.environ.pop(cls.loads_here, None)
             else:
                 os.environ[cls.loads_here] = cls.loads_here_before
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", True)
+                torch.version.cuda = cls.cuda_version
 
 
 acquire, release = _Flags.acquire, _Flags.release
-
-
-def _while_active(owner, name, answer):
-    """owner.name answers with `answer` while a mode is active on this thread."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def ask(*args, **kwargs):
-        return answer(*args, **kwargs) if _C.is_active() else original(*args, **kwargs)
-
-    setattr(owner, name, ask)
-
-
-def _pretend_cuda():
-    cuda = torch.cuda
-    answers = {
-        "is_available": lambda: _C.device_count() > 0,
-        "device_count": lambda: _C.device_count(),
-        "current_device": lambda: _there(None),
-        "set_device": lambda device: _C.set_current_device(_streams.index_of(device)),
-        "_lazy_init": _lazy_init,
-        "init": _lazy_init,
-        "is_initialized": lambda: _C.device_count() > 0,
-        "get_device_capability": _of_device(lambda: _C.device_capability()),
-        "get_device_name": _of_device(lambda: _C.device_name()),
-        "synchronize": _of_device(lambda: None),
-        "empty_cache": lambda: None,
-        "ipc_collect": lambda: None,
-        "is_bf16_supported": _is_bf16_supported,
-        "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8, device="cpu"),
-        "set_rng_state": lambda new_state, device="cuda": None,
-        "_exchange_device": _exchange_device,
-        "_maybe_exchange_device": _exchange_device,
-        "current_stream": _streams.current_stream,
-        "default_stream": _streams.default_stream,
-        "set_stream": _streams.set_stream,
-        "stream": _streams.StreamContext,
-        "memory_allocated": _no_figures("memory_allocated"),
-        "max_memory_allocated": _no_figures("max_memory_allocated"),
-        "memory_reserved": _no_figures("memory_reserved"),
-        "max_memory_reserved": _no_figures("max_memory_reserved"),
-        "mem_get_info": _no_figures("mem_get_info"),
-        "get_device_properties": _no_figures("get_device_properties"),
-    }
-    for name, answer in answers.items():
-        _while_active(cuda, name, answer)
-    _made_while_active(cuda.Stream, _streams.Stream)
-    _made_while_active(cuda.Event, _streams.Event)
-    record_stream = torch.Tensor.record_stream
-
-    @functools.wraps(record_stream)
-    def record(self, stream):
-        return _streams.record_stream(self, stream) if _C.is_fake(self) else record_stream(self, stream)
-
-    torch.Tensor.record_stream = record
-
-
-def _made_while_active(original, pretended):
-    """original(...) makes a `pretended` while a mode is active on this thread."""
-    make = original.__new__
-
-    def new(cls, *args, **kwargs):
-        return pretended(*args, **kwargs) if _C.is_active() else make(cls, *args, **kwargs)
-
-    original.__new__ = staticmethod(new)
-
-
-def _there(device):
-    """The index of a device, or the current one's; raises NoSuchDeviceError if the pretended machine has none such."""
-    index = _C.current_device() if device is None else _streams.index_of(device)
-    _C.check_device(index)
-    return index
-
-
-def _of_device(answer):
-    def ask(device=None):
-        _there(device)
-        return answer()
-
-    return ask
-
-
-def _lazy_init():
-    _there(None)
-
-
-def _is_bf16_supported(including_emulation=True):
-    return _C.device_count() > 0 and (_C.device_capability() >= (8, 0) or including_emulation)
-
-
-def _exchange_device(device):
-    before = _there(None) if device is None else _C.current_device()
-    if device is not None and device >= 0:
-        _C.set_current_device(device)
-    return before
-
-
-def _no_figures(name):
-    def refuse(*args, **kwargs):
-        raise _C.DataDependentError(
-            f"torch.cuda.{name}(): the device is pretended and has no memory to ask about; the report of "
-            "shadowgraph.profile has the bytes"
-        )
-
-    return refuse
 
 
 def _tell_captures_of_checkpoints():

@@ -6,6 +6,7 @@ What a device holds is the tensors inside, so these are what a capture names, co
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from . import _attributes
 from . import _shadowgraph as _C
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -41,17 +42,34 @@ def parts(wrapper):
 
 def is_fake(tensor):
     """Whether all that the tensor holds is fake."""
+    if has_class_of_its_own(tensor) and not all(_C.is_fake(part) for _, part in _attributes.tensors_of(tensor)):
+        return False
     return all(_C.is_fake(part) for _, part in inner(tensor))
 
 
 def rebuilt(tensor, change):
     """The tensor with change(part) in place of each part; a wrapper is made anew, with what it says besides kept."""
+    if has_class_of_its_own(tensor):
+        return _attributes.rebuilt(tensor, change)
     if not is_wrapper(tensor):
         return change(tensor)
     names, about = tensor.__tensor_flatten__()
     parts = {name: rebuilt(part, change) if _holds_data(part := getattr(tensor, name)) else part for name in names}
     made = type(tensor).__tensor_unflatten__(parts, about, tensor.size(), tensor.stride())
     return made.requires_grad_(tensor.requires_grad) if made.is_leaf and made.is_floating_point() else made
+
+
+def has_class_of_its_own(tensor):
+    """Whether a library made its class, as bitsandbytes does, and it is no wrapper. Raises Error for one that hides."""
+    kind = type(tensor)
+    if kind in _PLAIN or kind.__module__.partition(".")[0] == "torch" or is_wrapper(tensor):
+        return False
+    if kind.__torch_dispatch__ not in (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl):
+        raise _C.Error(
+            f"{kind.__module__}.{kind.__qualname__} runs operators itself (__torch_dispatch__) and does not say which "
+            "tensors it holds, so its bytes are not known: give the class __tensor_flatten__ and __tensor_unflatten__"
+        )
+    return True
 
 
 def layout_of(tensor):

@@ -7,6 +7,7 @@
 
 #include "python/src/binding.h"
 #include "shadowgraph/checkpoint.h"
+#include "shadowgraph/made_tensors.h"
 
 namespace shadowgraph::python {
 
@@ -63,6 +64,24 @@ std::string python_location() {
 
 PyObject* wrapped_call = nullptr;  // torch.nn.Module.__call__ as torch made it
 
+// Who is told of modules that the program calls, not another module; its arguments are (module, values).
+PyObject* root_called = nullptr;
+thread_local int module_depth = 0;
+
+bool tell_of_root(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
+  const Py_ssize_t total = count + (names != nullptr ? PyTuple_GET_SIZE(names) : 0);
+  PyObject* const values = PyTuple_New(total);
+  if (values == nullptr) return false;
+  for (Py_ssize_t i = 0; i < total; ++i) {
+    Py_INCREF(arguments[i]);
+    PyTuple_SET_ITEM(values, i, arguments[i]);
+  }
+  PyObject* const told = PyObject_CallFunctionObjArgs(root_called, self, values, nullptr);
+  Py_DECREF(values);
+  Py_XDECREF(told);
+  return told != nullptr;
+}
+
 // Module.__call__ while a capture may be active somewhere: the same call, between entering and leaving the module.
 PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
   CaptureSession* const session = CaptureSession::current();
@@ -76,6 +95,12 @@ PyObject* call_module(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     return PyObject_Vectorcall(wrapped_call, all.data(), static_cast<size_t>(count) + 1, names);
   };
   if (session == nullptr) return call();
+  struct Depth {
+    Depth() { ++module_depth; }
+    ~Depth() { --module_depth; }
+  };
+  const Depth inside;
+  if (module_depth == 1 && root_called != nullptr && !tell_of_root(self, arguments, count, names)) return nullptr;
   PyObject* result = nullptr;
   try {
     session->enter_module(self, Py_TYPE(self)->tp_name);
@@ -166,6 +191,16 @@ void bind_capture(py::module_& m) {
   set_wrapper_parts(&parts_of_wrapper);
   m.def("set_library_folders", [](std::vector<std::string> folders) { library_folders() = std::move(folders); });
   m.def("module_call", &module_call);
+  m.def(
+      "set_root_called",
+      [](const py::object& called) {
+        PyObject* const before = root_called;
+        root_called = called.is_none() ? nullptr : py::object(called).release().ptr();
+        Py_XDECREF(before);
+      },
+      "Tells called(module, arguments) of each module that a captured program calls itself.");
+  m.def("mark_gradient", &mark_gradient, py::call_guard<CppCall>());
+  m.def("mark_optimizer_state", &mark_optimizer_state, py::call_guard<CppCall>());
   bind_scope<PhaseScope, std::string>(m, "Phase");
   bind_scope<RegionScope, std::string>(m, "RegionScope");
   bind_scope<FiniteGradients>(m, "FiniteGradients");

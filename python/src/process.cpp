@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
+#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -107,6 +108,18 @@ void bind_devices(py::module_& m) {
   m.def("device_count", [] { return active_profile().device_count; });
   m.def("device_capability", [] { return py::make_tuple(active_profile().sm_major, active_profile().sm_minor); });
   m.def("device_name", [] { return active_profile().name; });
+  m.def("device_multiprocessors", [] { return active_profile().multiprocessors; });
+  m.def(
+      "device_memory",
+      [] {
+        const std::string& name = active_profile().name;
+        for (const std::string& spec_name : DeviceSpec::names()) {
+          const DeviceSpec spec = DeviceSpec::named(spec_name);
+          if (spec.title.starts_with(name)) return spec.memory;
+        }
+        throw Error(name + " is a device of which no specification tells the memory");
+      },
+      "Bytes of the pretended device, by the first specification that has its name.");
   m.def("current_device", [] { return static_cast<int>(cuda_guard().getDevice().index()); });
   m.def(
       "set_current_device",

@@ -389,6 +389,17 @@ TEST(IrText, Files) {
   EXPECT_THROW(write_graph_file("/no/such/folder/x.sg", graph), FileError);
 }
 
+TEST(IrText, NoBrokenGraphIsWritten) {
+  const std::string path = ::testing::TempDir() + "/ir_text_test_broken.sg";
+  std::filesystem::remove(path);
+  std::string text = samples::kTraining;
+  const size_t place = text.find("f32[3,4]{1,3}");
+  ASSERT_NE(place, std::string::npos);
+  const Graph broken = parse(text.replace(place, 13, "f32[3,9]{1,3}"));  // beyond its storage
+  EXPECT_THROW(write_graph_file(path, broken), VerifyError);
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
 TEST(IrText, Goldens) {
   const std::filesystem::path folder = std::filesystem::path(SHADOWGRAPH_SOURCE_DIR) / "tests" / "golden" / "ir";
   const Graph graph = parse(samples::kTraining);

@@ -123,6 +123,8 @@ TEST(RulesReduction, Products) {
   expect_like_eager([](const Tensors& t) { return Tensors{at::histc(t[0], 7)}; }, in);
   const Tensors bytes{at::ones({17, 8}, at::kChar), at::ones({8, 16}, at::kChar)};
   expect_like_eager([](const Tensors& t) { return Tensors{at::_int_mm(t[0], t[1])}; }, bytes);
+  const Tensors unsigned_bytes{at::ones({17, 8}, at::kByte), bytes[1]};
+  expect_like_eager([](const Tensors& t) { return Tensors{at::_int_mm(t[0], t[1])}; }, unsigned_bytes, {.cuda = false});
 }
 
 }  // namespace

@@ -1,0 +1,157 @@
+"""What a capture around a program of one's own finds out: its modules, its optimizers' steps, gradients and inputs."""
+
+import contextlib
+import functools
+import threading
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import _shadowgraph as _C
+from . import _wrappers
+
+
+class OwnLoop:
+    """Told of what the program calls, it names that for a capture, as a profile of one line names its model.
+
+    module: the first one that the program called, which gives the graph its name.
+    """
+
+    def __init__(self, capture):
+        self._capture = capture
+        self._known: set[int] = set()
+        self._kept: list[torch.nn.Module] = []  # so that no other module has the id of one that is known
+        self._names: set[str] = set()
+        self._phases: list = []
+        self.module = None
+        self.trains = False
+
+    # ---- Modules
+
+    def knows(self, module, name, state):
+        """The module and its parts are named already."""
+        self._names.add(name)
+        self._kept.append(module)
+        self._known.update(id(part) for part in module.modules())
+        if self.module is None and not state:
+            self.module = module
+
+    def called(self, module, arguments):
+        self.leave()
+        if id(module) not in self._known:
+            self._name(module)
+        for place, value in enumerate(arguments):
+            if isinstance(value, torch.Tensor) and not value.requires_grad and _wrappers.is_fake(value):
+                self._capture.name_input(value, f"input{place}", keep_contents=True)
+
+    def _name(self, module):
+        if not any(True for _ in module.parameters()) and not any(True for _ in module.buffers()):
+            self._known.add(id(module))  # a loss
+            self._kept.append(module)
+            return
+        name, count = "", 0
+        while name in self._names:  # a second model has its class's name before its parts' names
+            count += 1
+            name = type(module).__name__ + (str(count) if count > 1 else "")
+        self._capture.name_module(module, name)
+
+    def metadata(self, device):
+        """(name, text) as a profile of one line has them."""
+        device = torch.device(device)
+        yield "device", f"{device.type}:0" if device.type != "cpu" and device.index is None else str(device)
+        if self.module is not None:
+            yield "mode", "train" if self.trains else "infer"
+            yield "model", type(self.module).__name__
+
+    # ---- Optimizers
+
+    def step_begins(self, optimizer, args, kwargs):
+        self.trains = True
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    for _, part in _wrappers.inner(parameter.grad):
+                        _C.mark_gradient(part)
+        self._enter_step()
+        if len(args) > 1 and callable(args[1]):  # after the optimizer itself
+            return (args[0], self._outside(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._outside(kwargs["closure"])}
+        return None
+
+    def _enter_step(self):
+        phase = _C.Phase("optimizer")
+        phase.enter()
+        self._phases.append(phase)
+
+    def step_ends(self, optimizer):
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    for _, part in _wrappers.inner(value):
+                        _C.mark_optimizer_state(part)
+        self._leave_phase()
+
+    def _leave_phase(self):
+        if self._phases:
+            self._phases.pop().leave()
+
+    def _outside(self, closure):
+        """A closure runs forward and backward in the middle of a step."""
+
+        @functools.wraps(closure)
+        def run(*args, **kwargs):
+            with self._leaving_the_step():
+                return closure(*args, **kwargs)
+
+        return run
+
+    @contextlib.contextmanager
+    def _leaving_the_step(self):
+        self._leave_phase()
+        yield
+        self._enter_step()
+
+    def leave(self):
+        while self._phases:  # of steps that raised
+            self._leave_phase()
+
+
+class _Here(threading.local):
+    """The captures of a thread that look for modules, innermost last."""
+
+    def __init__(self):
+        self.loops: list[OwnLoop] = []
+
+
+_here = _Here()
+_installed = False
+
+
+def _root_called(module, arguments):
+    if _here.loops:
+        _here.loops[-1].called(module, arguments)
+
+
+def _step_begins(optimizer, args, kwargs):
+    return _here.loops[-1].step_begins(optimizer, args, kwargs) if _here.loops and _C.is_capturing() else None
+
+
+def _step_ends(optimizer, args, kwargs):
+    if _here.loops:
+        _here.loops[-1].step_ends(optimizer)
+
+
+def enter(loop):
+    global _installed
+    if not _installed:
+        _C.set_root_called(_root_called)
+        register_optimizer_step_pre_hook(_step_begins)
+        register_optimizer_step_post_hook(_step_ends)
+        _installed = True
+    _here.loops.append(loop)
+
+
+def leave(loop):
+    loop.leave()
+    _here.loops.remove(loop)

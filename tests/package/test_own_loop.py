@@ -1,0 +1,124 @@
+"""Captures around training loops as people write them, against profiles of one line and real steps."""
+
+import pathlib
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import shadowgraph as sg
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
+
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 30 * 30, 10))
+
+
+def storages_of(graph, kind):
+    return sum(storage.nbytes for storage in graph.storages if storage.kind == kind)
+
+
+def test_the_loop_of_the_page(capsys):
+    """Exactly the text of docs/python.md runs."""
+    section = PAGE.read_text().split("## A loop of your own")[1].split("\n## ")[0]
+    names = {"Net": Net}
+    exec(compile(re.search(r"```python\n(.*?)```", section, re.DOTALL)[1], "page", "exec"), names)
+    text = capsys.readouterr().out
+    graph = names["graph"]
+    graph.verify()
+    parameters = sum(parameter.numel() for parameter in Net().parameters())
+    kept = parameters + 2 * sum(buffer.numel() for buffer in Net().buffers())
+    assert f"parameters     {parameters:,} (" in text and f"buffers        {kept:,} (" in text
+    assert "device         cuda:0" in text and "mode           train" in text and "model          Net" in text
+    assert "estimated for NVIDIA L4" in text
+    report = sg.profile(graph)
+    figures = report.dict()
+    assert set(figures["phase_peaks"]) == {"init", "forward", "backward", "optimizer"}
+    assert storages_of(graph, "input") >= 8 * 8 * 3 * 32 * 32 * 4  # eight batches of images, and labels
+    steps = [node for node in graph if node.target == "aten::_foreach_addcdiv_.ScalarList"]
+    assert len(steps) == 4 and {node.phase for node in steps} == {"optimizer"}
+    # A profile of one line: the same loop by its keywords.
+    def loss(outputs):
+        return nn.functional.cross_entropy(outputs, torch.zeros(8, dtype=torch.int64, device="cuda"))
+
+    line = sg.profile(Net, "f32[8,3,32,32]", loss=loss, optimizer=torch.optim.AdamW, autocast=torch.float16,
+                      grad_scaler=True, ema=0.99, accumulate=2, steady_state=True)  # fmt: skip
+    expected = line.dict()
+    assert figures["parameters"] == expected["parameters"]
+    matmul = expected["flops"]["forward"] + expected["flops"]["backward"]
+    assert figures["flops"]["forward"] + figures["flops"]["backward"] == 4 * matmul
+    # Labels that came from the loader, and the scaler's and scheduler's numbers.
+    assert abs(report.peak_bytes - line.peak_bytes) <= 0.001 * line.peak_bytes + 1024
+
+
+def loop(device, steps=2):
+    model = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(16, 64, device=device)).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def test_what_the_program_makes_is_named():
+    with sg.Capture("cuda") as session:
+        loop("cuda")
+        graph = session.finish()
+    weights = 4 * (64 * 96 + 96 + 96 * 32 + 32)
+    assert storages_of(graph, "parameter") == weights
+    assert storages_of(graph, "gradient") == 2 * weights
+    assert storages_of(graph, "input") == 2 * 4 * 16 * 64
+    report = sg.profile(graph)
+    at_peak = report.dict()["peak"]["by_kind"]
+    assert at_peak["optimizer_state"] >= 2 * weights
+    assert {node.phase for node in graph if node.target == "aten::uniform_"} == {"init"}
+    assert graph.metadata == {"device": "cuda:0", "mode": "train", "model": "Sequential"}
+
+
+def test_a_second_model_and_a_loss():
+    with sg.Capture("cuda") as session:
+        first, second = nn.Linear(4, 8).cuda(), nn.Linear(8, 4).cuda()
+        nn.MSELoss()(second(first(torch.ones(2, 4, device="cuda"))), torch.zeros(2, 4, device="cuda")).backward()
+        graph = session.finish()
+    noted = {node.notes["parameter"] for node in graph if "parameter" in node.notes}
+    assert noted == {"weight", "bias", "Linear.weight", "Linear.bias"}
+    assert sg.profile(graph).dict()["parameters"] == 4 * 8 + 8 + 8 * 4 + 4
+    assert storages_of(graph, "input") == 4 * 2 * 4 + 4 * 2 * 4  # what the first model and the loss are given
+
+
+def test_closures_run_in_the_middle_of_a_step():
+    with sg.Capture("cuda", host_reads=["finite", {"bool": False}]) as session:
+        model = nn.Linear(8, 4).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 8, device="cuda")).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        optimizer.step(closure=closure)
+        graph = session.finish()
+    products = [node.phase for node in graph if node.target in ("aten::addmm", "aten::mm")]
+    assert products == ["forward", "backward"] * 2
+    assert sum(node.phase == "optimizer" for node in graph) > 10
+
+
+def test_a_step_that_raises_ends_its_phase():
+    with sg.Capture("cuda") as session:
+        model = nn.Linear(8, 4).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def closure():
+            raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            optimizer.step(closure)
+        model(torch.ones(2, 8, device="cuda"))
+        graph = session.finish()
+    assert [node.phase for node in graph if node.target == "aten::addmm"] == ["forward"]
