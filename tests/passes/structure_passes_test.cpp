@@ -13,6 +13,7 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
@@ -226,6 +227,33 @@ n7: %7 = aten::mul.Tensor(self=%6, other=%4) : f32[3] @s7
 n8: sg::output(values=[%7])
 )");
   EXPECT_FALSE(checked(graph, "const-fold").changed) << to_text(graph);
+}
+
+TEST(MergeConstants, SaysHowManyBytesItSaves) {
+  Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
+s0 = 12 cpu input
+s1 = 12 cpu constant
+s2 = 12 cpu constant
+s3 = 12 cpu constant
+s4 = 12 cpu temporary
+s5 = 12 cpu temporary
+s6 = 12 cpu temporary
+c0 = f32[3] "AAAAPwAAAD8AAAA/"
+c1 = f32[3] "AAAAPwAAAD8AAAA/"
+c2 = f32[3] "AAAAPwAAAD8AAAA/"
+n0: %0 = sg::input(name="x") : f32[3] @s0
+n1: %1 = sg::constant(data=c0) : f32[3] @s1
+n2: %2 = sg::constant(data=c1) : f32[3] @s2
+n3: %3 = sg::constant(data=c2) : f32[3] @s3
+n4: %4 = aten::mul.Tensor(self=%0, other=%1) : f32[3] @s4
+n5: %5 = aten::mul.Tensor(self=%4, other=%2) : f32[3] @s5
+n6: %6 = aten::mul.Tensor(self=%5, other=%3) : f32[3] @s6
+n7: sg::output(values=[%6])
+)");
+  const MergeConstantsResult merged = merge_constants(graph);
+  EXPECT_EQ(merged.merged, 2);
+  EXPECT_EQ(merged.bytes, 24);
 }
 
 // zeros, full and a clone asked for as contiguous would lay them out by rows.
