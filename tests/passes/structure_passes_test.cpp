@@ -229,6 +229,23 @@ n8: sg::output(values=[%7])
   EXPECT_FALSE(checked(graph, "const-fold").changed) << to_text(graph);
 }
 
+// What is drawn moves the generator, whether anybody reads it or not.
+TEST(DeadStorage, KeepsDrawsThatAreOverwritten) {
+  Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+operator aten::normal_(Tensor(a!) self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor(a!)
+operator aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)
+s0 = 16 cpu input
+s1 = 16 cpu temporary
+n0: %0 = sg::input(name="x") : f32[4] @s0
+n1: %1 = aten::empty.memory_format(size=[4]) : f32[4] @s1
+n2: %2 = aten::normal_(self=%1) : f32[4] @s1
+n3: %3 = aten::copy_(self=%2, src=%0) : f32[4] @s1
+n4: sg::output(values=[%3])
+)");
+  EXPECT_FALSE(checked(graph, "dead-storage").changed) << to_text(graph);
+}
+
 TEST(MergeConstants, SaysHowManyBytesItSaves) {
   Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
 operator aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
