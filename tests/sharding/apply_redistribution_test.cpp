@@ -123,7 +123,8 @@ TEST(ApplyRedistribution, PartialTensorsAreReduced) {
 }
 
 TEST(ApplyRedistribution, RanksThatReduceOtherwiseDoNotMeet) {
-  const Graph graph = chain({4});
+  const std::vector<int64_t> sizes{4};
+  const Graph graph = chain(sizes);
   const Layout sum{Placement::partial(PartialOp::kSum)}, whole(1);
   const ShardingPlan plan = plan_of(graph, DeviceMesh::parse("2"), sum, whole, whole, whole);
   std::vector<ShardedGraph> ranks = apply_to_all(graph, plan);
@@ -136,7 +137,7 @@ TEST(ApplyRedistribution, RanksThatReduceOtherwiseDoNotMeet) {
   }
   ASSERT_EQ(changed, 1);
   try {
-    simulate(ranks, std::vector<at::Tensor>{numbers({4})});
+    simulate(ranks, std::vector<at::Tensor>{numbers(sizes)});
     FAIL() << "one sums, the other takes the largest";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("ranks do not meet"), std::string::npos) << error.what();
