@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import shadowgraph as sg
 
-
 ON_TWO_DEVICES = """shadowgraph 1 libtorch 2.13.0
 operator aten::neg(Tensor self) -> Tensor
 s0 = 4096 {large} input

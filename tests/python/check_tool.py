@@ -513,12 +513,13 @@ def sweep_by_reserved_bytes():
         failures.append(f"fit --by: {reserved}, {by_live}")
     if (fitted["by"], reserved["by"]) != ("device", "reserved") or reserved["batch"] > by_live["batch"]:
         failures.append(f"fit --by says {fitted['by']}, {reserved['by']}; {reserved['batch']}, {by_live['batch']}")
-    longest = {by: json.loads(expect(0, "fit", "llama3_8b", "--mode", "decode", "--memory", "40GB", "--by", by, "--json"))
-               for by in ("reserved", "device")}  # fmt: skip
+    decode = ("llama3_8b", "--mode", "decode", "--memory", "40GB", "--json")
+    longest = {by: json.loads(expect(0, "fit", *decode, "--by", by)) for by in ("reserved", "device")}
     room = {by: fit["memory_bytes"] - fit["bytes"] for by, fit in longest.items()}
     # What the allocator may reserve is all of the memory: the context comes on top.
-    if longest["reserved"]["memory_bytes"] != 40_000_000_000 or any(not 0 <= left < 256 << 20 for left in room.values()) \
-            or longest["reserved"]["context"] <= longest["device"]["context"]:  # fmt: skip
+    full = all(0 <= left < 256 << 20 for left in room.values())
+    if not full or longest["reserved"]["memory_bytes"] != 40_000_000_000 or \
+            longest["reserved"]["context"] <= longest["device"]["context"]:  # fmt: skip
         failures.append(f"fit --mode decode --by: {longest}")
     grows = json.loads(expect(0, "fit", *sweep, "--by", "live", "--allocator", "expandable_segments:True"))
     if (by_device["by"], grows["by"]) != ("device", "live") or grows["batches"] == by_device["batches"]:

@@ -257,7 +257,7 @@ TEST(RecurrentRules, OtherLayersOnCuda) {
   layer = {.layers = 2, .dropout = 0.5};
   const Outcome dropped = run_on_fake_cuda(operands(layer, 4, at::kFloat), lstm(layer));
   EXPECT_THAT(dropped.log.names(), Contains("aten::_cudnn_init_dropout_state"));
-  // 3 steps x 4 rows x 6 hidden = 72 values of 2 layers x 6 values x 4 bytes, and a bit for each between the layers.
+  // 3 steps x 4 rows x 6 hidden = 72 cells. Each keeps 6 values of 4 bytes in 2 layers, and a bit between the two.
   EXPECT_EQ(dropped.results_of("aten::_cudnn_rnn").at(3), "Byte[3465][1]");
   layer.train = false;
   EXPECT_EQ(
