@@ -31,8 +31,12 @@ seeds rules sharding/rules/*.txt
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 failed=
 for kind in $kinds; do
-  dictionary=()
-  [[ $kind != text && $kind != json ]] || dictionary=(-dict=fuzz/graph.dict)
+  dictionary=(-dict=fuzz/graph.dict)
+  if [[ $kind != text && $kind != json ]]; then # the words of the seeds, keys in their quotes
+    cat build-fuzz/seeds/"$kind"/* | grep -oE '"?[A-Za-z_][A-Za-z0-9_.:]*"?' | sort -u | head -n 600 |
+      sed -E 's/"/\\"/g; s/.*/"&"/' >build-fuzz/"$kind".dict
+    dictionary=(-dict=build-fuzz/"$kind".dict)
+  fi
   echo "=== fuzz_$kind for $seconds s, $(find build-fuzz/seeds/"$kind" -type f | wc -l) seeds"
   build-fuzz/bin/fuzz_"$kind" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -max_len=65536 \
     "${dictionary[@]}" -artifact_prefix="build-fuzz/crashes/$kind-" -print_final_stats=1 -verbosity=1 \

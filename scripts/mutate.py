@@ -10,8 +10,8 @@ The mistakes are in tests/mutation/mistakes.txt:
     + used                             what it is by mistake
     ~ carried.finish(value_of);        a statement, which is left out
 
-All of them are compiled in at once, behind a switch: fifty cost one build. SHADOWGRAPH_MISTAKE=number puts on one at a
-time. The files are put back afterwards (--keep leaves them, for another run with --only).
+All that are tried are compiled in at once, behind a switch: fifty cost one build. SHADOWGRAPH_MISTAKE=number puts on
+one at a time. The files are put back afterwards (--keep leaves them, for another run of some of these with --only).
 
 The tests of each mistake's folder run until one program fails. Which these are follows from tests/CMakeLists.txt, and
 from MORE for folders whose mistakes others notice. Without a mistake all of them must pass first. Random programs are
@@ -59,7 +59,9 @@ MORE = {
     "python/": (PACKAGE,),
 }
 # What ninja builds for them, where it is not called so: `shadowgraph` is the library, the tool's file has its name.
-TARGETS = {TOOL: "shadowgraph_tool", PACKAGE: "shadowgraph_python"}
+# Tests of the package run the tool, too.
+TARGETS = {TOOL: ["shadowgraph_tool"], PACKAGE: ["shadowgraph_python", "shadowgraph_tool"]}
+LONGEST = 3600  # seconds of a program; those of the package take ten minutes beside other work
 
 
 class Mistake:
@@ -78,8 +80,19 @@ class Mistake:
         count = path.read_text().count(self.old)
         return "" if count == 1 else f"is in the file {count} times"
 
+    def is_in(self):
+        return self.on() in (ROOT / self.file).read_text()
+
+    def on(self):
+        if self.file.endswith(".py"):
+            return f'(__import__("os").environ.get("SHADOWGRAPH_MISTAKE") == "{self.number}")'
+        return f"{SWITCH}({self.number})"
+
     def switched(self, text):
-        on = f"{SWITCH}({self.number})"
+        on = self.on()
+        if self.file.endswith(".py"):
+            made = f"({self.new} if {on} else {self.old})" if self.new else f"if not {on}: {self.old}"
+            return text.replace(self.old, made)
         if not self.new:
             return text.replace(self.old, f"if (!{on}) {self.old}")
         return text.replace(self.old, f"({on} ? ({self.new}) : ({self.old}))")
@@ -139,7 +152,7 @@ def put_in(mistakes):
         changed[path] = mistake.switched(changed[path])
     (ROOT / "tests/mutation/switch.h").write_text("#pragma once\n" + HEADER)
     for path, text in changed.items():
-        path.write_text('#include "tests/mutation/switch.h"\n' + text)
+        path.write_text(text if path.suffix == ".py" else '#include "tests/mutation/switch.h"\n' + text)
     return originals
 
 
@@ -150,12 +163,14 @@ def fails(build, program, number, gtest_filter):
         command = [sys.executable, ROOT / "tests/python/check_tool.py", build / "bin/shadowgraph"]
     elif program == PACKAGE:
         command = [ROOT / ".venv/bin/python", "-m", "pytest", "-qx", "-p", "no:cacheprovider", ROOT / "tests/package"]
-        environment |= {"PYTHONPATH": f"{build / 'python'}:{ROOT / 'tests/package'}", "HF_HUB_OFFLINE": "1"}
+        # Out of a wheel the tool lies beside python; out of a build, tests look for it in PATH.
+        environment |= {"PYTHONPATH": f"{build / 'python'}:{ROOT / 'tests/package'}", "HF_HUB_OFFLINE": "1",
+                        "PATH": f"{build / 'bin'}:{environment['PATH']}"}  # fmt: skip
     else:
         command = [build / "bin" / program, "--gtest_brief=1", "--gtest_fail_fast", f"--gtest_filter={gtest_filter}"]
     began = time.monotonic()
     try:
-        code = subprocess.run(command, env=environment, capture_output=True, timeout=900, cwd=ROOT).returncode
+        code = subprocess.run(command, env=environment, capture_output=True, timeout=LONGEST, cwd=ROOT).returncode
     except subprocess.TimeoutExpired:
         code = "timeout"
     return code, time.monotonic() - began
@@ -173,7 +188,7 @@ def run(arguments, build, chosen):
     """Tries all that are chosen; returns how many are noticed."""
     by_folder = programs_by_folder()
     programs = list(dict.fromkeys(name for mistake in chosen for name in programs_of(mistake, by_folder)))
-    targets = [TARGETS.get(name, name) for name in programs]
+    targets = [target for name in programs for target in TARGETS.get(name, [name])]
     subprocess.run(["ninja", "-C", build, f"-j{arguments.jobs}", *targets], check=True, stdout=subprocess.DEVNULL)
 
     def alone(program):
@@ -221,7 +236,9 @@ def main():
         return len(problems) > 0
     only = numbers_of(arguments.only)
     chosen = [mistake for mistake in mistakes if not only or mistake.number in only]
-    originals = {} if kept else put_in(mistakes)
+    if kept and (absent := [str(mistake.number) for mistake in chosen if not mistake.is_in()]):
+        raise SystemExit(f"the files that --keep left are without {', '.join(absent)}: put them back with git first")
+    originals = {} if kept else put_in(chosen)
     try:
         noticed = run(arguments, (ROOT / arguments.build).resolve(), chosen)
     finally:

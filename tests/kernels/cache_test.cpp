@@ -67,6 +67,7 @@ TEST(KernelCache, AnEntryIsSourceLibraryAndManifestAndIsFoundAgain) {
   EXPECT_EQ(run(again->find("aten::add_Tensor", adding(1)), 2), 3);
   EXPECT_EQ(again->stats().compiled, 0);
   EXPECT_EQ(again->stats().loaded, 1);
+  EXPECT_GT(again->stats().load_seconds, 0);
   const auto entries = list_kernel_cache(folder.path(), true);
   ASSERT_EQ(entries.size(), 1U);
   EXPECT_EQ(entries[0].problem, "");

@@ -254,21 +254,25 @@ def test_chakra_traces_pair_and_add_up(step, tmp_path):
 class Halves(nn.Module):
     """Two layers cut over two processes, as tensor parallelism has it."""
 
-    def __init__(self):
+    def __init__(self, group):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.group = group
 
     def forward(self, x):
         from torch.distributed._functional_collectives import all_reduce
 
         for layer in self.layers:
-            x = all_reduce(layer(x), "sum", torch.distributed.group.WORLD)
+            x = all_reduce(layer(x), "sum", self.group)
         return x
 
 
-def test_collectives_inside_a_stage_are_among_its_processes(tmp_path):
-    with sg.fake_process_group(2, rank=0):
-        step = sg.capture_training_step(Halves, "f32[32,64]", loss=torch.mean, optimizer="sgd", device="cuda")
+@pytest.mark.parametrize("apart", [1, 2])
+def test_collectives_inside_a_stage_are_among_its_processes(apart, tmp_path):
+    with sg.fake_process_group(2 * apart, rank=0):
+        group = torch.distributed.new_group([0, apart])
+        step = sg.capture_training_step(lambda: Halves(group), "f32[32,64]", loss=torch.mean, optimizer="sgd",
+                                        device="cuda")  # fmt: skip
     run = sg.pipeline(step, "1f1b", ranks=2, microbatches=3, ranks_apart=4)
     assert run.write_chakra(str(tmp_path), processes_per_stage=4) == 8
     for rank in range(8):
@@ -277,8 +281,8 @@ def test_collectives_inside_a_stage_are_among_its_processes(tmp_path):
         assert len(collectives) >= 2 * 3
         assert all(node["attr"]["comm_size"] == 32 * 64 * 4 for node in collectives)
         groups = json.loads(dict(fields(nodes[0]["inputs"]))[1])
-        pair = rank // 2 * 2
-        assert groups == [{"pg_name": "0", "ranks": [pair, pair + 1]}]
+        first = rank - rank // apart % 2 * apart
+        assert groups == [{"pg_name": "0", "ranks": [first, first + apart]}]
     with pytest.raises(sg.Error, match="no axis of the 3 processes"):
         run.write_chakra(str(tmp_path / "odd"), processes_per_stage=3)
 

@@ -52,3 +52,21 @@ def test_lists_several_results_numbers_and_dtypes():
     _, outputs = run(graph, input0=x)
     for mine, expected in zip(outputs, program(x), strict=True):
         assert mine.dtype == expected.dtype and torch.equal(mine, expected)
+
+
+def test_calls_of_one_module_have_keys_of_their_own():
+    """As torch's tracers write it: "fc", then "fc@1"; so that from_fx knows the calls apart."""
+
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fc(self.fc(x))
+
+    module = sg.capture(Twice(), "f32[2,4]").to_fx()
+    keys = [list(node.meta["nn_module_stack"]) for node in module.graph.nodes if "addmm" in str(node.target)]
+    assert [stack[-1] for stack in keys] == ["fc", "fc@1"]
+    back = sg.from_fx(module)
+    assert [(region.name, region.call) for region in back.regions if region.name == "fc"] == [("fc", 0), ("fc", 1)]

@@ -12,6 +12,27 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import shadowgraph as sg
 
+ON_TWO_DEVICES = """shadowgraph 1 libtorch 2.13.0
+operator aten::neg(Tensor self) -> Tensor
+s0 = 4096 {large} input
+s1 = 16 {small} input
+s2 = 4096 {large} temporary
+s3 = 16 {small} temporary
+%0 = sg::input(name="large") : f32[1024] @s0
+%1 = sg::input(name="small") : f32[4] @s1
+%2 = aten::neg(self=%0) : f32[1024] @s2
+%3 = aten::neg(self=%1) : f32[4] @s3
+sg::output(values=[%2, %3])
+"""
+
+
+@pytest.mark.parametrize("large, small", [("cuda:0", "cpu"), ("cpu", "cuda:0")])
+def test_a_graph_of_no_device_is_of_the_one_that_holds_most(large, small):
+    report = sg.profile(sg.Graph.parse(ON_TWO_DEVICES.format(large=large, small=small)))
+    assert report.dict()["device"] == large
+    assert report.peak_bytes == 2 * 4096
+    assert ("device_memory" in report.dict()) == (large != "cpu")
+
 
 def test_flops_are_those_of_flop_counter_mode():
     net = Net()

@@ -16,6 +16,27 @@ from shadowgraph import _capture
 IDS = f"i64[{ALL},{LENGTH}]"
 
 
+class Peak:
+    """A report that knows its peak alone."""
+
+    graph = None
+
+    def __init__(self, **by_kind):
+        self.peak_bytes = sum(by_kind.values())
+        self._peak = {"phase": "backward", "by_kind": by_kind}
+
+    def dict(self):
+        return {"peak": self._peak}
+
+
+def test_the_worst_says_what_it_holds_beyond_the_least():
+    roles = [sg.Role("first", 0, [0], Peak(parameter=4 << 20, gradient=1 << 20, activation=6 << 20)),
+             sg.Role("last", 1, [1, 2], Peak(parameter=3 << 20, gradient=1 << 20, activation=2 << 20))]  # fmt: skip
+    assert sg.Ranks(3, roles).why == ("first peaks in backward, 5.00 MiB above last: activation 4.00 MiB more, "
+                                      "parameter 1.00 MiB more")  # fmt: skip
+    assert sg.Ranks(2, roles[:1]).why == "every role peaks at 11.00 MiB"
+
+
 @pytest.fixture
 def captures(monkeypatch):
     """The ranks that were captured, in order."""

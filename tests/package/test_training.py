@@ -214,6 +214,14 @@ def test_what_if():
         report.what_if(dtype=torch.float64)
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_loss_of_each_micro_batch_is_divided(parts):
+    step = sg.capture_training_step(torch.nn.Linear(4, 1), "f32[8,4]", loss=torch.sum, accumulate=parts)
+    forward = [node.target for node in step if node.phase == "forward"]
+    assert forward.count("aten::sum") == parts
+    assert forward.count("aten::div.Tensor") == (parts if parts > 1 else 0)
+
+
 class LegacyTensors(torch.nn.Module):
     """torch.Tensor(n) and torch.FloatTensor(n) make their tensors on the CPU whatever the default device is."""
 

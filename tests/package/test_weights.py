@@ -170,3 +170,20 @@ def test_memory_is_what_is_kept_and_at_most_one_tensor(kind, tmp_path, monkeypat
     sg.materialize_module(net, path)
     assert len(over) == count and max(over) < size + size // 2, over
     assert all(torch.equal(net.weights[i][:2], torch.full((2,), float(i))) for i in range(count))
+
+
+@pytest.mark.parametrize("form", ["dict", "torch", "safetensors"])
+def test_parts_of_dimensions_counted_from_behind(form, tmp_path):
+    state = {"w": torch.arange(24.0).reshape(2, 3, 4)}
+    source = state if form == "dict" else tmp_path / f"w.{form}"
+    if form == "torch":
+        torch.save(state, source)
+    elif form == "safetensors":
+        safetensors.save_file(state, source)
+    weights = sg.Checkpoint(source)
+    for dim, size in zip((-1, -2, -3), (4, 3, 2)):
+        part = weights.read_part("w", dim, 1, size - 1)
+        assert part.is_contiguous() and torch.equal(part, state["w"].narrow(dim, 1, size - 1))
+        assert torch.equal(part, weights.read_part("w", dim + 3, 1, size - 1))
+    with pytest.raises(sg.CheckpointError, match="no part 1..3 of dimension -3"):
+        weights.read_part("w", -3, 1, 2)

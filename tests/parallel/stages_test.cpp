@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -141,6 +142,19 @@ TEST(PipelineStages, BeginAtModules) {
   EXPECT_THAT(refusal({"model.layers.99"}), HasSubstr("no module model.layers.99"));
   EXPECT_THAT(refusal({"model.norm", "model.layers.1"}), HasSubstr("does not come after"));
   EXPECT_THAT(refusal({"model.embed_tokens"}), HasSubstr("does not come after the first node"));
+}
+
+TEST(PipelineStages, StepAndAddGradientsOfTheirOwnWeights) {
+  const std::array<std::string, 1> modules{"fc"};
+  const PipelineStages stages = PipelineStages::at_modules(step_of("resnet18"), modules, {.spec = &h100()});
+  ASSERT_EQ(stages.count(), 2);
+  // A weight and a bias of some forty, each by kernels of its own.
+  EXPECT_GT(stages.of(1).optimizer, 0);
+  EXPECT_GT(stages.of(0).optimizer, 8 * stages.of(1).optimizer);
+  for (int32_t s = 0; s < 2; ++s) {
+    const double moved = 3 * static_cast<double>(stages.of(s).gradients);  // two are read, one is written
+    EXPECT_DOUBLE_EQ(stages.of(s).accumulate, moved / h100().memory_rate(KernelClass::kPointwiseInPlace, moved));
+  }
 }
 
 TEST(PipelineStages, SayWhichParametersSeveralHold) {

@@ -129,6 +129,30 @@ TEST(ForwardCheckpoint, TheAssumedBackwardHoldsGradientsAndWhatWasSaved) {
   EXPECT_EQ(gradients, 1);
 }
 
+// The gradient of a sum is handed on to an operand of its size, and made for one that was broadcast.
+TEST(ForwardCheckpoint, TheAssumedGradientOfABroadcastOperandHasItsSize) {
+  const Graph step = assumed_step(parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+s0 = 64 cpu parameter
+s1 = 16 cpu parameter
+s2 = 64 cpu temporary
+%0 = sg::parameter(name="weight") : f32[4,4] @s0 grad
+%1 = sg::parameter(name="bias") : f32[4] @s1 grad
+%2 = aten::add.Tensor(self=%0, other=%1) : f32[4,4] @s2 grad | grad_mode
+sg::output(values=[%2])
+)"));
+  verify(step);
+  std::vector<StorageId> gradients;
+  for (const NodeId n : step.nodes()) {
+    if (step.node(n).target != target_of(Builtin::kGradient)) continue;
+    gradients.push_back(step.value(step.arguments(n)[1].ref.value).storage);
+  }
+  ASSERT_EQ(gradients.size(), 2U);
+  EXPECT_NE(gradients[0], gradients[1]);
+  EXPECT_EQ(step.storage(gradients[0]).bytes, 64);
+  EXPECT_EQ(step.storage(gradients[1]).bytes, 16);
+}
+
 TEST(ForwardCheckpoint, TheCurveOfAForwardHasWholeSegments) {
   const Graph graph = parse(kForward);
   const CheckpointCurve curve = CheckpointCurve::of(graph);

@@ -39,6 +39,10 @@ void expect_contract(const Graph& graph) {
   const int64_t highest = peak_of_live_bytes(graph);
   ASSERT_FALSE(curve.choices().empty());
   EXPECT_EQ(curve.choices().front().peak, highest);
+  for (size_t i = 1; i < curve.choices().size(); ++i) {
+    EXPECT_LT(curve.choices()[i].peak, curve.choices()[i - 1].peak) << "costs more and saves nothing";
+    EXPECT_GE(curve.choices()[i].cost, curve.choices()[i - 1].cost);
+  }
   const int64_t lowest = curve.choices().back().peak;
   int64_t peak = highest;
   int64_t cost = 0;

@@ -13,6 +13,7 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/pipeline.h"
+#include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
@@ -226,6 +227,50 @@ n7: %7 = aten::mul.Tensor(self=%6, other=%4) : f32[3] @s7
 n8: sg::output(values=[%7])
 )");
   EXPECT_FALSE(checked(graph, "const-fold").changed) << to_text(graph);
+}
+
+// What is drawn moves the generator, whether anybody reads it or not.
+TEST(DeadStorage, KeepsDrawsThatAreOverwritten) {
+  Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+operator aten::normal_(Tensor(a!) self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor(a!)
+operator aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)
+s0 = 16 cpu input
+s1 = 16 cpu temporary
+n0: %0 = sg::input(name="x") : f32[4] @s0
+n1: %1 = aten::empty.memory_format(size=[4]) : f32[4] @s1
+n2: %2 = aten::normal_(self=%1) : f32[4] @s1
+n3: %3 = aten::copy_(self=%2, src=%0) : f32[4] @s1
+n4: sg::output(values=[%3])
+)");
+  EXPECT_FALSE(checked(graph, "dead-storage").changed) << to_text(graph);
+}
+
+TEST(MergeConstants, SaysHowManyBytesItSaves) {
+  Graph graph = parse(R"(shadowgraph 1 libtorch 2.13.0
+operator aten::mul.Tensor(Tensor self, Tensor other) -> Tensor
+s0 = 12 cpu input
+s1 = 12 cpu constant
+s2 = 12 cpu constant
+s3 = 12 cpu constant
+s4 = 12 cpu temporary
+s5 = 12 cpu temporary
+s6 = 12 cpu temporary
+c0 = f32[3] "AAAAPwAAAD8AAAA/"
+c1 = f32[3] "AAAAPwAAAD8AAAA/"
+c2 = f32[3] "AAAAPwAAAD8AAAA/"
+n0: %0 = sg::input(name="x") : f32[3] @s0
+n1: %1 = sg::constant(data=c0) : f32[3] @s1
+n2: %2 = sg::constant(data=c1) : f32[3] @s2
+n3: %3 = sg::constant(data=c2) : f32[3] @s3
+n4: %4 = aten::mul.Tensor(self=%0, other=%1) : f32[3] @s4
+n5: %5 = aten::mul.Tensor(self=%4, other=%2) : f32[3] @s5
+n6: %6 = aten::mul.Tensor(self=%5, other=%3) : f32[3] @s6
+n7: sg::output(values=[%6])
+)");
+  const MergeConstantsResult merged = merge_constants(graph);
+  EXPECT_EQ(merged.merged, 2);
+  EXPECT_EQ(merged.bytes, 24);
 }
 
 // zeros, full and a clone asked for as contiguous would lay them out by rows.

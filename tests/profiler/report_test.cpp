@@ -1,4 +1,5 @@
 // The module tree, the summary table, and the report, on a small training step with repeated blocks.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -269,6 +270,16 @@ TEST(Report, Json) {
   EXPECT_EQ(totals.size(), json["nodes"]);
   EXPECT_EQ(*std::max_element(totals.begin(), totals.end()), json["peak"]["bytes"]);
   EXPECT_EQ(totals[json["peak"]["node"].get<size_t>()], json["peak"]["bytes"]);
+}
+
+TEST(Report, SaysWhatFlopCounterModeDoesNotCount) {
+  TestGraph t;
+  const auto matrix = t.input("matrix", {3, 4});
+  const auto vector = t.input("vector", {4});
+  const auto square = t.call("aten::mm", {matrix, t.input("other", {4, 4})}, {{3, 4}});
+  t.output({square, t.call("aten::mv", {matrix, vector}, {{3}}), t.call("aten::mv", {square, vector}, {{3}})});
+  EXPECT_THAT(to_text(profile(t.graph)),
+              ::testing::HasSubstr("  of matmul, 48 in operators that FlopCounterMode does not count\n"));
 }
 
 TEST(Report, UnknownIsAbsent) {

@@ -414,5 +414,16 @@ TEST(TrainingRun, AScalerAsksHostReadsIfTheyAreGiven) {
   EXPECT_EQ(adds({.values = {{"float", 1.0}}}), 0);
 }
 
+TEST(RunMemory, PeaksAreThoseOfTheLargestStep) {
+  RunMemory run;
+  for (const auto& [live, reserved] : {std::pair{100, 512}, {300, 2048}, {200, 1024}}) {
+    run.steps.emplace_back().peak = live;
+    run.steps.back().reserved_peak = reserved;
+  }
+  EXPECT_EQ(run.peak(), 300);
+  EXPECT_EQ(run.reserved_peak(), 2048);
+  EXPECT_THAT(to_text(run), ::testing::HasSubstr("  peak of all         300 B                2.00 KiB\n"));
+}
+
 }  // namespace
 }  // namespace shadowgraph

@@ -513,6 +513,14 @@ def sweep_by_reserved_bytes():
         failures.append(f"fit --by: {reserved}, {by_live}")
     if (fitted["by"], reserved["by"]) != ("device", "reserved") or reserved["batch"] > by_live["batch"]:
         failures.append(f"fit --by says {fitted['by']}, {reserved['by']}; {reserved['batch']}, {by_live['batch']}")
+    decode = ("llama3_8b", "--mode", "decode", "--memory", "40GB", "--json")
+    longest = {by: json.loads(expect(0, "fit", *decode, "--by", by)) for by in ("reserved", "device")}
+    room = {by: fit["memory_bytes"] - fit["bytes"] for by, fit in longest.items()}
+    # What the allocator may reserve is all of the memory: the context comes on top.
+    full = all(0 <= left < 256 << 20 for left in room.values())
+    if not full or longest["reserved"]["memory_bytes"] != 40_000_000_000 or \
+            longest["reserved"]["context"] <= longest["device"]["context"]:  # fmt: skip
+        failures.append(f"fit --mode decode --by: {longest}")
     grows = json.loads(expect(0, "fit", *sweep, "--by", "live", "--allocator", "expandable_segments:True"))
     if (by_device["by"], grows["by"]) != ("device", "live") or grows["batches"] == by_device["batches"]:
         failures.append("the allocator's settings change nothing in a sweep")
@@ -542,7 +550,9 @@ def kernels(folder):
         (place / f"{name}.json").write_text(json.dumps(manifest))
     (cache / "notes.txt").write_text("mine")
     (place / "notes.txt").write_text("mine")
-    expect(0, "list", "kernels", *at, prints=("aten::add_Tensor", "3 of another compiler or processor", "total"))
+    held = sum(path.stat().st_size for path in place.glob("000*"))  # below a KiB, so it is printed to the byte
+    expect(0, "list", "kernels", *at,
+           prints=("aten::add_Tensor", f" 3 {f'{held} B':>12}  ", "3 of another compiler or processor", "total"))
     expect(0, "list", "kernels", "--verify", *at, prints=("3 of 3 entries are whole",))
     (place / "0002.so").write_bytes(library[:-1])
     (place / "0003.json").write_text("{")

@@ -122,5 +122,27 @@ TEST(ApplyRedistribution, PartialTensorsAreReduced) {
   }
 }
 
+TEST(ApplyRedistribution, RanksThatReduceOtherwiseDoNotMeet) {
+  const std::vector<int64_t> sizes{4};
+  const Graph graph = chain(sizes);
+  const Layout sum{Placement::partial(PartialOp::kSum)}, whole(1);
+  const ShardingPlan plan = plan_of(graph, DeviceMesh::parse("2"), sum, whole, whole, whole);
+  std::vector<ShardedGraph> ranks = apply_to_all(graph, plan);
+  int changed = 0;
+  Graph& last = ranks[1].graph;
+  for (const NodeId n : last.nodes()) {
+    if (last.target(n).name() != "_c10d_functional::all_reduce") continue;
+    last.set_argument(n, 1, last.string_argument("max"));
+    ++changed;
+  }
+  ASSERT_EQ(changed, 1);
+  try {
+    simulate(ranks, std::vector<at::Tensor>{numbers(sizes)});
+    FAIL() << "one sums, the other takes the largest";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("ranks do not meet"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace shadowgraph

@@ -198,6 +198,18 @@ TEST_F(ShardingProblems, FoldedAndUnfoldedAgree) {
   EXPECT_EQ(folded.cost(choice).compute, unfolded.cost(each).compute);
 }
 
+// What a plan costs is what the solver takes it for, layers that repeat and what lies between them included.
+TEST_F(ShardingProblems, CostsAreTheSolvers) {
+  ShardingOptions asked = options("4");
+  asked.pins = {{"model.layers.*.mlp.up_proj.weight", Layout{Placement::shard(0)}},
+                {"model.layers.*.self_attn.q_proj.weight", Layout{Placement::shard(1)}}};
+  const ShardingProblem problem = ShardingProblem::of(training_step("llama3_8b"), asked);
+  const AssignmentSolution solution = solve(problem.assignment());
+  const ShardingProblem::Cost cost = problem.cost(solution.choice);
+  EXPECT_GT(cost.communication, 0);
+  EXPECT_EQ(cost.compute + cost.communication, solution.cost);
+}
+
 // What is written to is not copied: the optimizer's layouts are its parameter's.
 TEST_F(ShardingProblems, WrittenOperandsAreTied) {
   const Graph graph = training_step("gpt2");

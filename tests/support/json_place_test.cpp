@@ -73,6 +73,7 @@ TEST_F(Places, RefuseWithThePathAndWhatIsExpected) {
   EXPECT_EQ(refusal([&] { place_["inf"].amount(); }), heading + "inf is not a number of 0 or more");
   EXPECT_EQ(refusal([&] { place_["most"].integer(); }), heading + "most is larger than 2^63 - 1");
   EXPECT_EQ(refusal([&] { place_["a"]["list"][0].integer(2, 9); }), heading + "a.list[0] is 1, not between 2 and 9");
+  EXPECT_EQ(refusal([&] { place_["a"]["list"][0].integer(-9, 0); }), heading + "a.list[0] is 1, not between -9 and 0");
   EXPECT_EQ(refusal([&] { place_["flag"]["x"]; }), heading + "flag is not an object but a boolean");
   EXPECT_EQ(refusal([&] { place_["a"]["list"][1].alternative().second.boolean(); }),
             heading + "a.list[1].b is not a boolean but a string");

@@ -183,6 +183,19 @@ TEST(ViewModel, PlumbingAndParametersOnRequest) {
   EXPECT_THAT(edges(model), Contains("encoder.layer.0.fc.weight->t f32[8,8]"));
 }
 
+TEST(ViewModel, AnEdgeOfSeveralTensorsSaysHowManyMore) {
+  TestGraph t;
+  const auto x = t.input("x", {4, 4});
+  const auto norm = t.call("aten::native_layer_norm", {x}, {{4, 4}, {4, 1}, {4, 1}});
+  std::vector<Argument> all;
+  for (const ValueId value : norm.values) all.push_back(Argument::of_value(value));
+  t.output({t.call("aten::mul.Tensor", {all[0], all[0]}, {{4, 4}}), t.call("aten::add.Tensor", {all[1], all[2]}, {{4}}),
+            t.call("aten::addcmul", all, {{4, 4}})});
+  EXPECT_THAT(edges(ViewModel::of(t.graph)),
+              ::testing::IsSupersetOf({"native_layer_norm->mul f32[4,4]", "native_layer_norm->add f32[4,1] +1",
+                                       "native_layer_norm->addcmul f32[4,4] +2"}));
+}
+
 TEST(ViewModel, Phases) {
   TestGraph t;
   const auto x = t.input("x", {4});

@@ -113,6 +113,16 @@ TEST(ExportedProgram, KeepsTiedWeightsTied) {
   EXPECT_THAT(text, HasSubstr("sg::alias(source=%0) : f32[2,3] @s0"));
 }
 
+// What lies before it in its record is held, too, though no other weight looks at it.
+TEST(ExportedProgram, AWeightThatBeginsLaterHoldsItsWholeRecord) {
+  TestArchive archive = linear_archive();
+  archive.weights["config"]["fc.weight"]["tensor_meta"]["storage_offset"] = size_json(2);
+  archive.records["data/weights/weight_0"] = std::string(56, '\1');
+  const std::string text = text_of(archive);
+  EXPECT_THAT(text, HasSubstr("s0 = 56 cpu parameter"));
+  EXPECT_THAT(text, HasSubstr("sg::parameter(name=\"fc.weight\") : f32[4,3] @s0+2"));
+}
+
 // The bytes of a floating-point weight may be anything: nobody looks, not even for their checksum.
 TEST(ExportedProgram, DoesNotReadWeights) {
   TestArchive archive = linear_archive();

@@ -56,6 +56,12 @@ TEST(RulesReduction, AllOfATensor) {
         return Tensors{at::prod(t[0], at::kDouble), at::sum(t[0], at::kLong)};
       },
       {at::ones({3, 4})});
+  // Products and sums of truths are counts.
+  expect_like_eager(
+      [](const Tensors& t) {
+        return Tensors{at::prod(t[0]), at::sum(t[0]), at::prod(t[0], 1), at::nansum(t[0])};
+      },
+      {at::ones({3, 4}, at::kBool)});
 }
 
 // Where eager on the CPU asks for NaNs with item(), on CUDA it computes a mask.

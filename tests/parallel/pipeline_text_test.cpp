@@ -1,0 +1,36 @@
+// What the tool prints of a pipeline, of stages whose figures are given by hand.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shadowgraph/parallel/pipeline.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string text_of(std::vector<StageFigures> figures) {
+  const auto ranks = static_cast<int32_t>(figures.size());
+  const PipelineStages stages = PipelineStages::of_figures(std::move(figures));
+  return to_text(PipelineRun::of(stages, PipelineSchedule::named("1f1b", {.ranks = ranks, .microbatches = 2})));
+}
+
+TEST(PipelineText, NamesTheRankThatWorksMost) {
+  const StageFigures quick{.forward = 1, .input_gradient = 1, .weight_gradient = 1};
+  StageFigures slow = quick;
+  slow.forward = 2;
+  EXPECT_THAT(text_of({quick, slow, quick}), HasSubstr("most work: rank 1, 8.00 s of "));
+  EXPECT_THAT(text_of({slow, quick, quick}), HasSubstr("most work: rank 0, 8.00 s of "));
+  EXPECT_THAT(text_of({quick, quick}), HasSubstr("most work: rank 0, 6.00 s of "));
+}
+
+TEST(PipelineText, NamesTheRankThatHoldsMost) {
+  const StageFigures small{.forward = 1, .parameters = 1024, .gradients = 512, .carried = 256};
+  StageFigures large = small;
+  large.parameters = 4096;
+  EXPECT_THAT(text_of({small, large}), HasSubstr("most memory: rank 1, "));
+  EXPECT_THAT(text_of({large, small}), HasSubstr("most memory: rank 0, "));
+}
+
+}  // namespace
+}  // namespace shadowgraph
