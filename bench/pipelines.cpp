@@ -1,7 +1,7 @@
 // Measures pipelines cut from one step:
 //
-//   - a training step of Llama 3 70B (bf16, AdamW): captured, cut into 16 stages, 1F1B of 128 micro-batches on all ranks;
-//     its Chakra traces, a file a process, 64 processes a stage;
+//   - a training step of Llama 3 70B (bf16, AdamW) is captured, cut into 16 stages, and run as 1F1B of 128 micro-batches;
+//   - its Chakra traces are written, a file a process, 64 processes a stage;
 //   - a generated step of 1M nodes, cut into 16 stages.
 //
 //     build/bench/pipelines

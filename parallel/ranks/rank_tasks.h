@@ -68,7 +68,7 @@ class RankTasks {
   std::string name_of(uint32_t task) const;
   // "receive from rank 3", "all_reduce of 8"
   std::string cause_of(uint32_t task) const;
-  // Of a send or a receive; below 0: of others.
+  // A send or a receive has another end; below 0: none.
   int64_t other_end(uint32_t task) const;
   bool sends(uint32_t task) const;
 

@@ -26,8 +26,8 @@ class CutTable {
   }
 
   // The cuts within that bound that send least; of equal ones those that leave the stages before them evenest. The stages
-  // before a cut hold at most so much, and so do those behind it: so each cut lies in a window, which is narrow where
-  // stages are even.
+  // before a cut hold at most so much, and so do those behind it. So each cut lies in a window, narrow where stages are
+  // even.
   std::vector<int32_t> cheapest(int32_t stages, double bound) const {
     const double slack = bound * kSlack;
     std::vector<Sources> sources(1);
@@ -66,8 +66,8 @@ class CutTable {
     std::vector<uint32_t> from;
   };
 
-  // Fills in the next row: how many stages end before it, `stage`. What may be the cut before stands in a line by place,
-  // and so by bytes: of two the later one is as good wherever it costs no more.
+  // Fills in the next row; `stage` ends before it. What may be the cut before stands in a line by place. It is in order
+  // of bytes, too: a later one that costs no more is as good.
   Sources extend(const Row& before, int32_t stage, double slack, Row& row) const {
     Sources sources{row.begin, std::vector<uint32_t>(row.best.size(), 0)};
     std::vector<size_t> line;

@@ -24,8 +24,8 @@ def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: i
     cuts: modules at which the second stage begins, the third, ...; by default where the slowest stage is quickest.
     ranks_apart: processes of one stage, such as 8 of tensor parallel; neighbours of the pipeline are so far apart.
     receives_ahead: room for all that is received from the beginning, as torch.distributed.pipelining has it.
-    overlap: of what collectives expose in two actions that overlap, the share that hides behind the other's computing, as
-    far as that goes; 0: none.
+    overlap: where two actions overlap, the share of what collectives expose that hides behind the other's computing, as
+      far as that goes; 0: none.
 
     run.piece(step, 2, "I") is the input gradient of stage 2 as a graph, with names of what goes in and comes out.
 

@@ -144,8 +144,8 @@ def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str 
         step = sg.capture_training_step(net, "f32[8,16]", optimizer=torch.optim.SGD).compile(net)
         (loss,) = step(x)                                  # and the parameters of net are those after the step
 
-    module: where parameters and buffers come from, at each call; of DTensors what this rank has. Without one, calls take
-      all of them. What the graph sends goes through torch.distributed's groups of the names that it has; they must be there.
+    module: where parameters and buffers come from, at each call; of DTensors what this rank has. Without one, calls
+      take all of them. What the graph sends goes through torch.distributed's groups of those names.
     device: takes the place of every device in the graph, to run on the CPU what was captured for CUDA.
     autograd: record a history, so that outputs can be differentiated; for graphs of a forward alone. It keeps all that
       autograd keeps: checkpoints are carried out by emitted code and torch.fx (a UserWarning).

@@ -21,7 +21,8 @@ def run_ranks(script, size, *arguments):
         for rank in ranks:
             rank.kill()
     # torch writes the rank before each line, and once more for each group that was made.
-    failed = [f"rank {number} of {size}: {output}{re.sub(r'(.rank[0-9]+.: )+', '', errors)[-3000:]}"
-              for number, (rank, (output, errors)) in enumerate(zip(ranks, outputs)) if rank.returncode != 0]  # fmt: skip
+    prefix = re.compile(r"(.rank[0-9]+.: )+")
+    failed = [f"rank {number} of {size}: {output}{prefix.sub('', errors)[-3000:]}"
+              for number, (output, errors) in enumerate(outputs) if ranks[number].returncode != 0]  # fmt: skip
     assert not failed, "\n".join(failed)
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]

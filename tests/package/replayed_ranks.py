@@ -9,9 +9,6 @@ step, and losses are apart.
 import json
 import os
 import sys
-import types
-
-sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 import flash_on_cpu
 import parallel_programs
@@ -55,7 +52,7 @@ class Real:
         else:
             self.modules = {"": parallel_programs.PROGRAMS[name](size, "cpu")}
             make, batch = parallel_programs.optimizer_of(name), parallel_programs.BATCH
-            # Of tensor and context parallel, all ranks see the same batch.
+            # With tensor or context parallel, all ranks see the same batch.
             torch.manual_seed(1 if "tp" in name or "context" in name else rank + 1)
         words = parallel_programs.WIDTH, (batch, parallel_programs.LENGTH)  # some programs give so many scores
         self.inputs = {"input0": torch.randint(*words), "target": torch.randint(*words)}
@@ -110,7 +107,8 @@ def copies_for(graph, real):
 
 
 def apart(ours, theirs):
-    return max((float((a - b).detach().abs().max()) for a, b in zip(ours, theirs, strict=True) if b.numel()), default=0.0)
+    pairs = [(a.detach(), b.detach()) for a, b in zip(ours, theirs, strict=True) if b.numel()]
+    return max((float((a - b).abs().max()) for a, b in pairs), default=0.0)
 
 
 def compared(name, size, rank):

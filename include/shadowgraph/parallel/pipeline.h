@@ -34,8 +34,8 @@ struct PipelineRunOptions {
   // How far apart two neighbours of the pipeline are in rank: the processes of one stage, such as 8 of tensor parallel.
   int64_t ranks_apart = 1;
   AllocatorSettings allocator;
-  // Of what collectives expose in two actions that overlap, this share hides behind the other's computing, as far as
-  // that goes: 1 all, 0 nothing. Their computing takes its sum in any case.
+  // Where two actions overlap, this share of what collectives expose hides behind the other's computing, as far as that
+  // goes: 1 all, 0 nothing. Their computing takes its sum in any case.
   double overlap = 1;
   // torch.distributed.pipelining has room for what it receives of all micro-batches from the beginning; other engines
   // take it when it comes.

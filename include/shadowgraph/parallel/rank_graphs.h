@@ -6,7 +6,7 @@
 //
 // Each graph is that of ranks[0], which runs for all that do the same (RankGraph::ranks). What it sends to another rank
 // goes to the one that runs for that, and in a group those meet who run. A rank's kernels and collectives lie on the
-// streams on which its program issued them (shadowgraph/profile/overlapped_step.h); a collective begins when all who take
+// streams on which its program issued them (shadowgraph/profile/overlapped_step.h). A collective begins when all who take
 // part have come. Sends to a rank run one after another, as do receives from it.
 #pragma once
 

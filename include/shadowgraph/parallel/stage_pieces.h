@@ -4,8 +4,8 @@
 //     forward.graph;                      // to print, verify, profile, replay, emit
 //     forward.inputs; forward.outputs;    // values of the step, in the order of the graph's inputs and outputs
 //
-// What a piece reads is an input: parameters (their names are in the note "parameter"), what other stages hand on, what
-// its own forward has kept. What others read or keep is an output. Run in the order F, then I and W of the last stage, of
+// What a piece reads is an input: parameters, what other stages hand on, what its own forward has kept. The note
+// "parameter" has a parameter's name. What others read or keep is an output. Run in the order F, then I and W of the last stage, of
 // the one before, ..., they give the step's gradients.
 #pragma once
 
