@@ -22,6 +22,12 @@ std::string shortened(std::string text, size_t longest) {
   return text.substr(0, end) + "...";
 }
 
+std::string layout_label(const Graph& graph, NodeId placeholder) {
+  const std::string_view layout = graph.note(placeholder, "layout");
+  if (layout.empty()) return {};
+  return fmt::format("{} of [{}]", layout, graph.note(placeholder, "whole_sizes"));
+}
+
 void add_parameters(const Graph& graph, const DrawnGraph& drawn, NodeId id, std::vector<std::string>& lines) {
   const std::string module = module_path(graph, id) + ".";
   std::vector<ValueId> seen;
@@ -36,7 +42,8 @@ void add_parameters(const Graph& graph, const DrawnGraph& drawn, NodeId id, std:
     std::string name = placeholder_name(graph, producer);
     if (name.empty()) name = "constant";
     if (module.size() > 1 && name.starts_with(module)) name = name.substr(module.size());
-    const std::string type = type_label(graph, origin);
+    std::string type = type_label(graph, origin);
+    if (const std::string layout = layout_label(graph, producer); !layout.empty()) type += ", " + layout;
     const auto same =
         std::find_if(names_by_type.begin(), names_by_type.end(), [&](const auto& line) { return line.first == type; });
     if (same == names_by_type.end()) {
@@ -77,6 +84,7 @@ std::string box_tooltip(const Graph& graph, const Flops& flops_of, NodeId id) {
   const NodeFlops& flops = flops_of.of(id);
   if (flops.matmul > 0) text += fmt::format("\n{} FLOPs", exact_count(flops.matmul));
   if (flops.elementwise > 0) text += fmt::format("\n{} elementwise", exact_count(flops.elementwise));
+  if (const std::string layout = layout_label(graph, id); !layout.empty()) text += "\n" + layout;
   if (const std::string module = module_path(graph, id); !module.empty()) text += "\nin " + module;
   if (const auto source = graph.text_or_empty(graph.node(id).source); !source.empty()) {
     text += fmt::format("\nat {}", source);

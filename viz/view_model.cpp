@@ -230,6 +230,7 @@ class ViewBuilder {
       const std::string name = placeholder_name(graph_, id);
       box.lines.push_back(shortened(name.empty() ? std::string(short_name(target.name())) : name));
       graph_.for_each_output(id, [&](ValueId value) { box.lines.push_back(shortened(type_label(graph_, value))); });
+      if (const std::string layout = layout_label(graph_, id); !layout.empty()) box.lines.push_back(shortened(layout));
     } else {
       box.lines.push_back(std::string(short_name(target.name())));
       if (!options_.show_parameters) add_parameters(graph_, drawn_, id, box.lines);

@@ -12,6 +12,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
+#include "core/replay/pending_transfers.h"
 #include "core/replay/replay_program.h"
 #include "core/replay/replayed_tensor.h"
 #include "shadowgraph/functions.h"
@@ -83,6 +84,7 @@ class Interpreter::Run {
     for (c10::IValue& value : interpreter_.values_) value = c10::IValue();
     interpreter_.stack_.clear();
     interpreter_.copies_.clear();
+    if (interpreter_.transfers_) interpreter_.transfers_->forget();
     interpreter_.result_ = {};
   }
   Run(const Run&) = delete;
@@ -93,7 +95,9 @@ class Interpreter::Run {
 };
 
 Interpreter::Interpreter(const Graph& graph, InterpreterOptions options)
-    : graph_(graph), options_(std::move(options)), program_(ReplayProgram::compile(graph, options_)) {}
+    : graph_(graph), options_(std::move(options)), program_(ReplayProgram::compile(graph, options_)) {
+  if (program_->transfers) transfers_ = std::make_unique<PendingTransfers>();
+}
 
 Interpreter::~Interpreter() = default;
 
@@ -118,6 +122,7 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
 
   try {
     run_steps(caller_mode);
+    if (transfers_) transfers_->wait_for_all();
   } catch (const ReplayError&) {
     throw;
   } catch (const std::exception& error) {
@@ -155,7 +160,7 @@ void Interpreter::run_steps(bool caller_mode) {
 // Says whether groups run as kernels. Kernels see memory, no operators: whoever watches those, or stands in for them,
 // must see the nodes.
 bool Interpreter::runs_groups() const {
-  if (program_->groups.empty() || thread_state.mode != nullptr) return false;
+  if (program_->groups.empty() || program_->transfers || thread_state.mode != nullptr) return false;
   const c10::DispatchKeySet watched({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
                                      c10::DispatchKey::Functionalize,
                                      c10::DispatchKey::FuncTorchDynamicLayerFrontMode});
@@ -198,6 +203,14 @@ void Interpreter::run_node(NodeId node) {
   }
   if (step.preserved.size != 0) preserve(step_);
   if (step.loose_out) part_from_loose_outs(step.op->schema(), stack_);
+  if (C10_UNLIKELY(transfers_ != nullptr)) {
+    if (!transfers_->empty()) transfers_->wait_for(step.op != nullptr ? &step.op->schema() : nullptr, stack_);
+    if (step.transfers && active_fake_mode() == nullptr) {
+      begin_transfer(*step.op);
+      store_results(step_);
+      return;
+    }
+  }
   if (step.kind == StepKind::kOperator) {
     call_operator(node, *step.op, stack_);
   } else {
@@ -240,6 +253,12 @@ void Interpreter::preserve(uint32_t number) {
     });
     if (is_operand) content = options_.autograd ? at::alias(content.toTensor()) : shallow_copy(content.toTensor());
   }
+}
+
+void Interpreter::begin_transfer(const c10::OperatorHandle& op) {
+  const c10::IValue tensors = stack_[0];
+  op.callBoxed(stack_);
+  transfers_->add(op, tensors, stack_.back());
 }
 
 void Interpreter::call_operator(NodeId node, const c10::OperatorHandle& op, torch::jit::Stack& stack) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/replay/body_function.h"
+#include "core/replay/pending_transfers.h"
 #include "core/replay/slice.h"
 #include "ir/analysis/tensor_geometry.h"
 #include "ir/operators/operator_facts.h"
@@ -357,6 +358,8 @@ class Compiler {
       if (target.kind() == TargetKind::kOperator) {
         look_up_operator(step, target, id);
         step.loose_out = has_loose_out();
+        step.transfers = step.op != nullptr && PendingTransfers::transfers(*step.op);
+        program_->transfers |= step.transfers;
       } else {
         step.kind = StepKind::kFunction;
         find_function_of(step, target, id);

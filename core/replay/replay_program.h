@@ -33,6 +33,7 @@ struct ReplayProgram {
     bool grad_mode = false;                        // some kernels ask: oneDNN's LSTM keeps its workspace only then
     bool written = false;                          // placeholder or constant: the program writes its storage
     bool loose_out = false;                        // an `out=` that is not dense may be an operand as well
+    bool transfers = false;                        // core/replay/pending_transfers.h
     const c10::OperatorHandle* op = nullptr;       // kOperator
     const RegisteredFunction* function = nullptr;  // kFunction
     CallTemplates::Call call;
@@ -81,6 +82,7 @@ struct ReplayProgram {
   std::vector<DeviceUse> devices;
   std::vector<OwnGenerator> generators;
   bool random = false;
+  bool transfers = false;  // some step does
   bool grad_mode = false;  // some operator ran with gradients on
 
   std::span<const ValueId> released(const Step& step) const {

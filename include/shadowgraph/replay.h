@@ -156,6 +156,7 @@ class ReplayError : public Error {
 };
 
 struct ReplayProgram;
+class PendingTransfers;
 struct RegisteredFunction;  // shadowgraph/functions.h
 
 class Interpreter {
@@ -196,6 +197,7 @@ class Interpreter {
   at::Tensor own_tensor(const at::Tensor& bound, bool copied);
   void push_arguments(uint32_t step);
   void preserve(uint32_t step);
+  void begin_transfer(const c10::OperatorHandle& op);
   void store_results(uint32_t step);
   void run_steps(bool caller_mode);
   bool runs_groups() const;
@@ -216,8 +218,9 @@ class Interpreter {
     at::Generator generator;
     bool has_begun = false;  // in this run
   };
-  std::vector<Drawing> drawing_;  // by ReplayProgram::generators
-  uint32_t step_ = 0;             // the one under way
+  std::vector<Drawing> drawing_;                 // by ReplayProgram::generators
+  std::unique_ptr<PendingTransfers> transfers_;  // of a graph that sends or receives
+  uint32_t step_ = 0;                            // the one under way
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ using enum PipelineWork;
 
 // What a step of a rank's program is: the place of its action in the row, or one of these.
 constexpr uint32_t kOptimizerStep = 0xFFFFFFFFU;
-constexpr uint32_t kWaitsForward = 0, kWaitsBackward = 1;
+constexpr uint32_t kFirstTied = 0x80000000U;  // and the number of the parameter
+// Causes of waiting.
+constexpr uint32_t kWaitsForward = 0, kWaitsBackward = 1, kWaitsUnshard = 2, kWaitsReduce = 3;
 
 bool sends(const PipelineAction& a) { return a.work == kSendForward || a.work == kSendBackward; }
 bool receives(const PipelineAction& a) { return a.work == kReceiveForward || a.work == kReceiveBackward; }
@@ -45,27 +47,72 @@ double PipelineClock::transfer_seconds(const PipelineAction& a) const {
   return collective_cost(CollectiveKind::kSend, bytes, pair, *options_.interconnect, 1).seconds();
 }
 
+PipelineClock::PipelineClock(const PipelineStages& stages, const PipelineSchedule& schedule,
+                             const PipelineRunOptions& options)
+    : stages_(stages), schedule_(schedule), options_(options) {
+  unsharded_.resize(static_cast<size_t>(schedule.stages()), 0);
+  for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
+    groups_.push_back({static_cast<uint32_t>(rank)});
+    for (const PipelineAction& a : schedule.of(rank)) {
+      if (a.work == kUnshard) unsharded_[static_cast<size_t>(a.stage)] = 1;
+    }
+  }
+  for (const TiedParameter& tied : stages.tied()) {
+    std::vector<uint32_t> ranks;
+    for (const int32_t stage : tied.stages) ranks.push_back(static_cast<uint32_t>(schedule.rank_of(stage)));
+    std::ranges::sort(ranks);
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    groups_.push_back(std::move(ranks));
+  }
+}
+
+double PipelineClock::tied_seconds(size_t number) const {
+  const std::vector<uint32_t>& ranks = groups_[static_cast<size_t>(schedule_.ranks()) + number];
+  if (options_.interconnect == nullptr) return 0;
+  ProcessGroupInfo group{.name = "tied", .size = static_cast<int64_t>(ranks.size())};
+  for (const uint32_t rank : ranks) group.ranks.push_back(rank * options_.ranks_apart);
+  const int64_t bytes = stages_.tied()[number].gradient_bytes;
+  return collective_cost(CollectiveKind::kAllReduce, bytes, group, *options_.interconnect, 1).seconds();
+}
+
 // From the second micro-batch on gradients are added to those that are there.
-double PipelineClock::seconds_of(const PipelineAction& a, std::vector<int32_t>& backwards) const {
+PipelineClock::Parts PipelineClock::parts_of(const PipelineAction& a, std::vector<int32_t>& backwards) const {
   const StageFigures& of = stages_.of(a.stage);
+  const PieceSeconds& exposed = unsharded_[static_cast<size_t>(a.stage)] != 0 ? of.exposed_unsharded : of.exposed;
   const auto adding = [&] { return backwards[static_cast<size_t>(a.stage)]++ > 0 ? of.accumulate : 0; };
+  const double input = of.input_gradient - of.exposed.input_gradient;
+  const double weight = of.weight_gradient - of.exposed.weight_gradient;
   switch (a.work) {
     case kForward:
-      return of.forward;
+      return {of.forward - of.exposed.forward, exposed.forward};
     case kBackward:
-      return of.backward() + adding();
+      return {input + weight + adding(), exposed.backward};
     case kInputGradient:
-      return of.input_gradient;
+      return {input, exposed.input_gradient};
     case kWeightGradient:
-      return of.weight_gradient + adding();
+      return {weight + adding(), exposed.weight_gradient};
     default:
-      return 0;
+      return {};
   }
+}
+
+// Actions that overlap compute in turns, and their collectives go one after another; each takes its own time at least.
+double PipelineClock::seconds_of(std::span<const Parts> together) const {
+  double computing = 0, exposed = 0, longest = 0;
+  for (const Parts& parts : together) {
+    computing += parts.computing;
+    exposed += parts.exposed;
+    longest = std::max(longest, parts.computing + parts.exposed);
+  }
+  const double apart = computing + exposed;
+  return apart - options_.overlap * (apart - std::max({computing, exposed, longest}));
 }
 
 RankProgram PipelineClock::program_of(int32_t rank) const {
   RankProgram program;
   std::unordered_map<uint64_t, uint32_t> received;  // steps
+  std::unordered_map<int32_t, uint32_t> unshards;   // steps, by stage
+  std::vector<uint32_t> reduces;
   std::vector<int32_t> backwards(static_cast<size_t>(schedule_.stages()), 0);
   const auto row = schedule_.of(rank);
   for (uint32_t i = 0; i < row.size(); ++i) {
@@ -74,9 +121,18 @@ RankProgram PipelineClock::program_of(int32_t rank) const {
       program.send(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
     } else if (receives(a)) {
       received[match_of(a)] = program.receive(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
+    } else if (a.work == kUnshard || a.work == kReduceGradients) {
+      const StageFigures& of = stages_.of(a.stage);
+      const double seconds = a.work == kUnshard ? of.unshard : of.reduce_gradients;
+      const uint32_t step = program.collective(static_cast<uint32_t>(rank), i, seconds, i);
+      if (a.work == kUnshard) {
+        unshards[a.stage] = step;
+      } else {
+        reduces.push_back(step);
+      }
     } else if (computes(a)) {
       // Actions that overlap begin together, when the last of their operands is there.
-      double seconds = 0;
+      std::vector<Parts> together;
       uint32_t last = i;
       for (uint32_t k = i;; ++k) {
         const auto wait_for = [&](PipelineWork work, uint32_t cause) {
@@ -84,16 +140,29 @@ RankProgram PipelineClock::program_of(int32_t rank) const {
               received.find(match_of({.work = work, .stage = row[k].stage, .microbatch = row[k].microbatch}));
           if (found != received.end()) program.wait(found->second, cause);
         };
+        const auto gathered = unshards.find(row[k].stage);
+        if (gathered != unshards.end()) {
+          program.wait(gathered->second, kWaitsUnshard);
+          unshards.erase(gathered);
+        }
         if (row[k].work == kForward) wait_for(kReceiveForward, kWaitsForward);
         if (is_backward(row[k])) wait_for(kReceiveBackward, kWaitsBackward);
-        seconds += seconds_of(row[k], backwards);
+        together.push_back(parts_of(row[k], backwards));
         last = k;
         if (!row[k].overlaps_next) break;
       }
       for (; i < last; ++i) program.compute(0, i);
-      program.compute(seconds, last);
+      program.compute(seconds_of(together), last);
     }
   }
+  for (size_t t = 0; t < stages_.tied().size(); ++t) {
+    const auto group = static_cast<size_t>(schedule_.ranks()) + t;
+    const auto& ranks = groups_[group];
+    if (ranks.size() < 2 || std::ranges::find(ranks, static_cast<uint32_t>(rank)) == ranks.end()) continue;
+    reduces.push_back(
+        program.collective(static_cast<uint32_t>(group), t, tied_seconds(t), kFirstTied + static_cast<uint32_t>(t)));
+  }
+  for (const uint32_t step : reduces) program.wait(step, kWaitsReduce);
   double optimizer = 0;
   for (int32_t s = 0; s < schedule_.stages(); ++s) {
     if (schedule_.rank_of(s) == rank) optimizer += stages_.of(s).optimizer;
@@ -114,9 +183,14 @@ void PipelineClock::read_rank(int32_t rank, const RankProgram& program, const Ra
   for (size_t i = 0; i < steps.size(); ++i) {
     if (steps[i].kind == RankStep::Kind::kWait) {
       const double waited = at[i].end - at[i].begin;
-      (!has_begun ? of.waits.before : steps[i].what == kWaitsForward ? of.waits.forward : of.waits.backward) += waited;
+      (!has_begun                        ? of.waits.before
+       : steps[i].what == kWaitsForward  ? of.waits.forward
+       : steps[i].what == kWaitsBackward ? of.waits.backward
+       : steps[i].what == kWaitsUnshard  ? of.waits.unshard
+                                         : of.waits.reduce) += waited;
       continue;
     }
+    if (steps[i].kind == RankStep::Kind::kCollective) continue;
     if (steps[i].what == kOptimizerStep) {
       of.optimizer = steps[i].seconds;
       continue;
@@ -141,9 +215,11 @@ void PipelineClock::read_rank(int32_t rank, const RankProgram& program, const Ra
 void PipelineClock::run(PipelineRun& run) {
   std::vector<RankProgram> programs;
   for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) programs.push_back(program_of(rank));
-  const RankTimes times = RankTimes::of(programs, {}, [&](uint32_t rank, const RankStep& step) {
+  const RankTimes times = RankTimes::of(programs, groups_, [&](uint32_t rank, const RankStep& step) {
     const auto row = schedule_.of(static_cast<int32_t>(rank));
-    return step.what < row.size() ? to_string(row[step.what]) : std::string("the optimizer's step");
+    if (step.what < row.size()) return to_string(row[step.what]);
+    if (step.what == kOptimizerStep) return std::string("the optimizer's step");
+    return "the sum of gradients of " + stages_.tied()[step.what - kFirstTied].name;
   });
   run.seconds_ = times.seconds();
   run.actions_.resize(programs.size());

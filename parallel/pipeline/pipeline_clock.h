@@ -1,6 +1,7 @@
 // Says when each rank of a pipeline does what.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "shadowgraph/parallel/pipeline.h"
@@ -12,14 +13,20 @@ namespace shadowgraph {
 class PipelineClock {
  public:
   // `schedule` has its transfers. All live until run() has returned.
-  PipelineClock(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options)
-      : stages_(stages), schedule_(schedule), options_(options) {}
+  PipelineClock(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options);
 
   void run(PipelineRun& run);
 
  private:
+  // Seconds of an action: its kernels, and what collectives inside it add.
+  struct Parts {
+    double computing = 0;
+    double exposed = 0;
+  };
   RankProgram program_of(int32_t rank) const;
-  double seconds_of(const PipelineAction& action, std::vector<int32_t>& backwards) const;
+  Parts parts_of(const PipelineAction& action, std::vector<int32_t>& backwards) const;
+  double seconds_of(std::span<const Parts> together) const;
+  double tied_seconds(size_t number) const;
   double transfer_seconds(const PipelineAction& action) const;
   int32_t other_end(const PipelineAction& action) const;
   void read_rank(int32_t rank, const RankProgram& program, const RankTimes& times, PipelineRun& run) const;
@@ -27,6 +34,8 @@ class PipelineClock {
   const PipelineStages& stages_;
   const PipelineSchedule& schedule_;
   const PipelineRunOptions& options_;
+  std::vector<char> unsharded_;                // by stage: the schedule gathers its parameters
+  std::vector<std::vector<uint32_t>> groups_;  // each rank alone, then the ranks of each tied parameter
 };
 
 }  // namespace shadowgraph

@@ -32,15 +32,16 @@ std::string stage_table(const PipelineStages& stages) {
 
 std::string rank_table(const PipelineRun& run) {
   std::string text =
-      fmt::format("{:>5}  {:<10} {:>9} {:>10} {:>10} {:>10} {:>10} {:>11} {:>11} {:>11}\n", "RANK", "STAGES",
-                  "COMPUTES", "BEGINS", "WAITS F", "WAITS B", "ENDS", "RESIDENT", "PEAK", "RESERVED");
+      fmt::format("{:>5}  {:<10} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>11} {:>11} {:>11}\n", "RANK", "STAGES",
+                  "COMPUTES", "BEGINS", "WAITS F", "WAITS B", "SUMS", "ENDS", "RESIDENT", "PEAK", "RESERVED");
   for (int32_t r = 0; r < run.ranks(); ++r) {
     const PipelineRank& rank = run.rank(r);
-    text += fmt::format("{:>5}  {:<10} {:>9} {:>10} {:>10} {:>10} {:>10} {:>11} {:>11} {:>11}\n", r,
+    text += fmt::format("{:>5}  {:<10} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>11} {:>11} {:>11}\n", r,
                         fmt::format("{}", fmt::join(rank.stages, ",")), percent(rank.computing, run.seconds()),
                         human_seconds(rank.waits.before), human_seconds(rank.waits.forward),
-                        human_seconds(rank.waits.backward), human_seconds(rank.waits.after), human_bytes(rank.resident),
-                        human_bytes(rank.peak), rank.reserved_peak > 0 ? human_bytes(rank.reserved_peak) : "-");
+                        human_seconds(rank.waits.backward), human_seconds(rank.waits.unshard + rank.waits.reduce),
+                        human_seconds(rank.waits.after), human_bytes(rank.resident), human_bytes(rank.peak),
+                        rank.reserved_peak > 0 ? human_bytes(rank.reserved_peak) : "-");
   }
   return text;
 }
@@ -90,6 +91,9 @@ nlohmann::json to_json(const PipelineRun& run) {
                               {"forward_seconds", of.forward},
                               {"input_gradient_seconds", of.input_gradient},
                               {"weight_gradient_seconds", of.weight_gradient},
+                              {"exposed_seconds", of.exposed.forward + of.exposed.backward},
+                              {"unshard_seconds", of.unshard},
+                              {"reduce_gradients_seconds", of.reduce_gradients},
                               {"optimizer_seconds", of.optimizer},
                               {"parameter_bytes", of.parameters},
                               {"optimizer_state_bytes", of.optimizer_state},
@@ -106,6 +110,8 @@ nlohmann::json to_json(const PipelineRun& run) {
                           {{"before", rank.waits.before},
                            {"forward", rank.waits.forward},
                            {"backward", rank.waits.backward},
+                           {"unshard", rank.waits.unshard},
+                           {"reduce", rank.waits.reduce},
                            {"after", rank.waits.after}}},
                          {"resident_bytes", rank.resident},
                          {"peak_bytes", rank.peak},

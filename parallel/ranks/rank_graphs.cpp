@@ -4,8 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <deque>
 
-#include "parallel/ranks/graph_program.h"
+#include "parallel/ranks/how_to_meet.h"
+#include "parallel/ranks/rank_tasks.h"
+#include "shadowgraph/error.h"
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
@@ -16,40 +19,83 @@ double RankFigures::waiting() const {
   return seconds;
 }
 
+namespace {
+
+// Names the first task of each rank that could not run.
+[[noreturn]] void refuse_stuck(const std::deque<RankTasks>& ranks, const StandIns& stand_ins,
+                               std::span<const uint32_t> stuck) {
+  std::string text;
+  for (uint32_t i = 0; i < ranks.size(); ++i) {
+    const auto first = std::ranges::find_if(stuck, [&](uint32_t task) { return ranks[i].has(task); });
+    if (first == stuck.end()) continue;
+    if (text.size() > 600) {
+      text += "; and more";
+      break;
+    }
+    text += fmt::format("{}rank {} waiting for {}", text.empty() ? "" : "; ", stand_ins.captured(i),
+                        ranks[i].cause_of(*first));
+  }
+  throw Error("these ranks wait for ever: " + text + kHowToMeet);
+}
+
+// Kernels of one module that follow each other at once are one event.
+std::vector<RankGraphsRun::Event> events_of(const RankTasks& rank, const StreamSchedule& schedule) {
+  std::vector<RankGraphsRun::Event> kernels, others;
+  std::vector<uint32_t> tasks;
+  for (uint32_t task = 0; task < schedule.tasks(); ++task) {
+    if (rank.has(task) && (schedule.task(task).is_collective || schedule.task(task).seconds > 0)) tasks.push_back(task);
+  }
+  std::ranges::stable_sort(tasks, {}, [&](uint32_t task) { return schedule.start(task); });
+  for (const uint32_t task : tasks) {
+    RankGraphsRun::Event event{.name = rank.name_of(task),
+                               .computes = !schedule.task(task).is_collective,
+                               .begin = schedule.start(task),
+                               .end = schedule.end(task),
+                               .other = rank.other_end(task),
+                               .sends = rank.sends(task)};
+    if (event.other >= 0 && schedule.task(task).meeting != StreamSchedule::kNone) {
+      event.pair = uint64_t{schedule.task(task).meeting} + 1;
+    }
+    if (event.computes && !kernels.empty() && kernels.back().name == event.name && kernels.back().end >= event.begin) {
+      kernels.back().end = event.end;
+    } else {
+      (event.computes ? kernels : others).push_back(std::move(event));
+    }
+  }
+  kernels.insert(kernels.end(), others.begin(), others.end());
+  std::ranges::stable_sort(kernels, {}, &RankGraphsRun::Event::begin);
+  return kernels;
+}
+
+}  // namespace
+
 RankGraphsRun RankGraphsRun::of(std::span<const RankGraph> ranks, const RankGraphsOptions& options) {
   const StandIns stand_ins(ranks);
-  MeetingGroups groups;
-  std::vector<GraphProgram> written;
-  std::vector<RankProgram> programs;
+  StreamSchedule schedule;
+  RankMeetings meetings(schedule);
+  std::deque<RankTasks> tasks;  // they know where they are
+  double share = 0;
   for (uint32_t i = 0; i < ranks.size(); ++i) {
-    written.push_back(graph_program(ranks[i], i, options, stand_ins, groups));
-    programs.push_back(written.back().program);
+    tasks.emplace_back(ranks[i], i, options, stand_ins, meetings, schedule);
+    share = std::max(share, tasks.back().device_share());
   }
+  schedule.run(share);
+  if (const auto stuck = schedule.stuck(); !stuck.empty()) refuse_stuck(tasks, stand_ins, stuck);
   RankGraphsRun run;
-  run.times_ = RankTimes::of(programs, groups.all(),
-                             [&](uint32_t rank, const RankStep& step) { return written[rank].steps[step.what].name; });
+  run.seconds_ = schedule.seconds();
   for (uint32_t i = 0; i < ranks.size(); ++i) {
-    RankFigures figures{.rank = stand_ins.captured(i), .computing = run.times_.computing(i), .end = run.times_.end(i)};
-    std::vector<Event>& events = run.events_.emplace_back();
-    const auto steps = programs[i].steps();
-    std::map<std::pair<uint32_t, bool>, uint64_t> transfers;  // so far, by the other rank and direction
-    for (size_t s = 0; s < steps.size(); ++s) {
-      const GraphProgram::Step& step = written[i].steps[steps[s].what];
-      const RankStepTime& at = run.times_.of(i)[s];
-      if (steps[s].kind == RankStep::Kind::kWait) {
-        if (at.end > at.begin) figures.waits[step.cause] += at.end - at.begin;
-        continue;
-      }
-      Event event{step.name, step.computes, at.begin, at.end, step.other, 0, step.sends};
-      if (step.other >= 0) {
-        const uint32_t other = steps[s].other;
-        const uint32_t from = step.sends ? i : other, to = step.sends ? other : i;
-        event.pair = (uint64_t{from} << 48 | uint64_t{to} << 32) + ++transfers[{other, step.sends}];
-      }
-      events.push_back(std::move(event));
+    const StreamSchedule::DeviceSum& device = schedule.device(i);
+    RankFigures figures{.rank = stand_ins.captured(i), .computing = device.computing};
+    run.events_.push_back(events_of(tasks[i], schedule));
+    for (const Event& event : run.events_.back()) {
+      if (event.computes) figures.end = std::max(figures.end, event.end);
     }
-    if (const double left = run.seconds() - figures.end; left > 0) figures.waits["the end of the step"] += left;
+    if (device.waits_for_host > 0) figures.waits["the host"] = device.waits_for_host;
+    if (const double left = run.seconds_ - device.end; left > 0) figures.waits["the end of the step"] = left;
     run.figures_.push_back(std::move(figures));
+  }
+  for (const StreamSchedule::Wait& wait : schedule.waits()) {
+    run.figures_[wait.device].waits[tasks[wait.device].cause_of(wait.collective)] += wait.seconds;
   }
   return run;
 }

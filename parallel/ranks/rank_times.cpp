@@ -4,6 +4,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "parallel/ranks/how_to_meet.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/parallel/ranks.h"
 
@@ -94,7 +95,7 @@ class RankRun {
       const Member& first = channel.meetings.back().members.front();
       stuck = fmt::format("rank {} {}, to which nobody comes", first.rank, in_words(first.rank, first.step));
     }
-    throw Error("these ranks wait for ever: " + stuck);
+    throw Error("these ranks wait for ever: " + stuck + kHowToMeet);
   }
 
   void advance(uint32_t rank, std::vector<uint32_t>& awake) {

@@ -15,49 +15,32 @@ class CutTable {
     sums_.push_back(before.back());
   }
 
-  // The least bound that some cuts keep: each stage takes as much as it may.
+  // The least bound that some cuts keep, by halving the distance between what none keep and what some do.
   double least_bound(int32_t stages) const {
-    // best[j]: the slowest of the stages up to the cut at place j; the end is the place behind all.
-    std::vector<double> best(sums_.begin(), sums_.end());
-    for (int32_t s = 1; s < stages; ++s) {
-      std::vector<double> next(sums_.size(), std::numeric_limits<double>::infinity());
-      for (size_t j = static_cast<size_t>(s); j < sums_.size(); ++j) {
-        for (size_t i = j; i-- > static_cast<size_t>(s) - 1;) {
-          const double here = sums_[j] - sums_[i];
-          next[j] = std::min(next[j], std::max(best[i], here));
-          if (here >= next[j]) break;  // an earlier cut makes this stage slower
-        }
-      }
-      best = std::move(next);
+    double below = 0, bound = sums_.back();
+    for (double middle = bound / 2; below < middle && middle < bound; middle = below + (bound - below) / 2) {
+      const double kept = slowest_within(middle, stages);
+      (kept <= middle ? bound : below) = kept <= middle ? kept : middle;
     }
-    return best.back();
+    return bound;
   }
 
-  // The cuts within that bound that send least; among these the evenest.
+  // The cuts within that bound that send least; of equal ones those that leave the stages before them evenest. The stages
+  // before a cut hold at most so much, and so do those behind it. So each cut lies in a window, narrow where stages are
+  // even.
   std::vector<int32_t> cheapest(int32_t stages, double bound) const {
     const double slack = bound * kSlack;
-    const size_t count = sums_.size();
-    std::vector<std::vector<uint32_t>> from(static_cast<size_t>(stages), std::vector<uint32_t>(count, 0));
-    std::vector<Cost> best(count);
-    for (size_t j = 0; j < count && sums_[j] <= slack; ++j) best[j] = {sent(j), sums_[j] * sums_[j]};
+    std::vector<Sources> sources(1);
+    Row row = first_row(stages, slack);
     for (int32_t s = 1; s < stages; ++s) {
-      std::vector<Cost> next(count);
-      for (size_t j = static_cast<size_t>(s); j < count; ++j) {
-        for (size_t i = j; i-- > static_cast<size_t>(s) - 1 && sums_[j] - sums_[i] <= slack;) {
-          if (best[i].bytes == Cost().bytes) continue;
-          const double here = sums_[j] - sums_[i];
-          const Cost cost{best[i].bytes + sent(j), best[i].squares + here * here};
-          if (!(cost < next[j])) continue;
-          next[j] = cost;
-          from[static_cast<size_t>(s)][j] = static_cast<uint32_t>(i);
-        }
-      }
-      best = std::move(next);
+      Row next = window(s, stages, slack);
+      sources.push_back(extend(row, s, slack, next));
+      row = std::move(next);
     }
     std::vector<int32_t> cuts;
-    size_t j = count - 1;
-    for (int32_t s = stages - 1; s > 0; --s) {
-      j = from[static_cast<size_t>(s)][j];
+    size_t j = sums_.size() - 1;
+    for (size_t s = sources.size() - 1; s > 0; --s) {
+      j = sources[s].from[j - sources[s].begin];
       cuts.push_back(places_[j].position);
     }
     std::ranges::reverse(cuts);
@@ -69,11 +52,84 @@ class CutTable {
   struct Cost {
     int64_t bytes = std::numeric_limits<int64_t>::max();  // nothing found
     double squares = 0;
-    friend bool operator<(const Cost& a, const Cost& b) {
-      return a.bytes != b.bytes ? a.bytes < b.bytes : a.squares < b.squares;
-    }
   };
+  // The cheapest ways to end a stage at each place of a window. The end is the place behind all.
+  struct Row {
+    size_t begin = 0;
+    std::vector<Cost> best;
+    size_t end() const { return begin + best.size(); }
+    const Cost& of(size_t place) const { return best[place - begin]; }
+  };
+  // The cut before, for each place of a window.
+  struct Sources {
+    size_t begin = 0;
+    std::vector<uint32_t> from;
+  };
+
+  // Fills in the next row; `stage` ends before it. What may be the cut before stands in a line by place. It is in order
+  // of bytes, too: a later one that costs no more is as good.
+  Sources extend(const Row& before, int32_t stage, double slack, Row& row) const {
+    Sources sources{row.begin, std::vector<uint32_t>(row.best.size(), 0)};
+    std::vector<size_t> line;
+    size_t head = 0, next = before.begin;
+    const auto bytes = [&](size_t place) { return before.of(place).bytes; };
+    for (size_t j = row.begin; j < row.end(); ++j) {
+      for (; next < std::min(j, before.end()); ++next) {
+        if (bytes(next) == Cost().bytes) continue;
+        while (line.size() > head && bytes(line.back()) > bytes(next)) line.pop_back();
+        line.push_back(next);
+      }
+      while (head < line.size() && sums_[j] - sums_[line[head]] > slack) ++head;
+      if (head == line.size()) continue;
+      const auto begin = line.begin() + static_cast<std::ptrdiff_t>(head);
+      const auto end = std::partition_point(begin, line.end(), [&](size_t i) { return bytes(i) == bytes(*begin); });
+      const double even = sums_[j] * stage / (stage + 1);
+      auto at = std::partition_point(begin, end, [&](size_t i) { return sums_[i] < even; });
+      if (at == end || (at != begin && squares(before, *(at - 1), j) < squares(before, *at, j))) --at;
+      row.best[j - row.begin] = {bytes(*at) + sent(j), squares(before, *at, j)};
+      sources.from[j - row.begin] = static_cast<uint32_t>(*at);
+    }
+    return sources;
+  }
+  double squares(const Row& before, size_t i, size_t j) const {
+    return before.of(i).squares + (sums_[j] - sums_[i]) * (sums_[j] - sums_[i]);
+  }
+
   int64_t sent(size_t place) const { return place < places_.size() ? places_[place].bytes : 0; }
+
+  // The slowest stage, where each takes as much as the bound lets it; infinite if there are too many then.
+  double slowest_within(double bound, int32_t stages) const {
+    double slowest = 0, begin = 0;
+    auto at = sums_.begin();
+    for (int32_t s = 0; s < stages && at != sums_.end(); ++s) {
+      const auto next = std::partition_point(at, sums_.end(), [&](double sum) { return sum - begin <= bound; });
+      if (next == at) break;  // even the next stretch alone is too much
+      slowest = std::max(slowest, *(next - 1) - begin);
+      begin = *(next - 1);
+      at = next;
+    }
+    return at == sums_.end() ? slowest : std::numeric_limits<double>::infinity();
+  }
+
+  Row window(int32_t stage, int32_t stages, double slack) const {
+    constexpr double kRounding = 1 + 1e-9;
+    const double most = slack * kRounding * (stage + 1);
+    const double least = sums_.back() - slack * kRounding * (stages - stage - 1);
+    const auto first = std::ranges::lower_bound(sums_, least) - sums_.begin();
+    const auto end = std::ranges::upper_bound(sums_, most) - sums_.begin();
+    Row row;
+    row.begin = std::max(static_cast<size_t>(first), static_cast<size_t>(stage));
+    const size_t behind = std::min(static_cast<size_t>(end), sums_.size() - static_cast<size_t>(stages - stage - 1));
+    row.best.resize(behind > row.begin ? behind - row.begin : 0);
+    return row;
+  }
+  Row first_row(int32_t stages, double slack) const {
+    Row row = window(0, stages, slack);
+    for (size_t j = row.begin; j < row.end() && sums_[j] <= slack; ++j) {
+      row.best[j - row.begin] = {sent(j), sums_[j] * sums_[j]};
+    }
+    return row;
+  }
 
   std::span<const CutPlace> places_;
   std::vector<double> sums_;  // of costs before each place, then of all

@@ -4,6 +4,8 @@
 #include <unordered_map>
 
 #include "ir/analysis/module_tree.h"
+#include "parallel/stages/parameter_sources.h"
+#include "parallel/stages/written_values.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -15,6 +17,7 @@ ForwardLine::ForwardLine(const ProgramCosts& costs) {
   }
   find_free(costs);
   place_backward(costs);
+  place_gathers(costs);
   count_crossing(costs);
 }
 
@@ -41,7 +44,7 @@ void ForwardLine::find_free(const ProgramCosts& costs) {
       free_[n] = 1;
       continue;
     }
-    graph.for_each_output(n, [&](ValueId v) {
+    for_each_made(graph, n, [&](ValueId v) {
       const StorageId s = graph.value(v).storage;
       if (s.valid()) bound[s] = 1;
     });
@@ -97,6 +100,52 @@ void ForwardLine::place_backward(const ProgramCosts& costs) {
   }
 }
 
+// FSDP gathers a layer's parameters in backward while the layer behind it computes. That belongs where forward reads
+// these parameters, and so does what is made for it alone.
+void ForwardLine::place_gathers(const ProgramCosts& costs) {
+  const Graph& graph = costs.graph();
+  const ParameterSources sources(costs);
+  // By storage of parameters and of what comes from them: where forward reads the parameter first.
+  IdMap<StorageId, int32_t> home(kNowhere), gathered(kNowhere);
+  const auto latest = [&](NodeId n, const IdMap<StorageId, int32_t>& of) {
+    int32_t at = kNowhere;
+    const auto look = [&](ValueId v) {
+      if (const StorageId s = graph.value(v).storage; s.valid()) at = std::max(at, of[s]);
+    };
+    graph.for_each_input(n, look);
+    for_each_made(graph, n, look);
+    return at;
+  };
+  for (const NodeId n : costs.nodes) {
+    if (!sources.reads_parameters_alone(n)) continue;
+    if (position_[n] != kNowhere && graph.node(n).phase == Graph::kForward) {
+      graph.for_each_input(n, [&](ValueId v) {
+        const StorageId s = graph.value(v).storage;
+        if (costs.kinds[s] == StorageKind::kParameter && home[s] == kNowhere) home[s] = position_[n];
+      });
+    }
+    const int32_t at = latest(n, home);
+    for_each_made(graph, n, [&](ValueId v) {
+      if (const StorageId s = graph.value(v).storage; s.valid() && home[s] == kNowhere) home[s] = at;
+    });
+  }
+  for (auto n = costs.nodes.rbegin(); n != costs.nodes.rend(); ++n) {
+    if (graph.node(*n).phase != Graph::kBackward || graph.is_placeholder(*n)) continue;
+    bool reads = false;
+    graph.for_each_input(*n, [&](ValueId v) { reads |= graph.value(v).storage.valid(); });
+    if (reads && !sources.reads_parameters_alone(*n)) continue;
+    const int32_t at = graph.facts(*n).collective && reads ? latest(*n, home) : latest(*n, gathered);
+    if (at == kNowhere) continue;
+    position_[*n] = at;
+    const auto claim = [&](ValueId v) {
+      const StorageId s = graph.value(v).storage;
+      if (s.valid() && costs.kinds[s] != StorageKind::kParameter) gathered[s] = at;
+    };
+    graph.for_each_input(*n, claim);
+    for_each_made(graph, *n, claim);
+  }
+}
+
 void ForwardLine::count_crossing(const ProgramCosts& costs) {
   const Graph& graph = costs.graph();
   // By storage: where it is first written, and where forward last looks at it.
@@ -109,11 +158,10 @@ void ForwardLine::count_crossing(const ProgramCosts& costs) {
       if (s.valid() && born[s] != kNowhere) last[s] = i;
     };
     graph.for_each_input(n, seen);
-    graph.for_each_output(n, [&](ValueId v) {
+    // Memory that any stage could have made is the writer's.
+    for_each_made(graph, n, [&](ValueId v) {
       const StorageId s = graph.value(v).storage;
       if (!s.valid() || born[s] != kNowhere || existed_before(graph, graph.storage(s))) return;
-      const NodeId maker = graph.storage(s).born;
-      if (maker.valid() && free_[maker]) return;
       born[s] = last[s] = i;
       made.push_back(s);
     });

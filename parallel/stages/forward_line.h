@@ -30,6 +30,7 @@ class ForwardLine {
  private:
   void find_free(const ProgramCosts& costs);
   void place_backward(const ProgramCosts& costs);
+  void place_gathers(const ProgramCosts& costs);
   void count_crossing(const ProgramCosts& costs);
   int32_t by_neighbours(const Graph& graph, NodeId node) const;
 

@@ -91,6 +91,7 @@ void StageMemory::place_resident(StorageId storage) {
     const std::string name = placeholder_name(graph_, graph_.storage(storage).born);
     const bool unused = stages_using(storage).empty();
     if (unused) stages = {0};
+    if (!unused) tied_.push_back({.name = name, .gradient_bytes = bytes, .stages = stages});
     notes_->push_back(
         unused ? fmt::format("parameter {} is used nowhere: stage 0 holds it", name)
                : fmt::format("parameter {} is used by stages {}: each holds it, and their gradients are added", name,

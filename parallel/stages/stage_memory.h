@@ -18,6 +18,8 @@ class StageMemory {
 
   // Fills in the bytes of the figures, which there are for each stage.
   StageParts parts(std::vector<StageFigures>& figures, std::vector<std::string>& notes);
+  // After parts().
+  const std::vector<TiedParameter>& tied() const { return tied_; }
   // The stages that hold a storage of the optimizer's step; all, if it belongs to no parameter.
   std::vector<int32_t> holders_by_share(StorageId storage) const;
 
@@ -55,6 +57,7 @@ class StageMemory {
   std::vector<std::vector<TimedEvent>> events_;            // by stage
   std::vector<std::vector<TimedEvent>> optimizer_events_;  // by stage
   StageParts parts_;
+  std::vector<TiedParameter> tied_;
   std::vector<StageFigures>* figures_ = nullptr;
   std::vector<std::string>* notes_ = nullptr;
 };

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "shadowgraph/graph/ids.h"
+
 namespace shadowgraph {
 
 // A slot is a storage of a stage. Each micro-batch has slots of its own, gradients of weights have one for all.
@@ -38,8 +40,15 @@ struct StagePart {
   uint32_t slots = 0;
 };
 
+// The nodes of a stage in program order, by piece.
+struct StageNodes {
+  std::vector<NodeId> forward, backward, input_gradient, weight_gradient;
+};
+
 struct StageParts {
   std::vector<StagePart> stages;
+  std::vector<StageNodes> nodes;             // by stage; none where only figures are known
+  size_t step_nodes = 0;                     // how many the step has
   std::vector<std::vector<int64_t>> groups;  // of processes, as the captured one has them: ranks of its stage
   bool has_allocator = false;                // the device has a caching one
 };

@@ -2,21 +2,46 @@
 
 #include <algorithm>
 
-#include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/step_time.h"
+#include "parallel/stages/sharded_parameters.h"
+#include "profiler/communication/stream_tasks.h"
 
 namespace shadowgraph {
 
 NodeSeconds::NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, const Interconnect* links)
-    : communication_(Communication::of(costs.graph(), {.interconnect = links})) {
-  const StepTime time = StepTime::of(costs, spec);
+    : graph_(costs.graph()),
+      time_(StepTime::of(costs, spec)),
+      communication_(Communication::of(costs.graph(), {.interconnect = links})) {
   for (const NodeId n : costs.nodes) {
-    const NodeTime& at = time.of(n);
+    const NodeTime& at = time_.of(n);
     if (at.kind != KernelClass::kFree) seconds_[n] = std::max(at.seconds, spec.host_call);
   }
   for (const Collective& collective : communication_.collectives()) {
     seconds_[collective.node] += collective.cost.seconds();
   }
+}
+
+double NodeSeconds::computing(NodeId node) const {
+  const Collective* collective = communication_.find(node);
+  return seconds_[node] - (collective != nullptr ? collective->cost.seconds() : 0);
+}
+
+double NodeSeconds::exposed(std::span<const NodeId> nodes, const std::function<bool(const Collective&)>& takes) const {
+  const bool any = std::ranges::any_of(nodes, [&](NodeId node) {
+    const Collective* collective = communication_.find(node);
+    return collective != nullptr && collective->cost.seconds() > 0 && takes(*collective);
+  });
+  if (!any) return 0;
+  const double alone = scheduled(nodes, [](const Collective&) { return 0.0; });
+  return scheduled(nodes, [&](const Collective& c) { return takes(c) ? c.cost.seconds() : 0.0; }) - alone;
+}
+
+double NodeSeconds::scheduled(std::span<const NodeId> nodes,
+                              const std::function<double(const Collective&)>& seconds) const {
+  StreamSchedule schedule;
+  StreamTasks tasks(graph_, communication_, time_, schedule, {.seconds = seconds, .is_part = true});
+  for (const NodeId node : nodes) tasks.add(node);
+  schedule.run(communication_.device_share());
+  return schedule.seconds();
 }
 
 namespace {
@@ -56,6 +81,23 @@ void add_segment(std::vector<PieceSegment>& segments, const PieceSegment& segmen
 
 }  // namespace
 
+std::vector<StageNodes> nodes_by_stage(const ProgramCosts& costs, const StageAssignment& assignment) {
+  std::vector<StageNodes> stages(static_cast<size_t>(assignment.stages()));
+  for (const NodeId n : costs.nodes) {
+    const Piece piece = assignment.piece(n);
+    if (piece == Piece::kOptimizer || piece == Piece::kNone) continue;
+    for (const int32_t s : assignment.stages_of(n)) {
+      StageNodes& of = stages[static_cast<size_t>(s)];
+      (piece == Piece::kForward         ? of.forward
+       : piece == Piece::kInputGradient ? of.input_gradient
+                                        : of.weight_gradient)
+          .push_back(n);
+      if (piece != Piece::kForward) of.backward.push_back(n);
+    }
+  }
+  return stages;
+}
+
 void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, const NodeSeconds& seconds,
                   StageParts& parts) {
   for (const ProcessGroupInfo& group : seconds.communication().groups()) {
@@ -85,25 +127,50 @@ void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, 
   }
 }
 
+namespace {
+
+PieceSeconds exposed(const StageNodes& nodes, const NodeSeconds& seconds,
+                     const std::function<bool(const Collective&)>& takes) {
+  return {.forward = seconds.exposed(nodes.forward, takes),
+          .backward = seconds.exposed(nodes.backward, takes),
+          .input_gradient = seconds.exposed(nodes.input_gradient, takes),
+          .weight_gradient = seconds.exposed(nodes.weight_gradient, takes)};
+}
+
+}  // namespace
+
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
-                 const NodeSeconds& seconds, const DeviceSpec& spec, std::vector<StageFigures>& figures) {
+                 const NodeSeconds& seconds, const DeviceSpec& spec, std::span<const StageNodes> nodes,
+                 std::vector<StageFigures>& figures) {
   const Graph& graph = costs.graph();
-  for (const NodeId n : costs.nodes) {
-    const double takes = seconds.of(n);
-    if (takes == 0) continue;
-    const Piece piece = assignment.piece(n);
-    if (piece == Piece::kOptimizer) add_optimizer(graph, n, takes, memory, figures);
-    for (const int32_t stage : assignment.stages_of(n)) {
-      StageFigures& of = figures[static_cast<size_t>(stage)];
-      (piece == Piece::kForward         ? of.forward
-       : piece == Piece::kInputGradient ? of.input_gradient
-                                        : of.weight_gradient) += takes;
+  const ShardedParameters sharded(costs, assignment, seconds.communication());
+  for (size_t s = 0; s < figures.size(); ++s) {
+    StageFigures& of = figures[s];
+    for (const NodeId n : nodes[s].forward) of.forward += seconds.computing(n);
+    for (const NodeId n : nodes[s].input_gradient) of.input_gradient += seconds.computing(n);
+    for (const NodeId n : nodes[s].weight_gradient) of.weight_gradient += seconds.computing(n);
+    of.exposed = exposed(nodes[s], seconds, [](const Collective&) { return true; });
+    of.exposed_unsharded =
+        exposed(nodes[s], seconds, [&](const Collective& c) { return !sharded.gathers(c) && !sharded.reduces(c); });
+    of.forward += of.exposed.forward;
+    of.input_gradient += of.exposed.input_gradient;
+    of.weight_gradient += of.exposed.weight_gradient;
+    for (const NodeId n : nodes[s].forward) {
+      const Collective* collective = seconds.communication().find(n);
+      if (collective != nullptr && sharded.gathers(*collective)) of.unshard += collective->cost.seconds();
     }
-  }
-  // A gradient is read, and what it is added to is read and written.
-  for (StageFigures& of : figures) {
+    for (const NodeId n : nodes[s].backward) {
+      const Collective* collective = seconds.communication().find(n);
+      if (collective != nullptr && sharded.reduces(*collective)) of.reduce_gradients += collective->cost.seconds();
+    }
+    // A gradient is read, and what it is added to is read and written.
     const auto bytes = 3 * static_cast<double>(of.gradients);
     if (bytes > 0) of.accumulate = bytes / spec.memory_rate(KernelClass::kPointwiseInPlace, bytes);
+  }
+  for (const NodeId n : costs.nodes) {
+    if (assignment.piece(n) == Piece::kOptimizer && seconds.of(n) > 0) {
+      add_optimizer(graph, n, seconds.of(n), memory, figures);
+    }
   }
 }
 

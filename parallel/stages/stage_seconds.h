@@ -1,6 +1,8 @@
 // Adds up what the pieces of each stage take.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "parallel/stages/stage_assignment.h"
@@ -8,26 +10,40 @@
 #include "parallel/stages/stage_parts.h"
 #include "shadowgraph/parallel/stages.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
 
-// Seconds of every node, its collective included. A call takes the host's time at least.
+// Seconds of every node. A call takes the host's time at least.
 class NodeSeconds {
  public:
   NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, const Interconnect* links);
+  // A collective's are those it takes, whatever hides them.
   double of(NodeId node) const { return seconds_[node]; }
+  double computing(NodeId node) const;
   const Communication& communication() const { return communication_; }
 
+  // How much longer nodes of one piece take, in program order, because of their collectives: those of which `takes` is
+  // true. The others take no time.
+  double exposed(std::span<const NodeId> nodes, const std::function<bool(const Collective&)>& takes) const;
+
  private:
+  double scheduled(std::span<const NodeId> nodes, const std::function<double(const Collective&)>& seconds) const;
+
+  const Graph& graph_;
+  const StepTime time_;
   Communication communication_;
   IdMap<NodeId, double> seconds_{0};
 };
+
+std::vector<StageNodes> nodes_by_stage(const ProgramCosts& costs, const StageAssignment& assignment);
 
 // Writes the segments of each stage's pieces.
 void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, const NodeSeconds& seconds,
                   StageParts& parts);
 
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
-                 const NodeSeconds& seconds, const DeviceSpec& spec, std::vector<StageFigures>& figures);
+                 const NodeSeconds& seconds, const DeviceSpec& spec, std::span<const StageNodes> nodes,
+                 std::vector<StageFigures>& figures);
 
 }  // namespace shadowgraph

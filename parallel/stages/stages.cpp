@@ -61,9 +61,12 @@ class StageCutting {
     for (const int32_t cut : cuts) stages.figures_.push_back({.begins = module_path(costs_.graph(), line_.node(cut))});
     StageMemory memory(costs_, line_, assignment);
     StageParts parts = memory.parts(stages.figures_, stages.notes_);
+    stages.tied_ = memory.tied();
     add_segments(costs_, assignment, seconds_, parts);
+    parts.nodes = nodes_by_stage(costs_, assignment);
+    parts.step_nodes = costs_.graph().node_count();
+    add_seconds(costs_, assignment, memory, seconds_, spec_, parts.nodes, stages.figures_);
     stages.parts_ = std::make_shared<const StageParts>(std::move(parts));
-    add_seconds(costs_, assignment, memory, seconds_, spec_, stages.figures_);
     return stages;
   }
 

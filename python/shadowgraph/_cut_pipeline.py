@@ -11,7 +11,7 @@ __all__ = ["pipeline"]
 def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: int | None = None,
              microbatches: int | None = None, stages_per_rank: int | None = None, cuts: Iterable[str] = (),
              spec: str = "", interconnect: str = "", allocator: str = "", ranks_apart: int = 1,
-             receives_ahead: bool = False) -> PipelineRun:  # fmt: skip
+             receives_ahead: bool = False, overlap: float = 1.0) -> PipelineRun:  # fmt: skip
     """Cuts a training step of one micro-batch into stages and runs all ranks of a schedule against each other.
 
         step = sg.capture_training_step(make, "i64[1,2048]", loss=".loss", optimizer=torch.optim.AdamW, device="cuda")
@@ -24,6 +24,10 @@ def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: i
     cuts: modules at which the second stage begins, the third, ...; by default where the slowest stage is quickest.
     ranks_apart: processes of one stage, such as 8 of tensor parallel; neighbours of the pipeline are so far apart.
     receives_ahead: room for all that is received from the beginning, as torch.distributed.pipelining has it.
+    overlap: where two actions overlap, the share of what collectives expose that hides behind the other's computing, as
+      far as that goes; 0: none.
+
+    run.piece(step, 2, "I") is the input gradient of stage 2 as a graph, with names of what goes in and comes out.
 
     Raises Error for graphs that are no training steps, cuts that are no modules, sizes that do not fit the schedule.
     """
@@ -33,4 +37,5 @@ def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: i
         schedule = PipelineSchedule(schedule, ranks, microbatches, stages_per_rank)
     elif any(given is not None for given in (ranks, microbatches, stages_per_rank)):
         raise _C.Error("a PipelineSchedule has its ranks, micro-batches and stages: give the name of one with others")
-    return PipelineRun(step, schedule, list(cuts), spec, interconnect, allocator, ranks_apart, receives_ahead)
+    return PipelineRun(step, schedule, list(cuts), spec, interconnect, allocator, ranks_apart, receives_ahead,
+                       overlap)  # fmt: skip

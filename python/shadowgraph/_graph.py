@@ -10,6 +10,7 @@ from typing import IO, NamedTuple
 import torch
 
 from . import _shadowgraph as _C
+from . import _wrappers
 from ._shadowgraph import Graph
 
 __all__ = ["CompiledGraph", "Replay"]
@@ -121,7 +122,10 @@ class CompiledGraph:
 
 
 def _tensors_of(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
-    has = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    own = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    # What a DTensor has here, without its history: it is written as the program wrote it.
+    has = {name + suffix: part.detach() if part is not tensor else tensor
+           for name, tensor in own for suffix, part in _wrappers.inner(tensor)}  # fmt: skip
     missing = [name for name in names if name not in has]
     if missing:
         raise _C.ReplayError(
@@ -140,7 +144,8 @@ def compile(graph: Graph, module: torch.nn.Module | None = None, *, device: str 
         step = sg.capture_training_step(net, "f32[8,16]", optimizer=torch.optim.SGD).compile(net)
         (loss,) = step(x)                                  # and the parameters of net are those after the step
 
-    module: where parameters and buffers come from, at each call. Without one, calls take all of them.
+    module: where parameters and buffers come from, at each call; of DTensors what this rank has. Without one, calls
+      take all of them. What the graph sends goes through torch.distributed's groups of those names.
     device: takes the place of every device in the graph, to run on the CPU what was captured for CUDA.
     autograd: record a history, so that outputs can be differentiated; for graphs of a forward alone. It keeps all that
       autograd keeps: checkpoints are carried out by emitted code and torch.fx (a UserWarning).

@@ -8,6 +8,7 @@
 #include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/parallel/pipeline.h"
 #include "shadowgraph/parallel/rank_graphs.h"
+#include "shadowgraph/parallel/stage_pieces.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -34,7 +35,8 @@ std::shared_ptr<PipelineSchedule> named_schedule(const std::string& name, int32_
 std::shared_ptr<PipelineRun> run_pipeline(const Graph& step, const PipelineSchedule& schedule,
                                           const std::vector<std::string>& cuts, const std::string& spec,
                                           const std::string& interconnect, const std::string& allocator,
-                                          int64_t ranks_apart, bool receives_ahead) {
+                                          int64_t ranks_apart, bool receives_ahead, double overlap) {
+  if (!(overlap >= 0 && overlap <= 1)) throw Error("overlap is a share, from 0 to 1");
   const c10::Device device = step.metadata.device.value_or(c10::Device(c10::kCPU));
   const std::optional<DeviceSpec> figures = DeviceSpec::find(spec, device.type());
   if (!figures) throw Error("no figures are known of " + device.str() + " devices; name some: spec=\"h100\"");
@@ -49,7 +51,31 @@ std::shared_ptr<PipelineRun> run_pipeline(const Graph& step, const PipelineSched
                                                        {.interconnect = options.interconnect,
                                                         .ranks_apart = ranks_apart,
                                                         .allocator = AllocatorSettings::parse(allocator),
+                                                        .overlap = overlap,
                                                         .receives_ahead = receives_ahead}));
+}
+
+// A graph, and names of what goes in and comes out: "%12" as in the step, or a placeholder's.
+using PieceTuple = std::tuple<std::shared_ptr<Graph>, std::vector<std::string>, std::vector<std::string>>;
+PieceTuple piece_of(const PipelineRun& run, const Graph& step, int32_t stage, const std::string& work) {
+  const std::map<std::string, PipelineWork> works{{"F", PipelineWork::kForward},
+                                                  {"B", PipelineWork::kBackward},
+                                                  {"I", PipelineWork::kInputGradient},
+                                                  {"W", PipelineWork::kWeightGradient}};
+  const auto found = works.find(work);
+  if (found == works.end()) throw Error("a piece is F, B, I or W, not " + work);
+  Subgraph piece = stage_piece(step, run.stages(), stage, found->second);
+  const auto names = [&](const std::vector<ValueId>& values) {
+    std::vector<std::string> all;
+    for (const ValueId v : values) {
+      const NodeId producer = step.value(v).producer;
+      const auto arguments = step.arguments(producer);
+      const bool named = step.is_placeholder(producer) && arguments[0].kind == ArgumentKind::kString;
+      all.push_back(named ? std::string(step.text(arguments[0].string)) : "%" + std::to_string(v.index));
+    }
+    return all;
+  };
+  return {std::make_shared<Graph>(std::move(piece.graph)), names(piece.inputs), names(piece.outputs)};
 }
 
 using ActionTuple = std::tuple<std::string, double, double, int64_t>;
@@ -105,13 +131,17 @@ void bind_pipelines(py::module_& m) {
                                                         "All ranks of a pipeline, in seconds and bytes.")
       .def(py::init(&run_pipeline), py::arg("step"), py::arg("schedule"), py::arg("cuts"), py::arg("spec"),
            py::arg("interconnect"), py::arg("allocator"), py::arg("ranks_apart"), py::arg("receives_ahead"),
-           py::call_guard<CppCall>())
+           py::arg("overlap"), py::call_guard<CppCall>())
       .def_property_readonly("seconds", &PipelineRun::seconds, "Of a step.")
       .def_property_readonly("bubble", &PipelineRun::bubble, "The share of all ranks' time in which they wait.")
       .def_property_readonly("worst_rank", &PipelineRun::worst_rank, "The one with most memory.")
       .def_property_readonly("schedule", &PipelineRun::schedule)
       .def("actions", &actions_of, py::arg("rank"), py::call_guard<CppCall>(),
            "(action, begin, end, live bytes after it) of one rank; seconds from the beginning.")
+      .def(
+          "piece", &piece_of, py::arg("step"), py::arg("stage"), py::arg("work"), py::call_guard<CppCall>(),
+          "F, B, I or W of a stage as a graph: (graph, names of its inputs, names of its outputs). `step` is the graph "
+          "that was cut; what is no placeholder there is called as in its text, \"%12\".")
       .def("dict", [](const PipelineRun& run) { return to_python(to_json(run)); })
       .def(
           "chrome_trace", [](const PipelineRun& run) { return to_chrome_trace(run); },

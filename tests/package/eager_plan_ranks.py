@@ -1,6 +1,6 @@
 """One rank of test_eager_plans.py: a step of the model as a plan lays it out, over gloo, against the same step alone.
 
-    python eager_plan_ranks.py PLAN.py MODEL RANK SIZE STORE
+    python eager_plan_ranks.py RANK SIZE PLAN.py MODEL STORE
 
 The exit code is 0, and a line has the largest differences.
 """
@@ -155,15 +155,14 @@ def run(plan_file, name, rank, size, store):
             optimizer.step()
         updated = dict(alone.named_parameters())
         off["parameters"] = max(difference(whole(p), updated[key]) for key, p in model.named_parameters())
-        if rank == 0:
-            print(json.dumps({"off": off, "shapes": shapes, "data_axes": plan.DATA_AXES}))
+        print(json.dumps({"off": off, "shapes": shapes, "data_axes": plan.DATA_AXES}))
         return max(off.values())
     finally:
         dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    plan_file, name, rank, size, store = sys.argv[1:]
+    rank, size, plan_file, name, store = sys.argv[1:]
     is_close = run(plan_file, name, int(rank), int(size), store) < TOLERANCE[name]
     sys.stdout.flush()
     os._exit(0 if is_close else 1)  # gloo's threads may outlive the interpreter, which then aborts

@@ -6,6 +6,7 @@ runs two steps of each over gloo and prints a line of JSON. It has the most byte
 second step, and its collectives with the bytes that they move. test_parallel_programs.py predicts both.
 """
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -17,9 +18,11 @@ import sys
 import time
 import types
 
+import flash_on_cpu
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from rank_processes import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -125,7 +128,8 @@ class Decoder(nn.Module):
 
 
 def loss_of(logits):
-    return F.cross_entropy(logits.flatten(0, 1), torch.zeros(BATCH * LENGTH, dtype=torch.int64))
+    logits = logits.flatten(0, 1)
+    return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
 
 
 # ---- Programs: functions of the number of ranks and the kind of device
@@ -199,6 +203,13 @@ def expert_parallel(size, device):
     return model
 
 
+def context_parallel(size, device, rotation):
+    from torch.distributed.tensor.experimental._attention import set_rotate_method
+
+    set_rotate_method(rotation)
+    return fsdp(size, device)
+
+
 class ShardedStates(torch.optim.Optimizer):
     """ZeRO 1 as Megatron's: parameters and gradients lie in two buffers, of which each rank steps a part in float32."""
 
@@ -252,6 +263,8 @@ PROGRAMS = {
     "tp with sequence parallel": sequence_parallel,
     "fsdp x tp": fsdp_tp,
     "expert parallel": expert_parallel,
+    "context parallel by all_gather": functools.partial(context_parallel, rotation="allgather"),
+    "context parallel by all_to_all": functools.partial(context_parallel, rotation="alltoall"),
     "zero 1": ddp,
     "zero 1 in buffers": lambda size, device: Decoder().to(torch.bfloat16),
 }
@@ -264,6 +277,20 @@ def optimizer_of(name):
     if name == "zero 1 in buffers":
         return ShardedStates
     return functools.partial(torch.optim.AdamW, foreach=not name.startswith("tp"))
+
+
+@contextlib.contextmanager
+def _in_context_parallel(ids):
+    from torch.distributed.tensor.experimental import context_parallel
+
+    mesh = init_device_mesh(ids.device.type, (dist.get_world_size(),))
+    with flash_on_cpu.chosen(), context_parallel(mesh, buffers=[ids], buffer_seq_dims=[1]):
+        yield
+
+
+def context_of(name):
+    """What forward, loss and backward run in: a function of the inputs."""
+    return _in_context_parallel if name.startswith("context parallel") else lambda ids: contextlib.nullcontext()
 
 
 WAIT = "_c10d_functional::wait_tensor"  # what has come is not waited for twice
@@ -297,6 +324,9 @@ class Watch(TorchDispatchMode):
             self.most, self.at = now, name
         return result
 
+    def seen(self, before):
+        return {"peak": self.most - before, "at": self.at, "collectives": self.collectives}
+
     def _wait_for_gloo(self):
         """Until its thread has given back what it held: nothing has changed for 20 ms."""
         before, same = self.live(), 0
@@ -314,26 +344,29 @@ def second_step(name, size, live):
     ids = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
 
     def step():
-        loss = loss_of(model(ids))
-        loss.backward()
+        with context_of(name)(ids):
+            loss = loss_of(model(ids))
+            loss.backward()
         optimizer.step()
 
     return watched(step, optimizer, live, before)
 
 
 def watched(step, optimizer, live, before):
-    """The second of two steps: the most bytes alive beyond those before, and what it sends."""
-    step()
-    optimizer.zero_grad()
-    with Watch(live) as watch:
+    """The second of two steps: the most bytes alive beyond those before, and what it sends; "first" has the first's."""
+    with Watch(live) as first:
         step()
-    return {"peak": watch.most - before, "at": watch.at, "collectives": watch.collectives}
+    optimizer.zero_grad()
+    with Watch(live) as second:
+        step()
+    return {**second.seen(before), "first": first.seen(before)}
 
 
 def run(rank, size, store, library, names, second_step):
     counting = ctypes.CDLL(library)
     counting.live_bytes.restype = ctypes.c_int64
     counting.install()
+    flash_on_cpu.register()
     done = {}
     for name in names:
         dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(f"{store}.{name}", size))
@@ -352,18 +385,8 @@ def real_ranks(folder, program, names):
                    check=True)  # fmt: skip
     done: dict[str, list] = {}
     for size, of_size in names.items():
-        command = [sys.executable, program, str(size), str(folder / "store"), str(library), *of_size]
-        ranks = [subprocess.Popen([*command[:2], str(rank), *command[2:]], stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-                 for rank in range(size)]  # fmt: skip
-        try:
-            outputs = [rank.communicate(timeout=300) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        for rank, (output, errors) in zip(ranks, outputs):
-            assert rank.returncode == 0, output + errors
-            for name, what in json.loads(output.splitlines()[-1]).items():
+        for rank in run_ranks(program, size, folder / "store", library, *of_size):
+            for name, what in rank.items():
                 done.setdefault(name, []).append(what)
     return done
 

@@ -297,3 +297,79 @@ def test_chrome_trace_has_what_trace_readers_ask_for(step):
     begins = {event["id"]: event["ts"] for event in trace["traceEvents"] if event["ph"] == "s"}
     ends = {event["id"]: event["ts"] for event in trace["traceEvents"] if event["ph"] == "f"}
     assert begins.keys() == ends.keys() and all(begins[key] <= ends[key] for key in begins)
+
+
+# ---- Pieces
+
+
+def test_pieces_compute_the_gradients_of_the_step():
+    torch.manual_seed(0)
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.LayerNorm(16)) for _ in range(6)])
+    step = sg.capture_training_step(net, "f32[4,16]", loss=lambda y: y.square().mean(), device="cpu")
+    run = sg.pipeline(step, "1f1b", ranks=3, microbatches=2, spec="h100")
+    x = torch.randn(4, 16)
+    known = dict(net.named_parameters()) | {"input": x, "input0": x}
+
+    def do(stage, work):
+        graph, inputs, outputs = run.piece(step, stage, work)
+        graph.verify()
+        known.update(zip(outputs, graph.compile()(*(known[name].detach() for name in inputs))))
+
+    for stage in range(3):
+        do(stage, "F")
+    for stage in (2, 1, 0):
+        do(stage, "I")
+        do(stage, "W")
+    expected = step.compile(net).run(x).gradients
+    found = {node.args[0].producer.argument("name"): known[node.args[1].name]
+             for node in step if node.target == "sg::gradient"}  # fmt: skip
+    assert found.keys() == expected.keys() == dict(net.named_parameters()).keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    with pytest.raises(sg.Error, match="a piece is F, B, I or W, not X"):
+        run.piece(step, 0, "X")
+    with pytest.raises(sg.Error, match="there is no stage 3"):
+        run.piece(step, 3, "F")
+
+
+# ---- Collectives inside a stage
+
+
+def sharded_step(tokens):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def make():
+        mesh = init_device_mesh("cuda", (8,))
+        net = nn.Sequential(*[nn.Linear(4096, 4096, bias=False) for _ in range(8)])
+        for layer in net:
+            fully_shard(layer, mesh=mesh)
+        return fully_shard(net, mesh=mesh)
+
+    with sg.fake_process_group(8):
+        return sg.capture_training_step(make, f"f32[{tokens},4096]", loss=lambda y: y.mean(), device="cuda",
+                                        optimizer="adamw", steady_state=True)  # fmt: skip
+
+
+def test_collectives_inside_a_stage_hide_behind_its_kernels():
+    step = sharded_step(8192)
+    run = sg.pipeline(step, "1f1b", ranks=2, microbatches=4, spec="h100", interconnect="h100", ranks_apart=8)
+    whole = sg.profile(step, spec="h100", interconnect="h100").dict()["communication"]
+    stages = run.dict()["stages"]
+    exposed = sum(of["exposed_seconds"] for of in stages)
+    assert 0 < exposed < 0.7 * whole["seconds"]
+    # Gathers of forward, sums of gradients: each once.
+    gathers, sums = whole["kinds"]["all_gather"]["seconds"], whole["kinds"]["reduce_scatter"]["seconds"]
+    assert sum(of["reduce_gradients_seconds"] for of in stages) == pytest.approx(sums, rel=1e-6)
+    assert gathers / 2 <= sum(of["unshard_seconds"] for of in stages) <= gathers
+
+
+def test_a_schedule_that_gathers_parameters_itself():
+    step = sharded_step(64)  # each piece takes longer to gather than to compute
+    plain = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    gathered = "0UNSHARD,0F0,0F1,0B0,0B1,0REDUCE_GRAD\n1UNSHARD,1F0,1B0,1F1,1B1,1REDUCE_GRAD\n"
+    runs = [sg.pipeline(step, sg.PipelineSchedule.from_csv(text), spec="h100", interconnect="h100", ranks_apart=8)
+            for text in (plain, gathered)]  # fmt: skip
+    assert runs[1].seconds < runs[0].seconds
+    waits = [rank["waits"] for rank in runs[1].dict()["ranks"]]
+    assert all(each["reduce"] > 0 for each in waits) and waits[0]["before"] > 0
+    assert all(rank["waits"]["reduce"] == 0 for rank in runs[0].dict()["ranks"])

@@ -7,12 +7,11 @@ things in single precision; its tolerance is 1e-4 after AdamW's step.
 import ast
 import json
 import pathlib
-import subprocess
-import sys
 
 import eager_plan_ranks
 import pytest
 import torch
+from rank_processes import run_ranks
 
 import shadowgraph as sg
 
@@ -63,19 +62,9 @@ def megatron(step, axes, attention=True):
     return pins
 
 
-def run_ranks(tmp_path, sharding, name, size):
+def run_plan(tmp_path, sharding, name, size):
     sharding.to_python(tmp_path / "plan.py")
-    command = [sys.executable, str(RANKS), str(tmp_path / "plan.py"), name]
-    ranks = [subprocess.Popen([*command, str(rank), str(size), str(tmp_path / "store")], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) for rank in range(size)]  # fmt: skip
-    try:
-        outputs = [rank.communicate(timeout=600) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    for rank, (output, errors) in zip(ranks, outputs):
-        assert rank.returncode == 0, output + errors
-    return json.loads(outputs[0][0].splitlines()[-1])
+    return run_ranks(RANKS, size, tmp_path / "plan.py", name, tmp_path / "store")[0]
 
 
 def planned_shapes(sharding):
@@ -99,7 +88,7 @@ def planned_shapes(sharding):
 def test_the_plan_that_is_found(name, mesh, size, data_axes, figures, tmp_path):
     sharding = sg.shard(captured(name), mesh, **figures)
     assert any("S" in layout for layout in sharding.layouts().values())
-    done = run_ranks(tmp_path, sharding, name, size)
+    done = run_plan(tmp_path, sharding, name, size)
     assert done["shapes"] == planned_shapes(sharding)
     assert max(done["off"].values()) < eager_plan_ranks.TOLERANCE[name]
     if data_axes is not None:
@@ -111,7 +100,7 @@ def test_the_plan_that_is_found(name, mesh, size, data_axes, figures, tmp_path):
 def test_tensor_parallel_layers(name, mesh, size, figures, tmp_path):
     step = captured(name)
     sharding = sg.shard(step, mesh, pins=megatron(step, mesh.count("="), name == "decoder"), **figures)
-    done = run_ranks(tmp_path, sharding, name, size)
+    done = run_plan(tmp_path, sharding, name, size)
     assert done["shapes"] == planned_shapes(sharding)
     assert max(done["off"].values()) < eager_plan_ranks.TOLERANCE[name]
     if name == "decoder":

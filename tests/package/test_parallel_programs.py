@@ -19,6 +19,7 @@ from parallel_programs import (
     WORDS,
     Decoder,
     collectives_of,
+    context_of,
     fsdp,
     optimizer_of,
 )
@@ -44,7 +45,7 @@ def predicted(name, size, rank):
     with sg.fake_process_group(size, rank):
         report = sg.profile(lambda: PROGRAMS[name](size, "cpu"), f"i64[{BATCH},{LENGTH}]",
                             loss=parallel_programs.loss_of, optimizer=optimizer_of(name), device="cpu",
-                            steady_state=True)  # fmt: skip
+                            steady_state=True, context=context_of(name))  # fmt: skip
     report.graph.verify()
     return report
 

@@ -37,6 +37,17 @@ def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
         assert collectives_of(report.graph) == there["collectives"]
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_first_steps_of_real_ranks(name, real):
+    """Before it sends anything else, a real rank asks its neighbours for their shapes."""
+    for rank, of in enumerate(real[name]):
+        report, there = profiled(name, rank, steady_state=False), of["first"]
+        held = report.peak_bytes
+        assert abs(held - there["peak"]) <= 16, (rank, held, there["peak"], there["at"])
+        sent = collectives_of(report.graph)
+        assert sent == there["collectives"][-len(sent) :]
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_first_steps(name, device):

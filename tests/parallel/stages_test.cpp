@@ -12,8 +12,12 @@
 #include "shadowgraph/draw_pipeline.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/parallel/stage_pieces.h"
+#include "shadowgraph/profile/collective_cost.h"
 #include "shadowgraph/profile/scratch.h"
 #include "shadowgraph/profile/timeline.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/model_captures.h"
 
@@ -181,6 +185,31 @@ TEST(PipelineStages, SplitBackward) {
   EXPECT_LT(of.weight_gradient, 0.6 * of.backward());
 }
 
+// Every node of forward and backward is in one piece; the pieces are graphs.
+TEST(PipelineStages, PiecesAreGraphs) {
+  const Graph& step = step_of("llama3_8b");
+  const PipelineStages stages = cut("llama3_8b", 3);
+  size_t forward = 0, backward = 0, halves = 0;
+  const auto piece = [&](int32_t stage, PipelineWork work) {
+    const Subgraph of = stage_piece(step, stages, stage, work);
+    EXPECT_NO_THROW(verify(of.graph)) << stage << static_cast<int>(work);
+    return of.graph.node_count() - of.inputs.size() - 1;  // sg::output
+  };
+  for (int32_t s = 0; s < 3; ++s) {
+    forward += piece(s, PipelineWork::kForward);
+    backward += piece(s, PipelineWork::kBackward);
+    halves += piece(s, PipelineWork::kInputGradient) + piece(s, PipelineWork::kWeightGradient);
+  }
+  EXPECT_GT(forward, 0U);
+  EXPECT_EQ(backward, halves);
+  const Subgraph last = stage_piece(step, stages, 2, PipelineWork::kForward);
+  EXPECT_THAT(to_text(last.graph), HasSubstr("\"parameter\"=\"lm_head.weight\""));
+  EXPECT_THROW(stage_piece(step, stages, 3, PipelineWork::kForward), Error);
+  EXPECT_THROW(stage_piece(step, stages, 0, PipelineWork::kSendForward), Error);
+  EXPECT_THROW(stage_piece(step_of("gpt2"), stages, 0, PipelineWork::kForward), Error);
+  EXPECT_THROW(stage_piece(step, PipelineStages::of_figures({StageFigures{}}), 0, PipelineWork::kForward), Error);
+}
+
 TEST(PipelineStages, AreOfTrainingSteps) {
   const Graph forward = capture_tiny("gpt2", {.train = false, .device = c10::kCUDA});
   EXPECT_THROW(PipelineStages::balanced(forward, 2, {.spec = &h100()}), Error);
@@ -218,6 +247,61 @@ TEST(PipelineRun, TransfersTakeTime) {
   const PipelineRun far = PipelineRun::of(stages, schedule, {.interconnect = &links, .ranks_apart = 8});
   EXPECT_GT(near.seconds(), PipelineRun::of(stages, schedule).seconds());
   EXPECT_GT(far.seconds(), near.seconds());
+}
+
+// The first rank is the last to be done, so it waits for the sum alone.
+TEST(PipelineRun, GradientsOfTiedWeightsAreAdded) {
+  const Interconnect links = Interconnect::named("h100");
+  const PipelineStages stages = cut("gpt2", 4);
+  ASSERT_EQ(stages.tied().size(), 1U);
+  const TiedParameter& tied = stages.tied()[0];
+  EXPECT_EQ(tied.stages, (std::vector<int32_t>{0, 3}));
+  const PipelineSchedule schedule = PipelineSchedule::named("1f1b", {.ranks = 4, .microbatches = 8});
+  const PipelineRun run = PipelineRun::of(stages, schedule, {.interconnect = &links});
+  const double sum = collective_cost(CollectiveKind::kAllReduce, tied.gradient_bytes,
+                                     {.name = "", .size = 2, .ranks = {0, 3}}, links, 1)
+                         .seconds();
+  EXPECT_NEAR(run.rank(0).waits.reduce, sum, sum * 1e-9);
+  EXPECT_GT(run.rank(3).waits.reduce, sum);
+  EXPECT_EQ(run.rank(1).waits.reduce, 0);
+  for (int32_t r = 0; r < 4; ++r) {
+    EXPECT_NEAR(run.rank(r).computing + run.rank(r).waits.total(), run.seconds(), 1e-9);
+  }
+  // One rank that has both ends adds them up by itself.
+  const PipelineSchedule folded = PipelineSchedule::named("zbv", {.ranks = 2, .stages_per_rank = 2, .microbatches = 8});
+  EXPECT_EQ(PipelineRun::of(stages, folded, {.interconnect = &links}).rank(0).waits.reduce, 0);
+}
+
+// F: 1 s and 0.5 s for a collective. Backward: 2 s of computing. Beside each other they take 3 s, not 3.5.
+TEST(PipelineRun, OverlappedActionsHideCollectives) {
+  StageFigures of{.forward = 1.5, .input_gradient = 1, .weight_gradient = 1};
+  of.exposed.forward = 0.5;
+  const auto stages = PipelineStages::of_figures(std::vector<StageFigures>(1, of));
+  const auto schedule = PipelineSchedule::from_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", "two");
+  EXPECT_NEAR(PipelineRun::of(stages, schedule).seconds(), 1.5 + 3 + 2, 1e-9);
+  EXPECT_NEAR(PipelineRun::of(stages, schedule, {.overlap = 0}).seconds(), 1.5 + 3.5 + 2, 1e-9);
+  EXPECT_NEAR(PipelineRun::of(stages, schedule, {.overlap = 0.5}).seconds(), 1.5 + 3.25 + 2, 1e-9);
+}
+
+// Gathering takes 4 s, of which a forward of another stage hides 2; then no piece has it. The sum of gradients is 1 s.
+TEST(PipelineRun, ParametersAreGatheredBesideComputing) {
+  StageFigures of{.forward = 5, .input_gradient = 3, .weight_gradient = 2};
+  of.exposed = {.forward = 3, .backward = 3, .input_gradient = 2, .weight_gradient = 1};
+  of.unshard = 4;
+  of.reduce_gradients = 1;
+  const auto stages = PipelineStages::of_figures(std::vector<StageFigures>(2, of));
+  const auto run = PipelineRun::of(
+      stages, PipelineSchedule::from_csv("0UNSHARD,0F0,1UNSHARD,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD\n", "fsdp"));
+  // 0UNSHARD 0-4, 0F0 4-6, 1UNSHARD 6-10, 1F0 10-12, 1B0 12-14, its sum 14-15, 0B0 14-16, its sum 16-17.
+  EXPECT_NEAR(run.seconds(), 17, 1e-9);
+  EXPECT_NEAR(run.rank(0).waits.before, 4, 1e-9);
+  EXPECT_NEAR(run.rank(0).waits.unshard, 4, 1e-9);
+  EXPECT_NEAR(run.rank(0).waits.reduce, 1, 1e-9);
+  const auto gathered_earlier = PipelineRun::of(
+      stages, PipelineSchedule::from_csv("0UNSHARD,1UNSHARD,0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD\n", "early"));
+  EXPECT_NEAR(gathered_earlier.seconds(), 15, 1e-9);  // of the second gather, 2 s are hidden
+  const auto plain = PipelineRun::of(stages, PipelineSchedule::from_csv("0F0,1F0,1B0,0B0\n", "plain"));
+  EXPECT_NEAR(plain.seconds(), 2 * (5 + 5), 1e-9);
 }
 
 TEST(PipelineRun, TracesAllRanks) {

@@ -37,6 +37,26 @@ TEST(ViewModel, LongLabelsAreCutToWhatFits) {
               ElementsAre(forty + "|f32[1]", std::string(37, 'n') + "...|f32[1]", "output"));
 }
 
+TEST(ViewModel, PlaceholdersSayWhatTheyAreAPartOf) {
+  TestGraph t;
+  const auto x = t.input("x", {2, 4});
+  const auto weight = t.parameter("weight", {4, 4});
+  const auto scale = t.parameter("scale", {4, 4});
+  t.graph.set_note(x.node, "layout", "S(0)");
+  t.graph.set_note(x.node, "whole_sizes", "4,4");
+  t.graph.set_note(weight.node, "layout", "S(1),R");
+  t.graph.set_note(weight.node, "whole_sizes", "4,16");
+  t.output(
+      {t.call("aten::add.Tensor", {t.call("aten::mm", {x, weight}, {{2, 4}}), scale, Argument::of_int(1)}, {{2, 4}})});
+  const ViewModel model = ViewModel::of(t.graph);
+  EXPECT_THAT(labels(model), ElementsAre("x|f32[2,4]|S(0) of [4,4]", "mm|weight f32[4,4], S(1),R of [4,16]",
+                                         "add|scale f32[4,4]", "output"));
+  EXPECT_THAT(write_dot(model), HasSubstr("S(1),R of [4,16]"));
+  const ViewModel boxes = ViewModel::of(t.graph, {.show_parameters = true});
+  EXPECT_THAT(labels(boxes), Contains("weight|f32[4,4]|S(1),R of [4,16]"));
+  EXPECT_THAT(boxes.boxes[0].tooltip, HasSubstr("S(0) of [4,4]"));
+}
+
 TEST(OperatorCategory, WhatTheOptimizerDoesIsItsOwnButViews) {
   TestGraph t;
   const auto w = t.parameter("w", {2, 3});

@@ -7,7 +7,8 @@
 //     to_text(run);
 //
 // Each rank does its actions in the schedule's order on one stream. Sends and receives run beside it, one after another
-// between two ranks in one direction. Bytes are played through the caching allocator of each rank, in the order in which
+// between two ranks in one direction; so do UNSHARD and REDUCE_GRAD. Gradients of weights that several ranks hold are
+// added at the end of backward. Bytes are played through the caching allocator of each rank, in the order in which
 // its host allocates them. The step is one of the steady state, and the optimizer's comes last.
 #pragma once
 
@@ -33,6 +34,9 @@ struct PipelineRunOptions {
   // How far apart two neighbours of the pipeline are in rank: the processes of one stage, such as 8 of tensor parallel.
   int64_t ranks_apart = 1;
   AllocatorSettings allocator;
+  // Where two actions overlap, this share of what collectives expose hides behind the other's computing, as far as that
+  // goes: 1 all, 0 nothing. Their computing takes its sum in any case.
+  double overlap = 1;
   // torch.distributed.pipelining has room for what it receives of all micro-batches from the beginning; other engines
   // take it when it comes.
   bool receives_ahead = false;
@@ -43,8 +47,10 @@ struct PipelineWaits {
   double before = 0;    // its first action
   double forward = 0;   // for what the stage before sends
   double backward = 0;  // for gradients of the next stage
+  double unshard = 0;   // for a stage's parameters: UNSHARD
+  double reduce = 0;    // for sums of gradients: REDUCE_GRAD, and weights that several stages hold
   double after = 0;     // its last action, until the last rank is done
-  double total() const { return before + forward + backward + after; }
+  double total() const { return before + forward + backward + unshard + reduce + after; }
 };
 
 struct PipelineRank {

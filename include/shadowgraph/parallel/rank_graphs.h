@@ -5,9 +5,9 @@
 //     run.seconds(); run.rank(1).waits;
 //
 // Each graph is that of ranks[0], which runs for all that do the same (RankGraph::ranks). What it sends to another rank
-// goes to the one that runs for that, and in a group those meet who run. Kernels take the time model's seconds, one after
-// another, and communications run beside them. A rank waits for a synchronous one at once. For others it waits where its
-// graph does: at wait_tensor, or at the first use of what they gave.
+// goes to the one that runs for that, and in a group those meet who run. A rank's kernels and collectives lie on the
+// streams on which its program issued them (shadowgraph/profile/overlapped_step.h). A collective begins when all who take
+// part have come. Sends to a rank run one after another, as do receives from it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,7 +20,6 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
-#include "shadowgraph/parallel/ranks.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/interconnect.h"
 
@@ -38,9 +37,10 @@ struct RankGraphsOptions {
 
 struct RankFigures {
   int64_t rank = 0;
-  double computing = 0;                 // seconds
-  double end = 0;                       // of its computing
-  std::map<std::string, double> waits;  // seconds by cause: "receive from rank 3", "all_reduce of 8", "the end"
+  double computing = 0;  // seconds
+  double end = 0;        // of its computing
+  // Seconds by cause: "receive from rank 3", "all_reduce of 8", "the host", "the end of the step".
+  std::map<std::string, double> waits;
   double waiting() const;
 };
 
@@ -50,8 +50,8 @@ class RankGraphsRun {
   // too, for ranks that wait for ever or do not meet in what they communicate.
   static RankGraphsRun of(std::span<const RankGraph> ranks, const RankGraphsOptions& options = {});
 
-  double seconds() const { return times_.seconds(); }  // of a step
-  size_t ranks() const { return figures_.size(); }     // that run
+  double seconds() const { return seconds_; }       // of a step
+  size_t ranks() const { return figures_.size(); }  // that run
   const RankFigures& rank(size_t index) const { return figures_[index]; }
   // What a rank did when: name, begin, end; communications too.
   struct Event {
@@ -66,7 +66,7 @@ class RankGraphsRun {
   std::span<const Event> events(size_t index) const { return events_[index]; }
 
  private:
-  RankTimes times_;
+  double seconds_ = 0;
   std::vector<RankFigures> figures_;
   std::vector<std::vector<Event>> events_;
 };

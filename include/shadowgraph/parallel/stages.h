@@ -30,11 +30,27 @@ struct StageOptions {
   const Interconnect* interconnect = nullptr;  // of collectives inside a stage; none: they cost nothing
 };
 
+// Seconds by piece. Backward as a whole may hide more than its two pieces apart.
+struct PieceSeconds {
+  double forward = 0;
+  double backward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
+};
+
 struct StageFigures {
   std::string begins;  // the module of its first node
   double forward = 0;  // seconds of one micro-batch, as all here
   double input_gradient = 0;
   double weight_gradient = 0;
+  // What collectives inside the stage cost a piece: it waits for them, or computes slower beside them. It is in the
+  // seconds above. What is under way when a piece ends is waited for.
+  PieceSeconds exposed;
+  // The same where schedules gather the stage's parameters (UNSHARD) and add up gradients (REDUCE_GRAD): those
+  // collectives are then in no piece, and take these seconds.
+  PieceSeconds exposed_unsharded;
+  double unshard = 0;
+  double reduce_gradients = 0;
   double accumulate = 0;   // adding gradients to those of earlier micro-batches
   double optimizer = 0;    // once a step
   int64_t parameters = 0;  // bytes of what is there from the beginning:
@@ -45,7 +61,16 @@ struct StageFigures {
   int64_t carried = 0;         // bytes alive from forward to backward, of one micro-batch
   int64_t sends_forward = 0;   // bytes to the next stage
   int64_t sends_backward = 0;  // bytes to the stage before
-  double backward() const { return input_gradient + weight_gradient; }
+  double backward() const {
+    return input_gradient - exposed.input_gradient + weight_gradient - exposed.weight_gradient + exposed.backward;
+  }
+};
+
+// A parameter that several stages hold: its gradients are added over them before the optimizer's step.
+struct TiedParameter {
+  std::string name;
+  int64_t gradient_bytes = 0;
+  std::vector<int32_t> stages;
 };
 
 struct StageParts;
@@ -66,6 +91,7 @@ class PipelineStages {
 
   int32_t count() const { return static_cast<int32_t>(figures_.size()); }
   const StageFigures& of(int32_t stage) const { return figures_[static_cast<size_t>(stage)]; }
+  const std::vector<TiedParameter>& tied() const { return tied_; }
   // What a reader should know: parameters that several stages hold, tensors that are handed through.
   const std::vector<std::string>& notes() const { return notes_; }
   // For the rooms of parallel/: parallel/stages/stage_parts.h.
@@ -74,6 +100,7 @@ class PipelineStages {
  private:
   friend class StageCutting;
   std::vector<StageFigures> figures_;
+  std::vector<TiedParameter> tied_;
   std::vector<std::string> notes_;
   std::shared_ptr<const StageParts> parts_;
 };

@@ -225,6 +225,8 @@ class Builder {
     const first = graph.outputStart()[node];
     const made = graph.outputStart()[node + 1] - first;
     if (made > 0) item.lines.push(graph.type(first) + (made > 1 ? ` +${String(made - 1)}` : ''));
+    const layout = graph.layout(node);
+    if (layout !== '') item.lines.push(visible(layout, 40));
     this.nodeItem[node] = item.index;
     ++this.visibleNodes;
   }

@@ -175,6 +175,12 @@ export class Graph {
   notes(node: number): [string, string][] {
     return this.noteTexts().get(node) ?? [];
   }
+  /** What a placeholder is a part of: "S(0) of [4096,4096]"; empty where it is the whole. */
+  layout(node: number): string {
+    const notes = new Map(this.notes(node));
+    const layout = notes.get('layout');
+    return layout === undefined ? '' : `${layout} of [${notes.get('whole_sizes') ?? ''}]`;
+  }
   isPlaceholder(node: number): boolean {
     return this.target(node).builtin === true && this.placeholder(node) !== '';
   }

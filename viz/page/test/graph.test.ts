@@ -195,3 +195,18 @@ test('what enters an open box goes around those inside', () => {
     });
   }
 });
+
+test('a part of a tensor says what it is a part of', () => {
+  const graph = graphOf(
+    [
+      { op: 'sg::input', name: 'x', makes: [0] },
+      { op: 'sg::parameter', name: 'w', makes: [1], notes: [['layout', 'S(0)'], ['whole_sizes', '64,4']] },
+      { op: 'aten::mm', inputs: [0, 1], makes: [2] },
+    ],
+    [{ parent: 0, name: '' }, { parent: 0, name: 'forward', phase: true }],
+    [{ bytes: 16, kind: 2, existed: true }, { bytes: 64, kind: 0, existed: true }, { bytes: 16, kind: 4 }],
+  );
+  const boxes = boxesOf(graph, options({ phases: [0], showParameters: true }));
+  const lines = boxes.items.filter((i) => i.kind === 'node').map((i) => i.lines.join(', '));
+  assert.deepEqual(lines, ['f32[4]', 'f32[16], S(0) of [64,4]', 'f32[4]']);
+});

@@ -39,6 +39,7 @@ export interface TestNode {
   forward?: number;
   flops?: number;
   region?: number;
+  notes?: [string, string][];
 }
 export interface TestCluster { parent: number; name: string; phase?: boolean; standsFor?: number; repeats?: number; className?: string }
 export interface TestRegion { kind: string; parent: number; name: string }
@@ -141,7 +142,8 @@ export function graphOf(nodes: TestNode[], clusters: TestCluster[], storages: Te
       ...(op.startsWith('sg::') ? { builtin: true } : {}), ...(op === 'aten::view' ? { view: true } : {}),
     })),
     devices: ['cpu'], dtypes: ['f32'], dtype_bytes: [4], phases: ['forward', 'backward'], storage_kinds: KINDS,
-    categories: [['matmul', '#8fb8e8']] as [string, string][], kernels: [], notes: [], region_kinds: regionKinds, profile: { device: 'cpu' },
+    categories: [['matmul', '#8fb8e8']] as [string, string][], kernels: [], region_kinds: regionKinds, profile: { device: 'cpu' },
+    notes: nodes.flatMap((n, i) => (n.notes === undefined ? [] : [[i, n.notes] as [number, [string, string][]]])),
   };
   return new Graph(new Container(pack(header as unknown as Partial<Header>, c)));
 }

@@ -1,0 +1,76 @@
+// Measures pipelines cut from one step:
+//
+//   - a training step of Llama 3 70B (bf16, AdamW) is captured, cut into 16 stages, and run as 1F1B of 128 micro-batches;
+//   - its Chakra traces are written, a file a process, 64 processes a stage;
+//   - a generated step of 1M nodes, cut into 16 stages.
+//
+//     build/bench/pipelines
+#include <sys/resource.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "bench/training_chain.h"
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/parallel/chakra.h"
+#include "shadowgraph/parallel/pipeline.h"
+
+namespace {
+
+using namespace shadowgraph;
+
+class Clock {
+ public:
+  // Prints a row: seconds since the one before.
+  void row(const char* what, const std::string& size, const char* aim) {
+    const auto now = std::chrono::steady_clock::now();
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    std::printf("| %s | %s | %.2f | %ld | %s |\n", what, size.c_str(),
+                std::chrono::duration<double>(now - begin_).count(), usage.ru_maxrss / 1024, aim);
+    std::fflush(stdout);
+    begin_ = std::chrono::steady_clock::now();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+Graph llama3_70b() {
+  const FakeTensorMode mode({.device = c10::Device(at::kCUDA, 0)});
+  const auto model = models::build("llama3_70b", {.dtype = c10::kBFloat16});
+  torch::optim::AdamW optimizer(model.module->parameters(), torch::optim::AdamWOptions(1e-3));
+  return capture_training_step(models::program_of(model, &optimizer)).graph;
+}
+
+}  // namespace
+
+int main() {
+  const DeviceSpec h100 = DeviceSpec::named("h100");
+  const Interconnect links = Interconnect::named("h100");
+  const StageOptions options{.spec = &h100, .interconnect = &links};
+  constexpr int32_t kRanks = 16, kMicrobatches = 128, kProcesses = 64;
+  std::printf("| what | size | s | peak MB so far | aim |\n|---|---|---|---|---|\n");
+  Clock clock;
+  const Graph step = llama3_70b();
+  clock.row("Llama 3 70B captured", std::to_string(step.node_count()) + " nodes", "-");
+  const PipelineStages stages = PipelineStages::balanced(step, kRanks, options);
+  clock.row("cut into 16 stages", "-", "-");
+  const auto schedule = PipelineSchedule::named("1f1b", {.ranks = kRanks, .microbatches = kMicrobatches});
+  const PipelineRun run = PipelineRun::of(stages, schedule, {.interconnect = &links, .ranks_apart = kProcesses});
+  clock.row("1F1B of 128 micro-batches on all ranks", "-", "2 s with capture and cut");
+  const auto folder = std::filesystem::temp_directory_path() / "shadowgraph_bench_chakra";
+  const ChakraFiles files = write_chakra(run, folder.string(), {.name = "llama", .processes_per_stage = kProcesses});
+  clock.row("Chakra traces", std::to_string(files.files) + " files, " + std::to_string(files.bytes >> 20) + " MiB",
+            "20 s");
+  std::filesystem::remove_all(folder);
+  const Graph chain = bench::training_step(1'000'000);
+  clock.row("a generated step", std::to_string(chain.node_count()) + " nodes", "-");
+  (void)PipelineStages::balanced(chain, kRanks, options);
+  clock.row("cut into 16 stages", "-", "2 s");
+}

@@ -1,0 +1,42 @@
+"""Captured ranks, replayed in real processes over gloo: gradients, losses and stepped parameters to the bit."""
+
+import pathlib
+
+import pytest
+import torch
+from rank_processes import run_ranks
+
+import shadowgraph as sg
+
+RANKS = pathlib.Path(__file__).with_name("replayed_ranks.py")
+PROGRAMS = {
+    2: ["ddp", "fsdp", "fsdp without reshard", "fsdp in bf16", "fsdp with checkpoints", "tp",
+        "tp with sequence parallel", "expert parallel", "zero 1",
+        "context parallel by all_gather", "context parallel by all_to_all"],
+    4: ["hsdp", "fsdp x tp", "gpipe", "1f1b", "interleaved", "zbv", "zbv x tp", "1f1b x fsdp", "two tensors"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def replayed(tmp_path_factory):
+    store = tmp_path_factory.mktemp("replayed") / "store"
+    return {size: run_ranks(RANKS, size, store, *names) for size, names in PROGRAMS.items()}
+
+
+@pytest.mark.parametrize("size, name", [(size, name) for size, names in PROGRAMS.items() for name in names])
+def test_a_replayed_rank_computes_what_the_real_one_does(size, name, replayed):
+    for rank, of in enumerate(replayed[size]):
+        assert of[name]["gradients"] == of[name]["parameters"] == of[name]["losses"] == 0, (rank, of[name])
+        assert of[name].get("by module", 0) == 0
+        assert of[name]["largest gradient"] > 1e-5 and of[name]["moved"] > 1e-5 and of[name]["communications"] > 1
+
+
+def test_a_group_that_is_not_there_is_named():
+    def program(x):
+        torch.distributed.all_reduce(x)
+        return x
+
+    with sg.fake_process_group(2, 0):
+        graph = sg.capture(program, "f32[4]", device="cpu")
+    with pytest.raises(sg.ReplayError, match="no process group named '0'; make it first|has none of that name"):
+        graph.compile()(torch.ones(4))
