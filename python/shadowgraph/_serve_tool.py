@@ -15,8 +15,8 @@ def asked(arguments):
     return "--mode=serve" in words
 
 
-def parser(at_least, size):
-    """at_least, size: what reads whole numbers and sizes of memory of a command line."""
+def parser(at_least, memory):
+    """at_least, memory: what reads whole numbers and sizes or devices of a command line."""
     command = argparse.ArgumentParser(
         prog="shadowgraph fit", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         description="How many requests an engine with paged keys and values holds at once, and how fast it answers.",
@@ -26,7 +26,7 @@ def parser(at_least, size):
     )  # fmt: skip
     command.add_argument("source", help="hf:CONFIG.json (a transformers configuration), or some.module:factory")
     command.add_argument("--mode", choices=["serve"], required=True)
-    command.add_argument("--spec", required=True, metavar="DEVICE|FILE", help="the device: l4, h100, ...")
+    command.add_argument("--spec", default="", metavar="DEVICE|FILE", help="the device: l4, h100, ...")
     command.add_argument("--context", type=_tokens, required=True, help="tokens of a request, its answer's too: 8k")
     command.add_argument("--prompt", type=_tokens, default=0, help="of them, those that it comes with (all)")
     command.add_argument("--weights", metavar="FORMAT", help="how matrix products' parameters are stored: awq, "
@@ -36,7 +36,8 @@ def parser(at_least, size):
     command.add_argument("--dtype", choices=["f32", "bf16", "f16"],
                          help="of what is not quantised, of keys and values (the configuration's)")
     command.add_argument("--tp", type=at_least(1), default=1, help="devices that share each layer")
-    command.add_argument("--memory", type=size, default=0, help="memory of the device (the spec's)")
+    command.add_argument("--memory", type=memory, metavar="SIZE|DEVICE",
+                         help="of the device, where it is not the spec's; or the device: l4")
     command.add_argument("--memory-share", type=float, default=0.9, help="of it, for the engine (0.9)")
     command.add_argument("--tokens-at-once", type=_tokens, default=8192, help="of a pass, at most (8k)")
     command.add_argument("--page", type=at_least(1), default=16, help="tokens of a page of the cache (16)")
@@ -56,10 +57,14 @@ def run(sg, given, source, dtypes):
     if not _shadowgraph_tool.MADE_IN_PYTHON.fullmatch(given.source):
         raise sg.Error("--mode serve is of models in Python: hf:CONFIG.json or some.module:factory. For "
                        f"{given.source} --mode decode says the longest context of a batch")  # fmt: skip
+    memory, device = sg._shadowgraph.memory_limit(given.memory)[:2] if given.memory else (0, "")
+    spec = given.spec or device
+    if not spec:
+        raise sg.Error("which device serves? Give --spec: l4, h100, ...")
     weights = "" if given.weights == "none" else given.weights
-    answer = sg.serve(source(given), spec=given.spec, context=given.context, prompt=given.prompt, weights=weights,
+    answer = sg.serve(source(given), spec=spec, context=given.context, prompt=given.prompt, weights=weights,
                       keep=given.keep, dtype=getattr(torch, dtypes[given.dtype]) if given.dtype else None,
-                      tensor_parallel=given.tp, memory=given.memory, memory_share=given.memory_share,
+                      tensor_parallel=given.tp, memory=memory, memory_share=given.memory_share,
                       tokens_at_once=given.tokens_at_once, page=given.page,
                       interconnect=given.interconnect)  # fmt: skip
     print(json.dumps(answer.dict(), indent=2) if given.json else str(answer).rstrip("\n"))
