@@ -41,8 +41,8 @@ def sources_of(verb):
 def add_options(command, verb):
     if verb == "check":
         command.add_argument("baseline", help="file that --update wrote")
-    command.add_argument("sources", nargs=2 if verb == "compare" else 1, help="some.module:factory, hf:CONFIG.json, or what the "
-                         "tool takes")  # fmt: skip
+    command.add_argument("sources", nargs=2 if verb == "compare" else 1, help="some.module:factory, hf:CONFIG.json, or "
+                         "what the tool takes")  # fmt: skip
     for name in _VALUES[verb]:
         names = ["-o", name] if name == "--output" else [name]
         command.add_argument(*names, dest=_dest(name), action="append", default=[], nargs=2 if name in _PAIRS else None,
