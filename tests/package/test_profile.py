@@ -32,6 +32,7 @@ def test_a_graph_of_no_device_is_of_the_one_that_holds_most(large, small):
     assert report.dict()["device"] == large
     assert report.peak_bytes == 2 * 4096
     assert ("device_memory" in report.dict()) == (large != "cpu")
+    assert ("H100" in report.dict()["time"]["spec"]) == (large != "cpu")  # whose time is told by default
 
 
 def test_flops_are_those_of_flop_counter_mode():
