@@ -159,8 +159,10 @@ Interconnect Interconnect::find(const std::string& name_or_file) {
 
 std::optional<Interconnect> Interconnect::around(std::string_view device) {
   static constexpr std::pair<std::string_view, std::string_view> kAround[] = {
-      {"a100", "a100"}, {"a100_40gb", "a100"},  {"a100_pcie", "pcie4"}, {"b200", "b200"},     {"h100", "h100"},
-      {"h200", "h200"}, {"h100_pcie", "pcie5"}, {"l4", "pcie4"},        {"mi300x", "mi300x"}, {"rtx4090", "pcie4"},
+      {"a100", "a100"},     {"a100_40gb", "a100"},  {"a100_pcie", "pcie4"}, {"b200", "b200"},     {"h100", "h100"},
+      {"h200", "h200"},     {"h100_pcie", "pcie5"}, {"l4", "pcie4"},        {"mi300x", "mi300x"}, {"rtx4090", "pcie4"},
+      {"h20", "h100"},      {"b300", "b200"},       {"mi325x", "mi300x"},   {"a10g", "pcie4"},    {"l40s", "pcie4"},
+      {"rtx3090", "pcie4"}, {"rtx5090", "pcie5"},
   };
   for (const auto& [name, links] : kAround) {
     if (name == device) return named(links);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 
@@ -212,6 +213,15 @@ std::optional<DeviceSpec> DeviceSpec::find(const std::string& name_or_file, c10:
   return std::filesystem::exists(file) ? read_file(file) : named("cpu");
 }
 
+// "RTX 4090", "rtx-4090" and "rtx4090" are one name.
+static std::string plain_name(std::string_view name) {
+  std::string plain;
+  for (const unsigned char c : name) {
+    if (std::isalnum(c) != 0) plain += static_cast<char>(std::tolower(c));
+  }
+  return plain;
+}
+
 std::vector<std::string> DeviceSpec::names() {
   std::vector<std::string> names;
   for (const EmbeddedFile& file : device_files()) names.emplace_back(file.name);
@@ -220,7 +230,8 @@ std::vector<std::string> DeviceSpec::names() {
 
 DeviceSpec DeviceSpec::named(std::string_view name) {
   for (const EmbeddedFile& file : device_files()) {
-    if (file.name == name) return device_spec_from_json(parse_json(file.text, name), std::string(name));
+    if (plain_name(file.name) == plain_name(name))
+      return device_spec_from_json(parse_json(file.text, name), std::string(name));
   }
   throw Error(
       fmt::format("no device '{}' is known; there are {}, and files of your own", name, fmt::join(names(), ", ")));
