@@ -494,11 +494,31 @@ export function firstOpen(graph: Graph, phases: readonly number[], most: number)
     for (const item of closed) next.add(item.key);
     const wider = itemsOf(graph, { ...base, open: next });
     const count = wider.items.filter((item) => !item.open).length;
-    if (count > most && round > 0) break;
+    // One closed box alone says nothing, whatever is in it.
+    const alone = closed.length === 1 && !boxes.items.some((item) => item.kind === 'node' && graph.target(item.id).builtin !== true);
+    if (count > most && round > 0 && !alone) break;
     for (const key of next) open.add(key);
     boxes = wider;
   }
+  openWrappers(graph, boxes, base, open);
   return open;
+}
+
+// Whether there is nothing in a module's box but one other.
+function isWrapper(graph: Graph, item: Item): boolean {
+  if (item.kind !== 'cluster') return false;
+  const nodes = graph.clusterNodes();
+  return nodes.start[item.id] === nodes.start[item.id + 1] && [...graph.childrenOf(item.id)].length === 1;
+}
+
+// Wrappers are opened, which makes no box more.
+function openWrappers(graph: Graph, boxes: Boxes, base: Omit<BoxOptions, 'open'>, open: Set<string>): void {
+  for (let round = 0; round < 70; ++round) {
+    const wrappers = boxes.items.filter((item) => !item.open && isWrapper(graph, item));
+    if (wrappers.length === 0) return;
+    for (const item of wrappers) open.add(item.key);
+    boxes = itemsOf(graph, { ...base, open });
+  }
 }
 
 // Keys to open so that a node or cluster is a box of its own.

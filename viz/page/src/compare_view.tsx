@@ -5,7 +5,7 @@ import { mainTimeline, useApp } from './app_context';
 import { atPeak, changedNodes, figures, kindsAtPeak, modules, operators, sideOfGraph, sideOfProfile, type Difference, type ModuleFigure } from './differences';
 import { NONE, type Graph } from './graph';
 import { running } from './memory';
-import { drawTimeline } from './memory_view';
+import { chartTop, drawTimeline } from './memory_view';
 import { nodeTitle } from './panel';
 import { onChange } from './theme';
 import { change, csvField, exact, visible } from './units';
@@ -54,13 +54,14 @@ function Rows({ title, rows, onPress, say, mixed }: { title: string; rows: Diffe
 
 function Timelines({ graphs }: { graphs: [string, Graph, 'before' | 'after'][] }): VNode {
   const { store } = useApp();
+  const top = Math.max(...graphs.map(([, graph]) => chartTop(graph))); // one scale for both
   return (
     <div class="two">
       {graphs.map(([name, graph, side]) => (
         <section key={name}>
           <h2>{name}: <bdi>{visible(graph.header.title, 80)}</bdi></h2>
           <button type="button" class="small-timeline" aria-label={`Memory ${name}`} onClick={() => store.set({ view: 'memory', side, step: mainTimeline(graph).peakStep, range: undefined })}>
-            <OneTimeline graph={graph} />
+            <OneTimeline graph={graph} top={top} />
           </button>
         </section>
       ))}
@@ -68,13 +69,13 @@ function Timelines({ graphs }: { graphs: [string, Graph, 'before' | 'after'][] }
   );
 }
 
-function OneTimeline({ graph }: { graph: Graph }): VNode {
+function OneTimeline({ graph, top }: { graph: Graph; top: number }): VNode {
   const canvas = useRef<HTMLCanvasElement>(null);
   useEffect(() => {
     const element = canvas.current!;
-    return onChange(element, () => drawTimeline(element, graph, mainTimeline(graph), running(graph)));
-  }, [graph]);
-  return <canvas ref={canvas} />;
+    return onChange(element, () => drawTimeline(element, graph, mainTimeline(graph), running(graph), undefined, top));
+  }, [graph, top]);
+  return <canvas ref={canvas} data-top={top} />;
 }
 
 function Nodes({ title, graph, side, nodes }: { title: string; graph: Graph; side: 'before' | 'after'; nodes: number[] }): VNode {

@@ -52,6 +52,8 @@ export interface ProfileJson {
   saved_bytes: number;
   saved_activation_bytes: number;
   peak: { bytes: number; node: number; op: string; module?: string; phase: string; by_kind: Record<string, number> };
+  steady_peak?: { bytes: number; node: number; op: string; module?: string; phase: string };
+  fits?: { fits: boolean; bytes: number; memory_bytes: number; memory: string; text: string };
   peak_rounded_bytes: number;
   peak_with_scratch: { bytes: number; node: number };
   phase_peaks?: Record<string, { bytes: number; node: number }>;

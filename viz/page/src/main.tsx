@@ -48,7 +48,7 @@ async function start(): Promise<void> {
   try {
     const [after, before, saved] = await Promise.all([read('graph-data'), read('before-data'), readSaved('before-profile')]);
     if (!after) throw new Error('the page holds no graph');
-    const store = new Store();
+    const store = new Store(before || saved ? 'compare' : 'overview');
     window.shadowgraph = { after, before, store, readyAfter: 0 };
     root.textContent = '';
     render(

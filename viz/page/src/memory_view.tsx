@@ -81,6 +81,7 @@ function axes(context: CanvasRenderingContext2D, graph: Graph, range: Range, top
 
 const RESERVED = '#cc79a7';
 const PLANNED = '#8c8c8c';
+const DEVICE = '#d55e00';
 
 // What the allocator has reserved at every step, if the profile has it of this device.
 const reservedKnown = new WeakMap<Timeline, { bytes: Float64Array; peak: number } | null>();
@@ -103,13 +104,61 @@ function plannedOn(graph: Graph, timeline: Timeline): number | undefined {
   return plan && timeline.device === graph.header.profile.device ? plan.bytes : undefined;
 }
 
-export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: Timeline, range: Range, lit?: Lit): void {
+// The memory that the program must fit into, if it is of this device.
+export function deviceMemoryOf(graph: Graph, timeline: Timeline): { bytes: number; name: string } | undefined {
+  const fits = graph.header.profile.fits;
+  return fits && timeline.device === graph.header.profile.device ? { bytes: fits.memory_bytes, name: fits.memory } : undefined;
+}
+
+// How high a chart of what is alive, reserved and planned is. A device's memory is in it unless it is far above all that.
+export function chartTop(graph: Graph): number {
+  const timeline = mainTimeline(graph);
+  const most = Math.max(timeline.peak, plannedOn(graph, timeline) ?? 0, reservedOn(graph, timeline)?.peak ?? 0);
+  const device = deviceMemoryOf(graph, timeline)?.bytes ?? 0;
+  return Math.max(most, device <= 2.5 * most ? device : 0) * 1.08;
+}
+
+// The colours of the chart, with the bytes at a step.
+export function KindEntries({ graph, timeline, step }: { graph: Graph; timeline: Timeline; step: number }): VNode {
+  const reserved = reservedOn(graph, timeline);
+  const planned = plannedOn(graph, timeline);
+  const device = deviceMemoryOf(graph, timeline);
+  return (
+    <>
+      {timeline.kinds.map((kind, k) => (timeline.live[k].some((v) => v > 0) ? <span key={kind} class="entry"><i style={{ background: kindColor(kind) }} />{kind.replaceAll('_', ' ')} <span class="quiet">{bytes(timeline.live[k][step])}</span></span> : null))}
+      {reserved && <span class="entry"><i style={{ background: RESERVED, height: '3px' }} />reserved by the caching allocator <span class="quiet">{bytes(reserved.bytes[step])}</span></span>}
+      {planned !== undefined && <span class="entry"><i style={{ background: PLANNED, height: '2px' }} />static plan <span class="quiet">{bytes(planned)}</span></span>}
+      {device && <span class="entry"><i style={{ background: DEVICE, height: '3px' }} />memory of {visible(device.name, 60)} <span class="quiet">{bytes(device.bytes)}</span></span>}
+    </>
+  );
+}
+
+function drawDeviceMemory(context: CanvasRenderingContext2D, device: { bytes: number; name: string }, top: number, y: (value: number) => number, width: number): void {
+  const inside = device.bytes <= top;
+  const at = inside ? y(device.bytes) : TOP;
+  context.fillStyle = DEVICE;
+  context.font = '600 11px system-ui, sans-serif';
+  context.textBaseline = 'middle';
+  context.textAlign = 'right';
+  context.fillText(`${inside ? '' : '\u2191 '}${bytes(device.bytes)}, all of ${visible(device.name, 60)}`, width - RIGHT - 4, inside && at < TOP + 14 ? at + 9 : inside ? at - 8 : at + 4);
+  context.textAlign = 'left';
+  if (!inside) return;
+  context.strokeStyle = DEVICE;
+  context.lineWidth = 2;
+  context.beginPath();
+  context.moveTo(LEFT, at);
+  context.lineTo(width - RIGHT, at);
+  context.stroke();
+  context.lineWidth = 1;
+}
+
+// `top`: bytes at the upper end, for charts that stand beside each other.
+export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: Timeline, range: Range, lit?: Lit, top = chartTop(graph)): void {
   const { width, height, context } = fitCanvas(canvas);
   if (width === 0 || timeline.steps === 0) return;
   const colors = theme();
   const reserved = reservedOn(graph, timeline);
   const plan = plannedOn(graph, timeline);
-  const top = Math.max(timeline.peak, plan ?? 0, reserved?.peak ?? 0) * 1.08;
   const { x, y } = axes(context, graph, range, top, width, height, phaseRuns(graph));
   context.save();
   context.beginPath();
@@ -191,6 +240,8 @@ export function drawTimeline(canvas: HTMLCanvasElement, graph: Graph, timeline: 
   context.fillStyle = colors.text;
   context.textBaseline = 'middle';
   context.fillText(label, beside, y(timeline.peak) - 9);
+  const device = deviceMemoryOf(graph, timeline);
+  if (device) drawDeviceMemory(context, device, top, y, width);
   if (lit) drawLit(context, lit, x, height, first, last, colors.accent);
   context.restore();
 }
@@ -369,8 +420,6 @@ export function MemoryView(): VNode {
   const step = pointed ?? pinned ?? timeline.peakStep;
   const memory = graph.header.profile.device_memory as Record<string, number> | undefined;
   const plan = graph.header.profile.static_plan;
-  const reserved = reservedOn(graph, timeline);
-  const planned = plannedOn(graph, timeline);
   const blockAt = (at: number, y: number, height: number): Block | undefined => {
     const value = ((height - BOTTOM - y) / (height - TOP - BOTTOM)) * blocks.top;
     const slack = blocks.top / Math.max(1, height - TOP - BOTTOM);
@@ -383,9 +432,7 @@ export function MemoryView(): VNode {
       <div class="charts">
         <h2>Bytes alive on {visible(timeline.device)}, by kind</h2>
         <div class="kinds">
-          {timeline.kinds.map((kind, k) => (timeline.live[k].some((v) => v > 0) ? <span key={kind} class="entry"><i style={{ background: kindColor(kind) }} />{kind.replaceAll('_', ' ')} <span class="quiet">{bytes(timeline.live[k][step])}</span></span> : null))}
-          {reserved && <span class="entry"><i style={{ background: RESERVED, height: '3px' }} />reserved by the caching allocator <span class="quiet">{bytes(reserved.bytes[step])}</span></span>}
-          {planned !== undefined && <span class="entry"><i style={{ background: PLANNED, height: '2px' }} />static plan <span class="quiet">{bytes(planned)}</span></span>}
+          <KindEntries graph={graph} timeline={timeline} step={step} />
           <span class="zoom">
             {state.range && <button type="button" onClick={() => store.set({ range: undefined })}>Whole step</button>}
             <button type="button" onClick={() => store.set({ step: timeline.peakStep })}>To the peak</button>

@@ -4,7 +4,7 @@ import type { ComponentChildren, VNode } from 'preact';
 import { useEffect, useMemo, useRef } from 'preact/hooks';
 import { mainTimeline, useApp } from './app_context';
 import { running } from './memory';
-import { drawTimeline } from './memory_view';
+import { drawTimeline, KindEntries } from './memory_view';
 import type { Graph } from './graph';
 import type { State } from './state';
 import { onChange } from './theme';
@@ -102,7 +102,13 @@ export function Overview(): VNode {
   return (
     <div class="overview">
       <section class="cards" aria-label="Figures">
-        <Card title="peak memory" value={bytes(peak.bytes)} to={{ view: 'memory', step: peak.node, selection: { kind: 'node', id: peak.node } }}>
+        {profile.fits && (
+          <Card title={profile.fits.fits ? 'fits' : 'does not fit'} value={bytes(profile.fits.bytes)} to={{ view: 'memory' }}>
+            {visible(profile.fits.text, 200)}
+          </Card>
+        )}
+        {profile.steady_peak && <Card title="peak of later steps" value={bytes(profile.steady_peak.bytes)}>in {visible(profile.steady_peak.phase)}: they hold the optimizer&apos;s state from their beginning</Card>}
+        <Card title={profile.steady_peak ? 'peak of the recorded step' : 'peak memory'} value={bytes(peak.bytes)} to={{ view: 'memory', step: peak.node, selection: { kind: 'node', id: peak.node } }}>
           in {visible(peak.phase)}, at n{peak.node} {visible(peak.op, 60)}{peak.module ? ` of ${visible(peak.module, 60)}` : ''}
           {unknownCalls > 0 && '; at least'}
         </Card>
@@ -136,6 +142,7 @@ export function Overview(): VNode {
       <section>
         <h2>Memory over the step</h2>
         <SmallTimeline graph={graph} />
+        <div class="kinds"><KindEntries graph={graph} timeline={mainTimeline(graph)} step={mainTimeline(graph).peakStep} /><span class="quiet">at the peak</span></div>
       </section>
       {(profile.findings?.length ?? 0) > 0 && (
         <section>

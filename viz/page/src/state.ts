@@ -85,7 +85,8 @@ export function toAddress(state: State): string {
   return `#${state.view}${query === '' ? '' : `?${query}`}`;
 }
 
-export function fromAddress(hash: string): State {
+// `first`: the view of a page whose address names none.
+export function fromAddress(hash: string, first: View = 'overview'): State {
   const text = hash.replace(/^#/, '');
   const [view, query = ''] = text.split(/\?(.*)/s);
   const at = new URLSearchParams(query);
@@ -95,7 +96,7 @@ export function fromAddress(hash: string): State {
   const step = numbers(at.get('step'));
   const open = at.get('open');
   return {
-    view: VIEWS.includes(view) ? (view as View) : 'overview',
+    view: VIEWS.includes(view) ? (view as View) : first,
     side: at.get('side') === 'before' ? 'before' : 'after',
     selection: parseSelection(at.get('sel') ?? ''),
     open: open === null ? undefined : open.split('.').filter((key) => key !== ''),
@@ -122,11 +123,11 @@ export class Store {
   private written = '';
   private timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor() {
-    this.state = fromAddress(location.hash);
+  constructor(first: View = 'overview') {
+    this.state = fromAddress(location.hash, first);
     window.addEventListener('hashchange', () => {
       if (location.hash === this.written) return;
-      this.state = fromAddress(location.hash);
+      this.state = fromAddress(location.hash, first);
       this.notify();
     });
   }

@@ -7,6 +7,23 @@ import { aliveAt, blocksOf, phaseRuns, running, timelineOf } from '../src/memory
 import { find } from '../src/search';
 import { graphOf, small, type TestNode } from './pack';
 
+// x -> outer.inner: `calls` modules of one relu each, beside two operators of outer's own if it is no wrapper.
+function wrapped(calls: number, own: boolean): ReturnType<typeof graphOf> {
+  const nodes: TestNode[] = [{ op: 'sg::input', name: 'x', makes: [0] }];
+  for (let i = 0; i < calls; ++i) nodes.push({ op: 'aten::relu', inputs: [i], makes: [0], cluster: 3 + i });
+  if (own) nodes.push({ op: 'aten::relu', inputs: [calls], makes: [0], cluster: 1 });
+  const parts = Array.from({ length: calls }, (_, i) => ({ parent: 2, name: `part${String(i)}`, className: `Part${String(i)}` }));
+  return graphOf(nodes, [{ parent: 0, name: '' }, { parent: 0, name: 'outer', className: 'Outer' }, { parent: 1, name: 'inner', className: 'Inner' }, ...parts], [{ bytes: 400, kind: 2, existed: true }]);
+}
+
+test('a wrapper of one module is open at first, and so is a box that is alone', () => {
+  assert.deepEqual([...firstOpen(wrapped(2, false), [0], 0)].includes('c1'), true);
+  const open = firstOpen(wrapped(60, false), [0], 44);
+  assert.ok(open.has('c1') && open.has('c2'), [...open].join());
+  assert.ok(!open.has('c3'));
+  assert.ok(!firstOpen(wrapped(60, true), [0], 44).has('c2'));
+});
+
 const options = (change: Partial<BoxOptions> = {}): BoxOptions => ({
   open: new Set(['c0']), unfolded: new Set(), phases: [0, 1], showViews: false, showParameters: false, ...change,
 });

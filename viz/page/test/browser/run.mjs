@@ -259,6 +259,11 @@ async function useCompare(file) {
   const page = await open(file, '#compare');
   check(`${name}: figures are compared`, (await page.$$('.compare-table tbody tr')).length > 3);
   check(`${name}: both steps are drawn`, (await page.$$('.compare canvas')).length === 2);
+  const tops = await page.$$eval('.compare canvas', (all) => all.map((canvas) => canvas.dataset.top));
+  check(`${name}: both steps have one scale`, tops[0] !== undefined && tops[0] === tops[1], tops.join());
+  const first = await open(file, '');
+  check(`${name}: it opens at the comparison`, (await state(first)).view === 'compare', (await state(first)).view);
+  await first.close();
   await page.evaluate(button('Show in graph', '.compare'));
   await settle(page);
   check(`${name}: the graph is coloured by difference`, (await state(page)).color === 'difference' && (await page.$eval('.legend', (e) => e.textContent)).includes('same'));
