@@ -11,6 +11,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/recompute_curve.h"
 #include "shadowgraph/profile/recompute_exports.h"
 #include "shadowgraph/profile/step_time.h"
@@ -23,9 +24,10 @@ enum class RecomputeCost : uint8_t { kFlops, kTime };  // time: on the device of
 
 struct CheckpointRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
-  std::string modules;           // stages are these; empty: they are found
-  std::optional<int64_t> bytes;  // the cheapest plan within these
-  bool pareto = false;           // the whole curve
+  std::string modules;                // stages are these; empty: they are found
+  std::optional<int64_t> bytes;       // the cheapest plan within these, of live tensors
+  std::optional<MemoryLimit> memory;  // the cheapest plan that fits into it, with allocator and context
+  bool pareto = false;                // the whole curve
   RecomputeCost cost = RecomputeCost::kFlops;
   std::string spec;                       // name of a device or file with its figures; empty: by the graph's device
   std::optional<int64_t> link_bandwidth;  // B/s to the host and back, each; empty: nothing waits there
@@ -35,7 +37,8 @@ struct CheckpointRequest {
   std::string module_statistics;          // JSON file
   bool json = false;
 
-  bool plans() const { return pareto || bytes || !picture.empty(); }
+  bool plans() const { return pareto || one_plan() || !picture.empty(); }
+  bool one_plan() const { return bytes || memory; }
   bool by_time() const { return cost == RecomputeCost::kTime; }
 };
 
@@ -66,11 +69,12 @@ std::vector<RegionId> stages_named(const Graph& graph, const std::string& module
 
 void check(const CheckpointRequest& request) {
   if (!request.plans() && request.chain.empty() && request.module_statistics.empty()) {
-    throw Error("what is asked for? Give --pareto, --bytes, --svg, --chain or --module-statistics");
+    throw Error("what is asked for? Give --pareto, --memory, --bytes, --svg, --chain or --module-statistics");
   }
-  if (!request.output.empty() && !request.bytes) {
-    throw Error("-o writes the step with the plan within --bytes: give it");
+  if (!request.output.empty() && !request.one_plan()) {
+    throw Error("-o writes the step with the plan that fits into --memory, or is within --bytes: give one of them");
   }
+  if (request.bytes && request.memory) throw Error("--memory and --bytes are two answers: give one of them");
 }
 
 CheckpointCurveOptions curve_options(const CheckpointRequest& request, const StepTime* times) {
@@ -86,26 +90,49 @@ CheckpointCurveOptions curve_options(const CheckpointRequest& request, const Ste
   return options;
 }
 
-// Writes the plan within --bytes into a copy of `graph`; leaves it alone in `figures` unless the curve is asked for.
+Graph rewritten_by(const Graph& graph, const CheckpointChoice& choice, bool say) {
+  Graph rewritten = clone(graph);
+  const CheckpointResult done = checkpoint_segments(rewritten, choice.segments);
+  for (const auto& [what, count] : done.obstacles) {
+    if (say) fmt::print(stderr, "shadowgraph: not computed again, {} x {}\n", count, what);
+  }
+  return rewritten;
+}
+
+// The cheapest plan that fits into --memory, as the caching allocator has it.
+const CheckpointChoice& choice_that_fits(const CheckpointRequest& request, const Graph& graph,
+                                         const CheckpointCurve& curve) {
+  if (!has_backward(graph)) {
+    throw Error("--memory is of a whole step, and this is a forward alone: give the step, or --bytes of live tensors");
+  }
+  std::optional<Fits> last;
+  for (const CheckpointChoice& choice : curve.choices()) {
+    const Graph rewritten = rewritten_by(graph, choice, false);
+    last = fits(profile(rewritten, {.top_at_peak = 0, .limit = request.memory}));
+    if (!last || !last->fits) continue;
+    fmt::print(stderr, "shadowgraph: {}\n", to_text(*last));
+    return choice;
+  }
+  throw Error("no plan fits; the one with the lowest peak " + (last ? to_text(*last) : "is not known"));
+}
+
+const CheckpointChoice& choice_within(const CheckpointRequest& request, const CheckpointCurve& curve,
+                                      const RecomputeCurve& figures) {
+  if (const CheckpointChoice* choice = curve.within(*request.bytes)) return *choice;
+  throw Error(fmt::format(
+      "no plan is within {}: the lowest peak is {}, and {} are parameters, inputs and what else no plan changes",
+      human_bytes(*request.bytes), human_bytes(figures.points.back().peak), human_bytes(figures.elsewhere)));
+}
+
+// Writes the plan within --bytes or --memory into a copy of `graph`. Leaves it alone in `figures` unless the curve is
+// asked for.
 void choose(const CheckpointRequest& request, const Graph& graph, const CheckpointCurve& curve,
             RecomputeCurve& figures) {
-  const CheckpointChoice* choice = curve.within(*request.bytes);
-  if (choice == nullptr) {
-    throw Error(fmt::format(
-        "no plan is within {}: the lowest peak is {}, and {} are parameters, inputs and what else no plan "
-        "changes",
-        human_bytes(*request.bytes), human_bytes(figures.points.back().peak), human_bytes(figures.elsewhere)));
-  }
-  if (!request.output.empty()) {
-    Graph rewritten = clone(graph);
-    const CheckpointResult done = checkpoint_segments(rewritten, choice->segments);
-    for (const auto& [what, count] : done.obstacles) {
-      std::fputs(fmt::format("shadowgraph: not computed again, {} x {}\n", count, what).c_str(), stderr);
-    }
-    write_graph_file(request.output, rewritten);
-  }
+  const CheckpointChoice& choice =
+      request.memory ? choice_that_fits(request, graph, curve) : choice_within(request, curve, figures);
+  if (!request.output.empty()) write_graph_file(request.output, rewritten_by(graph, choice, true));
   if (!request.pareto) {
-    figures.points = {figures.points[static_cast<size_t>(choice - curve.choices().data())]};
+    figures.points = {figures.points[static_cast<size_t>(&choice - curve.choices().data())]};
     figures.others.clear();
   }
 }
@@ -142,8 +169,8 @@ int checkpoint(const CheckpointRequest& request) {
   if (!request.picture.empty()) {
     write_file(request.picture, to_svg(figures, loaded.name + ": peak against recomputing"));
   }
-  if (request.bytes) choose(request, loaded.graph, curve, figures);
-  if (request.pareto || request.bytes) print_text(request.json ? json_text(to_json(figures)) : to_text(figures));
+  if (request.one_plan()) choose(request, loaded.graph, curve, figures);
+  if (request.pareto || request.one_plan()) print_text(request.json ? json_text(to_json(figures)) : to_text(figures));
   return 0;
 }
 
@@ -155,14 +182,15 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
             "With --cost time: bytes a second to the host, where kept tensors may then wait: 25GB", "25GB");
   begin_group(command, "The plan");
   command.add_flag("--pareto", request.pareto, "The curve: peaks that can be had, and what each takes again");
-  add_bytes(command, "--bytes", request.bytes, "The least to compute again so that live bytes stay within: 40GB");
+  add_memory(command, request.memory, "The least to compute again so that the step fits into a device: l4, 24GiB");
+  add_bytes(command, "--bytes", request.bytes, "The same for live bytes alone: 40GB");
   command.add_option("--modules", request.modules,
                      "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
   add_choice(command, "--cost", request.cost, {{"flops", RecomputeCost::kFlops}, {"time", RecomputeCost::kTime}},
              "What is to be least: flops, or time on the device of --spec");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
-                     "With --bytes: graph file with that plan: of the step, or of the forward given");
+                     "With --memory, --bytes: graph file with that plan: of the step, or of the forward given");
   command.add_option("--svg", request.picture, "File for a picture of the curve");
   command.add_option("--chain", request.chain, "JSON file: the step as a chain of stages, for other solvers");
   command.add_option("--module-statistics", request.module_statistics,
@@ -171,7 +199,7 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   command.footer(
       "Examples:\n"
       "  shadowgraph checkpoint gpt2 --batch 8 --seq 1024 --pareto --svg curve.svg\n"
-      "  shadowgraph checkpoint step.sg --bytes 24GiB -o smaller.sg");
+      "  shadowgraph checkpoint step.sg --memory l4 -o smaller.sg");
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ int emit_weights(const EmitRequest& request) {
   const Progress progress("materialising " + model_name);
   at::manual_seed(static_cast<uint64_t>(request.seed));
   models::ModelOptions options;
-  options.dtype = request.capture.dtype;
+  options.dtype = request.capture.dtype.value_or(c10::kFloat);
   const models::BuiltModel model = deferred_init([&] { return models::build(model_name, options); });
 
   std::vector<std::pair<std::string, at::Tensor>> chosen;

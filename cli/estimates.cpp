@@ -13,9 +13,11 @@ namespace shadowgraph::cli {
 
 Estimates::Estimates(const EstimateRequest& request, const Graph& graph) {
   options_.memory.allocator = AllocatorSettings::parse(request.allocator);
-  if (request.memory) options_.memory.capacity = *request.memory;
+  options_.limit = request.memory;
+  if (request.memory) options_.memory.capacity = request.memory->bytes;
   const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
-  spec_ = DeviceSpec::find(request.spec, device.type());
+  const bool by_memory = request.spec.empty() && request.memory && !device.is_cpu();
+  spec_ = DeviceSpec::find(by_memory ? request.memory->device : request.spec, device.type());
   if (device.is_cpu()) measured_ = MeasuredCalls::read_file(MeasuredCalls::default_file());
   if (request.measure) measure(graph);
   options_.measured = &measured_;

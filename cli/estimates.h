@@ -15,12 +15,12 @@
 namespace shadowgraph::cli {
 
 struct EstimateRequest {
-  std::string spec;               // name of a device or file with its figures; empty: by the graph's device
-  std::string interconnect;       // name or file of links between processes; empty: what is usual around `spec`
-  std::string mesh;               // "dp=8,tp=4"; empty: none
-  std::string allocator;          // as PYTORCH_ALLOC_CONF takes it
-  std::optional<int64_t> memory;  // bytes of the device
-  bool measure = false;           // calls on the CPU that are not known yet
+  std::string spec;                   // name of a device or file with its figures; empty: by the graph's device
+  std::string interconnect;           // name or file of links between processes; empty: what is usual around `spec`
+  std::string mesh;                   // "dp=8,tp=4"; empty: none
+  std::string allocator;              // as PYTORCH_ALLOC_CONF takes it
+  std::optional<MemoryLimit> memory;  // of the device; if it names one, times are for that, too
+  bool measure = false;               // calls on the CPU that are not known yet
 };
 
 class Estimates {

@@ -14,6 +14,7 @@
 #include "cli/verbs.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/size_grid.h"
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph::cli {
@@ -21,11 +22,14 @@ namespace {
 
 struct FitRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
-  std::optional<int64_t> memory;  // bytes
+  std::optional<MemoryLimit> memory;
+  std::string
+      spec;  // device that times are of, and whose memory it is unless one is given; empty: as `memory`, or h100
   BoundedBytes by = BoundedBytes::kDevice;
   std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
   std::optional<SizeRange> batches;      // --batch 1..512: a table over these instead of a search
   std::optional<int64_t> longest_from;   // --seq 1k..: the sequence is looked for, from here on, at the batch given
+  std::optional<SizeRange> seqs;         // --seq 512..8k: of a table, with `batches`
   std::vector<std::string> checkpoints;  // policies tried besides none: "auto", "layers.*"
   bool json = false;
 };
@@ -59,10 +63,10 @@ class Fitting {
     // allocator gives them back and tries again, as on a device of this memory.
     if (looks_for_context(request) && request.by != BoundedBytes::kLive) {
       options_.memory.capacity =
-          *request.memory + (request.by == BoundedBytes::kReserved ? options_.memory.assumptions.context : 0);
+          request.memory->bytes + (request.by == BoundedBytes::kReserved ? options_.memory.assumptions.context : 0);
     }
     if (!request.capture.device.is_cpu()) {
-      spec_ = DeviceSpec::named("h100");
+      spec_ = DeviceSpec::find(request.spec.empty() ? request.memory->device : request.spec, c10::kCUDA);
       options_.spec = &*spec_;
     }
   }
@@ -117,9 +121,9 @@ class Fitting {
     }
     ++captures;
     const Profile costs = profile(loaded->graph, options_);
-    Probe probe{.size = size, .peak = costs.peak.bytes};
+    Probe probe{.size = size, .peak = costs.leading_peak().bytes};
     probe.held = held(costs);
-    probe.fits = probe.held <= *request_.memory && costs.out_of_memory.empty();
+    probe.fits = probe.held <= request_.memory->bytes && costs.out_of_memory.empty();
     for (const auto& [phase, flops] : costs.flops) probe.flops = probe.flops + flops.matmul;
     probe.cache = costs.cache;
     if (costs.time() != nullptr) probe.seconds = costs.time()->seconds();
@@ -128,8 +132,8 @@ class Fitting {
   }
 
   int64_t held(const Profile& costs) const {
-    if (request_.by == BoundedBytes::kLive) return costs.peak.bytes;
-    if (!costs.device_memory) return costs.peak_with_scratch.bytes;
+    if (request_.by == BoundedBytes::kLive) return costs.leading_peak().bytes;
+    if (!costs.device_memory) return std::max(costs.peak_with_scratch.bytes, costs.leading_peak().bytes);
     return request_.by == BoundedBytes::kReserved ? costs.device_memory->reserved_peak
                                                   : costs.device_memory->footprint();
   }
@@ -159,9 +163,10 @@ nlohmann::json to_json(const std::string& policy, const char* what, const Fittin
 }
 
 void print_row(const std::string& policy, const Fitting& fitting, const Probe& best) {
-  fmt::print("{:<16} {:>8} {:>12} {:>12} {:>14} {:>14}  {} captures{}\n", policy, best.size, human_bytes(best.held),
+  fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}  {} captures\n", policy, best.size, human_bytes(best.held),
              human_bytes(best.peak), human_count(best.flops), best.seconds > 0 ? human_seconds(best.seconds) : "-",
-             fitting.captures, fitting.limit.empty() ? "" : "; no larger one: " + fitting.limit);
+             fitting.captures);
+  if (!fitting.limit.empty()) fmt::print("{:<16} {:>8} no larger one: {}\n", "", "", fitting.limit);
   if (!best.cache) return;
   fmt::print("{:<16} {:>8} {} bytes a token and sequence, {} in all{}\n", "", "",
              exact_count(best.cache->bytes_per_token), human_bytes(best.cache->bytes),
@@ -170,13 +175,29 @@ void print_row(const std::string& policy, const Fitting& fitting, const Probe& b
                  : "");
 }
 
-void check_search(const FitRequest& request) {
-  if (!request.memory) throw CLI::RequiredError("--memory");
-  if (kind_of_source(request.capture.source) != SourceKind::kModel) {
+std::string of_device(const MemoryLimit& memory) { return memory.device.empty() ? "" : " (" + memory.title + ")"; }
+
+// Sizes of a file are those that its inputs name.
+void check_source(const FitRequest& request) {
+  const SourceKind kind = kind_of_source(request.capture.source);
+  if (kind == SourceKind::kGraph) {
     throw Error(request.capture.source +
-                ": fit changes the batch or the sequence, which only a built-in model takes; for a file "
-                "use profile --input at the sizes in question, or shadowgraph.fit() in Python");
+                " is a recorded graph, of one size: fit captures at other sizes, of a model or "
+                "a program");
   }
+  const auto names = [&](std::string_view size) {
+    return std::ranges::any_of(request.capture.inputs,
+                               [&](const std::string& text) { return text.find(size) != text.npos; });
+  };
+  if (kind != SourceKind::kModel && !names("batch") && !names("seq")) {
+    throw Error(
+        request.capture.source +
+        ": fit changes the batch or the sequence: say where they are in its inputs, --input 'f32[batch,3,224,224]'");
+  }
+}
+
+void check_search(const FitRequest& request) {
+  check_source(request);
   if (looks_for_context(request) && request.longest_from) {
     throw Error("--mode decode looks for the longest context; it takes no --seq");
   }
@@ -197,9 +218,13 @@ int search(const FitRequest& request) {
   }
   auto list = nlohmann::json::array();
   if (!request.json) {
-    fmt::print("{:<16} {:>8} {:>12} {:>12} {:>14} {:>14}  {}\n", "CHECKPOINTS", what,
+    fmt::print("{} of memory{}: what fits, {}\n", human_bytes(request.memory->bytes), of_device(*request.memory),
+               request.by == BoundedBytes::kDevice ? "with allocator and context"
+               : request.by == BoundedBytes::kLive ? "live tensors alone"
+                                                   : "as the allocator reserves");
+    fmt::print("{:<16} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "CHECKPOINTS", what,
                request.by == BoundedBytes::kDevice ? "on device" : to_string(request.by), "live peak", "FLOPs a step",
-               "time a step", "");
+               "time a step");
   }
   bool any = false;
   for (const std::string& policy : policies) {
@@ -220,20 +245,20 @@ int search(const FitRequest& request) {
   }
   if (request.json) {
     nlohmann::json answer = list.front();  // without checkpoints, or with those asked for
-    answer["memory_bytes"] = *request.memory;
+    answer["memory_bytes"] = request.memory->bytes;
+    if (!request.memory->device.empty()) answer["device"] = request.memory->device;
     answer["by"] = to_string(request.by);
     answer["with_checkpoints"] = nlohmann::json::array();
     for (size_t i = 1; i < list.size(); ++i) answer["with_checkpoints"].push_back(list[i]);
     print_text(json_text(answer));
   }
   if (any) return 0;
-  throw Error(fmt::format("{} does not fit into {} at {} {}", request.capture.source, human_bytes(*request.memory),
-                          what, least));
+  throw Error(fmt::format("{} does not fit into {} at {} {}", request.capture.source,
+                          human_bytes(request.memory->bytes), what, least));
 }
 
 int sweep(const CLI::App& command, const FitRequest& request) {
-  takes_none_of(command, "--batch A..B", {"--with-checkpoint"});
-  if (request.longest_from) throw CLI::ValidationError("--seq", "one range is enough: --batch has one already");
+  takes_none_of(command, "--batch A..B", {"--with-checkpoint", "--spec"});
   const bool asked = command.count("--by") > 0;
   if (asked && !request.memory) throw Error("--by says which bytes --memory is of: give --memory, too");
   // A CPU has live bytes alone.
@@ -242,13 +267,60 @@ int sweep(const CLI::App& command, const FitRequest& request) {
   return 0;
 }
 
-int fit(const CLI::App& command, const FitRequest& request) {
-  return request.batches ? sweep(command, request) : search(request);
+int grid(const CLI::App& command, const FitRequest& request) {
+  takes_none_of(command, "--batch A..B with --seq A..B", {"--with-checkpoint"});
+  check_source(request);
+  const bool live = command.count("--by") == 0 && request.capture.device.is_cpu();
+  SizeGridRequest sizes{.batches = doubling_sizes(request.batches->first, request.batches->last),
+                        .seqs = doubling_sizes(request.seqs->first, request.seqs->last),
+                        .memory = *request.memory,
+                        .by = live ? BoundedBytes::kLive : request.by,
+                        .allocator = AllocatorSettings::parse(request.allocator),
+                        .device = request.capture.device};
+  const auto capture = [&](int64_t batch, int64_t seq) {
+    CaptureRequest at = request.capture;
+    at.batch = batch;
+    at.seq = seq;
+    return load(at).graph;
+  };
+  const SizeGrid found = [&] {
+    const Progress progress("looking for what fits");
+    return SizeGrid::of(capture, sizes);
+  }();
+  if (request.json) {
+    nlohmann::json answer = to_json(found);
+    answer["model"] = request.capture.source;
+    print_text(json_text(answer));
+    return 0;
+  }
+  print_text(fmt::format("{} of memory{}\n", human_bytes(request.memory->bytes), of_device(*request.memory)) +
+             to_text(found));
+  return 0;
 }
 
-// "512", "4k", "1k..": the number.
+// The memory of the device that times are asked for, if no other is given.
+FitRequest with_memory(const FitRequest& request) {
+  FitRequest asked = request;
+  if (asked.memory || asked.spec.empty()) return asked;
+  asked.memory = MemoryLimit::of(*DeviceSpec::find(asked.spec, c10::kCUDA));
+  if (!asked.memory) throw Error("--spec " + asked.spec + " has no figure of its memory: give --memory");
+  return asked;
+}
+
+int fit(const CLI::App& command, const FitRequest& request) {
+  if (request.batches && !request.seqs && !request.longest_from) return sweep(command, request);
+  FitRequest asked = with_memory(request);
+  if (!asked.memory) throw CLI::RequiredError("--memory");
+  if (asked.longest_from && asked.batches) {  // "1k..": as far as a table goes
+    asked.seqs = SizeRange{.first = *asked.longest_from, .last = *asked.longest_from * 64};
+  }
+  if (!asked.seqs) return search(asked);
+  if (!asked.batches) asked.batches = SizeRange{.first = 1, .last = 64};
+  return grid(command, asked);
+}
+
+// "512", "4k": the number.
 std::optional<int64_t> sequence_option(std::string text) {
-  if (text.ends_with("..")) text.resize(text.size() - 2);
   const bool thousands = text.ends_with('k') || text.ends_with('K');
   if (thousands) text.pop_back();
   int64_t number = 0;
@@ -256,6 +328,16 @@ std::optional<int64_t> sequence_option(std::string text) {
   if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
     return std::nullopt;
   return thousands ? number * 1024 : number;
+}
+
+// "512..8k".
+std::optional<SizeRange> sequence_range(const std::string& text) {
+  const size_t dots = text.find("..");
+  if (dots == text.npos) return std::nullopt;
+  const auto first = sequence_option(text.substr(0, dots));
+  const auto last = sequence_option(text.substr(dots + 2));
+  if (!first || !last || *last < *first) return std::nullopt;
+  return SizeRange{.first = *first, .last = *last};
 }
 
 void add_ranges(CLI::App& command, FitRequest& request) {
@@ -274,25 +356,27 @@ void add_ranges(CLI::App& command, FitRequest& request) {
       .add_option_function<std::string>(
           "--seq",
           [&request](const std::string& text) {
-            const auto size = sequence_option(text);
+            request.seqs = sequence_range(text);
             if (text.ends_with("..")) {
-              request.longest_from = size;
-            } else {
-              request.capture.seq = *size;
+              request.longest_from = sequence_option(text.substr(0, text.size() - 2));
+            } else if (!request.seqs) {
+              request.capture.seq = *sequence_option(text);
             }
           },
-          "Sequence length, 512; or 1k.. for the longest one from there on, at --batch")
+          "Sequence length; 1k.. for the longest from there on; 512..8k: a table, with --batch A..B")
       ->check([](const std::string& text) {
-        return sequence_option(text) ? std::string()
-                                     : "'" + text + "' is neither a length such as 512 or 1k nor a range such as 1k..";
+        const bool open = text.ends_with("..") && sequence_option(text.substr(0, text.size() - 2));
+        if (open || sequence_option(text) || sequence_range(text)) return std::string();
+        return "'" + text + "' is neither a length such as 512 or 1k nor a range such as 1k.. or 512..8k";
       });
 }
 
 void add_options(CLI::App& command, FitRequest& request) {
-  add_source(command, request.capture, "Built-in model");
+  add_source(command, request.capture, "Built-in model, TorchScript file or torch.export archive");
   add_ranges(command, request);
   add_capture_options_but_sizes(command, request.capture);
-  add_bytes(command, "--memory", request.memory, "Memory of the device: 80GB, 24GiB");
+  add_memory(command, request.memory, "Memory of the device: l4, 24GiB (default: that of --spec)");
+  add_spec_option(command, request.spec);
   using enum BoundedBytes;
   add_choice(command, "--by", request.by, {{"live", kLive}, {"reserved", kReserved}, {"device", kDevice}},
              "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
@@ -303,7 +387,8 @@ void add_options(CLI::App& command, FitRequest& request) {
   command.add_flag("--json", request.json, "As JSON, key batch (or seq, or context)");
   command.footer(
       "Examples:\n"
-      "  shadowgraph fit llama3_8b --memory 80GB --dtype bf16 --seq 8k.. --batch 1\n"
+      "  shadowgraph fit llama3_8b --memory h100 --dtype bf16 --seq 8k.. --batch 1\n"
+      "  shadowgraph fit gpt2 --memory l4 --batch 1..64 --seq 128..1024\n"
       "  shadowgraph fit resnet50 --memory 24GiB --batch 1..256");
 }
 

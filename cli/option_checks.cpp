@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <system_error>
 
 #include "cli/suggestion.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -61,21 +63,6 @@ CLI::Validator size_like(const std::string& example) {
           ""};
 }
 
-std::optional<int64_t> parse_bytes(const std::string& text) {
-  double number = 0;
-  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !(number > 0)) return std::nullopt;
-  std::string unit(next, static_cast<const char*>(text.data() + text.size()));
-  std::erase(unit, ' ');
-  // Nothing, B, KB, KiB and so on to TiB.
-  const size_t power = unit.empty() ? 0 : std::string_view("BKMGT").find(unit[0]);
-  const bool binary = unit.size() == 3;
-  const std::string_view rest = unit.empty() ? "" : std::string_view(unit).substr(1);
-  if (power == std::string_view::npos || rest != (power == 0 ? "" : binary ? "iB" : "B")) return std::nullopt;
-  const double bytes = number * std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power));
-  return bytes > 9e18 ? std::nullopt : std::optional(static_cast<int64_t>(std::floor(bytes)));
-}
-
 std::string positive_number(const std::string& text) {
   const auto number = number_of(text);
   return number && *number > 0 ? std::string() : "'" + text + "' is not a number above 0";
@@ -101,6 +88,28 @@ void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t
                const std::string& description, const std::string& example) {
   const auto set = [&bytes](const std::string& text) { bytes = parse_bytes(text); };
   command.add_option_function<std::string>(name, set, description)->type_name("SIZE")->check(size_like(example));
+}
+
+void add_memory(CLI::App& command, const std::function<void(const MemoryLimit&)>& set, const std::string& description) {
+  const auto parse = [set](const std::string& text) {
+    const MemoryLimit limit = MemoryLimit::parse(text);
+    if (!limit.note.empty()) fmt::print(stderr, "shadowgraph: --memory {}\n", limit.note);
+    set(limit);
+  };
+  const auto check = [](const std::string& text) {
+    try {
+      MemoryLimit::parse(text);
+      return std::string();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  command.add_option_function<std::string>("--memory", parse, description)->type_name("SIZE|DEVICE")->check(check);
+}
+
+void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description) {
+  add_memory(
+      command, [&memory](const MemoryLimit& limit) { memory = limit; }, description);
 }
 
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -11,6 +12,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "shadowgraph/profile/memory_limit.h"
 
 namespace shadowgraph::cli {
 
@@ -20,8 +23,6 @@ CLI::Validator whole_number_from(int64_t least);
 CLI::Validator one_of(std::vector<std::string> words);
 // "80GB", "24GiB"; `example` is one that the message names.
 CLI::Validator size_like(const std::string& example);
-// "24GiB", "80 GB", "1073741824": empty for anything else.
-std::optional<int64_t> parse_bytes(const std::string& text);
 std::string positive_number(const std::string& text);
 std::string from_0_to_1(const std::string& text);
 // "cpu", "cuda", "cuda:1".
@@ -58,6 +59,10 @@ void add_number(CLI::App& command, const std::string& name, Number& number, int6
 }
 void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
                const std::string& description, const std::string& example = "24GiB");
+// The memory of a device, the same in all verbs: a size, or a device's name (MemoryLimit::parse). What a size may have
+// been meant for is said on stderr.
+void add_memory(CLI::App& command, const std::function<void(const MemoryLimit&)>& set, const std::string& description);
+void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description);
 // May be given several times. `delimiter` stands between several in one word; '\0': nothing does.
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                       const std::string& description, char delimiter = '\0');

@@ -25,9 +25,9 @@ struct PipelineRequest {
   std::string interconnect;  // empty: what is usual around the device
   std::string allocator;
   PipelineSize size{.ranks = 4, .stages_per_rank = 2, .microbatches = 8};
-  std::string schedule = "1f1b";  // a name, or a file
-  std::vector<std::string> cuts;  // modules
-  std::optional<int64_t> memory;  // bytes of a device
+  std::string schedule = "1f1b";      // a name, or a file
+  std::vector<std::string> cuts;      // modules
+  std::optional<MemoryLimit> memory;  // of a device
   int64_t ranks_apart = 1;
   bool receives_ahead = false;
   std::string output;  // folder
@@ -57,14 +57,15 @@ PipelineStages stages_of(const Graph& step, const PipelineRequest& request, int3
 }
 
 // Returns what does not fit, in words; "" if all does.
-std::string too_large(const PipelineRun& run, const std::optional<int64_t>& memory) {
+std::string too_large(const PipelineRun& run, const std::optional<MemoryLimit>& memory) {
   if (!memory) return "";
   std::string ranks;
   for (int32_t r = 0; r < run.ranks(); ++r) {
     const int64_t held = std::max(run.rank(r).peak, run.rank(r).reserved_peak);
-    if (held > *memory) ranks += fmt::format("{}rank {} holds {}", ranks.empty() ? "" : ", ", r, human_bytes(held));
+    if (held > memory->bytes)
+      ranks += fmt::format("{}rank {} holds {}", ranks.empty() ? "" : ", ", r, human_bytes(held));
   }
-  return ranks.empty() ? "" : fmt::format("does not fit into {}: {}", human_bytes(*memory), ranks);
+  return ranks.empty() ? "" : fmt::format("does not fit into {}: {}", human_bytes(memory->bytes), ranks);
 }
 
 void write_files(const PipelineRun& run, const PipelineRequest& request, const std::string& name) {
@@ -76,8 +77,9 @@ void write_files(const PipelineRun& run, const PipelineRequest& request, const s
   file("pipeline.txt", to_text(run));
   file("schedule.csv", run.schedule().to_csv());
   file("trace.json", to_chrome_trace(run));
-  file("pipeline.svg", pipeline_svg(run, {name, request.memory}));
-  file("pipeline.html", pipeline_html(run, {name, request.memory}));
+  const std::optional<int64_t> memory = request.memory ? std::optional(request.memory->bytes) : std::nullopt;
+  file("pipeline.svg", pipeline_svg(run, {name, memory}));
+  file("pipeline.html", pipeline_html(run, {name, memory}));
 }
 
 void write_traces(const PipelineRun& run, const PipelineRequest& request, const std::string& name) {
@@ -95,7 +97,8 @@ int pipeline(const CLI::App& command, const PipelineRequest& request) {
   const LoadedGraph loaded = load(request.capture);
   const Progress progress("running " + std::to_string(schedule.ranks()) + " ranks of " + loaded.name);
   const c10::Device device = loaded.graph.metadata.device.value_or(c10::Device(c10::kCPU));
-  const std::optional<DeviceSpec> spec = DeviceSpec::find(request.spec, device.type());
+  const bool by_memory = request.spec.empty() && request.memory;
+  const auto spec = DeviceSpec::find(by_memory ? request.memory->device : request.spec, device.type());
   if (!spec) throw Error(fmt::format("no figures are known of {} devices; name some with --spec", device.str()));
   std::optional<Interconnect> links =
       request.interconnect.empty() ? Interconnect::around(spec->name) : Interconnect::find(request.interconnect);
@@ -120,7 +123,7 @@ void add_options(CLI::App& command, PipelineRequest& request) {
   add_spec_option(command, request.spec);
   add_interconnect_option(command, request.interconnect);
   add_allocator_option(command, request.allocator);
-  add_bytes(command, "--memory", request.memory, "Memory of a device, 80GB: says which ranks need more");
+  add_memory(command, request.memory, "Memory of a device, l4 or 24GiB: says which ranks need more");
   begin_group(command, "The pipeline");
   command
       .add_option("--schedule", request.schedule,

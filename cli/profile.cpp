@@ -13,6 +13,7 @@
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
+#include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/profile/what_if.h"
 #include "shadowgraph/text.h"
@@ -62,8 +63,6 @@ void add_options(CLI::App& command, ProfileRequest& request) {
   add_source(command, request.capture);
   add_capture_options(command, request.capture);
   add_estimate_options(command, request.estimate);
-  add_bytes(command, "--memory", request.estimate.memory, "Memory of the device: says so if the step does not fit",
-            "80GiB");
   command.add_flag("--measure", request.estimate.measure,
                    "Run each distinct call once on this CPU, for scratch and seconds; kept for next time");
   begin_group(command, kOutput);
@@ -200,7 +199,8 @@ int profile(const CLI::App& command, const ProfileRequest& request) {
   if (request.json) {
     print_text(json_text(json));
   } else {
-    print_text(to_text(profiled->costs.summary(summary_options(request))) + "\n" + to_text(profiled->costs));
+    print_text(report_head(profiled->costs) + to_text(profiled->costs.summary(summary_options(request))) + "\n" +
+               to_text(profiled->costs));
   }
   if (!request.folder.empty()) write_folder(request.folder, *profiled, json, request.exports);
   return 0;

@@ -180,7 +180,9 @@ void add_solver_options(CLI::App& command, ShardRequest& request) {
 void add_plan_options(CLI::App& command, ShardRequest& request) {
   begin_group(command, "The plan");
   command.add_option("--mesh", request.mesh, "Devices: 8, 8x8, 4x4x4, or with names dp=8,tp=4 (required)");
-  add_bytes(command, "--memory", request.step.memory, "Memory that a device has for the step: 80GB, 24GiB");
+  add_memory(
+      command, [&request](const MemoryLimit& limit) { request.step.memory = limit.bytes; },
+      "Memory that a device has for the step: 24GiB, or its name, l4");
   add_list(command, "--pin", request.pins,
            "A layout that is given: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeat")
       ->check([](const std::string& text) {

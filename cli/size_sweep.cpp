@@ -36,12 +36,6 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Empty if there is no such figure.
-std::optional<int64_t> bytes_of(const SizeCost& cost, BoundedBytes by) {
-  if (by == BoundedBytes::kReserved) return cost.reserved_bytes;
-  return by == BoundedBytes::kDevice ? cost.footprint_bytes : cost.peak_bytes;
-}
-
 class BatchProfile {
  public:
   BatchProfile(const CaptureRequest& request, const SweepRequest& sweep)
@@ -149,7 +143,7 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
     json["flops_polynomials"] = std::move(flops);
   }
   if (sweep.memory) {
-    json["memory_limit"] = *sweep.memory;
+    json["memory_limit"] = sweep.memory->bytes;
     json["by"] = to_string(sweep.by);
     json["largest_batch"] = largest == nullptr ? nlohmann::json() : nlohmann::json(largest->batch);
   }
@@ -157,18 +151,6 @@ nlohmann::json to_json(const BatchProfile& profile, const CaptureRequest& reques
 }
 
 }  // namespace
-
-std::string_view to_string(BoundedBytes bytes) {
-  switch (bytes) {
-    case BoundedBytes::kLive:
-      return "live";
-    case BoundedBytes::kReserved:
-      return "reserved";
-    case BoundedBytes::kDevice:
-      return "device";
-  }
-  return "";
-}
 
 std::optional<SizeRange> parse_size_range(const std::string& text) {
   SizeRange range;
@@ -189,9 +171,8 @@ std::optional<SizeRange> parse_size_range(const std::string& text) {
 }
 
 void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
-  if (kind_of_source(request.source) != SourceKind::kModel) {
-    throw Error("--batch A..B needs a built-in model: " + request.source +
-                " is a file, whose batch is in its graph or in its --input");
+  if (kind_of_source(request.source) == SourceKind::kGraph) {
+    throw Error("--batch A..B needs a model or a program: " + request.source + " is a recorded graph, of one batch");
   }
   BatchProfile profile(request, sweep);
   {
@@ -201,12 +182,7 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
   const Row* largest = nullptr;
   for (const Row& row : profile.rows) {
     if (!sweep.memory) continue;
-    const auto bytes = bytes_of(row.cost, sweep.by);
-    if (!bytes) {
-      throw Error(
-          fmt::format("--by {}: a CPU has no caching allocator; --by live, or --device cuda", to_string(sweep.by)));
-    }
-    if (*bytes <= *sweep.memory) largest = &row;
+    if (bytes_of(row.cost, sweep.by) <= sweep.memory->bytes) largest = &row;
   }
   if (sweep.json) {
     print_text(json_text(to_json(profile, request, largest, sweep)));
@@ -232,11 +208,11 @@ void sweep_batches(const CaptureRequest& request, const SweepRequest& sweep) {
   }
   if (sweep.memory) {
     const std::string what(sweep.by == BoundedBytes::kDevice ? "on the device" : to_string(sweep.by));
-    const std::string limit = human_bytes(*sweep.memory);
+    const std::string limit = human_bytes(sweep.memory->bytes);
     fmt::print("{}\n", largest == nullptr
                            ? "no batch of the range fits into " + limit + " (bytes " + what + ")"
                            : fmt::format("largest batch within {}: {}, with {} {} at the peak", limit, largest->batch,
-                                         human_bytes(*bytes_of(largest->cost, sweep.by)), what));
+                                         human_bytes(bytes_of(largest->cost, sweep.by)), what));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "cli/progress.h"
 #include "cli/suggestion.h"
@@ -22,6 +23,7 @@
 #include "shadowgraph/exported_program.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/text.h"
+#include "shadowgraph/units.h"
 #include "shadowgraph/verify.h"
 #include "support/json.h"
 
@@ -144,13 +146,14 @@ Capture run(ProgramToCapture program, const CaptureRequest& request, const Tenso
   return capture_training_step(program);
 }
 
-void describe(Graph& graph, const CaptureRequest& request, const std::string& name) {
+void describe(Graph& graph, const CaptureRequest& request, const std::string& name,
+              std::optional<c10::ScalarType> dtype) {
   Metadata& metadata = graph.metadata;
   metadata.model = name;
   metadata.mode = request.trains() ? ProgramMode::kTrain : ProgramMode::kInfer;
   const c10::Device device = request.device;
   metadata.device = device.is_cuda() && !device.has_index() ? c10::Device(device.type(), 0) : device;
-  metadata.dtype = request.dtype;
+  metadata.dtype = dtype;
   if (request.trains()) {
     metadata.optimizer = to_string(request.optimizer);
     if (request.run_steps == 0) metadata.step = request.steady_state ? TrainingStep::kSteady : TrainingStep::kFirst;
@@ -197,7 +200,7 @@ LoadedGraph capture_model(const CaptureRequest& request) {
     return models::build(request.source,
                          {.batch = request.batch,
                           .seq = decodes && model_named(request.source)->default_seq != 0 ? 1 : request.seq,
-                          .dtype = request.dtype,
+                          .dtype = request.dtype.value_or(c10::kFloat),
                           .training = request.trains()});
   }();
   const Progress progress("capturing " + request.source);
@@ -207,8 +210,73 @@ LoadedGraph capture_model(const CaptureRequest& request) {
                                                              .context = request.context,
                                                              .static_cache = request.cache == CacheKind::kStatic})
                         : run(models::program_of(model), request, model.module->parameters());
-  describe(capture.graph, request, request.source);
+  describe(capture.graph, request, request.source, request.dtype.value_or(c10::kFloat));
   return {std::move(capture.graph), capture.seconds, request.source};
+}
+
+// "f32[batch,3]" at a batch of 8 is "f32[8,3]". Sets `named` where `name` stands in the text.
+std::string with_size(const std::string& text, const std::string& name, int64_t size, bool& named) {
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_of("[, ]", at), text.size());
+    const bool is_size = text.substr(at, end - at) == name;
+    named |= is_size;
+    result += is_size ? std::to_string(size) : text.substr(at, end - at);
+    if (end < text.size()) result += text[end];
+    at = end + 1;
+  }
+  return result;
+}
+
+// The inputs of a file, with --batch and --seq where these stand in their texts.
+std::vector<TensorSpecText> inputs_of_file(const CaptureRequest& request, const char* what) {
+  std::vector<TensorSpecText> specs;
+  bool batch = false;
+  bool seq = false;
+  for (const std::string& text : request.inputs) {
+    std::string sized = text;
+    if (request.batch != 0) sized = with_size(sized, "batch", request.batch, batch);
+    if (request.seq != 0) sized = with_size(sized, "seq", request.seq, seq);
+    specs.push_back(parse_tensor_spec(sized));
+  }
+  if ((request.batch != 0 && !batch) || (request.seq != 0 && !seq)) {
+    throw Error(
+        fmt::format("--batch and --seq are for built-in models; give {} with --input, and say there what they "
+                    "are: --input 'f32[batch,3,224,224]'",
+                    what));
+  }
+  return specs;
+}
+
+// The dtypes of a program's parameters, as its file has them.
+std::vector<at::Tensor> parameters_as_made(ScriptProgram& script, FakeTensorMode&) { return script.parameters(); }
+std::vector<at::Tensor> parameters_as_made(ExportedProgram& program, FakeTensorMode& mode) {
+  program.make_fake(mode);
+  return program.parameters();
+}
+
+// That of most parameters; empty without any.
+std::optional<c10::ScalarType> usual_dtype(const std::vector<at::Tensor>& parameters) {
+  std::map<c10::ScalarType, int64_t> elements;
+  for (const at::Tensor& parameter : parameters) elements[parameter.scalar_type()] += parameter.numel();
+  const auto most = std::ranges::max_element(elements, {}, [](const auto& entry) { return entry.second; });
+  return most == elements.end() ? std::nullopt : std::optional(most->first);
+}
+
+// "--dtype converted 8,030,261,248 elements of parameters from bfloat16 to float32"; empty if none changes.
+std::string converted_text(const std::vector<at::Tensor>& made, c10::ScalarType dtype) {
+  std::map<c10::ScalarType, int64_t> elements;
+  for (const at::Tensor& parameter : made) {
+    const c10::ScalarType from = parameter.scalar_type();
+    if (from != dtype && at::isFloatingType(from)) elements[from] += parameter.numel();
+  }
+  std::vector<std::string> parts;
+  for (const auto& [from, count] : elements) {
+    parts.push_back(fmt::format("{} elements of parameters from {}", exact_count(count), dtype_name(from)));
+  }
+  return parts.empty() ? ""
+                       : fmt::format("--dtype converted {} to {}: without it they stay as made", fmt::join(parts, ", "),
+                                     dtype_name(dtype));
 }
 
 // Either is a program from a file: what differs is where its inputs come from.
@@ -226,11 +294,7 @@ Capture capture_program(ExportedProgram& program, const std::vector<TensorSpecTe
 
 template <class Program>
 LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
-  if (request.batch != 0 || request.seq != 0) {
-    throw Error(fmt::format("--batch and --seq are for built-in models; give {} with --input", what));
-  }
-  std::vector<TensorSpecText> specs;
-  for (const std::string& text : request.inputs) specs.push_back(parse_tensor_spec(text));
+  const std::vector<TensorSpecText> specs = inputs_of_file(request, what);
   FakeTensorOptions options = mode_options(request);
   options.map_devices_to_default = true;
   // Tensors in a file's code are constants, and sizes may follow from them.
@@ -240,11 +304,19 @@ LoadedGraph capture_file(const CaptureRequest& request, const char* what) {
     return Program::load(request.source);
   }();
   FakeTensorMode mode(options);
-  program.make_fake(mode, request.dtype == c10::kBFloat16 ? std::optional(request.dtype) : std::nullopt);
+  std::optional<c10::ScalarType> dtype = request.dtype;
+  std::string converted;
+  if (const auto made = parameters_as_made(program, mode); dtype) {  // which lets go of the weights
+    converted = converted_text(made, *dtype);
+  } else {
+    dtype = usual_dtype(made);
+  }
+  program.make_fake(mode, request.dtype);
   const Progress progress("capturing " + request.source);
   const std::string name = std::filesystem::path(request.source).stem().string();
   Capture capture = capture_program(program, specs, request);
-  describe(capture.graph, request, name);
+  describe(capture.graph, request, name, dtype);
+  if (!converted.empty()) capture.graph.metadata.other["assumed"] = converted;
   return {std::move(capture.graph), capture.seconds, name};
 }
 

@@ -28,7 +28,7 @@ struct CaptureRequest {
   CaptureMode mode = CaptureMode::kInfer;
   OptimizerKind optimizer = OptimizerKind::kSgd;
   c10::Device device = c10::kCUDA;               // CPU, or CUDA with an index or without
-  c10::ScalarType dtype = c10::kFloat;           // or kBFloat16
+  std::optional<c10::ScalarType> dtype = {};     // kFloat, kBFloat16; nothing: as the program was made
   std::optional<c10::ScalarType> autocast = {};  // kBFloat16 or kHalf
   AttentionKind attention = AttentionKind::kAuto;
   int64_t batch = 0;  // 0: the model's default
@@ -36,7 +36,7 @@ struct CaptureRequest {
   int64_t context = 0;                  // decode: tokens in the cache
   std::optional<CacheKind> cache = {};  // nothing: grown, and not asked for
   bool steady_state = false;            // record the second step, with optimizer state present
-  std::vector<std::string> inputs;      // TorchScript, torch.export: one spec an input
+  std::vector<std::string> inputs;      // TorchScript, torch.export: one spec an input; batch and seq in it are those
   std::vector<std::string> host_reads;  // finite, mask-full, NAME=VALUE: what the program reads and data decides
   std::vector<std::string> data_sizes;  // NAME=N
   TrainingOptions training;

@@ -11,9 +11,9 @@ namespace {
 void add_model_options(CLI::App& command, CaptureRequest& request) {
   begin_group(command, kModel);
   add_choice(command, "--dtype", request.dtype, {{"f32", c10::kFloat}, {"bf16", c10::kBFloat16}},
-             "Floating-point type of parameters and inputs: f32, bf16");
+             "Convert parameters and inputs to f32 or bf16 (default: as made; built-in models: f32)");
   add_list(command, "--input", request.inputs,
-           "An input of a TorchScript file, 'f32[8,3,224,224]'; repeat. A .pt2 file: for other sizes");
+           "An input of a TorchScript file, 'f32[batch,3,64,64]'; repeat. A .pt2 file: for other sizes");
   add_choice(command, "--attention", request.attention,
              {{"auto", AttentionKind::kAuto}, {"math", AttentionKind::kMath}},
              "auto: the device's kernel; math: never a fused one");
@@ -111,6 +111,7 @@ CLI::Option* add_allocator_option(CLI::App& command, std::string& allocator) {
 }
 
 void add_estimate_options(CLI::App& command, EstimateRequest& request) {
+  add_memory(command, request.memory, "Memory of the device, l4 or 24GiB: says whether the step fits");
   add_spec_option(command, request.spec);
   add_interconnect_option(command, request.interconnect);
   command.add_option("--mesh", request.mesh, "Sizes of process groups that the graph only names: dp=8,tp=4");

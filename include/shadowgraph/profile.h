@@ -25,6 +25,7 @@
 #include "shadowgraph/profile/group_figures.h"
 #include "shadowgraph/profile/live_storages.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/memory_limit.h"
 #include "shadowgraph/profile/memory_plan.h"
 #include "shadowgraph/profile/parameter_count.h"
 #include "shadowgraph/profile/saved_bytes.h"
@@ -62,6 +63,7 @@ struct ProfileOptions {
   std::optional<c10::Device> device;
   const MeasuredCalls* measured = nullptr;     // of this machine: scratch and seconds of calls on the CPU
   DeviceMemoryOptions memory;                  // its device is the one above
+  std::optional<MemoryLimit> limit;            // of the device's memory; it is memory.capacity, too
   const DeviceSpec* spec = nullptr;            // figures of the device that the time is estimated for; none: no time
   const Interconnect* interconnect = nullptr;  // links between processes; none: bytes of collectives, no seconds
   std::vector<MeshAxis> mesh;                  // for process groups that the graph does not describe
@@ -130,7 +132,10 @@ struct Profile {
   std::vector<UncoveredOperator> uncovered;
   std::vector<CustomOperatorFigures> custom_operators;  // those of shadowgraph/operators.h that were called
   SavedBytes saved;
-  PeakInfo peak;  // at least: without scratch
+  PeakInfo peak;  // at least: without scratch; of the step that was recorded
+  // The same of later steps, if the recorded one is a first that makes optimizer state; absent if not.
+  std::optional<PeakInfo> steady_peak;
+  const PeakInfo& leading_peak() const { return steady_peak ? *steady_peak : peak; }
   int64_t peak_rounded_bytes = 0;
   std::map<std::string, PeakInfo> phase_peaks;     // by phase: the most while its nodes run
   PeakInfo peak_with_scratch;                      // an estimate: with what is known
@@ -139,6 +144,10 @@ struct Profile {
   // not fit: `out_of_memory` then says where.
   std::optional<DeviceMemory> device_memory;
   std::string out_of_memory;
+  // What `fits` (shadowgraph/profile/fits.h) compares: the memory asked for, or that of ProfileOptions::spec, and what a
+  // device with room for all would hold. Absent where nothing is known.
+  std::optional<MemoryLimit> limit;
+  std::optional<int64_t> unlimited_bytes;
   std::optional<CacheInfo> cache;
   std::optional<RunMemory> run;           // of the first steps of a training run, for whoever captured it to fill in
   std::vector<DevicePeak> other_devices;  // peaks of the other devices that hold storages

@@ -21,7 +21,7 @@ double share(int64_t part, int64_t whole) {
 class Search {
  public:
   explicit Search(const Profile& profile)
-      : profile_(profile), costs_(ProgramCosts::of(profile)), graph_(profile.graph()) {}
+      : profile_(profile), peak_(profile.leading_peak()), costs_(ProgramCosts::of(profile)), graph_(profile.graph()) {}
 
   std::vector<Finding> all() {
     activations();
@@ -43,17 +43,17 @@ class Search {
   // Returns the shares of the peak and of the step, which put bytes and seconds into one order.
   double stake(const Finding& finding) const {
     const double seconds = profile_.time() != nullptr ? profile_.time()->seconds() : 0;
-    return std::max(share(finding.bytes, profile_.peak.bytes), seconds > 0 ? finding.seconds / seconds : 0);
+    return std::max(share(finding.bytes, peak_.bytes), seconds > 0 ? finding.seconds / seconds : 0);
   }
-  int64_t at_peak(StorageKind kind) const { return profile_.peak.by_kind[static_cast<size_t>(kind)]; }
+  int64_t at_peak(StorageKind kind) const { return peak_.by_kind[static_cast<size_t>(kind)]; }
 
   void activations() {
     const int64_t bytes = at_peak(StorageKind::kActivation);
-    if (share(bytes, profile_.peak.bytes) < 0.4 || bytes < kWorthSaying || profile_.saved.activations == 0) return;
+    if (share(bytes, peak_.bytes) < 0.4 || bytes < kWorthSaying || profile_.saved.activations == 0) return;
     found_.push_back(
         {.name = "activations",
          .seen = fmt::format("{} of the peak ({:.0f} %) are activations kept for backward", human_bytes(bytes),
-                             100 * share(bytes, profile_.peak.bytes)),
+                             100 * share(bytes, peak_.bytes)),
          .remedy = "compute them again in backward: --checkpoint auto, or --checkpoint 'layers.*' for chosen modules "
                    "(about a third more FLOPs)",
          .bytes = bytes});
@@ -64,7 +64,9 @@ class Search {
     int64_t bytes = 0;
     int64_t flops = 0;
     std::map<std::string, int64_t> by_op;
-    std::vector<bool> seen(graph_.storage_count());
+    // Those that are there at the peak: another micro-batch's, or those of a module that backward has left, free nothing.
+    std::vector<bool> seen(graph_.storage_count(), true);
+    for (const StorageId id : profile_.timeline().alive_at(peak_.node, graph_.storage_count())) seen[id.index] = false;
     for (const NodeId node : costs_.nodes) {
       for (const SavedTensor& saved : graph_.saved(node)) {
         const StorageId id = graph_.value(saved.value).storage;
@@ -78,14 +80,15 @@ class Search {
         by_op[graph_.target(storage.born).name()] += storage.bytes;
       }
     }
-    if (share(bytes, profile_.peak.bytes) < 0.15 || bytes < kWorthSaying) return;
+    if (share(bytes, peak_.bytes) < 0.15 || bytes < kWorthSaying) return;
     const auto most =
         std::max_element(by_op.begin(), by_op.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     found_.push_back(
         {.name = "cheap-activations",
-         .seen = fmt::format("{} of what is kept for backward are results of operators without matrix products "
-                             "(most of all {}: {}), {} FLOPs to compute again",
-                             human_bytes(bytes), most->first, human_bytes(most->second), human_count(flops)),
+         .seen =
+             fmt::format("{} of what is kept for backward at the peak are results of operators without matrix products "
+                         "(most of all {}: {}), {} FLOPs to compute again",
+                         human_bytes(bytes), most->first, human_bytes(most->second), human_count(flops)),
          .remedy = "--checkpoint on the modules that make them (--export storages-csv has paths and bytes); fused "
                    "kernels keep fewer of them",
          .bytes = bytes});
@@ -96,11 +99,11 @@ class Search {
     const int64_t gradients = at_peak(StorageKind::kGradient);
     const int64_t parameters = at_peak(StorageKind::kParameter);
     const int64_t all = state + gradients + parameters;
-    if (share(all, profile_.peak.bytes) < 0.5 || all < 64 * kWorthSaying || state == 0) return;
+    if (share(all, peak_.bytes) < 0.5 || all < 64 * kWorthSaying || state == 0) return;
     found_.push_back(
         {.name = "optimizer-state",
          .seen = fmt::format("{} of the peak ({:.0f} %) are parameters, gradients and optimizer state, {} of it state",
-                             human_bytes(all), 100 * share(all, profile_.peak.bytes), human_bytes(state)),
+                             human_bytes(all), 100 * share(all, peak_.bytes), human_bytes(state)),
          .remedy =
              "shard them (ZeRO, FSDP), keep state in 8 bits, or take an optimizer with less of it (--optimizer sgd)",
          .bytes = state});
@@ -108,28 +111,32 @@ class Search {
 
   // Finds several tensors as large as the scores of a language model over its vocabulary.
   void logits() {
-    std::map<std::vector<int64_t>, std::pair<int64_t, int64_t>> by_shape;  // count, bytes of one
-    for (const LiveStorage& live : live_storages(graph_, profile_.timeline(), profile_.peak.node, 32)) {
+    struct Alike {
+      int64_t count = 0, bytes = 0, largest = 0;
+    };
+    std::map<std::vector<int64_t>, Alike> by_shape;
+    for (const LiveStorage& live : live_storages(graph_, profile_.timeline(), peak_.node, 32)) {
       if (live.shape.size() < 2 || live.shape.back() < 8192 || live.bytes < kWorthSaying) continue;
       if (live.kind == StorageKind::kParameter || live.kind == StorageKind::kGradient ||
           live.kind == StorageKind::kOptimizerState)
         continue;
       int64_t rows = 1;
       for (size_t d = 0; d + 1 < live.shape.size(); ++d) rows *= live.shape[d];
-      auto& [count, bytes] = by_shape[{rows, live.shape.back()}];
-      ++count;
-      bytes = live.bytes;
+      Alike& alike = by_shape[{rows, live.shape.back()}];
+      ++alike.count;
+      alike.bytes += live.bytes;
+      alike.largest = std::max(alike.largest, live.bytes);
     }
     for (const auto& [shape, copies] : by_shape) {
-      if (copies.first < 2) continue;
+      if (copies.count < 2) continue;
       found_.push_back(
           {.name = "logits",
            .seen = fmt::format(
-               "{} tensors of {} x {} are alive at the peak, {} each: logits, their softmax, their gradient",
-               copies.first, shape[0], shape[1], human_bytes(copies.second)),
+               "{} tensors of {} x {} are alive at the peak, up to {} each: logits, their softmax, their gradient",
+               copies.count, shape[0], shape[1], human_bytes(copies.largest)),
            .remedy =
                "compute the loss over chunks of rows, or with a fused linear cross entropy that keeps none of them",
-           .bytes = (copies.first - 1) * copies.second});
+           .bytes = copies.bytes - copies.largest});
     }
   }
 
@@ -153,7 +160,7 @@ class Search {
                              human_bytes(copied), human_bytes(moved), 100 * share(copied, moved)),
          .remedy = "keep one memory format (channels_last for convolutions) and one dtype; --export nodes-csv has the "
                    "nodes",
-         .seconds = seconds});
+         .seconds = profile_.time() == nullptr ? 0 : std::min(seconds, profile_.time()->seconds())});
   }
 
   void fragmentation() {
@@ -193,7 +200,7 @@ class Search {
     found_.push_back({.name = "does-not-fit",
                       .seen = profile_.out_of_memory,
                       .remedy = "a smaller --batch, --checkpoint auto, or --allocator expandable_segments:True",
-                      .bytes = profile_.peak.bytes});
+                      .bytes = peak_.bytes});
   }
 
   void waiting() {
@@ -247,6 +254,7 @@ class Search {
   }
 
   const Profile& profile_;
+  const PeakInfo& peak_;  // of the steady state
   const ProgramCosts& costs_;
   const Graph& graph_;
   std::vector<Finding> found_;

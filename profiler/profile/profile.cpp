@@ -7,7 +7,9 @@
 #include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/steady_state.h"
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
@@ -120,6 +122,31 @@ std::map<std::string, PeakInfo> peaks_by_phase(const Graph& graph, const MemoryT
   return by_name;
 }
 
+// Sets the memory that is asked about, and what a device with room for all would hold.
+void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions& options) {
+  profile.limit = options.limit;
+  if (!profile.limit && options.memory.capacity != AllocatorSettings::kUnlimited) {
+    profile.limit = MemoryLimit::of_bytes(options.memory.capacity);
+  }
+  // The figures of a CPU are of some machine; its memory is nobody's.
+  const bool known = options.spec != nullptr && options.spec->device == profile.device.type();
+  if (!profile.limit && known && !profile.device.is_cpu()) {
+    profile.limit = MemoryLimit::of(*options.spec);
+    if (profile.limit) profile.limit->asked = false;
+  }
+  if (profile.device.is_cpu() || !profile.limit) return;
+  // Without a retry nothing was given back, so the limit was not felt.
+  if (profile.device_memory && profile.device_memory->retries == 0) {
+    profile.unlimited_bytes = profile.device_memory->footprint();
+    return;
+  }
+  DeviceMemoryOptions unlimited = options.memory;
+  unlimited.device = profile.device;
+  unlimited.capacity = AllocatorSettings::kUnlimited;
+  unlimited.allocator.per_process_memory_fraction = unlimited.allocator.garbage_collection_threshold = 0;
+  profile.unlimited_bytes = device_memory(costs, unlimited).footprint();
+}
+
 // Returns what one device holds: each has an allocator of its own, a CPU has none.
 std::optional<DeviceMemory> memory_of(const ProgramCosts& costs, c10::Device device, DeviceMemoryOptions options,
                                       std::string& out_of_memory) {
@@ -135,7 +162,9 @@ std::optional<DeviceMemory> memory_of(const ProgramCosts& costs, c10::Device dev
 
 }  // namespace
 
-Profile profile(const Graph& graph, const ProfileOptions& options) {
+Profile profile(const Graph& graph, const ProfileOptions& asked) {
+  ProfileOptions options = asked;
+  if (options.limit) options.memory.capacity = options.limit->bytes;
   Profile profile;
   profile.costs_ = std::make_shared<const ProgramCosts>(graph, options.measured);
   profile.views_ = std::make_shared<ProfileViews>();
@@ -162,11 +191,13 @@ Profile profile(const Graph& graph, const ProfileOptions& options) {
   const MemoryTimeline& timeline = *profile.timeline_;
   profile.timeline_in_json = options.timeline;
   profile.peak = describe(graph, timeline.peak());
+  if (const auto steady = steady_state(graph, timeline)) profile.steady_peak = describe(graph, steady->peak);
   profile.peak_rounded_bytes = timeline.rounded_peak();
   profile.phase_peaks = peaks_by_phase(graph, timeline);
   profile.peak_with_scratch = describe(graph, timeline.peak_with_scratch());
   profile.unknown_scratch = costs.scratch.unknown();
   profile.device_memory = memory_of(costs, device, options.memory, profile.out_of_memory);
+  add_limit(profile, costs, options);
   profile.top_at_peak = live_storages(graph, timeline, timeline.peak().step, options.top_at_peak);
   for (const auto& [other, bytes] : bytes_by_device(graph)) {
     if (other == device || bytes == 0) continue;

@@ -8,6 +8,7 @@
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/profile/overlapped_step.h"
 #include "shadowgraph/profile/step_time.h"
@@ -230,16 +231,22 @@ void add_flops(json& object, const Profile& profile) {
   }
 }
 
+json to_json(const PeakInfo& peak) {
+  json object{{"bytes", peak.bytes},
+              {"node", peak.node},
+              {"op", peak.op},
+              {"phase", peak.phase},
+              {"by_kind", to_json(peak.by_kind)}};
+  if (!peak.module.empty()) object["module"] = peak.module;
+  if (!peak.source.empty()) object["source"] = peak.source;
+  return object;
+}
+
 void add_live_bytes(json& object, const Profile& profile) {
   object["saved_bytes"] = profile.saved.all;
   object["saved_activation_bytes"] = profile.saved.activations;
-  object["peak"] = {{"bytes", profile.peak.bytes},
-                    {"node", profile.peak.node},
-                    {"op", profile.peak.op},
-                    {"phase", profile.peak.phase},
-                    {"by_kind", to_json(profile.peak.by_kind)}};
-  if (!profile.peak.module.empty()) object["peak"]["module"] = profile.peak.module;
-  if (!profile.peak.source.empty()) object["peak"]["source"] = profile.peak.source;
+  object["peak"] = to_json(profile.peak);
+  if (profile.steady_peak) object["steady_peak"] = to_json(*profile.steady_peak);
   object["peak_rounded_bytes"] = profile.peak_rounded_bytes;
   for (const auto& [phase, peak] : profile.phase_peaks) {
     object["phase_peaks"][phase] = {
@@ -295,6 +302,7 @@ json to_json(const std::vector<Finding>& findings) {
 
 json to_json(const Profile& profile) {
   json object;
+  if (const auto verdict = fits(profile)) object["fits"] = to_json(*verdict);
   add_model(object, profile);
   add_flops(object, profile);
   add_live_bytes(object, profile);

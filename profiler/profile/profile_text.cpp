@@ -6,6 +6,7 @@
 
 #include "ir/text/words.h"
 #include "profiler/profile/assumptions.h"
+#include "profiler/profile/text_blocks.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/communication.h"
@@ -17,8 +18,6 @@
 namespace shadowgraph {
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
 // Writes what is beyond live bytes: scratch inside kernels, and what the device holds.
 std::string memory_text(const Profile& profile) {
   std::string text;
@@ -28,7 +27,7 @@ std::string memory_text(const Profile& profile) {
   const int64_t inside = profile.peak_with_scratch.bytes;
   int64_t unknown = 0;
   for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
-  if (inside > profile.peak.bytes) {
+  if (inside > profile.leading_peak().bytes) {
     row("with scratch", inside,
         fmt::format("at node {}: {}", profile.peak_with_scratch.node, profile.peak_with_scratch.op));
   }
@@ -153,31 +152,48 @@ std::string model_text(const Profile& profile) {
   if (profile.size.buffers > 0) {
     line("buffers", fmt::format("{} ({})", exact_count(profile.size.buffers), human_bytes(profile.size.buffer_bytes)));
   }
-  line("saved", fmt::format("{} for backward, {} of it activations", human_bytes(profile.saved.all),
+  line("saved", fmt::format("{} at once for backward, {} of it activations", human_bytes(profile.saved.all),
                             human_bytes(profile.saved.activations)));
   return text;
 }
 
-std::string peak_text(const Profile& profile) {
-  const PeakInfo& peak = profile.peak;
-  std::string where = peak.op;
+std::string place_of(const PeakInfo& peak) {
+  std::string where = fmt::format("node {}: {}", peak.node, peak.op);
   if (!peak.module.empty()) where += " of " + peak.module;
-  if (!peak.source.empty()) where += ", " + peak.source;
+  return peak.source.empty() ? where : where + ", " + peak.source;
+}
+
+std::string phases_text(const Profile& profile) {
+  std::string phases;
+  for (const auto& [phase, most] : profile.phase_peaks) {
+    if (!phase.empty()) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, human_bytes(most.bytes));
+  }
+  return phases;
+}
+
+// Which step the peak is of, where that makes a difference.
+const char* step_of_peak(const Profile& profile) {
+  const Metadata& metadata = profile.graph().metadata;
+  if (profile.steady_peak || metadata.step == TrainingStep::kSteady) return " of the steady state";
+  const bool later_differ = metadata.step == TrainingStep::kFirst && metadata.other.contains("zero_grads");
+  return later_differ ? " of the first step (--steady-state: of later ones)" : "";
+}
+
+// The steady state leads: that of a first step's record is worked out, and the recorded step follows it.
+std::string peak_text(const Profile& profile) {
+  const PeakInfo& peak = profile.leading_peak();
   std::string text =
-      fmt::format("{:<15}{} ({} bytes) in {}, at node {}: {}\n", "peak", human_bytes(peak.bytes),
-                  exact_count(peak.bytes), peak.phase.empty() ? "no phase" : peak.phase, peak.node, where);
+      fmt::format("{:<15}{} ({} bytes) in {}{}, at {}\n", "peak", human_bytes(peak.bytes), exact_count(peak.bytes),
+                  peak.phase.empty() ? "no phase" : peak.phase, step_of_peak(profile), place_of(peak));
   for (size_t kind = 0; kind < peak.by_kind.size(); ++kind) {
     if (peak.by_kind[kind] == 0) continue;
     text += fmt::format("  {:<17}{:>12}\n", to_string(static_cast<StorageKind>(kind)), human_bytes(peak.by_kind[kind]));
   }
-  text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
-  if (profile.phase_peaks.size() > 1) {
-    std::string phases;
-    for (const auto& [phase, most] : profile.phase_peaks) {
-      if (!phase.empty()) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", phase, human_bytes(most.bytes));
-    }
-    text += fmt::format("  {:<17}{}\n", "by phase", phases);
+  if (profile.steady_peak) {
+    text += fmt::format("  {:<17}{:>12}  in {}\n", "first step", human_bytes(profile.peak.bytes), profile.peak.phase);
   }
+  text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
+  if (profile.phase_peaks.size() > 1) text += fmt::format("  {:<17}{}\n", "by phase", phases_text(profile));
   return text;
 }
 
@@ -224,18 +240,6 @@ std::string own_operators_text(const Profile& profile) {
   return text;
 }
 
-std::string largest_text(const Profile& profile) {
-  if (profile.top_at_peak.empty()) return {};
-  std::string text = "\nlargest at the peak:\n";
-  for (const LiveStorage& live : profile.top_at_peak) {
-    const std::string tensor =
-        live.dtype == c10::ScalarType::Undefined ? "" : dtype_name(live.dtype) + shape_text(live.shape);
-    text += fmt::format("  {:>12}  {:<15} {:<30} {}{}\n", human_bytes(live.bytes), to_string(live.kind), tensor,
-                        live.module.empty() ? "" : live.module + " ", live.producer);
-  }
-  return text;
-}
-
 std::string assumptions_text(const Profile& profile) {
   constexpr size_t kMostLines = 6;
   const std::vector<std::string> assumed = assumptions_of(profile.graph());
@@ -250,7 +254,7 @@ std::string assumptions_text(const Profile& profile) {
 
 std::string to_text(const Profile& profile) {
   std::string text = model_text(profile) + peak_text(profile) + memory_text(profile) + other_devices_text(profile);
-  if (profile.run) text += "\n" + to_text(*profile.run);
+  if (profile.run) text.append("\n").append(to_text(*profile.run));
   text += flops_text(profile);
   if (profile.time() != nullptr) text += time_text(*profile.time());
   if (profile.communication() != nullptr)
@@ -260,8 +264,8 @@ std::string to_text(const Profile& profile) {
     for (const UncoveredOperator& row : profile.uncovered) text += fmt::format("  {} x{}\n", row.op, row.count);
   }
   text += own_operators_text(profile) + assumptions_text(profile) + largest_text(profile);
-  if (const auto found = findings(profile); !found.empty()) text += "\nfindings:\n" + to_text(found);
-  return text;
+  if (const auto found = findings(profile); !found.empty()) text.append("\nfindings:\n").append(to_text(found));
+  return wrapped(text);
 }
 
 }  // namespace shadowgraph

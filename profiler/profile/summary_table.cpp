@@ -221,35 +221,4 @@ SummaryTable ProgramCosts::summary(const SummaryOptions& options) const {
   return table;
 }
 
-std::string to_text(const SummaryTable& table) {
-  constexpr size_t kColumns = 12;
-  using Line = std::array<std::string, kColumns>;
-  std::vector<Line> lines;
-  lines.push_back({"Op type", "Op", "Accumulate", "Incremental", "Output", "Temp", "Param", "Backward", "Fwd FLOPs",
-                   "Bwd FLOPs", "Fwd elem.", "Bwd elem."});
-  for (const SummaryRow& row : table.rows) {
-    const GroupFigures& f = row.figures;
-    lines.push_back({row.repeats > 1 ? fmt::format("{} x{}", row.op_type, row.repeats) : row.op_type, row.op,
-                     human_bytes(row.accumulate), human_bytes(f.incremental), human_bytes(f.output),
-                     human_bytes(f.temporary), human_bytes(f.parameters), human_bytes(f.backward),
-                     human_count(f.forward_flops.matmul), human_count(f.backward_flops.matmul),
-                     human_count(f.forward_flops.elementwise), human_count(f.backward_flops.elementwise)});
-  }
-  std::array<size_t, kColumns> widths{};
-  for (const Line& line : lines) {
-    for (size_t c = 0; c < kColumns; ++c) widths[c] = std::max(widths[c], line[c].size());
-  }
-  std::string text;
-  for (size_t l = 0; l < lines.size(); ++l) {
-    std::string out;
-    for (size_t c = 0; c < kColumns; ++c) {
-      out += c < 2 ? fmt::format("{:<{}}", lines[l][c], widths[c]) : fmt::format("{:>{}}", lines[l][c], widths[c]);
-      if (c + 1 < kColumns) out += "  ";
-    }
-    text += out + "\n";
-    if (l == 0) text += std::string(out.size(), '-') + "\n";
-  }
-  return text;
-}
-
 }  // namespace shadowgraph

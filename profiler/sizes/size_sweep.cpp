@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <array>
 
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/steady_state.h"
 #include "shadowgraph/profile/sweep.h"
 
 namespace shadowgraph {
@@ -41,6 +44,11 @@ NodeFlops sum_of_phases(const Graph& graph, const Flops& flops) {
   return sum;
 }
 
+int64_t steady_peak(const Graph& graph, const MemoryTimeline& timeline) {
+  const auto steady = steady_state(graph, timeline);
+  return steady ? steady->peak.bytes : timeline.peak().bytes;
+}
+
 void add(SizeCost& cost, const DeviceMemory& memory) {
   cost.reserved_bytes = memory.reserved_peak;
   cost.footprint_bytes = memory.footprint();
@@ -49,10 +57,37 @@ void add(SizeCost& cost, const DeviceMemory& memory) {
 }  // namespace
 
 SizeCost size_cost(const Profile& profile) {
-  SizeCost cost{.peak_bytes = profile.peak.bytes, .saved_bytes = profile.saved.activations};
+  SizeCost cost{.peak_bytes = profile.leading_peak().bytes, .saved_bytes = profile.saved.activations};
   for (const auto& [phase, flops] : profile.flops) cost.flops += flops;
   if (profile.device_memory) add(cost, *profile.device_memory);
   return cost;
+}
+
+std::string_view to_string(BoundedBytes bytes) {
+  switch (bytes) {
+    case BoundedBytes::kLive:
+      return "live";
+    case BoundedBytes::kReserved:
+      return "reserved";
+    case BoundedBytes::kDevice:
+      return "device";
+  }
+  return "";
+}
+
+BoundedBytes bounded_bytes_named(std::string_view word) {
+  for (const BoundedBytes bytes : {BoundedBytes::kLive, BoundedBytes::kReserved, BoundedBytes::kDevice}) {
+    if (to_string(bytes) == word) return bytes;
+  }
+  throw Error(fmt::format("'{}' are no bytes that a memory bounds: live, reserved or device", word));
+}
+
+int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes) {
+  if (bytes == BoundedBytes::kLive) return cost.peak_bytes;
+  const auto& asked = bytes == BoundedBytes::kReserved ? cost.reserved_bytes : cost.footprint_bytes;
+  if (!asked)
+    throw Error(fmt::format("--by {}: a CPU has no caching allocator; --by live, or --device cuda", to_string(bytes)));
+  return *asked;
 }
 
 SizeSweep::SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device,
@@ -92,10 +127,10 @@ SizeCost SizeSweep::at(const NamedSizes& sizes) {
   SizeCost cost;
   cost.saved_bytes = SavedBytes::of(graph).activations;
   if (device_->is_cpu()) {
-    cost.peak_bytes = MemoryTimeline::of(graph, device_).peak().bytes;
+    cost.peak_bytes = steady_peak(graph, MemoryTimeline::of(graph, device_));
   } else {
     const ProgramCosts costs(graph);
-    cost.peak_bytes = costs.timeline(device_).peak().bytes;
+    cost.peak_bytes = steady_peak(graph, costs.timeline(device_));
     add(cost, device_memory(costs, {.device = device_, .allocator = allocator_}));
   }
   std::vector<int64_t> point;

@@ -22,17 +22,20 @@ import typing
 
 import _shadowgraph_tool
 
-from . import _shard_tool
+from . import _fit_tool, _graph_verbs, _shard_tool
 from ._training import OPTIMIZERS
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-COMMANDS = {"profile": "memory, FLOPs and a summary by module", "fit": "a row for each batch of a range",
-            "capture": "writes the graph", "shard": "layouts of all tensors on many devices"}  # fmt: skip
+COMMANDS = {"profile": "memory, FLOPs and a summary by module", "fit": "the largest batch and sequence that fit",
+            "capture": "writes the graph", "shard": "layouts of all tensors on many devices",
+            **_graph_verbs.COMMANDS}  # fmt: skip
 ALSO_PYTHON = """\
-Models in Python, for profile, fit, capture and shard:
+Models in Python, wherever a verb takes a SOURCE:
   shadowgraph profile some.module:factory --input 'f32[8,16]' --mode train
   shadowgraph fit some.module:factory --input 'f32[batch,16]' --batch 1..256 --memory 24GiB
+  shadowgraph fit hf:CONFIG.json --memory l4 --batch 1..64 --seq 512..8k
   shadowgraph profile hf:CONFIG.json --batch 4 --seq 512 --mode train --optimizer adamw
+  shadowgraph checkpoint hf:CONFIG.json --batch 4 --mode train --pareto
   shadowgraph shard hf:CONFIG.json --batch 16 --mode train --mesh dp=2,tp=4 --emit-python plan.py
   shadowgraph profile some.module:factory --help
 
@@ -55,9 +58,16 @@ def main(arguments=None):
         with _attention(given):
             if given.command == "shard":
                 return _shard(sg, given)
+            if given.command in _graph_verbs.COMMANDS:
+                return _graph_verbs.run(sg, given, lambda source: _captured(sg, given, source),
+                                        lambda line: _run_tool(line, replace=False))  # fmt: skip
             if given.command == "profile" and (given.world or given.ranks):
                 return _of_many(sg, given)
-            return _fit(sg, given) if given.command == "fit" else _profile_or_capture(sg, given)
+            if given.command == "fit":
+                program, inputs = _source(sg, given)
+                how = dict(options=_options(sg, given), **_how(given))
+                return _fit_tool.run(sg, given, program, inputs, how)
+            return _profile_or_capture(sg, given)
     except (sg.Error, OSError, ImportError, AttributeError) as error:
         print(f"shadowgraph: {error}", file=sys.stderr)
         return 1
@@ -82,16 +92,21 @@ def _emit_python(arguments):
         return 1
 
 
-def _shard(sg, given):
+def _captured(sg, given, source=None):
+    """The graph of the source, with the checkpoints that were asked for."""
     from . import _capture
 
-    program, inputs = _source(sg, given)
+    program, inputs = _source(sg, given, source)
     graph, _ = _capture.of_model(program, inputs(given.batch), options=_options(sg, given), **_how(given))
     if given.checkpoint:
         graph.run_passes(f"checkpoint{{modules={given.checkpoint}}}")
+    return graph
+
+
+def _shard(sg, given):
     with tempfile.TemporaryDirectory() as folder:
         captured = os.path.join(folder, "captured.sg")
-        graph.save(captured)
+        _captured(sg, given).save(captured)
         words = [captured, *_shard_tool.passed_on(given)]
         return _shard_tool.run(sg, lambda line: _run_tool(line, replace=False), words, given.emit_python)
 
@@ -101,14 +116,19 @@ def _is_for_python(arguments):
     if not arguments or arguments[0] not in COMMANDS:
         return False
     parser = _parsers()[1][arguments[0]]
-    takes_value = {name for action in parser._actions if action.nargs != 0 for name in action.option_strings}
+    values = {name: 1 if action.nargs is None else action.nargs for action in parser._actions
+              for name in action.option_strings}  # fmt: skip
     rest = iter(arguments[1:])
+    sources = []
     for word in rest:
-        if word in takes_value:
-            next(rest, None)
+        if word in values:
+            for _ in range(values[word]):
+                next(rest, None)
         elif not word.startswith("-"):
-            return bool(_shadowgraph_tool.MADE_IN_PYTHON.fullmatch(word)) and not os.path.exists(word)
-    return False
+            sources.append(word)
+    return any(_graph_verbs.is_made_in_python(source) for source in sources[: _graph_verbs.sources_of(arguments[0])])
+
+
 
 
 def _run_tool(arguments, replace):
@@ -140,21 +160,26 @@ def _parsers():
     parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
     for name, command in parsers.items():
         profile, fits = name == "profile", name == "fit"
-        command.add_argument("source", help="some.module:factory (a function or class without arguments that makes a "
-                             "torch.nn.Module), or hf:CONFIG.json (a transformers configuration)")  # fmt: skip
+        if name in _graph_verbs.COMMANDS:
+            _graph_verbs.add_options(command, name)
+        else:
+            command.add_argument("source", help="some.module:factory (a function or class without arguments that makes "
+                                 "a torch.nn.Module), or hf:CONFIG.json (a transformers configuration)")  # fmt: skip
         command.add_argument("--input", action="append", default=[], metavar="[NAME=]f32[8,3,224,224]",
                              help="an input of forward: dtype and shape, once each, by position or name; batch and seq "
                              "in a shape stand for --batch and --seq")  # fmt: skip
         if fits:
-            command.add_argument("--batch", type=_range, required=True, help="a range: 1..512, 8..512:8")
+            _fit_tool.add_options(command)
         else:
             command.add_argument("--batch", type=_batch, default=1, help="batch size")
-        command.add_argument("--seq", type=_at_least(1), default=512, help="sequence length")
-        command.add_argument("--mode", choices=["infer", "train"], default="train" if fits else "infer")
+            command.add_argument("--seq", type=_at_least(1), default=512, help="sequence length")
+        trains = name in ("fit", "checkpoint", "pipeline")
+        command.add_argument("--mode", choices=["infer", "train"], default="train" if trains else "infer")
         command.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
-        command.add_argument("--steady-state", action="store_true", help="the second step, with optimizer state there")
+        command.add_argument("--steady-state", action="store_true", default=name == "pipeline",
+                             help="the second step, with optimizer state there")  # fmt: skip
         command.add_argument("--device", type=_device, default="cuda", help="cpu, cuda or cuda:i, pretended")
-        command.add_argument("--dtype", choices=DTYPES, default="f32")
+        command.add_argument("--dtype", choices=DTYPES, help="convert parameters and inputs (default: as made)")
         command.add_argument("--autocast", choices=["bf16", "f16"], help="torch.autocast of forward and loss")
         command.add_argument("--accumulate", type=_at_least(1), default=1,
                              help="gradients of so many micro-batches before the optimizer's step")  # fmt: skip
@@ -174,8 +199,9 @@ def _parsers():
                              help="activation checkpoints: modules whose activations backward computes again, "
                              "'transformer.h.*', or auto for numbered layers")  # fmt: skip
         command.add_argument("--debug", action="store_true", help="show where the program raised")
-        command.add_argument("--json", action="store_true", help="the report, or the graph, as JSON")
-        if not fits:
+        if name not in _graph_verbs.COMMANDS:
+            command.add_argument("--json", action="store_true", help="the report, or the graph, as JSON")
+        if not fits and name not in _graph_verbs.COMMANDS:
             command.add_argument("-o", "--output", help="the file" if name == "capture" else "a folder")
         if name == "shard":
             _shard_tool.add_options(command)
@@ -186,12 +212,8 @@ def _parsers():
         if profile or fits:
             command.add_argument("--allocator", default="", metavar="SETTINGS",
                                  help="settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them")
-            command.add_argument("--memory", type=_bytes, help="memory of the device, 80GiB: " + (
-                "the largest batch within it is named" if fits else "says so if the step does not fit"))  # fmt: skip
-        if fits:
-            command.add_argument("--by", choices=["live", "reserved", "device"], help="which bytes --memory is of: of "
-                                 "tensors, of the caching allocator, or these with the context (default; on a CPU: "
-                                 "live)")  # fmt: skip
+            command.add_argument("--memory", type=_memory, metavar="SIZE|DEVICE",
+                                 help="memory of the device, l4 or 24GiB: what fits into it")  # fmt: skip
         if profile:
             command.add_argument("--what-if", type=lambda text: text.split(","), default=[], action="extend",
                                  metavar="NAME=VALUE,...", help="what a step would hold with another dtype, optimizer, "
@@ -237,14 +259,6 @@ def _batch(text):
     return _at_least(1)(text)
 
 
-def _range(text):
-    found = re.fullmatch(r"(\d+)\.\.(\d+)(?::(\d+))?", text)
-    first, last, step = (int(found[1]), int(found[2]), int(found[3] or 1)) if found else (0, 0, 0)
-    if not 1 <= first <= last or step < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no range of batches such as 1..512 or 8..512:8")
-    return range(first, last + 1, step)
-
-
 def _ranks(text):
     if text == "all":
         return text
@@ -268,15 +282,17 @@ def _device(text):
     return text
 
 
-def _bytes(text):
-    found = re.fullmatch(r"([\d.]+) *(?:([KMGT])(i?))?B?", text)
+def _memory(text):
+    """A size or a device's name, as the tool takes it; what it may have been meant for is said."""
+    from . import _shadowgraph as _C
+
     try:
-        number = float(found[1]) if found else 0
-    except ValueError:
-        number = 0
-    if not found or number <= 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no size such as 24GiB")
-    return int(number * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " "))
+        note = _C.memory_limit(text)[3]
+    except _C.Error as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if note:
+        print(f"shadowgraph: --memory {note}", file=sys.stderr)
+    return text
 
 
 def _check(sg, given):
@@ -304,7 +320,8 @@ def _how(given):
     import torch
 
     return dict(optimizer=given.optimizer if given.mode == "train" else None, device=given.device,
-                dtype=getattr(torch, DTYPES[given.dtype]), mode=given.mode, steady_state=given.steady_state,
+                dtype=given.dtype and getattr(torch, DTYPES[given.dtype]), mode=given.mode,
+                steady_state=given.steady_state,
                 autocast=given.autocast, accumulate=given.accumulate, clip_grad_norm=given.clip_grad_norm,
                 grad_scaler=given.grad_scaler, ema=given.ema, zero_grads=given.zero_grads)  # fmt: skip
 
@@ -407,34 +424,6 @@ def _changes(sg, texts):
     return changes
 
 
-def _fit(sg, given):
-    if given.checkpoint:
-        raise sg.Error("--checkpoint is of one graph; leave it out with a range of batches")
-    program, inputs = _source(sg, given)
-    how = dict(options=_options(sg, given), allocator=given.allocator, **_how(given))
-    table = sg.sweep(program, inputs, given.batch, **how)
-    by = given.by or ("live" if given.device == "cpu" else "device")
-    largest = table.largest(given.memory, by) if given.memory else None
-    if given.json:
-        figures = {"batches": table.dict()}
-        if table.symbolic is not None:
-            figures["flops_polynomials"] = dict(table.symbolic.flops)
-        if given.memory:
-            figures |= {"memory_limit": given.memory, "by": by, "largest_batch": largest and largest.batch}
-        print(json.dumps(figures, indent=2))
-        return 0
-    print(table)
-    if given.memory:
-        human = sg._shadowgraph.human_bytes
-        limit = human(given.memory)
-        said = "on the device" if by == "device" else by
-        if largest is None:
-            print(f"no batch of the range fits into {limit} (bytes {said})")
-        else:
-            print(f"largest batch within {limit}: {largest.batch}, with {human(largest.bytes(by))} {said} at the peak")
-    return 0
-
-
 def _options(sg, given):
     reads = []
     for text in (each for texts in given.host_reads for each in texts.split(",")):
@@ -465,9 +454,9 @@ def _number(sg, text, value):
     raise sg.Error(f"--host-reads '{text}': '{value}' is neither a number nor true or false")
 
 
-def _source(sg, given):
+def _source(sg, given, source=None):
     """(what makes the model, a function from the batch to its inputs)."""
-    kind, _, rest = given.source.partition(":")
+    kind, _, rest = (source or given.source).partition(":")
     texts = [(name if equals else None, spec) for name, equals, spec in (text.rpartition("=") for text in given.input)]
     if kind == "hf":
         program = _configuration(sg, rest)
@@ -483,13 +472,14 @@ def _source(sg, given):
             raise sg.Error(
                 "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[8,3,224,224]'"
             )
-    if given.command == "fit" and not any(re.search(r"\bbatch\b", spec) for _, spec in texts):
-        raise sg.Error("a range of batches needs to know where the batch is: --input 'f32[batch,3,224,224]'")
+    if given.command == "fit":
+        _fit_tool.check_inputs(sg, given, [spec for _, spec in texts])
 
-    def inputs(batch):
+    def inputs(batch, seq=None):
+        seq = given.seq if seq is None else seq
         by_position, by_name = [], {}
         for name, text in texts:
-            spec = re.sub(r"\bbatch\b", str(batch), re.sub(r"\bseq\b", str(given.seq), text))
+            spec = re.sub(r"\bbatch\b", str(batch), re.sub(r"\bseq\b", str(seq), text))
             if not sg._inputs.is_spec(spec):
                 raise sg.Error(f"--input '{text}': dtype and shape are expected, for example f32[8,3,224,224]")
             if name is None:
@@ -498,7 +488,7 @@ def _source(sg, given):
                 by_name[name] = spec
         return sg._inputs.Call(tuple(by_position), by_name)
 
-    inputs(1)  # what is wrong with them is said before anything is made
+    inputs(1, 1)  # what is wrong with them is said before anything is made
     return program, inputs
 
 

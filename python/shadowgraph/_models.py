@@ -55,10 +55,19 @@ def _from_configuration(config):
     names = getattr(config, "architectures", None) or []
     for name in names:
         if hasattr(transformers, name):
-            return getattr(transformers, name)(config)
+            return _in_its_dtype(getattr(transformers, name), config)
     if type(config) in getattr(transformers.AutoModelForCausalLM, "_model_mapping", {}):
         return transformers.AutoModelForCausalLM.from_config(config)
     return transformers.AutoModel.from_config(config)
+
+
+def _in_its_dtype(cls, config):
+    """As from_pretrained makes it: in the dtype of the configuration, if that has one and no other is asked for."""
+    dtype = getattr(config, "dtype", None)
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    asked = torch.get_default_dtype() != torch.float32
+    with contextlib.nullcontext() if asked else default_dtype(dtype):
+        return cls(config)
 
 
 @contextlib.contextmanager

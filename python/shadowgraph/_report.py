@@ -41,6 +41,19 @@ class Report:
         return self._costs.peak_bytes
 
     @property
+    def steady_peak_bytes(self):
+        """The same of the steps after the first, which hold the optimizer's state from their beginning."""
+        return self._costs.steady_peak_bytes
+
+    @property
+    def fits(self):
+        """Whether the program fits into the memory asked for, or else that of `spec`; None if neither is known.
+
+        The first line of the report says of how much; `dict()["fits"]` has it in bytes.
+        """
+        return self._costs.fits
+
+    @property
     def nodes(self):
         """The graph's nodes in program order, each with its own figures; what is not known is None.
 
@@ -74,7 +87,7 @@ class Report:
         group: what a row is, "module", "composite" or "operator". depth: module levels; 0: what fits. rows: at most so
         many; 0: all.
         """
-        return self._costs.summary_text(group, depth, rows) + "\n" + self._costs.text()
+        return self._costs.head() + self._costs.summary_text(group, depth, rows) + "\n" + self._costs.text()
 
     def __str__(self):
         return self.text()
@@ -193,7 +206,8 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
     spec: whose time is estimated: a name of `shadowgraph list devices`, or a file; without one, "h100" for CUDA, and
         for the CPU this machine as `shadowgraph calibrate` found it.
     allocator: settings of the caching allocator, as PYTORCH_ALLOC_CONF takes them.
-    device_memory: bytes of the device; the report says where a step does not fit.
+    device_memory: of the device: bytes, a size such as "24GiB", or the device's name, "l4", which is then that of
+        `spec`, too. The report begins with whether the program fits, and says where it does not.
     measure: for the CPU: run each distinct call once, for scratch memory inside kernels and seconds.
     steady_state: the second training step, with the optimizer's state there.
     run: also record the first three steps of a training run, and say what each holds.

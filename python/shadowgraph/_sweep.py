@@ -61,11 +61,14 @@ class Sweep:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def largest(self, memory: int, by: str = "live") -> SweepRow | None:
+    def largest(self, memory: int | str, by: str = "live") -> SweepRow | None:
         """The row of the largest batch whose peak is at most so many bytes; None if there is none.
 
+        memory: bytes, a size such as "24GiB", or a device's name.
         by: which bytes: "live", of tensors; "reserved", of the caching allocator; "device", these with the context.
         """
+        if isinstance(memory, str):
+            memory = _C.memory_limit(memory)[0]
         fitting = [row for row in self.rows if row.bytes(by) <= memory]
         return max(fitting, key=lambda row: row.batch, default=None)
 

@@ -5,14 +5,22 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <unordered_map>
+#include <variant>
 
 #include "python/src/cost_rules.h"
 #include "shadowgraph/draw.h"
+#include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/interconnect.h"
 
 namespace shadowgraph::python {
 
 namespace {
+
+// A number of bytes, or what MemoryLimit::parse takes.
+MemoryLimit memory_of_python(const std::variant<int64_t, std::string>& memory) {
+  if (const auto* bytes = std::get_if<int64_t>(&memory)) return MemoryLimit::of_bytes(*bytes);
+  return MemoryLimit::parse(std::get<std::string>(memory));
+}
 
 SummaryGrouping grouping_of(const std::string& name) {
   if (name == "module") return SummaryGrouping::kModule;
@@ -63,18 +71,20 @@ c10::Device device_of(const Graph& graph) {
 std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std::optional<std::string>& device,
                                          size_t top_at_peak, bool timeline, std::optional<double> seconds,
                                          const std::string& spec, const std::string& allocator,
-                                         std::optional<int64_t> device_memory, bool measure,
-                                         const std::shared_ptr<Graph>& run, const std::string& interconnect,
-                                         const std::string& mesh) {
+                                         const std::optional<std::variant<int64_t, std::string>>& device_memory,
+                                         bool measure, const std::shared_ptr<Graph>& run,
+                                         const std::string& interconnect, const std::string& mesh) {
   ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
   if (device) options.device = c10::Device(*device);
   const c10::Device where = options.device ? *options.device : device_of(*graph);
-  const Machine machine(spec, interconnect, where.type());
+  if (device_memory) options.limit = memory_of_python(*device_memory);
+  const bool by_memory = spec.empty() && options.limit && !where.is_cpu();
+  const Machine machine(by_memory ? options.limit->device : spec, interconnect, where.type());
   if (machine.figures) options.spec = &*machine.figures;
   if (machine.links) options.interconnect = &*machine.links;
   if (!mesh.empty()) options.mesh = parse_mesh(mesh);
   options.memory.allocator = AllocatorSettings::parse(allocator);
-  if (device_memory) options.memory.capacity = *device_memory;
+  if (options.limit) options.memory.capacity = options.limit->bytes;
   const MeasuredCalls measured = measured_for(*graph, where, measure);
   options.measured = &measured;
   begin_cost_rules();
@@ -165,6 +175,13 @@ void bind_profile(py::module_& m) {
           },
           py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40)
       .def_property_readonly("peak_bytes", [](const GraphProfile& p) { return p.costs.peak.bytes; })
+      .def_property_readonly("steady_peak_bytes", [](const GraphProfile& p) { return p.costs.leading_peak().bytes; })
+      .def_property_readonly("fits",
+                             [](const GraphProfile& p) {
+                               const auto verdict = fits(p.costs);
+                               return verdict ? std::optional(verdict->fits) : std::nullopt;
+                             })
+      .def("head", [](const GraphProfile& p) { return report_head(p.costs); })
       .def_property_readonly("graph", [](const GraphProfile& p) { return p.graph; });
 }
 

@@ -151,7 +151,7 @@ def test_options_do_what_they_do_in_the_tool(tmp_path, capsys):
     assert "no batch of the range fits into 3.00 MiB (bytes on the device)" in by
     reserved = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1GiB", "--by", "reserved", "--json").out)
     assert reserved["by"] == "reserved" and reserved["batches"][0]["reserved_bytes"] % (2 << 20) == 0
-    figures = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1", "--json").out)
+    figures = json.loads(ran("fit", *net, "--batch", "4..5", "--memory", "1MiB", "--json").out)
     assert [row["batch"] for row in figures["batches"]] == [4, 5] and figures["largest_batch"] is None
     by_operator = ran("profile", *net, "--group", "operator", "--rows", "0").out
     assert "operator x3   aten::relu" in by_operator and "aten::relu" not in ran("profile", *net, "--depth", "1").out

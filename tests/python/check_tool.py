@@ -313,8 +313,22 @@ def estimates(folder):
     expect(0, "profile", *step, "--spec", "a100", prints=("NVIDIA A100",))
     expect(1, "profile", *step, "--spec", "a1000", says=("'a1000'", "a100", "h100"))
     expect(1, "profile", *step, "--allocator", "expandable:1", says=("expandable",))
-    expect(2, "profile", *step, "--memory", "much", says=("80GiB",))
-    expect(0, "profile", *step, "--memory", "600MiB", prints=("does not fit",))
+    expect(2, "profile", *step, "--memory", "much", says=("24GiB", "rtx5090"))
+    expect(2, "profile", *step, "--memory", "24", says=("24 bytes", "24GiB"))
+    if not expect(0, "profile", *step, "--memory", "600MiB").startswith("does not fit: "):
+        failures.append("profile --memory 600MiB does not begin with what does not fit")
+    text = expect(0, "profile", *step, "--memory", "24GB", says=("24GB is taken for 22.35 GiB", "rtx3090 23.70 GiB"))
+    if not text.startswith("fits: at least ") or " of 22.4 GiB (24GB) (steady state, with" not in text.splitlines()[0]:
+        failures.append(f"profile --memory 24GB begins with {text.splitlines()[0]}")
+    text = expect(0, "profile", *step, "--memory", "RTX 5090", prints=("estimated for NVIDIA GeForce RTX 5090",))
+    if " of 31.4 GiB of an RTX 5090 32 GB (" not in text.splitlines()[0]:
+        failures.append(f"profile --memory 'RTX 5090' begins with {text.splitlines()[0]}")
+    if not expect(0, "profile", *step, "--device", "cpu").startswith("Op"):
+        failures.append("a profile of a CPU whose memory nobody knows begins with something")
+    for verb in (("gpt2", "--mode", "train", "--batch", 8, "--seq", 512, "--optimizer", "adamw", "--rows", 0), step):
+        for line in expect(0, "profile", *verb).splitlines():
+            if len(line) > 100 and " " in line.strip()[:60]:
+                failures.append(f"profile {verb[0]} has a line of {len(line)} columns: {line}")
     settings = json.loads(expect(0, "profile", *step, "--allocator", "expandable_segments:True", "--json"))
     plain = json.loads(expect(0, "profile", *step, "--json"))
     for key in ("device_memory", "static_plan", "time", "peak_with_scratch", "unknown_scratch", "findings"):
@@ -345,7 +359,28 @@ def estimates(folder):
         failures.append(f"fit --seq: {longest}")
     expect(1, "fit", "resnet18", "--memory", "100MiB", says=("does not fit",))
     expect(2, "fit", "resnet18", says=("--memory",))
+    by_spec = json.loads(expect(0, "fit", "resnet18", "--spec", "t4", "--json"))
+    if by_spec["device"] != "t4" or by_spec["memory_bytes"] != 15095 << 20 or by_spec["bytes"] > 15095 << 20:
+        failures.append(f"fit --spec t4: {by_spec}")
+    table = json.loads(expect(0, "fit", "gpt2", "--memory", "l4", "--batch", "1..64", "--seq", "128..1k", "--json"))
+    for cell in table["largest_batch"]:
+        at = ("gpt2", "--mode", "train", "--seq", cell["seq"], "--json")
+        held = [json.loads(expect(0, "profile", *at, "--batch", size))["device_memory"]["footprint_bytes"]
+                for size in (cell["batch"], cell["batch"] + 1)]
+        if held[0] > table["memory_limit"] or (cell["batch"] < 64 and held[1] <= table["memory_limit"]):
+            failures.append(f"fit --batch A..B --seq A..B: {cell}, {held}")
+    expect(2, "fit", "gpt2", "--batch", "1..4", "--seq", "64..128", says=("--memory",))
     expect(2, "fit", "gpt2", "--memory", "1GiB", "--seq", "x..", says=("'x..'",))
+
+    # The cheapest checkpoints that fit, with allocator and context.
+    large, less = ("gpt2", "--mode", "train", "--batch", 16, "--seq", 1024), folder / "less.sg"
+    if json.loads(expect(0, "profile", *large, "--memory", "12GiB", "--json"))["fits"]["fits"]:
+        failures.append("16 sequences of gpt2 fit 12 GiB without checkpoints")
+    expect(0, "checkpoint", *large, "--memory", "12GiB", "-o", less, says=("fits: at least 1",), prints=("AGAIN",))
+    if not json.loads(expect(0, "profile", less, "--memory", "12GiB", "--json"))["fits"]["fits"]:
+        failures.append("checkpoint --memory 12GiB wrote what does not fit")
+    expect(1, "checkpoint", *large, "--memory", "2GiB", says=("no plan fits", "does not fit: at least"))
+    expect(1, "checkpoint", *large, "--memory", "12GiB", "--bytes", "8GiB", says=("one of them",))
 
     # The longest context: the next token does not fit. 2 x 32 layers x 8 heads x 128 x 2 bytes a token.
     llama = ("llama3_8b", "--dtype", "bf16", "--mode", "decode")
@@ -478,7 +513,7 @@ def batches(folder):
             "flops": sum(alone["flops"].values()),
             "elementwise_flops": sum(alone["elementwise_flops"].values()),
             "transcendental": sum(alone["transcendental"].values()),
-            "peak_bytes": alone["peak"]["bytes"],
+            "peak_bytes": alone["steady_peak"]["bytes"],
             "saved_bytes": alone["saved_activation_bytes"],
         }
         for key, value in whole.items():
@@ -493,7 +528,7 @@ def batches(folder):
     sweep_by_reserved_bytes()
     for verb in (("capture", "-o", "/dev/null"), ("checkpoint", "--pareto"), ("draw",)):
         expect(2, *verb, "resnet18", "--batch", "1..4", says=("shadowgraph fit SOURCE --batch 1..4",))
-    expect(2, "fit", "gpt2", "--batch", "1..4", "--seq", "64..", says=("--seq", "--batch"))
+    expect(2, "fit", "gpt2", "--batch", "1..4", "--seq", "64..", says=("--memory",))
     expect(2, "fit", "gpt2", "--batch", "1..4", "--with-checkpoint", "auto", says=("--with-checkpoint is not taken",))
     expect(1, "fit", "no_such_net", "--batch", "1..4", says=("llama3_8b",))
 

@@ -1,6 +1,7 @@
-// Bytes that autograd keeps between forward and backward, by storage.
+// Bytes that autograd keeps between forward and backward, by storage: the most at once. A step of several micro-batches
+// keeps those of one after another.
 //
-//   all          every storage that a saved-tensor hook sees, once, whole
+//   all          every storage that a saved-tensor hook sees, once, whole, from there until it is freed
 //   activations  the part that the step itself made: without parameters, buffers, inputs and constants, which exist
 //   anyway
 #pragma once

@@ -2,8 +2,8 @@
 //
 //   Op type      module class, "composite" or "operator"; "x12" if the row stands for twelve equal, adjacent ones
 //   Op           module path, or operator with the path of the module it ran in
-//   Accumulate   bytes saved for backward so far: the running sum of Incremental, which ends at saved_activation_bytes
-//   Incremental  bytes this row is the first to save (exact definitions of this and the next: GroupFigures)
+//   Accumulate   bytes saved for backward so far: the running sum of Saved, which ends at saved_activation_bytes
+//   Saved        bytes this row is the first to save (exact definitions of this and the next: GroupFigures)
 //   Output       bytes its forward allocates that autograd keeps
 //   Temp         bytes its forward allocates that nobody keeps for backward
 //   Param        bytes of parameters its forward reads

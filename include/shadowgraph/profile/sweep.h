@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
@@ -28,7 +29,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 struct Profile;
 
 struct SizeCost {
-  int64_t peak_bytes = 0;   // of the device asked for, as Profile's
+  int64_t peak_bytes = 0;   // of the device asked for, as Profile's leading_peak()
   int64_t saved_bytes = 0;  // activations saved for backward, as Profile's
   NodeFlops flops;          // all phases
   // Most bytes in the caching allocator's segments during a run, as in Profile::device_memory, and these with the
@@ -39,6 +40,13 @@ struct SizeCost {
 
 // The same figures of a graph as it is.
 SizeCost size_cost(const Profile& profile);
+
+// Which bytes a limit of memory is of: live tensors, what the allocator reserves, or that with the context.
+enum class BoundedBytes : uint8_t { kLive, kReserved, kDevice };
+std::string_view to_string(BoundedBytes bytes);           // "live", "reserved", "device"
+BoundedBytes bounded_bytes_named(std::string_view word);  // throws Error
+// Throws Error for bytes of an allocator that a CPU does not have.
+int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes);
 
 class SizeSweep {
  public:

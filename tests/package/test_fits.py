@@ -1,0 +1,190 @@
+"""Whether a program fits, from the command line and in Python: the first line, memory by size and by device, sizes."""
+
+import json
+import sys
+import types
+
+import pytest
+import torch
+from test_shell import CONFIG, options_of, run
+
+import shadowgraph as sg
+from shadowgraph import _graph_verbs
+from shadowgraph.__main__ import main
+
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+
+
+def half():
+    return torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Linear(8, 8).to(torch.bfloat16)).to(torch.bfloat16)
+
+
+class Tokens(torch.nn.Module):
+    """A batch and a sequence, with something between them that is quadratic."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(64, 32)
+        self.out = torch.nn.Linear(32, 64)
+
+    def forward(self, ids):
+        if ids.size(1) > 4096:
+            raise ValueError("no more than 4096 positions")
+        x = self.embedding(ids)
+        scores = torch.softmax(x @ x.transpose(1, 2), -1)
+        return self.out(scores @ x)
+
+
+TOKENS = ["test_fits:Tokens", "--input", "i64[batch,seq]"]
+
+
+def figures(capsys, *arguments):
+    assert main([*arguments]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_model_stays_in_the_dtype_it_is_made_in(tmp_path, capsys):
+    elements = 16 * 8 + 8 + 8 * 8 + 8
+    made = figures(capsys, "profile", "test_fits:half", "--input", "bf16[4,16]", "--json")
+    assert (made["parameters"], made["parameter_bytes"]) == (elements, 2 * elements)
+    asked = figures(capsys, "profile", "test_fits:half", "--input", "f32[4,16]", "--dtype", "f32", "--json")
+    assert asked["parameter_bytes"] == 4 * elements
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"dtype": "bfloat16"}))
+    config = ["profile", f"hf:{tmp_path}/config.json", "--seq", "16", "--json"]
+    plain = figures(capsys, *config)
+    assert plain["parameter_bytes"] == 2 * plain["parameters"]
+    assert figures(capsys, *config, "--dtype", "f32")["parameter_bytes"] == 4 * plain["parameters"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_files_stay_in_theirs_and_the_report_says_what_was_converted(tmp_path):
+    net = half().eval()
+    torch.jit.trace(net, torch.ones(4, 16, dtype=torch.bfloat16)).save(tmp_path / "net.pt")
+    torch.export.save(torch.export.export(net, (torch.ones(4, 16, dtype=torch.bfloat16),)), tmp_path / "net.pt2")
+    elements = 16 * 8 + 8 + 8 * 8 + 8
+    for source, given in (("net.pt", ["--input", "{}[4,16]"]), ("net.pt2", [])):
+        for dtype, bits in (("", 2), ("f32", 4)):
+            words = [word.format(dtype or "bf16") for word in given] + (["--dtype", dtype] if dtype else [])
+            done = run("profile", source, *words, "--json", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            found = json.loads(done.stdout)
+            assert found["parameter_bytes"] == bits * elements, source
+            said = " ".join(found.get("assumptions", []))
+            assert (f"converted {elements} elements of parameters from bfloat16 to float32" in said) == bool(dtype)
+
+
+def test_the_first_line_says_whether_it_fits(capsys):
+    net = ["profile", "test_capture:Net", "--input", "f32[8,16]", "--mode", "train", "--optimizer", "adamw"]
+    assert main([*net, "--memory", "L4"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("fits: at least 0.")
+    assert first.endswith("of 22.0 GiB of an L4 24 GB (steady state, with allocator and context)")
+    assert main([*net, "--memory", "100MiB"]) == 0
+    assert capsys.readouterr().out.startswith("does not fit: ")
+    verdict = figures(capsys, *net, "--memory", "RTX 3090", "--json")
+    assert verdict["fits"]["device"] == "rtx3090" and verdict["fits"]["fits"] is True
+    assert verdict["time"]["spec"] == "NVIDIA GeForce RTX 3090 24 GB"
+    assert main([*net, "--memory", "24GB"]) == 0
+    said = capsys.readouterr()
+    assert "24GB is taken for 22.35 GiB" in said.err and "rtx3090 23.70 GiB" in said.err
+    for wrong, right in (("24", "24GiB"), ("24G", "24GiB"), ("l5", "l40s")):
+        with pytest.raises(SystemExit) as usage:
+            main([*net, "--memory", wrong])
+        assert usage.value.code == 2 and right in capsys.readouterr().err
+
+
+def test_a_report_says_whether_it_fits():
+    report = sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device_memory="l4")
+    assert report.fits is True and str(report).startswith("fits: ")
+    small = sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device_memory=64 << 20)
+    assert small.fits is False and str(small).startswith("does not fit: ")
+    by_spec = sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", spec="t4")
+    assert by_spec.fits is True and "of a T4 16 GB" in str(by_spec) and by_spec.dict()["fits"]["asked"] is False
+    assert sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device="cpu").fits is None
+    with pytest.raises(sg.Error, match="24GiB"):
+        sg.profile(torch.nn.Linear(16, 8), "f32[4,16]", device_memory="24")
+
+
+def test_the_steady_state_leads():
+    step = dict(optimizer="adamw", mode="train")
+    first = sg.profile(torch.nn.Linear(512, 512), "f32[4,512]", **step)
+    second = sg.profile(torch.nn.Linear(512, 512), "f32[4,512]", steady_state=True, **step)
+    assert first.steady_peak_bytes == second.peak_bytes >= first.peak_bytes
+    assert first.dict()["steady_peak"]["by_kind"] == second.dict()["peak"]["by_kind"]
+    assert "of the steady state" in str(first) and "of the steady state" in str(second)
+
+
+def test_fit_looks_for_the_largest(capsys):
+    def held(batch, seq):
+        sizes = ["--batch", str(batch), "--seq", str(seq)]
+        done = figures(capsys, "profile", *TOKENS, "--mode", "train", *sizes, "--json")
+        return done["device_memory"]["footprint_bytes"]
+
+    found = figures(capsys, "fit", *TOKENS, "--memory", "1GiB", "--seq", "256", "--json")
+    assert held(found["batch"], 256) == found["bytes"] <= 1 << 30 < held(found["batch"] + 1, 256)
+    longest = figures(capsys, "fit", *TOKENS, "--memory", "1GiB", "--seq", "256..", "--batch", "8", "--json")
+    assert held(8, longest["seq"]) == longest["bytes"] <= 1 << 30 < held(8, longest["seq"] + 1)
+    ended = figures(capsys, "fit", *TOKENS, "--memory", "80GiB", "--seq", "256..", "--batch", "1", "--json")
+    assert ended["seq"] == 4096 and "no more than 4096 positions" in ended["limit"]
+    assert main(["fit", *TOKENS, "--spec", "t4", "--seq", "1k"]) == 0
+    assert "largest batch within 14.74 GiB (NVIDIA T4 16 GB): " in capsys.readouterr().out
+    table = figures(capsys, "fit", *TOKENS, "--memory", "1GiB", "--batch", "1..64", "--seq", "256..1k", "--json")
+    by_seq = {row["seq"]: row["batch"] for row in table["largest_batch"]}
+    assert by_seq[256] == min(found["batch"], 64) and by_seq[256] > by_seq[1024] > 0
+    assert [cell["seq"] for cell in table["cells"][:3]] == [256, 512, 1024] and table["captures"] < 40
+    assert main(["fit", *TOKENS, "--memory", "1GiB", "--batch", "1..8", "--seq", "256..1k"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "largest seq" in lines[1] and any(line.startswith("largest batch") for line in lines)
+    assert max(map(len, lines)) <= 100
+
+
+def test_what_fit_does_not_take(capsys):
+    for words, said in (
+        (["fit", "test_fits:Tokens", "--input", "i64[4,seq]", "--memory", "1GiB"], "where the batch is"),
+        (["fit", "test_fits:Tokens", "--input", "i64[batch,9]", "--memory", "1GiB", "--seq", "9.."], "the sequence is"),
+        (["fit", *TOKENS], "--memory"),
+        (["fit", *TOKENS, "--memory", "1MiB"], "does not fit into 1.00 MiB at batch 1"),
+    ):  # fmt: skip
+        assert main(words) == 1
+        assert said in capsys.readouterr().err
+    for wrong in (["--batch", "0..4"], ["--seq", "..4"], ["--seq", "8..4"], ["--seq", "x"]):
+        with pytest.raises(SystemExit):
+            main(["fit", *TOKENS, "--memory", "1GiB", *wrong])
+
+
+def test_files_whose_inputs_say_where_the_sizes_are(tmp_path):
+    torch.jit.script(torch.nn.Linear(16, 8)).save(tmp_path / "net.pt")
+    done = run("fit", "net.pt", "--input", "f32[batch,16]", "--memory", "600MiB", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    largest = json.loads(done.stdout)
+    assert largest["batch"] > 1000 and largest["bytes"] <= 600 << 20
+    done = run("fit", "net.pt", "--input", "f32[4,16]", "--memory", "600MiB", cwd=tmp_path)
+    assert done.returncode == 1 and "f32[batch," in done.stderr
+
+
+@pytest.mark.parametrize("verb", _graph_verbs.COMMANDS)
+def test_verbs_of_graphs_know_the_options_of_the_tool(verb, capsys):
+    tool = options_of(run(verb, "--help").stdout)
+    with pytest.raises(SystemExit):
+        main([verb, "test_fits:Tokens", *(["test_fits:Tokens"] if verb == "compare" else []), "--help"])
+    built_in = {"--context", "--cache"}
+    assert tool - built_in <= options_of(capsys.readouterr().out)
+
+
+def test_verbs_of_graphs_take_models_in_python(tmp_path):
+    def ran(*words):
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    tokens = [*TOKENS, "--batch", "4", "--seq", "64"]
+    assert "FLOPS AGAIN" in ran("checkpoint", *tokens, "--pareto")
+    ran("draw", *tokens, "-o", "page.html")
+    assert "<title>Tokens" in (tmp_path / "page.html").read_text()
+    ran("emit", *tokens, "--lang", "python", "-o", "code", "--mode", "infer")
+    assert any((tmp_path / "code").iterdir())
+    assert "rank" in ran("pipeline", *tokens, "--ranks", "2", "--microbatches", "2", "--schedule", "gpipe")
+    ran("capture", *tokens, "--mode", "infer", "-o", "before.sg")
+    assert "peak bytes" in ran("compare", "before.sg", *tokens, "--mode", "train")
+    done = run("compare", "gpt2", *tokens, cwd=tmp_path)
+    assert done.returncode == 1 and "gpt2 is no file" in done.stderr
