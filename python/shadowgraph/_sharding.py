@@ -61,7 +61,7 @@ class Sharding:
 
     def _told(self) -> Any:
         if self._eager is None:
-            self._eager = eager_plan(self.graph, self.plan())
+            self._eager = eager_plan(self.graph, self.plan(), self.dict().get("by_hand", ""))
         return self._eager
 
     @property
