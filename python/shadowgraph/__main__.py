@@ -147,7 +147,9 @@ def _run_tool(arguments, replace):
 class _Parser(argparse.ArgumentParser):
     """Guesses what a mistyped option may have meant."""
 
-    parsers: typing.ClassVar[dict[str, argparse.ArgumentParser]] = {}
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.parsers: dict[str, argparse.ArgumentParser] = {}  # of commands
 
     def error(self, message):
         wrong = re.search(r"unrecognized arguments: .*?(--[\w-]+)", message)
