@@ -56,6 +56,8 @@ nightly: conformance ## all OpInfo samples, long random programs, damaged files 
 	  $(BUILD)/bin/$$program --gtest_filter='*Program*' --gtest_brief=1 || exit 1; done
 	@.venv/bin/python tests/python/check_hostile.py $(BUILD)/bin/shadowgraph $(BUILD)/tests/libfork_server.so \
 	  --count $(NIGHTLY_HOSTILE) --seed $(HOSTILE_SEED)
+	@SHADOWGRAPH_CHECK_RUNS=100 PYTHONPATH=$(BUILD)/python:tests/package .venv/bin/python -m pytest -q -k no_false_alarm \
+	  tests/package/test_check.py
 	@$(MAKE) build PRESET=asan
 	@for program in ir core passes profiler replay; do \
 	  $(SANITIZED) build-asan/bin/$${program}_tests --gtest_brief=1 || exit 1; done

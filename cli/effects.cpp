@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <filesystem>
 
 #include "cli/source_options.h"
-#include "models/registry.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -48,12 +46,6 @@ void refuse_without_effect(const CLI::App& command, const CaptureRequest& reques
       if (is_given(command, option)) refuse_option(option, "is of a training step: give --mode train");
     }
     if (is_given(command, "--run")) refuse_option("--run", "is of training steps: give --mode train");
-  }
-  if (is_file) return;
-  const auto& models = models::available();
-  const auto model = std::ranges::find(models, request.source, &models::ModelInfo::name);
-  if (model != models.end() && model->default_seq == 0 && is_given(command, "--seq")) {
-    refuse_option("--seq", fmt::format("has no effect: {} takes no sequence", request.source));
   }
 }
 

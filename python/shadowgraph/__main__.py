@@ -10,6 +10,7 @@ Exit codes: 0 done, 1 the input's fault, 2 usage, 3 ours, 4 check found growth.
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import json
 import os
@@ -54,7 +55,10 @@ def main(arguments=None):
         if given[:1] == ["shard"] and _shard_tool.asks_for_python(given):
             return _emit_python(given[1:])
         return _run_tool(given, replace=arguments is None)
-    return _in_python(_parsers()[0].parse_args(given), _command)
+    parser = _parsers()[0]
+    given = parser.parse_args(given)
+    _refuse_without_effect(parser, given)
+    return _in_python(given, _command)
 
 
 def _in_python(given, command):
@@ -168,11 +172,43 @@ def _run_tool(arguments, replace):
 # ---- Models in Python
 
 
+class _Parser(argparse.ArgumentParser):
+    """Guesses what a mistyped option may have meant."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.parsers: dict[str, argparse.ArgumentParser] = {}  # of commands
+
+    def error(self, message):
+        wrong = re.search(r"unrecognized arguments: .*?(--[\w-]+)", message)
+        names = {name for parser in self.parsers.values() for name in parser._option_string_actions}
+        super().error(message + (_meant(wrong[1], names) if wrong else ""))
+
+
+def _meant(word, names):
+    near = difflib.get_close_matches(word, names, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _refuse_without_effect(parser, given):
+    """Ends with the usage where an option is of a training step and there is none."""
+    optimizer, given.optimizer = given.optimizer, given.optimizer or "sgd"
+    if given.mode == "train" or (given.command == "profile" and given.what_if):
+        return
+    of_training = {"--optimizer": optimizer, "--steady-state": given.steady_state, "--accumulate": given.accumulate > 1,
+                   "--clip-grad-norm": given.clip_grad_norm, "--grad-scaler": given.grad_scaler, "--ema": given.ema,
+                   "--zero-grads": given.zero_grads,
+                   "--run": given.command == "profile" and given.run}  # fmt: skip
+    for name, value in of_training.items():
+        if value:
+            parser.error(f"{name} is of a training step: give --mode train")
+
+
 def _parsers():
     """The parser of command lines, and those of the commands by name."""
-    parser = argparse.ArgumentParser(prog="shadowgraph", description=__doc__.split("\n")[0])
+    parser = _Parser(prog="shadowgraph", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
+    parsers = parser.parsers = {name: commands.add_parser(name, help=text) for name, text in COMMANDS.items()}
     for name, command in parsers.items():
         profile, fits = name == "profile", name == "fit"
         if name in _graph_verbs.COMMANDS:
@@ -190,7 +226,7 @@ def _parsers():
             command.add_argument("--seq", type=_at_least(1), default=512, help="sequence length")
         trains = name in ("fit", "checkpoint", "pipeline")
         command.add_argument("--mode", choices=["infer", "train"], default="train" if trains else "infer")
-        command.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
+        command.add_argument("--optimizer", choices=sorted(OPTIMIZERS), help="of a training step (sgd)")
         command.add_argument("--steady-state", action="store_true", default=name == "pipeline",
                              help="the second step, with optimizer state there")  # fmt: skip
         command.add_argument("--device", type=_device, default="cuda", help="cpu, cuda or cuda:i, pretended")
@@ -507,10 +543,22 @@ def _program(sg, source):
     if kind == "hf":
         return _configuration(sg, rest)
     sys.path.insert(0, os.getcwd())
-    program = importlib.import_module(kind)
+    program = _module(sg, kind)
     for name in rest.split("."):
+        if not hasattr(program, name):
+            raise sg.Error(f"{kind} has no '{name}'{_meant(name, dir(program))}")
         program = getattr(program, name)
     return program
+
+
+def _module(sg, name):
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:  # one that it imports
+            raise
+        files = [file[:-3] for file in os.listdir() if file.endswith(".py")]
+        raise sg.Error(f"there is no module '{name}'{_meant(name, files)}") from None
 
 
 def _configuration(sg, path):

@@ -22,7 +22,7 @@ _MARK = "# ---- From here on as it is in the file\n"
 class EagerPlan:
     """What of a plan can be told to an eager model, as tables by path; `not_expressed` lists the rest."""
 
-    def __init__(self, graph, plan):
+    def __init__(self, graph, plan, by_hand=""):
         self.mesh = {axis["name"]: axis["size"] for axis in plan["mesh"]}
         self._axes = list(self.mesh)
         self._operands, self._results = {}, {}
@@ -33,7 +33,7 @@ class EagerPlan:
         self._whole = ("R",) * len(self._axes)
         self.not_expressed = []
         self._read(graph)
-        self.data_axes = tuple(axis for i, axis in enumerate(self._axes) if self._is_data_axis(i))
+        self.data_axes = tuple(axis for i, axis in enumerate(self._axes) if self._is_data_axis(i, by_hand))
         self._tensor = [i for i, axis in enumerate(self._axes) if axis not in self.data_axes]
         if len(self._tensor) + min(len(self.data_axes), 2) > 4:
             self._miss("axes", "", "fully_shard goes with at most two other axes: all by DTensor")
@@ -83,12 +83,19 @@ class EagerPlan:
                 self._batch.update(results)
             self._nodes.append((node, operands, results))
 
-    def _is_data_axis(self, axis):
-        """Whether ranks along it do the same with different parts of the batch, and nothing besides."""
+    def _is_data_axis(self, axis, by_hand):
+        """Whether ranks along it do the same with different parts of the batch, and nothing besides.
+
+        A plan by hand says so itself, whatever was chosen for what it leaves open.
+        """
         cuts = [layout[axis] for layout in self.inputs.values()]
         if "S(0)" not in cuts or any(cut not in ("S(0)", "R") for cut in cuts) or self.mesh[self._axes[axis]] < 2:
             return False
         strays = [node for node, operands, _ in self._nodes if self._strays(node, operands, axis)]
+        if axis < _DATA_AXES_BY_HAND.get(by_hand, lambda axes: 0)(len(self._axes)):
+            for node in strays:
+                self._miss("operator", node.module, f"{node.target}: over parts of the batch here, as by hand")
+            return True
         names = {node.name for node in strays}
         if len(strays) * 10 > len(self._nodes) or any(
             user.name in names for node in strays for value in node.outputs for user in value.users
@@ -289,6 +296,14 @@ class EagerPlan:
         return "\n".join(lines + [")", ""]) + "\n" + runtime
 
 
+# How many axes, from the first, have parts of the batch alone.
+_DATA_AXES_BY_HAND = {
+    "data parallel": lambda axes: axes,
+    "fully sharded": lambda axes: axes,
+    "data + tensor parallel": lambda axes: axes - 1,
+    "fully sharded + tensor parallel": lambda axes: axes - 1,
+}
+
 _ABOUT = """\
     mesh = make_mesh("cuda")                   # torch.distributed is set up
     place(model, mesh)                         # every rank has the same whole model
@@ -343,8 +358,8 @@ def _table(name, rows):
     return [f"{name} = {{", *(f"    {key!r}: {row!r}," for key, row in rows.items()), "}"]
 
 
-def eager_plan(graph, plan):
+def eager_plan(graph, plan, by_hand=""):
     try:
-        return EagerPlan(graph, plan)
+        return EagerPlan(graph, plan, by_hand)
     except KeyError as error:
         raise _C.Error(f"the plan has no layouts for {error}: it is of another graph") from None

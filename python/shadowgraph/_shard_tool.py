@@ -69,10 +69,11 @@ def run(sg, tool, words, path):
         if code != 0 or path is None:
             return code
         graph = sg.Graph.load(os.path.join(folder, "graph.sg"))
-        with open(os.path.join(folder, "plan.json")) as file:
-            eager = eager_plan(graph, json.load(file))
         with open(os.path.join(folder, "answer.json")) as file:
-            write_text(path, eager.source(json.load(file)["title"]))
+            answer = json.load(file)
+        with open(os.path.join(folder, "plan.json")) as file:
+            eager = eager_plan(graph, json.load(file), answer.get("by_hand", ""))
+        write_text(path, eager.source(answer["title"]))
     missed = len(eager.not_expressed)
     print(f"{path}: {len(eager.parameters)} parameters; {missed} things that the plan says otherwise (NOT_EXPRESSED)",
           file=sys.stderr)  # fmt: skip

@@ -61,7 +61,7 @@ class Sharding:
 
     def _told(self) -> Any:
         if self._eager is None:
-            self._eager = eager_plan(self.graph, self.plan())
+            self._eager = eager_plan(self.graph, self.plan(), self.dict().get("by_hand", ""))
         return self._eager
 
     @property
@@ -137,8 +137,8 @@ def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interc
     recompute: with `memory`, compute again in backward what is not kept, where that costs less than cutting more.
     compare: also data parallel, fully sharded and tensor parallel plans. explain: what else these could be.
 
-    answer: one from elsewhere, measured and not searched: a plan (as plan() gives it), a solution of the exported
-    problem, its list of strategies, layouts by name, or a file with one of these. by_hand: "data parallel",
+    answer: one from elsewhere, which is measured. It is a plan as plan() gives it, a solution of the exported
+    problem, or its list of strategies. Or layouts by name, or a file with one of these. by_hand: "data parallel",
     "fully sharded", "tensor parallel", with two axes also "data + tensor parallel", "fully sharded + tensor parallel".
 
     solver: "own", "highs" (HiGHS, from the package highspy) or "both": HiGHS for what the search leaves open in half of

@@ -129,7 +129,7 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
     lines.push_back({sum.phase, sum.kind, sum.axis, fmt::format("{}", sum.calls), human_bytes(sum.bytes),
                      sum.seconds > 0 ? human_seconds(sum.seconds) : "with others"});
   }
-  text += answer.traffic.empty() ? "\nnothing is redistributed\n" : "\n" + table(lines, rows, "rows");
+  text += answer.traffic.empty() ? "\nnothing is redistributed\n" : fmt::format("\n{}", table(lines, rows, "rows"));
   if (!answer.compared.empty()) {
     std::vector<std::vector<std::string>> plans{{"PLAN", "A STEP", "AGAINST THIS", "PEAK A DEVICE", ""}};
     plans.push_back({"this one", human_seconds(answer.seconds()), "1.00",
@@ -142,7 +142,7 @@ std::string to_text(const ShardingAnswer& answer, int rows) {
                        : plan.seconds       ? "above the memory"
                                             : plan.why_not});
     }
-    text += "\n" + table(plans, 0, "rows");
+    text += fmt::format("\n{}", table(plans, 0, "rows"));
   }
   for (const Explanation& explanation : answer.explanations) {
     text += fmt::format("\n{}, {} node{}\n", explanation.name, explanation.nodes, explanation.nodes == 1 ? "" : "s");

@@ -80,7 +80,7 @@ void add_tries(const AxisUse& use, const ShardingOptions& sharding, const Shardi
     const MeshAxis& axis = answer.plan.mesh.axes[a];
     if (use.anything[a]) {
       devices_in_use *= axis.size;
-      mesh += (mesh.empty() ? "" : ",") + axis_text(axis);
+      mesh += fmt::format("{}{}", mesh.empty() ? "" : ",", axis_text(axis));
     }
     if (std::ranges::find(verdict.undivided_axes, axis.name) != verdict.undivided_axes.end()) {
       tries.push_back(fmt::format("a batch of {}: {} does not divide the batch of {}",

@@ -215,7 +215,7 @@ void matmul(const RuleText& rule, FactorBuilder& b) {
 }
 
 // Products of which one device's share is a group: _grouped_mm. A flat operand has its groups one after another, up to
-// the ends in `offs`: what groups share of it cannot be cut, nor can the groups themselves.
+// the ends in `offs`. The dimension that they lie along cannot be cut, nor can the groups themselves.
 //
 //     self [m k]    mat2 [g k n]  -> [m n]     m, g whole
 //     self [g m k]  mat2 [k n]    -> [m n]     n, g whole

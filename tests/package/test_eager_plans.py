@@ -95,6 +95,15 @@ def test_the_plan_that_is_found(name, mesh, size, data_axes, figures, tmp_path):
         assert done["data_axes"] == data_axes
 
 
+@pytest.mark.parametrize("name", ["perceptron", "decoder", "llama"])
+def test_fully_sharded_by_hand_is_fully_shard(name, figures, tmp_path):
+    sharding = sg.shard(captured(name), "dp=2", by_hand="fully sharded", **figures)
+    done = run_ranks(tmp_path, sharding, name, 2)
+    assert done["data_axes"] == ["dp"]
+    assert done["shapes"] == planned_shapes(sharding)
+    assert max(done["off"].values()) < eager_plan_ranks.TOLERANCE[name]
+
+
 @pytest.mark.parametrize("name, mesh, size", [("decoder", "tp=2", 2), ("decoder", "dp=2,tp=2", 4),
                                               ("llama", "dp=2,tp=2", 4)])  # fmt: skip
 def test_tensor_parallel_layers(name, mesh, size, figures, tmp_path):

@@ -86,7 +86,8 @@ def test_commands_of_the_tool(files):
     assert {"resnet50", "llama3_8b"} <= {model["name"] for model in json.loads(done.stdout)}
     for source in ("net.pt", "net.pt2", "net.sg"):
         given = ["--input", "f32[4,16]"] if source == "net.pt" else []
-        done = run("profile", source, *given, "--json", "--device", "cpu", cwd=files)
+        given += [] if source == "net.sg" else ["--device", "cpu"]  # a graph knows where it was captured
+        done = run("profile", source, *given, "--json", cwd=files)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["parameters"] == 16 * 8 + 8, source
     done = run("opt", "net.sg", "--pass", "dce", cwd=files)
@@ -240,3 +241,26 @@ def test_ranks_of_a_program_of_many(tmp_path, capsys, monkeypatch):
     ):
         assert main(["profile", "of_many:copies", *rows, *wrong]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_what_is_mistyped_is_guessed(tmp_path):
+    (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(16, 4)\n")
+    for words, code, said in (
+        (("profile", "mine:net", "--input", "f32[8,16]", "--optimzer", "adamw"), 2, "did you mean --optimizer?"),
+        (("profile", "mine:nett", "--input", "f32[8,16]"), 1, "mine has no 'nett'; did you mean net?"),
+        (("profile", "mien:net", "--input", "f32[8,16]"), 1, "there is no module 'mien'; did you mean mine?"),
+        (("check", "b.json", "mine:net", "--input", "f32[8,16]", "--max-paek", "+1%"), 2, "did you mean --max-peak?"),
+    ):
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode == code and said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("option", [("--optimizer", "adamw"), ("--steady-state",), ("--accumulate", "2"), ("--run",),
+                                    ("--clip-grad-norm", "1"), ("--grad-scaler",), ("--ema", "0.9"), ("--zero-grads",)])
+def test_options_of_a_training_step_want_one(option, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(16, 4)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "mine:net", "--input", "f32[8,16]", *option])
+    assert ended.value.code == 2 and f"{option[0]} is of a training step" in capsys.readouterr().err
+    assert main(["profile", "mine:net", "--input", "f32[8,16]", "--mode", "train", *option]) == 0

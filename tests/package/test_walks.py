@@ -1,7 +1,8 @@
-"""The walks in docs/walks, run as they are written, in order; each says what its commands print.
+"""The walks in docs/walks-*.md, run as they are written, in order; each says what its commands print.
 
-A block with a title is written to that file; those before the first walk of a page are there in all of them. Blocks of sh and python run in one folder a walk. A block of text holds
-lines that the block before printed, in this order; `...` stands for anything.
+A block with a title is written to that file; those before the first walk of a page are there in all of them. Blocks of
+sh and python run in one folder a walk. A block of text holds lines that the block before printed, in this order; `...`
+stands for anything.
 """
 
 import os
@@ -12,13 +13,13 @@ import sys
 
 import pytest
 
-FOLDER = pathlib.Path(__file__).parents[2] / "docs" / "walks"
+FOLDER = pathlib.Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 PREPARE = "import sys, types; sys.modules.setdefault('torchvision._meta_registrations', types.ModuleType('t'))\n"
 
 
 def walks():
-    for page in sorted(FOLDER.glob("*.md")):
+    for page in sorted(FOLDER.glob("walks-*.md")):
         before, *sections = page.read_text().split("\n## ")
         for section in sections:
             title, _, body = section.partition("\n")

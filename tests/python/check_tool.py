@@ -13,8 +13,8 @@ import sys
 import in_parts
 
 TOOL = sys.argv[1]
-VERBS = ("profile", "fit", "checkpoint", "shard", "compare", "draw", "capture", "opt", "emit", "list", "operator",
-         "calibrate")
+VERBS = ("profile", "fit", "checkpoint", "shard", "compare", "check", "draw", "capture", "opt", "emit", "list",
+         "operator", "calibrate")
 failures = []
 
 
@@ -73,6 +73,59 @@ def usage(folder):
     cards = json.loads(expect(0, "operator", "aten::add.Tensor", "--json"))
     if [card["name"] for card in cards] != ["aten::add.Tensor"] or not all(row["says"] for row in cards[0]["rows"]):
         failures.append(f"operator --json: {cards}")
+
+
+def without_effect(folder):
+    """What changes nothing beside the rest is refused; a mistyped option is guessed."""
+    training = ("--optimizer", "adamw"), ("--steady-state",), ("--accumulate", 2), ("--clip-grad-norm", 1)
+    training += ("--grad-scaler",), ("--ema", 0.9), ("--zero-grads",)
+    for verb in ("profile", "capture", "draw"):
+        for option in training:
+            expect(2, verb, "resnet18", *option, says=(f"{option[0]}: is of a training step: give --mode train",))
+    expect(2, "profile", "resnet18", "--run", says=("--mode train",))
+    expect(0, "profile", "gpt2", "--batch", 1, "--seq", 16, "--optimizer", "adamw", "--what-if", "zero=1,ranks=2")
+    graph = folder / "step.sg"
+    expect(0, "capture", "resnet18", "--batch", 1, "--mode", "train", "-o", graph)
+    for option in (("--batch", 2), ("--dtype", "bf16"), ("--mode", "train"), ("--device", "cpu"), *training):
+        for verb in ("profile", "capture", "draw"):
+            expect(2, verb, graph, *option, says=(f"{option[0]}: has no effect", "is recorded already"))
+    expect(0, "profile", graph, "--checkpoint", "layer1")
+    for option in (("--mesh", "dp=2"), ("--interconnect", "h100")):
+        expect(1, "profile", "resnet18", *option, says=(f"{option[0]} has no effect", "shadowgraph shard"))
+    expect(1, "profile", "resnet18", "--device", "cpu", "--allocator", "expandable_segments:True", says=("CUDA's",))
+    expect(2, "profile", "resnet18", "--json", "--rows", 3, says=("--rows is not taken with --json",))
+    expect(2, "capture", "resnet18", "--json", "--preset", "short", says=("--preset is not taken with --json",))
+    shard = ("shard", "resnet18", "--mesh", 2)
+    for option in (("--rank", 1), ("--all-ranks",), ("--highs", "x"), ("--format", "lp"), ("--gap", 0.1)):
+        expect(2, *shard, *option, says=(option[0],))
+    expect(2, *shard, "--json", "--rows", 3, says=("--rows is not taken with --json",))
+    for verb, wrong, meant in (("profile", "--optimzer", "--optimizer"), ("shard", "--mehs=2", "--mesh"),
+                               ("fit", "--memroy", "--memory"), ("check", "--max-paek", "--max-peak")):
+        sources = ("resnet18", "resnet18") if verb == "check" else ("resnet18",)
+        expect(2, verb, *sources, wrong, 3, says=(f"did you mean {meant}?",))
+    if "did you mean" in run("profile", "resnet18", "--frobnicate")[2]:
+        failures.append("--frobnicate is taken for an option")
+
+
+def check(folder):
+    """`check`: exit code 4, apart from errors; what it is of."""
+    baseline = folder / "baseline.json"
+    source = ("resnet18", "--batch", 2, "--mode", "train")
+    expect(0, "check", baseline, *source, "--update", says=("at the peak",))
+    written = baseline.read_bytes()
+    expect(0, "check", baseline, *source, prints=("within the limits\n", "peak memory", "time on h100"))
+    expect(4, "check", baseline, "resnet18", "--batch", 3, "--mode", "train", prints=("peak memory grew",))
+    larger = ("resnet18", "--batch", 3, "--mode", "train")
+    expect(0, "check", baseline, *larger, "--max-peak", "24GB", "--max-time", "+90%")
+    said = json.loads(expect(4, "check", baseline, "resnet50", "--batch", 2, "--mode", "train", "--json"))
+    if not said["grew"] or not any(row["module"].startswith("layer") for row in said["kernels"]):
+        failures.append(f"check --json: {said}")
+    if baseline.read_bytes() != written:
+        failures.append("check changed its baseline")
+    expect(1, "check", folder / "none.json", *source, says=("--update",))
+    expect(1, "check", baseline, "resnet19", says=("did you mean resnet18?",))
+    expect(2, "check", baseline, *source, "--update", "--markdown", says=("--markdown is not taken with --update",))
+    expect(2, "check", baseline, *source, "--max-peak", "5", says=("no limit such as +1%",))
 
 
 def moved(folder):
@@ -154,10 +207,11 @@ def round_trip(folder):
         failures.append("capture --json of a saved graph is no graph")
     for source in (graph, folder / "g.json", "resnet18"):
         again = folder / "again.sg"
-        expect(0, "capture", source, "--mode", "train", "--batch", 2, "-o", again, says=("again.sg: ", "nodes"))
+        how = ("--mode", "train", "--batch", 2) if source == "resnet18" else ()
+        expect(0, "capture", source, *how, "-o", again, says=("again.sg: ", "nodes"))
         if again.read_text() != text:
             failures.append(f"capture {source} -o writes another graph")
-        if expect(0, "capture", source, "--mode", "train", "--batch", 2) != text:
+        if expect(0, "capture", source, *how) != text:
             failures.append(f"capture {source} prints another graph")
     short = expect(0, "capture", graph, "--preset", "short")
     if len(short) >= len(text):
@@ -663,5 +717,6 @@ def problems(folder):
 
 if __name__ == "__main__":
     # The longest first.
-    parts = (estimates, report, round_trip, passes, batches, differences, problems, kernels, inputs, usage, moved)
+    parts = (estimates, report, without_effect, round_trip, passes, batches, differences, problems, check, kernels,
+             inputs, usage, moved)
     in_parts.run(parts, failures)

@@ -30,8 +30,8 @@ struct GivenChoice {
   std::string cost;  // that the file says it has; "": it does not say
   std::string name;  // of the file, for messages
 
-  // Returns what it costs. Throws Error if the problem has other nodes or strategies, or if the choice costs something
-  // else than the file says: then it is of another problem.
+  // Returns what it costs. Throws Error if it is of another problem: of other nodes or strategies, or if it costs
+  // something else than the file says.
   AssignmentCost of(const AssignmentProblem& problem) const;
 };
 
