@@ -180,7 +180,7 @@ class Capture(Scope):
 
 
 class _OfModel(Capture):
-    """A capture of what this package calls, and names itself."""
+    """A capture of what this package calls and names itself, not the program."""
 
     def __init__(self, device, **options):
         super().__init__(device, **options)
