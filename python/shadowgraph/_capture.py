@@ -115,7 +115,7 @@ class Capture(Scope):
             parts = list(module.named_modules())
             parameters, buffers = module.named_parameters(), module.named_buffers()
         else:
-            parts, parameters, buffers = _parts_of(module)
+            parts, parameters, buffers = _models.parts_of(module)
         prefix = f"{name}." if name else ""
         for path, parameter in parameters:
             parts_of_it = _wrappers.inner(parameter)
@@ -180,37 +180,11 @@ class Capture(Scope):
 
 
 class _OfModel(Capture):
-    """A capture of what this package calls, and names itself."""
+    """A capture of what this package calls and names itself, not the program."""
 
     def __init__(self, device, **options):
         super().__init__(device, **options)
         self._loop = None
-
-
-def _parts_of(root):
-    """What named_modules, named_parameters and named_buffers give, in one walk: each takes several times as long."""
-    parts, seen = [], set()
-    parameters: list[tuple[str, torch.Tensor]] = []
-    buffers: list[tuple[str, torch.Tensor]] = []
-
-    def walk(module, path):
-        if id(module) in seen:
-            return
-        seen.add(id(module))
-        parts.append((path, module))
-        prefix = path + "." if path else ""
-        for entries, found in ((module._parameters, parameters), (module._buffers, buffers)):
-            for name, tensor in entries.items():
-                if tensor is not None and id(tensor) not in known:
-                    known.add(id(tensor))
-                    found.append((prefix + name, tensor))
-        for name, part in module._modules.items():
-            if part is not None:
-                walk(part, prefix + name)
-
-    known = set()
-    walk(root, "")
-    return parts, parameters, buffers
 
 
 @keywords_apart

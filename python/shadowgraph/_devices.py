@@ -113,10 +113,17 @@ class Properties:
         return f"_CudaDeviceProperties({figures})"
 
 
+def _is_one_of_several():
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def visible_devices():
-    """How many devices CUDA_VISIBLE_DEVICES leaves to a process; None where it does not say."""
+    """How many devices CUDA_VISIBLE_DEVICES leaves to a process; None where it does not say.
+
+    It says nothing of the machines of a process group, which are pretended, too.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+    if visible is None or _is_one_of_several():
         return None
     names = [name.strip() for name in visible.split(",")] if visible.strip() else []
     wrong = next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))
@@ -144,10 +151,9 @@ def _count():
     Eight exist, so programs that name them find them. Trainers that see several take them all (DataParallel).
     """
     there = _C.device_count()
-    several = torch.distributed.is_available() and torch.distributed.is_initialized()
     # Those of DeferredInit and of C++ are not told of here.
     asked = _told.get(_C.detect_fake_mode(()), there != _UNLESS_ASKED)
-    return there if asked or several else min(there, 1)
+    return there if asked or _is_one_of_several() else min(there, 1)
 
 
 def _lazy_init():

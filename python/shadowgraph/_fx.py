@@ -264,7 +264,7 @@ class _Runner:
         rest._buffers = {name: buffer for name, buffer in module._buffers.items() if name not in constants}
         with fake(device) as mode, _models.Converted(rest, mode, device, None):
             given = self._given(inputs, named, mode)
-            with _capture.Capture(device) as session:
+            with _capture._OfModel(device) as session:
                 self._name(session, given, rest)
                 _C.name_nodes()
                 for node in self._nodes:

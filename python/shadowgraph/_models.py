@@ -135,6 +135,32 @@ def _hand_hooks_on(parameter, fake):
         fake.register_post_accumulate_grad_hook(hook)
 
 
+def parts_of(root):
+    """What named_modules, named_parameters and named_buffers give, in one walk: each takes several times as long."""
+    parts, seen = [], set()
+    parameters: list[tuple[str, torch.Tensor]] = []
+    buffers: list[tuple[str, torch.Tensor]] = []
+
+    def walk(module, path):
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        parts.append((path, module))
+        prefix = path + "." if path else ""
+        for entries, found in ((module._parameters, parameters), (module._buffers, buffers)):
+            for name, tensor in entries.items():
+                if tensor is not None and id(tensor) not in known:
+                    known.add(id(tensor))
+                    found.append((prefix + name, tensor))
+        for name, part in module._modules.items():
+            if part is not None:
+                walk(part, prefix + name)
+
+    known = set()
+    walk(root, "")
+    return parts, parameters, buffers
+
+
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 

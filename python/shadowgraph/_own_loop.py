@@ -26,6 +26,9 @@ class OwnLoop:
         self.module = None
         self.trains = False
 
+    def records_as(self, mode):
+        return self._capture._active().address() == mode
+
     # ---- Modules
 
     def knows(self, module, name, state):
@@ -128,18 +131,27 @@ _here = _Here()
 _installed = False
 
 
+def _innermost():
+    """The loop of the capture that records now; None where that is one of this package's own, or a mode is inside."""
+    if not _here.loops:
+        return None
+    mode = _C.detect_fake_mode(())
+    return _here.loops[-1] if mode and _here.loops[-1].records_as(mode) else None
+
+
 def _root_called(module, arguments):
-    if _here.loops:
-        _here.loops[-1].called(module, arguments)
+    if (loop := _innermost()) is not None:
+        loop.called(module, arguments)
 
 
 def _step_begins(optimizer, args, kwargs):
-    return _here.loops[-1].step_begins(optimizer, args, kwargs) if _here.loops and _C.is_capturing() else None
+    loop = _innermost()
+    return None if loop is None else loop.step_begins(optimizer, args, kwargs)
 
 
 def _step_ends(optimizer, args, kwargs):
-    if _here.loops:
-        _here.loops[-1].step_ends(optimizer)
+    if (loop := _innermost()) is not None:
+        loop.step_ends(optimizer)
 
 
 def enter(loop):

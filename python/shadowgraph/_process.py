@@ -1,7 +1,8 @@
 """What torch's Python side is told while a fake mode is active on the calling thread; otherwise it is as torch made it.
 
-All that this package changes in torch is here, in `_reads` and in `_files`. Wrapped functions ask whether a mode is
-active and pass through if none is. Three flags of the process (`_Flags`) are set while any thread is in a mode.
+All that this package changes in torch is here and in `_copies`, `_devices`, `_files` and `_reads`. Wrapped functions
+ask whether a mode is active and pass through if none is. Flags of the process (`_Flags`) are set while any thread is
+in a mode.
 """
 
 import contextlib

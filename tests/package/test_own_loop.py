@@ -109,16 +109,30 @@ def test_closures_run_in_the_middle_of_a_step():
     assert sum(node.phase == "optimizer" for node in graph) > 10
 
 
+class Failing(torch.optim.SGD):
+    def step(self, closure=None):
+        raise ValueError("mine" if closure is None else closure())
+
+
 def test_a_step_that_raises_ends_its_phase():
     with sg.Capture("cuda") as session:
         model = nn.Linear(8, 4).cuda()
-        optimizer = torch.optim.AdamW(model.parameters())
-
-        def closure():
-            raise ValueError("mine")
-
+        optimizer = Failing(model.parameters(), lr=0.1)
         with pytest.raises(ValueError, match="mine"):
-            optimizer.step(closure)
+            optimizer.step()
+        with pytest.raises(ValueError, match="yours"):
+            optimizer.step(lambda: "yours")
         model(torch.ones(2, 8, device="cuda"))
         graph = session.finish()
     assert [node.phase for node in graph if node.target == "aten::addmm"] == ["forward"]
+
+
+def test_a_profile_inside_a_capture_is_its_own():
+    with sg.Capture("cuda") as session:
+        outer = nn.Linear(4, 4).cuda()
+        y = outer(torch.ones(2, 4, device="cuda"))
+        inner = sg.profile(lambda: nn.Linear(8, 8), "f32[2,8]", optimizer="adamw").graph
+        nn.ReLU()(y)
+        graph = session.finish()
+    assert inner.metadata["model"] == "Linear" and sg.profile(graph).dict()["parameters"] == 4 * 4 + 4
+    assert {node.phase for node in graph} == {"init", "forward"}

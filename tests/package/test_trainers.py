@@ -129,6 +129,8 @@ def test_how_many_devices(monkeypatch):
                 torch.empty(2, device=f"cuda:{count}")
         with sg.fake("cuda", device_count=5):  # said to us comes first
             assert torch.cuda.device_count() == 5
+        with sg.fake_process_group(16, rank=3), sg.fake("cuda"):
+            assert torch.cuda.device_count() == 8 and torch.empty(2, device="cuda:3").device.index == 3
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         with sg.fake("cpu"):
