@@ -31,6 +31,12 @@ def test_a_replayed_rank_computes_what_the_real_one_does(size, name, replayed):
         assert of[name]["largest gradient"] > 1e-5 and of[name]["moved"] > 1e-5 and of[name]["communications"] > 1
 
 
+def test_ranks_that_both_receive_first(replayed):
+    for of in replayed[2]:
+        least, most, expected = of["exchange"]
+        assert least == most == expected
+
+
 def test_a_group_that_is_not_there_is_named(tmp_path):
     def program(x):
         torch.distributed.all_reduce(x)
