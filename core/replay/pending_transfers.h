@@ -1,7 +1,7 @@
 // Sends and receives of a run that have begun and are not over. Internal to core/replay.
 //
-// Two ranks may each send to the other before they receive. So a run must not wait at once for a send, nor for a receive
-// that stands before one. It waits where its program did: at wait_tensor, which has what was received as its operand.
+// Two ranks may each post a receive before they send to the other. So a run must not wait at once for what stands before
+// a send. It waits where its program did: at wait_tensor, which has what was received as its operand.
 // Who did not wait so has used a future; then the first use waits. What is sent may be read, not written.
 #pragma once
 

@@ -100,6 +100,17 @@ void ForwardLine::place_backward(const ProgramCosts& costs) {
   }
 }
 
+// Fresh memory is taken where it is used first.
+int32_t ForwardLine::at_first_user(const ProgramCosts& costs, NodeId node) const {
+  NodeId first;
+  costs.graph().for_each_output(node, [&](ValueId v) {
+    costs.graph().for_each_use(v, [&](NodeId user) {
+      if (position_[user] != kNowhere && (!first.valid() || costs.order[user] < costs.order[first])) first = user;
+    });
+  });
+  return first.valid() ? position_[first] : kNowhere;
+}
+
 // FSDP gathers a layer's parameters in backward while the layer behind it computes. That belongs where forward reads
 // these parameters, and so does what is made for it alone.
 void ForwardLine::place_gathers(const ProgramCosts& costs) {
@@ -134,7 +145,8 @@ void ForwardLine::place_gathers(const ProgramCosts& costs) {
     bool reads = false;
     graph.for_each_input(*n, [&](ValueId v) { reads |= graph.value(v).storage.valid(); });
     if (reads && !sources.reads_parameters_alone(*n)) continue;
-    const int32_t at = graph.facts(*n).collective && reads ? latest(*n, home) : latest(*n, gathered);
+    int32_t at = graph.facts(*n).collective && reads ? latest(*n, home) : latest(*n, gathered);
+    if (!reads && at == kNowhere) at = at_first_user(costs, *n);
     if (at == kNowhere) continue;
     position_[*n] = at;
     const auto claim = [&](ValueId v) {

@@ -144,6 +144,14 @@ inline constexpr const char* kNoFunctionText =
     "(CodegenOptions::functions, --function), keep a body with the call (pass collapse with bodies=keep), or put its "
     "operators in its place (inline_call of shadowgraph/edit/group_call.h, pass rewrite)";
 
+// Why a graph that communicates is refused.
+inline constexpr const char* kNoGroupText =
+    "code makes no process groups; run the graph itself, which communicates through the groups of the process "
+    "(Graph.compile in Python, ReplayExecutor of shadowgraph/replay.h)";
+inline const char* why_no_function(const Target& target) {
+  return target.name() == "sg_c10d::process_group" ? kNoGroupText : kNoFunctionText;
+}
+
 // Says whether steps in this region leave the gradient mode to whoever calls them. So do those of a checkpoint that was
 // recorded with gradients off throughout. A reentrant one's first run is, and says nothing of the program's wish.
 bool leaves_grad_mode(const CodePlan& plan, RegionId region);

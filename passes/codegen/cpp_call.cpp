@@ -99,7 +99,7 @@ CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
     needs_.helpers.insert("exchange_random_state");
     return call_by_schema("exchange_random_state", target);
   }
-  refuse_node(graph_, node, kNoFunctionText);
+  refuse_node(graph_, node, why_no_function(target));
 }
 
 // Calls a C++ function whose parameters are those of the schema, in order. Nothing is left out: it may have no

@@ -167,7 +167,7 @@ std::string PythonCalls::function_call(NodeId node, const Target& target) {
     helpers_.insert("random_state");
     return gets ? "default_generator(" + arguments + ").get_state()" : "exchange_random_state(" + arguments + ")";
   }
-  refuse_node(graph_, node, kNoFunctionText);
+  refuse_node(graph_, node, why_no_function(target));
 }
 
 std::string PythonCalls::argument(const Argument& a, const FormalType& type) {

@@ -9,6 +9,7 @@
 #include "shadowgraph/parallel/pipeline.h"
 #include "shadowgraph/parallel/rank_graphs.h"
 #include "shadowgraph/parallel/stage_pieces.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -65,13 +66,14 @@ PieceTuple piece_of(const PipelineRun& run, const Graph& step, int32_t stage, co
   const auto found = works.find(work);
   if (found == works.end()) throw Error("a piece is F, B, I or W, not " + work);
   Subgraph piece = stage_piece(step, run.stages(), stage, found->second);
+  const Numbering numbering = Numbering::of(step);
   const auto names = [&](const std::vector<ValueId>& values) {
     std::vector<std::string> all;
     for (const ValueId v : values) {
       const NodeId producer = step.value(v).producer;
       const auto arguments = step.arguments(producer);
       const bool named = step.is_placeholder(producer) && arguments[0].kind == ArgumentKind::kString;
-      all.push_back(named ? std::string(step.text(arguments[0].string)) : "%" + std::to_string(v.index));
+      all.push_back(named ? std::string(step.text(arguments[0].string)) : "%" + std::to_string(numbering.of(v)));
     }
     return all;
   };

@@ -19,6 +19,9 @@ import torch.distributed as dist
 import shadowgraph as sg
 
 
+EXCHANGED = 1 << 20
+
+
 def is_pipeline(name):
     return name in pipeline_programs.PROGRAMS
 
@@ -75,6 +78,24 @@ class Real:
                 losses[0].backward()
         self.optimizer.step()
         return [loss.detach() for loss in losses]
+
+
+def exchanged(rank, size):
+    """Two ranks that both post a receive before they send: what one gets, beside what it should."""
+
+    def program(x):
+        got = torch.empty_like(x)
+        both = [dist.P2POp(dist.irecv, got, 1 - rank), dist.P2POp(dist.isend, 2 * x, 1 - rank)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        return got + x
+
+    with sg.fake_process_group(size, rank):
+        graph = sg.capture(program, f"f32[{EXCHANGED}]", device="cpu")
+    dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(f"{sys.argv[3]}.exchange", size))
+    (got,) = graph.compile()(torch.full((EXCHANGED,), rank + 1.0))
+    dist.destroy_process_group()
+    return [float(got.min()), float(got.max()), 2.0 * (2 - rank) + rank + 1]
 
 
 def local(tensor):
@@ -140,5 +161,8 @@ def compared(name, size, rank):
 if __name__ == "__main__":
     flash_on_cpu.register()
     rank, size = int(sys.argv[1]), int(sys.argv[2])
-    print(json.dumps({name: compared(name, size, rank) for name in sys.argv[4:]}), flush=True)
+    done = {name: compared(name, size, rank) for name in sys.argv[4:]}
+    if size == 2:
+        done["exchange"] = exchanged(rank, size)
+    print(json.dumps(done), flush=True)
     os._exit(0)  # gloo's threads may outlive the interpreter, which then aborts

@@ -355,6 +355,10 @@ def test_collectives_inside_a_stage_hide_behind_its_kernels():
     run = sg.pipeline(step, "1f1b", ranks=2, microbatches=4, spec="h100", interconnect="h100", ranks_apart=8)
     whole = sg.profile(step, spec="h100", interconnect="h100").dict()["communication"]
     stages = run.dict()["stages"]
+    # FSDP gathers in backward while another layer computes; parameters are of one stage nevertheless.
+    assert run.dict()["notes"] == [] and sum(of["parameter_bytes"] for of in stages) == 8 * 4096 * 4096 * 4 // 8
+    assert stages[0]["sends_forward_bytes"] == stages[1]["sends_backward_bytes"] == 8192 * 4096 * 4
+    assert all(of["input_gradient_seconds"] > 0 and of["weight_gradient_seconds"] > 0 for of in stages)
     exposed = sum(of["exposed_seconds"] for of in stages)
     assert 0 < exposed < 0.7 * whole["seconds"]
     # Gathers of forward, sums of gradients: each once.

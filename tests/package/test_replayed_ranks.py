@@ -31,7 +31,13 @@ def test_a_replayed_rank_computes_what_the_real_one_does(size, name, replayed):
         assert of[name]["largest gradient"] > 1e-5 and of[name]["moved"] > 1e-5 and of[name]["communications"] > 1
 
 
-def test_a_group_that_is_not_there_is_named():
+def test_ranks_that_both_receive_first(replayed):
+    for of in replayed[2]:
+        least, most, expected = of["exchange"]
+        assert least == most == expected
+
+
+def test_a_group_that_is_not_there_is_named(tmp_path):
     def program(x):
         torch.distributed.all_reduce(x)
         return x
@@ -40,3 +46,5 @@ def test_a_group_that_is_not_there_is_named():
         graph = sg.capture(program, "f32[4]", device="cpu")
     with pytest.raises(sg.ReplayError, match="no process group named '0'; make it first|has none of that name"):
         graph.compile()(torch.ones(4))
+    with pytest.raises(sg.CodegenError, match="run the graph itself, which communicates"):
+        graph.emit_python(tmp_path)

@@ -258,6 +258,33 @@ TEST(Overlap, TheHostIsWaitedForByItself) {
   EXPECT_EQ(schedule.waits()[0].seconds, 2);
 }
 
+// One computes 2 s before it sends, the other 1 s before it receives: the transfer of 1 s begins at 2.
+TEST(Overlap, DevicesMeet) {
+  StreamSchedule schedule;
+  const uint32_t meeting = schedule.add_meeting(2);
+  const uint32_t long_kernel[] = {schedule.add({.seconds = 2}, {})};
+  const uint32_t sent = schedule.add({.seconds = 1, .is_collective = true, .meeting = meeting}, long_kernel);
+  const uint32_t kernel[] = {schedule.add({.seconds = 1, .device = 1}, {})};
+  const uint32_t received[] = {
+      schedule.add({.seconds = 0.5, .is_collective = true, .device = 1, .meeting = meeting}, kernel)};
+  schedule.add({.seconds = 1, .device = 1}, received);
+  schedule.run(0);
+  EXPECT_EQ(schedule.start(sent), 2);
+  EXPECT_EQ(schedule.end(received[0]), 3);
+  EXPECT_EQ(schedule.seconds(), 4);
+  EXPECT_EQ(schedule.device(0).computing, 2);
+  EXPECT_EQ(schedule.device(0).end, 3);
+  EXPECT_EQ(schedule.device(1).computing, 2);
+  double waited = 0;
+  for (const StreamSchedule::Wait& wait : schedule.waits()) waited += wait.device == 1 ? wait.seconds : 0;
+  EXPECT_EQ(waited, 2);
+  EXPECT_TRUE(schedule.stuck().empty());
+  const uint32_t nobody_comes =
+      schedule.add({.seconds = 1, .is_collective = true, .device = 1, .meeting = schedule.add_meeting(2)}, received);
+  schedule.run(0);
+  EXPECT_EQ(schedule.stuck(), std::vector<uint32_t>{nobody_comes});
+}
+
 // ---- Memory by streams
 
 int64_t reserved(const Graph& graph) { return device_memory(graph, {.steps = 1, .scratch = false}).reserved_peak; }
