@@ -8,8 +8,8 @@
 #include <sys/resource.h>
 #include <torch/torch.h>
 
-#include <ctime>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <string>
 

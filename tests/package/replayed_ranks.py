@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 import shadowgraph as sg
 
-
 EXCHANGED = 1 << 20
 
 
