@@ -226,11 +226,9 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
         return text.find('=') == text.npos ? "'" + text + "' is not NAME=LAYOUT" : std::string();
       });
   command.add_option("--answer", request.answer,
-                     "An answer from elsewhere, not searched: a plan.json, a solution of what --export wrote, or "
-                     "layouts by name, {\"head.weight\": \"R,S(0)\"}");
+                     "From elsewhere: plan.json, solution of --export, {\"head.weight\": \"R,S(0)\"}");
   command.add_option("--by-hand", request.step.by_hand,
-                     "A plan as people make it: data-parallel, fully-sharded, tensor-parallel, data-tensor-parallel, "
-                     "fully-sharded-tensor-parallel");
+                     "data-parallel, fully-sharded, tensor-parallel, fully-sharded-tensor-parallel, ...");
   command.add_option("--rules", request.rules, "File with sharding rules of your own, a line an operator");
   command.add_flag("--unfold", request.step.unfold, "Decide over layers that repeat one by one");
   command.add_flag("--recompute", request.step.recompute,

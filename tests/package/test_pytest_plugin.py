@@ -47,7 +47,7 @@ def test_on_a_device(sg_profile):
 def test_the_context_counts(sg_profile):
     step(sg_profile)
 
-@pytest.mark.gpu_memory(2000000, of="live")
+@pytest.mark.gpu_memory(2100000, of="live")
 def test_bytes(sg_profile):
     step(sg_profile)
 """)

@@ -89,7 +89,7 @@ def without_effect(folder):
     for option in (("--batch", 2), ("--dtype", "bf16"), ("--mode", "train"), ("--device", "cpu"), *training):
         for verb in ("profile", "capture", "draw"):
             expect(2, verb, graph, *option, says=(f"{option[0]}: has no effect", "is recorded already"))
-    expect(0, "profile", graph, "--checkpoint", "layer1")
+    expect(0, "profile", graph, "--checkpoint", "layer1.0")
     for option in (("--mesh", "dp=2"), ("--interconnect", "h100")):
         expect(1, "profile", "resnet18", *option, says=(f"{option[0]} has no effect", "shadowgraph shard"))
     expect(1, "profile", "resnet18", "--device", "cpu", "--allocator", "expandable_segments:True", says=("CUDA's",))
@@ -99,7 +99,7 @@ def without_effect(folder):
     for option in (("--rank", 1), ("--all-ranks",), ("--highs", "x"), ("--format", "lp"), ("--gap", 0.1)):
         expect(2, *shard, *option, says=(option[0],))
     expect(2, *shard, "--json", "--rows", 3, says=("--rows is not taken with --json",))
-    for verb, wrong, meant in (("profile", "--optimzer", "--optimizer"), ("shard", "--mehs=2", "--mesh"),
+    for verb, wrong, meant in (("profile", "--optimzer", "--optimizer"), ("shard", "--meshh", "--mesh"),
                                ("fit", "--memroy", "--memory"), ("check", "--max-paek", "--max-peak")):
         sources = ("resnet18", "resnet18") if verb == "check" else ("resnet18",)
         expect(2, verb, *sources, wrong, 3, says=(f"did you mean {meant}?",))
@@ -114,7 +114,7 @@ def check(folder):
     expect(0, "check", baseline, *source, "--update", says=("at the peak",))
     written = baseline.read_bytes()
     expect(0, "check", baseline, *source, prints=("within the limits\n", "peak memory", "time on h100"))
-    expect(4, "check", baseline, "resnet18", "--batch", 3, "--mode", "train", prints=("peak memory grew",))
+    expect(4, "check", baseline, "resnet18", "--batch", 3, "--mode", "train", prints=("peak memory and time on h100 grew",))
     larger = ("resnet18", "--batch", 3, "--mode", "train")
     expect(0, "check", baseline, *larger, "--max-peak", "24GB", "--max-time", "+90%")
     said = json.loads(expect(4, "check", baseline, "resnet50", "--batch", 2, "--mode", "train", "--json"))
@@ -456,7 +456,7 @@ def estimates(folder):
     expect(1, "profile", "gpt2", "--context", 8, says=("--mode decode",))
     expect(1, "profile", "gpt2", "--cache", "static", says=("--mode prefill",))
     expect(1, "profile", "gpt2", "--mode", "decode", "--context", 8, "--seq", 8, says=("--context",))
-    expect(1, "profile", "gpt2", "--mode", "decode", "--context", 8, "--accumulate", 2, says=("--mode train",))
+    expect(2, "profile", "gpt2", "--mode", "decode", "--context", 8, "--accumulate", 2, says=("--mode train",))
 
     # Options of a training loop.
     for wrong in (("--accumulate", 0), ("--clip-grad-norm", 0), ("--clip-grad-norm", "x"), ("--ema", -0.5),
@@ -464,7 +464,7 @@ def estimates(folder):
         expect(2, "profile", *step, *wrong, says=(wrong[0],))
     for option in (("--accumulate", 2), ("--clip-grad-norm", 1), ("--grad-scaler",), ("--ema", 0.9), ("--zero-grads",),
                    ("--run",)):
-        expect(1, "profile", "resnet18", *option, says=(option[0], "--mode train"))
+        expect(2, "profile", "resnet18", *option, says=(option[0], "--mode train"))
     expect(1, "profile", *step, "--run", "--checkpoint", "auto", says=("--checkpoint",))
     text = expect(0, "profile", *step, "--run", "--ema", 0.9)
     if not all(line in text for line in ("first step", "second step", "steady state", "peak of all")):
