@@ -133,7 +133,7 @@ def profiles(folder):
         ("gpt2", "--device", "cpu", "--batch", 1, "--seq", 64),
         ("gpt2", *train, "--device", "cuda:3", "--dtype", "bf16", "--seq", 64, "--optimizer", "adamw", "--allocator",
          "expandable_segments:True", "--spec", "a100"),
-        ("gpt2", *train, "--seq", 64, "--group", "operator", "--attention", "math", "--checkpoint", "auto"),
+        ("gpt2", *train, "--seq", 64, "--attention", "math", "--checkpoint", "auto"),
         ("lstm_lm", *train, "--device", "cpu"),
         ("resnet18", *train, "--run", "--optimizer", "adamw", "--accumulate", 2, "--clip-grad-norm", 1, "--ema", 0.99,
          "--grad-scaler", "--autocast", "bf16", "--zero-grads"),
