@@ -98,7 +98,7 @@ def test_the_plan_that_is_found(name, mesh, size, data_axes, figures, tmp_path):
 @pytest.mark.parametrize("name", ["perceptron", "decoder", "llama"])
 def test_fully_sharded_by_hand_is_fully_shard(name, figures, tmp_path):
     sharding = sg.shard(captured(name), "dp=2", by_hand="fully sharded", **figures)
-    done = run_ranks(tmp_path, sharding, name, 2)
+    done = run_plan(tmp_path, sharding, name, 2)
     assert done["data_axes"] == ["dp"]
     assert done["shapes"] == planned_shapes(sharding)
     assert max(done["off"].values()) < eager_plan_ranks.TOLERANCE[name]

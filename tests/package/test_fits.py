@@ -166,7 +166,7 @@ def test_files_whose_inputs_say_where_the_sizes_are(tmp_path):
 def test_verbs_of_graphs_know_the_options_of_the_tool(verb, capsys):
     tool = options_of(run(verb, "--help").stdout)
     with pytest.raises(SystemExit):
-        main([verb, "test_fits:Tokens", *(["test_fits:Tokens"] if verb == "compare" else []), "--help"])
+        main([verb, *["test_fits:Tokens"] * (2 if verb in ("compare", "check") else 1), "--help"])
     built_in = {"--context", "--cache"}
     assert tool - built_in <= options_of(capsys.readouterr().out)
 
