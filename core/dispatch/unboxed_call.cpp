@@ -9,7 +9,9 @@ UnboxedOperator::UnboxedOperator(const char* name, const char* overload, const s
 const OperatorInfo* UnboxedOperator::find() {
   const OperatorInfo& found = OperatorInfo::of(op);
   const auto fits = [&](const std::shared_ptr<const ShapeRule>& rule) {
-    return !rule || (!rule->sees_devices && (*rule->function_type == symbolic_ || *rule->function_type == plain_));
+    if (!rule) return true;
+    if (rule->sees_devices || rule->function_type == nullptr) return false;  // a rule from Python is boxed
+    return *rule->function_type == symbolic_ || *rule->function_type == plain_;
   };
   if (!fits(found.rule) || !fits(found.composite_rule)) return nullptr;
   info_.store(&found, std::memory_order_release);

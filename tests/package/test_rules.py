@@ -98,6 +98,8 @@ def test_composites_by_the_device(gelu_again):
         return torch.empty_like(x)
 
     assert rule(torch.ones(2), torch.ones(3)).shape == (3,)
+    graph = sg.capture_training_step(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU()), "f32[2,4]")
+    assert graph.find("aten::silu") and graph.find("aten::mm")  # the rule is asked in backward, boxed
 
 
 def test_rules_that_fail():
