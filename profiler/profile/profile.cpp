@@ -122,6 +122,19 @@ std::map<std::string, PeakInfo> peaks_by_phase(const Graph& graph, const MemoryT
   return by_name;
 }
 
+// Returns what one device holds: each has an allocator of its own, a CPU has none.
+std::optional<DeviceMemory> memory_of(const ProgramCosts& costs, c10::Device device, DeviceMemoryOptions options,
+                                      std::string& out_of_memory) {
+  if (device.is_cpu()) return std::nullopt;
+  options.device = device;
+  try {
+    return device_memory(costs, options);
+  } catch (const OutOfMemoryError& error) {
+    out_of_memory = error.what();
+    return std::nullopt;
+  }
+}
+
 // Sets the memory that is asked about, and what a device with room for all would hold.
 void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions& options) {
   profile.limit = options.limit;
@@ -144,20 +157,10 @@ void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions
   unlimited.device = profile.device;
   unlimited.capacity = AllocatorSettings::kUnlimited;
   unlimited.allocator.per_process_memory_fraction = unlimited.allocator.garbage_collection_threshold = 0;
-  profile.unlimited_bytes = device_memory(costs, unlimited).footprint();
-}
-
-// Returns what one device holds: each has an allocator of its own, a CPU has none.
-std::optional<DeviceMemory> memory_of(const ProgramCosts& costs, c10::Device device, DeviceMemoryOptions options,
-                                      std::string& out_of_memory) {
-  if (device.is_cpu()) return std::nullopt;
-  options.device = device;
-  try {
-    return device_memory(costs, options);
-  } catch (const OutOfMemoryError& error) {
-    out_of_memory = error.what();
-    return std::nullopt;
-  }
+  // A graph with absurd sizes fits into no device at all: its live bytes are the least that it takes.
+  std::string beyond_all;
+  const auto held = memory_of(costs, profile.device, unlimited, beyond_all);
+  profile.unlimited_bytes = held ? held->footprint() : profile.peak_with_scratch.bytes;
 }
 
 }  // namespace

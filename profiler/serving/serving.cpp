@@ -20,6 +20,9 @@ namespace {
 
 void check(const std::vector<CacheLayer>& cache, const ServingOptions& options) {
   if (options.spec == nullptr) throw Error("serve: the figures of a device are needed (spec)");
+  if (options.spec->device == c10::kCPU) {
+    throw Error("serve: " + options.spec->name + " is a CPU: engines with pages are of GPUs; give l4, h100, ...");
+  }
   if (options.context < 1) throw Error("serve: the tokens of a request are needed (context)");
   if (options.prompt > options.context) {
     throw Error(

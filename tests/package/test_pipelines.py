@@ -6,7 +6,7 @@ import sys
 import pipeline_programs
 import pytest
 import torch
-from parallel_programs import collectives_of, real_ranks
+from parallel_programs import RealRanks, collectives_of
 from pipeline_programs import ALL, LENGTH, PROGRAMS, WIDTH
 
 import shadowgraph as sg
@@ -17,7 +17,7 @@ IDS = f"i64[{ALL},{LENGTH}]"
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory):
-    return real_ranks(tmp_path_factory.mktemp("pipelines"), pipeline_programs.__file__, {RANKS: list(PROGRAMS)})
+    return RealRanks(tmp_path_factory.mktemp("pipelines"), pipeline_programs.__file__, {RANKS: list(PROGRAMS)})
 
 
 def profiled(name, rank, device="cpu", **options):
@@ -30,24 +30,33 @@ def profiled(name, rank, device="cpu", **options):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_rank_holds_and_sends_what_a_real_one_does(name, real):
-    for rank, there in enumerate(real[name]):
-        report = profiled(name, rank)
-        held = report.peak_bytes  # a mesh's table of ranks is unseen, a number that the host writes is seen
-        assert abs(held - there["peak"]) <= 16, (rank, held, there["peak"], there["at"])
-        assert collectives_of(report.graph) == there["collectives"]
+    reports = [profiled(name, rank) for rank in range(RANKS)]
+
+    def check(ranks):
+        for rank, (report, there) in enumerate(zip(reports, ranks, strict=True)):
+            held = report.peak_bytes  # a mesh's table of ranks is unseen, a number that the host writes is seen
+            assert abs(held - there["peak"]) <= 16, (rank, held, there["peak"], there["at"])
+            assert collectives_of(report.graph) == there["collectives"]
+
+    real.agree(name, check)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_first_steps_of_real_ranks(name, real):
     """Before and while it runs all stages once more, a real rank asks its neighbours for their shapes."""
-    for rank, of in enumerate(real[name]):
-        report, there = profiled(name, rank, steady_state=False), of["first"]
-        # Numbers that the optimizer's step makes are constants of the graph, there from the beginning. With tensor
-        # parallel a real rank has 24 bytes more.
-        constants = sum(node.results[0].nbytes for node in report.graph if node.target == "sg::constant")
-        assert -24 <= report.peak_bytes - there["peak"] <= 16 + constants, (rank, report.peak_bytes, there)
-        besides = iter(there["collectives"])
-        assert all(call in besides for call in collectives_of(report.graph))
+    reports = [profiled(name, rank, steady_state=False) for rank in range(RANKS)]
+
+    def check(ranks):
+        for rank, (report, of) in enumerate(zip(reports, ranks, strict=True)):
+            there = of["first"]
+            # Numbers that the optimizer's step makes are constants of the graph, there from the beginning. With tensor
+            # parallel a real rank has 24 bytes more.
+            constants = sum(node.results[0].nbytes for node in report.graph if node.target == "sg::constant")
+            assert -24 <= report.peak_bytes - there["peak"] <= 16 + constants, (rank, report.peak_bytes, there)
+            besides = iter(there["collectives"])
+            assert all(call in besides for call in collectives_of(report.graph))
+
+    real.agree(name, check)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

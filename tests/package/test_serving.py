@@ -131,6 +131,8 @@ def test_what_is_not_understood_is_refused_by_name():
         sg.serve(lambda: torch.nn.Linear(2, 2), spec="l4", context=64)
     with pytest.raises(sg.Error, match="no device"):
         sg.serve(small(), spec="l5", context=64)
+    with pytest.raises(sg.Error, match="cpu is a CPU"):
+        sg.serve(small(), spec="cpu", context=64)
 
 
 def test_experts_that_no_row_goes_to_are_not_read():
