@@ -400,8 +400,8 @@ class RealRanks(dict[str, list]):
                 self[name].append(what)
 
     def agree(self, name, check):
-        """Calls check(its ranks). On a busy machine gloo's threads free late at times, and a rank then holds more for a
-        while: the program runs again, at most twice, before the check fails."""
+        """Calls check(its ranks). On a busy machine gloo's threads may free late, and a rank holds more for a while. So
+        the program runs again, at most twice, before the check fails."""
         for runs_left in (2, 1, 0):
             try:
                 return check(self[name])
