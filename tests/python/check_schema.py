@@ -225,10 +225,11 @@ def device_specs(folder):
     for spec in output("list", "devices", "--json", cache=folder):
         expect_valid("device-spec", spec, f"devices --json: {spec.get('name')}")
     h100 = json.loads((ROOT / "profiler" / "time" / "devices" / "h100.json").read_text())
-    h100["classes"] = {kind: h100["classes"][kind] for kind in ("other", "convolution")}
+    h100["classes"] = {"other": {"fixed": 2e-6, "memory": [[1e5, 4e11], [1e8, 3e12]]},
+                       "convolution": {"compute": [[1e7, 7e11], [1e11, 3e13]], "scale": {"float32": 7.4}}}  # fmt: skip
     for what, damaged in damages(h100):
         expect_refused("device-spec", damaged, f"h100.json: {what}")
-    for what, damaged in without_required(h100, SCHEMAS["device-spec"]["required"]):
+    for what, damaged in without_required(h100, ["version", "bandwidth", "matmul"]):
         expect_refused("device-spec", damaged, f"h100.json {what}")
 
     # The least that docs/time.md shows, and what the tool refuses too.
@@ -242,9 +243,14 @@ def device_specs(folder):
     expect_valid("device-spec", least, "the least device")
     if not taken(least):
         failures.append("the tool refuses the least device")
+    slower = {"version": 1, "base": "h100", "gpu": {"sustained": 0.8}}
+    expect_valid("device-spec", slower, "a device with a base")
+    if not taken(slower):
+        failures.append("the tool refuses a device with a base")
     for change in ({"version": 2}, {"bandwidth": 0}, {"matmul": {"bfloat16": 1e13}}, {"host_call": -1},
-                   {"classes": {"matmull": {}}}, {"classes": {"copy": {"memory": [[1, 2, 3]]}}}):
-        expect_refused("device-spec", least | change, f"a device with {change}")
+                   {"classes": {"matmull": {}}}, {"gpu": {"multiprocessors": 100}}, {"base": "h1000"}, {"classes": {"copy": {"memory": [[1, 2, 3]]}}}):
+        if "base" not in change:  # which the schema does not know by name
+            expect_refused("device-spec", least | change, f"a device with {change}")
         if taken(least | change):
             failures.append(f"the tool takes a device with {change}")
 
