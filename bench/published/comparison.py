@@ -1,4 +1,4 @@
-"""What every table here shares: rows of a file, a figure predicted beside the published one, errors, and what is printed."""
+"""What every table here shares: rows of a file, a figure predicted beside the published one, and errors."""
 
 import argparse
 import csv
@@ -12,9 +12,9 @@ HERE = pathlib.Path(__file__).parent
 
 
 def read_rows(path):
-    opened = gzip.open(path, "rt") if str(path).endswith(".gz") else open(path)
-    with opened as file:
-        return list(csv.DictReader(file))
+    data = pathlib.Path(path).read_bytes()
+    text = (gzip.decompress(data) if str(path).endswith(".gz") else data).decode()
+    return list(csv.DictReader(text.splitlines()))
 
 
 def error(pair):

@@ -2,8 +2,8 @@
 
     PYTHONPATH=build/python python bench/published/torchtitan.py [--csv FILE] [--json FILE]
 
-The rows in torchtitan.csv are facts of the benchmark pages of pytorch/torchtitan, December 2024. Rows that were compiled,
-or in float8, are there and not compared: Inductor's kernels and torchao's casts are not eager PyTorch's.
+The rows in torchtitan.csv are facts of the benchmark pages of pytorch/torchtitan, December 2024. Rows that were
+compiled, or in float8, are there and not compared: Inductor's kernels and torchao's casts are not eager PyTorch's.
 """
 
 import functools
@@ -22,7 +22,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "torchtitan.csv", "torchtitan, Llama 3 under FSDP2", "tokens/s and GPU"
-WORST = "The card is one of 500 W and HBM2e, whose clocks nobody published: its power limit is taken for the share it is of 700 W."
+WORST = "The card is one of 500 W and HBM2e, whose clocks nobody published; they follow from its share of 700 W."
 FEW, MORE = 4, 6  # layers
 aten = torch.ops.aten
 SAVED = {aten.mm.default, aten._scaled_dot_product_efficient_attention.default,
@@ -34,7 +34,8 @@ SAVED = {aten.mm.default, aten._scaled_dot_product_efficient_attention.default,
 def device():
     """The H100 of these runs: 96 GB of HBM2e, 500 W. Clocks go with the power to about 1 / 2.5."""
     figures = {"version": 1, "base": "h100", "title": "NVIDIA H100 96 GB, 500 W", "memory_bytes": 102000000000,
-               "bandwidth": 2.4e12, "gpu": {"stream": 2.2e12, "sustained": 0.86 * (500 / 700) ** (1 / 2.5)}}  # fmt: skip
+               "bandwidth": 2.4e12,
+               "gpu": {"stream": 2.2e12, "sustained": 0.86 * (500 / 700) ** (1 / 2.5)}}  # fmt: skip
     path = pathlib.Path(tempfile.mkdtemp()) / "h100_96gb.json"
     path.write_text(json.dumps(figures))
     return str(path)
@@ -56,7 +57,8 @@ def every_other_product():
 def made(row, layers):
     def make():
         mesh = init_device_mesh("cuda", (int(row["shard"]),))
-        how = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        how = {"mesh": mesh, "mp_policy": policy}
         model = Llama(row["model"], int(row["sequence"]), layers)
         context = {"context_fn": every_other_product} if row["checkpoint"] == "selective" else {}
         for i, layer in enumerate(model.layers):

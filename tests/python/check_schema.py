@@ -248,7 +248,8 @@ def device_specs(folder):
     if not taken(slower):
         failures.append("the tool refuses a device with a base")
     for change in ({"version": 2}, {"bandwidth": 0}, {"matmul": {"bfloat16": 1e13}}, {"host_call": -1},
-                   {"classes": {"matmull": {}}}, {"gpu": {"multiprocessors": 100}}, {"base": "h1000"}, {"classes": {"copy": {"memory": [[1, 2, 3]]}}}):
+                   {"classes": {"matmull": {}}}, {"gpu": {"multiprocessors": 100}},
+                   {"base": "h1000"}, {"classes": {"copy": {"memory": [[1, 2, 3]]}}}):
         if "base" not in change:  # which the schema does not know by name
             expect_refused("device-spec", least | change, f"a device with {change}")
         if taken(least | change):
