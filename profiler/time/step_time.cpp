@@ -4,14 +4,13 @@
 
 #include "profiler/program_costs.h"
 #include "profiler/time/kernel_classes.h"
+#include "profiler/time/operator_tables.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
-namespace {
 
-// Returns the dtype in which a call computes: that of its first floating-point operand.
 c10::ScalarType compute_dtype(const Graph& graph, NodeId node) {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   graph.for_each_input(node, [&](ValueId value) {
@@ -21,7 +20,11 @@ c10::ScalarType compute_dtype(const Graph& graph, NodeId node) {
   return dtype == c10::ScalarType::Undefined ? c10::kFloat : dtype;
 }
 
-}  // namespace
+std::string_view to_string(TimeBound bound) {
+  constexpr std::array<std::string_view, 7> kNames = {"nothing",  "compute", "memory",   "fixed",
+                                                      "measured", "table",   "table_end"};
+  return kNames[static_cast<size_t>(bound)];
+}
 
 StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured) {
   return of(ProgramCosts(graph), spec, measured);
@@ -35,6 +38,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   const Flops& flops = costs.flops();
   const Traffic& traffic = costs.traffic();
   KernelClasses classes(graph);
+  TabledTimes tables(graph, spec);
   // Seconds of this machine's kernels say nothing of another device.
   const bool ask = measured != nullptr && measured->size() > 0 && spec.device == c10::kCPU;
 
@@ -60,6 +64,11 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       at.bound = fixed > std::max(at.compute, at.memory) ? TimeBound::kFixed
                  : at.compute > at.memory                ? TimeBound::kCompute
                                                          : TimeBound::kMemory;
+      const CallWork asked{.kind = at.kind, .dtype = dtype, .flops = products, .bytes = bytes};
+      if (const auto found = tables.find(node, asked)) {
+        at.seconds = found->seconds;
+        at.bound = found->inside ? TimeBound::kTable : TimeBound::kTableEnd;
+      }
       if (ask) {
         if (const MeasuredCall* call = measured->find(call_signature(graph, node));
             call != nullptr && call->seconds > 0) {
