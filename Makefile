@@ -81,6 +81,12 @@ accuracy-gpu: build ## predictions for a GPU, beside what MEASUREMENTS=file has 
 	@.venv/bin/python scripts/accuracy_gpu.py $(BUILD) --page $(BUILD)/accuracy-gpu.md \
 	  $(if $(MEASUREMENTS),--measurements "$(MEASUREMENTS)") $(if $(SPEC),--spec "$(SPEC)")
 
+published: setup ## predictions beside runs that others published, as a page in build/published/
+	@scripts/setup.sh --published
+	@$(CONFIGURE)
+	@cmake --build $(BUILD) -j $(JOBS) --target shadowgraph_python
+	@PYTHONPATH=$(BUILD)/python .venv/bin/python bench/published/page.py $(BUILD)/published $(if $(FIGURES),--figures)
+
 bench: setup ## build and run the benchmarks, in build/bench/
 	@$(CONFIGURE)
 	@cmake --build $(BUILD) -j $(JOBS) --target benchmarks

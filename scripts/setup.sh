@@ -6,6 +6,7 @@
 #   scripts/setup.sh --wheel   what makes the wheel of the Python package, too
 #   scripts/setup.sh --lint    clang-format, clang-tidy, ruff and mypy, too
 #   scripts/setup.sh --fuzz    clang and its sanitizers, too
+#   scripts/setup.sh --published   the wheel and what `make published` draws with, too
 #   scripts/setup.sh --docs    mkdocs-material, which builds the documentation as a site, and nothing else
 #
 # Debian packages are installed when this runs as root; otherwise the exact line is printed and the script fails.
@@ -20,6 +21,7 @@ ruff_version=0.17.6
 mypy_version=2.4.1
 scikit_build_core_version=1.1.2
 mkdocs_material_version=9.8.1
+matplotlib_version=3.11.2
 packages=(g++ make cmake ninja-build ccache pkg-config python3 python3-dev python3-venv
   libboost-graph-dev libgraphviz-dev zlib1g-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
@@ -27,6 +29,7 @@ want_tests=
 want_lint=
 want_wheel=
 want_docs=
+want_plots=
 want_libtorch=yes
 [[ $* == --docs ]] && want_libtorch= # the site needs Python alone
 for argument in "$@"; do
@@ -46,7 +49,8 @@ for argument in "$@"; do
     --lint) packages+=(clang-format); want_lint=yes ;;
     --fuzz) packages+=(clang libclang-rt-14-dev) ;;
     --docs) want_docs=yes ;;
-    *) echo "setup.sh: unknown argument $argument (known: --test, --wheel, --lint, --fuzz, --docs)" >&2; exit 2 ;;
+    --published) want_plots=yes ;;
+    *) echo "setup.sh: unknown argument $argument (known: --test, --wheel, --lint, --fuzz, --docs, --published)" >&2; exit 2 ;;
   esac
 done
 [[ -n $want_libtorch ]] || packages=(python3 python3-venv)
@@ -129,6 +133,9 @@ if [[ -n $want_lint ]]; then
 fi
 if [[ -n $want_docs ]]; then
   has_package "mkdocs_material-$mkdocs_material_version*" || wanted+=("mkdocs-material==$mkdocs_material_version")
+fi
+if [[ -n $want_plots ]]; then
+  has_package "matplotlib-$matplotlib_version*" || wanted+=("matplotlib==$matplotlib_version")
 fi
 ((${#wanted[@]})) || exit 0
 

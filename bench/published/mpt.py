@@ -10,6 +10,35 @@ SIZES = {"125m": (768, 12, 12), "350m": (1024, 16, 24), "760m": (1536, 12, 24), 
 VOCABULARY = 50368
 
 
+class _RowsOf(torch.autograd.Function):
+    """flash-attn's way to leave padding out: the rows that are tokens, copied. Here all are."""
+
+    @staticmethod
+    def forward(context, x, rows):
+        context.save_for_backward(rows)
+        context.whole = x.shape
+        return x.gather(0, rows[:, None].expand(-1, x.shape[1]))
+
+    @staticmethod
+    def backward(context, gradients):
+        (rows,) = context.saved_tensors
+        whole = gradients.new_zeros(context.whole)
+        return whole.scatter_(0, rows[:, None].expand(-1, whole.shape[1]), gradients), None
+
+
+class _BackIntoRows(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, rows, count):
+        context.save_for_backward(rows)
+        whole = x.new_zeros(count, x.shape[1])
+        whole[rows] = x
+        return whole
+
+    @staticmethod
+    def backward(context, gradients):
+        return gradients[context.saved_tensors[0]], None, None
+
+
 class Block(torch.nn.Module):
     def __init__(self, width, heads):
         super().__init__()
@@ -18,26 +47,30 @@ class Block(torch.nn.Module):
         self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
         self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
 
-    def forward(self, x):
+    def forward(self, x, rows):
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm_1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        parts = self.qkv(self.norm_1(x)).chunk(3, -1)
+        q, k, v = (_RowsOf.apply(part.flatten(0, 1), rows).view(batch, length, self.heads, -1).transpose(1, 2)
+                   for part in parts)  # fmt: skip
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        attended = _BackIntoRows.apply(attended.transpose(1, 2).reshape(-1, width), rows, batch * length)
+        x = x + self.out(attended.view(batch, length, width))
         return x + self.down(functional.gelu(self.up(self.norm_2(x))))
 
 
 class Mpt(torch.nn.Module):
-    def __init__(self, size, length):
+    def __init__(self, size, length, layers=None):
         super().__init__()
-        width, heads, layers = SIZES[size]
+        width, heads, all_layers = SIZES[size]
         self.words, self.places = torch.nn.Embedding(VOCABULARY, width), torch.nn.Embedding(length, width)
-        self.blocks = torch.nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = torch.nn.ModuleList(Block(width, heads) for _ in range(layers or all_layers))
         self.norm = torch.nn.LayerNorm(width)
 
     def forward(self, ids):
         x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        rows = torch.arange(ids.numel(), device=ids.device)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, rows)
         logits = functional.linear(self.norm(x), self.words.weight)
         return cross_entropy(logits.flatten(0, 1), ids.flatten())
 

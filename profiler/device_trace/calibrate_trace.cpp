@@ -7,6 +7,7 @@
 #include "profiler/device_trace/known_device.h"
 #include "profiler/device_trace/traced_work.h"
 #include "profiler/time/fitted_rates.h"
+#include "profiler/time/operator_tables.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/collective_cost.h"
 #include "shadowgraph/profile/trace_calibration.h"
@@ -60,7 +61,7 @@ class FittedDevice {
     double large = 0;
     double any = 0;
     for (const Timed& timed : timed_) {
-      const CallWork& work = timed.of->work;
+      const KernelWork& work = timed.of->work;
       auto& peaks = work.kind == KernelClass::kMatmul ? spec_.matmul : others;
       if (computes(timed)) peaks[work.dtype] = std::max(peaks[work.dtype], timed.rate());
       constexpr double kBeyondCaches = 64 << 20;  // bytes
@@ -160,10 +161,9 @@ class FittedDevice {
     std::map<std::pair<std::string, c10::ScalarType>, std::map<SizeKey, std::vector<double>>> found;
     for (const Timed& timed : timed_) {
       const TracedWork& of = *timed.of;
-      SizeKey key{0, 0, 0, 0, of.work.bytes, of.work.flops};
-      if (of.product) key = {of.product->batch, of.product->m, of.product->n, of.product->k, 0, 0};
-      if (!of.product && of.work.bytes <= 0) continue;
-      found[{of.op, of.work.dtype}][key].push_back(timed.seconds);
+      const MeasuredSize size = size_of_work(of.work);
+      if (!size.is_product() && size.bytes <= 0) continue;
+      found[{of.op, of.work.dtype}][size_key(size)].push_back(timed.seconds);
     }
     OperatorTables tables;
     for (const auto& [name, sizes] : found) {

@@ -115,8 +115,8 @@ at::Tensor made_tensor(const TraceInput& input, size_t place, c10::ScalarType dt
   return at::empty(input.sizes[place], options);
 }
 
-c10::IValue argument_of(const TraceInput& input, const c10::Argument& formal, c10::Device device,
-                        c10::ScalarType list_dtype) {
+c10::IValue argument_value(const TraceInput& input, const c10::Argument& formal, c10::Device device,
+                           c10::ScalarType list_dtype) {
   const c10::TypePtr type = without_optional(formal.type());
   const bool optional = type != formal.type();
   if (input.is_tensor()) return made_tensor(input, 0, *input.dtype, device);
@@ -183,7 +183,7 @@ torch::jit::Stack CallResolver::arguments(const c10::OperatorHandle& op, const T
   torch::jit::Stack stack;
   const auto& formals = op.schema().arguments();
   for (size_t i = 0; i < formals.size(); ++i) {
-    stack.push_back(argument_of(call.inputs.at(i), formals[i], device, list_dtype));
+    stack.push_back(argument_value(call.inputs.at(i), formals[i], device, list_dtype));
   }
   return stack;
 }

@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "profiler/cost/operand_reader.h"
 #include "profiler/device_trace/call_resolver.h"
 #include "profiler/program_costs.h"
-#include "profiler/time/kernel_classes.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
@@ -58,8 +56,7 @@ std::vector<TracedWork> traced_work(const TracedCalls& calls) {
   for (size_t i = 0; i < result.size(); ++i) result[i].op = calls.events.ops[calls.distinct[i].op].name;
   const Graph graph = calls_captured(calls, result);
   const ProgramCosts costs(graph);
-  KernelClasses classes(graph);
-  OperandReader reader(graph);
+  KernelWorks works(costs);
   std::vector<double> weight(result.size(), -1);  // of the node that gives the class
   for (const NodeId node : graph.nodes()) {
     const std::string& phase = graph.phase_name(graph.node(node).phase);
@@ -67,18 +64,18 @@ std::vector<TracedWork> traced_work(const TracedCalls& calls) {
     size_t place = 0;
     std::from_chars(phase.data() + kPhase.size(), phase.data() + phase.size(), place);
     if (place >= result.size() || !result[place].problem.empty()) continue;
-    const KernelClass kind = classes.of(node);
-    if (kind == KernelClass::kFree) continue;
-    TracedWork& traced = result[place];
-    const auto flops = static_cast<double>(classes.computed(node, costs.flops().of(node).matmul));
-    const auto bytes = static_cast<double>(costs.traffic().of(node).total());
-    traced.work.flops += flops;
-    traced.work.bytes += bytes;
-    if (flops + bytes <= weight[place]) continue;
-    weight[place] = flops + bytes;
-    traced.work.kind = kind;
-    traced.work.dtype = compute_dtype(graph, node);
-    traced.product = product_size(graph.target(node).name(), reader.read(node));
+    const KernelWork work = works.of(node);
+    if (work.kind == KernelClass::kFree) continue;
+    // A call that is several nodes here is of the class of the one that does most.
+    KernelWork& sum = result[place].work;
+    const double flops = sum.flops + work.flops;
+    const double bytes = sum.bytes + work.bytes;
+    if (work.flops + work.bytes > weight[place]) {
+      weight[place] = work.flops + work.bytes;
+      sum = work;
+    }
+    sum.flops = flops;
+    sum.bytes = bytes;
   }
   for (size_t i = 0; i < result.size(); ++i) {
     result[i].free = result[i].problem.empty() && weight[i] < 0;

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "profiler/program_costs.h"
-#include "profiler/time/kernel_classes.h"
+#include "profiler/time/kernel_work.h"
 #include "shadowgraph/passes/structure.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/step_time.h"
@@ -16,7 +16,7 @@ namespace {
 class StoredProducts {
  public:
   StoredProducts(const ProgramCosts& costs, const StoredWeights& weights, const ServingOptions& options)
-      : costs_(costs), graph_(costs.graph()), classes_(graph_), weights_(weights), options_(options) {}
+      : graph_(costs.graph()), works_(costs), weights_(weights), options_(options) {}
 
   double seconds(NodeId node, const NodeTime& made) {
     double less = 0;
@@ -29,14 +29,12 @@ class StoredProducts {
     });
     if (less <= 0) return made.seconds;
     const DeviceSpec& spec = *options_.spec;
-    const double bytes = std::max(0.0, static_cast<double>(costs_.traffic().of(node).total()) - less);
-    double compute = made.compute;
+    KernelWork work = works_.of(node);
+    work.bytes = std::max(0.0, work.bytes - less);
     if (stored && options_.weights->computes && spec.matmul.contains(*options_.weights->computes)) {
-      const auto products = static_cast<double>(classes_.computed(node, costs_.flops().of(node).matmul));
-      const double rate = spec.compute_rate(made.kind, products, *options_.weights->computes);
-      if (rate > 0) compute = products / rate;
+      work.dtype = *options_.weights->computes;
     }
-    return spec.rates(made.kind).fixed + std::max(compute, bytes / spec.memory_rate(made.kind, bytes));
+    return kernel_seconds(spec, work).total();
   }
 
  private:
@@ -57,9 +55,8 @@ class StoredProducts {
     return 1 - std::pow(1 - 1.0 / static_cast<double>(experts), static_cast<double>(rows));
   }
 
-  const ProgramCosts& costs_;
   const Graph& graph_;
-  KernelClasses classes_;
+  KernelWorks works_;
   const StoredWeights& weights_;
   const ServingOptions& options_;
 };
@@ -75,14 +72,13 @@ PassTime PassTime::of(Graph& graph, const StoredWeights& weights, const ServingO
   PassTime pass;
   IdMap<NodeId, uint8_t> grouped;
   for (const FuseGroupsResult::Group& group : fused.groups) {
-    double compute = 0;
+    KernelSeconds fused_kernel =
+        kernel_seconds(spec, {.kind = KernelClass::kPointwise, .bytes = static_cast<double>(group.fused_bytes)});
     for (const NodeId node : group.nodes) {
       grouped[node] = 1;
-      compute += time.of(node).compute;
+      fused_kernel.compute += time.of(node).compute;
     }
-    const auto bytes = static_cast<double>(group.fused_bytes);
-    const KernelClass kind = KernelClass::kPointwise;
-    pass.seconds += spec.rates(kind).fixed + std::max(compute, bytes / spec.memory_rate(kind, bytes));
+    pass.seconds += fused_kernel.total();
   }
   for (const NodeId node : costs.nodes) {
     if (std::as_const(grouped)[node] != 0) continue;

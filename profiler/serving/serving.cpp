@@ -10,6 +10,7 @@
 #include "profiler/program_costs.h"
 #include "profiler/serving/pass_time.h"
 #include "profiler/serving/stored_weights.h"
+#include "profiler/time/kernel_work.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/communication.h"
@@ -153,9 +154,8 @@ class Engine {
       if (bytes <= 0) continue;
       // Captured with one key; each further one costs as much.
       const double flops = i < pass.attention_flops.size() ? static_cast<double>(pass.attention_flops[i]) * kept : 0;
-      const double rate = spec.compute_rate(kind, flops, pass.attention_dtype);
       seconds +=
-          spec.rates(kind).fixed + std::max(bytes / spec.memory_rate(kind, bytes), rate > 0 ? flops / rate : 0.0);
+          kernel_seconds(spec, {.kind = kind, .dtype = pass.attention_dtype, .flops = flops, .bytes = bytes}).total();
     }
     return seconds;
   }

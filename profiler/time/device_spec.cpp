@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "ir/text/words.h"
+#include "profiler/time/gpu_kernels.h"
 #include "profiler/time/operator_tables.h"
 #include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/profile/measure.h"
@@ -68,6 +69,38 @@ ClassRates class_rates(const JsonPlace& entry) {
   return rates;
 }
 
+// The keys of `gpu` beside `multiprocessors`.
+struct GpuKey {
+  const char* name;
+  double GpuFigures::*figure;
+  bool needed;
+};
+constexpr GpuKey kGpuKeys[] = {
+    {"stream", &GpuFigures::stream, true},
+    {"sustained", &GpuFigures::sustained, false},
+    {"matmul", &GpuFigures::matmul, true},
+    {"attention", &GpuFigures::attention, true},
+    {"attention_backward", &GpuFigures::attention_backward, true},
+    {"tensor_float32", &GpuFigures::tensor_float32, false},
+};
+
+GpuFigures gpu_figures(const JsonPlace& entry) {
+  GpuFigures gpu;
+  gpu.multiprocessors = entry["multiprocessors"].integer(1, 1'000'000);
+  for (const GpuKey& key : kGpuKeys) {
+    double& figure = gpu.*key.figure;
+    figure = key.needed ? entry[key.name].amount() : entry.amount_or(key.name, figure);
+    if (figure <= 0 && (key.needed || key.figure == &GpuFigures::sustained)) entry[key.name].fail("is 0");
+  }
+  return gpu;
+}
+
+json to_json(const GpuFigures& gpu) {
+  json object{{"multiprocessors", gpu.multiprocessors}};
+  for (const GpuKey& key : kGpuKeys) object[key.name] = gpu.*key.figure;
+  return object;
+}
+
 json to_json(const std::map<c10::ScalarType, double>& by_dtype) {
   json object = json::object();
   for (const auto& [dtype, figure] : by_dtype) object[dtype_name(dtype)] = figure;
@@ -105,7 +138,10 @@ const ClassRates& DeviceSpec::rates(KernelClass kind) const {
   return found == classes.end() ? none : found->second;
 }
 
+double DeviceSpec::fixed(KernelClass kind) const { return by_gpu(kind) ? gpu_fixed(kind) : rates(kind).fixed; }
+
 double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType dtype) const {
+  if (by_gpu(kind)) return peak(kind, dtype) * gpu_reached(*gpu, kind);
   const auto dtype_peak = [&](c10::ScalarType of) {
     const auto found = matmul.find(of);
     return found == matmul.end() ? 0.0 : found->second;
@@ -126,6 +162,11 @@ double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType 
 }
 
 double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
+  if (by_gpu(kind)) {
+    if (dtype == c10::kFloat && gpu->tensor_float32 > 0 && is_convolution(kind)) return gpu->tensor_float32;
+    const auto own = matmul.find(dtype);
+    return own != matmul.end() ? own->second : matmul.at(c10::kFloat);
+  }
   const auto float32 = matmul.find(c10::ScalarType::Float);
   if (const auto own = entry_of(kind); own != classes.end() && float32 != matmul.end()) {
     if (const auto scale = own->second.scale.find(dtype); scale != own->second.scale.end()) {
@@ -137,6 +178,7 @@ double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
 }
 
 double DeviceSpec::memory_rate(KernelClass kind, double bytes) const {
+  if (by_gpu(kind)) return gpu->stream * gpu_moved(kind);
   const double measured = interpolate(rates(kind).memory, bytes);
   return measured > 0 ? measured : bandwidth;
 }
@@ -153,6 +195,7 @@ nlohmann::json to_json(const DeviceSpec& spec) {
               {"transcendental", spec.transcendental},
               {"host_call", spec.host_call},
               {"sources", spec.sources}};
+  if (spec.gpu) object["gpu"] = to_json(*spec.gpu);
   for (const auto& [kind, rates] : spec.classes) {
     json& entry = object["classes"][std::string(to_string(kind))] = {{"fixed", rates.fixed}};
     if (!rates.compute.empty()) entry["compute"] = to_json(rates.compute);
@@ -167,6 +210,12 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   const std::string heading = name + ": not the figures of a device";
   const JsonPlace place(object, heading);
   if (place["version"].number() != 1) place["version"].fail("is not 1");
+  if (const auto base = place.find("base")) {
+    json whole = to_json(DeviceSpec::named(base->text()));
+    whole.merge_patch(object);
+    whole.erase("base");
+    return device_spec_from_json(whole, name);
+  }
   DeviceSpec spec;
   spec.name = place.text_or("name", name);
   spec.title = place.text_or("title", spec.name);
@@ -181,6 +230,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   spec.host_call = place.amount_or("host_call", 0);
   spec.matmul = figures_by_dtype(place["matmul"]);
   if (!spec.matmul.contains(c10::ScalarType::Float)) place["matmul"].fail("has no float32");
+  if (const auto gpu = place.find("gpu")) spec.gpu = gpu_figures(*gpu);
   if (const auto classes = place.find("classes")) {
     for (const auto& [word, entry] : classes->members()) {
       const auto kind = parse_kernel_class(word);

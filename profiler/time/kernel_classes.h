@@ -18,9 +18,6 @@ struct TargetKernelClass {
 };
 TargetKernelClass kernel_class(const Target& called);
 
-// Returns the dtype in which a call computes: that of its first floating-point operand.
-c10::ScalarType compute_dtype(const Graph& graph, NodeId node);
-
 class KernelClasses {
  public:
   explicit KernelClasses(const Graph& graph);

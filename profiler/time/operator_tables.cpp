@@ -26,23 +26,26 @@ Coordinates coordinates_of(const MeasuredSize& size, bool by_flops) {
 }
 
 // Returns what the device's rates say of a size of the table.
-double bare_seconds_of(const DeviceSpec& spec, const MeasuredSize& size, CallWork work) {
-  work.bytes = size.bytes;
-  work.flops = size.flops;
+double bare_seconds_of(const DeviceSpec& spec, const MeasuredSize& size, const KernelWork& like) {
+  KernelWork work{.kind = like.kind, .dtype = like.dtype, .flops = size.flops, .bytes = size.bytes};
+  work.blocks = like.blocks;
   if (size.is_product()) {
-    const double batch = static_cast<double>(size.batch), m = static_cast<double>(size.m);
-    const double n = static_cast<double>(size.n), k = static_cast<double>(size.k);
+    const auto batch = static_cast<double>(size.batch), m = static_cast<double>(size.m);
+    const auto n = static_cast<double>(size.n), k = static_cast<double>(size.k);
+    const auto element = static_cast<double>(c10::elementSize(like.dtype));
     work.flops = 2 * batch * m * n * k;
-    work.bytes = static_cast<double>(c10::elementSize(work.dtype)) * batch * (m * k + k * n + m * n);
+    work.bytes = element * batch * (m * k + k * n + m * n);
+    work.product =
+        ProductShape{.batch = batch, .rows = m, .columns = n, .inner = k, .result_bytes = element * batch * m * n};
   }
-  return bare_seconds(spec, work);
+  return kernel_seconds(spec, work).total();
 }
 
 // Interpolates how much slower than the rates say calls of the sizes near a size were. It is linear in logarithms along a
 // line. Among scattered points it is the mean of the nearest, weighted by the squares of their distances.
 class Interpolation {
  public:
-  Interpolation(const DeviceSpec& spec, const BySize& table, const CallWork& work, bool by_flops)
+  Interpolation(const DeviceSpec& spec, const BySize& table, const KernelWork& work, bool by_flops)
       : spec_(spec), table_(table), work_(work), by_flops_(by_flops) {
     low_.fill(HUGE_VAL);
     high_.fill(-HUGE_VAL);
@@ -119,48 +122,32 @@ class Interpolation {
 
   const DeviceSpec& spec_;
   const BySize& table_;
-  const CallWork& work_;
+  const KernelWork& work_;
   bool by_flops_;
   Coordinates low_{}, high_{};
 };
 
-// The operands of a product: (m x k) at `first`, (k x n) behind it, or (n x k) if transposed.
-struct ProductOperands {
-  std::string_view name;
-  size_t first = 0;
-  bool transposed = false;
-};
-constexpr ProductOperands kProducts[] = {{"mm", 0},      {"addmm", 1},   {"addmm_", 1},      {"_addmm_activation", 1},
-                                         {"bmm", 0},     {"baddbmm", 1}, {"baddbmm_", 1},    {"_scaled_mm", 0},
-                                         {"_int_mm", 0}, {"matmul", 0},  {"linear", 0, true}};
+bool is_count(double value) {
+  constexpr double kMostExact = 9007199254740992.0;  // 2^53
+  return value >= 1 && value == std::floor(value) && value < kMostExact;
+}
 
 }  // namespace
 
 SizeKey size_key(const MeasuredSize& size) { return {size.batch, size.m, size.n, size.k, size.bytes, size.flops}; }
 
-std::optional<ProductSize> product_size(std::string_view operator_name, const OperandShapes& call) {
-  const auto* row = std::ranges::find(kProducts, short_name(operator_name), &ProductOperands::name);
-  if (row == std::end(kProducts)) return std::nullopt;
-  const Shape a = call.shape(row->first);
-  const Shape b = call.shape(row->first + 1);
-  if (a.size() < 2 || b.size() < 2 || (a.size() != b.size() && b.size() != 2)) return std::nullopt;
-  const bool batched = b.size() > 2;
-  const int64_t inner = row->transposed ? b.back() : b[b.size() - 2];
-  ProductSize size{.batch = 1, .m = a[a.size() - 2], .n = row->transposed ? b[b.size() - 2] : b.back(), .k = a.back()};
-  if (inner != size.k) return std::nullopt;
-  for (size_t i = 0; i + 2 < a.size(); ++i) (batched ? size.batch : size.m) *= a[i];
-  if (size.batch <= 0 || size.m <= 0 || size.n <= 0 || size.k <= 0) return std::nullopt;
-  return size;
+MeasuredSize size_of_work(const KernelWork& work) {
+  if (const auto& of = work.product;
+      of && is_count(of->batch) && is_count(of->rows) && is_count(of->columns) && is_count(of->inner)) {
+    return {.batch = static_cast<int64_t>(of->batch),
+            .m = static_cast<int64_t>(of->rows),
+            .n = static_cast<int64_t>(of->columns),
+            .k = static_cast<int64_t>(of->inner)};
+  }
+  return {.bytes = work.bytes, .flops = work.flops};
 }
 
-double bare_seconds(const DeviceSpec& spec, const CallWork& work) {
-  const double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
-  const double compute = work.flops > 0 && rate > 0 ? work.flops / rate : 0;
-  const double memory = work.bytes > 0 ? work.bytes / spec.memory_rate(work.kind, work.bytes) : 0;
-  return spec.rates(work.kind).fixed + std::max(compute, memory);
-}
-
-std::optional<TabledTime> TabledTimes::find(NodeId node, const CallWork& work) {
+std::optional<TabledTime> TabledTimes::find(NodeId node, const KernelWork& work) {
   const auto& tables = spec_.tables.by_name;
   if (tables.empty()) return std::nullopt;
   const std::string& name = graph_.target(node).name();
@@ -170,12 +157,11 @@ std::optional<TabledTime> TabledTimes::find(NodeId node, const CallWork& work) {
     const auto of_dtype = of_name->second.find(work.dtype);
     if (of_dtype == of_name->second.end() || of_dtype->second.empty()) continue;
     const BySize& table = of_dtype->second;
-    MeasuredSize call{.bytes = work.bytes, .flops = work.flops};
     const bool by_flops = table.front().flops > 0;
+    MeasuredSize call{.bytes = work.bytes, .flops = by_flops ? work.flops : 0};
     if (table.front().is_product()) {
-      const auto size = product_size(name, reader_.read(node));
-      if (!size) continue;
-      call = {.batch = size->batch, .m = size->m, .n = size->n, .k = size->k};
+      call = size_of_work(work);
+      if (!call.is_product()) continue;
     } else if (call.bytes <= 0 || (by_flops && call.flops <= 0)) {
       continue;
     }

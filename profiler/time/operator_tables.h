@@ -9,7 +9,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "profiler/cost/operand_reader.h"
+#include "profiler/time/kernel_work.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/kernel_class.h"
@@ -19,21 +19,8 @@ namespace shadowgraph {
 
 class JsonPlace;
 
-// The sizes of the product that a call is: of mm, addmm, bmm, baddbmm, linear and their like. `operator_name` may have an
-// overload. Empty for other operators, and for shapes that fit none.
-struct ProductSize {
-  int64_t batch = 1, m = 0, n = 0, k = 0;
-};
-std::optional<ProductSize> product_size(std::string_view operator_name, const OperandShapes& call);
-
-struct CallWork {
-  KernelClass kind = KernelClass::kOther;
-  c10::ScalarType dtype = c10::kFloat;
-  double flops = 0;  // of matrix products and their like
-  double bytes = 0;  // moved
-};
-// What the rates of a device say of a call, without its tables: fixed + max(compute, memory).
-double bare_seconds(const DeviceSpec& spec, const CallWork& work);
+// The size of a call, by which tables go: that of a product if it is one, else bytes and FLOPs.
+MeasuredSize size_of_work(const KernelWork& work);
 
 // Tells sizes apart: batch, m, n, k, bytes, FLOPs.
 using SizeKey = std::tuple<int64_t, int64_t, int64_t, int64_t, double, double>;
@@ -46,13 +33,12 @@ struct TabledTime {
 
 class TabledTimes {
  public:
-  TabledTimes(const Graph& graph, const DeviceSpec& spec) : graph_(graph), reader_(graph), spec_(spec) {}
+  TabledTimes(const Graph& graph, const DeviceSpec& spec) : graph_(graph), spec_(spec) {}
   // Empty if the device has no table for the call.
-  std::optional<TabledTime> find(NodeId node, const CallWork& work);
+  std::optional<TabledTime> find(NodeId node, const KernelWork& work);
 
  private:
   const Graph& graph_;
-  OperandReader reader_;
   const DeviceSpec& spec_;
   std::map<std::tuple<const OperatorTables::BySize*, KernelClass, SizeKey>, TabledTime> known_;
 };

@@ -46,12 +46,14 @@ class TrafficOf {
 
     const auto arguments = graph_.arguments(id);
     const bool takes_rows = classes_.of(id) == KernelClass::kGather;
+    const bool ignores_first = is_zero(id, "beta");
     for (size_t position = 0; position < arguments.size(); ++position) {
       const auto among = [&](const std::vector<uint16_t>& positions) {
         return std::find(positions.begin(), positions.end(), position) != positions.end();
       };
       const bool written = among(facts.written);
-      const bool read = !facts.geometry_only && (!written || !among(facts.overwritten));
+      const bool ignored = facts.geometry_only || (ignores_first && position == 0);
+      const bool read = !ignored && (!written || !among(facts.overwritten));
       each_value(arguments[position], [&](ValueId value) {
         int64_t bytes = element_bytes(graph_, value);
         if (written) traffic.written = saturating_add(traffic.written, bytes);
@@ -75,6 +77,15 @@ class TrafficOf {
     }
     traffic.written = traffic.read;
     return traffic;
+  }
+
+  // addmm, baddbmm and their like do not read what they would multiply by 0.
+  bool is_zero(NodeId node, const char* factor) const {
+    const auto position = graph_.target(node).signature().position_of(factor);
+    const auto arguments = graph_.arguments(node);
+    if (!position || *position >= arguments.size()) return false;
+    const Argument& given = arguments[*position];
+    return (given.kind == ArgumentKind::kInt && given.i == 0) || (given.kind == ArgumentKind::kFloat && given.d == 0);
   }
 
   template <class Visit>

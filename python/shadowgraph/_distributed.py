@@ -38,6 +38,7 @@ class fake_process_group:
             raise _C.Error("torch.distributed is set up already; call destroy_process_group() first")
         from . import _pipelines
 
+        self._excepthook = sys.excepthook  # torch puts the rank before what is raised, once a group
         _init(self._size, self._rank)
         self._environment = _Environment(self._size, self._rank)
         self._singletons = [(state, dict(state)) for state in _accelerate_states()]
@@ -69,6 +70,7 @@ class fake_process_group:
             state.update(before.get(id(state), {}))
         if dist.is_initialized():
             dist.destroy_process_group()
+        sys.excepthook = self._excepthook
 
 
 def _check_rank(world_size, rank):

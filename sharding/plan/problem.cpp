@@ -26,7 +26,7 @@ namespace shadowgraph {
 RedistributionRates redistribution_rates(const ShardingOptions& options) {
   return {.interconnect = options.interconnect,
           .memory_bandwidth = options.device->bandwidth > 0 ? options.device->bandwidth : 1e10,
-          .launch = options.device->rates(KernelClass::kCopy).fixed};
+          .launch = options.device->fixed(KernelClass::kCopy)};
 }
 
 ShardingProblem ShardingProblem::of(const Graph& graph, const ShardingOptions& options) {

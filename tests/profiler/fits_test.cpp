@@ -80,7 +80,8 @@ TEST(DeviceSpecs, AllHaveMemoryAndSources) {
     if (name == "cpu") continue;
     const DeviceSpec spec = DeviceSpec::named(name);
     EXPECT_GT(spec.memory, int64_t{14} << 30) << name;
-    for (const char* figure : {"memory_bytes", "bandwidth", "matmul", "vector", "transcendental", "classes.matmul"}) {
+    for (const char* figure : {"memory_bytes", "bandwidth", "matmul", "vector", "transcendental", "gpu.matmul",
+                               "gpu.stream", "gpu.attention*"}) {
       EXPECT_TRUE(spec.sources.contains(figure)) << name << " has no source of " << figure;
     }
     // Dense figures: float16 is at most 32 times float32 on any of them, and sold gigabytes bound what programs have.

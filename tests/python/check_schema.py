@@ -225,10 +225,11 @@ def device_specs(folder):
     for spec in output("list", "devices", "--json", cache=folder):
         expect_valid("device-spec", spec, f"devices --json: {spec.get('name')}")
     h100 = json.loads((ROOT / "profiler" / "time" / "devices" / "h100.json").read_text())
-    h100["classes"] = {kind: h100["classes"][kind] for kind in ("other", "convolution")}
+    h100["classes"] = {"other": {"fixed": 2e-6, "memory": [[1e5, 4e11], [1e8, 3e12]]},
+                       "convolution": {"compute": [[1e7, 7e11], [1e11, 3e13]], "scale": {"float32": 7.4}}}  # fmt: skip
     for what, damaged in damages(h100):
         expect_refused("device-spec", damaged, f"h100.json: {what}")
-    for what, damaged in without_required(h100, SCHEMAS["device-spec"]["required"]):
+    for what, damaged in without_required(h100, ["version", "bandwidth", "matmul"]):
         expect_refused("device-spec", damaged, f"h100.json {what}")
 
     # The least that docs/time.md shows, and what the tool refuses too.
@@ -242,12 +243,18 @@ def device_specs(folder):
     expect_valid("device-spec", least, "the least device")
     if not taken(least):
         failures.append("the tool refuses the least device")
+    slower = {"version": 1, "base": "h100", "gpu": {"sustained": 0.8}}
+    expect_valid("device-spec", slower, "a device with a base")
+    if not taken(slower):
+        failures.append("the tool refuses a device with a base")
     for change in ({"version": 2}, {"bandwidth": 0}, {"matmul": {"bfloat16": 1e13}}, {"host_call": -1},
                    {"classes": {"matmull": {}}}, {"classes": {"copy": {"memory": [[1, 2, 3]]}}},
+                   {"gpu": {"multiprocessors": 100}}, {"base": "h1000"},
                    {"tables": {"matmull": {"float32": [[1, 1]]}}}, {"tables": {"copy": {"float32": [[1, 0]]}}},
                    {"tables": {"copy": {"float32": []}}}, {"tables": {"copy": {"float32": [[1, 1], [1, 2, 3]]}}},
                    {"tables": {"aten::mm": {"float32": [[1, 1.5, 1, 1, 1]]}}}):  # fmt: skip
-        expect_refused("device-spec", least | change, f"a device with {change}")
+        if "base" not in change:  # which the schema does not know by name
+            expect_refused("device-spec", least | change, f"a device with {change}")
         if taken(least | change):
             failures.append(f"the tool takes a device with {change}")
     tables = {"tables": {"aten::mm": {"float32": [[1, 8, 8, 8, 1e-6]]}, "copy": {"float16": [[1, 1e-6], [2, 2e-6]]}}}

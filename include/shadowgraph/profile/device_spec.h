@@ -38,6 +38,18 @@ struct ClassRates {
   friend bool operator==(const ClassRates&, const ClassRates&) = default;
 };
 
+// What a GPU's kernels reach of its peaks. The laws that they follow on every GPU are in profiler/time/gpu_kernels.h.
+struct GpuFigures {
+  int64_t multiprocessors = 0;
+  double stream = 0;     // B/s that a large copy reaches
+  double sustained = 1;  // share of the rate below that lasts under the power limit, for what computes
+  double matmul = 0;     // shares of the peak that large calls reach
+  double attention = 0;
+  double attention_backward = 0;
+  double tensor_float32 = 0;  // peak FLOP/s of float32 convolutions, which may compute in TF32
+  friend bool operator==(const GpuFigures&, const GpuFigures&) = default;
+};
+
 struct DeviceSpec {
   std::string name;   // "h100"
   std::string title;  // "NVIDIA H100 SXM5 80 GB"
@@ -50,9 +62,10 @@ struct DeviceSpec {
   // For device calls that the host issues one after another, while the device works on earlier ones. Zero: the caller
   // waits.
   double host_call = 0;  // seconds of the host for a call
-  // A class that is not there goes by the one it is a case of (grouped for depthwise, pointwise for in-place). Without
-  // that it goes by kOther, or by kMatmul if it computes.
+  // A class that is not here goes by `gpu`, if there is one. Without that it goes by the class it is a case of (grouped
+  // for depthwise, pointwise for in-place), by kOther, or by kMatmul if it computes.
   std::map<KernelClass, ClassRates> classes;
+  std::optional<GpuFigures> gpu;
   OperatorTables tables;                       // of measured calls, which come before the rates
   std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
 
@@ -67,14 +80,16 @@ struct DeviceSpec {
   // A file as `shadowgraph calibrate` writes and docs/time.md describes. Throws ParseError, FileError.
   static DeviceSpec read_file(const std::string& path);
   void write_file(const std::string& path) const;
-  // The rate of one class at some work; interpolated.
+  // The rate of one class at some work: interpolated, or what a GPU's large calls reach.
   double compute_rate(KernelClass kind, double flops, c10::ScalarType dtype) const;
   // The most FLOP/s that a class can reach in a dtype: its scale counts, since a library may compute float32 in TF32.
   double peak(KernelClass kind, c10::ScalarType dtype) const;
   double memory_rate(KernelClass kind, double bytes) const;
-  const ClassRates& rates(KernelClass kind) const;
+  double fixed(KernelClass kind) const;  // seconds of a kernel that has nothing to do
 
  private:
+  bool by_gpu(KernelClass kind) const { return gpu && !classes.contains(kind); }
+  const ClassRates& rates(KernelClass kind) const;
   std::map<KernelClass, ClassRates>::const_iterator entry_of(KernelClass kind) const;
 };
 

@@ -1,0 +1,85 @@
+"""What every table here shares: rows of a file, a figure predicted beside the published one, errors, and what is printed."""
+
+import argparse
+import csv
+import gzip
+import importlib
+import json
+import pathlib
+import statistics
+
+HERE = pathlib.Path(__file__).parent
+
+
+def read_rows(path):
+    opened = gzip.open(path, "rt") if str(path).endswith(".gz") else open(path)
+    with opened as file:
+        return list(csv.DictReader(file))
+
+
+def error(pair):
+    """How far the prediction is above the published figure: 0.1 is 10 % too high."""
+    return pair["predicted"] / pair["published"] - 1
+
+
+def summary(pairs):
+    """Of pairs {"published", "predicted"}: mean, median and worst error without its sign, and the median with it."""
+    errors = [error(pair) for pair in pairs]
+    sizes = [abs(each) for each in errors]
+    return {"rows": len(pairs), "mean": statistics.mean(sizes), "median": statistics.median(sizes), "worst": max(sizes),
+            "bias": statistics.median(errors)}  # fmt: skip
+
+
+def rank_correlation(pairs):
+    """Spearman's: 1 if the predictions order the rows as they were published."""
+    return statistics.correlation(*(_ranks([pair[key] for pair in pairs]) for key in ("published", "predicted")))
+
+
+def _ranks(figures):
+    order = {figure: rank for rank, figure in enumerate(sorted(figures))}
+    return [order[figure] for figure in figures]
+
+
+def told(name, pairs):
+    of = summary(pairs)
+    return (f"{name:40} {of['rows']:5} rows  mean {100 * of['mean']:5.1f} %  median {100 * of['median']:5.1f} %  "
+            f"worst {100 * of['worst']:6.1f} %  bias {100 * of['bias']:+6.1f} %")  # fmt: skip
+
+
+def compare(name):
+    """Runs the rows of the table that the module `name` is about, says what is off, and may write it all down.
+
+    A module has TABLE, the file of its rows, TITLE, UNIT, and WORST, which says what explains the worst rows.
+    is_compared(row) leaves rows out; part(row) and named(row) say what a row is, for people. published(row) is a figure
+    and predicted(row) a dictionary, of which "predicted" is held against it, and "fits" says so.
+    """
+    table = importlib.import_module(name)
+    parser = argparse.ArgumentParser(description=table.__doc__.splitlines()[0])
+    parser.add_argument("--csv", default=HERE / table.TABLE, help="rows of the same columns, .csv or .csv.gz")
+    parser.add_argument("--rows", default="", help="a..b: some rows alone")
+    parser.add_argument("--by", help="sum up by this column, without each row")
+    parser.add_argument("--json", help="where both figures of each row go")
+    given = parser.parse_args()
+    rows = [row for row in read_rows(given.csv) if table.is_compared(row)]
+    if given.rows:
+        first, last = map(int, given.rows.split(".."))
+        rows = rows[first:last]
+    answers = [answer(table, row) for row in rows]
+    parts = {}
+    for each in answers:
+        if not given.by:
+            print(
+                f"{table.named(each)}  {each['published']:12.5g} {each['predicted']:12.5g} {100 * error(each):+7.1f} %"
+            )
+        parts.setdefault(" ".join([table.part(each), each[given.by]] if given.by else [table.part(each)]), []).append(
+            each
+        )
+    for part in sorted(parts):
+        print(told(part, parts[part]))
+    print(told("all", answers))
+    if given.json:
+        pathlib.Path(given.json).write_text(json.dumps(answers, indent=1) + "\n")
+
+
+def answer(table, row):
+    return {**row, "published": table.published(row), **table.predicted(row)}

@@ -1,0 +1,132 @@
+#include "profiler/time/gpu_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace shadowgraph {
+namespace {
+
+using K = KernelClass;
+
+// Of a tile: its start and its end, for kLargest elements; of A100 and V100 alike.
+constexpr double kTileSeconds = 3e-6;
+constexpr double kLargest = 128 * 256;
+// What a product writes and computing does not hide.
+constexpr double kWrittenAfter = 0.5;
+
+// cuBLAS picks what is fastest; smaller tiles read their operands more often.
+struct Tile {
+  double rows, columns, share;
+};
+constexpr Tile kTiles[] = {{128, 256, 1}, {256, 128, 1}, {128, 128, 0.95}, {64, 128, 0.8}, {64, 64, 0.65}};
+constexpr double kMostParts = 16;    // into which the inner dimension is cut
+constexpr double kLeastInner = 512;  // of a part
+constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
+
+// Of keys, and of what is extra for each block of queries (attention_work).
+constexpr double kBlock = 128;
+constexpr int64_t kNarrow = 64;
+constexpr double kNarrowShare = 0.88;
+
+}  // namespace
+
+bool is_convolution(KernelClass kind) { return kind >= K::kConvolution && kind <= K::kDepthwiseConvolutionBackward; }
+
+bool is_attention(KernelClass kind) { return kind == K::kAttention || kind == K::kAttentionBackward; }
+
+double gpu_fixed(KernelClass kind) {
+  switch (kind) {
+    case K::kConvolutionBackward:
+    case K::kPointwiseConvolutionBackward:
+    case K::kGroupedConvolutionBackward:
+    case K::kDepthwiseConvolutionBackward:
+      return 4e-6;  // two kernels
+    case K::kAttentionBackward:
+      return 6e-6;
+    case K::kSort:
+      return 10e-6;
+    default:
+      return 3e-6;
+  }
+}
+
+double gpu_reached(const GpuFigures& gpu, KernelClass kind) {
+  switch (kind) {
+    case K::kConvolution:
+      return 0.55 * gpu.sustained;
+    case K::kConvolutionBackward:
+      return 0.47 * gpu.sustained;
+    case K::kPointwiseConvolution:
+      return 0.50 * gpu.sustained;
+    case K::kPointwiseConvolutionBackward:
+      return 0.43 * gpu.sustained;
+    case K::kGroupedConvolution:
+    case K::kGroupedConvolutionBackward:
+    case K::kDepthwiseConvolution:
+    case K::kDepthwiseConvolutionBackward:
+      return 0;  // they only move
+    case K::kAttention:
+      return gpu.attention;
+    case K::kAttentionBackward:
+      return gpu.attention_backward;
+    default:
+      return gpu.matmul * gpu.sustained;
+  }
+}
+
+double gpu_moved(KernelClass kind) {
+  switch (kind) {
+    case K::kMatmul:
+    case K::kCopy:
+    case K::kPointwise:
+    case K::kRandom:
+    case K::kReduction:
+    case K::kSoftmax:
+    case K::kTranscendental:
+      return 0.85;
+    case K::kNormalization:
+      return 0.6;
+    case K::kGroupedConvolution:
+    case K::kDepthwiseConvolution:
+    case K::kScatter:
+    case K::kGather:
+      return 0.5;
+    case K::kGroupedConvolutionBackward:
+    case K::kDepthwiseConvolutionBackward:
+      return 0.3;
+    case K::kSort:
+      return 0.1;
+    default:
+      return 1;
+  }
+}
+
+ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
+  const GpuFigures& gpu = *spec.gpu;
+  const double rate = spec.compute_rate(K::kMatmul, 0, dtype) / static_cast<double>(gpu.multiprocessors);
+  const double stream = spec.memory_rate(K::kMatmul, 0);
+  double best = std::numeric_limits<double>::infinity();
+  for (const Tile& tile : kTiles) {
+    const double size = tile.rows * tile.columns;
+    const double tiles =
+        product.batch * std::ceil(product.rows / tile.rows) * std::ceil(product.columns / tile.columns);
+    for (double parts = 1; parts <= kMostParts; parts *= 2) {
+      if (parts > 1 && product.inner / parts < kLeastInner) break;
+      const double waves = std::ceil(tiles * parts / static_cast<double>(gpu.multiprocessors));
+      const double each = 2 * size * product.inner / parts / (rate * tile.share) + kTileSeconds * size / kLargest;
+      const double joined = parts > 1 ? parts * product.batch * product.rows * product.columns * kPartialBytes : 0;
+      best = std::min(best, waves * each + joined / stream);
+    }
+  }
+  return {.compute = best, .written_after = kWrittenAfter * product.result_bytes / stream};
+}
+
+double attention_work(const AttentionShape& attention) {
+  const auto blocks = std::max(1.0, std::ceil(static_cast<double>(attention.keys) / kBlock));
+  const bool skips = attention.causal && attention.queries == attention.keys;
+  const double done = (skips ? (blocks + 1) / 2 : blocks) + (attention.backward ? 4 : 2);
+  return done / blocks / (attention.width <= kNarrow ? kNarrowShare : 1);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,108 @@
+#include "profiler/time/kernel_work.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "ir/operators/operator_name.h"
+#include "shadowgraph/profile/flops.h"
+#include "shadowgraph/profile/traffic.h"
+
+namespace shadowgraph {
+namespace {
+
+// Returns the dtype in which a call computes: that of its first floating-point operand.
+c10::ScalarType dtype_of(const Graph& graph, NodeId node) {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  graph.for_each_input(node, [&](ValueId value) {
+    const c10::ScalarType candidate = graph.value(value).dtype;
+    if (dtype == c10::ScalarType::Undefined && c10::isFloatingType(candidate)) dtype = candidate;
+  });
+  return dtype == c10::ScalarType::Undefined ? c10::kFloat : dtype;
+}
+
+const Argument* argument_of(const Graph& graph, NodeId node, const char* name) {
+  const auto position = graph.target(node).signature().position_of(name);
+  const auto arguments = graph.arguments(node);
+  return position && *position < arguments.size() ? &arguments[*position] : nullptr;
+}
+
+std::span<const int64_t> sizes_of(const Graph& graph, NodeId node, const char* name) {
+  const Argument* tensor = argument_of(graph, node, name);
+  return tensor != nullptr && tensor->kind == ArgumentKind::kValue ? graph.sizes(tensor->ref.value)
+                                                                   : std::span<const int64_t>();
+}
+
+}  // namespace
+
+double KernelSeconds::total() const { return fixed + std::max(compute, memory) + after; }
+
+KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
+  KernelSeconds seconds{.fixed = spec.fixed(work.kind)};
+  if (work.bytes > 0) seconds.memory = work.bytes / spec.memory_rate(work.kind, work.bytes);
+  const bool by_law = spec.gpu && !spec.classes.contains(work.kind);
+  const double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
+  if (by_law && is_attention(work.kind)) {  // what it reaches has its exponentials
+    seconds.compute = work.blocks * work.flops / rate;
+    return seconds;
+  }
+  if (by_law && work.product) {
+    const ProductSeconds product = gpu_product(spec, *work.product, work.dtype);
+    seconds.compute = product.compute;
+    seconds.after = product.written_after;
+  } else if (work.flops > 0 && rate > 0) {
+    seconds.compute = work.flops / rate;
+  }
+  if (spec.vector > 0) seconds.compute += work.elementwise / spec.vector;
+  if (spec.transcendental > 0) seconds.compute += work.transcendental / spec.transcendental;
+  return seconds;
+}
+
+KernelWork KernelWorks::of(NodeId node) {
+  const NodeFlops& flops = costs_.flops().of(node);
+  KernelWork work{.kind = classes_.of(node), .dtype = dtype_of(graph_, node)};
+  work.flops = static_cast<double>(classes_.computed(node, flops.matmul));
+  work.elementwise = static_cast<double>(flops.elementwise);
+  work.transcendental = static_cast<double>(flops.transcendental);
+  work.bytes = static_cast<double>(costs_.traffic().of(node).total());
+  if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);
+  if (is_attention(work.kind)) {
+    work.blocks = attention(node, work.kind == KernelClass::kAttentionBackward);
+  }
+  return work;
+}
+
+// A product's first result says its rows and columns, and the FLOPs what is summed.
+std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) const {
+  std::optional<ProductShape> shape;
+  graph_.for_each_output(node, [&](ValueId value) {
+    const auto sizes = graph_.sizes(value);
+    const auto elements = static_cast<double>(graph_.numel(value));
+    if (shape || flops <= 0 || sizes.empty() || elements <= 0) return;
+    const std::string_view name = short_name(graph_.target(node).name());
+    const bool batched = name.find("bmm") != name.npos && sizes.size() > 2;
+    ProductShape of{.batch = batched ? static_cast<double>(sizes[0]) : 1,
+                    .columns = static_cast<double>(sizes.back()),
+                    .inner = flops / 2 / elements,
+                    .result_bytes = static_cast<double>(graph_.logical_bytes(value))};
+    of.rows = elements / of.batch / of.columns;
+    shape = of;
+  });
+  return shape;
+}
+
+double KernelWorks::attention(NodeId node, bool backward) const {
+  auto queries = sizes_of(graph_, node, "query");
+  auto keys = sizes_of(graph_, node, "key");
+  if (queries.size() != 4 || keys.size() != 4) return 1;
+  // (batch, heads, tokens, width), or with tokens before heads.
+  const bool heads_first = graph_.target(node).name().find("scaled_dot_product") != std::string::npos;
+  const size_t at = heads_first ? 2 : 1;
+  const Argument* causal = argument_of(graph_, node, "is_causal");
+  return attention_work({.queries = queries[at],
+                         .keys = keys[at],
+                         .width = queries[3],
+                         .causal = causal != nullptr && causal->kind == ArgumentKind::kBool && causal->b,
+                         .backward = backward});
+}
+
+}  // namespace shadowgraph

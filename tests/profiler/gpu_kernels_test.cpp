@@ -1,0 +1,117 @@
+// The laws of kernels on GPUs, as docs/time.md states them: sums written out. bench/published holds them against
+// measurements of others.
+
+#include "profiler/time/gpu_kernels.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/traffic.h"
+#include "tests/profiler/test_graph.h"
+
+namespace shadowgraph {
+namespace {
+
+using shadowgraph::testing::TestGraph;
+
+// 100 multiprocessors, each of 1e10 FLOP/s in float32, and a stream of 1e12 B/s of which products move 85 %.
+DeviceSpec hundred() {
+  DeviceSpec spec;
+  spec.bandwidth = 2e12;
+  spec.matmul = {{c10::kFloat, 2e12}, {c10::kHalf, 16e12}};
+  spec.gpu =
+      GpuFigures{.multiprocessors = 100, .stream = 1e12, .matmul = 0.5, .attention = 0.5, .attention_backward = 0.25};
+  return spec;
+}
+
+double product(double rows, double columns, double inner, double batch = 1) {
+  return gpu_product(
+             hundred(),
+             {.batch = batch, .rows = rows, .columns = columns, .inner = inner, .result_bytes = 4 * rows * columns},
+             c10::kFloat)
+      .compute;
+}
+
+TEST(GpuProduct, OneTileMoreThanAWaveIsAWaveMore) {
+  const double tile = 2.0 * 128 * 256 * 4096 / 1e10 + 3e-6;
+  EXPECT_NEAR(product(100.0 * 128, 256, 4096), tile, 1e-9);
+  // Smaller tiles are slower each, and fill the second wave.
+  const double beyond = product(101.0 * 128, 256, 4096);
+  EXPECT_GT(beyond, 1.01 * tile);
+  EXPECT_LT(beyond, 2 * tile);
+  EXPECT_NEAR(product(128, 256, 4096, 100), tile, 1e-9) << "of a batch alike";
+}
+
+TEST(GpuProduct, AFewTilesAreCutAlongWhatIsSummed) {
+  const double whole = 2.0 * 128 * 256 * 16384 / 1e10 + 3e-6;
+  const double parts = 2.0 * 128 * 256 * 1024 / 1e10 + 3e-6 + 16 * 128 * 256 * 8 / 0.85e12;
+  EXPECT_LE(product(128, 256, 16384), parts);
+  EXPECT_LT(product(128, 256, 16384), whole / 10);
+}
+
+TEST(GpuProduct, HalfOfWhatIsWrittenIsNotHidden) {
+  const ProductSeconds seconds = gpu_product(
+      hundred(), {.batch = 1, .rows = 1000, .columns = 1000, .inner = 64, .result_bytes = 4e6}, c10::kFloat);
+  EXPECT_NEAR(seconds.written_after, 2e6 / 0.85e12, 1e-12);
+}
+
+// Of causal attention the FlashAttention-2 paper counts half; its figures for an A100, heads of 128, forward.
+TEST(GpuAttention, ReachesWhatItsPaperSays) {
+  const auto reached = [](int64_t length) {
+    return 0.72 * 312 * 0.5 / attention_work({.queries = length, .keys = length, .causal = true});
+  };
+  EXPECT_NEAR(reached(512), 99, 15);
+  EXPECT_NEAR(reached(2048), 171, 15);
+  EXPECT_NEAR(reached(16384), 200, 25);
+  EXPECT_LT(attention_work({.queries = 8192, .keys = 8192, .causal = true}),
+            0.6 * attention_work({.queries = 8192, .keys = 8192}));
+  EXPECT_EQ(attention_work({.queries = 1, .keys = 8192, .causal = true}), attention_work({.queries = 1, .keys = 8192}))
+      << "one query sees all keys";
+}
+
+TEST(GpuKernels, ShareOneLawOnEveryDevice) {
+  TestGraph t;
+  t.dtype = c10::kHalf;
+  const auto a = t.input("a", {12800, 4096});
+  const auto b = t.input("b", {4096, 256});
+  const auto mm = t.call("aten::mm", {a, b}, {{12800, 256}});
+  DeviceSpec spec = hundred();
+  const StepTime time = StepTime::of(t.graph, spec);
+  const double tile = 2.0 * 128 * 256 * 4096 / 8e10 + 3e-6;
+  EXPECT_NEAR(time.of(mm.node).seconds, 3e-6 + tile + 0.5 * 2 * 12800 * 256 / 0.85e12, 1e-9);
+  spec.gpu->sustained = 0.5;
+  EXPECT_NEAR(StepTime::of(t.graph, spec).of(mm.node).compute, 2 * (tile - 3e-6) + 3e-6, 1e-9);
+  spec.classes[KernelClass::kMatmul].compute = {{1, 1e12}};
+  EXPECT_NEAR(StepTime::of(t.graph, spec).of(mm.node).compute, 2.0 * 12800 * 256 * 4096 / 8e12, 1e-9)
+      << "a class that was measured goes before the law";
+}
+
+TEST(GpuKernels, WhatIsMultipliedByZeroIsNotRead) {
+  TestGraph t;
+  const auto room = t.input("room", {8, 64, 64});
+  const auto a = t.input("a", {8, 64, 16});
+  const auto b = t.input("b", {8, 16, 64});
+  const auto read = [&](int64_t beta) {
+    const auto call = t.call("aten::baddbmm", {room, a, b, Argument::of_int(beta), Argument::of_int(1)}, {{8, 64, 64}});
+    return Traffic::of(t.graph).of(call.node).read;
+  };
+  EXPECT_EQ(read(1) - read(0), 4 * 8 * 64 * 64);
+}
+
+TEST(GpuFigures, ABaseIsChangedInPart) {
+  const auto read = [](const char* text) { return device_spec_from_json(nlohmann::json::parse(text), "mine"); };
+  const DeviceSpec slower = read(R"({"version": 1, "base": "h100", "gpu": {"sustained": 0.5}})");
+  EXPECT_EQ(slower.gpu->sustained, 0.5);
+  EXPECT_EQ(slower.gpu->stream, DeviceSpec::named("h100").gpu->stream);
+  EXPECT_EQ(slower.memory, DeviceSpec::named("h100").memory);
+  EXPECT_THROW(read(R"({"version": 1, "base": "h1000"})"), Error);
+  EXPECT_THROW(read(R"({"version": 1, "base": "h100", "gpu": {"sustained": 0}})"), ParseError);
+  EXPECT_THROW(read(R"({"version": 1, "base": "h100", "gpu": {"multiprocessors": 0}})"), ParseError);
+  EXPECT_THROW(read(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "gpu": {"multiprocessors": 1}})"),
+               ParseError);
+}
+
+}  // namespace
+}  // namespace shadowgraph
