@@ -1,27 +1,44 @@
-// `shadowgraph calibrate`: what this machine's CPU does, measured and kept for estimated times.
+// `shadowgraph calibrate`: figures of devices and links. What this machine's CPU does, measured; what a trace of a device
+// shows; tables that others measured.
 #include "shadowgraph/profile/calibrate.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
 
+#include "cli/option_checks.h"
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/interconnect.h"
+#include "shadowgraph/profile/trace_calibration.h"
 
 namespace shadowgraph::cli {
 namespace {
 
-int calibrate(const std::string& output) {
+struct CalibrateRequest {
+  std::string trace, table, collectives;  // files; all empty: this machine is measured
+  std::string spec, interconnect;         // what tables are added to, or whose peaks hold
+  std::string output, links;              // files to write
+  bool measures() const { return trace.empty() && table.empty() && collectives.empty(); }
+};
+
+constexpr const char* kFigures = "Figures from files";
+
+void make_folder_of(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // what fails, writing says
+}
+
+int measure_this_machine(const std::string& output) {
   const std::string path = output.empty() ? DeviceSpec::calibration_file() : output;
   const DeviceSpec spec = [] {
     const Progress progress("measuring this machine");
     return shadowgraph::calibrate();
   }();
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // what fails, writing says
+  make_folder_of(path);
   spec.write_file(path);
   fmt::print("{}\n  matrix products up to {}FLOP/s, memory up to {}/s\n  written to {}\n", spec.title,
              human_count(static_cast<int64_t>(spec.matmul.at(c10::kFloat))),
@@ -29,17 +46,110 @@ int calibrate(const std::string& output) {
   return 0;
 }
 
-void add_options(CLI::App& command, std::string& output) {
+std::string in_short(const TraceCalibration& found) {
+  std::string text =
+      fmt::format("{}\n  {} calls of {} sizes, {} in all; matrix products up to {}FLOP/s, memory up to {}/s\n",
+                  found.spec.title, found.calls, found.sizes, human_seconds(found.seconds),
+                  human_count(static_cast<int64_t>(found.spec.matmul.at(c10::kFloat))),
+                  human_bytes(static_cast<int64_t>(found.spec.bandwidth)));
+  constexpr size_t kMost = 10;
+  for (size_t i = 0; i < found.left_out.size() && i < kMost; ++i) {
+    const TraceLeftOut& left = found.left_out[i];
+    text += fmt::format("  left out: {} x{}, {}: {}\n", left.op, left.calls, human_seconds(left.seconds), left.reason);
+  }
+  if (found.left_out.size() > kMost) text += fmt::format("  left out: {} more\n", found.left_out.size() - kMost);
+  return text;
+}
+
+// What a table is added to: the figures asked for, or those that the file to write has already.
+std::string figures_to_fill(const std::string& asked, const std::string& output, const char* option) {
+  if (!asked.empty()) return asked;
+  if (std::filesystem::exists(output)) return output;
+  throw CLI::ValidationError(option, fmt::format("says which figures the table is added to: {} a100", option));
+}
+
+int figures_from_files(const CalibrateRequest& request) {
+  const bool has_spec = !request.trace.empty() || !request.table.empty();
+  if (has_spec && request.output.empty()) throw CLI::ValidationError("-o", "names the file for the device's figures");
+  if (!has_spec && !request.output.empty()) throw CLI::ValidationError("-o", "is for --trace and --table");
+  if (!request.collectives.empty() && request.links.empty()) {
+    throw CLI::ValidationError("--links", "names the file for the figures of the links");
+  }
+  if (request.trace.empty() && request.collectives.empty() && !request.links.empty()) {
+    throw CLI::ValidationError("--links", "is for --trace and --collectives");
+  }
+  std::string text;
+  std::optional<DeviceSpec> spec;
+  std::optional<Interconnect> links;
+  if (!request.trace.empty()) {
+    TraceCalibration found = calibrate_from_trace(request.trace, {.device = request.spec});
+    text += in_short(found);
+    spec = std::move(found.spec);
+    links = std::move(found.links);
+    if (links && request.links.empty()) {
+      text += fmt::format("  {} collectives: --links FILE writes their tables\n", found.collectives);
+      links.reset();
+    }
+    if (!links && !request.links.empty() && request.collectives.empty()) {
+      throw Error(request.trace + " has no collectives of two or more processes: leave --links out");
+    }
+  }
+  if (!request.table.empty()) {
+    if (!spec) spec = DeviceSpec::find(figures_to_fill(request.spec, request.output, "--spec"), c10::kCUDA);
+    spec->tables.add(read_operator_csv(request.table));
+    spec->sources["tables." + std::filesystem::path(request.table).filename().string()] = "measured, by its rows";
+  }
+  if (!request.collectives.empty()) {
+    if (!links || !request.interconnect.empty()) {
+      links = Interconnect::find(figures_to_fill(request.interconnect, request.links, "--interconnect"));
+    }
+    links->add_csv(request.collectives);
+    links->sources["tables." + std::filesystem::path(request.collectives).filename().string()] =
+        "measured, by its rows";
+  }
+  for (const std::string& path : {request.output, request.links}) make_folder_of(path);
+  if (spec) {
+    spec->write_file(request.output);
+    text += fmt::format("  written to {}\n", request.output);
+  }
+  if (links) {
+    links->write_file(request.links);
+    text += fmt::format("  links written to {}\n", request.links);
+  }
+  fmt::print("{}", text);
+  return 0;
+}
+
+int calibrate(const CLI::App& command, const CalibrateRequest& request) {
+  if (!request.measures()) return figures_from_files(request);
+  takes_none_of(command, "a measurement of this machine", {"--spec", "--interconnect", "--links"});
+  return measure_this_machine(request.output);
+}
+
+void add_options(CLI::App& command, CalibrateRequest& request) {
+  begin_group(command, kFigures);
+  command.add_option("--trace", request.trace,
+                     "Trace of torch.profiler with record_shapes=True, .json or .json.gz: rates, tables of operators");
+  command.add_option("--table", request.table,
+                     "CSV of operators: operator, dtype, seconds and m, n, k, batch or bytes, flops");
+  command.add_option("--collectives", request.collectives,
+                     "CSV of collectives: collective, processes, bytes, seconds, axis");
+  command.add_option("--spec", request.spec, "Device whose figures hold otherwise: a name or a file");
+  command.add_option("--interconnect", request.interconnect, "Links whose figures hold otherwise: a name or a file");
   begin_group(command, kOutput);
-  command.add_option("-o,--output", output, "File to write (default: where profile looks for it)");
+  command.add_option("-o,--output", request.output,
+                     "File to write (default, of this machine: where profile looks for it)");
+  command.add_option("--links", request.links, "File to write of links");
   command.footer(
       "Examples:\n"
       "  shadowgraph calibrate\n"
-      "  shadowgraph calibrate -o here.json && shadowgraph profile resnet18 --device cpu --spec here.json");
+      "  shadowgraph calibrate -o here.json && shadowgraph profile resnet18 --device cpu --spec here.json\n"
+      "  shadowgraph calibrate --trace kineto.json.gz -o mine.json --links links.json\n"
+      "  shadowgraph calibrate --table gemm.csv --spec a100 -o a100-measured.json");
 }
 
 }  // namespace
 
-Work declare_calibrate(CLI::App& command) { return work_of<std::string>(command, add_options, calibrate); }
+Work declare_calibrate(CLI::App& command) { return work_of<CalibrateRequest>(command, add_options, calibrate); }
 
 }  // namespace shadowgraph::cli

@@ -16,6 +16,7 @@
 #include "cli/verbs.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/trace_comparison.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
 #include "support/json.h"
@@ -29,6 +30,7 @@ constexpr const char* kWhole = "top_at_peak is all of it";
 
 constexpr int kDifferent = 1;  // of --nodes, as diff(1) has it
 constexpr const char* kPage = "The page (-o)";
+constexpr const char* kTimes = "Estimates (of a page, or beside a trace)";
 
 struct CompareRequest {
   CaptureRequest capture;  // of both, where they are no saved graphs
@@ -236,12 +238,33 @@ int write_comparison(const CompareRequest& request) {
   return 0;
 }
 
+// A prediction beside the real step: AFTER is a trace that torch.profiler recorded.
+int compare_with_trace_file(const CompareRequest& request) {
+  const TraceComparison beside = [&] {
+    if (is_trace_file(request.before)) return compare_traces(request.before, request.after);
+    if (!saved_profile(request.before).is_null()) {
+      throw Error(request.before + " has no times of single calls; give the graph beside it, a model, or its trace");
+    }
+    const auto profiled = load_and_profile(capture_of(request, request.before), request.estimate);
+    return compare_with_trace(profiled->costs, request.after);
+  }();
+  print_text(request.json ? json_text(shadowgraph::to_json(beside)) : to_text(beside, request.limit.value_or(10)));
+  return 0;
+}
+
 int compare(const CLI::App& command, const CompareRequest& request) {
+  if (is_trace_file(request.after)) {
+    takes_none_of(command, "a trace", {"--nodes", "-o", kPage});
+    return compare_with_trace_file(request);
+  }
+  if (is_trace_file(request.before)) {
+    throw CLI::ValidationError("AFTER", "a trace stands behind what is set beside it: compare PREDICTION TRACE");
+  }
   if (!request.page.empty()) {
     takes_none_of(command, "-o", {"--nodes", "--json", "--limit"});
     return write_comparison(request);
   }
-  takes_none_of(command, "text, only with -o", {kPage});
+  takes_none_of(command, "text, only with -o", {kPage, kTimes});
   if (!request.nodes) return compare_figures(request);
   takes_none_of(command, "--nodes", {"--json"});
   return compare_nodes(request);
@@ -249,21 +272,27 @@ int compare(const CLI::App& command, const CompareRequest& request) {
 
 void add_options(CLI::App& command, CompareRequest& request) {
   command.add_option("BEFORE", request.before, "What it was: a SOURCE as of profile, or a profile.json")->required();
-  command.add_option("AFTER", request.after, "What it is; options hold for what is captured of the two")->required();
+  command
+      .add_option("AFTER", request.after,
+                  "What it is; or a trace of torch.profiler, to set a prediction beside it. Options hold for what is "
+                  "captured of the two")
+      ->required();
   add_capture_options(command, request.capture);
   begin_group(command, kOutput);
   command.add_flag("--nodes", request.nodes, "Node by node; exit code 1 if they differ, as diff(1)");
   command.add_option("-o,--output", request.page, "HTML file: a page of AFTER that shows what differs");
   add_number(command, "--limit", request.limit, 0, "Most lines of a list (0: all; default: 10, and 200 nodes)");
   command.add_flag("--json", request.json, "As JSON");
-  begin_group(command, kPage);
+  begin_group(command, kTimes);
   add_estimate_options(command, request.estimate);
+  begin_group(command, kPage);
   command.add_option("--title", request.title, "Its title (default: the model, or the file)");
   command.add_option("--color", request.color, "Values of nodes to colour by: FILE.json, FILE.csv or FILE.csv:COLUMN");
   command.footer(
       "Examples:\n"
       "  shadowgraph compare before.sg after.sg --nodes\n"
-      "  shadowgraph compare resnet18 resnet50 --mode train -o grown.html");
+      "  shadowgraph compare resnet18 resnet50 --mode train -o grown.html\n"
+      "  shadowgraph compare step.sg kineto.json.gz --spec mine.json");
 }
 
 }  // namespace

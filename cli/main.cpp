@@ -41,7 +41,7 @@ constexpr Verb kVerbs[] = {
     {"checkpoint", "What backward should compute again, and the curve of memory against work", declare_checkpoint},
     {"shard", "How the tensors of a step are best laid out over many devices", declare_shard},
     {"pipeline", "A step cut into stages: what all ranks of a pipeline take, in seconds and bytes", declare_pipeline},
-    {"compare", "What grew, and where: totals and modules, node by node, or as a page", declare_compare},
+    {"compare", "What grew, and where; or a prediction beside a trace of the real step", declare_compare},
     {"check", "Whether a program grew beyond a baseline: for pull requests", declare_check},
     {"draw", "A picture of the graph, or a page to open in a browser", declare_draw},
     {"capture", "The graph itself: print it, save it, verify it", declare_capture},
@@ -49,7 +49,7 @@ constexpr Verb kVerbs[] = {
     {"emit", "Code that runs the graph, or the initial weights of a model", declare_emit},
     {"list", "What there is: models, devices, passes, kernels", declare_list},
     {"operator", "What is known of one operator, from every table, and what is missing", declare_operator},
-    {"calibrate", "Measure what this machine's CPU does, for estimated times", declare_calibrate},
+    {"calibrate", "Figures of devices: this machine measured, a trace of a GPU, tables", declare_calibrate},
 };
 
 constexpr const char* kAbout =

@@ -35,12 +35,12 @@ void check_depth(std::string_view text, std::string_view name) {
   }
 }
 
-}  // namespace
-
-nlohmann::json parse_json(std::string_view text, std::string_view name) {
+// Calls nlohmann's parser, and says in our words what it throws.
+template <class Parse>
+nlohmann::json parsed(std::string_view text, std::string_view name, const Parse& parse) {
   check_depth(text, name);
   try {
-    return nlohmann::json::parse(text);
+    return parse();
   } catch (const nlohmann::json::parse_error& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..." becomes what is wrong.
     const std::string_view what = error.what();
@@ -51,6 +51,36 @@ nlohmann::json parse_json(std::string_view text, std::string_view name) {
     const std::string_view what = error.what();       // "[json.exception.out_of_range.406] number overflow ..."
     refuse_json(text, 0, name, std::string(what.substr(what.find(']') + 2)));
   }
+}
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, std::string_view name) {
+  return parsed(text, name, [&] { return nlohmann::json::parse(text); });
+}
+
+nlohmann::json parse_json_list(std::string_view text, std::string_view name, std::string_view list,
+                               const std::function<void(const nlohmann::json& element, size_t place)>& see) {
+  using Event = nlohmann::json::parse_event_t;
+  int depth_of_elements = 2;
+  bool inside = false;
+  bool begun = false;
+  size_t place = 0;
+  const auto callback = [&](int depth, Event event, nlohmann::json& value) {
+    if (!begun) {
+      begun = true;
+      if (event == Event::array_start) {  // the document is the list
+        depth_of_elements = 1;
+        inside = true;
+      }
+    }
+    if (event == Event::key && depth == 1 && depth_of_elements == 2) inside = value == list;
+    const bool ends = event == Event::object_end || event == Event::array_end || event == Event::value;
+    if (!inside || !ends || depth != depth_of_elements) return true;
+    see(value, place++);
+    return false;
+  };
+  return parsed(text, name, [&] { return nlohmann::json::parse(text, callback); });
 }
 
 std::string json_text(const nlohmann::json& json, int indent) {

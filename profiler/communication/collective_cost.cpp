@@ -23,6 +23,16 @@ int64_t all_but_own(int64_t bytes, int64_t n) {
   return whole * (n - 1) + (rest * (n - 1) + n - 1) / n;
 }
 
+// Returns what `processes` of a block of a level reach each other by.
+LinkGroup reached_by(const LinkLevel& level, int64_t processes) {
+  LinkGroup reached{.processes = level.size, .bandwidth = level.bandwidth, .direct = level.direct};
+  if (level.groups.empty() || (level.size > 0 && processes >= level.size)) return reached;
+  for (const LinkGroup& group : level.groups) {
+    if (group.processes <= processes) reached = group;
+  }
+  return reached;
+}
+
 // Says how a group lies on the levels. Level l has blocks(l) blocks with a process of the group in them; below the
 // first level each process is its own block.
 class Span {
@@ -44,10 +54,12 @@ class Span {
       }
       if (&level == &links.levels.back()) blocks = 1;
       if (blocks < below) {
+        const LinkGroup reached = reached_by(level, (group.size + blocks - 1) / blocks);
         used_.push_back({.hops = below - blocks,
                          .fan = (below + blocks - 1) / blocks,
                          .latency = level.latency,
-                         .bandwidth = level.bandwidth,
+                         .bandwidth = reached.bandwidth,
+                         .direct = reached.direct > 0 ? reached.direct : reached.bandwidth,
                          .processes = group.size / below,
                          .chain = &level == &links.levels.front()});
       }
@@ -55,14 +67,13 @@ class Span {
       if (blocks == 1) break;
     }
     if (own != nullptr && own->latency && own->bandwidth) {
-      used_ = {
-          {.hops = group.size - 1, .fan = group.size, .latency = 0, .bandwidth = 1, .processes = 1, .chain = false}};
+      used_ = {{.hops = group.size - 1, .fan = group.size, .latency = 0, .bandwidth = 1, .direct = 1, .processes = 1}};
     }
     for (Used& used : used_) {
       if (own == nullptr) break;
       if (own->latency) used.latency = *own->latency;
       if (own->bandwidth) {
-        used.bandwidth = *own->bandwidth;
+        used.bandwidth = used.direct = *own->bandwidth;
         used.processes = 1;
       }
     }
@@ -91,13 +102,12 @@ class Span {
   }
   // Returns seconds for a byte of the payload. Each process sends to each other one by the links of their level, all
   // levels at once.
-  // levels at once.
   double direct_seconds_a_byte(int64_t n) const {
     double seconds = 0;
     int64_t inside = 1;  // processes of the group in a block of the level below
     for (const Used& used : used_) {
       const int64_t here = std::min(n, inside * used.fan);
-      seconds = std::max(seconds, static_cast<double>(here - inside) / static_cast<double>(n) / used.bandwidth);
+      seconds = std::max(seconds, static_cast<double>(here - inside) / static_cast<double>(n) / used.direct);
       inside = here;
     }
     return seconds;
@@ -109,6 +119,7 @@ class Span {
     int64_t fan = 0;   // blocks of the level below in one of this, at most
     double latency = 0;
     double bandwidth = 0;
+    double direct = 0;
     int64_t processes = 1;  // in a block of the level below: links that leave it
     bool chain = false;     // of a tree, inside
   };
@@ -126,11 +137,28 @@ double interpolate(const CollectiveTable& table, double bytes) {
   return below->second + slope * (bytes - below->first);
 }
 
+// Says whether a group lies in as few blocks of each level as it can.
+bool is_compact(const ProcessGroupInfo& group, const Interconnect& links) {
+  if (group.ranks.empty()) return true;
+  for (const LinkLevel& level : links.levels) {
+    if (level.size == 0) continue;
+    std::set<int64_t> used;
+    for (const int64_t rank : group.ranks) used.insert(rank / level.size);
+    if (static_cast<int64_t>(used.size()) > (group.size + level.size - 1) / level.size) return false;
+  }
+  return true;
+}
+
 const CollectiveTable* table_for(CollectiveKind kind, const ProcessGroupInfo& group, const Interconnect& links) {
   const auto axis = links.axes.find(group.axis.empty() ? group.name : group.axis);
-  if (axis == links.axes.end()) return nullptr;
-  const auto table = axis->second.tables.find(kind);
-  return table == axis->second.tables.end() || table->second.empty() ? nullptr : &table->second;
+  if (axis != links.axes.end()) {
+    const auto table = axis->second.tables.find(kind);
+    if (table != axis->second.tables.end() && !table->second.empty()) return &table->second;
+  }
+  const auto by_size = links.tables.find(kind);
+  if (by_size == links.tables.end() || !is_compact(group, links)) return nullptr;
+  const auto table = by_size->second.find(group.size);
+  return table == by_size->second.end() || table->second.empty() ? nullptr : &table->second;
 }
 
 // Returns what the links between this process and its peer alone take.
@@ -202,10 +230,15 @@ CollectiveCost collective_cost(CollectiveKind kind, int64_t payload, const Proce
   const auto wire = static_cast<double>(cost.wire);
   cost.algorithm = CollectiveAlgorithm::kRing;
   cost.latency = ring;
-  cost.transfer = wire / span.ring_bandwidth();
+  // A ring is empty at first: so much of a step more than its own. What one process sends or collects is no ring.
+  const bool round = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather ||
+                     kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll;
+  const auto steps = static_cast<double>(kind == CollectiveKind::kAllReduce ? 2 * (n - 1) : n - 1);
+  const double filled = round ? 1 + links.ring_fill / steps : 1;
+  cost.transfer = filled * wire / span.ring_bandwidth();
   if (kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter) {
     cost.algorithm = CollectiveAlgorithm::kDirect;
-    cost.transfer = static_cast<double>(payload) * span.direct_seconds_a_byte(n);
+    cost.transfer = filled * static_cast<double>(payload) * span.direct_seconds_a_byte(n);
   } else if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBarrier) {
     cost.latency += span.ring_latency();
     CollectiveCost tree{.wire = saturating_add(payload, payload),

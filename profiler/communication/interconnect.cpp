@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 
@@ -38,6 +39,16 @@ LinkLevel link_level(const JsonPlace& entry) {
   }
   level.latency = entry.amount_or("latency", 0);
   level.bandwidth = bandwidth_in(entry);
+  level.direct = entry.amount_or("direct", 0);
+  if (const auto groups = entry.find("groups")) {
+    for (const JsonPlace& group : groups->elements()) {
+      const int64_t most = level.size > 0 ? level.size : 1'000'000'000;
+      const int64_t processes = group["processes"].integer(2, most);
+      if (!level.groups.empty() && processes <= level.groups.back().processes) group["processes"].fail("does not rise");
+      level.groups.push_back(
+          {.processes = processes, .bandwidth = bandwidth_in(group), .direct = group.amount_or("direct", 0)});
+    }
+  }
   return level;
 }
 
@@ -84,6 +95,29 @@ AxisLinks axis_links(const JsonPlace& entry) {
   return links;
 }
 
+std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables_by_size(const JsonPlace& place) {
+  std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
+  for (const auto& [word, by_size] : place.members()) {
+    const auto kind = parse_collective_kind(word);
+    if (!kind) by_size.fail("is of no collective");
+    for (const auto& [processes, points] : by_size.members()) {
+      int64_t count = 0;
+      const auto [end, error] = std::from_chars(processes.data(), processes.data() + processes.size(), count);
+      if (error != std::errc() || end != processes.data() + processes.size() || count < 2 || count > 1'000'000'000) {
+        points.fail("is of no number of processes, which are 2 or more");
+      }
+      tables[*kind][count] = collective_table(points);
+    }
+  }
+  return tables;
+}
+
+json to_json(const CollectiveTable& table) {
+  json points = json::array();
+  for (const auto& [bytes, seconds] : table) points.push_back({bytes, seconds});
+  return points;
+}
+
 }  // namespace
 
 Interconnect interconnect_from_json(const json& object, const std::string& name) {
@@ -95,6 +129,7 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
   links.base = place.amount_or("base", 0);
   links.device_share = place.amount_or("device_share", 0);
   if (links.device_share >= 1) place["device_share"].fail("is not below 1: nothing else could run");
+  links.ring_fill = place.amount_or("ring_fill", 0);
   const JsonPlace levels = place["levels"];
   if (levels.size() == 0) {
     levels.fail("is empty; give at least one, {\"name\": \"nvlink\", \"latency\": 6e-7, \"bandwidth\": 3.7e11}");
@@ -104,6 +139,7 @@ Interconnect interconnect_from_json(const json& object, const std::string& name)
   if (const auto axes = place.find("axes")) {
     for (const auto& [axis, entry] : axes->members()) links.axes[axis] = axis_links(entry);
   }
+  if (const auto tables = place.find("tables")) links.tables = tables_by_size(*tables);
   if (const auto sources = place.find("sources")) {
     for (const auto& [figure, source] : sources->members()) links.sources[figure] = source.text();
   }
@@ -116,11 +152,17 @@ json to_json(const Interconnect& links) {
               {"title", links.title},
               {"base", links.base},
               {"device_share", links.device_share},
+              {"ring_fill", links.ring_fill},
               {"levels", json::array()},
               {"sources", links.sources}};
   for (const LinkLevel& level : links.levels) {
     json entry{{"name", level.name}, {"latency", level.latency}, {"bandwidth", level.bandwidth}};
     if (level.size > 0) entry["size"] = level.size;
+    if (level.direct > 0) entry["direct"] = level.direct;
+    for (const LinkGroup& group : level.groups) {
+      json& made = entry["groups"].emplace_back(json{{"processes", group.processes}, {"bandwidth", group.bandwidth}});
+      if (group.direct > 0) made["direct"] = group.direct;
+    }
     object["levels"].push_back(std::move(entry));
   }
   for (const auto& [axis, own] : links.axes) {
@@ -128,11 +170,18 @@ json to_json(const Interconnect& links) {
     if (own.latency) entry["latency"] = *own.latency;
     if (own.bandwidth) entry["bandwidth"] = *own.bandwidth;
     for (const auto& [kind, table] : own.tables) {
-      json& points = entry["tables"][std::string(to_string(kind))] = json::array();
-      for (const auto& [bytes, seconds] : table) points.push_back({bytes, seconds});
+      entry["tables"][std::string(to_string(kind))] = to_json(table);
     }
   }
+  for (const auto& [kind, by_size] : links.tables) {
+    json& entry = object["tables"][std::string(to_string(kind))] = json::object();
+    for (const auto& [processes, table] : by_size) entry[std::to_string(processes)] = to_json(table);
+  }
   return object;
+}
+
+void Interconnect::write_file(const std::string& path) const {
+  shadowgraph::write_file(path, json_text(to_json(*this), 2) + "\n");
 }
 
 Interconnect Interconnect::read_file(const std::string& path) {
@@ -159,10 +208,10 @@ Interconnect Interconnect::find(const std::string& name_or_file) {
 
 std::optional<Interconnect> Interconnect::around(std::string_view device) {
   static constexpr std::pair<std::string_view, std::string_view> kAround[] = {
-      {"a100", "a100"},     {"a100_40gb", "a100"},  {"a100_pcie", "pcie4"}, {"b200", "b200"},     {"h100", "h100"},
-      {"h200", "h200"},     {"h100_pcie", "pcie5"}, {"l4", "pcie4"},        {"mi300x", "mi300x"}, {"rtx4090", "pcie4"},
-      {"h20", "h100"},      {"b300", "b200"},       {"mi325x", "mi300x"},   {"a10g", "pcie4"},    {"l40s", "pcie4"},
-      {"rtx3090", "pcie4"}, {"rtx5090", "pcie5"},
+      {"a100", "a100"},  {"a100_40gb", "a100"},  {"a100_pcie", "pcie4"}, {"b200", "b200"},     {"h100", "h100"},
+      {"h200", "h200"},  {"h100_pcie", "pcie5"}, {"l4", "pcie4"},        {"mi300x", "mi300x"}, {"rtx4090", "pcie4"},
+      {"h20", "h100"},   {"v100", "v100"},       {"b300", "b200"},       {"mi325x", "mi300x"}, {"a10g", "pcie4"},
+      {"l40s", "pcie4"}, {"rtx3090", "pcie4"},   {"rtx5090", "pcie5"},
   };
   for (const auto& [name, links] : kAround) {
     if (name == device) return named(links);

@@ -30,6 +30,7 @@
 #include <fstream>
 #include <unistd.h>
 
+#include "profiler/time/fitted_rates.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -98,35 +99,15 @@ class Calibration {
     }
   }
 
-  // The least time of a class is its fixed time, if it is short. The others give rates of what is beyond that.
   void finish(DeviceSpec& spec) {
-    for (auto& [kind, all] : measured_) {
-      ClassRates& rates = spec.classes[kind];
-      const auto least = std::min_element(all.begin(), all.end(),
-                                          [](const Measured& a, const Measured& b) { return a.seconds < b.seconds; });
-      if (all.size() > 1 && least->seconds < 1e-4) rates.fixed = least->seconds * 0.8;
-      std::sort(all.begin(), all.end(), [](const Measured& a, const Measured& b) {
-        return a.flops != b.flops ? a.flops < b.flops : a.bytes < b.bytes;
-      });
-      for (const Measured& one : all) {
-        const double seconds = std::max(one.seconds - rates.fixed, one.seconds * 0.1);
-        auto& points = one.flops > 0 ? rates.compute : rates.memory;
-        const double work = one.flops > 0 ? one.flops : one.bytes;
-        if (points.empty() || work > points.back().work) points.push_back({work, work / seconds});
-      }
-    }
+    for (auto& [kind, all] : measured_) fit_rates(std::move(all), spec.classes[kind]);
     for (auto& [kind, scale] : scale_) spec.classes[kind].scale = std::move(scale);
   }
 
  private:
-  struct Measured {
-    double flops;
-    double bytes;
-    double seconds;
-  };
   const CalibrateOptions& options_;
   Clock::time_point start_;
-  std::map<KernelClass, std::vector<Measured>> measured_;
+  std::map<KernelClass, std::vector<TimedCall>> measured_;
   std::map<KernelClass, std::map<c10::ScalarType, double>> scale_;  // float32's seconds by the dtype's
 };
 

@@ -10,6 +10,7 @@
 
 #include "ir/text/words.h"
 #include "profiler/time/gpu_kernels.h"
+#include "profiler/time/operator_tables.h"
 #include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/text.h"
@@ -201,6 +202,7 @@ nlohmann::json to_json(const DeviceSpec& spec) {
     if (!rates.memory.empty()) entry["memory"] = to_json(rates.memory);
     if (!rates.scale.empty()) entry["scale"] = to_json(rates.scale);
   }
+  if (!spec.tables.empty()) object["tables"] = to_json(spec.tables);
   return object;
 }
 
@@ -236,6 +238,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
       spec.classes[*kind] = class_rates(entry);
     }
   }
+  if (const auto tables = place.find("tables")) spec.tables = operator_tables_from_json(*tables);
   if (const auto sources = place.find("sources")) {
     for (const auto& [figure, source] : sources->members()) spec.sources[figure] = source.text();
   }

@@ -4,10 +4,17 @@
 
 #include "profiler/program_costs.h"
 #include "profiler/time/kernel_work.h"
+#include "profiler/time/operator_tables.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/kernel_class.h"
 
 namespace shadowgraph {
+
+std::string_view to_string(TimeBound bound) {
+  constexpr std::array<std::string_view, 7> kNames = {"nothing",  "compute", "memory",   "fixed",
+                                                      "measured", "table",   "table_end"};
+  return kNames[static_cast<size_t>(bound)];
+}
 
 StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured) {
   return of(ProgramCosts(graph), spec, measured);
@@ -20,6 +27,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
   const Flops& flops = costs.flops();
   KernelWorks works(costs);
+  TabledTimes tables(graph, spec);
   // Seconds of this machine's kernels say nothing of another device.
   const bool ask = measured != nullptr && measured->size() > 0 && spec.device == c10::kCPU;
 
@@ -40,6 +48,10 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       at.bound = kernel.fixed > std::max(at.compute, at.memory) ? TimeBound::kFixed
                  : at.compute > at.memory                       ? TimeBound::kCompute
                                                                 : TimeBound::kMemory;
+      if (const auto found = tables.find(node, work)) {
+        at.seconds = found->seconds;
+        at.bound = found->inside ? TimeBound::kTable : TimeBound::kTableEnd;
+      }
       if (ask) {
         if (const MeasuredCall* call = measured->find(call_signature(graph, node));
             call != nullptr && call->seconds > 0) {

@@ -8,6 +8,7 @@
 #include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
 #include "profiler/stream_notes.h"
+#include "profiler/traces/kineto_arguments.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/overlapped_step.h"
 #include "shadowgraph/profile/step_time.h"
@@ -90,9 +91,52 @@ json collective_json(const Communication& communication, const Collective& sent)
 json collective_slice(const Profile& profile, const Collective& sent, double start, uint32_t step) {
   json made = slice(profile.graph().target(sent.node).name(), kGroups + static_cast<int>(sent.group), start,
                     sent.cost.seconds());
-  made["args"] = collective_json(*profile.communication(), sent);
-  made["args"]["node"] = step;
+  const auto stream = static_cast<int>(sent.group) + 1;  // of NCCL: beside the kernels'
+  made["cat"] = "kernel";
+  json& about = made["args"] = collective_json(*profile.communication(), sent);
+  about["node"] = step;
+  about["device"] = 0;
+  about["stream"] = kGroups + stream;
+  about["correlation"] = step;
+  add_kineto_collective(sent, profile.communication()->groups()[sent.group], about);
   return made;
+}
+
+// Makes the kernel of a node, or its call if the caller waits for it, as torch.profiler has them. What readers of traces
+// want to know is in "cat" and "args".
+json kernel_slice(const Profile& profile, NodeId id, const NodeTime& at, uint32_t stream, uint32_t step) {
+  const Graph& graph = profile.graph();
+  const Node& node = graph.node(id);
+  const StepTime* time = profile.time();
+  const int row = stream == 0 ? kDevice : row_of_stream(stream, *profile.communication());
+  json kernel = slice(graph.target(id).name(), row, at.start, at.seconds);
+  json& about = kernel["args"] = {{"node", step}, {"phase", graph.phase_name(node.phase)}};
+  if (const std::string path = module_path(graph, id); !path.empty()) about["module"] = path;
+  if (node.source.valid()) about["source"] = graph.text(node.source);
+  if (profile.of(id).matmul > 0) about["flops"] = profile.of(id).matmul;
+  if (time == nullptr) return kernel;
+  about["class"] = std::string(to_string(at.kind));
+  about["External id"] = step;
+  if (time->host() > 0) {
+    kernel["cat"] = "kernel";
+    about["device"] = 0;
+    about["stream"] = stream;
+    about["correlation"] = step;
+  } else {
+    kernel["cat"] = "cpu_op";
+    add_kineto_inputs(graph, id, about);
+  }
+  return kernel;
+}
+
+// The host's call, ahead of the kernel.
+json call_slice(const Profile& profile, NodeId id, double issued, uint32_t step) {
+  const StepTime& time = *profile.time();
+  json call = slice(profile.graph().target(id).name(), kHost, issued, time.host() / static_cast<double>(time.calls()));
+  call["cat"] = "cpu_op";
+  call["args"]["External id"] = step;
+  add_kineto_inputs(profile.graph(), id, call["args"]);
+  return call;
 }
 
 // Names the rows that slices stand in, each in its place.
@@ -150,18 +194,8 @@ json chrome_trace(const Profile& profile) {
       }
     }
     if (at.seconds > 0 && graph.target(id).kind() != TargetKind::kBuiltin) {
-      const int row = stream == 0 ? kDevice : row_of_stream(stream, *profile.communication());
-      json kernel = slice(graph.target(id).name(), row, at.start, at.seconds);
-      json& about = kernel["args"] = {{"node", step}, {"phase", graph.phase_name(node.phase)}};
-      if (const std::string path = module_path(graph, id); !path.empty()) about["module"] = path;
-      if (node.source.valid()) about["source"] = graph.text(node.source);
-      if (profile.of(id).matmul > 0) about["flops"] = profile.of(id).matmul;
-      if (time != nullptr) about["class"] = std::string(to_string(at.kind));
-      events.push_back(std::move(kernel));
-      if (time != nullptr && time->host() > 0) {
-        events.push_back(
-            slice(graph.target(id).name(), kHost, at.issued, time->host() / static_cast<double>(time->calls())));
-      }
+      events.push_back(kernel_slice(profile, id, at, stream, step));
+      if (time != nullptr && time->host() > 0) events.push_back(call_slice(profile, id, at.issued, step));
       if (stream == 0) {
         modules.see(path_of(graph, id), graph.phase_name(node.phase), at.start, at.start + at.seconds);
         now = at.start + at.seconds;
@@ -186,7 +220,17 @@ json chrome_trace(const Profile& profile) {
   }
   modules.close();
   const std::string links = overlap != nullptr ? profile.communication()->interconnect() : std::string();
-  json trace{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
+  json devices = json::array();
+  if (time != nullptr) {
+    json whole = slice("ProfilerStep#0", kModules, 0, overlap != nullptr ? overlap->seconds() : time->seconds());
+    whole["cat"] = "user_annotation";
+    events.push_back(std::move(whole));
+    if (time->host() > 0) devices.push_back({{"id", 0}, {"name", time->spec()}});
+  }
+  json trace{{"schemaVersion", 1},
+             {"deviceProperties", std::move(devices)},
+             {"traceEvents", std::move(events)},
+             {"displayTimeUnit", "ms"}};
   trace["otherData"] = {
       {"shadowgraph", "an estimate"},
       {"links", links},

@@ -49,7 +49,7 @@ from ._kernels import (
 )
 from ._pipelines import PipelineShapes, pipeline_shapes
 from ._ranks import Ranks, Role
-from ._report import Report, profile
+from ._report import Report, calibrate, profile
 from ._rules import operators_with_rule, register_composite_rule, register_rule
 from ._serving import serve
 from ._shadowgraph import (

@@ -81,6 +81,14 @@ class Report:
         """
         return WhatIfAnswer(*self._costs.what_if(dtype, optimizer, accumulate, checkpoint, zero, ranks))
 
+    def compare_trace(self, path, rows=10):
+        """This prediction beside a trace of the real step, operator by operator: a dict that prints as tables.
+
+        path: what `torch.profiler.profile(record_shapes=True)` exported, .json or .json.gz. rows: at most so many of a
+        table; 0: all. "most_off" is what differs most, "only_measured" and "only_predicted" what one side alone has.
+        """
+        return ComparedTrace(*self._costs.compare_trace(os.fspath(path), rows))
+
     def text(self, group="module", depth=0, rows=40):
         """The tables that the tool prints.
 
@@ -162,8 +170,8 @@ class Page:
         )
 
 
-class WhatIfAnswer(dict):
-    """The figures of `Report.what_if` by name, docs/memory.md; printed, as the tool prints them."""
+class _Printed(dict):
+    """Figures by name; printed, as the tool prints them."""
 
     def __init__(self, figures, text):
         super().__init__(figures)
@@ -171,6 +179,26 @@ class WhatIfAnswer(dict):
 
     def __str__(self):
         return self._text
+
+
+class WhatIfAnswer(_Printed):
+    """The figures of `Report.what_if` by name, docs/memory.md."""
+
+
+class ComparedTrace(_Printed):
+    """The figures of `Report.compare_trace` by name, docs/time.md."""
+
+
+def calibrate(trace, output=None, *, links=None, spec=""):
+    """A device's figures from a trace of it: rates by class, a table of its operators, and tables of its collectives.
+
+    trace: what `torch.profiler.profile(record_shapes=True)` exported, .json or .json.gz. output: file for the device's
+    figures, which `spec=` takes then. links: file for those of its links, for `interconnect=`. spec: the device whose
+    peaks hold, by name or file; without one, that of the trace if it is known, else what the trace reached. Returns a
+    dict: calls, sizes, seconds, collectives, spec, links, left_out.
+    """
+    return _C.calibrate(os.fspath(trace), "" if output is None else os.fspath(output),
+                        "" if links is None else os.fspath(links), spec)  # fmt: skip
 
 
 def _write(path, text):

@@ -224,6 +224,8 @@ class Graph:
                     max_function_items: int = 250,
                     max_embedded_elements: int = 32) -> list[pathlib.Path]: ...  # fmt: skip
 
+def calibrate(trace: str, output: str = "", links: str = "", spec: str = "") -> dict[str, Any]: ...
+
 class Profile:
     def __init__(self, graph: Graph, device: str | None = None, top_at_peak: int = 10, timeline: bool = False,
                  capture_seconds: float | None = None, spec: str = "", allocator: str = "",
@@ -239,6 +241,7 @@ class Profile:
     def dict(self) -> dict[str, Any]: ...
     def what_if(self, dtype: torch.dtype | None = None, optimizer: str = "", accumulate: int = 1, checkpoint: str = "",
                 zero_stage: int = 0, ranks: int = 1) -> tuple[Any, str]: ...  # fmt: skip
+    def compare_trace(self, path: str, rows: int = 10) -> tuple[Any, str]: ...
     def text(self) -> str: ...
     def summary_text(self, group: str = "module", depth: int = 0, rows: int = 40) -> str: ...
     @property

@@ -11,6 +11,8 @@
 #include "shadowgraph/draw.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/interconnect.h"
+#include "shadowgraph/profile/trace_calibration.h"
+#include "shadowgraph/profile/trace_comparison.h"
 
 namespace shadowgraph::python {
 
@@ -135,6 +137,42 @@ std::pair<py::object, std::string> what_if_of(const GraphProfile& p, std::option
   return std::pair(to_python(to_json(answer)), to_text(answer));
 }
 
+std::pair<py::object, std::string> beside_trace(const GraphProfile& p, const std::string& path, size_t rows) {
+  TraceComparison beside;
+  {
+    const CppCall call;
+    beside = compare_with_trace(p.costs, path);
+  }
+  return std::pair(to_python(to_json(beside)), to_text(beside, rows));
+}
+
+// Writes the files that are named, and gives what was found.
+py::object calibrate_by_trace(const std::string& trace, const std::string& output, const std::string& links,
+                              const std::string& spec) {
+  nlohmann::json found;
+  {
+    const CppCall call;
+    const TraceCalibration calibration = calibrate_from_trace(trace, {.device = spec});
+    if (!links.empty() && !calibration.links) {
+      throw Error(trace + " has no collectives of two or more processes: leave links out");
+    }
+    if (!output.empty()) calibration.spec.write_file(output);
+    if (!links.empty()) calibration.links->write_file(links);
+    found = {{"calls", calibration.calls},
+             {"sizes", calibration.sizes},
+             {"seconds", calibration.seconds},
+             {"collectives", calibration.collectives},
+             {"spec", to_json(calibration.spec)},
+             {"links", calibration.links ? to_json(*calibration.links) : nlohmann::json()},
+             {"left_out", nlohmann::json::array()}};
+    for (const TraceLeftOut& left : calibration.left_out) {
+      found["left_out"].push_back(
+          {{"op", left.op}, {"reason", left.reason}, {"calls", left.calls}, {"seconds", left.seconds}});
+    }
+  }
+  return to_python(found);
+}
+
 }  // namespace
 
 std::string json_text(const nlohmann::json& json) {
@@ -147,6 +185,8 @@ py::object to_python(const nlohmann::json& json) {
 }
 
 void bind_profile(py::module_& m) {
+  m.def("calibrate", &calibrate_by_trace, py::arg("trace"), py::arg("output") = "", py::arg("links") = "",
+        py::arg("spec") = "");
   py::class_<GraphProfile, std::shared_ptr<GraphProfile>>(m, "Profile")
       .def(py::init(&profile_of), py::arg("graph"), py::arg("device") = std::nullopt, py::arg("top_at_peak") = 10,
            py::arg("timeline") = false, py::arg("capture_seconds") = std::nullopt, py::arg("spec") = "",
@@ -167,6 +207,7 @@ void bind_profile(py::module_& m) {
       .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
       .def("what_if", &what_if_of, py::arg("dtype") = std::nullopt, py::arg("optimizer") = "",
            py::arg("accumulate") = 1, py::arg("checkpoint") = "", py::arg("zero_stage") = 0, py::arg("ranks") = 1)
+      .def("compare_trace", &beside_trace, py::arg("path"), py::arg("rows") = 10)
       .def("text", [](const GraphProfile& p) { return to_text(p.costs); })
       .def(
           "summary_text",

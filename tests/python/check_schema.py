@@ -248,12 +248,22 @@ def device_specs(folder):
     if not taken(slower):
         failures.append("the tool refuses a device with a base")
     for change in ({"version": 2}, {"bandwidth": 0}, {"matmul": {"bfloat16": 1e13}}, {"host_call": -1},
-                   {"classes": {"matmull": {}}}, {"gpu": {"multiprocessors": 100}},
-                   {"base": "h1000"}, {"classes": {"copy": {"memory": [[1, 2, 3]]}}}):
+                   {"classes": {"matmull": {}}}, {"classes": {"copy": {"memory": [[1, 2, 3]]}}},
+                   {"gpu": {"multiprocessors": 100}}, {"base": "h1000"},
+                   {"tables": {"matmull": {"float32": [[1, 1]]}}}, {"tables": {"copy": {"float32": [[1, 0]]}}},
+                   {"tables": {"copy": {"float32": []}}}, {"tables": {"copy": {"float32": [[1, 1], [1, 2, 3]]}}},
+                   {"tables": {"aten::mm": {"float32": [[1, 1.5, 1, 1, 1]]}}}):  # fmt: skip
         if "base" not in change:  # which the schema does not know by name
             expect_refused("device-spec", least | change, f"a device with {change}")
         if taken(least | change):
             failures.append(f"the tool takes a device with {change}")
+    tables = {"tables": {"aten::mm": {"float32": [[1, 8, 8, 8, 1e-6]]}, "copy": {"float16": [[1, 1e-6], [2, 2e-6]]}}}
+    expect_valid("device-spec", least | tables, "a device with tables")
+    if not taken(least | tables):
+        failures.append("the tool refuses a device with tables")
+    (folder / "rows.csv").write_text("operator,dtype,bytes,flops,seconds\nattention,bfloat16,1e6,1e9,1e-5\n")
+    output("calibrate", "--table", folder / "rows.csv", "--spec", "a100", "-o", folder / "tabled.json", cache=folder)
+    expect_valid("device-spec", json.loads((folder / "tabled.json").read_text()), "what calibrate --table writes")
 
 
 def communication(folder):
@@ -287,10 +297,15 @@ def communication(folder):
         failures.append("the tool refuses links with an axis")
     for change in ({"version": 2}, {"levels": []}, {"levels": [{"name": "x", "bandwidth": 0}]}, {"base": -1},
                    {"device_share": 1}, {"axes": {"tp": {"tables": {"sum": [[1, 1]]}}}},
-                   {"axes": {"tp": {"tables": {"reduce": [[0, 1]]}}}}):  # fmt: skip
+                   {"axes": {"tp": {"tables": {"reduce": [[0, 1]]}}}}, {"tables": {"reduce": {"1": [[1, 1]]}}},
+                   {"tables": {"sum": {"8": [[1, 1]]}}}, {"tables": {"reduce": {"8": []}}}, {"ring_fill": -1},
+                   {"levels": [{"name": "x", "bandwidth": 1, "groups": [{"processes": 1, "bandwidth": 1}]}]}):
         expect_refused("interconnect", h100 | change, f"links with {change}")
         if taken(h100 | change):
             failures.append(f"the tool takes links with {change}")
+    (folder / "rows.csv").write_text("collective,processes,bytes,seconds\nall_reduce,8,1e6,1e-5\n")
+    output("calibrate", "--collectives", folder / "rows.csv", "--interconnect", "v100", "--links", file, cache=folder)
+    expect_valid("interconnect", json.loads(file.read_text()), "what calibrate --collectives writes")
     if run("profile", program, "--mesh", "dp", cache=folder)[0] == 0:
         failures.append("the tool takes --mesh dp")
 

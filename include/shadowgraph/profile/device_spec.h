@@ -17,6 +17,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/operator_tables.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -65,6 +66,7 @@ struct DeviceSpec {
   // for depthwise, pointwise for in-place), by kOther, or by kMatmul if it computes.
   std::map<KernelClass, ClassRates> classes;
   std::optional<GpuFigures> gpu;
+  OperatorTables tables;                       // of measured calls, which come before the rates
   std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
 
   // "a100", "h100", "h200", "b200", "v100", "l4", "rtx4090", "mi300x", "cpu", ...: see names(). Throws Error.

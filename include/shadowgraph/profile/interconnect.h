@@ -18,12 +18,23 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
+// What fewer processes than a block has reach each other by, where links join pairs. Among eight V100s, neighbours share
+// one or two links, and some pairs none.
+struct LinkGroup {
+  int64_t processes = 0;  // of a group within a block of the level, at least; up to the next entry's
+  double bandwidth = 0;   // as of LinkLevel
+  double direct = 0;
+  friend bool operator==(const LinkGroup&, const LinkGroup&) = default;
+};
+
 // Processes in blocks of `size` neighbours in rank (8 in a machine) reach each other by this.
 struct LinkLevel {
-  std::string name;      // "nvlink"
-  int64_t size = 0;      // 0, for the outermost alone: all processes
-  double latency = 0;    // seconds of a hop
-  double bandwidth = 0;  // B/s that one process sends, while it receives as much
+  std::string name;                    // "nvlink"
+  int64_t size = 0;                    // 0, for the outermost alone: all processes
+  double latency = 0;                  // seconds of a hop
+  double bandwidth = 0;                // B/s that one process sends round a ring, while it receives as much
+  double direct = 0;                   // B/s that one process sends to all others at once (all_to_all); 0: as bandwidth
+  std::vector<LinkGroup> groups = {};  // processes rising
   friend bool operator==(const LinkLevel&, const LinkLevel&) = default;
 };
 
@@ -44,11 +55,15 @@ struct Interconnect {
   double base = 0;    // seconds of any call: its kernel begins and ends
   // What a collective takes of the device while it runs: kernels beside it go on at (1 - share) of their speed.
   double device_share = 0;
+  // Steps of a ring that filling it costs, beyond the n - 1 (all_reduce: 2 n - 2) in which its bytes go round.
+  double ring_fill = 0;
   std::vector<LinkLevel> levels;
   std::map<std::string, AxisLinks> axes;
+  // Measured, by processes of the group, which lie as closely as the levels allow; an axis's own come first.
+  std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
   std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
 
-  // "a100", "h100", "h200", "b200", "mi300x", "pcie4", "pcie5". Throws Error.
+  // "v100", "a100", "h100", "h200", "b200", "mi300x", "pcie4", "pcie5". Throws Error.
   static Interconnect named(std::string_view name);
   static std::vector<std::string> names();
   // A name, or a file if there is one of that name.
@@ -58,6 +73,11 @@ struct Interconnect {
   static std::optional<Interconnect> around(std::string_view device);
   // docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
   static Interconnect read_file(const std::string& path);
+  void write_file(const std::string& path) const;
+  // Takes over the tables of lines of comma-separated values, after one with the columns' names. These are, in any order,
+  // collective ("all_reduce"), processes, bytes of payload, seconds, and perhaps axis. A size that is there several
+  // times takes the median. Throws ParseError, with file and line, and FileError.
+  void add_csv(const std::string& path);
 };
 nlohmann::json to_json(const Interconnect& links);
 Interconnect interconnect_from_json(const nlohmann::json& json, const std::string& name);  // throws ParseError

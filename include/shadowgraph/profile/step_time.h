@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
@@ -25,7 +26,9 @@ namespace SHADOWGRAPH_API shadowgraph {
 class MeasuredCalls;  // shadowgraph/profile/measure.h
 class ProgramCosts;
 
-enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured };
+// kTable: by the device's tables, within their sizes. kTableEnd: beyond them, by the roofline scaled as at their end.
+enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured, kTable, kTableEnd };
+std::string_view to_string(TimeBound bound);  // "nothing", "compute", ..., "table", "table_end"
 
 struct NodeTime {
   double start = 0;   // of the kernel, from the beginning of the step; seconds, as all here

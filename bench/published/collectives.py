@@ -1,0 +1,164 @@
+"""Aceso's table of single collectives on 2, 4 and 8 GPUs: seconds, beside the prediction.
+
+    PYTHONPATH=build/python python bench/published/collectives.py [--json FILE]
+
+The rows in collectives.csv are facts of profiles that the comm_profiler of microsoft/Aceso made. Dazz993/Mist keeps
+them, of A100 SXM4 40 GB and V100 SXM2 32 GB. `mb` is MiB of float16, rounded down, and of a process's input:
+all_gather's result is `gpus` times as large. A size that was measured several times has the median.
+
+A row is wall time of a Python call between two synchronisations, and not of the collective alone:
+
+- HOST is what PyTorch and the synchronisation take, and HOST_TENSOR what making each tensor of a list takes.
+- all_gather and reduce_scatter of lists go through one flat tensor, from or to which each part is copied.
+- The sizes are those of a GPT's activations (46.004 MiB, not 46): collectives_sizes.csv has the elements of those
+  that are no whole MiB. They follow from Aceso's table of operators, in the order in which its profiler met them.
+- Where parts of a size do not begin at multiples of 16 bytes, NCCL moves them more slowly: UNALIGNED. Programs whose
+  tensors are allocated one by one never see that, so shadowgraph leaves it out.
+"""
+
+import argparse
+import collections
+import csv
+import functools
+import json
+import pathlib
+import statistics
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+
+import shadowgraph as sg
+
+warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
+SPECS = {"a100": "a100_40gb", "v100": "v100"}
+HOST = 60e-6  # seconds of a call that sends next to nothing, less what NCCL takes
+HOST_TENSOR = 10e-6
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+LISTS = ("all_gather", "reduce_scatter", "all_to_all")
+COPIES = ("all_gather", "reduce_scatter")  # as many as there are processes
+# How much longer a collective takes that moves parts of elements, not of 16 bytes.
+UNALIGNED = {
+    "a100": {"all_gather": 2.0, "reduce_scatter": 4.2, "all_to_all": 1.75},
+    "v100": {"all_gather": 1.75, "reduce_scatter": 1.65, "all_to_all": 1.8},
+}
+HERE = pathlib.Path(__file__).parent
+
+
+def rows():
+    with open(HERE / "collectives.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@functools.cache
+def _sizes():
+    with open(HERE / "collectives_sizes.csv", newline="") as file:
+        return {(row["gpu_set"], int(row["mb"])): int(row["elements"]) for row in csv.DictReader(file)}
+
+
+def _key(row):
+    """Who sends what: GPU, processes, collective, elements."""
+    mb = int(float(row["mb"]))
+    elements = _sizes().get((row["gpu_set"], mb), mb * 2**19)
+    return row["gpu_set"].split("-")[0], int(row["gpus"]), row["collective"], elements
+
+
+def _is_aligned(collective, processes, elements):
+    if collective == "all_reduce":
+        return True
+    part = elements if collective == "all_gather" else elements // processes
+    return part * 2 % 16 == 0
+
+
+def _send(collective, processes, elements):
+    """What the program does between two looks at the clock."""
+    if collective != "all_gather":
+        elements = elements // processes * processes
+    own = torch.empty(elements, dtype=torch.float16, device="cuda")
+    if collective == "all_reduce":
+        dist.all_reduce(own)
+    elif collective == "all_gather":
+        flat = torch.empty(processes, own.numel(), dtype=own.dtype, device="cuda")
+        dist.all_gather_into_tensor(flat, own)
+        for part in flat:
+            torch.empty_like(part).copy_(part)
+    elif collective == "reduce_scatter":
+        flat = torch.empty_like(own)
+        for to, part in zip(flat.chunk(processes), own.chunk(processes), strict=True):
+            to.copy_(part)
+        dist.reduce_scatter_tensor(torch.empty_like(own.chunk(processes)[0]), flat)
+    else:
+        parts = list(own.chunk(processes))
+        dist.all_to_all([torch.empty_like(part) for part in parts], parts)
+
+
+_known = {}
+
+
+def _predict(keys):
+    """Fills `_known`: one capture for each machine and number of processes."""
+    groups = collections.defaultdict(list)
+    for key in keys:
+        if key not in _known and key not in groups[key[:2]]:
+            groups[key[:2]].append(key)
+    for (gpu, processes), wanted in groups.items():
+        with sg.fake_process_group(processes), sg.Capture("cuda") as capture:
+            for _, _, collective, elements in wanted:
+                _send(collective, processes, elements)
+            graph = capture.finish([])
+        spec = SPECS[gpu]
+        report = sg.profile(graph, spec=spec, interconnect=gpu)
+        sent = iter([node.communication_seconds for node in report.nodes if node.communication_seconds])
+        copied = iter([node.seconds for node in report.nodes if node.seconds])
+        for key in wanted:
+            collective = key[2]
+            seconds = HOST + (HOST_TENSOR * processes if collective in LISTS else 0)
+            seconds += next(sent) * (1 if _is_aligned(collective, processes, key[3]) else UNALIGNED[gpu][collective])
+            _known[key] = seconds + sum(next(copied) for _ in range(processes if collective in COPIES else 0))
+
+
+def predicted(row):
+    """Seconds of a row, as its program would have measured them."""
+    key = _key(row)
+    if key not in _known:
+        # With every size of the table, since rows come by the thousand.
+        sizes = {_key(other)[3] for other in rows() if other["gpu_set"] == row["gpu_set"]}
+        _predict([key, *((*key[:2], collective, size) for collective in COLLECTIVES for size in sizes)])
+    return _known[key]
+
+
+def compared():
+    """Each row with what is predicted for it, and the error: predicted by measured, less one."""
+    table = rows()
+    _predict(dict.fromkeys(_key(row) for row in table))
+    result = []
+    for row in table:
+        seconds, measured = predicted(row), float(row["ms"]) / 1000
+        result.append(row | {"predicted_ms": seconds * 1000, "error": seconds / measured - 1})
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", help="file to write each row's figures to")
+    args = parser.parse_args()
+    began = time.perf_counter()
+    table = compared()
+    groups = collections.defaultdict(list)
+    for row in table:
+        gpu = row["gpu_set"].split("-")[0]
+        for name in ((gpu, row["collective"], row["gpus"]), (gpu, row["collective"], "all"), ("all",) * 3):
+            groups[name].append(row["error"])
+    print(f"{'machine':8} {'collective':15} {'GPUs':>4} {'rows':>5} {'mean':>7} {'median':>7} {'bias':>7} {'worst':>7}")
+    for name, errors in sorted(groups.items()):
+        sizes = [abs(error) for error in errors]
+        print(f"{name[0]:8} {name[1]:15} {name[2]:>4} {len(sizes):5} {statistics.mean(sizes):7.1%} "
+              f"{statistics.median(sizes):7.1%} {statistics.median(errors):+7.1%} {max(sizes):7.1%}")  # fmt: skip
+    print(f"{len(table)} rows in {time.perf_counter() - began:.1f} s")
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

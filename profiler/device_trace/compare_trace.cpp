@@ -1,0 +1,240 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "ir/operators/operator_name.h"
+#include "profiler/device_trace/traced_work.h"
+#include "profiler/time/kernel_classes.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/profile/trace_comparison.h"
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+namespace {
+
+// Calls of one operator and size; collectives by kind, processes and bytes.
+using CallKey = std::pair<std::string, std::string>;  // name, sizes
+struct CallSum {
+  KernelClass kind = KernelClass::kOther;
+  double calls = 0;
+  double seconds = 0;
+};
+
+// One side of a comparison.
+struct StepSums {
+  std::string title;
+  int64_t steps = 1;
+  double seconds = 0, busy = 0;
+  std::map<CallKey, CallSum> calls, collectives;
+  std::vector<TraceLeftOut> left_out;
+};
+
+void append_sizes(std::string& text, std::span<const int64_t> sizes) {
+  text += text.empty() ? "[" : " [";
+  for (size_t i = 0; i < sizes.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ",", sizes[i]);
+  text += ']';
+}
+
+// Writes tensors with a dimension at least: a number is a tensor on one side and none on the other. The dtype is that of
+// the first that is no list, since traces have none of lists.
+class SizesText {
+ public:
+  void tensor(std::span<const int64_t> sizes, c10::ScalarType dtype) {
+    if (sizes.empty()) return;
+    append_sizes(text_, sizes);
+    if (dtype_.empty()) dtype_ = dtype_name(dtype);
+  }
+  void in_list(std::span<const int64_t> sizes) {
+    if (!sizes.empty()) append_sizes(text_, sizes);
+  }
+  std::string take() { return dtype_.empty() ? text_ : text_ + " " + dtype_; }
+
+ private:
+  std::string text_, dtype_;
+};
+
+std::string call_sizes(const Graph& graph, NodeId node) {
+  SizesText text;
+  const auto value_of = [&](const Argument& argument, bool list) {
+    if (argument.kind == ArgumentKind::kConstant && !list) {
+      if (const auto constant = graph.constant_meta(argument.constant)) text.tensor(constant->sizes, constant->dtype);
+    }
+    if (argument.kind != ArgumentKind::kValue) return;
+    const ValueId id = argument.ref.value;
+    const Value& value = graph.value(id);
+    if (value.kind != ValueKind::kTensor) return;
+    list ? text.in_list(graph.sizes(id)) : text.tensor(graph.sizes(id), value.dtype);
+  };
+  for (const Argument& argument : graph.arguments(node)) {
+    value_of(argument, false);
+    if (argument.kind != ArgumentKind::kList) continue;
+    for (const Argument& element : graph.list(argument)) value_of(element, true);
+  }
+  return text.take();
+}
+
+std::string call_sizes(const TraceOp& op) {
+  SizesText text;
+  for (const TraceInput& input : op.inputs) {
+    for (const auto& sizes : input.sizes) {
+      input.is_tensor() ? text.tensor(sizes, *input.dtype) : text.in_list(sizes);
+    }
+  }
+  return text.take();
+}
+
+CallKey collective_key(CollectiveKind kind, int64_t processes, int64_t payload) {
+  return {fmt::format("{} of {}", to_string(kind), processes), human_bytes(payload)};
+}
+
+StepSums sums_of(const Profile& profile) {
+  const StepTime* time = profile.time();
+  if (time == nullptr) {
+    throw Error("a prediction without times is set beside no trace: name the device (--spec, ProfileOptions::spec)");
+  }
+  StepSums sums{.title = time->spec()};
+  const Graph& graph = profile.graph();
+  const OverlappedStep* overlap = profile.overlap();
+  for (const NodeId node : graph.nodes()) {
+    const NodeTime& at = time->of(node);
+    if (at.kind == KernelClass::kFree) continue;
+    CallSum& sum = sums.calls[{std::string(without_overload(graph.target(node).name())), call_sizes(graph, node)}];
+    sum.kind = at.kind;
+    ++sum.calls;
+    // Beside a collective a kernel takes longer, as it does in a trace.
+    const double seconds = overlap != nullptr ? overlap->end(node) - overlap->start(node) : at.seconds;
+    sum.seconds += seconds;
+    sums.busy += seconds;
+  }
+  sums.seconds = overlap != nullptr ? overlap->seconds() : time->seconds();
+  if (const Communication* communication = profile.communication()) {
+    for (const Collective& sent : communication->collectives()) {
+      const int64_t processes = communication->groups()[sent.group].size;
+      CallSum& sum = sums.collectives[collective_key(sent.kind, processes, sent.payload)];
+      ++sum.calls;
+      sum.seconds += sent.cost.seconds();
+    }
+  }
+  return sums;
+}
+
+StepSums sums_of(const std::string& path) {
+  const TracedCalls calls = TracedCalls::read_file(path);
+  const std::vector<TracedWork> works = traced_work(calls);
+  const auto steps = static_cast<double>(calls.steps);
+  StepSums sums{.title = path, .steps = calls.steps, .seconds = calls.span / steps, .busy = calls.busy / steps};
+  if (!calls.events.device_title.empty()) sums.title += ", " + calls.events.device_title;
+  std::map<std::pair<std::string, std::string>, TraceLeftOut> unknown;
+  for (const TracedCall& call : calls.calls) {
+    if (works[call.distinct].free) continue;
+    const TraceOp& op = calls.events.ops[calls.distinct[call.distinct].op];
+    CallSum& sum = sums.calls[{std::string(without_overload(op.name)), call_sizes(op)}];
+    sum.kind = works[call.distinct].work.kind;
+    sum.calls += 1 / steps;
+    sum.seconds += call.seconds / steps;
+  }
+  for (const TracedCollective& sent : calls.collectives) {
+    CallSum& sum = sums.collectives[collective_key(sent.what.kind, sent.what.processes, sent.what.payload)];
+    sum.calls += 1 / steps;
+    sum.seconds += sent.seconds / steps;
+  }
+  for (const auto& [name, other] : calls.other) {
+    sums.left_out.push_back(
+        {name, calls.on_device ? "a kernel of no operator" : "no operator here", other.calls, other.seconds});
+  }
+  std::ranges::stable_sort(sums.left_out, std::greater<>(), &TraceLeftOut::seconds);
+  return sums;
+}
+
+// Sums rows of one name, which `name_of` gives, greatest differences first.
+template <class NameOf>
+std::vector<ComparedTime> grouped(const std::vector<ComparedTime>& rows, const NameOf& name_of) {
+  std::map<std::string, ComparedTime> by_name;
+  for (const ComparedTime& row : rows) {
+    const ComparedTime named = name_of(row);
+    ComparedTime& sum = by_name.try_emplace(named.name, named).first->second;
+    sum.calls += row.calls;
+    sum.measured_calls += row.measured_calls;
+    sum.seconds += row.seconds;
+    sum.measured_seconds += row.measured_seconds;
+  }
+  std::vector<ComparedTime> result;
+  for (auto& [name, row] : by_name) result.push_back(std::move(row));
+  return result;
+}
+
+void sort_by_difference(std::vector<ComparedTime>& rows) {
+  std::ranges::stable_sort(rows, std::greater<>(), [](const ComparedTime& row) { return std::abs(row.difference()); });
+}
+
+std::vector<ComparedTime> joined(const std::map<CallKey, CallSum>& predicted,
+                                 const std::map<CallKey, CallSum>& measured) {
+  std::map<CallKey, ComparedTime> rows;
+  for (const auto& [key, sum] : measured) {
+    ComparedTime& row = rows[key];
+    row.kind = to_string(sum.kind);
+    row.measured_calls = sum.calls;
+    row.measured_seconds = sum.seconds;
+  }
+  for (const auto& [key, sum] : predicted) {  // last: a graph knows more of a call's class than a trace
+    ComparedTime& row = rows[key];
+    row.kind = to_string(sum.kind);
+    row.calls = sum.calls;
+    row.seconds = sum.seconds;
+  }
+  std::vector<ComparedTime> result;
+  for (auto& [key, row] : rows) {
+    std::tie(row.name, row.sizes) = key;
+    result.push_back(std::move(row));
+  }
+  return result;
+}
+
+TraceComparison compared(const StepSums& predicted, StepSums measured) {
+  TraceComparison result{.prediction = predicted.title, .measurement = measured.title, .steps = measured.steps};
+  result.step = {.name = "step", .seconds = predicted.seconds, .measured_seconds = measured.seconds};
+  result.busy = {.name = "kernels", .seconds = predicted.busy, .measured_seconds = measured.busy};
+  result.idle = {.name = "idle",
+                 .seconds = std::max(0.0, predicted.seconds - predicted.busy),
+                 .measured_seconds = std::max(0.0, measured.seconds - measured.busy)};
+  result.sizes = joined(predicted.calls, measured.calls);
+  for (const ComparedTime& row : result.sizes) {
+    if (row.calls > 0) result.matched_seconds += row.measured_seconds;
+  }
+  result.operators =
+      grouped(result.sizes, [](const ComparedTime& row) { return ComparedTime{.name = row.name, .kind = row.kind}; });
+  result.classes = grouped(result.sizes, [](const ComparedTime& row) { return ComparedTime{.name = row.kind}; });
+  result.collectives = joined(predicted.collectives, measured.collectives);
+  for (ComparedTime& row : result.collectives) row.kind.clear();
+  for (auto* rows : {&result.sizes, &result.operators, &result.classes, &result.collectives}) sort_by_difference(*rows);
+  result.left_out = std::move(measured.left_out);
+  return result;
+}
+
+}  // namespace
+
+const ComparedTime* TraceComparison::most_off() const {
+  const ComparedTime* most = &idle;
+  for (const auto* rows : {&operators, &collectives}) {
+    if (!rows->empty() && std::abs(rows->front().difference()) > std::abs(most->difference())) most = &rows->front();
+  }
+  return most->difference() != 0 ? most : nullptr;
+}
+
+TraceComparison compare_with_trace(const Profile& prediction, const std::string& trace) {
+  return compared(sums_of(prediction), sums_of(trace));
+}
+
+TraceComparison compare_traces(const std::string& prediction, const std::string& trace) {
+  return compared(sums_of(prediction), sums_of(trace));
+}
+
+bool is_trace_file(const std::string& path) { return looks_like_trace(path); }
+
+}  // namespace shadowgraph

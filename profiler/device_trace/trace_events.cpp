@@ -1,0 +1,311 @@
+#include "profiler/device_trace/trace_events.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <tuple>
+
+#include "profiler/device_trace/unpacked.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/text.h"
+#include "support/json.h"
+#include "support/json_place.h"
+#include "support/printable.h"
+
+namespace shadowgraph {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kShapesWanted =
+    "record it with torch.profiler.profile(..., record_shapes=True): without the shapes of calls nothing can be said "
+    "of "
+    "what they did";
+
+std::optional<c10::ScalarType> dtype_of_type(std::string_view type) {
+  static const std::map<std::string_view, c10::ScalarType> kTypes = {
+      {"float", c10::kFloat},
+      {"double", c10::kDouble},
+      {"c10::Half", c10::kHalf},
+      {"c10::BFloat16", c10::kBFloat16},
+      {"long int", c10::kLong},
+      {"long", c10::kLong},
+      {"int", c10::kInt},
+      {"short int", c10::kShort},
+      {"short", c10::kShort},
+      {"signed char", c10::kChar},
+      {"unsigned char", c10::kByte},
+      {"bool", c10::kBool},
+      {"c10::complex<float>", c10::kComplexFloat},
+      {"c10::complex<double>", c10::kComplexDouble},
+      {"c10::Float8_e4m3fn", c10::ScalarType::Float8_e4m3fn},
+      {"c10::Float8_e5m2", c10::ScalarType::Float8_e5m2},
+      {"__int64", c10::kLong},
+  };
+  const auto found = kTypes.find(type);
+  return found == kTypes.end() ? std::nullopt : std::optional(found->second);
+}
+
+// The words that torch.distributed writes for dtypes: "Float", "BFloat16", "c10::Half".
+int64_t bytes_of_dtype(std::string_view word) {
+  for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
+    const auto dtype = static_cast<c10::ScalarType>(i);
+    if (dtype != c10::ScalarType::Undefined && word == c10::toString(dtype)) {
+      return static_cast<int64_t>(c10::elementSize(dtype));
+    }
+  }
+  const auto dtype = dtype_of_type(word);
+  return dtype ? static_cast<int64_t>(c10::elementSize(*dtype)) : 0;
+}
+
+// "_allgather_base", "all_gather_into_tensor_coalesced", "allreduce" and "reduce_scatter_tensor" are kinds.
+std::optional<CollectiveKind> kind_of_name(std::string_view name) {
+  using K = CollectiveKind;
+  std::string plain;
+  for (const char c : name) {
+    if (c != '_') plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  constexpr std::pair<std::string_view, K> kKinds[] = {
+      {"allreduce", K::kAllReduce}, {"allgather", K::kAllGather}, {"reducescatter", K::kReduceScatter},
+      {"alltoall", K::kAllToAll},   {"broadcast", K::kBroadcast}, {"scatter", K::kScatter},
+      {"gather", K::kGather},       {"reduce", K::kReduce},       {"recv", K::kReceive},
+      {"send", K::kSend},           {"barrier", K::kBarrier}};
+  for (const auto& [word, kind] : kKinds) {
+    if (plain.starts_with(word)) return kind;
+  }
+  return std::nullopt;
+}
+
+int64_t whole_or(const JsonPlace& args, std::string_view key, int64_t otherwise) {
+  const auto place = args.find(key);
+  if (!place) return otherwise;
+  if (place->is_text()) {  // some versions write numbers as text
+    const std::string& text = place->text();
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return otherwise;
+    return value;
+  }
+  return place->integer();
+}
+
+std::vector<int64_t> input_sizes_of(const JsonPlace& list, bool sizes) {
+  std::vector<int64_t> result;
+  for (const JsonPlace& element : list.elements()) {
+    const int64_t value = element.integer();
+    if (sizes && value < 0) element.fail("is a size below 0");
+    if (value < 0 || value > (int64_t{1} << 48)) element.fail("is larger than any tensor");
+    result.push_back(value);
+  }
+  return result;
+}
+
+class TraceReader {
+ public:
+  explicit TraceReader(TraceEvents& into) : into_(into) {}
+
+  void see(const json& element, size_t place) {
+    if (!element.is_object()) {
+      throw ParseError(fmt::format("{}: traceEvents[{}] is no object; a trace of torch.profiler is a list of events",
+                                   into_.file, place),
+                       0, 0);
+    }
+    ++events_;
+    const auto phase = element.find("ph");
+    const auto category = element.find("cat");
+    if (phase == element.end() || *phase != "X" || category == element.end() || !category->is_string()) return;
+    const std::string& cat = category->get_ref<const std::string&>();
+    const bool op = cat == "cpu_op" || cat == "user_annotation";
+    const bool ran = cat == "kernel" || cat == "gpu_memcpy" || cat == "gpu_memset";
+    const bool launch = cat == "cuda_runtime" || cat == "cuda_driver" || cat == "hip_runtime";
+    if (!op && !ran && !launch) return;
+    const std::string heading = fmt::format("{}: traceEvents[{}]", into_.file, place);
+    const JsonPlace event(element, heading);
+    const double start = event["ts"].number();
+    const double duration = event["dur"].number();
+    if (!(std::abs(start) < 1e18) || !(duration < 1e18)) event.fail("begins or ends at no time");
+    if (duration < 0) event["dur"].fail("is below 0: an event cannot end before it begins");
+    const std::optional<JsonPlace> args = event.find("args");
+    if (args && !args->is_object()) args->fail("is no object");
+    if (op) host_event(event, args, cat == "cpu_op", start, duration);
+    if (ran) device_event(event, args, start, duration);
+    if (launch && args) {
+      into_.launches.push_back({thread_of(element), start, whole_or(*args, "correlation", -1)});
+    }
+  }
+
+  void finish(const json& rest) {
+    const bool list = rest.is_array();
+    if (!list && !rest.contains("traceEvents")) {
+      throw ParseError(into_.file + ": no trace of torch.profiler: it has no \"traceEvents\"", 0, 0);
+    }
+    if (!list) {
+      const JsonPlace place(rest, into_.file);
+      if (const auto devices = place.find("deviceProperties")) {
+        for (const JsonPlace& device : devices->elements()) {
+          if (!into_.device_title.empty()) continue;
+          into_.device_title = device.text_or("name", "");
+          into_.device_memory = static_cast<int64_t>(std::min(device.amount_or("totalGlobalMem", 0), 9e18));
+        }
+      }
+    }
+    if (into_.ops.empty() && into_.kernels.empty()) {
+      throw ParseError(
+          fmt::format("{}: has {} events, and none of an operator (\"cat\": \"cpu_op\") or a kernel: is it a "
+                      "trace that torch.profiler exported?",
+                      into_.file, events_),
+          0, 0);
+    }
+    if (!shapes_) throw ParseError(into_.file + ": has no shapes (\"Input Dims\"); " + kShapesWanted, 0, 0);
+    std::ranges::stable_sort(into_.ops, [](const TraceOp& a, const TraceOp& b) {
+      return std::tuple(std::string_view(a.thread), a.start, -a.duration) <
+             std::tuple(std::string_view(b.thread), b.start, -b.duration);
+    });
+    std::ranges::stable_sort(into_.kernels, {}, &TraceKernel::start);
+    std::ranges::sort(into_.steps, {}, &TraceStep::start);
+    take_over_comms();
+  }
+
+ private:
+  // Process and thread: numbers, or words.
+  static std::string thread_of(const json& event) {
+    const auto text = [&](const char* key) {
+      const auto found = event.find(key);
+      return found == event.end() ? std::string() : json_text(*found);
+    };
+    return text("pid") + "/" + text("tid");
+  }
+
+  void host_event(const JsonPlace& event, const std::optional<JsonPlace>& args, bool op, double start,
+                  double duration) {
+    TraceOp made{.name = event["name"].text(), .thread = thread_of(event.json()), .start = start, .duration = duration};
+    if (made.name.starts_with("ProfilerStep#")) into_.steps.push_back({start, start + duration});
+    if (!op) return;
+    if (args) {
+      made.id = whole_or(*args, "External id", -1);
+      inputs_of(*args, made);
+      if (made.name == "record_param_comms") {
+        ++comms_;
+        if (const auto collective = collective_of(*args)) comms_by_id_[made.id] = *collective;
+      }
+    }
+    shapes_ |= made.has_shapes;
+    into_.ops.push_back(std::move(made));
+  }
+
+  static void inputs_of(const JsonPlace& args, TraceOp& op) {
+    const auto dims = args.find("Input Dims");
+    const auto types = args.find("Input type");
+    if (!dims || !types) return;
+    const auto strides = args.find("Input Strides");
+    const auto concrete = args.find("Concrete Inputs");
+    if (types->size() != dims->size()) types->fail("has another length than \"Input Dims\"");
+    if (strides && strides->size() != dims->size()) strides->fail("has another length than \"Input Dims\"");
+    op.has_shapes = true;
+    for (size_t i = 0; i < dims->size(); ++i) {
+      TraceInput input{.type = (*types)[i].text()};
+      input.dtype = dtype_of_type(input.type);
+      if (concrete && i < concrete->size() && (*concrete)[i].is_text()) input.text = (*concrete)[i].text();
+      const auto read = [&](const JsonPlace& list, std::vector<std::vector<int64_t>>& into, bool sizes) {
+        if (input.is_tensors()) {
+          for (const JsonPlace& element : list.elements()) into.push_back(input_sizes_of(element, sizes));
+        } else if (input.is_tensor()) {
+          into.push_back(input_sizes_of(list, sizes));
+        }
+      };
+      read((*dims)[i], input.sizes, true);
+      if (strides) read((*strides)[i], input.strides, false);
+      for (size_t t = 0; t < input.strides.size() && t < input.sizes.size(); ++t) {
+        if (input.strides[t].size() != input.sizes[t].size()) input.strides.clear();
+      }
+      op.inputs.push_back(std::move(input));
+    }
+  }
+
+  void device_event(const JsonPlace& event, const std::optional<JsonPlace>& args, double start, double duration) {
+    TraceKernel kernel{.name = event["name"].text(), .start = start, .duration = duration};
+    if (args) {
+      kernel.id = whole_or(*args, "External id", whole_or(*args, "external id", -1));
+      kernel.correlation = whole_or(*args, "correlation", -1);
+      kernel.device = whole_or(*args, "device", 0);
+      kernel.stream = whole_or(*args, "stream", 0);
+      kernel.collective = collective_of(*args);
+    }
+    into_.kernels.push_back(std::move(kernel));
+  }
+
+  static std::optional<TraceCollective> collective_of(const JsonPlace& args) {
+    const auto name = args.find("Collective name");
+    if (!name || !name->is_text()) return std::nullopt;
+    const auto kind = kind_of_name(name->text());
+    if (!kind) return std::nullopt;
+    const int64_t sent = whole_or(args, "In msg nelems", 0);
+    const int64_t received = whole_or(args, "Out msg nelems", 0);
+    if (sent < 0 || received < 0) args.fail("has messages of fewer than 0 elements");
+    const bool by_result =
+        *kind == CollectiveKind::kAllGather || *kind == CollectiveKind::kReceive || *kind == CollectiveKind::kGather;
+    const int64_t elements = std::min(by_result ? std::max(sent, received) : sent, int64_t{1} << 48);
+    return TraceCollective{.kind = *kind,
+                           .processes = whole_or(args, "Group size", 0),
+                           .payload = elements * bytes_of_dtype(args.text_or("dtype", "")),
+                           .group = args.text_or("Process Group Description", args.text_or("Process Group Name", ""))};
+  }
+
+  // Kernels of NCCL that say nothing themselves are what the host's record says.
+  void take_over_comms() {
+    int64_t known = 0;
+    for (TraceKernel& kernel : into_.kernels) {
+      if (!kernel.collective && kernel.name.starts_with("nccl")) {
+        if (const auto found = comms_by_id_.find(kernel.id); found != comms_by_id_.end()) {
+          kernel.collective = found->second;
+        }
+      }
+      known += kernel.collective.has_value();
+    }
+    if (known == 0) into_.comms_without_kernel = comms_;
+  }
+
+  TraceEvents& into_;
+  std::map<int64_t, TraceCollective> comms_by_id_;
+  size_t events_ = 0;
+  int64_t comms_ = 0;
+  bool shapes_ = false;
+};
+
+}  // namespace
+
+TraceEvents TraceEvents::read(std::string_view text, const std::string& name) {
+  TraceEvents events;
+  events.file = name;
+  TraceReader reader(events);
+  const json rest = parse_json_list(text, name, "traceEvents",
+                                    [&](const json& element, size_t place) { reader.see(element, place); });
+  reader.finish(rest);
+  return events;
+}
+
+TraceEvents TraceEvents::read_file(const std::string& path) {
+  const std::string text = shadowgraph::read_file(path);
+  return is_packed(text) ? read(unpacked(text, path), path) : read(text, path);
+}
+
+bool looks_like_trace(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  std::ifstream file(path, std::ios::binary);
+  std::string head(4096, '\0');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<size_t>(file.gcount()));
+  if (is_packed(head)) return true;
+  const size_t first = head.find_first_not_of(" \t\r\n");
+  if (first == head.npos || head[first] != '{') return false;
+  // Keys that torch.profiler writes before its events, and ours.
+  return head.find("\"traceEvents\"") != head.npos || head.find("\"schemaVersion\"") != head.npos ||
+         head.find("\"displayTimeUnit\"") != head.npos;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,52 @@
+// Looks up calls of a graph in a device's tables of measured operators (shadowgraph/profile/operator_tables.h), and reads
+// and writes the tables.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <map>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "profiler/time/kernel_work.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/operator_tables.h"
+
+namespace shadowgraph {
+
+class JsonPlace;
+
+// The size of a call, by which tables go: that of a product if it is one, else bytes and FLOPs.
+MeasuredSize size_of_work(const KernelWork& work);
+
+// Tells sizes apart: batch, m, n, k, bytes, FLOPs.
+using SizeKey = std::tuple<int64_t, int64_t, int64_t, int64_t, double, double>;
+SizeKey size_key(const MeasuredSize& size);
+
+struct TabledTime {
+  double seconds = 0;
+  bool inside = true;  // of the table; otherwise beyond an end
+};
+
+class TabledTimes {
+ public:
+  TabledTimes(const Graph& graph, const DeviceSpec& spec) : graph_(graph), spec_(spec) {}
+  // Empty if the device has no table for the call.
+  std::optional<TabledTime> find(NodeId node, const KernelWork& work);
+
+ private:
+  const Graph& graph_;
+  const DeviceSpec& spec_;
+  std::map<std::tuple<const OperatorTables::BySize*, KernelClass, SizeKey>, TabledTime> known_;
+};
+
+// The key "tables" of a device spec:
+//     {"aten::mm": {"bfloat16": [[batch, m, n, k, seconds], ...]}, "pointwise": {"float32": [[bytes, seconds], ...]},
+//      "attention": {"bfloat16": [[bytes, flops, seconds], ...]}}
+OperatorTables operator_tables_from_json(const JsonPlace& place);  // throws ParseError
+nlohmann::json to_json(const OperatorTables& tables);
+
+}  // namespace shadowgraph
