@@ -20,7 +20,7 @@ from comparison import HERE, answer, error, rank_correlation, read_rows, summary
 
 ROOT = HERE.parent.parent
 # A module for each table, in the order of the page.
-TABLES = ["llm_foundry", "torchtitan", "operators"]
+TABLES = ["llm_foundry", "torchtitan", "operators", "collectives"]
 WORST = 5  # rows that are named
 
 
