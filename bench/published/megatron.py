@@ -1,0 +1,109 @@
+"""Megatron-LM's golden values: bytes allocated on the last rank of its functional tests, beside the prediction.
+
+    PYTHONPATH=build/python python bench/published/megatron.py [--rows 0..8] [--json FILE]
+
+The rows in megatron.csv are facts of NVIDIA/Megatron-LM, tests/functional_tests: the arguments of a case, and what a
+device had allocated after the last step and at most, on 8 GPUs of a kind. The programs are written here from how its
+modules are built; no line of it is copied.
+"""
+
+import argparse
+import csv
+import functools
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+import megatron_arguments
+import torch.distributed as dist
+from megatron_models import Rank, chunks
+from megatron_training import Training
+
+import shadowgraph as sg
+
+TABLE = pathlib.Path(__file__).parent / "megatron.csv"
+GIB = 2**30
+STEPS = 2  # the second finds the optimizer's state
+SPECS = {"a100": "a100", "h100": "h100", "gb200": "b200"}
+# Micro-batches beyond these hold what those before them held.
+MICRO_BATCHES = 3
+
+
+def rows():
+    return list(csv.DictReader(TABLE.open()))
+
+
+def published(row):
+    return {"allocated": int(float(row["mem_allocated_bytes_last"])),
+            "max_allocated": int(float(row["mem_max_allocated_bytes"]))}  # fmt: skip
+
+
+def spec_of(row):
+    for name, spec in SPECS.items():
+        if name in row["hardware"]:
+            return spec
+    return "a100"  # "lts": the stack of long support, which ran on A100
+
+
+@functools.lru_cache(maxsize=1)
+def captured(case):
+    """What the last rank does from its beginning to the end of a second step, as a graph. `case`: (name, arguments)."""
+    arguments = megatron_arguments.of_row({"case": case[0], "all_args_json": case[1]})
+    count = megatron_arguments.GPUS
+    with sg.fake_process_group(count, rank=count - 1), sg.Capture("cuda", source_lines=False) as session:
+        group = dist.new_group(list(range(count - arguments.tensor, count))) if arguments.tensor > 1 else None
+        rank = Rank(arguments, group)
+        parts = chunks(rank)
+        training = Training(rank, parts)
+        for _ in range(STEPS):
+            training.step(min(arguments.micro_batches, MICRO_BATCHES))
+        return session.finish(training.reports), arguments
+
+
+def predicted(row):
+    graph, arguments = captured((row["case"], row["all_args_json"]))
+    memory = sg.profile(graph, spec=spec_of(row), cublas_workspace=row["cublas_workspace"] or None).dict()
+    memory = memory["device_memory"]
+    return {"allocated": memory["allocated_after_steps"][-1], "max_allocated": memory["allocated_peak_bytes"],
+            "local": arguments.local}  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="")
+    parser.add_argument("--json")
+    given = parser.parse_args()
+    asked = rows()
+    if given.rows:
+        first, last = map(int, given.rows.split(".."))
+        asked = asked[first:last]
+    answers, left_out = [], []
+    for row in asked:
+        start = time.perf_counter()
+        try:
+            answer, facts = predicted(row), published(row)
+        except megatron_arguments.NotExpressed as error:
+            left_out.append(str(error))
+            continue
+        for name, value in facts.items():
+            answer[f"published_{name}"], answer[f"error_{name}"] = value, answer[name] / value - 1
+        answers.append({**row, **answer})
+        print(f"{row['case'][:64]:64} {row['hardware'][:20]:20} {facts['allocated'] / GIB:7.3f} "
+              f"{100 * answer['error_allocated']:+6.2f} %  {facts['max_allocated'] / GIB:7.3f} "
+              f"{100 * answer['error_max_allocated']:+6.2f} %  {time.perf_counter() - start:.1f} s", flush=True)  # fmt: skip
+    for local in (True, False):
+        errors = [abs(answer["error_max_allocated"]) for answer in answers if answer["local"] == local]
+        if errors:
+            print(f"{len(errors)} {'local' if local else 'other'} rows: most allocated, median error "
+                  f"{100 * statistics.median(errors):.2f} %, worst {100 * max(errors):.2f} %")  # fmt: skip
+    if left_out:
+        print(f"{len(left_out)} rows are not expressed: {', '.join(sorted(set(left_out)))}")
+    if given.json:
+        pathlib.Path(given.json).write_text(json.dumps(answers, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What a case of Megatron-LM's functional tests asks for, with Megatron's own defaults where it says nothing."""
+
+import dataclasses
+import json
+
+import torch
+
+GPUS = 8  # of a case's one node
+GPT2_WORDS, BERT_WORDS, BERT_CASED_WORDS = 50257, 30522, 28996
+# BertWordPiece tokenizers add a word for the beginning and one for the end when there are extra ids.
+ENDS = 2
+
+
+class NotExpressed(Exception):
+    """The programs here do not have what the case asks for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Sizes are those of the whole model; `ranks` of Megatron's order tensor, context, data, pipeline."""
+
+    family: str  # gpt, bert, t5
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    groups: int  # heads of keys and values
+    head: int  # size of one
+    sequence: int
+    decoder_sequence: int
+    decoder_layers: int
+    positions: int
+    words: int  # padded
+    micro_batch: int
+    micro_batches: int
+    tensor: int
+    pipeline: int
+    virtual: int  # stages a rank
+    context: int
+    data: int
+    sequence_parallel: bool
+    distributed_optimizer: bool
+    local: bool  # plain PyTorch modules in place of TransformerEngine's
+    dtype: torch.dtype
+    gradients: torch.dtype  # of the buffer
+    given: dict
+
+    def flag(self, name):
+        return self.given.get(name, "false") in ("true", True)
+
+    def number(self, name, default):
+        return type(default)(self.given.get(name, default))
+
+    @property
+    def deterministic(self):
+        return self.flag("deterministic-mode")
+
+    @property
+    def bias(self):
+        return not self.flag("disable-bias-linear")
+
+    @property
+    def dropout(self):
+        return self.number("hidden-dropout", 0.1), self.number("attention-dropout", 0.1)
+
+    @property
+    def gradient_fusion(self):
+        return not self.flag("no-gradient-accumulation-fusion")
+
+    @property
+    def tied(self):
+        return not self.flag("untie-embeddings-and-output-weights")
+
+    @property
+    def positions_learned(self):
+        return self.given.get("position-embedding-type", "learned_absolute") == "learned_absolute"
+
+    @property
+    def loss_scale(self):
+        return self.dtype == torch.float16
+
+
+def of_row(row):
+    """The arguments of a row of megatron.csv. Raises NotExpressed."""
+    given = json.loads(row["all_args_json"])
+    family = row["case"].split("/")[0].split("-")[0]
+    number = lambda name, default=None: int(given[name]) if name in given else default  # noqa: E731
+    flag = lambda name: given.get(name) == "true"  # noqa: E731
+    if family not in ("gpt", "bert", "t5") or "num-experts" in given:
+        raise NotExpressed(f"{row['case']}: mixtures of experts and families other than GPT, BERT and T5")
+    for name in ("multi-latent-attention", "use-megatron-fsdp", "use-torch-fsdp2", "fp8-format", "yaml-cfg"):
+        if given.get(name) not in (None, "false"):
+            raise NotExpressed(f"{row['case']}: {name}")
+    tensor, pipeline = number("tensor-model-parallel-size", 1), number("pipeline-model-parallel-size", 1)
+    context = number("context-parallel-size", 1)
+    data = GPUS // (tensor * pipeline * context)
+    hidden, heads = number("hidden-size"), number("num-attention-heads")
+    layers = number("num-layers") or number("encoder-num-layers")
+    micro = number("micro-batch-size")
+    each = number("num-layers-per-virtual-pipeline-stage")
+    half = torch.bfloat16 if flag("bf16") else torch.float16 if flag("fp16") else torch.float32
+    in_float32 = half == torch.bfloat16 and not flag("grad-reduce-in-bf16") or flag("accumulate-allreduce-grads-in-fp32")
+    swiglu = flag("swiglu")
+    words = {"gpt": GPT2_WORDS, "bert": BERT_WORDS, "t5": BERT_CASED_WORDS}[family]
+    if "vocab-extra-ids" in given:
+        words += number("vocab-extra-ids") + ENDS
+    words = number("vocab-size", words)
+    multiple = number("make-vocab-size-divisible-by", 128) * tensor
+    return Arguments(
+        family=family, layers=layers, hidden=hidden,
+        ffn=number("ffn-hidden-size", int(4 * hidden * 2 / 3) // 64 * 64 if swiglu else 4 * hidden), heads=heads,
+        groups=number("num-query-groups", heads) if flag("group-query-attention") else heads,
+        head=number("kv-channels", hidden // heads),
+        sequence=number("seq-length") or number("encoder-seq-length"), decoder_sequence=number("decoder-seq-length", 0),
+        decoder_layers=number("decoder-num-layers", 0), positions=number("max-position-embeddings", 0),
+        words=-(-words // multiple) * multiple, micro_batch=micro,
+        micro_batches=number("global-batch-size") // (micro * data), tensor=tensor, pipeline=pipeline,
+        virtual=layers // pipeline // each if each else 1, context=context, data=data,
+        sequence_parallel=flag("sequence-parallel") and tensor > 1,
+        distributed_optimizer=flag("use-distributed-optimizer"),
+        local=given.get("transformer-impl") == "local" or given.get("spec") == "local", dtype=half,
+        gradients=torch.float32 if in_float32 or half == torch.float32 else half, given=given)  # fmt: skip

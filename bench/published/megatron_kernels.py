@@ -1,0 +1,94 @@
+"""Fused kernels of Megatron-LM and Apex as named operators: what each takes, allocates and overwrites.
+
+Nobody computes with them here. Each has a fake kernel, which makes tensors of the sizes that the real one makes.
+"""
+
+import torch
+
+_library = torch.library.Library("megatron", "DEF")
+
+
+def _operator(schema, fake):
+    _library.define(schema)
+    name = "megatron::" + schema.split("(")[0]
+    torch.library.register_fake(name, fake, lib=_library)
+
+
+_operator("causal_softmax(Tensor scores, float scale) -> Tensor", lambda scores, scale: torch.empty_like(scores))
+_operator("masked_softmax(Tensor scores, Tensor mask, float scale) -> Tensor",
+          lambda scores, mask, scale: torch.empty_like(scores))  # fmt: skip
+_operator("softmax_backward_(Tensor(a!) gradient, Tensor result, float scale) -> ()", lambda *operands: None)
+_operator("bias_gelu(Tensor x, Tensor bias) -> Tensor", lambda x, bias: torch.empty_like(x))
+_operator("bias_gelu_backward(Tensor gradient, Tensor x, Tensor bias) -> Tensor",
+          lambda gradient, x, bias: torch.empty_like(x))  # fmt: skip
+_operator("bias_dropout_add(Tensor x, Tensor bias, Tensor residual, float p) -> (Tensor, Tensor)",
+          lambda x, bias, residual, p: (torch.empty_like(residual), torch.empty_like(x, dtype=torch.bool)))  # fmt: skip
+_operator("bias_dropout_add_backward(Tensor gradient, Tensor mask, float p) -> (Tensor, Tensor)",
+          lambda gradient, mask, p: (torch.empty_like(gradient), gradient.new_empty(gradient.shape[-1])))  # fmt: skip
+_operator("accumulate_product_(Tensor x, Tensor gradient, Tensor(a!) sums) -> ()", lambda *operands: None)
+_operator("norm(Tensor[] all) -> Tensor", lambda all: all[0].new_empty(1, dtype=torch.float32))
+_operator("scale_(Tensor(a!)[] all, Tensor by) -> ()", lambda *operands: None)
+_operator("unscale_(Tensor(a!)[] all, Tensor(b!) found, Tensor by) -> ()", lambda *operands: None)
+_operator("adam_(Tensor(a!)[] parameters, Tensor[] gradients, Tensor(b!)[] first, Tensor(c!)[] second) -> ()",
+          lambda *operands: None)  # fmt: skip
+_operator("copy_all_(Tensor[] of, Tensor(a!)[] to) -> ()", lambda *operands: None)
+kernels = torch.ops.megatron
+
+
+class CausalSoftmax(torch.autograd.Function):
+    """Scaled, and masked above the diagonal; backward overwrites the gradient that it is given."""
+
+    @staticmethod
+    def forward(ctx, scores, scale):
+        result = kernels.causal_softmax(scores, scale)
+        ctx.save_for_backward(result)
+        ctx.scale = scale
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (result,) = ctx.saved_tensors
+        kernels.softmax_backward_(gradient, result, ctx.scale)
+        return gradient, None
+
+
+class MaskedSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, scores, mask, scale):
+        result = kernels.masked_softmax(scores, mask, scale)
+        ctx.save_for_backward(result)
+        ctx.scale = scale
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (result,) = ctx.saved_tensors
+        kernels.softmax_backward_(gradient, result, ctx.scale)
+        return gradient, None, None
+
+
+class BiasGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias):
+        ctx.save_for_backward(x, bias)
+        return kernels.bias_gelu(x, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        both = kernels.bias_gelu_backward(gradient, *ctx.saved_tensors)
+        return both, both  # autograd sums the second over all rows
+
+
+class BiasDropoutAdd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias, residual, p):
+        result, mask = kernels.bias_dropout_add(x, bias, residual, p)
+        ctx.save_for_backward(mask)
+        ctx.p = p
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (mask,) = ctx.saved_tensors
+        of_x, of_bias = kernels.bias_dropout_add_backward(gradient, mask, ctx.p)
+        return of_x, of_bias, gradient, None
