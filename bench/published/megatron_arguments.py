@@ -5,7 +5,7 @@ import json
 
 import torch
 
-GPUS = 8  # of a case's one node
+GPUS, GPUS_OF_GB200_NODE = 8, 4
 GPT2_WORDS, BERT_WORDS, BERT_CASED_WORDS = 50257, 30522, 28996
 # BertWordPiece tokenizers add a word for the beginning and one for the end when there are extra ids.
 ENDS = 2
@@ -52,6 +52,10 @@ class Arguments:
         return type(default)(self.given.get(name, default))
 
     @property
+    def gpus(self):
+        return self.tensor * self.pipeline * self.context * self.data
+
+    @property
     def deterministic(self):
         return self.flag("deterministic-mode")
 
@@ -84,6 +88,8 @@ def of_row(row):
     """The arguments of a row of megatron.csv. Raises NotExpressed."""
     given = json.loads(row["all_args_json"])
     family = row["case"].split("/")[0].split("-")[0]
+    if row["case"].split("/")[0] == "gpt" and "tokenizer-type" in given and "vocab-size" not in given:
+        raise NotExpressed(f"{row['case']}: how many words its tokenizer has is not published")
     number = lambda name, default=None: int(given[name]) if name in given else default  # noqa: E731
     flag = lambda name: given.get(name) == "true"  # noqa: E731
     if family not in ("gpt", "bert", "t5") or "num-experts" in given:
@@ -93,7 +99,14 @@ def of_row(row):
             raise NotExpressed(f"{row['case']}: {name}")
     tensor, pipeline = number("tensor-model-parallel-size", 1), number("pipeline-model-parallel-size", 1)
     context = number("context-parallel-size", 1)
-    data = GPUS // (tensor * pipeline * context)
+    gpus = GPUS_OF_GB200_NODE if "gb200" in row["hardware"] and row["case"].endswith("_1node") else GPUS
+    if "release" in row["case"]:
+        if flag("use-distributed-optimizer"):
+            raise NotExpressed(f"{row['case']}: how many GPUs share the optimizer's state is not published")
+        gpus = tensor * pipeline * context
+    data = gpus // (tensor * pipeline * context)
+    if data == 0:
+        raise NotExpressed(f"{row['case']}: more GPUs than {gpus}")
     hidden, heads = number("hidden-size"), number("num-attention-heads")
     layers = number("num-layers") or number("encoder-num-layers")
     micro = number("micro-batch-size")
@@ -114,7 +127,7 @@ def of_row(row):
         sequence=number("seq-length") or number("encoder-seq-length"), decoder_sequence=number("decoder-seq-length", 0),
         decoder_layers=number("decoder-num-layers", 0), positions=number("max-position-embeddings", 0),
         words=-(-words // multiple) * multiple, micro_batch=micro,
-        micro_batches=number("global-batch-size") // (micro * data), tensor=tensor, pipeline=pipeline,
+        micro_batches=number("global-batch-size", micro * data) // (micro * data), tensor=tensor, pipeline=pipeline,
         virtual=layers // pipeline // each if each else 1, context=context, data=data,
         sequence_parallel=flag("sequence-parallel") and tensor > 1,
         distributed_optimizer=flag("use-distributed-optimizer"),

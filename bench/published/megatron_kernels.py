@@ -8,6 +8,10 @@ import torch
 _library = torch.library.Library("megatron", "DEF")
 
 
+def _dense(x):
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
 def _operator(schema, fake):
     _library.define(schema)
     name = "megatron::" + schema.split("(")[0]
@@ -25,6 +29,21 @@ _operator("bias_dropout_add(Tensor x, Tensor bias, Tensor residual, float p) -> 
           lambda x, bias, residual, p: (torch.empty_like(residual), torch.empty_like(x, dtype=torch.bool)))  # fmt: skip
 _operator("bias_dropout_add_backward(Tensor gradient, Tensor mask, float p) -> (Tensor, Tensor)",
           lambda gradient, mask, p: (torch.empty_like(gradient), gradient.new_empty(gradient.shape[-1])))  # fmt: skip
+_operator("bias_swiglu(Tensor x, Tensor? bias) -> Tensor",
+          lambda x, bias: x.new_empty((*x.shape[:-1], x.shape[-1] // 2)))  # fmt: skip
+_operator("bias_swiglu_backward(Tensor gradient, Tensor x, Tensor? bias) -> Tensor",
+          lambda gradient, x, bias: torch.empty_like(x))  # fmt: skip
+_operator("weighted_swiglu(Tensor x, Tensor weights) -> Tensor",
+          lambda x, weights: x.new_empty((*x.shape[:-1], x.shape[-1] // 2)))  # fmt: skip
+_operator("weighted_swiglu_backward(Tensor gradient, Tensor x, Tensor weights) -> (Tensor, Tensor)",
+          lambda gradient, x, weights: (torch.empty_like(x), torch.empty_like(weights)))  # fmt: skip
+_operator("rotated(Tensor x) -> Tensor", lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device))
+_operator("attention(Tensor query, Tensor key, Tensor value) -> (Tensor, Tensor)",
+          lambda query, key, value: (_dense(query), query.new_empty((query.shape[1], query.shape[2], query.shape[0]),
+                                                                    dtype=torch.float32)))  # fmt: skip
+_operator("attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor out, Tensor sums) "
+          "-> (Tensor, Tensor, Tensor)",
+          lambda gradient, query, key, value, out, sums: (_dense(query), _dense(key), _dense(value)))  # fmt: skip
 _operator("accumulate_product_(Tensor x, Tensor gradient, Tensor(a!) sums) -> ()", lambda *operands: None)
 _operator("norm(Tensor[] all) -> Tensor", lambda all: all[0].new_empty(1, dtype=torch.float32))
 _operator("scale_(Tensor(a!)[] all, Tensor by) -> ()", lambda *operands: None)
@@ -92,3 +111,55 @@ class BiasDropoutAdd(torch.autograd.Function):
         (mask,) = ctx.saved_tensors
         of_x, of_bias = kernels.bias_dropout_add_backward(gradient, mask, ctx.p)
         return of_x, of_bias, gradient, None
+
+
+class BiasSwiglu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bias):
+        ctx.save_for_backward(x, bias)
+        return kernels.bias_swiglu(x, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, bias = ctx.saved_tensors
+        both = kernels.bias_swiglu_backward(gradient, x, bias)
+        return both, None if bias is None else both
+
+
+class WeightedSwiglu(torch.autograd.Function):
+    """Of an expert's tokens, each with its share of the result."""
+
+    @staticmethod
+    def forward(ctx, x, weights):
+        ctx.save_for_backward(x, weights)
+        return kernels.weighted_swiglu(x, weights)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return kernels.weighted_swiglu_backward(gradient, *ctx.saved_tensors)
+
+
+class Rotated(torch.autograd.Function):
+    """Rotary positions keep nothing but their table."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return kernels.rotated(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return kernels.rotated(gradient)
+
+
+class Attention(torch.autograd.Function):
+    """Flash attention, and cuDNN's: they keep what they read, the result, and a float32 number a row."""
+
+    @staticmethod
+    def forward(ctx, query, key, value):
+        result, sums = kernels.attention(query, key, value)
+        ctx.save_for_backward(query, key, value, result, sums)
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return kernels.attention_backward(gradient, *ctx.saved_tensors)

@@ -1,6 +1,7 @@
-"""Layers of Megatron-LM as `--transformer-impl local` lays them out: plain PyTorch, cut over tensor parallel ranks.
+"""Layers of Megatron-LM, cut over tensor parallel ranks. A tensor is [sequence, batch, hidden].
 
-A tensor is [sequence, batch, hidden]. `Rank` has what the layers of a process share.
+Plain PyTorch, as `--transformer-impl local` lays them out. TransformerEngine's modules keep the same tensors for
+backward, with other attention, and a workspace of their own. `Rank` has what the layers of a process share.
 """
 
 import math
@@ -8,18 +9,21 @@ import math
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from megatron_kernels import BiasDropoutAdd, BiasGelu, CausalSoftmax, MaskedSoftmax, kernels
+from megatron_kernels import BiasDropoutAdd, BiasGelu, BiasSwiglu, kernels
 from torch import nn
 
-LONGEST_FUSED = 4096  # keys that the fused softmax takes
-
-
 class Rank:
-    """A process: its arguments, its tensor parallel group, and the buffer that layers use in turns."""
+    """The last process: its arguments, its groups, and the buffer that layers use in turns.
 
-    def __init__(self, arguments, tensor_group=None):
+    Ranks count tensor parallel first, then context and data parallel, then stages.
+    """
+
+    def __init__(self, arguments):
         self.arguments = arguments
-        self.group = tensor_group
+        tensor, gpus = arguments.tensor, arguments.gpus
+        stage = gpus // arguments.pipeline
+        self.group = dist.new_group(list(range(gpus - tensor, gpus))) if tensor > 1 else None
+        self.data_group = dist.new_group(list(range(gpus - stage + tensor - 1, gpus, tensor)))
         self._shared = {}
         self._dummies = {}
 
@@ -147,112 +151,33 @@ class Norm(nn.Module):
     def __init__(self, rank):
         super().__init__()
         size = rank.arguments.hidden
-        self.weight, self.bias = parameter(rank, size), parameter(rank, size)
+        self.weight = parameter(rank, size)
+        self.bias = parameter(rank, size) if rank.arguments.given.get("normalization") != "RMSNorm" else None
 
     def forward(self, x):
+        if self.bias is None:
+            return F.rms_norm(x, x.shape[-1:], self.weight)
         return F.layer_norm(x, x.shape[-1:], self.weight, self.bias)
-
-
-class DotProducts(nn.Module):
-    """Attention whose scores are all in memory."""
-
-    def __init__(self, rank, causal, layer):
-        super().__init__()
-        self.rank, self.causal = rank, causal
-        arguments = rank.arguments
-        self.coefficient = float(layer) if arguments.flag("apply-query-key-layer-scaling") else 1.0
-        self.scale = 1 / (math.sqrt(arguments.head) * self.coefficient)
-        self.p = arguments.dropout[1]
-
-    def forward(self, query, key, value, mask):
-        length, batch, heads, head = query.shape
-        keys, rows = key.shape[0], batch * heads
-        query, key = query.reshape(length, rows, head), key.reshape(keys, rows, head)
-        unused = self.rank.buffer((rows, length, keys), query.dtype)
-        products = torch.baddbmm(unused, query.transpose(0, 1), key.transpose(0, 1).transpose(1, 2), beta=0.0,
-                                 alpha=self.scale)  # fmt: skip
-        scores = products.view(batch, heads, length, keys)
-        shares = self.softmax(scores, mask)
-        shares = F.dropout(shares, self.p, training=True)
-        value = value.reshape(keys, rows, head)
-        context = torch.bmm(shares.view(rows, length, keys), value.transpose(0, 1))
-        context = context.view(batch, heads, length, head).permute(2, 0, 1, 3).contiguous()
-        return context.view(length, batch, heads * head)
-
-    def fused(self, scores):
-        batch, heads, length, keys = scores.shape
-        if self.rank.arguments.flag("no-masked-softmax-fusion") or scores.dtype == torch.float32:
-            return False
-        # A block of 128 threads takes four warps, and a warp two rows of up to 128 keys.
-        at_once = 8 if keys <= 128 else 4
-        if not 16 < keys <= LONGEST_FUSED or length % 4 or keys % 4 or batch * heads % 4:
-            return False
-        return (batch * heads if self.causal else length) % at_once == 0
-
-    def softmax(self, scores, mask):
-        if self.fused(scores):
-            if self.causal:
-                return CausalSoftmax.apply(scores.view(-1, *scores.shape[2:]), self.coefficient).view(scores.shape)
-            return MaskedSoftmax.apply(scores, mask, self.coefficient)
-        dtype = scores.dtype
-        in_float32 = self.rank.arguments.flag("apply-query-key-layer-scaling")
-        if in_float32:
-            scores = scores.float() * self.coefficient
-        shares = torch.softmax(scores.masked_fill_(mask, -10000.0), dim=-1)
-        return shares.to(dtype)
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, rank, core):
-        super().__init__()
-        arguments = rank.arguments
-        self.head, self.groups = arguments.head, arguments.groups // rank.tensor
-        self.each = arguments.heads // arguments.groups  # queries of a group
-        self.core = core
-        self.qkv = ColumnLinear(rank, arguments.hidden, (arguments.heads + 2 * arguments.groups) * self.head,
-                                bias=False)  # fmt: skip
-        self.qkv.bias = parameter(rank, self.qkv.weight.shape[0]) if arguments.bias else None
-        self.out = RowLinear(rank, arguments.heads * self.head, arguments.hidden, bias=arguments.bias)
-
-    def forward(self, x, mask):
-        mixed = ColumnProduct.apply(x, self.qkv.weight, self.qkv.bias, self.qkv.rank, self.qkv.rank.tensor > 1)
-        mixed = mixed.view(*mixed.shape[:-1], self.groups, (self.each + 2) * self.head)
-        query, key, value = torch.split(mixed, [self.each * self.head, self.head, self.head], dim=3)
-        query = query.reshape(*query.shape[:2], -1, self.head)
-        return self.out(self.core(query, key, value, mask)), self.out.bias
-
-
-class CrossAttention(nn.Module):
-    def __init__(self, rank, core):
-        super().__init__()
-        arguments = rank.arguments
-        size = arguments.heads * arguments.head
-        self.head, self.rank, self.core = arguments.head, rank, core
-        self.query = ColumnLinear(rank, arguments.hidden, size, bias=arguments.bias)
-        self.key_value = ColumnLinear(rank, arguments.hidden, 2 * size, bias=arguments.bias)
-        self.out = RowLinear(rank, size, arguments.hidden, bias=arguments.bias)
-
-    def forward(self, x, mask, context):
-        product = lambda x, to: ColumnProduct.apply(x, to.weight, to.bias, self.rank, self.rank.tensor > 1)  # noqa: E731
-        mixed = product(context, self.key_value)
-        mixed = mixed.view(*mixed.shape[:-1], -1, 2 * self.head)
-        key, value = torch.split(mixed, self.head, dim=-1)
-        query = product(x, self.query)
-        query = query.view(*query.shape[:-1], -1, self.head)
-        return self.out(self.core(query, key, value, mask)), self.out.bias
 
 
 class Mlp(nn.Module):
     def __init__(self, rank):
         super().__init__()
         arguments = rank.arguments
-        self.up = ColumnLinear(rank, arguments.hidden, arguments.ffn, bias=arguments.bias)
+        self.gated = arguments.flag("swiglu")
+        outputs = arguments.ffn * (2 if self.gated else 1)
+        self.up = ColumnLinear(rank, arguments.hidden, outputs, bias=arguments.bias)
         self.down = RowLinear(rank, arguments.ffn, arguments.hidden, bias=arguments.bias)
-        self.fuse = not arguments.flag("no-bias-gelu-fusion")
+        self.squared = arguments.flag("squared-relu")
+        self.fuse = not arguments.flag("no-bias-gelu-fusion") and self.up.bias is not None and not self.squared
 
     def forward(self, x):
         inner = self.up(x)
-        if self.fuse:
+        if self.gated:
+            inner = BiasSwiglu.apply(inner, self.up.bias)
+        elif self.squared:
+            inner = torch.pow(F.relu(inner), 2)
+        elif self.fuse:
             inner = BiasGelu.apply(inner, self.up.bias)
         else:
             inner = F.gelu(inner if self.up.bias is None else inner + self.up.bias)
@@ -260,13 +185,14 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, rank, number, causal, cross=False):
+    """attention, cross: functions that make a layer's, given its number."""
+
+    def __init__(self, rank, attention, cross=None, mlp=Mlp):
         super().__init__()
         self.p = rank.arguments.dropout[0]
-        self.norm1, self.attention = Norm(rank), SelfAttention(rank, DotProducts(rank, causal, number))
-        self.norm2 = Norm(rank) if cross else None
-        self.cross = CrossAttention(rank, DotProducts(rank, False, number)) if cross else None
-        self.norm3, self.mlp = Norm(rank), Mlp(rank)
+        self.norm1, self.attention = Norm(rank), attention()
+        self.norm2, self.cross = (Norm(rank), cross()) if cross is not None else (None, None)
+        self.norm3, self.mlp = Norm(rank), mlp(rank)
 
     def added(self, result, residual):
         x, bias = result

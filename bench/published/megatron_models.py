@@ -1,9 +1,13 @@
 """GPT, BERT and T5 of Megatron-LM, as the last rank of a pipeline has them, and what each makes its loss of."""
 
+import functools
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from megatron_attention import CrossAttention, SelfAttention, products
 from megatron_layers import ColumnProduct, Layer, Norm, Rank, _Reduced, parameter
+from megatron_recompute import Recomputed
 from torch import nn
 
 
@@ -33,6 +37,7 @@ class VocabularyLoss(torch.autograd.Function):
         loss = torch.log(sums) - predicted
         logits.div_(sums.unsqueeze(dim=-1))
         ctx.save_for_backward(logits, elsewhere, here)
+        ctx.fused = rank.arguments.flag("cross-entropy-loss-fusion")
         return loss
 
     @staticmethod
@@ -43,7 +48,7 @@ class VocabularyLoss(torch.autograd.Function):
         less = 1.0 - elsewhere.view(-1).float()
         flat[rows, here] -= less
         shares.mul_(gradient.unsqueeze(dim=-1))
-        return shares, None, None
+        return shares.to(torch.bfloat16) if ctx.fused else shares, None, None
 
 
 class Embedding(nn.Module):
@@ -55,7 +60,7 @@ class Embedding(nn.Module):
         self.rank = rank
         self.word = parameter(rank, arguments.words // rank.tensor, arguments.hidden)
         self.position = parameter(rank, arguments.positions, arguments.hidden) if arguments.positions_learned else None
-        self.type = parameter(rank, types, arguments.hidden) if types else None
+        self.kind = parameter(rank, types, arguments.hidden) if types else None
         self.p = arguments.dropout[0]
 
     def words_of(self, ids):
@@ -68,18 +73,49 @@ class Embedding(nn.Module):
         found = self.word[ids] if rank.arguments.deterministic else F.embedding(ids, self.word)
         if rank.tensor > 1:
             found.masked_fill_(elsewhere.unsqueeze(-1), 0.0)
-            if not rank.arguments.sequence_parallel or self.position is not None:
-                found = _Reduced.apply(found, rank) if not rank.arguments.sequence_parallel else rank.all_reduce(found)
         return found
 
     def forward(self, ids, positions, types=None):
+        rank, along = self.rank, self.rank.arguments.sequence_parallel
         x = self.words_of(ids)
+        if along and self.position is None:
+            x = _Reduced.apply(x.transpose(0, 1).contiguous(), rank)
+            return F.dropout(x, self.p, training=True)
+        if rank.tensor > 1:
+            x = _Summed.apply(x, rank)
         if self.position is not None:
             x = x + F.embedding(positions, self.position)
         x = x.transpose(0, 1).contiguous()
         if types is not None:
-            x = x + F.embedding(types, self.type).permute(1, 0, 2)
+            x = x + F.embedding(types, self.kind).permute(1, 0, 2)
+        if along:
+            x = _Own.apply(x, rank)
         return F.dropout(x, self.p, training=True)
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, rank):
+        ctx.mark_dirty(x)
+        return rank.all_reduce(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+class _Own(torch.autograd.Function):
+    """This rank's part of the sequence, copied so that the rest is given back."""
+
+    @staticmethod
+    def forward(ctx, x, rank):
+        ctx.rank = rank
+        return x[-(x.shape[0] // rank.tensor) :].clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        whole = torch.empty(ctx.rank.whole_shape(gradient), dtype=gradient.dtype, device="cuda")
+        return ctx.rank.gathered(gradient, whole), None
 
 
 def output_weight(rank, embedding):
@@ -89,17 +125,29 @@ def output_weight(rank, embedding):
     return parameter(rank, rank.arguments.words // rank.tensor, rank.arguments.hidden)
 
 
+def _self(rank, causal, number):
+    return SelfAttention(rank, products(rank, causal, number))
+
+
+def _cross(rank, number):
+    return CrossAttention(rank, products(rank, False, number))
+
+
 class Stack(nn.Module):
     """The layers of one stage, and the norm after the last."""
 
     def __init__(self, rank, numbers, causal, cross=False, last=True):
         super().__init__()
-        self.layers = nn.ModuleList(Layer(rank, number, causal, cross) for number in numbers)
+        self.layers = nn.ModuleList()
+        for number in numbers:
+            attention = functools.partial(_self, rank, causal, number)
+            self.layers.append(Layer(rank, attention, functools.partial(_cross, rank, number) if cross else None))
         self.norm = Norm(rank) if last else None
+        self.again = rank.arguments.given.get("recompute-granularity") == "full"
 
     def forward(self, x, mask, context=None, context_mask=None):
         for layer in self.layers:
-            x = layer(x, mask, context, context_mask)
+            x = Recomputed.apply(layer, x, mask) if self.again else layer(x, mask, context, context_mask)
         return self.norm(x) if self.norm is not None else x
 
 
@@ -207,8 +255,9 @@ def batch_of(arguments):
     mask = lambda a, b: torch.empty(rows, 1, a, b, dtype=torch.bool, device="cuda")  # noqa: E731
     weights = lambda size: torch.empty(rows, size, dtype=torch.float32, device="cuda")  # noqa: E731
     if arguments.family == "gpt":
+        without = arguments.flag("no-create-attention-mask-in-dataloader")
         return {"tokens": ids(length), "labels": ids(length), "weights": weights(length),
-                "mask": mask(arguments.sequence, arguments.sequence), "positions": ids(length)}  # fmt: skip
+                "mask": None if without else mask(length, arguments.sequence), "positions": ids(length)}  # fmt: skip
     if arguments.family == "bert":
         return {"tokens": ids(length), "types": ids(length), "order": ids(1), "weights": weights(length),
                 "labels": ids(length), "padding": ids(length), "positions": ids(length)}  # fmt: skip

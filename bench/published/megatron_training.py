@@ -17,8 +17,9 @@ def _padded(count, multiple):
 class Buffers:
     """One buffer for all gradients of a chunk, in the order of backward; with a distributed optimizer one for parameters."""
 
-    def __init__(self, arguments, chunk, bucketed):
-        self.arguments = arguments
+    def __init__(self, rank, chunk, bucketed):
+        self.group, self.arguments = rank.data_group, rank.arguments
+        arguments = rank.arguments
         self.parameters = [p for p in reversed(list(chunk.parameters())) if p.requires_grad]
         cut = arguments.distributed_optimizer
         self.places, self.buckets = {}, []
@@ -71,14 +72,15 @@ class Buffers:
             part = self.gradients[begin:end]
             if self.arguments.distributed_optimizer:
                 own = part[(self.ranks - 1) * (end - begin) // self.ranks :]
-                dist.reduce_scatter_tensor(own, part)
+                dist.reduce_scatter_tensor(own, part, group=self.group)
             else:
-                dist.all_reduce(part)
+                dist.all_reduce(part, group=self.group)
 
     def gather(self):
         for begin, end in self.buckets:
             part = self.values[begin:end]
-            dist.all_gather_into_tensor(part, part[(self.ranks - 1) * (end - begin) // self.ranks :])
+            own = part[(self.ranks - 1) * (end - begin) // self.ranks :]
+            dist.all_gather_into_tensor(part, own, group=self.group)
 
 
 def _common(a, b):
@@ -150,7 +152,7 @@ class Training:
     def __init__(self, rank, chunks):
         self.rank, self.arguments, self.chunks = rank, rank.arguments, chunks
         first_stage = rank.arguments.pipeline == 1
-        self.buffers = [Buffers(rank.arguments, chunk, first_stage and i == 0) for i, chunk in enumerate(chunks)]
+        self.buffers = [Buffers(rank, chunk, first_stage and i == 0) for i, chunk in enumerate(chunks)]
         self.optimizer = Optimizer(rank.arguments, self.buffers)
         self.reports = []
 
@@ -175,11 +177,12 @@ class Training:
         if x is not None:
             x.retain_grad()
         if output.dim() == 0:
-            output = output * self.optimizer.scale
-            output.backward()
+            (output * self.optimizer.scale).backward()
         else:
-            output.backward(torch.empty_like(output))
-        return None if x is None else x.grad
+            gradient = self.received().detach()
+            torch.autograd.Variable._execution_engine.run_backward(
+                (output,), (gradient,), keep_graph=False, create_graph=False, inputs=(), allow_unreachable=True,
+                accumulate_grad=True)  # fmt: skip
 
     def step(self, micro_batches):
         self.reports = []
@@ -192,11 +195,20 @@ class Training:
         self.optimizer.step()
 
     def run(self, micro_batches):
-        pipelined = self.arguments.pipeline > 1
-        x = self.received() if pipelined else None
-        for i in range(micro_batches):
-            output = self.forward(0, x)
-            gradient = self.backward(x, output)
-            # What comes next is received while the gradient is sent.
-            x = self.received() if pipelined and i + 1 < micro_batches else None
-            del gradient
+        """The last rank has each virtual stage but the last one's forwards of a whole group before its first backward."""
+        pipeline, count = self.arguments.pipeline, len(self.chunks)
+        order = [number for first in range(0, micro_batches, pipeline) for number in range(count)
+                 for _ in range(first, min(first + pipeline, micro_batches))]  # fmt: skip
+        before = min((count - 1) * pipeline, len(order))
+        kept = [[] for _ in self.chunks]
+        x = self.received() if pipeline > 1 else None
+        for k in range(len(order) + before):
+            if k < len(order):
+                number = order[k]
+                output = self.forward(number, x)
+                kept[number].append((x, output))
+                if number + 1 < count:  # what was sent is given back, and the graph that made it is kept
+                    output.data = torch.empty(1, dtype=output.dtype, device="cuda")
+                x = self.received() if pipeline > 1 and k + 1 < len(order) else None
+            if k >= before:
+                self.backward(*kept[count - 1 - order[k - before]].pop(0))
