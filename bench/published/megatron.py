@@ -48,10 +48,9 @@ def spec_of(row):
     return "a100"  # "lts": the stack of long support, which ran on A100
 
 
-@functools.lru_cache(maxsize=1)
-def captured(case):
-    """What the last rank does from its beginning to the end of a second step, as a graph. `case`: the row's."""
-    arguments = megatron_arguments.of_row(dict(zip(("case", "hardware", "all_args_json"), case)))
+@functools.lru_cache(maxsize=4)
+def captured(arguments):
+    """What the last rank does from its beginning to the end of a second step, as a graph."""
     count = arguments.gpus
     with sg.fake_process_group(count, rank=count - 1), sg.Capture("cuda", source_lines=False) as session:
         rank = Rank(arguments)
@@ -60,12 +59,12 @@ def captured(case):
         for _ in range(STEPS):
             several = MICRO_BATCHES if arguments.virtual == 1 else 2 * arguments.pipeline
             training.step(min(arguments.micro_batches, several))
-        return session.finish(training.reports), arguments
+        return session.finish(training.reports)
 
 
 def predicted(row):
-    gpus = megatron_arguments.of_row(row).gpus
-    graph, arguments = captured((row["case"], "gb200" if gpus == 4 else "", row["all_args_json"]))
+    arguments = megatron_arguments.of_row(row)
+    graph = captured(arguments)
     spec = spec_of(row)
     memory = sg.profile(graph, spec=spec, cublas_workspace=row["cublas_workspace"] or None).dict()["device_memory"]
     # TransformerEngine's first product makes a workspace, which stays.

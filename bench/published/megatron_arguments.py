@@ -41,9 +41,12 @@ class Arguments:
     sequence_parallel: bool
     distributed_optimizer: bool
     local: bool  # plain PyTorch modules in place of TransformerEngine's
+    attention: str  # unfused, flash, fused
+    last_layers: int  # of the last rank
+    old: bool  # the stack of long support
     dtype: torch.dtype
     gradients: torch.dtype  # of the buffer
-    given: dict
+    given: dict = dataclasses.field(hash=False)  # as published
 
     def flag(self, name):
         return self.given.get(name, "false") in ("true", True)
@@ -54,6 +57,11 @@ class Arguments:
     @property
     def gpus(self):
         return self.tensor * self.pipeline * self.context * self.data
+
+    @property
+    def sharers(self):
+        """How many ranks share the state of a distributed optimizer."""
+        return self.data * self.context // self.number("num-distributed-optimizer-instances", 1)
 
     @property
     def deterministic(self):
@@ -94,7 +102,8 @@ def of_row(row):
     flag = lambda name: given.get(name) == "true"  # noqa: E731
     if family not in ("gpt", "bert", "t5") or "num-experts" in given:
         raise NotExpressed(f"{row['case']}: mixtures of experts and families other than GPT, BERT and T5")
-    for name in ("multi-latent-attention", "use-megatron-fsdp", "use-torch-fsdp2", "fp8-format", "yaml-cfg"):
+    for name in ("multi-latent-attention", "use-megatron-fsdp", "pipeline-model-parallel-layout", "perform-rl-step",
+                 "mtp-num-layers", "use-torch-fsdp2", "fp8-format", "yaml-cfg"):
         if given.get(name) not in (None, "false"):
             raise NotExpressed(f"{row['case']}: {name}")
     tensor, pipeline = number("tensor-model-parallel-size", 1), number("pipeline-model-parallel-size", 1)
@@ -104,16 +113,18 @@ def of_row(row):
         if flag("use-distributed-optimizer"):
             raise NotExpressed(f"{row['case']}: how many GPUs share the optimizer's state is not published")
         gpus = tensor * pipeline * context
-    data = gpus // (tensor * pipeline * context)
+    micro = number("micro-batch-size")
+    # Fewer GPUs run where the batch has not a micro-batch for each.
+    data = min(gpus // (tensor * pipeline * context), number("global-batch-size", gpus * micro) // micro)
     if data == 0:
         raise NotExpressed(f"{row['case']}: more GPUs than {gpus}")
     hidden, heads = number("hidden-size"), number("num-attention-heads")
     layers = number("num-layers") or number("encoder-num-layers")
-    micro = number("micro-batch-size")
     each = number("num-layers-per-virtual-pipeline-stage")
     half = torch.bfloat16 if flag("bf16") else torch.float16 if flag("fp16") else torch.float32
     in_float32 = half == torch.bfloat16 and not flag("grad-reduce-in-bf16") or flag("accumulate-allreduce-grads-in-fp32")
     swiglu = flag("swiglu")
+    local = given.get("transformer-impl") == "local" or given.get("spec") == "local"
     words = {"gpt": GPT2_WORDS, "bert": BERT_WORDS, "t5": BERT_CASED_WORDS}[family]
     if "vocab-extra-ids" in given:
         words += number("vocab-extra-ids") + ENDS
@@ -128,8 +139,32 @@ def of_row(row):
         decoder_layers=number("decoder-num-layers", 0), positions=number("max-position-embeddings", 0),
         words=-(-words // multiple) * multiple, micro_batch=micro,
         micro_batches=number("global-batch-size", micro * data) // (micro * data), tensor=tensor, pipeline=pipeline,
-        virtual=layers // pipeline // each if each else 1, context=context, data=data,
+        virtual=number("num-virtual-stages-per-pipeline-rank", layers // pipeline // each if each else 1), context=context, data=data,
         sequence_parallel=flag("sequence-parallel") and tensor > 1,
         distributed_optimizer=flag("use-distributed-optimizer"),
-        local=given.get("transformer-impl") == "local" or given.get("spec") == "local", dtype=half,
+        local=local, attention=_attention(given, local, row["hardware"]), old=row["hardware"].startswith("lts"),
+        last_layers=_last_layers(given, layers, pipeline), dtype=half,
         gradients=torch.float32 if in_float32 or half == torch.float32 else half, given=given)  # fmt: skip
+
+
+def _attention(given, local, hardware):
+    """TransformerEngine takes cuDNN's kernel on Hopper and later, and flash attention before; the older stack neither."""
+    backend = given.get("attention-backend", "auto")
+    if local or backend in ("unfused", "local"):
+        return "unfused"
+    if backend != "auto":
+        return backend
+    if hardware.startswith("lts"):
+        return "unfused"
+    return "fused" if "h100" in hardware or "b200" in hardware else "flash"
+
+
+def _last_layers(given, layers, pipeline):
+    """How many layers the last rank has: as many as the others, unless it is said."""
+    first, last = (int(given.get(f"decoder-{which}-pipeline-num-layers", 0)) for which in ("first", "last"))
+    if last:
+        return last
+    if first:
+        return (layers - first) // (pipeline - 1)
+    more = [name for name in ("embedding", "loss") if given.get(f"account-for-{name}-in-pipeline-split") == "true"]
+    return (layers + len(more)) // pipeline - (1 if "loss" in more else 0)

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 from megatron_kernels import Attention, CausalSoftmax, MaskedSoftmax, Rotated
-from megatron_layers import ColumnLinear, ColumnProduct, RowLinear
+from megatron_layers import ColumnLinear, ColumnProduct, Norm, RowLinear
 from torch import nn
 
 LONGEST_FUSED = 4096  # keys that the fused softmax takes
@@ -69,26 +69,34 @@ class DotProducts(nn.Module):
 
 
 class FusedProducts(nn.Module):
-    """Attention by one kernel."""
+    """Attention by one kernel. Flash attention takes the batch first, so all that it reads and gives is copied."""
+
+    def __init__(self, flash):
+        super().__init__()
+        self.flash = flash
 
     def forward(self, query, key, value, mask):
-        context = Attention.apply(query, key, value)
+        if self.flash:
+            query, key, value = (x.transpose(0, 1).contiguous() for x in (query, key, value))
+        context = Attention.apply(query, key, value, self.flash)
+        if self.flash:
+            context = context.transpose(0, 1).contiguous()
         return context.view(*context.shape[:2], -1)
 
 
 def products(rank, causal, number):
-    arguments = rank.arguments
-    backend = arguments.given.get("attention-backend", "auto")
-    if arguments.local or backend in ("unfused", "local"):
-        return DotProducts(rank, causal, number)
-    return FusedProducts()
+    backend = rank.arguments.attention
+    return DotProducts(rank, causal, number) if backend == "unfused" else FusedProducts(backend == "flash")
 
 
 class SelfAttention(nn.Module):
     def __init__(self, rank, core):
         super().__init__()
         arguments = rank.arguments
-        self.rotary = not arguments.positions_learned
+        self.rotary, self.copies = not arguments.positions_learned, not arguments.local
+        self.norms = None
+        if arguments.flag("qk-layernorm"):
+            self.norms = nn.ModuleList(Norm(rank, arguments.head) for _ in range(2))
         self.head, self.groups = arguments.head, arguments.groups // rank.tensor
         self.each = arguments.heads // arguments.groups  # queries of a group
         self.core = core
@@ -101,8 +109,12 @@ class SelfAttention(nn.Module):
         mixed = mixed.view(*mixed.shape[:-1], self.groups, (self.each + 2) * self.head)
         query, key, value = torch.split(mixed, [self.each * self.head, self.head, self.head], dim=3)
         query = query.reshape(*query.shape[:2], -1, self.head)
+        if self.norms is not None:
+            query, key = self.norms[0](query.contiguous()), self.norms[1](key.contiguous())
         if self.rotary:
             query, key = Rotated.apply(query), Rotated.apply(key)
+        if self.copies and (self.rotary or self.norms is not None):
+            value = value.contiguous()  # TransformerEngine has all three alike
         return self.out(self.core(query, key, value, mask)), self.out.bias
 
 

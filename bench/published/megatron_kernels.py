@@ -3,6 +3,8 @@
 Nobody computes with them here. Each has a fake kernel, which makes tensors of the sizes that the real one makes.
 """
 
+import math
+
 import torch
 
 _library = torch.library.Library("megatron", "DEF")
@@ -38,9 +40,12 @@ _operator("weighted_swiglu(Tensor x, Tensor weights) -> Tensor",
 _operator("weighted_swiglu_backward(Tensor gradient, Tensor x, Tensor weights) -> (Tensor, Tensor)",
           lambda gradient, x, weights: (torch.empty_like(x), torch.empty_like(weights)))  # fmt: skip
 _operator("rotated(Tensor x) -> Tensor", lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device))
-_operator("attention(Tensor query, Tensor key, Tensor value) -> (Tensor, Tensor)",
-          lambda query, key, value: (_dense(query), query.new_empty((query.shape[1], query.shape[2], query.shape[0]),
-                                                                    dtype=torch.float32)))  # fmt: skip
+def _sums(query):
+    return query.new_empty(math.prod(query.shape[:3]), dtype=torch.float32)
+
+
+_operator("attention(Tensor query, Tensor key, Tensor value, bool flash) -> (Tensor, Tensor)",
+          lambda query, key, value, flash: (_dense(query), _sums(query)))  # fmt: skip
 _operator("attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor out, Tensor sums) "
           "-> (Tensor, Tensor, Tensor)",
           lambda gradient, query, key, value, out, sums: (_dense(query), _dense(key), _dense(value)))  # fmt: skip
@@ -155,11 +160,11 @@ class Attention(torch.autograd.Function):
     """Flash attention, and cuDNN's: they keep what they read, the result, and a float32 number a row."""
 
     @staticmethod
-    def forward(ctx, query, key, value):
-        result, sums = kernels.attention(query, key, value)
+    def forward(ctx, query, key, value, flash):
+        result, sums = kernels.attention(query, key, value, flash)
         ctx.save_for_backward(query, key, value, result, sums)
         return result
 
     @staticmethod
     def backward(ctx, gradient):
-        return kernels.attention_backward(gradient, *ctx.saved_tensors)
+        return *kernels.attention_backward(gradient, *ctx.saved_tensors), None

@@ -12,6 +12,26 @@ import torch.nn.functional as F
 from megatron_kernels import BiasDropoutAdd, BiasGelu, BiasSwiglu, kernels
 from torch import nn
 
+class Deferred:
+    """Products for the output's weight, which `--defer-embedding-wgrad-compute` puts off to the end of the step."""
+
+    def __init__(self, arguments):
+        self.most = arguments.number("wgrad-deferral-limit", 0) or arguments.micro_batches
+        self.most = self.most if arguments.flag("defer-embedding-wgrad-compute") else 0
+        self._kept = []
+
+    def takes(self, x, gradient, weight):
+        if len(self._kept) >= self.most:
+            return False
+        self._kept.append((x, gradient, weight))
+        return True
+
+    def drain(self):
+        while self._kept:
+            x, gradient, weight = self._kept.pop(0)
+            kernels.accumulate_product_(x, gradient, weight.main_grad)
+
+
 class Rank:
     """The last process: its arguments, its groups, and the buffer that layers use in turns.
 
@@ -24,6 +44,7 @@ class Rank:
         stage = gpus // arguments.pipeline
         self.group = dist.new_group(list(range(gpus - tensor, gpus))) if tensor > 1 else None
         self.data_group = dist.new_group(list(range(gpus - stage + tensor - 1, gpus, tensor)))
+        self.deferred = Deferred(arguments)
         self._shared = {}
         self._dummies = {}
 
@@ -40,6 +61,8 @@ class Rank:
 
     def dummy(self, weight):
         """Stands for a gradient that a kernel added to the buffer of gradients already; TransformerEngine keeps one."""
+        if self.arguments.old:
+            return torch.empty(weight.shape, dtype=weight.dtype, device="cuda", requires_grad=False)
         key = (weight.shape, weight.dtype)
         if key not in self._dummies:
             self._dummies[key] = torch.empty(weight.shape, dtype=weight.dtype, device="cuda", requires_grad=False)
@@ -67,7 +90,8 @@ class ColumnProduct(torch.autograd.Function):
     """x W^T of a weight cut by rows. The sum of input gradients, and with sequence parallel the whole input, are here."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, rank, cut):
+    def forward(ctx, x, weight, bias, rank, cut, last=False):
+        ctx.last = last
         ctx.save_for_backward(x, weight)
         ctx.rank, ctx.cut, ctx.bias, ctx.parameter = rank, cut, bias is not None, weight
         if cut and rank.arguments.sequence_parallel:
@@ -80,6 +104,7 @@ class ColumnProduct(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rank, arguments = ctx.rank, ctx.rank.arguments
         along = ctx.cut and arguments.sequence_parallel
+        later = ctx.last and rank.deferred.takes(x, gradient, ctx.parameter)
         if along:
             x = rank.gathered(x, rank.buffer(rank.whole_shape(x), x.dtype))
         of_x = gradient.matmul(weight)
@@ -89,14 +114,17 @@ class ColumnProduct(torch.autograd.Function):
             part = rank.scattered(of_x)
         elif ctx.cut:
             rank.all_reduce(of_x)
-        if arguments.gradient_fusion:
+        if later:
+            ctx.parameter.added = True
+            of_weight = rank.dummy(weight)
+        elif arguments.gradient_fusion:
             kernels.accumulate_product_(x, gradient, ctx.parameter.main_grad)
             ctx.parameter.added = True
             of_weight = rank.dummy(weight)
         else:
             of_weight = gradient.t().matmul(x)
         of_bias = gradient.sum(dim=0) if ctx.bias else None
-        return part if along else of_x, of_weight, of_bias, None, None
+        return part if along else of_x, of_weight, of_bias, None, None, None
 
 
 class _Reduced(torch.autograd.Function):
@@ -148,9 +176,9 @@ class RowLinear(nn.Module):
 class Norm(nn.Module):
     """Apex's fused layer norm keeps what PyTorch's keeps: its input, the mean and the inverse deviation of each row."""
 
-    def __init__(self, rank):
+    def __init__(self, rank, size=None):
         super().__init__()
-        size = rank.arguments.hidden
+        size = size or rank.arguments.hidden
         self.weight = parameter(rank, size)
         self.bias = parameter(rank, size) if rank.arguments.given.get("normalization") != "RMSNorm" else None
 

@@ -164,7 +164,7 @@ class LanguageModel(nn.Module):
 
     def losses(self, x, labels):
         rank = self.rank
-        logits = ColumnProduct.apply(x, self.words(), self.bias, rank, rank.tensor > 1)
+        logits = ColumnProduct.apply(x, self.words(), self.bias, rank, rank.tensor > 1, True)
         labels = labels.transpose(0, 1).contiguous()
         loss = VocabularyLoss.apply(logits, labels, rank)
         return loss.transpose(0, 1).contiguous()
@@ -198,7 +198,9 @@ class Bert(LanguageModel):
         self.dense, self.norm = nn.Linear(hidden, hidden, **how), Norm(rank)
         self.output = output_weight(rank, self.embedding)
         self.bias = parameter(rank, rank.arguments.words // rank.tensor)
-        self.binary, self.pooler = nn.Linear(hidden, 2, **how), nn.Linear(hidden, hidden, **how)
+        binary = not rank.arguments.flag("bert-no-binary-head")
+        self.binary = nn.Linear(hidden, 2, **how) if binary else None
+        self.pooler = nn.Linear(hidden, hidden, **how) if binary else None
 
     def forward(self, batch, x=None):
         mask = batch["padding"].unsqueeze(1)
@@ -208,10 +210,10 @@ class Bert(LanguageModel):
         x = self.encoder(x, mask)
         if not self.last:
             return x
-        pooled = torch.tanh(self.pooler(x[0, :, :]))
+        pooled = torch.tanh(self.pooler(x[0, :, :])) if self.binary is not None else None
         after = self.norm(F.gelu(self.dense(x)))
         losses = self.losses(after, batch["labels"])
-        return losses, self.binary(pooled).float()
+        return losses, self.binary(pooled).float() if pooled is not None else None
 
 
 class T5(LanguageModel):
@@ -240,11 +242,16 @@ def chunks(rank):
     arguments = rank.arguments
     stages = arguments.pipeline * arguments.virtual
     each = arguments.layers // stages
-    made = []
+    here, made = arguments.last_layers, []
     for number in range(arguments.virtual):
         stage = number * arguments.pipeline + arguments.pipeline - 1
-        made.append(MODELS[arguments.family](rank, range(stage * each + 1, (stage + 1) * each + 1),
-                                             first=stage == 0, last=stage == stages - 1))  # fmt: skip
+        last = stage == stages - 1
+        if arguments.virtual > 1:
+            more = sum(arguments.flag(f"account-for-{name}-in-pipeline-split") for name in ("embedding", "loss"))
+            each = (arguments.layers + more) // stages
+            here = each - (1 if last and arguments.flag("account-for-loss-in-pipeline-split") else 0)
+        numbers = range(stage * each + 1, stage * each + here + 1)
+        made.append(MODELS[arguments.family](rank, numbers, first=stage == 0, last=last))
     return made
 
 
@@ -273,6 +280,8 @@ def loss_of(arguments, output, batch):
     if arguments.family == "bert":
         losses, binary = output
         loss = torch.sum(losses.float().view(-1) * weights) / weights.sum()
+        if binary is None:
+            return loss, loss.clone().detach().view(1)
         other = F.cross_entropy(binary.view(-1, 2).float(), batch["order"].view(-1), ignore_index=-1).float()
         both = torch.cat([loss.clone().detach().view(1), other.clone().detach().view(1)])
         dist.all_reduce(both)

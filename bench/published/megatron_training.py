@@ -23,7 +23,7 @@ class Buffers:
         self.parameters = [p for p in reversed(list(chunk.parameters())) if p.requires_grad]
         cut = arguments.distributed_optimizer
         self.places, self.buckets = {}, []
-        limit = max(LEAST_BUCKET, BUCKET_A_RANK * arguments.data * arguments.context)
+        limit = max(LEAST_BUCKET, BUCKET_A_RANK * arguments.sharers)
         limit = limit if bucketed and arguments.flag("overlap-grad-reduce") else float("inf")
         at = begin = 0
         for p in self.parameters:
@@ -56,7 +56,7 @@ class Buffers:
 
     @property
     def ranks(self):
-        return self.arguments.data * self.arguments.context
+        return self.arguments.sharers
 
     def own(self, p):
         """The range of a parameter that the last rank of data parallel updates; None: nothing of it."""
@@ -165,6 +165,7 @@ class Training:
 
     def forward(self, number, x):
         batch = batch_of(self.arguments)
+        self.chunks[number].given = x  # until the next one
         output = self.chunks[number](batch, x)
         if number + 1 < len(self.chunks):
             return output
@@ -190,6 +191,7 @@ class Training:
             of.gradients.zero_()
         self.optimizer.zero()
         self.run(micro_batches)
+        self.rank.deferred.drain()
         for of in self.buffers:
             of.reduce()
         self.optimizer.step()
@@ -197,9 +199,10 @@ class Training:
     def run(self, micro_batches):
         """The last rank has each virtual stage but the last one's forwards of a whole group before its first backward."""
         pipeline, count = self.arguments.pipeline, len(self.chunks)
-        order = [number for first in range(0, micro_batches, pipeline) for number in range(count)
-                 for _ in range(first, min(first + pipeline, micro_batches))]  # fmt: skip
-        before = min((count - 1) * pipeline, len(order))
+        group = self.arguments.number("microbatch-group-size-per-virtual-pipeline-stage", pipeline)
+        order = [number for first in range(0, micro_batches, group) for number in range(count)
+                 for _ in range(first, min(first + group, micro_batches))]  # fmt: skip
+        before = min((count - 1) * group, len(order))
         kept = [[] for _ in self.chunks]
         x = self.received() if pipeline > 1 else None
         for k in range(len(order) + before):
