@@ -103,7 +103,7 @@ def of_row(row):
     if family not in ("gpt", "bert", "t5") or "num-experts" in given:
         raise NotExpressed(f"{row['case']}: mixtures of experts and families other than GPT, BERT and T5")
     for name in ("multi-latent-attention", "use-megatron-fsdp", "pipeline-model-parallel-layout", "perform-rl-step",
-                 "mtp-num-layers", "use-torch-fsdp2", "fp8-format", "yaml-cfg"):
+                 "mtp-num-layers", "rerun-mode", "use-torch-fsdp2", "fp8-format", "yaml-cfg"):
         if given.get(name) not in (None, "false"):
             raise NotExpressed(f"{row['case']}: {name}")
     tensor, pipeline = number("tensor-model-parallel-size", 1), number("pipeline-model-parallel-size", 1)
@@ -148,15 +148,17 @@ def of_row(row):
 
 
 def _attention(given, local, hardware):
-    """TransformerEngine takes cuDNN's kernel on Hopper and later, and flash attention before; the older stack neither."""
+    """TransformerEngine takes cuDNN's kernel on Hopper and later, and flash attention before.
+
+    On Blackwell cuDNN's is not deterministic.
+    """
     backend = given.get("attention-backend", "auto")
     if local or backend in ("unfused", "local"):
         return "unfused"
     if backend != "auto":
         return backend
-    if hardware.startswith("lts"):
-        return "unfused"
-    return "fused" if "h100" in hardware or "b200" in hardware else "flash"
+    blackwell = "b200" in hardware and given.get("deterministic-mode") == "true"
+    return "fused" if ("h100" in hardware or "b200" in hardware) and not blackwell else "flash"
 
 
 def _last_layers(given, layers, pipeline):

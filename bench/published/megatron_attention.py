@@ -113,8 +113,8 @@ class SelfAttention(nn.Module):
             query, key = self.norms[0](query.contiguous()), self.norms[1](key.contiguous())
         if self.rotary:
             query, key = Rotated.apply(query), Rotated.apply(key)
-        if self.copies and (self.rotary or self.norms is not None):
-            value = value.contiguous()  # TransformerEngine has all three alike
+        if self.copies and (self.rotary or self.norms is not None or self.each > 1):
+            key, value = key.contiguous(), value.contiguous()  # TransformerEngine has all three alike
         return self.out(self.core(query, key, value, mask)), self.out.bias
 
 

@@ -43,7 +43,8 @@ class Rank:
         tensor, gpus = arguments.tensor, arguments.gpus
         stage = gpus // arguments.pipeline
         self.group = dist.new_group(list(range(gpus - tensor, gpus))) if tensor > 1 else None
-        self.data_group = dist.new_group(list(range(gpus - stage + tensor - 1, gpus, tensor)))
+        sharers = list(range(gpus - stage + tensor - 1, gpus, tensor))[-arguments.sharers :]
+        self.data_group = dist.new_group(sharers)
         self.deferred = Deferred(arguments)
         self._shared = {}
         self._dummies = {}

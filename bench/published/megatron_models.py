@@ -30,14 +30,15 @@ class VocabularyLoss(torch.autograd.Function):
         predicted = logits.view(-1, size)[rows, here]
         predicted = predicted.clone().contiguous().view_as(target)
         predicted.masked_fill_(elsewhere, 0.0)
-        torch.exp(logits, out=logits)
-        sums = logits.sum(dim=-1)
+        fused = rank.arguments.flag("cross-entropy-loss-fusion")
+        shares = torch.exp(logits) if fused else torch.exp(logits, out=logits)  # compiled, it is not in place
+        sums = shares.sum(dim=-1)
         rank.all_reduce(predicted)
         rank.all_reduce(sums)
         loss = torch.log(sums) - predicted
-        logits.div_(sums.unsqueeze(dim=-1))
-        ctx.save_for_backward(logits, elsewhere, here)
-        ctx.fused = rank.arguments.flag("cross-entropy-loss-fusion")
+        shares.div_(sums.unsqueeze(dim=-1))
+        ctx.save_for_backward(shares, elsewhere, here)
+        ctx.fused = fused
         return loss
 
     @staticmethod
