@@ -28,6 +28,7 @@ STEPS = 2  # the second finds the optimizer's state
 SPECS = {"a100": "a100", "h100": "h100", "gb200": "b200"}
 # TransformerEngine's workspace for cuBLAS: on Hopper and later, and before.
 TRANSFORMER_ENGINE, TRANSFORMER_ENGINE_OLDER = 32 * 2**20, 4 * 2**20
+GROUPED_STREAMS = 4
 # Micro-batches beyond these hold what those before them held.
 MICRO_BATCHES = 3
 
@@ -62,13 +63,23 @@ def captured(arguments):
         return session.finish(training.reports)
 
 
+def engine_workspaces(arguments):
+    """How many workspaces TransformerEngine's products have made, which stay.
+
+    The router of a mixture of experts is one of its products, also in Megatron's own modules. Products of all experts at
+    once run on four streams.
+    """
+    if arguments.local and not arguments.experts:
+        return 0
+    return 1 + (GROUPED_STREAMS if arguments.flag("moe-grouped-gemm") and not arguments.older else 0)
+
+
 def predicted(row):
     arguments = megatron_arguments.of_row(row)
     graph = captured(arguments)
     spec = spec_of(row)
     memory = sg.profile(graph, spec=spec, cublas_workspace=row["cublas_workspace"] or None).dict()["device_memory"]
-    # TransformerEngine's first product makes a workspace, which stays.
-    own = 0 if arguments.local else TRANSFORMER_ENGINE_OLDER if spec == "a100" else TRANSFORMER_ENGINE
+    own = engine_workspaces(arguments) * (TRANSFORMER_ENGINE_OLDER if spec == "a100" else TRANSFORMER_ENGINE)
     return {"allocated": memory["allocated_after_steps"][-1] + own,
             "max_allocated": memory["allocated_peak_bytes"] + own, "local": arguments.local}  # fmt: skip
 

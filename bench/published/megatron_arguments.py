@@ -5,6 +5,7 @@ import json
 
 import torch
 
+OLDER = "dracooci"
 GPUS, GPUS_OF_GB200_NODE = 8, 4
 GPT2_WORDS, BERT_WORDS, BERT_CASED_WORDS = 50257, 30522, 28996
 # BertWordPiece tokenizers add a word for the beginning and one for the end when there are extra ids.
@@ -43,7 +44,11 @@ class Arguments:
     local: bool  # plain PyTorch modules in place of TransformerEngine's
     attention: str  # unfused, flash, fused
     last_layers: int  # of the last rank
+    experts: int
+    expert_parallel: int
+    expert_tensor: int  # ranks that an expert is cut over
     old: bool  # the stack of long support
+    older: bool  # golden values of a cluster that ran an older stack
     dtype: torch.dtype
     gradients: torch.dtype  # of the buffer
     given: dict = dataclasses.field(hash=False)  # as published
@@ -58,10 +63,12 @@ class Arguments:
     def gpus(self):
         return self.tensor * self.pipeline * self.context * self.data
 
-    @property
-    def sharers(self):
-        """How many ranks share the state of a distributed optimizer."""
-        return self.data * self.context // self.number("num-distributed-optimizer-instances", 1)
+    def sharers(self, of_experts=False):
+        """How many ranks have the same parameters and share the state of a distributed optimizer."""
+        ranks = self.data * self.context
+        if of_experts:
+            ranks = ranks * self.tensor // (self.expert_parallel * self.expert_tensor)
+        return max(1, ranks // self.number("num-distributed-optimizer-instances", 1))
 
     @property
     def deterministic(self):
@@ -96,14 +103,17 @@ def of_row(row):
     """The arguments of a row of megatron.csv. Raises NotExpressed."""
     given = json.loads(row["all_args_json"])
     family = row["case"].split("/")[0].split("-")[0]
-    if row["case"].split("/")[0] == "gpt" and "tokenizer-type" in given and "vocab-size" not in given:
+    if "num-experts" in given and given.get("disable-bias-linear") != "true":
+        raise NotExpressed(f"{row['case']}: experts with biases")
+    if row["case"].split("/")[0] in ("gpt", "moe") and "tokenizer-type" in given and "vocab-size" not in given:
         raise NotExpressed(f"{row['case']}: how many words its tokenizer has is not published")
     number = lambda name, default=None: int(given[name]) if name in given else default  # noqa: E731
     flag = lambda name: given.get(name) == "true"  # noqa: E731
-    if family not in ("gpt", "bert", "t5") or "num-experts" in given:
-        raise NotExpressed(f"{row['case']}: mixtures of experts and families other than GPT, BERT and T5")
+    if family not in ("gpt", "moe", "bert", "t5"):
+        raise NotExpressed(f"{row['case']}: families other than GPT, BERT and T5")
     for name in ("multi-latent-attention", "use-megatron-fsdp", "pipeline-model-parallel-layout", "perform-rl-step",
-                 "mtp-num-layers", "rerun-mode", "use-torch-fsdp2", "fp8-format", "yaml-cfg"):
+                 "mtp-num-layers", "rerun-mode",
+                 "moe-layer-freq", "moe-shared-expert-intermediate-size", "overlap-moe-expert-parallel-comm", "optimizer", "use-torch-fsdp2", "fp8-format", "yaml-cfg"):
         if given.get(name) not in (None, "false"):
             raise NotExpressed(f"{row['case']}: {name}")
     tensor, pipeline = number("tensor-model-parallel-size", 1), number("pipeline-model-parallel-size", 1)
@@ -125,13 +135,13 @@ def of_row(row):
     in_float32 = half == torch.bfloat16 and not flag("grad-reduce-in-bf16") or flag("accumulate-allreduce-grads-in-fp32")
     swiglu = flag("swiglu")
     local = given.get("transformer-impl") == "local" or given.get("spec") == "local"
-    words = {"gpt": GPT2_WORDS, "bert": BERT_WORDS, "t5": BERT_CASED_WORDS}[family]
+    words = {"gpt": GPT2_WORDS, "moe": GPT2_WORDS, "bert": BERT_WORDS, "t5": BERT_CASED_WORDS}[family]
     if "vocab-extra-ids" in given:
         words += number("vocab-extra-ids") + ENDS
     words = number("vocab-size", words)
     multiple = number("make-vocab-size-divisible-by", 128) * tensor
     return Arguments(
-        family=family, layers=layers, hidden=hidden,
+        family="gpt" if family == "moe" else family, layers=layers, hidden=hidden,
         ffn=number("ffn-hidden-size", int(4 * hidden * 2 / 3) // 64 * 64 if swiglu else 4 * hidden), heads=heads,
         groups=number("num-query-groups", heads) if flag("group-query-attention") else heads,
         head=number("kv-channels", hidden // heads),
@@ -143,7 +153,10 @@ def of_row(row):
         sequence_parallel=flag("sequence-parallel") and tensor > 1,
         distributed_optimizer=flag("use-distributed-optimizer"),
         local=local, attention=_attention(given, local, row["hardware"]), old=row["hardware"].startswith("lts"),
-        last_layers=_last_layers(given, layers, pipeline), dtype=half,
+        older=OLDER in row["hardware"],
+        last_layers=_last_layers(given, layers, pipeline), experts=number("num-experts", 0),
+        expert_parallel=number("expert-model-parallel-size", 1),
+        expert_tensor=number("expert-tensor-parallel-size", tensor), dtype=half,
         gradients=torch.float32 if in_float32 or half == torch.float32 else half, given=given)  # fmt: skip
 
 
@@ -157,6 +170,8 @@ def _attention(given, local, hardware):
         return "unfused"
     if backend != "auto":
         return backend
+    if OLDER in hardware:  # its kernels are not deterministic
+        return "unfused"
     blackwell = "b200" in hardware and given.get("deterministic-mode") == "true"
     return "fused" if ("h100" in hardware or "b200" in hardware) and not blackwell else "flash"
 

@@ -43,8 +43,12 @@ class Rank:
         tensor, gpus = arguments.tensor, arguments.gpus
         stage = gpus // arguments.pipeline
         self.group = dist.new_group(list(range(gpus - tensor, gpus))) if tensor > 1 else None
-        sharers = list(range(gpus - stage + tensor - 1, gpus, tensor))[-arguments.sharers :]
-        self.data_group = dist.new_group(sharers)
+        last = lambda count: dist.new_group(list(range(gpus - count, gpus)))  # noqa: E731
+        self.data_group = dist.new_group(list(range(gpus - stage + tensor - 1, gpus, tensor))[-arguments.sharers() :])
+        if arguments.experts:
+            self.experts_data_group = last(arguments.sharers(of_experts=True))
+            self.expert_group = last(arguments.expert_parallel * arguments.expert_tensor)
+            self.spread_group, self.cut_group = last(arguments.expert_parallel), last(arguments.expert_tensor)
         self.deferred = Deferred(arguments)
         self._shared = {}
         self._dummies = {}

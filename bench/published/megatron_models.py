@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from megatron_attention import CrossAttention, SelfAttention, products
-from megatron_layers import ColumnProduct, Layer, Norm, Rank, _Reduced, parameter
+from megatron_experts import Experts
+from megatron_layers import ColumnProduct, Layer, Mlp, Norm, Rank, _Reduced, parameter
 from megatron_recompute import Recomputed
 from torch import nn
 
@@ -142,7 +143,8 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList()
         for number in numbers:
             attention = functools.partial(_self, rank, causal, number)
-            self.layers.append(Layer(rank, attention, functools.partial(_cross, rank, number) if cross else None))
+            mlp = Experts if rank.arguments.experts else Mlp
+            self.layers.append(Layer(rank, attention, functools.partial(_cross, rank, number) if cross else None, mlp))
         self.norm = Norm(rank) if last else None
         self.again = rank.arguments.given.get("recompute-granularity") == "full"
 

@@ -17,13 +17,14 @@ def _padded(count, multiple):
 class Buffers:
     """One buffer for all gradients of a chunk, in the order of backward; with a distributed optimizer one for parameters."""
 
-    def __init__(self, rank, chunk, bucketed):
-        self.group, self.arguments = rank.data_group, rank.arguments
-        arguments = rank.arguments
-        self.parameters = [p for p in reversed(list(chunk.parameters())) if p.requires_grad]
+    def __init__(self, rank, parameters, bucketed, of_experts):
+        self.group = rank.experts_data_group if of_experts else rank.data_group
+        arguments = self.arguments = rank.arguments
+        self.ranks = arguments.sharers(of_experts)
+        self.parameters = list(reversed(parameters))
         cut = arguments.distributed_optimizer
         self.places, self.buckets = {}, []
-        limit = max(LEAST_BUCKET, BUCKET_A_RANK * arguments.sharers)
+        limit = max(LEAST_BUCKET, BUCKET_A_RANK * self.ranks)
         limit = limit if bucketed and arguments.flag("overlap-grad-reduce") else float("inf")
         at = begin = 0
         for p in self.parameters:
@@ -53,10 +54,6 @@ class Buffers:
         end = _padded(end, multiple) if cut else end
         self.buckets.append((begin, end))
         return end
-
-    @property
-    def ranks(self):
-        return self.arguments.sharers
 
     def own(self, p):
         """The range of a parameter that the last rank of data parallel updates; None: nothing of it."""
@@ -152,7 +149,12 @@ class Training:
     def __init__(self, rank, chunks):
         self.rank, self.arguments, self.chunks = rank, rank.arguments, chunks
         first_stage = rank.arguments.pipeline == 1
-        self.buffers = [Buffers(rank, chunk, first_stage and i == 0) for i, chunk in enumerate(chunks)]
+        self.buffers = []
+        for i, chunk in enumerate(chunks):
+            for of_experts in (False, True):
+                own = [p for p in chunk.parameters() if getattr(p, "expert", False) == of_experts]
+                if own:
+                    self.buffers.append(Buffers(rank, own, first_stage and i == 0, of_experts))
         self.optimizer = Optimizer(rank.arguments, self.buffers)
         self.reports = []
 
