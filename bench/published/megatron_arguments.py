@@ -101,7 +101,7 @@ class Arguments:
 
 def of_row(row):
     """The arguments of a row of megatron.csv. Raises NotExpressed."""
-    given = json.loads(row["all_args_json"])
+    given = row["given"] if "given" in row else json.loads(row["all_args_json"])
     family = row["case"].split("/")[0].split("-")[0]
     if "num-experts" in given and given.get("disable-bias-linear") != "true":
         raise NotExpressed(f"{row['case']}: experts with biases")
@@ -170,7 +170,7 @@ def _attention(given, local, hardware):
         return "unfused"
     if backend != "auto":
         return backend
-    if OLDER in hardware:  # its kernels are not deterministic
+    if OLDER in hardware and given.get("deterministic-mode") == "true":  # its flash attention is not
         return "unfused"
     blackwell = "b200" in hardware and given.get("deterministic-mode") == "true"
     return "fused" if ("h100" in hardware or "b200" in hardware) and not blackwell else "flash"

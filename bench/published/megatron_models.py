@@ -163,11 +163,15 @@ class LanguageModel(nn.Module):
         self.bias = None
 
     def words(self):
-        return self.output if self.output is not None else self.embedding.word
+        """The output's weight; None: there is none on this stage."""
+        if self.output is not None:
+            return self.output
+        return self.embedding.word if self.embedding is not None else None
 
     def losses(self, x, labels):
         rank = self.rank
-        logits = ColumnProduct.apply(x, self.words(), self.bias, rank, rank.tensor > 1, True)
+        words = self.words()
+        logits = x if words is None else ColumnProduct.apply(x, words, self.bias, rank, rank.tensor > 1, True)
         labels = labels.transpose(0, 1).contiguous()
         loss = VocabularyLoss.apply(logits, labels, rank)
         return loss.transpose(0, 1).contiguous()
