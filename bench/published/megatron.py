@@ -2,9 +2,9 @@
 
     PYTHONPATH=build/python python bench/published/megatron.py [--rows 0..8] [--json FILE]
 
-The rows in megatron.csv are facts of NVIDIA/Megatron-LM, tests/functional_tests: the arguments of a case, and what a
-device had allocated after the last step and at most, on 8 GPUs of a kind. The programs are written here from how its
-modules are built; no line of it is copied.
+megatron.csv and megatron_cases.json are facts of NVIDIA/Megatron-LM, tests/functional_tests. They have the arguments of
+a case, and the bytes that its last rank had allocated after the last step, and at most. The programs are written here
+from how its modules are built; no line of it is copied.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from megatron_training import Training
 
 import shadowgraph as sg
 
-TABLE = pathlib.Path(__file__).parent / "megatron.csv"
+HERE = pathlib.Path(__file__).parent
 GIB = 2**30
 STEPS = 2  # the second finds the optimizer's state
 SPECS = {"a100": "a100", "h100": "h100", "gb200": "b200"}
@@ -34,7 +34,9 @@ MICRO_BATCHES = 3
 
 
 def rows():
-    return list(csv.DictReader(TABLE.open()))
+    """Dicts of case, hardware, published bytes, and `given`: the case's arguments and environment."""
+    cases = json.loads((HERE / "megatron_cases.json").read_text())
+    return [{**row, "given": cases[row["case"]]} for row in csv.DictReader((HERE / "megatron.csv").open())]
 
 
 def published(row):
@@ -66,8 +68,8 @@ def captured(arguments):
 def engine_workspaces(arguments):
     """How many workspaces TransformerEngine's products have made, which stay.
 
-    The router of a mixture of experts is one of its products, also in Megatron's own modules. Products of all experts at
-    once run on four streams.
+    The router of a mixture of experts is one of its products, also in Megatron's own modules. Products of all experts
+    at once run on four streams.
     """
     if arguments.local and not arguments.experts:
         return 0
@@ -78,7 +80,8 @@ def predicted(row):
     arguments = megatron_arguments.of_row(row)
     graph = captured(arguments)
     spec = spec_of(row)
-    memory = sg.profile(graph, spec=spec, cublas_workspace=row["cublas_workspace"] or None).dict()["device_memory"]
+    config = row["given"].get("CUBLAS_WORKSPACE_CONFIG")
+    memory = sg.profile(graph, spec=spec, cublas_workspace=config).dict()["device_memory"]
     own = engine_workspaces(arguments) * (TRANSFORMER_ENGINE_OLDER if spec == "a100" else TRANSFORMER_ENGINE)
     return {"allocated": memory["allocated_after_steps"][-1] + own,
             "max_allocated": memory["allocated_peak_bytes"] + own, "local": arguments.local}  # fmt: skip
@@ -101,14 +104,12 @@ def main():
         except megatron_arguments.NotExpressed as error:
             left_out.append(str(error))
             continue
-        except Exception as error:
-            print("FAILED", row["case"], str(error)[:200]); continue
         for name, value in facts.items():
             answer[f"published_{name}"], answer[f"error_{name}"] = value, answer[name] / value - 1
         answers.append({**row, **answer})
-        print(f"{row['case'][:64]:64} {row['hardware'][:20]:20} {facts['allocated'] / GIB:7.3f} "
-              f"{100 * answer['error_allocated']:+6.2f} %  {facts['max_allocated'] / GIB:7.3f} "
-              f"{100 * answer['error_max_allocated']:+6.2f} %  {time.perf_counter() - start:.1f} s", flush=True)  # fmt: skip
+        texts = [f"{facts[name] / GIB:7.3f} {100 * answer[f'error_{name}']:+6.2f} %" for name in facts]
+        print(f"{row['case'][:64]:64} {row['hardware'][:20]:20} {'  '.join(texts)}  "
+              f"{time.perf_counter() - start:.1f} s", flush=True)  # fmt: skip
     for local in (True, False):
         errors = [abs(answer["error_max_allocated"]) for answer in answers if answer["local"] == local]
         if errors:

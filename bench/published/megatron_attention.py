@@ -47,7 +47,7 @@ class DotProducts(nn.Module):
 
     def fused(self, scores):
         batch, heads, length, keys = scores.shape
-        if self.local and self.rank.arguments.flag("no-masked-softmax-fusion") or scores.dtype == torch.float32:
+        if scores.dtype == torch.float32 or (self.local and self.rank.arguments.flag("no-masked-softmax-fusion")):
             return False
         # A block of 128 threads takes four warps, and a warp two rows of up to 128 keys.
         at_once = 8 if keys <= 128 else 4

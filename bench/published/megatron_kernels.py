@@ -7,6 +7,8 @@ import math
 
 import torch
 
+import shadowgraph as sg
+
 _library = torch.library.Library("megatron", "DEF")
 
 
@@ -14,10 +16,21 @@ def _dense(x):
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def _operator(schema, fake):
+def _nothing(call):
+    return 0
+
+
+def _float_sums(call):
+    """Attention's backward sums the gradient of the query in float32, and a number a row."""
+    query = call.arguments[1]
+    return 4 * math.prod(query.shape[:3]) * (query.shape[3] + 1)
+
+
+def _operator(schema, fake, scratch=_nothing):
     _library.define(schema)
     name = "megatron::" + schema.split("(")[0]
     torch.library.register_fake(name, fake, lib=_library)
+    sg.register_cost(name, scratch=scratch)
 
 
 _operator("causal_softmax(Tensor scores, float scale) -> Tensor", lambda scores, scale: torch.empty_like(scores))
@@ -40,6 +53,8 @@ _operator("weighted_swiglu(Tensor x, Tensor weights) -> Tensor",
 _operator("weighted_swiglu_backward(Tensor gradient, Tensor x, Tensor weights) -> (Tensor, Tensor)",
           lambda gradient, x, weights: (torch.empty_like(x), torch.empty_like(weights)))  # fmt: skip
 _operator("rotated(Tensor x) -> Tensor", lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device))
+
+
 def _sums(query):
     return query.new_empty(math.prod(query.shape[:3]), dtype=torch.float32)
 
@@ -48,7 +63,8 @@ _operator("attention(Tensor query, Tensor key, Tensor value, bool flash) -> (Ten
           lambda query, key, value, flash: (_dense(query), _sums(query)))  # fmt: skip
 _operator("attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor out, Tensor sums) "
           "-> (Tensor, Tensor, Tensor)",
-          lambda gradient, query, key, value, out, sums: (_dense(query), _dense(key), _dense(value)))  # fmt: skip
+          lambda gradient, query, key, value, out, sums: (_dense(query), _dense(key), _dense(value)),
+          scratch=_float_sums)  # fmt: skip
 _operator("accumulate_product_(Tensor x, Tensor gradient, Tensor(a!) sums) -> ()", lambda *operands: None)
 _operator("norm(Tensor[] all) -> Tensor", lambda all: all[0].new_empty(1, dtype=torch.float32))
 _operator("scale_(Tensor(a!)[] all, Tensor by) -> ()", lambda *operands: None)
@@ -132,7 +148,7 @@ class BiasSwiglu(torch.autograd.Function):
 
 
 class WeightedSwiglu(torch.autograd.Function):
-    """Of an expert's tokens, each with its share of the result."""
+    """An expert's tokens, each with its share of the result."""
 
     @staticmethod
     def forward(ctx, x, weights):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from megatron_kernels import BiasDropoutAdd, BiasGelu, BiasSwiglu, kernels
 from torch import nn
 
+
 class Deferred:
     """Products for the output's weight, which `--defer-embedding-wgrad-compute` puts off to the end of the step."""
 
@@ -92,7 +93,7 @@ class Rank:
 
 
 class ColumnProduct(torch.autograd.Function):
-    """x W^T of a weight cut by rows. The sum of input gradients, and with sequence parallel the whole input, are here."""
+    """x W^T of a weight cut by rows. Input gradients are summed here, and parts of a sequence gathered."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, rank, cut, last=False):

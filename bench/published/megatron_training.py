@@ -1,4 +1,4 @@
-"""A training step of Megatron-LM on one rank: buffers of gradients and parameters, optimizers, the last rank of 1F1B."""
+"""A training step of Megatron-LM on the last rank: buffers of gradients and parameters, the optimizer, 1F1B."""
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ def _padded(count, multiple):
 
 
 class Buffers:
-    """One buffer for all gradients of a chunk, in the order of backward; with a distributed optimizer one for parameters."""
+    """One buffer for all gradients of a chunk, as backward makes them. A distributed optimizer adds parameters."""
 
     def __init__(self, rank, parameters, bucketed, of_experts):
         self.group = rank.experts_data_group if of_experts else rank.data_group
@@ -199,7 +199,7 @@ class Training:
         self.optimizer.step()
 
     def run(self, micro_batches):
-        """The last rank has each virtual stage but the last one's forwards of a whole group before its first backward."""
+        """All virtual stages but the last run forward for a whole group before the first backward."""
         pipeline, count = self.arguments.pipeline, len(self.chunks)
         group = self.arguments.number("microbatch-group-size-per-virtual-pipeline-stage", pipeline)
         order = [number for first in range(0, micro_batches, group) for number in range(count)

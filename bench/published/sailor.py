@@ -54,7 +54,8 @@ def captured(model, tensor, micro_batch, first, last, ahead, micro_batches, seve
             kept = []
             for k in range(micro_batches + ahead - 1):
                 if k < micro_batches:
-                    batch = {"tokens": empty(), "labels": empty(), "positions": empty(), "weights": empty(torch.float32)}
+                    batch = {name: empty() for name in ("tokens", "labels", "positions")}
+                    batch["weights"] = empty(torch.float32)
                     x = None if received is None else received.clone().requires_grad_()
                     kept.append((stage(batch, mask, x), x))
                 if k >= ahead - 1:

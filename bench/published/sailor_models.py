@@ -1,4 +1,4 @@
-"""OPT and GPT-Neo as Sailor trains them with Megatron-DeepSpeed: float32, a stage of a pipeline, cut over tensor parallel ranks.
+"""OPT and GPT-Neo as Sailor trains them with Megatron-DeepSpeed: float32, stages of a pipeline, tensor parallel.
 
 There is no dropout of attention, and no fused kernel of float32. Bytes of layers are those of Megatron's own.
 """

@@ -29,12 +29,12 @@ struct DeviceAssumptions {
   // Bytes of cuBLAS's workspace. The caching allocator gives it at a handle's first matrix product on a stream, and it
   // is kept. Without a figure it is what PyTorch takes on the architecture.
   std::optional<int64_t> cublas_workspace;
-  // Of the device, as DeviceSpec has it: "sm_90", "gfx942". Empty: unknown, and taken for Hopper's.
+  // The device's, as DeviceSpec has it: "sm_90", "gfx942". Empty: unknown, and taken for Hopper's.
   std::string architecture;
 
   static DeviceAssumptions of(const DeviceSpec& spec);
-  // Returns the bytes of one workspace (aten/src/ATen/cuda/CublasHandlePool.cpp): 32 MiB on Hopper and Blackwell (sm_9x,
-  // sm_10x, sm_12x), 8,519,680 on other GPUs of NVIDIA, 128 MiB on gfx94x and gfx95x, 32 MiB on others of AMD.
+  // Returns the bytes of one workspace, as aten/src/ATen/cuda/CublasHandlePool.cpp has them. Hopper and Blackwell (sm_9x,
+  // sm_10x, sm_12x) take 32 MiB, other GPUs of NVIDIA 8,519,680. AMD's gfx94x and gfx95x take 128 MiB, others 32.
   int64_t workspace() const;
   // Says why it is as large, for people.
   std::string why_workspace() const;
