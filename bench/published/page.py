@@ -16,11 +16,11 @@ import os
 import pathlib
 import time
 
-from comparison import HERE, answer, error, rank_correlation, read_rows, summary
+from comparison import HERE, answer, error, rank_correlation, rows_of, summary
 
 ROOT = HERE.parent.parent
 # A module for each table, in the order of the page.
-TABLES = ["llm_foundry", "torchtitan", "operators", "collectives"]
+TABLES = ["llm_foundry", "torchtitan", "operators", "collectives", "megatron", "sailor"]
 WORST = 5  # rows that are named
 
 
@@ -36,7 +36,7 @@ def run(names):
         waiting = {}
         for name in names:
             table = importlib.import_module(name)
-            rows = [row for row in read_rows(HERE / table.TABLE) if table.is_compared(row)]
+            rows = rows_of(table)
             size = max(1, len(rows) // (4 * os.cpu_count()))
             waiting[name] = [pool.submit(chunk_of, name, rows[at : at + size]) for at in range(0, len(rows), size)]
         return {name: [each for part in parts for each in part.result()] for name, parts in waiting.items()}

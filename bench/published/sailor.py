@@ -1,27 +1,22 @@
 """Sailor's pipelines of OPT and GPT-Neo on GH200: what nvidia-smi showed of the fullest GPU, beside the prediction.
 
-    PYTHONPATH=build/python python bench/published/sailor.py [--rows 0..8] [--json FILE]
+    PYTHONPATH=build/python python bench/published/sailor.py [--csv FILE] [--rows 0..8] [--json FILE]
 
 The rows in sailor.csv are facts of eth-easl/sailor, Planner/simulations/validation. The bytes are those of the device:
 what the allocator reserves, and what lies outside of it.
 """
 
-import argparse
-import csv
 import functools
 import json
-import pathlib
-import statistics
-import sys
-import time
 
 import torch
+from comparison import compare
 from sailor_models import SEQUENCE, Stage, rank_of
 
 import shadowgraph as sg
 
-TABLE = pathlib.Path(__file__).parent / "sailor.csv"
-GIB = 2**30
+TABLE, TITLE, UNIT = "sailor.csv", "Sailor's pipelines, reserved", "bytes"
+WORST = "Pipelines of several stages are too high by about 8 %, as in Sailor's own estimate."
 # Sailor states what its GPUs hold outside of PyTorch's allocator: contexts, kernels and NCCL's buffers.
 # (Planner/simulations/runtime_simulator.py). It is measured on GH200, and a round figure elsewhere.
 OUTSIDE = {"GH-96": 4_760_000_000 + 300_000_000}
@@ -30,12 +25,8 @@ SPECS = {"GH-96": "h100", "A100-40": "a100_40gb", "RTX-3090": "rtx3090"}
 STEPS = 2
 
 
-def rows():
-    return list(csv.DictReader(TABLE.open()))
-
-
 def published(row):
-    return {"max_mem_bytes": int(row["max_mem_bytes"]), "seconds": float(row["real_s"])}
+    return int(row["max_mem_bytes"])
 
 
 @functools.lru_cache(maxsize=1)
@@ -88,33 +79,20 @@ def predicted(row):
         graph = captured(row["model"], tensor, micro_batch, first, last, ahead, min(micro_batches, ahead + 1), data > 1)
         memory = sg.profile(graph, spec=SPECS.get(row["gpu"], "h100")).dict()["device_memory"]
         most = max(most, memory["reserved_peak_bytes"])
-    return {"max_mem_bytes": most + OUTSIDE.get(row["gpu"], OUTSIDE_ELSEWHERE)}
+    return {"predicted": most + OUTSIDE.get(row["gpu"], OUTSIDE_ELSEWHERE)}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", default="")
-    parser.add_argument("--json")
-    given = parser.parse_args()
-    asked = rows()
-    if given.rows:
-        first, last = map(int, given.rows.split(".."))
-        asked = asked[first:last]
-    answers = []
-    for row in asked:
-        start = time.perf_counter()
-        answer, facts = predicted(row), published(row)
-        answer["error_max_mem"] = answer["max_mem_bytes"] / facts["max_mem_bytes"] - 1
-        answers.append({**row, **{f"published_{name}": value for name, value in facts.items()}, **answer})
-        print(f"{row['model']:8} {row['gpu']:8} {row['N_nodes']:>3} nodes {row['stages']} stages x {row['mbs']} "
-              f"{facts['max_mem_bytes'] / GIB:6.2f} {answer['max_mem_bytes'] / GIB:6.2f} GiB "
-              f"{100 * answer['error_max_mem']:+6.1f} %  {time.perf_counter() - start:.1f} s", flush=True)  # fmt: skip
-    errors = [abs(answer["error_max_mem"]) for answer in answers]
-    print(f"{len(errors)} rows: median error {100 * statistics.median(errors):.1f} %, worst {100 * max(errors):.1f} %")
-    if given.json:
-        pathlib.Path(given.json).write_text(json.dumps(answers, indent=1) + "\n")
-    return 0
+def is_compared(row):
+    return True
+
+
+def part(row):
+    return row["gpu"]
+
+
+def named(row):
+    return f"{row['model']} on {row['N_nodes']} nodes of {row['gpu']}, {row['stages']} stages x {row['mbs']}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    compare("sailor")

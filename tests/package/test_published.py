@@ -10,6 +10,7 @@ import shadowgraph as sg
 
 PUBLISHED = pathlib.Path(__file__).resolve().parents[2] / "bench/published"
 sys.path.insert(0, str(PUBLISHED))
+comparison = pytest.importorskip("comparison")
 megatron = pytest.importorskip("megatron")
 sailor = pytest.importorskip("sailor")
 arguments = sys.modules["megatron_arguments"]
@@ -36,8 +37,7 @@ def errors_of(cases):
     errors = {}
     for row in megatron.rows():
         if row["case"] in cases:
-            most = megatron.predicted(row)["max_allocated"]
-            errors[row["case"], row["hardware"]] = abs(most / megatron.published(row)["max_allocated"] - 1)
+            errors[row["case"], row["hardware"]] = abs(comparison.error(comparison.answer(megatron, row)))
     assert {case for case, _ in errors} == set(cases)
     return errors
 
@@ -56,9 +56,9 @@ def test_transformer_engines_modules_are_within_ten_percent():
 
 def test_a_step_of_a_gpt_is_right_to_30_kilobytes():
     (row,) = [row for row in megatron.rows() if row["case"] == LOCAL[0] and row["hardware"] == "dev_dgx_a100"]
-    answer, facts = megatron.predicted(row), megatron.published(row)
-    assert abs(answer["max_allocated"] - facts["max_allocated"]) < 30_000, "of 4.7 GB"
-    assert abs(answer["allocated"] - facts["allocated"]) < 4_000, "of 615 MB"
+    answer = megatron.predicted(row)
+    assert abs(answer["predicted"] - megatron.published(row)) < 30_000, "of 4.7 GB"
+    assert abs(answer["after"] - megatron.published_after(row)) < 4_000, "of 615 MB"
 
 
 def test_nothing_is_unknown_inside_megatrons_kernels():
@@ -77,10 +77,9 @@ def test_what_the_programs_lack_is_refused(given):
 
 
 def test_sailors_pipelines_of_one_stage_are_within_five_percent():
-    rows = [row for row in sailor.rows() if row["stages"] == "1"]
+    rows = [row for row in comparison.rows_of(sailor) if row["stages"] == "1"]
     for row in rows:
-        error = sailor.predicted(row)["max_mem_bytes"] / sailor.published(row)["max_mem_bytes"] - 1
-        assert abs(error) < 0.05, (row, error)
+        assert abs(comparison.error(comparison.answer(sailor, row))) < 0.05, row
     assert len(rows) >= 4
 
 
