@@ -194,11 +194,17 @@ class Norm(nn.Module):
         return F.layer_norm(x, x.shape[-1:], self.weight, self.bias)
 
 
+def gated(x):
+    """SwiGLU by PyTorch's operators."""
+    gate, linear = torch.chunk(x, 2, dim=-1)
+    return F.silu(gate) * linear
+
+
 class Mlp(nn.Module):
     def __init__(self, rank):
         super().__init__()
         arguments = rank.arguments
-        self.gated = arguments.flag("swiglu")
+        self.gated, self.apart = arguments.flag("swiglu"), arguments.flag("no-bias-swiglu-fusion")
         outputs = arguments.ffn * (2 if self.gated else 1)
         self.up = ColumnLinear(rank, arguments.hidden, outputs, bias=arguments.bias)
         self.down = RowLinear(rank, arguments.ffn, arguments.hidden, bias=arguments.bias)
@@ -207,8 +213,10 @@ class Mlp(nn.Module):
 
     def forward(self, x):
         inner = self.up(x)
-        if self.gated:
+        if self.gated and not self.apart:
             inner = BiasSwiglu.apply(inner, self.up.bias)
+        elif self.gated:
+            inner = gated(inner if self.up.bias is None else inner + self.up.bias)
         elif self.squared:
             inner = torch.pow(F.relu(inner), 2)
         elif self.fuse:
