@@ -34,9 +34,29 @@ MICRO_BATCHES = 3
 
 
 def rows():
-    """Dicts of case, hardware, published bytes, and `given`: the case's arguments and environment."""
+    """Dicts of case, hardware, published bytes, and `given`: the case's arguments and environment.
+
+    Rows whose case the programs do not express are not among them: `left_out`.
+    """
+    return [row for row in _table() if not _why_not(row)]
+
+
+def left_out():
+    """{case: why the programs do not express it}."""
+    return {row["case"]: why for row in _table() if (why := _why_not(row))}
+
+
+def _table():
     cases = json.loads((HERE / "megatron_cases.json").read_text())
     return [{**row, "given": cases[row["case"]]} for row in csv.DictReader((HERE / "megatron.csv").open())]
+
+
+def _why_not(row):
+    try:
+        megatron_arguments.of_row(row)
+    except megatron_arguments.NotExpressed as error:
+        return str(error)
+    return None
 
 
 def published(row):
@@ -96,14 +116,10 @@ def main():
     if given.rows:
         first, last = map(int, given.rows.split(".."))
         asked = asked[first:last]
-    answers, left_out = [], []
+    answers = []
     for row in asked:
         start = time.perf_counter()
-        try:
-            answer, facts = predicted(row), published(row)
-        except megatron_arguments.NotExpressed as error:
-            left_out.append(str(error))
-            continue
+        answer, facts = predicted(row), published(row)
         for name, value in facts.items():
             answer[f"published_{name}"], answer[f"error_{name}"] = value, answer[name] / value - 1
         answers.append({**row, **answer})
@@ -115,8 +131,8 @@ def main():
         if errors:
             print(f"{len(errors)} {'local' if local else 'other'} rows: most allocated, median error "
                   f"{100 * statistics.median(errors):.2f} %, worst {100 * max(errors):.2f} %")  # fmt: skip
-    if left_out:
-        print(f"{len(left_out)} rows are not expressed: {', '.join(sorted(set(left_out)))}")
+    if not given.rows:
+        print("\n".join(["not expressed:", *left_out().values()]))
     if given.json:
         pathlib.Path(given.json).write_text(json.dumps(answers, indent=1) + "\n")
     return 0

@@ -13,7 +13,7 @@ ENDS = 2
 
 # What changes bytes and no program here has.
 LACKING = ("multi-latent-attention", "use-megatron-fsdp", "use-torch-fsdp2", "pipeline-model-parallel-layout",
-           "perform-rl-step", "mtp-num-layers", "rerun-mode", "moe-layer-freq", "moe-shared-expert-intermediate-size",
+           "perform-rl-step", "mtp-num-layers", "rerun-mode", "moe-layer-freq",
            "overlap-moe-expert-parallel-comm", "optimizer", "fp8-format", "fp4-format", "yaml-cfg", "recompute-modules",
            "moe-expert-capacity-factor", "moe-pad-expert-input-to-capacity", "moe-latent-size", "cuda-graph-impl",
            "enable-cuda-graph", "external-cuda-graph", "cpu-offloading", "fine-grained-activation-offloading",

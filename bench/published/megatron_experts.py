@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from megatron_kernels import WeightedSwiglu
-from megatron_layers import ColumnProduct, gated, parameter
+from megatron_layers import ColumnProduct, Mlp, gated, parameter
 from torch import nn
 
 
@@ -118,6 +118,8 @@ class Experts(nn.Module):
         self.router = parameter(rank, self.count, arguments.hidden)
         self.dtype = torch.float32 if arguments.given.get("moe-router-dtype") == "fp32" else arguments.dtype
         self.local = nn.ModuleList(Expert(rank) for _ in range(self.count // arguments.expert_parallel))
+        shared = arguments.number("moe-shared-expert-intermediate-size", 0)
+        self.shared = Mlp(rank, shared) if shared else None
         self.together = arguments.expert_parallel * arguments.expert_tensor
         self.exchanges = arguments.given.get("moe-token-dispatcher-type", "allgather") != "allgather"
 
@@ -127,7 +129,8 @@ class Experts(nn.Module):
         shares = shares * chosen
         tokens = x.view(-1, x.shape[-1])
         moved = self.exchanged if self.exchanges else self.gathered
-        return moved(tokens, shares).view(x.shape), None
+        result = moved(tokens, shares).view(x.shape)
+        return result if self.shared is None else result + self.shared(x)[0], None
 
     def gathered(self, tokens, shares):
         group, size = self.rank.expert_group, self.together

@@ -201,13 +201,14 @@ def gated(x):
 
 
 class Mlp(nn.Module):
-    def __init__(self, rank):
+    def __init__(self, rank, inner=None):
         super().__init__()
         arguments = rank.arguments
         self.gated, self.apart = arguments.flag("swiglu"), arguments.flag("no-bias-swiglu-fusion")
-        outputs = arguments.ffn * (2 if self.gated else 1)
+        inner = inner or arguments.ffn
+        outputs = inner * (2 if self.gated else 1)
         self.up = ColumnLinear(rank, arguments.hidden, outputs, bias=arguments.bias)
-        self.down = RowLinear(rank, arguments.ffn, arguments.hidden, bias=arguments.bias)
+        self.down = RowLinear(rank, inner, arguments.hidden, bias=arguments.bias)
         self.squared = arguments.flag("squared-relu")
         self.fuse = not arguments.flag("no-bias-gelu-fusion") and self.up.bias is not None and not self.squared
 
