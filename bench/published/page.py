@@ -16,7 +16,7 @@ import os
 import pathlib
 import time
 
-from comparison import HERE, answer, error, rank_correlation, rows_of, summary
+from comparison import HERE, answer, error, rank_correlation, read_rows, rows_of, summary
 
 ROOT = HERE.parent.parent
 # A module for each table, in the order of the page.
@@ -48,6 +48,15 @@ def parts_of(table, answers):
     for each in answers:
         parts.setdefault(table.part(each), []).append(each)
     return dict(sorted(parts.items()))
+
+
+def left_out(table):
+    """How many rows are not compared, or why each case is not."""
+    read = getattr(table, "rows", read_rows)
+    rows = [row for row in read(HERE / table.TABLE) if not table.is_compared(row)]
+    if not hasattr(table, "why_not"):
+        return [f"{len(rows)} rows"] if rows else []
+    return sorted({table.why_not(row) for row in rows})
 
 
 def percent(figure, signed=False):
@@ -112,6 +121,8 @@ def page(tables, picture, seconds):
            picture[picture.index("<svg"):], table_html(COLUMNS, error_rows(tables))]  # fmt: skip
     for name, answers in tables.items():
         table = importlib.import_module(name)
+        if absent := left_out(table):
+            out.append(f"<p>Not compared: {html.escape('; '.join(absent))}.</p>")
         worst = sorted(answers, key=lambda row: -abs(error(row)))[:WORST]
         rows = [[table.named(row), f"{row['published']:.5g}", f"{row['predicted']:.5g}", percent(error(row), True)]
                 for row in worst]  # fmt: skip
