@@ -41,11 +41,12 @@ PUBLIC = {
 }
 # The folders of core/, each with those below it that it includes. A public header of the same name is of the room.
 ROOMS = {
-    "fake": [],
-    "rules": ["fake"],
-    "dispatch": ["fake", "rules"],
-    "process": ["fake", "rules", "dispatch"],
-    "mode": ["fake", "rules", "dispatch", "process"],
+    "libtorch": [],
+    "fake": ["libtorch"],
+    "rules": ["libtorch", "fake"],
+    "dispatch": ["libtorch", "fake", "rules"],
+    "process": ["libtorch", "fake", "rules", "dispatch"],
+    "mode": ["libtorch", "fake", "rules", "dispatch", "process"],
 }
 ROOMS["calls"] = [*ROOMS]
 ROOMS["replay"] = ROOMS["capture"] = [*ROOMS]

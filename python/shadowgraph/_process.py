@@ -20,6 +20,7 @@ import torch.export
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
+from _shadowgraph_build import CUDA_VERSION
 
 from . import _compiled, _copies, _devices, _files, _libraries, _reads, _wrappers
 from . import _shadowgraph as _C
@@ -59,12 +60,13 @@ def install():
         _installed = True
 
 
-# What of torch is private and relied on here. The C++ side checks its own: the engine, hooks, kernels of operators.
+# What of torch is private and relied on here, in each version that there are builds for. The C++ side checks its own
+# (core/libtorch).
 _PRIVATE_PARTS = {
     "torch._C": ("_only_lift_cpu_tensors", "_set_only_lift_cpu_tensors", "_DisableTorchDispatch"),
     "torch._higher_order_ops.utils": ("_hop_compile_and_call",),
     "torch._library.fake_impl": ("set_ctx_getter",),
-    "torch._library.simple_registry.singleton": ("get",),
+    "torch._library.simple_registry.singleton": ("_data",),
     "torch._ops.HigherOrderOperator": ("dispatch",),
     "torch._subclasses.fake_tensor.FakeTensorMode": ("__enter__", "__exit__"),
     "torch._tensor_str": ("_tensor_str",),
@@ -90,9 +92,6 @@ def _check_private_parts():
                     f"this torch ({torch.__version__}) has no {owner}.{name}, which shadowgraph {_C.version} needs: "
                     f"it is made for {_C.torch_version}; nothing was changed"
                 )
-
-
-_CUDA_OF_TORCH = "13.0"  # of torch 2.13.0's wheel on PyPI
 
 
 class _Flags:
@@ -123,7 +122,7 @@ class _Flags:
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", False)
                 # Libraries take a torch without it for one without CUDA, whatever is_available() says.
-                cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or _CUDA_OF_TORCH
+                cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or CUDA_VERSION
 
     @classmethod
     def release(cls):
@@ -359,7 +358,7 @@ class _CustomOperatorSizes:
 
 def _has_fake_kernel(operator):
     """Whether torch.library.register_fake was called for it: such a kernel is a program on fakes, no Meta kernel."""
-    entry = torch._library.simple_registry.singleton.get(operator)
+    entry = torch._library.simple_registry.singleton._data.get(operator)  # .get() since 2.13; find() makes an entry
     return entry is not None and entry.fake_impl.kernel is not None
 
 
