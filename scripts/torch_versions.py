@@ -4,10 +4,11 @@
     scripts/torch_versions.py            lists them
     scripts/torch_versions.py default    asks the registry which should be the default, and fails if it is another one
 
-Also gives the wheel its requirement (pyproject.toml): the very torch that it is built for. A source distribution, for
-which none is installed, takes the whole range.
+Also gives the wheel its requirement and version (pyproject.toml): the very torch that it is built for. A source
+distribution, for which none is installed, takes the whole range.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import os
@@ -68,16 +69,33 @@ def requirement(installed):
     return f"torch=={installed.split('+')[0]}"
 
 
-def dynamic_metadata(field, settings):
-    """scikit-build-core asks for what pyproject.toml calls dynamic."""
-    assert field == "dependencies", field
-    given = os.environ.get("SHADOWGRAPH_FOR_TORCH")
-    if given is None:
-        try:
-            given = importlib.metadata.version("torch")
-        except importlib.metadata.PackageNotFoundError:
-            given = None
-    return [requirement(given)]
+def version_of_project(torch):
+    """As CMakeLists.txt has it; with `torch` as the local part, by which wheels for several torches differ."""
+    found = re.search(r"project\(shadowgraph VERSION ([0-9.]+)", (FILE.parent.parent / "CMakeLists.txt").read_text())
+    assert found is not None
+    return found[1] + (f"+torch{torch}" if torch else "")
+
+
+class Provider:
+    """What pyproject.toml calls dynamic; scikit-build-core asks. scripts/make_wheel.sh says what its wheel is of."""
+
+    def __init__(self):
+        self.state = "wheel"
+
+    def build_state(self, state):
+        self.state = state
+
+    def dynamic_metadata(self, settings, project):
+        given = os.environ.get("SHADOWGRAPH_FOR_TORCH")
+        version = version_of_project(given if os.environ.get("SHADOWGRAPH_LOCAL_VERSION") else None)
+        if given is None and self.state != "sdist":
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                given = importlib.metadata.version("torch")
+        return {"version": version, "dependencies": [requirement(given)]}
+
+    def dynamic_wheel(self, settings):
+        """The requirement of a source distribution is not that of the wheel made of it."""
+        return {"dependencies": True}
 
 
 def main(arguments):
