@@ -8,9 +8,9 @@
     scripts/compatibility.py --list                      the steps
 
 `make compatibility VERSION=2.15.0` is the first. Results are a row of docs/figures/19-compatibility.json. The build
-is in build-torch-VERSION, the environment in env/ below it:
-torch and torchvision of that version, and all else by a .pth file from .venv. On Linux the wheels on PyPI are CUDA
-builds, some 5 GB installed; --env and --build name other folders.
+is in build-torch-VERSION, the environment in env/ below it; --env and --build name other folders. It has torch and
+torchvision of that version, and all else by a .pth file from .venv. On Linux the wheels on PyPI are CUDA builds, some
+5 GB installed.
 """
 
 import argparse
