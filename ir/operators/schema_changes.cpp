@@ -83,15 +83,19 @@ bool takes_what(const c10::FunctionSchema& to, const c10::FunctionSchema& from, 
 
 }  // namespace
 
+std::string_view operator_in_this_libtorch(std::string_view name) {
+  for (const Renamed& row : kOperators) {
+    const std::string_view other = row.now == name ? row.before : row.before == name ? row.now : std::string_view();
+    if (!other.empty() && find_operator(other)) return other;
+  }
+  return {};
+}
+
 std::optional<Target> in_this_libtorch(const Target& target) {
   if (target.kind() != TargetKind::kOperator || find_operator(target)) return std::nullopt;
   std::string_view name = target.name();
-  auto here = find_operator(name);
-  for (const Renamed& row : kOperators) {
-    if (here || (row.now != name && row.before != name)) continue;
-    name = row.now == name ? row.before : row.now;
-    here = find_operator(name);
-  }
+  if (!find_operator(name)) name = operator_in_this_libtorch(name);
+  const auto here = name.empty() ? std::nullopt : find_operator(name);
   if (!here || !takes_what(here->schema(), function_schema(target), name)) return std::nullopt;
   return Target(TargetKind::kOperator, here->schema());
 }

@@ -22,6 +22,9 @@ std::optional<Target> in_this_libtorch(const Target& target);
 // In `target`'s schema or not: the caller looks.
 std::string_view argument_in_this_libtorch(const Target& target, std::string_view name);
 
+// What this libtorch calls an operator that another version has by `name`; empty unless a row says so.
+std::string_view operator_in_this_libtorch(std::string_view name);
+
 // Why this libtorch has no operator `name` and what has taken its place; empty if nothing is known.
 std::string_view why_removed(std::string_view name);
 
