@@ -7,6 +7,7 @@ in a mode.
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -79,19 +80,36 @@ _PRIVATE_PARTS = {
     "torch.storage.TypedStorage": ("_getitem", "_setitem"),
     "torch.utils.checkpoint": ("CheckpointFunction", "_checkpoint_without_reentrant_generator", "_recomputation_hook"),
 }
+# By what checkpoint() runs a function; the second until 2.14, which later versions keep for others.
+_CHECKPOINT_GENERATORS = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+
+
+def _checkpoint_generator():
+    return next(name for name in _CHECKPOINT_GENERATORS if hasattr(torch.utils.checkpoint, name))
+
+
+def _is_called(module, name):
+    """Whether another function of the module calls it: what nobody calls any more would be replaced for nothing."""
+    functions = [inspect.unwrap(each) for each in vars(module).values() if inspect.isfunction(each)]
+    return any(name in each.__code__.co_names for each in functions if each.__name__ != name)
 
 
 def _check_private_parts():
+    def refuse(what):
+        raise _C.EnvironmentError(
+            f"this torch ({torch.__version__}) has no {what}, which shadowgraph {_C.version} needs: it is made for "
+            f"{_C.torch_version}; nothing was changed"
+        )
+
     for owner, names in _PRIVATE_PARTS.items():
         part = torch
         for name in owner.split(".")[1:]:
             part = getattr(part, name)
         for name in names:
             if not hasattr(part, name):
-                raise _C.EnvironmentError(
-                    f"this torch ({torch.__version__}) has no {owner}.{name}, which shadowgraph {_C.version} needs: "
-                    f"it is made for {_C.torch_version}; nothing was changed"
-                )
+                refuse(f"{owner}.{name}")
+    if not _is_called(torch.utils.checkpoint, _checkpoint_generator()):
+        refuse(f"call of torch.utils.checkpoint.{_checkpoint_generator()}")
 
 
 class _Flags:
@@ -171,7 +189,7 @@ def _tell_captures_of_checkpoints():
         return reentrant(function, *args)
 
     module.CheckpointFunction.apply = staticmethod(apply)
-    generator = module._checkpoint_without_reentrant_generator
+    generator = getattr(module, _checkpoint_generator())
 
     @functools.wraps(generator)
     def around(function, *args, **kwargs):
@@ -192,7 +210,7 @@ def _tell_captures_of_checkpoints():
         function.runs.leave()
         yield from inner
 
-    module._checkpoint_without_reentrant_generator = around
+    setattr(module, _checkpoint_generator(), around)
 
     hook = module._recomputation_hook
     begin = hook.__init__

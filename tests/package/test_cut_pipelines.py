@@ -52,8 +52,8 @@ def with_transfers(order, name, ranks, stages):
 
 
 def texts(row):
-    left_out = (theirs.REDUCE_GRAD, theirs.UNSHARD, theirs.RESHARD)
-    return [str(action) for action in row if action is not None and action.computation_type not in left_out]
+    left_out = ("REDUCE_GRAD", "UNSHARD", "RESHARD", "WAIT_REDUCE_GRAD")  # the last since 2.15
+    return [str(action) for action in row if action is not None and action.computation_type.name not in left_out]
 
 
 def our_rows(schedule):
