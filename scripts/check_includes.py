@@ -54,7 +54,7 @@ ROOMS["checkpoint"] = ROOMS["deferred"] = [*ROOMS]
 ROOMS["exported"] = [room for room in ROOMS if room != "deferred"]
 # By what the layers above reach core: nodes called again on fakes, and functions that graphs call by name.
 FACE_OF_CORE = re.compile(
-    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(any_machine|process_groups)\.h)"
+    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(any_machine|process_groups)\.h|libtorch/kernels\.h)"
 )
 THROUGH_THE_FACE = {"passes", "profiler", "sharding", "parallel", "viz"}
 # Asks every table of the tree what it knows of an operator.

@@ -1,8 +1,9 @@
-// What libtorch's kernels do in some versions alone, where no header tells.
+// What PyTorch does in some versions alone, where no header tells.
 //
 // Replaces: one answer for all versions.
 // Since:    stands at each.
-// Check:    tests hold fakes against eager: NormalizationRules.GroupAndInstanceNormAgreeWithEager, PlainOperands.*.
+// Check:    tests hold fakes against eager: NormalizationRules.GroupAndInstanceNormAgreeWithEager, PlainOperands.*; FLOPs
+// against FlopCounterMode in tests/package/test_hugging_face.py.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -14,6 +15,9 @@ constexpr int kLibtorchMinor = TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR;
 
 // 2.14: native_group_norm makes its input contiguous; before, group_norm did, and the kernel refused others.
 constexpr bool kGroupNormTakesAnyLayout = kLibtorchMinor >= 214;
+
+// 2.15: torch.utils.flop_counter counts the CPU's flash attention.
+constexpr bool kFlopsOfCpuFlashCounted = kLibtorchMinor >= 215;
 
 // 2.14 has the dtype, number 46, and no kernels on the CPU that compute with it. bfloat16 and a complex number promote to it.
 constexpr bool is_bcomplex32(c10::ScalarType dtype) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/libtorch/kernels.h"
 #include "ir/operators/operator_rows.h"
 #include "profiler/cost/linear_algebra_flops.h"
 
@@ -288,7 +289,7 @@ Count composite_rnn(const OperandShapes& call) {
 
 constexpr bool kWithoutGates = false;
 
-// Sorted by family; counted_by_pytorch says whether flop_registry of 2.13.0 has it.
+// Sorted by family; counted_by_pytorch says whether flop_registry of this version has it.
 constexpr FlopRow kFlopRows[] = {
     {matrix_product<0>, true, "2mnk", "mm _scaled_mm"},
     {matrix_product<1>, true, "2mnk", "addmm"},
@@ -348,13 +349,14 @@ constexpr FlopRow kFlopRows[] = {
     {attention, true, "2 B H Sq Sk (D + Dv)", R"(
         _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
         _scaled_dot_product_cudnn_attention)"},
-    {attention, false, "2 B H Sq Sk (D + Dv)", R"(
-        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_fused_attention_overrideable)"},
+    {attention, kFlopsOfCpuFlashCounted, "2 B H Sq Sk (D + Dv)", "_scaled_dot_product_flash_attention_for_cpu"},
+    {attention, false, "2 B H Sq Sk (D + Dv)", "_scaled_dot_product_fused_attention_overrideable"},
     {attention_backward, true, "2 B H Sq Sk (3D + 2Dv)", R"(
         _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
         _scaled_dot_product_cudnn_attention_backward)"},
+    {attention_backward, kFlopsOfCpuFlashCounted, "2 B H Sq Sk (3D + 2Dv)",
+     "_scaled_dot_product_flash_attention_for_cpu_backward"},
     {attention_backward, false, "2 B H Sq Sk (3D + 2Dv)", R"(
-        _scaled_dot_product_flash_attention_for_cpu_backward
         _scaled_dot_product_fused_attention_overrideable_backward _cudnn_attention_backward)"},
     {varlen_attention<3, 3, 5>, true, "2 B H Sq Sk (D + Dv), per sequence", "_flash_attention_forward"},
     {varlen_attention<3, 4, 6>, false, "2 B H Sq Sk (D + Dv), per sequence", "_cudnn_attention_forward"},
