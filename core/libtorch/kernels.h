@@ -19,6 +19,9 @@ constexpr bool kGroupNormTakesAnyLayout = kLibtorchMinor >= 214;
 // 2.15: torch.utils.flop_counter counts the CPU's flash attention.
 constexpr bool kFlopsOfCpuFlashCounted = kLibtorchMinor >= 215;
 
+// 2.14: its formula of _flash_attention_forward takes dense operands as (batch, tokens, heads, depth), as they are.
+constexpr bool kFlopsOfFlashReadHeadsLast = kLibtorchMinor >= 214;
+
 // 2.14 has the dtype, number 46, and no kernels on the CPU that compute with it. bfloat16 and a complex number promote to it.
 constexpr bool is_bcomplex32(c10::ScalarType dtype) {
   return static_cast<int>(dtype) == 46 && dtype != c10::ScalarType::Undefined;
