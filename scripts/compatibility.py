@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -67,7 +68,7 @@ class Build:
         if not self.python.exists():
             return None
         found = [*self.site_packages().glob("torch-*.dist-info/RECORD")]
-        return found[0].parent.name.split("-")[1].split("+")[0] if found else None
+        return found[0].parent.name.removesuffix(".dist-info").partition("-")[2].split("+")[0] if found else None
 
     def install(self, *more):
         if self.installed() == self.version:
@@ -236,12 +237,15 @@ def second(jobs, seconds):
     command = ["cmake", "--build", build.folder, "-j", jobs, "--target"]
     for target in ("sg_core_libtorch", "shadowgraph_python"):
         print("+", *command, target, flush=True)
+        # A session of its own, so that the compilers end with it.
+        compiling = subprocess.Popen([*map(str, command), target], cwd=ROOT, start_new_session=True)
         try:
-            left = max(1, deadline - time.monotonic())
-            if subprocess.run([*map(str, command), target], timeout=left, check=False).returncode:
+            if compiling.wait(max(1, deadline - time.monotonic())):
                 print(f"compatibility: {target} does not compile with torch {build.version}")
                 return 1
         except subprocess.TimeoutExpired:
+            os.killpg(compiling.pid, signal.SIGTERM)
+            compiling.wait()
             print(f"compatibility: {target} is not there after {seconds} s (COMPATIBILITY_SECONDS); what was compiled "
                   f"compiles with torch {build.version}, and the next run goes on")  # fmt: skip
             return 0
