@@ -29,7 +29,7 @@ def error(pair):
 
 
 def summary(pairs):
-    """Of pairs {"published", "predicted"}: mean, median and worst error without its sign, and the median with it."""
+    """Mean, median and worst error of {"published", "predicted"} without its sign, and the median with it."""
     errors = [error(pair) for pair in pairs]
     sizes = [abs(each) for each in errors]
     return {"rows": len(pairs), "mean": statistics.mean(sizes), "median": statistics.median(sizes), "worst": max(sizes),

@@ -2,9 +2,9 @@
 
     PYTHONPATH=build/python python bench/published/operators.py [--csv FILE] [--by op_name] [--json FILE]
 
-The rows in operators.csv are facts of logs that lie in Dazz993/Mist: Megatron's pieces on A100 SXM 40 GB, with a
-sequence of 4,096, and V100 SXM 32 GB with 2,048. A row says the micro-batch and the tensor-parallel ranks; with `algo`
-1 the product of queries, keys and values is cut by rows.
+The rows in operators.csv are facts of logs that lie in Dazz993/Mist. They are of Megatron's pieces on A100 SXM 40 GB,
+with a sequence of 4,096, and on V100 SXM 32 GB with 2,048. A row says the micro-batch and the tensor-parallel ranks.
+With `algo` 1 the product of queries, keys and values is cut by rows.
 """
 
 import math
@@ -166,7 +166,7 @@ PIECES = {
 
 
 def _length(row, width, batch):
-    """Of a sequence: the piece's input or output has so many tokens."""
+    """Tokens of a sequence, which the file does not say but for embeddings."""
     tokens = {"encoder-embedding": "output_mb"}.get(row["op_name"])
     if tokens:
         return round(float(row["output_mb"]) * MIB / 2 / width / batch)

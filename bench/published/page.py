@@ -3,7 +3,7 @@
     python bench/published/page.py build/published [--only llm_foundry ...] [--figures]
 
 `--only` runs some tables; the others are as the folder has them.
-`--figures` also brings docs/figures/19-published.json and docs/pictures/published.svg up to date.
+`--figures` also brings docs/figures/20-published.json and docs/pictures/published.svg up to date.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def percent(figure, signed=False):
 
 
 def error_rows(tables):
-    """Of each table and part: rows, mean, median, worst, bias, order, and how many are said to fit."""
+    """Each table and part: rows, mean, median, worst, bias, order, and how many are said to fit."""
     for name, answers in tables.items():
         table = importlib.import_module(name)
         parts = parts_of(table, answers)
@@ -167,7 +167,7 @@ def main():
     print(f"{given.folder}/index.html, {seconds:.0f} s")
     if given.figures:
         text = json.dumps(figures(tables, seconds), indent=2, ensure_ascii=False) + "\n"
-        (ROOT / "docs/figures/19-published.json").write_text(text)
+        (ROOT / "docs/figures/20-published.json").write_text(text)
         (ROOT / "docs/pictures/published.svg").write_text(picture)
 
 

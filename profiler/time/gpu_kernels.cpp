@@ -9,7 +9,7 @@ namespace {
 
 using K = KernelClass;
 
-// Of a tile: its start and its end, for kLargest elements; of A100 and V100 alike.
+// A tile of kLargest elements begins and ends in this time, on A100 and V100 alike.
 constexpr double kTileSeconds = 3e-6;
 constexpr double kLargest = 128 * 256;
 // What a product writes and computing does not hide.
@@ -24,7 +24,7 @@ constexpr double kMostParts = 16;    // into which the inner dimension is cut
 constexpr double kLeastInner = 512;  // of a part
 constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
 
-// Of keys, and of what is extra for each block of queries (attention_work).
+// Keys go in blocks of so many (attention_work).
 constexpr double kBlock = 128;
 constexpr int64_t kNarrow = 64;
 constexpr double kNarrowShare = 0.88;

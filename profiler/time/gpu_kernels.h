@@ -39,7 +39,7 @@ struct AttentionShape {
   bool causal = false;
   bool backward = false;
 };
-// What a kernel does for all scores, by what is counted for them: a causal one leaves blocks out, blocks that begin and
+// What a kernel does for all scores, by what is counted for them. A causal one leaves blocks out. Blocks that begin and
 // end are extra, and narrow heads fill the tiles badly.
 double attention_work(const AttentionShape& attention);
 

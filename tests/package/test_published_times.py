@@ -34,7 +34,7 @@ def test_a_training_run_of_torchtitan():
 
 
 def test_single_operators():
-    """Of one model on two devices: the law has no constant of a row."""
+    """One model on two devices: the law has no constant of a row."""
     rows = pairs(operators, lambda row: row["model"] == "gpt_6_7B" and row["tp"] == "1")
     assert len(rows) > 60
     by_device = [[row for row in rows if operators.part(row) == device] for device in ("a100", "v100")]

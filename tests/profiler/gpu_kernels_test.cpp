@@ -57,7 +57,7 @@ TEST(GpuProduct, HalfOfWhatIsWrittenIsNotHidden) {
   EXPECT_NEAR(seconds.written_after, 2e6 / 0.85e12, 1e-12);
 }
 
-// Of causal attention the FlashAttention-2 paper counts half; its figures for an A100, heads of 128, forward.
+// Figures of the FlashAttention-2 paper for an A100, heads of 128, forward. It counts half of causal attention.
 TEST(GpuAttention, ReachesWhatItsPaperSays) {
   const auto reached = [](int64_t length) {
     return 0.72 * 312 * 0.5 / attention_work({.queries = length, .keys = length, .causal = true});

@@ -63,8 +63,8 @@ struct DeviceSpec {
   // For device calls that the host issues one after another, while the device works on earlier ones. Zero: the caller
   // waits.
   double host_call = 0;  // seconds of the host for a call
-  // A class that is not here goes by `gpu`, if there is one. Without that it goes by the class it is a case of (grouped
-  // for depthwise, pointwise for in-place), by kOther, or by kMatmul if it computes.
+  // A class that is not here goes by `gpu`, if there is one. Else it is taken for the class it is a case of: grouped for
+  // depthwise, pointwise for in-place. Without that it goes by kOther, or by kMatmul if it computes.
   std::map<KernelClass, ClassRates> classes;
   std::optional<GpuFigures> gpu;
   OperatorTables tables;                       // of measured calls, which come before the rates
