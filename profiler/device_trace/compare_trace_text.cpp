@@ -106,6 +106,11 @@ std::string to_text(const TraceComparison& comparison, size_t limit) {
   if (const ComparedTime* most = comparison.most_off()) {
     text += fmt::format("\nmost off: {}, {} predicted, {} measured\n", full_name_of(*most),
                         human_seconds(most->seconds), human_seconds(most->measured_seconds));
+    const auto size = std::ranges::find(comparison.sizes, most->name, &ComparedTime::name);
+    if (size != comparison.sizes.end() && !size->sizes.empty()) {
+      text += fmt::format("  above all {}: {} predicted, {} measured\n", size->sizes, human_seconds(size->seconds),
+                          human_seconds(size->measured_seconds));
+    }
   } else {
     text += "\nnothing is off\n";
   }
