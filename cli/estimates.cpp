@@ -22,7 +22,10 @@ Estimates::Estimates(const EstimateRequest& request, const Graph& graph) {
   if (device.is_cpu()) measured_ = MeasuredCalls::read_file(MeasuredCalls::default_file());
   if (request.measure) measure(graph);
   options_.measured = &measured_;
-  if (spec_) options_.spec = &*spec_;
+  if (spec_) {
+    options_.spec = &*spec_;
+    options_.memory.assumptions = DeviceAssumptions::of(*spec_);
+  }
   if (!request.interconnect.empty()) {
     links_ = Interconnect::find(request.interconnect);
   } else if (spec_) {

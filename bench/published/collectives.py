@@ -1,6 +1,6 @@
-"""Aceso's table of single collectives on 2, 4 and 8 GPUs: seconds, beside the prediction.
+"""Aceso's table of single collectives on 2, 4 and 8 GPUs: milliseconds, beside the prediction.
 
-    PYTHONPATH=build/python python bench/published/collectives.py [--json FILE]
+    PYTHONPATH=build/python python bench/published/collectives.py [--csv FILE] [--by collective] [--json FILE]
 
 The rows in collectives.csv are facts of profiles that the comm_profiler of microsoft/Aceso made. Dazz993/Mist keeps
 them, of A100 SXM4 40 GB and V100 SXM2 32 GB. `mb` is MiB of float16, rounded down, and of a process's input:
@@ -16,22 +16,19 @@ A row is wall time of a Python call between two synchronisations, and not of the
   tensors are allocated one by one never see that, so shadowgraph leaves it out.
 """
 
-import argparse
 import collections
-import csv
 import functools
-import json
-import pathlib
-import statistics
-import time
 import warnings
 
 import torch
 import torch.distributed as dist
+from comparison import HERE, compare, read_rows
 
 import shadowgraph as sg
 
 warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
+TABLE, TITLE, UNIT = "collectives.csv", "Single collectives", "ms"
+WORST = "The furthest off are small: tens of microseconds of Python and of a synchronisation are in each row."
 SPECS = {"a100": "a100_40gb", "v100": "v100"}
 HOST = 60e-6  # seconds of a call that sends next to nothing, less what NCCL takes
 HOST_TENSOR = 10e-6
@@ -43,18 +40,12 @@ UNALIGNED = {
     "a100": {"all_gather": 2.0, "reduce_scatter": 4.2, "all_to_all": 1.75},
     "v100": {"all_gather": 1.75, "reduce_scatter": 1.65, "all_to_all": 1.8},
 }
-HERE = pathlib.Path(__file__).parent
-
-
-def rows():
-    with open(HERE / "collectives.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @functools.cache
 def _sizes():
-    with open(HERE / "collectives_sizes.csv", newline="") as file:
-        return {(row["gpu_set"], int(row["mb"])): int(row["elements"]) for row in csv.DictReader(file)}
+    rows = read_rows(HERE / "collectives_sizes.csv")
+    return {(row["gpu_set"], int(row["mb"])): int(row["elements"]) for row in rows}
 
 
 def _key(row):
@@ -119,46 +110,30 @@ def _predict(keys):
 
 
 def predicted(row):
-    """Seconds of a row, as its program would have measured them."""
+    """Milliseconds of a row, as its program would have measured them."""
     key = _key(row)
     if key not in _known:
         # With every size of the table, since rows come by the thousand.
-        sizes = {_key(other)[3] for other in rows() if other["gpu_set"] == row["gpu_set"]}
+        sizes = {_key(other)[3] for other in read_rows(HERE / TABLE) if other["gpu_set"] == row["gpu_set"]}
         _predict([key, *((*key[:2], collective, size) for collective in COLLECTIVES for size in sizes)])
-    return _known[key]
+    return {"predicted": 1000 * _known[key]}
 
 
-def compared():
-    """Each row with what is predicted for it, and the error: predicted by measured, less one."""
-    table = rows()
-    _predict(dict.fromkeys(_key(row) for row in table))
-    result = []
-    for row in table:
-        seconds, measured = predicted(row), float(row["ms"]) / 1000
-        result.append(row | {"predicted_ms": seconds * 1000, "error": seconds / measured - 1})
-    return result
+def published(row):
+    return float(row["ms"])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="file to write each row's figures to")
-    args = parser.parse_args()
-    began = time.perf_counter()
-    table = compared()
-    groups = collections.defaultdict(list)
-    for row in table:
-        gpu = row["gpu_set"].split("-")[0]
-        for name in ((gpu, row["collective"], row["gpus"]), (gpu, row["collective"], "all"), ("all",) * 3):
-            groups[name].append(row["error"])
-    print(f"{'machine':8} {'collective':15} {'GPUs':>4} {'rows':>5} {'mean':>7} {'median':>7} {'bias':>7} {'worst':>7}")
-    for name, errors in sorted(groups.items()):
-        sizes = [abs(error) for error in errors]
-        print(f"{name[0]:8} {name[1]:15} {name[2]:>4} {len(sizes):5} {statistics.mean(sizes):7.1%} "
-              f"{statistics.median(sizes):7.1%} {statistics.median(errors):+7.1%} {max(sizes):7.1%}")  # fmt: skip
-    print(f"{len(table)} rows in {time.perf_counter() - began:.1f} s")
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(table, indent=1) + "\n")
+def is_compared(row):
+    return row["collective"] in COLLECTIVES
+
+
+def part(row):
+    return row["gpu_set"].split("-")[0]
+
+
+def named(row):
+    return f"{part(row)} {row['collective']} of {row['mb']} MiB on {row['gpus']}"
 
 
 if __name__ == "__main__":
-    main()
+    compare("collectives")

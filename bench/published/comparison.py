@@ -1,4 +1,4 @@
-"""What every table here shares: rows of a file, a figure predicted beside the published one, errors, and what is printed."""
+"""What every table here shares: rows of a file, a figure predicted beside the published one, and errors."""
 
 import argparse
 import csv
@@ -12,9 +12,15 @@ HERE = pathlib.Path(__file__).parent
 
 
 def read_rows(path):
-    opened = gzip.open(path, "rt") if str(path).endswith(".gz") else open(path)
-    with opened as file:
-        return list(csv.DictReader(file))
+    data = pathlib.Path(path).read_bytes()
+    text = (gzip.decompress(data) if str(path).endswith(".gz") else data).decode()
+    return list(csv.DictReader(text.splitlines()))
+
+
+def rows_of(table, path=None):
+    """Those that are compared."""
+    read = getattr(table, "rows", read_rows)
+    return [row for row in read(path or HERE / table.TABLE) if table.is_compared(row)]
 
 
 def error(pair):
@@ -49,18 +55,19 @@ def told(name, pairs):
 def compare(name):
     """Runs the rows of the table that the module `name` is about, says what is off, and may write it all down.
 
-    A module has TABLE, the file of its rows, TITLE, UNIT, and WORST, which says what explains the worst rows.
-    is_compared(row) leaves rows out; part(row) and named(row) say what a row is, for people. published(row) is a figure
-    and predicted(row) a dictionary, of which "predicted" is held against it, and "fits" says so.
+    A module has TABLE, the file of its rows, TITLE, UNIT, and WORST, which says what explains the worst rows. rows(path)
+    reads them, if a row is more than a line; is_compared(row) leaves some out; part(row) and named(row) say what a row
+    is, for people. published(row) is a figure and predicted(row) a dictionary, of which "predicted" is held against it,
+    and "fits" says so.
     """
     table = importlib.import_module(name)
     parser = argparse.ArgumentParser(description=table.__doc__.splitlines()[0])
-    parser.add_argument("--csv", default=HERE / table.TABLE, help="rows of the same columns, .csv or .csv.gz")
+    parser.add_argument("--csv", help="rows of the same columns, .csv or .csv.gz")
     parser.add_argument("--rows", default="", help="a..b: some rows alone")
     parser.add_argument("--by", help="sum up by this column, without each row")
     parser.add_argument("--json", help="where both figures of each row go")
     given = parser.parse_args()
-    rows = [row for row in read_rows(given.csv) if table.is_compared(row)]
+    rows = rows_of(table, given.csv)
     if given.rows:
         first, last = map(int, given.rows.split(".."))
         rows = rows[first:last]
@@ -68,12 +75,10 @@ def compare(name):
     parts = {}
     for each in answers:
         if not given.by:
-            print(
-                f"{table.named(each)}  {each['published']:12.5g} {each['predicted']:12.5g} {100 * error(each):+7.1f} %"
-            )
-        parts.setdefault(" ".join([table.part(each), each[given.by]] if given.by else [table.part(each)]), []).append(
-            each
-        )
+            print(f"{table.named(each)}  {each['published']:12.5g} {each['predicted']:12.5g} "
+                  f"{100 * error(each):+7.1f} %")  # fmt: skip
+        part = f"{table.part(each)} {each[given.by]}" if given.by else table.part(each)
+        parts.setdefault(part, []).append(each)
     for part in sorted(parts):
         print(told(part, parts[part]))
     print(told("all", answers))

@@ -16,11 +16,11 @@ import os
 import pathlib
 import time
 
-from comparison import HERE, answer, error, rank_correlation, read_rows, summary
+from comparison import HERE, answer, error, rank_correlation, rows_of, summary
 
 ROOT = HERE.parent.parent
 # A module for each table, in the order of the page.
-TABLES = ["llm_foundry", "operators"]
+TABLES = ["llm_foundry", "torchtitan", "operators", "collectives", "megatron", "sailor"]
 WORST = 5  # rows that are named
 
 
@@ -36,7 +36,7 @@ def run(names):
         waiting = {}
         for name in names:
             table = importlib.import_module(name)
-            rows = [row for row in read_rows(HERE / table.TABLE) if table.is_compared(row)]
+            rows = rows_of(table)
             size = max(1, len(rows) // (4 * os.cpu_count()))
             waiting[name] = [pool.submit(chunk_of, name, rows[at : at + size]) for at in range(0, len(rows), size)]
         return {name: [each for part in parts for each in part.result()] for name, parts in waiting.items()}
@@ -80,7 +80,7 @@ def draw(tables, path):
     columns = min(2, len(tables))
     lines = -(-len(tables) // columns)
     figure, panels = pyplot.subplots(lines, columns, figsize=(5.2 * columns, 4.6 * lines), squeeze=False)
-    for panel in panels.flat[len(tables):]:
+    for panel in panels.flat[len(tables) :]:
         panel.remove()
     for panel, (name, answers) in zip(panels.flat, tables.items(), strict=False):
         table = importlib.import_module(name)
@@ -115,8 +115,8 @@ def page(tables, picture, seconds):
         worst = sorted(answers, key=lambda row: -abs(error(row)))[:WORST]
         rows = [[table.named(row), f"{row['published']:.5g}", f"{row['predicted']:.5g}", percent(error(row), True)]
                 for row in worst]  # fmt: skip
-        out.append(f"<h2>{html.escape(table.TITLE)}</h2><p>{html.escape(' '.join(table.__doc__.split('    ')[-1:]))}")
-        out.append(f"</p><p>{html.escape(table.WORST)}</p>")
+        said = " ".join(table.__doc__.split("\n\n")[2:])  # without the title and the command
+        out.append(f"<h2>{html.escape(table.TITLE)}</h2><p>{html.escape(said)}</p><p>{html.escape(table.WORST)}</p>")
         out.append(table_html(["furthest off", f"published, {table.UNIT}", "predicted", "error"], rows))
     return "\n".join(out)
 
@@ -125,8 +125,8 @@ def figures(tables, seconds):
     """The section of docs/figures.md."""
     modules = [importlib.import_module(name) for name in tables]
     return {"title": "Published runs",
-            "about": "Predictions beside runs on GPUs that others published, from `bench/published/`. About half of each "
-                     "source is here. docs/time.md says which constants were fitted, and on what.",
+            "about": "Predictions beside runs on GPUs that others published, from `bench/published/`. About half of "
+                     "each source is here. docs/time.md says which constants were fitted, and on what.",
             "measured": datetime.date.today().isoformat(), "command": "make published FIGURES=1",
             "reading": [table.WORST for table in modules] + [f"All rows took {seconds:.0f} s on two cores."],
             "tables": [{"columns": COLUMNS, "rows": list(error_rows(tables))}]}  # fmt: skip
@@ -148,7 +148,8 @@ def main():
     picture = (given.folder / "published.svg").read_text()
     (given.folder / "index.html").write_text(page(tables, picture, seconds))
     for row in error_rows(tables):
-        print(f"{row[0]:44} {row[1]:>5} rows  mean {row[2]:>7}  worst {row[4]:>8}  bias {row[5]:>8}  {row[6]}  {row[7]}")
+        print(f"{row[0]:44} {row[1]:>5} rows  mean {row[2]:>7}  worst {row[4]:>8}  bias {row[5]:>8}  "
+              f"{row[6]}  {row[7]}")  # fmt: skip
     print(f"{given.folder}/index.html, {seconds:.0f} s")
     if given.figures:
         text = json.dumps(figures(tables, seconds), indent=2, ensure_ascii=False) + "\n"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "shadowgraph/profile/device_memory.h"
 
 namespace shadowgraph {
 
@@ -170,7 +169,8 @@ void RankMemory::run(PipelineRank& of, std::span<PipelineActionTime> actions) {
       }
     }
   }
-  if (parts_.has_allocator) allocator_.allocate(DeviceAssumptions().cublas_workspace);
+  // Forward and backward have a thread each, and with it a handle of cuBLAS.
+  for (int i = 0; parts_.has_allocator && i < 2; ++i) allocator_.allocate(parts_.workspace);
   const int64_t resident = live_;
   step({});
   figures_ = {};

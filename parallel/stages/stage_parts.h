@@ -51,6 +51,7 @@ struct StageParts {
   size_t step_nodes = 0;                     // how many the step has
   std::vector<std::vector<int64_t>> groups;  // of processes, as the captured one has them: ranks of its stage
   bool has_allocator = false;                // the device has a caching one
+  int64_t workspace = 0;                     // of cuBLAS, for each thread
 };
 
 }  // namespace shadowgraph

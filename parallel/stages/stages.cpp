@@ -11,6 +11,8 @@
 #include "parallel/stages/stage_memory.h"
 #include "parallel/stages/stage_seconds.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/profile/device_assumptions.h"
+#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph {
 
@@ -65,6 +67,7 @@ class StageCutting {
     add_segments(costs_, assignment, seconds_, parts);
     parts.nodes = nodes_by_stage(costs_, assignment);
     parts.step_nodes = costs_.graph().node_count();
+    parts.workspace = DeviceAssumptions::of(spec_).workspace();
     add_seconds(costs_, assignment, memory, seconds_, spec_, parts.nodes, stages.figures_);
     stages.parts_ = std::make_shared<const StageParts>(std::move(parts));
     return stages;

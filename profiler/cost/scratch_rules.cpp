@@ -205,6 +205,36 @@ Bytes efficient_forward(const OperandShapes& call) {
   return product_of({4, q[0], q[1], q[2], v[3]});
 }
 
+// cuDNN's frontend, scaled_dot_product_flash_attention.h: backward keeps dq in float, and a float sum for each row, and
+// dk, dv of all heads where they are shared. What the plan itself takes beyond that is assumed to be nothing.
+Bytes cudnn_attention_backward(const OperandShapes& call) {
+  const Shape q = call.shape(1);
+  const Shape k = call.shape(2);
+  const Shape v = call.shape(3);
+  if (q.size() != 4 || k.size() != 4 || v.size() != 4) return std::nullopt;
+  int64_t bytes = saturating_add(product_of({4, product_of(q)}), product_of({4, q[0], q[1], q[2]}));
+  if (k[1] != q[1]) {
+    const int64_t row = product_of({q[0], q[1], k[2], call.argument(1).element_bytes});
+    bytes = saturating_add(bytes, product_of({row, saturating_add(k[3], v[3])}));
+  }
+  return bytes;
+}
+
+// TensorCompare.cu: max.dim(self, dim) reduces pairs of a value and its place.
+Bytes pair_reduction(const OperandShapes& call) {
+  const Shape sizes = call.shape(0);
+  const auto rank = static_cast<int64_t>(sizes.size());
+  const int64_t asked = call.integer(1, 0);
+  const int64_t dim = asked < 0 ? asked + rank : asked;
+  if (dim < 0 || dim >= rank || (dim != 0 && dim != rank - 1)) return rank == 0 ? Bytes(0) : std::nullopt;
+  const int64_t inputs = sizes[static_cast<size_t>(dim)];
+  if (inputs == 0) return 0;
+  return partial_results(product_of(sizes) / inputs, inputs, dim == rank - 1, 16);
+}
+
+// IndexKernel.cu reads indices where they are. A mask becomes indices first, as many as data says.
+Bytes indexing(const OperandShapes& call) { return call.argument(1).element_bytes == 1 ? std::nullopt : Bytes(0); }
+
 // ForeachReduceOp.cu: keeps a partial norm for every 65536 elements of the largest tensor, for every tensor.
 Bytes foreach_norm(const OperandShapes& call) {
   int64_t most = 0;
@@ -343,6 +373,8 @@ constexpr Row kCuda[] = {
     {"_scaled_dot_product_flash_attention", flash_forward, "flash_api.cpp, mha_fwd"},
     {"_scaled_dot_product_flash_attention_backward", flash_backward, "flash_api.cpp, mha_bwd"},
     {"_scaled_dot_product_efficient_attention", efficient_forward, "kernel_forward.h"},
+    {"_scaled_dot_product_cudnn_attention", nothing, "MHA.cpp: forward asks for none"},
+    {"_scaled_dot_product_cudnn_attention_backward", cudnn_attention_backward, "MHA.cpp, and cuDNN's frontend"},
     {"_foreach_norm.Scalar", foreach_norm, "ForeachReduceOp.cu"},
     {"_fused_adamw_", nothing, "FusedAdamKernel.cu: lists are kernel arguments"},
     {"_fused_adam_", nothing, "FusedAdamKernel.cu"},
@@ -352,6 +384,16 @@ constexpr Row kCuda[] = {
     {"_ctc_loss_backward", ctc_backward, "LossCTC.cu: log_beta"},
     {"_conv_depthwise2d", nothing, "DepthwiseConv2d.cu"},
     {"tril triu", nothing, "TriangularOps.cu"},
+    {"_local_scalar_dense", nothing, "CUDAScalar.cu: to the host's memory"},
+    {"stack", nothing, "Shape.cu, as cat"},
+    {"slice_backward select_backward", nothing, "a fill and a copy"},
+    {"masked_fill masked_fill_", nothing, "IndexKernel.cu"},
+    {"index", indexing, "IndexKernel.cu"},
+    {"max.dim min.dim", pair_reduction, "TensorCompare.cu, Reduce.cuh"},
+    {R"(
+        _foreach_add_ _foreach_sub_ _foreach_mul_ _foreach_div_ _foreach_lerp_ _foreach_addcdiv_ _foreach_addcmul_
+        _foreach_sqrt _foreach_neg _foreach_zero_)",
+     nothing, "ForeachFunctors.cuh: lists are kernel arguments"},
     {"fsdp::all_gather_copy_in _foreach_copy_", nothing, "ForeachBinaryOpList.cu: lists are kernel arguments"},
     {"split_with_sizes_copy.out fsdp::split_with_sizes_copy", split_with_sizes_copy, "TensorShape.cu: tables"},
     {"_chunk_cat fsdp::chunk_cat", chunk_cat, "TensorShape.cu: tables"},

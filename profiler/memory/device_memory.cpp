@@ -44,9 +44,9 @@ class TrainingRun {
       const auto sends = [](const ProcessGroupInfo& group) { return group.size > 1; };
       result_.nccl = options.assumptions.nccl_group * std::ranges::count_if(communication.groups(), sends);
       for (uint32_t at = 0; at < order.steps(); ++at) {
-        if (takes_cublas(graph_.target(costs.nodes[at]))) cublas_steps_.try_emplace(order.stream(at), at);
+        if (takes_cublas(graph_.target(costs.nodes[at]))) cublas_steps_.try_emplace(handle_of(at), at);
       }
-      result_.cublas_workspace = options.assumptions.cublas_workspace * static_cast<int64_t>(cublas_steps_.size());
+      result_.cublas_workspace = options.assumptions.workspace() * static_cast<int64_t>(cublas_steps_.size());
     }
     int64_t capacity = options.capacity;
     if (capacity != AllocatorSettings::kUnlimited) {
@@ -78,6 +78,7 @@ class TrainingRun {
       step();
       allocator_.synchronize();
       result_.reserved_after.push_back(allocator_.stats().reserved.now);
+      result_.allocated_after.push_back(allocator_.stats().allocated.now);
       if (lost_) break;
     }
     const auto& stats = allocator_.stats();
@@ -107,12 +108,17 @@ class TrainingRun {
   }
 
  private:
+  // cuBLAS's workspace is one for each stream and handle, and each thread has its handle. The autograd engine computes
+  // on a thread of its own.
+  using CublasHandle = std::pair<int32_t, bool>;
+  CublasHandle handle_of(uint32_t at) const {
+    return {order_.stream(at), graph_.node(costs_.nodes[at]).phase == Graph::kBackward};
+  }
   void step() { step(0, order_.steps()); }
   void step(uint32_t begin, uint32_t end) {
     for (uint32_t at = begin; at < end; ++at) {
-      if (const auto found = cublas_steps_.find(order_.stream(at));
-          found != cublas_steps_.end() && found->second == at) {
-        if (workspaces_.insert(found->first).second) take(options_.assumptions.cublas_workspace, kNoTag, at);
+      if (const auto found = cublas_steps_.find(handle_of(at)); found != cublas_steps_.end() && found->second == at) {
+        if (workspaces_.insert(found->first).second) take(options_.assumptions.workspace(), kNoTag, at);
       }
       for (const StorageId id : order_.born(at)) {
         if (!handles_[id].valid()) allocate(id, at);  // state of the optimizer is there from the second step on
@@ -162,8 +168,8 @@ class TrainingRun {
   const DeviceMemoryOptions& options_;
   CachingAllocator allocator_;
   IdMap<StorageId, CachingAllocator::Handle> handles_;
-  std::map<int32_t, uint32_t> cublas_steps_;  // by stream, where cuBLAS is first called
-  std::set<int32_t> workspaces_;              // that are there
+  std::map<CublasHandle, uint32_t> cublas_steps_;  // where cuBLAS is first called
+  std::set<CublasHandle> workspaces_;              // that are there
   bool lost_ = false;
   int64_t takes_ = 0;
   int64_t takes_at_peak_ = 0;

@@ -168,6 +168,9 @@ void add_limit(Profile& profile, const ProgramCosts& costs, const ProfileOptions
 Profile profile(const Graph& graph, const ProfileOptions& asked) {
   ProfileOptions options = asked;
   if (options.limit) options.memory.capacity = options.limit->bytes;
+  if (options.spec != nullptr && options.memory.assumptions.architecture.empty()) {
+    options.memory.assumptions.architecture = options.spec->architecture;
+  }
   Profile profile;
   profile.costs_ = std::make_shared<const ProgramCosts>(graph, options.measured);
   profile.views_ = std::make_shared<ProfileViews>();

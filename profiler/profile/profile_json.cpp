@@ -156,9 +156,13 @@ json to_json(const DeviceMemory& memory) {
               {"fragmentation_bytes", memory.fragmentation()},
               {"stuck_bytes", memory.stuck_at_peak},
               {"reserved_after_steps", memory.reserved_after},
+              {"allocated_after_steps", memory.allocated_after},
               {"segments", memory.segments},
               {"retries", memory.retries},
-              {"assumed", {{"context_bytes", memory.context}, {"cublas_workspace_bytes", memory.cublas_workspace}}},
+              {"assumed",
+               {{"context_bytes", memory.context},
+                {"cublas_workspace_bytes", memory.cublas_workspace},
+                {"cublas_workspace_why", memory.options.assumptions.why_workspace()}}},
               {"footprint_bytes", memory.footprint()}};
   if (memory.nccl > 0) object["assumed"]["nccl_bytes"] = memory.nccl;
   return object;

@@ -44,8 +44,11 @@ std::string memory_text(const Profile& profile) {
   if (profile.device_memory) {
     const DeviceMemory& memory = *profile.device_memory;
     row("allocated", memory.allocated_peak,
-        fmt::format("in {} step{}, cuBLAS's workspace included", memory.reserved_after.size(),
-                    memory.reserved_after.size() == 1 ? "" : "s"));
+        fmt::format("in {} step{}{}", memory.reserved_after.size(), memory.reserved_after.size() == 1 ? "" : "s",
+                    memory.cublas_workspace == 0
+                        ? ""
+                        : fmt::format(", with {} of cuBLAS's workspaces ({})", human_bytes(memory.cublas_workspace),
+                                      memory.options.assumptions.why_workspace())));
     row("reserved", memory.reserved_peak,
         fmt::format("by the caching allocator, {} of it free but cached", human_bytes(memory.fragmentation())));
     row("on the device", memory.footprint(),

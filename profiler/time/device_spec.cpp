@@ -196,6 +196,7 @@ nlohmann::json to_json(const DeviceSpec& spec) {
               {"host_call", spec.host_call},
               {"sources", spec.sources}};
   if (spec.gpu) object["gpu"] = to_json(*spec.gpu);
+  if (!spec.architecture.empty()) object["architecture"] = spec.architecture;
   for (const auto& [kind, rates] : spec.classes) {
     json& entry = object["classes"][std::string(to_string(kind))] = {{"fixed", rates.fixed}};
     if (!rates.compute.empty()) entry["compute"] = to_json(rates.compute);
@@ -222,6 +223,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   const auto device = parse_device(place.text_or("device", "cuda"));
   if (!device) place["device"].fail("is '" + place["device"].text() + "', which is no device");
   spec.device = device->type();
+  spec.architecture = place.text_or("architecture", "");
   spec.memory = static_cast<int64_t>(std::min(place.amount_or("memory_bytes", 0), 9e18));
   spec.bandwidth = place["bandwidth"].amount();
   if (spec.bandwidth <= 0) place["bandwidth"].fail("is 0; it is bytes a second");

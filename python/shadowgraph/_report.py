@@ -29,11 +29,11 @@ class Report:
     """
 
     def __init__(self, graph, device=None, capture_seconds=None, *, spec="", allocator="", device_memory=None,
-                 measure=False, run=None, interconnect="", mesh=""):  # fmt: skip
+                 measure=False, run=None, interconnect="", mesh="", cublas_workspace=None):  # fmt: skip
         self.graph = graph
         self._costs = _C.Profile(graph, device=device, capture_seconds=capture_seconds, spec=spec, allocator=allocator,
                                  device_memory=device_memory, measure=measure, run=run, interconnect=interconnect,
-                                 mesh=mesh)  # fmt: skip
+                                 mesh=mesh, cublas_workspace=cublas_workspace)  # fmt: skip
 
     @property
     def peak_bytes(self):
@@ -215,13 +215,14 @@ def _write(path, text):
 
 def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype=None, mode=None, options=None,
             spec="", allocator="", device_memory=None, measure=False, steady_state=False, run=False, interconnect="",
-            mesh="", ranks=None, world=None, roles=None, **training):  # fmt: skip
+            mesh="", cublas_workspace=None, ranks=None, world=None, roles=None, **training):  # fmt: skip
     """Runs `model` once on fakes, as a training step or for inference, and says what it costs.
 
     model: a torch.nn.Module (converted without being copied; it stays as it was), a function that makes one, or a
         transformers configuration, or the class of one of its models, with default configuration. Or a function that
         makes a schedule of torch.distributed.pipelining, or a tuple of one and its modules. Or a recorded Graph,
-        which nothing runs: it takes device, spec, allocator, device_memory, measure, interconnect and mesh alone.
+        which nothing runs: it takes device, spec, allocator, device_memory, measure, interconnect, mesh and
+        cublas_workspace alone.
     inputs: a tensor, a sequence of arguments, or a dict of keyword arguments; "i64[4,512]" in place of a tensor, or
         nothing but shapes, (8, 3, 224, 224), of float32.
     loss: a function of what forward gives, or ".loss"; without one, its `.loss` or the mean of its first output.
@@ -243,6 +244,8 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
         target and return_outputs: `capture_training_step`.
     interconnect: links between processes, for programs with collectives: "h100", "pcie5", ..., or a file; without one,
         what is usual around the device of `spec`.
+    cublas_workspace: of CUDA devices: bytes, or what CUBLAS_WORKSPACE_CONFIG is where the program runs, ":4096:8";
+        without one, what PyTorch takes on the device of `spec`.
     mesh: "dp=8,tp=4": sizes of process groups that the graph names and does not describe.
     ranks: "all": of a program for many devices, a report for each role in it: `Ranks`. Or the ranks to look at.
     world: how many ranks there are; without one, as many as the fake process group has that this runs in.
@@ -252,7 +255,7 @@ def profile(model, inputs=None, *, loss=None, optimizer=None, device=None, dtype
         last one of the first role, to compare: if it does something else, give roles.
     """
     asked = dict(spec=spec, allocator=allocator, device_memory=device_memory, measure=measure,
-                 interconnect=interconnect, mesh=mesh)  # fmt: skip
+                 interconnect=interconnect, mesh=mesh, cublas_workspace=cublas_workspace)  # fmt: skip
     how = dict(loss=loss, optimizer=optimizer, dtype=dtype, mode=mode, options=options, **training)
     if isinstance(model, _C.Graph):
         _capture._loop_and_options(training, options)  # refuses names that are none

@@ -230,7 +230,8 @@ class Profile:
     def __init__(self, graph: Graph, device: str | None = None, top_at_peak: int = 10, timeline: bool = False,
                  capture_seconds: float | None = None, spec: str = "", allocator: str = "",
                  device_memory: int | str | None = None, measure: bool = False, run: Graph | None = None,
-                 interconnect: str = "", mesh: str = "") -> None: ...  # fmt: skip
+                 interconnect: str = "", mesh: str = "", cublas_workspace: int | str | None = None
+                 ) -> None: ...  # fmt: skip
     def nodes_csv(self) -> str: ...
     def storages_csv(self) -> str: ...
     def trace_json(self) -> str: ...

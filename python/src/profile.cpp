@@ -70,19 +70,29 @@ c10::Device device_of(const Graph& graph) {
   return most;
 }
 
+int64_t workspace_of_python(const std::variant<int64_t, std::string>& asked) {
+  const int64_t* bytes = std::get_if<int64_t>(&asked);
+  return bytes != nullptr ? *bytes : cublas_workspace(std::get<std::string>(asked));
+}
+
 std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std::optional<std::string>& device,
                                          size_t top_at_peak, bool timeline, std::optional<double> seconds,
                                          const std::string& spec, const std::string& allocator,
                                          const std::optional<std::variant<int64_t, std::string>>& device_memory,
                                          bool measure, const std::shared_ptr<Graph>& run,
-                                         const std::string& interconnect, const std::string& mesh) {
+                                         const std::string& interconnect, const std::string& mesh,
+                                         const std::optional<std::variant<int64_t, std::string>>& workspace) {
   ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
   if (device) options.device = c10::Device(*device);
   const c10::Device where = options.device ? *options.device : device_of(*graph);
   if (device_memory) options.limit = memory_of_python(*device_memory);
   const bool by_memory = spec.empty() && options.limit && !where.is_cpu();
   const Machine machine(by_memory ? options.limit->device : spec, interconnect, where.type());
-  if (machine.figures) options.spec = &*machine.figures;
+  if (machine.figures) {
+    options.spec = &*machine.figures;
+    options.memory.assumptions = DeviceAssumptions::of(*machine.figures);
+  }
+  if (workspace) options.memory.assumptions.cublas_workspace = workspace_of_python(*workspace);
   if (machine.links) options.interconnect = &*machine.links;
   if (!mesh.empty()) options.mesh = parse_mesh(mesh);
   options.memory.allocator = AllocatorSettings::parse(allocator);
@@ -192,7 +202,7 @@ void bind_profile(py::module_& m) {
            py::arg("timeline") = false, py::arg("capture_seconds") = std::nullopt, py::arg("spec") = "",
            py::arg("allocator") = "", py::arg("device_memory") = std::nullopt, py::arg("measure") = false,
            py::arg("run") = std::shared_ptr<Graph>(), py::arg("interconnect") = "", py::arg("mesh") = "",
-           py::call_guard<CppCall>())
+           py::arg("cublas_workspace") = std::nullopt, py::call_guard<CppCall>())
       .def("nodes_csv", [](const GraphProfile& p) { return nodes_csv(p.costs); })
       .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
       .def("trace_json", [](const GraphProfile& p) { return json_text(chrome_trace(p.costs)); })

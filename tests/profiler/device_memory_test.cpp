@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shadowgraph/error.h"
 #include "shadowgraph/profile.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
@@ -79,6 +81,45 @@ TEST(DeviceMemory, MatrixProductsTakeCublasWorkspaceOnce) {
   EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 2 * kMebibyte + 32 * kMebibyte);
   options.assumptions.cublas_workspace = 8519680;  // in a segment of 20 MiB, as all between 1 and 10
   EXPECT_EQ(device_memory(t.graph, options).reserved_peak, 22 * kMebibyte);
+}
+
+// The autograd engine's thread has a handle of its own.
+TEST(DeviceMemory, BackwardHasAWorkspaceOfItsOwn) {
+  TestGraph t;
+  t.device = c10::Device("cuda:0");
+  t.graph.metadata.device = t.device;
+  const auto a = t.input("a", {16, 16});
+  const auto b = t.call("aten::mm", {a, a}, {{16, 16}});
+  t.phase = Graph::kBackward;
+  t.call("aten::mm", {b, b}, {{16, 16}});
+  t.call("aten::mm", {b, a}, {{16, 16}});
+  const DeviceMemory memory = device_memory(t.graph);
+  EXPECT_EQ(memory.cublas_workspace, 2 * 32 * kMebibyte);
+  EXPECT_EQ(memory.allocated_peak, 2 * 32 * kMebibyte + 4 * 1024);
+  EXPECT_EQ(memory.allocated_after, std::vector<int64_t>{memory.allocated_peak});
+}
+
+TEST(DeviceMemory, WorkspacesFollowFromTheDevice) {
+  const auto of = [](const char* name) { return DeviceAssumptions::of(DeviceSpec::named(name)).workspace(); };
+  for (const char* name : {"h100", "h200", "b200", "b300", "rtx5090"}) EXPECT_EQ(of(name), 32 * kMebibyte) << name;
+  for (const char* name : {"a100", "a10g", "l4", "t4", "v100"}) EXPECT_EQ(of(name), 8'519'680) << name;
+  EXPECT_EQ(of("mi300x"), 128 * kMebibyte);
+  EXPECT_EQ(DeviceAssumptions().workspace(), 32 * kMebibyte);
+  EXPECT_THAT(DeviceAssumptions().why_workspace(), HasSubstr("assumed"));
+  EXPECT_EQ(cublas_workspace(":4096:8"), 32 * kMebibyte);
+  EXPECT_EQ(cublas_workspace(":4096:2:16:8"), 8'519'680);
+  for (const char* wrong : {"", "4096:8", ":4096", ":4096:", ":-1:2", ":4096:8 "}) {
+    EXPECT_THROW(cublas_workspace(wrong), Error) << wrong;
+  }
+  TestGraph t;
+  t.device = c10::Device("cuda:0");
+  t.graph.metadata.device = t.device;
+  const auto a = t.input("a", {16, 16});
+  t.call("aten::mm", {a, a}, {{16, 16}});
+  const DeviceSpec a100 = DeviceSpec::named("a100");
+  const Profile costs = profile(t.graph, {.spec = &a100});
+  EXPECT_EQ(costs.device_memory->cublas_workspace, 8'519'680);
+  EXPECT_THAT(to_text(costs), HasSubstr("8.13 MiB of cuBLAS's workspaces (PyTorch's on sm_80)"));
 }
 
 TEST(DeviceMemory, WhoKeepsFreeMemoryFromBeingGivenBack) {

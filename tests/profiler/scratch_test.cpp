@@ -170,6 +170,26 @@ TEST(Scratch, CudaRulesByHand) {
       0);
 }
 
+TEST(Scratch, CudaRulesOfAttentionByCudnnAndOfPairs) {
+  const std::vector<int64_t> q{2, 16, 1000, 64}, k{2, 4, 1000, 64};
+  const auto tensor = [](const std::vector<int64_t>& sizes) { return Operand::of_tensor(sizes, 2); };
+  const std::string attention = "aten::_scaled_dot_product_cudnn_attention";
+  EXPECT_EQ(cuda_rule(attention.c_str(), {tensor(q), tensor(q), tensor(q)}), 0);
+  // dq in float, a sum for each row; then dk, dv of sixteen heads in the place of four.
+  const int64_t own = 4 * 2 * 16 * 1000 * (64 + 1);
+  EXPECT_EQ(cuda_rule((attention + "_backward").c_str(), {tensor(q), tensor(q), tensor(q), tensor(q)}), own);
+  EXPECT_EQ(cuda_rule((attention + "_backward").c_str(), {tensor(q), tensor(q), tensor(k), tensor(k)}),
+            own + 2 * 2 * 16 * 1000 * (64 + 64));
+  // A million values take 123 blocks, as for a sum; each keeps a float and its place.
+  const std::vector<int64_t> wide{4, 1000000};
+  EXPECT_EQ(cuda_rule("aten::max.dim", {Operand::of_tensor(wide, 4), Operand::of_number(-1)}), 16 * 4 * 123 + 4 * 4);
+  // A mask becomes indices whose number data decides.
+  const std::vector<int64_t> places{7};
+  const std::vector<Shape> list{places};
+  EXPECT_EQ(cuda_rule("aten::index.Tensor", {tensor(q), Operand::of_tensors(list, 8)}), 0);
+  EXPECT_EQ(cuda_rule("aten::index.Tensor", {tensor(q), Operand::of_tensors(list, 1)}), -1);
+}
+
 // What is reduced lies side by side, or a row apart: Reduce.cuh cuts both into blocks, and differently.
 TEST(Scratch, CudaReductionsOverTheFirstAndTheLastDimension) {
   const std::vector<int64_t> tall{4096, 1024}, wide{4, 1000000}, first{0}, last{-1};

@@ -26,23 +26,9 @@
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile/allocator_settings.h"
 #include "shadowgraph/profile/caching_allocator.h"
+#include "shadowgraph/profile/device_assumptions.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
-
-// Assumptions: what is on the device and in no graph. Every figure can be set.
-struct DeviceAssumptions {
-  // The CUDA context with PyTorch's kernels loaded lazily: not the allocator's, but nvidia-smi's. Measured on H100 with
-  // CUDA 12: 480 to 560 MiB; other drivers 300 to 800.
-  int64_t context = 520 * kMebibyte;
-  // cuBLAS's workspace, which the caching allocator gives at a stream's first matrix product and which is kept
-  // (aten/src/ATen/cuda/CublasHandlePool.cpp). It has 32 MiB from compute capability 9.0 on, 8,519,680 bytes (4096 KiB
-  // x 2 + 16 KiB x 8) before.
-  int64_t cublas_workspace = 32 * kMebibyte;
-  // NCCL's buffers for one process group, made when it is first used and kept; they are not the allocator's. NCCL has 4
-  // MiB, 512 KiB and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). This is for two
-  // neighbours on 16 channels; NCCL takes up to 32 channels, and fewer on slow links.
-  int64_t nccl_group = 16 * 2 * (4 * kMebibyte + kMebibyte / 2 + 4'915'200);
-};
 
 struct DeviceMemoryOptions {
   std::optional<c10::Device> device;  // as profile()'s
@@ -64,9 +50,11 @@ struct DeviceMemory {
   int64_t stuck_at_peak = 0;   // free bytes then in segments that something else holds
   int64_t segments = 0;        // at the end
   int64_t retries = 0;
-  std::vector<int64_t> reserved_after;  // each step
-  int64_t context = 0;                  // assumed
-  // Assumed; in the figures above. One for each stream with matrix products.
+  std::vector<int64_t> reserved_after;   // each step
+  std::vector<int64_t> allocated_after;  // each step: torch.cuda.memory_allocated()
+  int64_t context = 0;                   // assumed
+  // In the figures above. One for each stream and thread with matrix products: backward runs on a thread of its own,
+  // which has its own handle of cuBLAS.
   int64_t cublas_workspace = 0;
   int64_t nccl = 0;  // assumed; of all groups of more than one process that something is sent in
   // Reserved and not held, when it was most.

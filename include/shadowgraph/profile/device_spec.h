@@ -54,6 +54,7 @@ struct DeviceSpec {
   std::string name;   // "h100"
   std::string title;  // "NVIDIA H100 SXM5 80 GB"
   c10::DeviceType device = c10::kCUDA;
+  std::string architecture;                  // "sm_90", "gfx942": what libraries go by; empty: unknown
   int64_t memory = 0;                        // bytes
   double bandwidth = 0;                      // B/s of device memory
   std::map<c10::ScalarType, double> matmul;  // peak FLOP/s of matrix products; float32's is needed

@@ -4,7 +4,8 @@
 //     const StepTime time = StepTime::of(graph, h100);
 //     time.seconds(); time.of(node).seconds; time.flop_utilization();
 //
-// A kernel takes its class's fixed time and the longer of computing and moving. On a device with host_call > 0 kernels
+// A kernel takes its class's fixed time and the longer of computing and moving; on a GPU the laws of docs/time.md say
+// how long these are. On a device with host_call > 0 kernels
 // run one after another behind the host, which needs host_call for each call that is no view. A step whose kernels are
 // shorter than that waits for the host. Elsewhere calls add up. Not counted are copies between devices, collectives
 // (shadowgraph/profile/communication.h) and what the host does between calls.

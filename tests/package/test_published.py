@@ -1,0 +1,98 @@
+"""Programs of bench/published beside what others measured: a few rows of each table, held to the bars of the page."""
+
+import pathlib
+import statistics
+import sys
+
+import pytest
+
+import shadowgraph as sg
+
+PUBLISHED = pathlib.Path(__file__).resolve().parents[2] / "bench/published"
+sys.path.insert(0, str(PUBLISHED))
+comparison = pytest.importorskip("comparison")
+megatron = pytest.importorskip("megatron")
+sailor = pytest.importorskip("sailor")
+arguments = sys.modules["megatron_arguments"]
+# Cases of plain PyTorch: pipelines, tensor parallel, a distributed optimizer, GPT, BERT, T5, experts.
+LOCAL = (
+    "gpt/gpt3_mcore_tp1_pp1_dist_optimizer_overlap_grad_reduce_param_gather",
+    "gpt/gpt3_mcore_tp1_pp4_resume_torch_dist",
+    "gpt/gpt3_mcore_tp2_pp2_uninstall_te",
+    "bert/bert_mcore_tp2_pp2_local_spec",
+    "t5/t5_mcore_tp2_pp1_vp1",
+    "moe/gpt3_mcore_tp2_pp2_ep2_etp2_te_4experts2parallel",
+)
+OTHERS = (
+    "gpt/gpt3_7b_tp1_pp4_memory_speed",
+    "gpt/gpt3_mcore_te_tp1_pp1_resume_torch_dist_uniform_full_recompute",
+    "gpt/gpt3_mcore_te_tp1_pp4_vp1",
+    "gpt/gpt3_mcore_te_tp2_pp2_cp2",
+    "moe/gpt3_mcore_te_tp2_pp1_te_8experts_etp1_ep4",
+)
+
+
+def errors_of(cases):
+    """|error| of the most bytes allocated, for the rows of the cases."""
+    errors = {}
+    for row in megatron.rows():
+        if row["case"] in cases:
+            errors[row["case"], row["hardware"]] = abs(comparison.error(comparison.answer(megatron, row)))
+    assert {case for case, _ in errors} == set(cases)
+    return errors
+
+
+def test_megatrons_own_modules_are_within_two_percent():
+    errors = errors_of(LOCAL)
+    assert statistics.median(errors.values()) < 0.01
+    assert max(errors.values()) < 0.02, errors
+
+
+def test_transformer_engines_modules_are_within_ten_percent():
+    errors = errors_of(OTHERS)
+    assert statistics.median(errors.values()) < 0.03
+    assert max(errors.values()) < 0.10, errors
+
+
+def test_a_step_of_a_gpt_is_right_to_30_kilobytes():
+    (row,) = [row for row in megatron.rows() if row["case"] == LOCAL[0] and row["hardware"] == "dev_dgx_a100"]
+    answer = megatron.predicted(row)
+    assert abs(answer["predicted"] - megatron.published(row)) < 30_000, "of 4.7 GB"
+    assert abs(answer["after"] - megatron.published_after(row)) < 4_000, "of 615 MB"
+
+
+def test_nothing_is_unknown_inside_megatrons_kernels():
+    for case in (LOCAL[0], OTHERS[-1]):
+        row = next(row for row in megatron.rows() if row["case"] == case)
+        report = sg.profile(megatron.captured(arguments.of_row(row)), spec="h100")
+        assert report.dict()["unknown_scratch"] == []
+
+
+@pytest.mark.parametrize("given", ["multi-latent-attention", "use-megatron-fsdp", "moe-layer-freq"])
+def test_what_the_programs_lack_is_refused(given):
+    row = megatron.rows()[0]
+    row["given"][given] = "true"
+    with pytest.raises(arguments.NotExpressed, match=given):
+        megatron.predicted(row)
+
+
+def test_sailors_pipelines_of_one_stage_are_within_five_percent():
+    rows = [row for row in comparison.rows_of(sailor) if row["stages"] == "1"]
+    for row in rows:
+        assert abs(comparison.error(comparison.answer(sailor, row))) < 0.05, row
+    assert len(rows) >= 4
+
+
+def test_workspaces_follow_from_the_device_and_can_be_set():
+    graph = sg.profile(lambda: __import__("torch").nn.Linear(64, 64), "f32[8,64]", mode="train").graph
+
+    def held(spec, **how):
+        memory = sg.profile(graph, spec=spec, **how).dict()["device_memory"]
+        return memory["assumed"]["cublas_workspace_bytes"]
+
+    assert held("h100") == 2 * 32 * 2**20, "forward and backward have a handle each"
+    assert held("a100") == 2 * 8519680
+    assert held("a100", cublas_workspace=":4096:8") == held("h100")
+    assert held("a100", cublas_workspace=1 << 20) == 2 << 20
+    with pytest.raises(sg.Error, match="CUBLAS_WORKSPACE_CONFIG"):
+        held("a100", cublas_workspace="4 MiB")
