@@ -300,6 +300,7 @@ def test_what_is_off_in_a_gpus_trace_is_named(tmp_path):
     assert beside["most_off"]["name"] == max(beside["operators"] + beside["collectives"] + [beside["idle"]],
                                              key=lambda row: abs(row["difference_seconds"]))["name"]  # fmt: skip
     assert beside["most_off"]["name"] == "aten::mm"
+    assert "in the trace 3 times as often" in str(beside), "its three steps have no marks"
     assert "above all [4096,4096] [4096,4096] bfloat16: " in str(beside)
     assert {row["name"] for row in beside["only_predicted"]} == {"aten::sub"}
     measured = {"aten::bernoulli_", "all_reduce of 8", "all_gather of 8"}
