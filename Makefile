@@ -12,7 +12,7 @@ SIZED = support ir core passes kernels profiler sharding parallel viz cli includ
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs sizes format format-check clean
+.PHONY: help setup build demo test python wheels compatibility conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs sizes format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -39,6 +39,15 @@ python: setup ## the wheel of the Python package, in build/wheel/; the same in b
 	@$(CONFIGURE)
 	@cmake --build $(BUILD) -j $(JOBS) --target shadowgraph_python
 	@scripts/make_wheel.sh $(BUILD)
+
+wheels: ## a wheel for each torch and CPython at hand, tagged manylinux, in build-wheels/ (VERSIONS="2.13.0 2.15.0" builds those)
+	@scripts/setup.sh --wheel
+	@JOBS=$(JOBS) scripts/make_wheels.sh $(VERSIONS)
+
+compatibility: build ## build and test with another torch, VERSION=2.15.0, in build-torch-VERSION; a row of docs/figures.md
+	@scripts/setup.sh --test
+	@scripts/compatibility.py $(VERSION) --jobs $(JOBS)
+	@scripts/write_figures.py
 
 conformance: build ## fake tensors against eager on all of PyTorch's OpInfo samples (make test runs some)
 	@scripts/setup.sh --test
@@ -130,4 +139,4 @@ format-check: ## fail if clang-format would change something
 	@$(SOURCES) | xargs -r clang-format --dry-run -Werror
 
 clean: ## remove the build folders and out/ (.venv stays)
-	rm -rf build build-debug build-asan build-fuzz out
+	rm -rf build build-debug build-asan build-fuzz build-torch-* build-wheels out

@@ -7,9 +7,7 @@ if(SKBUILD AND NOT TORCH_DIR)
 endif()
 # Not find_package(Torch): with a CUDA build of libtorch that demands a CUDA toolkit (cmake/FindLibtorch.cmake).
 find_package(Libtorch REQUIRED)
-if(NOT Libtorch_VERSION MATCHES "^2\\.13\\.")
-  message(WARNING "shadowgraph is written and tested against libtorch 2.13.0; this one is ${Libtorch_VERSION}")
-endif()
+include(torch_versions)
 
 if(NOT Libtorch_WITH_DISTRIBUTED)
   message(FATAL_ERROR "this libtorch (${Libtorch_ROOT_DIR}) was built without USE_DISTRIBUTED or has no c10d headers; "

@@ -9,12 +9,16 @@ import os
 import re
 import sys
 
-TORCH_VERSION = "2.13.0"
+from _shadowgraph_build import TORCH_VERSION, TORCH_VERSIONS, VERSION
+
 MADE_IN_PYTHON = re.compile(r"hf:.*|[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
 
 
 def main():
     arguments = sys.argv[1:]
+    if arguments == ["--version"]:
+        print(versions())
+        return 0
     asks_python = not arguments or any(
         word in ("-h", "--help") or word.startswith("--emit-python") or MADE_IN_PYTHON.fullmatch(word)
         for word in arguments
@@ -28,11 +32,25 @@ def main():
     os.execve(tool, [tool, *arguments], environment(torch))
 
 
-def is_torch_right():
+def versions():
+    """What is installed and what it is made for."""
+    installed = installed_torch() or "none"
+    python = ".".join(map(str, sys.version_info[:3]))
+    return (
+        f"shadowgraph {VERSION}\ntorch {TORCH_VERSION}, which this build is for; installed: {installed}\n"
+        f"Python {python}\nthere are builds for torch {', '.join(TORCH_VERSIONS)}"
+    )
+
+
+def installed_torch():
     try:
-        return importlib.metadata.version("torch").split("+")[0] == TORCH_VERSION
+        return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        return False
+        return None
+
+
+def is_torch_right():
+    return (installed_torch() or "").split("+")[0] == TORCH_VERSION
 
 
 def folder_of(package):

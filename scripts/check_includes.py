@@ -41,11 +41,12 @@ PUBLIC = {
 }
 # The folders of core/, each with those below it that it includes. A public header of the same name is of the room.
 ROOMS = {
-    "fake": [],
-    "rules": ["fake"],
-    "dispatch": ["fake", "rules"],
-    "process": ["fake", "rules", "dispatch"],
-    "mode": ["fake", "rules", "dispatch", "process"],
+    "libtorch": [],
+    "fake": ["libtorch"],
+    "rules": ["libtorch", "fake"],
+    "dispatch": ["libtorch", "fake", "rules"],
+    "process": ["libtorch", "fake", "rules", "dispatch"],
+    "mode": ["libtorch", "fake", "rules", "dispatch", "process"],
 }
 ROOMS["calls"] = [*ROOMS]
 ROOMS["replay"] = ROOMS["capture"] = [*ROOMS]
@@ -53,7 +54,7 @@ ROOMS["checkpoint"] = ROOMS["deferred"] = [*ROOMS]
 ROOMS["exported"] = [room for room in ROOMS if room != "deferred"]
 # By what the layers above reach core: nodes called again on fakes, and functions that graphs call by name.
 FACE_OF_CORE = re.compile(
-    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(any_machine|process_groups)\.h)"
+    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(any_machine|process_groups)\.h|libtorch/kernels\.h)"
 )
 THROUGH_THE_FACE = {"passes", "profiler", "sharding", "parallel", "viz"}
 # Asks every table of the tree what it knows of an operator.

@@ -15,7 +15,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-torch_version=2.13.0
+torch_version=$(sed -n 's/^\([0-9.]*\) .* default$/\1/p' cmake/torch_versions.txt)
 clang_tidy_version=23.1.4
 ruff_version=0.17.6
 mypy_version=2.4.1

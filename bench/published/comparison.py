@@ -55,9 +55,9 @@ def told(name, pairs):
 def compare(name):
     """Runs the rows of the table that the module `name` is about, says what is off, and may write it all down.
 
-    A module has TABLE, the file of its rows, TITLE, UNIT, and WORST, which says what explains the worst rows. rows(path)
+    A module has TABLE, the file of its rows, TITLE, UNIT, and WORST: what explains the worst rows. rows(path)
     reads them, if a row is more than a line; is_compared(row) leaves some out; part(row) and named(row) say what a row
-    is, for people. published(row) is a figure and predicted(row) a dictionary, of which "predicted" is held against it,
+    is, for people. published(row) is a figure, predicted(row) a dictionary. Its "predicted" is held against the figure,
     and "fits" says so.
     """
     table = importlib.import_module(name)

@@ -35,6 +35,15 @@ def rows(path=HERE / TABLE):
     return [{**row, "given": cases[row["case"]]} for row in read_rows(path)]
 
 
+def why_not(row):
+    """Why the programs do not express a row's case."""
+    try:
+        megatron_arguments.of_row(row)
+    except megatron_arguments.NotExpressed as error:
+        return str(error)
+    return None
+
+
 def published(row):
     """Bytes of the last rank, at most."""
     return int(float(row["mem_max_allocated_bytes"]))
@@ -88,11 +97,7 @@ def predicted(row):
 
 
 def is_compared(row):
-    try:
-        megatron_arguments.of_row(row)
-    except megatron_arguments.NotExpressed:
-        return False
-    return True
+    return why_not(row) is None
 
 
 def part(row):

@@ -13,8 +13,13 @@ ENDS = 2
 
 # What changes bytes and no program here has.
 LACKING = ("multi-latent-attention", "use-megatron-fsdp", "use-torch-fsdp2", "pipeline-model-parallel-layout",
-           "perform-rl-step", "mtp-num-layers", "rerun-mode", "moe-layer-freq", "moe-shared-expert-intermediate-size",
-           "overlap-moe-expert-parallel-comm", "optimizer", "fp8-format", "yaml-cfg")  # fmt: skip
+           "perform-rl-step", "mtp-num-layers", "rerun-mode", "moe-layer-freq",
+           "overlap-moe-expert-parallel-comm", "optimizer", "fp8-format", "fp4-format", "yaml-cfg", "recompute-modules",
+           "moe-expert-capacity-factor", "moe-pad-expert-input-to-capacity", "moe-latent-size", "cuda-graph-impl",
+           "enable-cuda-graph", "external-cuda-graph", "cpu-offloading", "fine-grained-activation-offloading",
+           "optimizer-cpu-offload", "use-precision-aware-optimizer", "heterogeneous-layers-config-path",
+           "hybrid-layer-pattern", "experimental-attention-variant", "fp32-residual-connection", "use-kitchen",
+           "qk-l2-norm", "window-size")  # fmt: skip
 
 
 class NotExpressed(Exception):
@@ -96,8 +101,12 @@ class Arguments:
         return not self.flag("untie-embeddings-and-output-weights")
 
     @property
+    def rotary(self):
+        return self.given.get("position-embedding-type") == "rope" or self.flag("use-rotary-position-embeddings")
+
+    @property
     def positions_learned(self):
-        return self.given.get("position-embedding-type", "learned_absolute") == "learned_absolute"
+        return not self.rotary and self.given.get("position-embedding-type") in (None, "learned_absolute")
 
     @property
     def loss_scale(self):
@@ -158,6 +167,8 @@ def _refuse(row):
     for name in LACKING:
         if given.text(name, "false") != "false":
             raise NotExpressed(f"{case}: {name}")
+    if given.text("recompute-granularity") == "full" and given.text("recompute-method") not in ("uniform", "block"):
+        raise NotExpressed(f"{case}: recompute-method {given.text('recompute-method')}")
     if "num-experts" in given and not given.flag("disable-bias-linear"):
         raise NotExpressed(f"{case}: experts with biases")
     if _family(row) in ("gpt", "moe") and "tokenizer-type" in given and "vocab-size" not in given:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from megatron_kernels import Attention, CausalSoftmax, MaskedSoftmax, Rotated
 from megatron_layers import ColumnLinear, ColumnProduct, Norm, RowLinear
+from megatron_recompute import Recomputed
 from torch import nn
 
 LONGEST_FUSED = 4096  # keys that the fused softmax takes
@@ -93,13 +94,14 @@ class SelfAttention(nn.Module):
     def __init__(self, rank, core):
         super().__init__()
         arguments = rank.arguments
-        self.rotary, self.copies = not arguments.positions_learned, not arguments.local
+        self.rotary, self.copies = arguments.rotary, not arguments.local
         self.norms = None
         if arguments.flag("qk-layernorm"):
             self.norms = nn.ModuleList(Norm(rank, arguments.head) for _ in range(2))
         self.head, self.groups = arguments.head, arguments.groups // rank.tensor
         self.each = arguments.heads // arguments.groups  # queries of a group
         self.core = core
+        self.again = arguments.given.get("recompute-granularity") == "selective"
         outputs = (arguments.heads + 2 * arguments.groups) * self.head
         self.qkv = ColumnLinear(rank, arguments.hidden, outputs, bias=arguments.bias or arguments.flag("add-qkv-bias"))
         self.out = RowLinear(rank, arguments.heads * self.head, arguments.hidden, bias=arguments.bias)
@@ -115,7 +117,9 @@ class SelfAttention(nn.Module):
             query, key = Rotated.apply(query), Rotated.apply(key)
         if self.copies and (self.rotary or self.norms is not None or self.each > 1):
             key, value = key.contiguous(), value.contiguous()  # TransformerEngine has all three alike
-        return self.out(self.core(query, key, value, mask)), self.out.bias
+        parts = (query, key, value, mask)
+        context = Recomputed.apply(self.core, *parts) if self.again else self.core(*parts)
+        return self.out(context), self.out.bias
 
 
 class CrossAttention(nn.Module):

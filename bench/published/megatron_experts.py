@@ -6,8 +6,8 @@ Tokens are spread evenly over experts: which go where, data decides.
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from megatron_kernels import BiasSwiglu
-from megatron_layers import ColumnProduct, parameter
+from megatron_kernels import WeightedSwiglu
+from megatron_layers import ColumnProduct, Mlp, gated, parameter
 from torch import nn
 
 
@@ -91,6 +91,7 @@ class Expert(nn.Module):
         super().__init__()
         arguments = rank.arguments
         self.rank, self.gated = rank, arguments.flag("swiglu")
+        self.fused = self.gated and not arguments.flag("no-bias-swiglu-fusion")
         inner = arguments.number("moe-ffn-hidden-size", arguments.ffn) // arguments.expert_tensor
         self.up = parameter(rank, inner * (2 if self.gated else 1), arguments.hidden)
         self.down = parameter(rank, arguments.hidden, inner)
@@ -98,8 +99,11 @@ class Expert(nn.Module):
 
     def forward(self, x, shares):
         inner = ColumnProduct.apply(x, self.up, None, self.rank, False)
-        inner = BiasSwiglu.apply(inner, None) if self.gated else F.gelu(inner)
-        inner = (inner * shares.unsqueeze(-1)).to(x.dtype)
+        if self.fused:
+            inner = WeightedSwiglu.apply(inner, shares.unsqueeze(-1))
+        else:
+            inner = gated(inner) if self.gated else F.gelu(inner)
+            inner = (inner * shares.unsqueeze(-1)).to(x.dtype)
         return ColumnProduct.apply(inner, self.down, None, self.rank, False)
 
 
@@ -114,6 +118,8 @@ class Experts(nn.Module):
         self.router = parameter(rank, self.count, arguments.hidden)
         self.dtype = torch.float32 if arguments.given.get("moe-router-dtype") == "fp32" else arguments.dtype
         self.local = nn.ModuleList(Expert(rank) for _ in range(self.count // arguments.expert_parallel))
+        shared = arguments.number("moe-shared-expert-intermediate-size", 0)
+        self.shared = Mlp(rank, shared) if shared else None
         self.together = arguments.expert_parallel * arguments.expert_tensor
         self.exchanges = arguments.given.get("moe-token-dispatcher-type", "allgather") != "allgather"
 
@@ -123,7 +129,8 @@ class Experts(nn.Module):
         shares = shares * chosen
         tokens = x.view(-1, x.shape[-1])
         moved = self.exchanged if self.exchanges else self.gathered
-        return moved(tokens, shares).view(x.shape), None
+        result = moved(tokens, shares).view(x.shape)
+        return result if self.shared is None else result + self.shared(x)[0], None
 
     def gathered(self, tokens, shares):
         group, size = self.rank.expert_group, self.together

@@ -194,21 +194,30 @@ class Norm(nn.Module):
         return F.layer_norm(x, x.shape[-1:], self.weight, self.bias)
 
 
+def gated(x):
+    """SwiGLU by PyTorch's operators."""
+    gate, linear = torch.chunk(x, 2, dim=-1)
+    return F.silu(gate) * linear
+
+
 class Mlp(nn.Module):
-    def __init__(self, rank):
+    def __init__(self, rank, inner=None):
         super().__init__()
         arguments = rank.arguments
-        self.gated = arguments.flag("swiglu")
-        outputs = arguments.ffn * (2 if self.gated else 1)
+        self.gated, self.apart = arguments.flag("swiglu"), arguments.flag("no-bias-swiglu-fusion")
+        inner = inner or arguments.ffn
+        outputs = inner * (2 if self.gated else 1)
         self.up = ColumnLinear(rank, arguments.hidden, outputs, bias=arguments.bias)
-        self.down = RowLinear(rank, arguments.ffn, arguments.hidden, bias=arguments.bias)
+        self.down = RowLinear(rank, inner, arguments.hidden, bias=arguments.bias)
         self.squared = arguments.flag("squared-relu")
         self.fuse = not arguments.flag("no-bias-gelu-fusion") and self.up.bias is not None and not self.squared
 
     def forward(self, x):
         inner = self.up(x)
-        if self.gated:
+        if self.gated and not self.apart:
             inner = BiasSwiglu.apply(inner, self.up.bias)
+        elif self.gated:
+            inner = gated(inner if self.up.bias is None else inner + self.up.bias)
         elif self.squared:
             inner = torch.pow(F.relu(inner), 2)
         elif self.fuse:

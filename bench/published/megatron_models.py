@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from megatron_attention import CrossAttention, SelfAttention, products
 from megatron_experts import Experts
 from megatron_layers import ColumnProduct, Layer, Mlp, Norm, Rank, _Reduced, parameter
-from megatron_recompute import Recomputed
+from megatron_recompute import Plan
 from torch import nn
 
 
@@ -146,11 +146,10 @@ class Stack(nn.Module):
             mlp = Experts if rank.arguments.experts else Mlp
             self.layers.append(Layer(rank, attention, functools.partial(_cross, rank, number) if cross else None, mlp))
         self.norm = Norm(rank) if last else None
-        self.again = rank.arguments.given.get("recompute-granularity") == "full"
+        self.plan = Plan(rank.arguments)
 
     def forward(self, x, mask, context=None, context_mask=None):
-        for layer in self.layers:
-            x = Recomputed.apply(layer, x, mask) if self.again else layer(x, mask, context, context_mask)
+        x = self.plan.run(self.layers, x, mask, context, context_mask)
         return self.norm(x) if self.norm is not None else x
 
 

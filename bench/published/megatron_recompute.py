@@ -1,23 +1,51 @@
-"""A layer whose forward keeps nothing but its input, and which backward runs again."""
+"""Parts of a program whose forward keeps nothing but what it is given, and which backward runs again."""
+
+import functools
 
 import torch
 
 
 class Recomputed(torch.autograd.Function):
+    """function(*given), where what is given is tensors and None."""
+
     @staticmethod
-    def forward(ctx, layer, x, *others):
-        ctx.layer, ctx.others = layer, others
+    def forward(ctx, function, *given):
+        ctx.function = function
         with torch.no_grad():
-            result = layer(x, *others)
-        ctx.save_for_backward(x)
+            result = function(*given)
+        ctx.save_for_backward(*given)
         return result
 
     @staticmethod
     def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        x = x.detach()
-        x.requires_grad = True
+        given = []
+        for tensor, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[1:]):
+            given.append(tensor if tensor is None else tensor.detach().requires_grad_(needed))
         with torch.enable_grad():
-            result = ctx.layer(x, *ctx.others)
+            result = ctx.function(*given)
         torch.autograd.backward(result, gradient)
-        return None, x.grad, *(None for _ in ctx.others)
+        return None, *(None if tensor is None else tensor.grad for tensor in given)
+
+
+class Plan:
+    """Which layers of a stack run again, by Megatron's arguments."""
+
+    def __init__(self, arguments):
+        full = arguments.given.get("recompute-granularity") == "full"
+        self.method = arguments.given.get("recompute-method") if full else None
+        self.count = arguments.number("recompute-num-layers", 1)
+
+    def run(self, layers, x, *others):
+        """uniform: as many layers at once as are asked for. block: so many of the first ones, each by itself."""
+        at_once = self.count if self.method == "uniform" else 1
+        for first in range(0, len(layers), at_once):
+            part = functools.partial(_through, layers[first : first + at_once])
+            again = self.method == "uniform" or (self.method == "block" and first < self.count)
+            x = Recomputed.apply(part, x, *others) if again else part(x, *others)
+        return x
+
+
+def _through(layers, x, *others):
+    for layer in layers:
+        x = layer(x, *others)
+    return x

@@ -2,6 +2,7 @@
 
     python bench/published/page.py build/published [--only llm_foundry ...] [--figures]
 
+`--only` runs some tables; the others are as the folder has them.
 `--figures` also brings docs/figures/19-published.json and docs/pictures/published.svg up to date.
 """
 
@@ -16,7 +17,7 @@ import os
 import pathlib
 import time
 
-from comparison import HERE, answer, error, rank_correlation, rows_of, summary
+from comparison import HERE, answer, error, rank_correlation, read_rows, rows_of, summary
 
 ROOT = HERE.parent.parent
 # A module for each table, in the order of the page.
@@ -48,6 +49,15 @@ def parts_of(table, answers):
     for each in answers:
         parts.setdefault(table.part(each), []).append(each)
     return dict(sorted(parts.items()))
+
+
+def left_out(table):
+    """How many rows are not compared, or why each case is not."""
+    read = getattr(table, "rows", read_rows)
+    rows = [row for row in read(HERE / table.TABLE) if not table.is_compared(row)]
+    if not hasattr(table, "why_not"):
+        return [f"{len(rows)} rows"] if rows else []
+    return sorted({table.why_not(row) for row in rows})
 
 
 def percent(figure, signed=False):
@@ -112,6 +122,8 @@ def page(tables, picture, seconds):
            picture[picture.index("<svg"):], table_html(COLUMNS, error_rows(tables))]  # fmt: skip
     for name, answers in tables.items():
         table = importlib.import_module(name)
+        if absent := left_out(table):
+            out.append(f"<p>Not compared: {html.escape('; '.join(absent))}.</p>")
         worst = sorted(answers, key=lambda row: -abs(error(row)))[:WORST]
         rows = [[table.named(row), f"{row['published']:.5g}", f"{row['predicted']:.5g}", percent(error(row), True)]
                 for row in worst]  # fmt: skip
@@ -139,11 +151,13 @@ def main():
     parser.add_argument("--figures", action="store_true")
     given = parser.parse_args()
     start = time.perf_counter()
-    tables = run(given.only)
+    fresh = run(given.only)
     seconds = time.perf_counter() - start
     given.folder.mkdir(parents=True, exist_ok=True)
-    for name, answers in tables.items():
+    for name, answers in fresh.items():
         (given.folder / f"{name}.json").write_text(json.dumps(answers, indent=1) + "\n")
+    tables = {name: json.loads((given.folder / f"{name}.json").read_text()) for name in TABLES
+              if name in fresh or (given.folder / f"{name}.json").exists()}  # fmt: skip
     draw(tables, given.folder / "published.svg")
     picture = (given.folder / "published.svg").read_text()
     (given.folder / "index.html").write_text(page(tables, picture, seconds))

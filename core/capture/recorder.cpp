@@ -2,7 +2,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <atomic>

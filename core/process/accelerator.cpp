@@ -16,7 +16,7 @@
 #include "core/fake/mode_state.h"
 #include "core/fake/pretended_devices.h"
 #include "core/fake/thread_state.h"
-#include "core/process/cached_hooks.h"
+#include "core/libtorch/cached_hooks.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -216,16 +216,8 @@ void replace_missing_accelerator_hooks() {
 }
 
 void register_accelerator_hooks() {
-  if (!at::XPUHooksRegistry()->Has("XPUHooks")) {
-    at::XPUHooksRegistry()->Register(
-        "XPUHooks", [] { return std::unique_ptr<at::XPUHooksInterface>(new PretendedXpuHooks); }, "",
-        c10::REGISTRY_FALLBACK);
-  }
-  if (!at::MPSHooksRegistry()->Has("MPSHooks")) {
-    at::MPSHooksRegistry()->Register(
-        "MPSHooks", [] { return std::unique_ptr<at::MPSHooksInterface>(new PretendedMpsHooks); }, "",
-        c10::REGISTRY_FALLBACK);
-  }
+  register_missing_hooks<PretendedXpuHooks, at::XPUHooksInterface>(*at::XPUHooksRegistry(), "XPUHooks");
+  register_missing_hooks<PretendedMpsHooks, at::MPSHooksInterface>(*at::MPSHooksRegistry(), "MPSHooks");
 }
 
 }  // namespace shadowgraph

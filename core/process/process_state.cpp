@@ -5,8 +5,6 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/FakeGuardImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/library.h>
 
 #include <mutex>
@@ -23,8 +21,10 @@
 #include "core/fake/pretended_devices.h"
 #include "core/fake/streams.h"
 #include "core/fake/thread_state.h"
+#include "core/libtorch/cached_hooks.h"
+#include "core/libtorch/check.h"
+#include "core/libtorch/engine.h"
 #include "core/process/accelerator.h"
-#include "core/process/cached_hooks.h"
 #include "core/process/saved_tensor_scope.h"
 #include "shadowgraph/error.h"
 
@@ -180,15 +180,13 @@ void register_hooks() {
 
 // ---- Autograd engine
 
-// What was the default engine before (`inner`: Python's, in a Python process) goes on running backward. Ours only adds
-// saved tensor hooks where the program has none of its own. Without `inner` it is libtorch's base engine.
-class ObservingEngine final : public torch::autograd::Engine {
+// What was the default engine before goes on running backward. Ours only adds saved tensor hooks where the program has
+// none of its own.
+class ObservingEngine final : public ForwardingEngine {
  public:
-  explicit ObservingEngine(torch::autograd::Engine* inner) : inner_(inner) {}
+  using ForwardingEngine::ForwardingEngine;
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    if (inner_ != nullptr) {
-      if (auto theirs = inner_->get_default_saved_variable_hooks()) return theirs;
-    }
+    if (auto theirs = ForwardingEngine::get_default_saved_variable_hooks()) return theirs;
     SavedTensorObserver* scoped = thread_state.saved_tensors;
     SavedTensorObserver* observer = scoped != nullptr ? scoped : saved_tensor_observer_of_mode();
     return observer == nullptr ? nullptr : observer->hooks_for_saved_tensor();
@@ -199,27 +197,10 @@ class ObservingEngine final : public torch::autograd::Engine {
                                          const torch::autograd::edge_list& outputs) override {
     const AcceleratorScope scope(roots);
     try {
-      if (inner_ != nullptr) return inner_->execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+      return ForwardingEngine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     } catch (const c10::Error&) {
       explain_missing_accelerator(roots);
       throw;
-    }
-  }
-  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-      const std::shared_ptr<torch::autograd::GraphTask>& task, c10::intrusive_ptr<torch::autograd::Node> root,
-      torch::autograd::InputBuffer&& input) override {
-    return inner_ != nullptr ? inner_->execute_with_graph_task(task, std::move(root), std::move(input))
-                             : Engine::execute_with_graph_task(task, std::move(root), std::move(input));
-  }
-  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
-    return inner_ != nullptr ? inner_->make_anomaly_metadata() : Engine::make_anomaly_metadata();
-  }
-  void start_threads() {
-    if (inner_ != nullptr) {
-      inner_->initialize_device_threads_pool();
-    } else {
-      initialize_device_threads_pool();
     }
   }
   static ObservingEngine& instance() {
@@ -228,11 +209,11 @@ class ObservingEngine final : public torch::autograd::Engine {
   }
 
  private:
+  // Python's, in a Python process.
   static torch::autograd::Engine* engine_before() {
     torch::autograd::Engine& before = get_default_engine();
     return &before == &get_base_engine() ? nullptr : &before;
   }
-  torch::autograd::Engine* const inner_;
 };
 
 // This must run before device guards are there, or an engine would start a worker thread for each pretended device.
@@ -304,6 +285,18 @@ void install_dispatch_keys() {
   }
 }
 
+// All of these are private to libtorch, which may stop to ask them.
+void check_what_was_installed() {
+  require_of_libtorch(&torch::autograd::Engine::get_default_engine() == &ObservingEngine::instance(),
+                      "set_default_engine_stub", "the engine that it was given is not the default one");
+  require_of_libtorch(machine_has_a_gpu() || typeid(at::detail::getCUDAHooks()) == typeid(PretendedCudaHooks),
+                      "getCUDAHooks", "its answer is not the hooks that were put in place of those it keeps");
+  require_of_libtorch(c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA) != nullptr, "device_guard_impl_registry",
+                      "there is no guard where one was put");
+  require_of_libtorch(c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kFakeKey), "Library::fallback",
+                      "the dispatch key of fake tensors has no kernel");
+}
+
 }  // namespace
 
 SavedTensorScope::SavedTensorScope(SavedTensorObserver* observer) {
@@ -321,6 +314,7 @@ SavedTensorObserver* saved_tensor_observer_of_mode() {
 void install_process_state() {
   static std::once_flag once;
   std::call_once(once, [] {
+    check_libtorch_version();
     register_hooks();  // again: libtorch_cuda may have been loaded after this library
     install_engine();
     if (!machine_has_a_gpu()) replace_cached_hooks(at::detail::getCUDAHooks(), PretendedCudaHooks({}));
@@ -329,6 +323,7 @@ void install_process_state() {
     const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
     if (dynamic_cast<const PretendedGuard*>(guard) != nullptr) cuda_guard = guard;
     install_dispatch_keys();
+    check_what_was_installed();
   });
 }
 

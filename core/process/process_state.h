@@ -12,7 +12,7 @@
 // - PrivateUse1 hooks at the first backward on fakes of it, if its backend has registered none.
 //
 // CUDA, XPU and MPS hooks come before libtorch asks for them (static initialisation). Where it has asked, they come in
-// place of what it found (core/process/cached_hooks.h).
+// place of what it found (core/libtorch/cached_hooks.h).
 //
 // On a machine with a working GPU its guard and hooks are left alone.
 #pragma once

@@ -9,6 +9,7 @@
 #include "ir/analysis/tensor_geometry.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
+#include "ir/operators/schema_changes.h"
 #include "shadowgraph/analysis/aliases.h"
 #include "shadowgraph/functions.h"
 #include "shadowgraph/graph/libtorch.h"
@@ -308,11 +309,14 @@ class Compiler {
       step.op = &*handle;
       return;
     }
-    note_problem(has_another_schema(target)
-                     ? "this process has the operator with another schema than " + target.schema_text() +
-                           "; capture the graph again with this libtorch"
-                     : "the operator is not registered in this process; load the library that defines " +
-                           target.name());
+    if (has_another_schema(target)) {
+      note_problem("this process has the operator with another schema than " + target.schema_text() +
+                   "; capture the graph again with this libtorch");
+    } else if (const std::string_view why = why_removed(target.name()); !why.empty()) {
+      note_problem("no operator " + target.name() + ": " + std::string(why));
+    } else {
+      note_problem("the operator is not registered in this process; load the library that defines " + target.name());
+    }
   }
 
   void find_function_of(Step& step, const Target& target, TargetId id) {

@@ -1,9 +1,11 @@
 // Kernels of attention that nothing calls but programs themselves: other forms of those in attention.cpp, and what
 // fused encoder layers are made of.
+#include <ATen/ops/_cudnn_attention_forward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 
+#include "core/libtorch/later_arguments.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/shape_rules.h"
@@ -96,7 +98,8 @@ void register_attention_kernels(RuleRegistry& registry) {
   registry.add("aten::_scaled_dot_product_flash_attention.quantized", &sdpa_flash_scaled);
   registry.add("aten::_flash_attention_forward.quantized", &flash_scaled);
   registry.add("aten::_flash_attention_forward_no_dropout_inplace", &flash_into);
-  registry.add("aten::_cudnn_attention_forward", &cudnn_forward);
+  registry.add("aten::_cudnn_attention_forward",
+               &WithLaterArguments<at::_ops::_cudnn_attention_forward, cudnn_forward>::run);
   registry.add("aten::_cudnn_attention_backward", &cudnn_backward);
   registry.add("aten::_transform_bias_rescale_qkv", &heads_of_projection);
 }

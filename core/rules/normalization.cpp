@@ -17,6 +17,7 @@
 #include <array>
 
 #include "core/fake/dispatch_keys.h"
+#include "core/libtorch/kernels.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/shape_rules.h"
@@ -308,7 +309,8 @@ ThreeTensors native_group_norm(const at::Tensor& input, const OptionalTensor& we
               "num_groups, but got input of shape ", input.sizes(), " and num_groups=", groups);
   check_per_channel(weight, "weight", channels);
   check_per_channel(bias, "bias", channels);
-  TORCH_CHECK(input.is_contiguous(on_cuda() ? c10::MemoryFormat::Contiguous : input.suggest_memory_format()),
+  TORCH_CHECK(kGroupNormTakesAnyLayout ||
+                  input.is_contiguous(on_cuda() ? c10::MemoryFormat::Contiguous : input.suggest_memory_format()),
               "Expected X.is_contiguous(memory_format) to be true, but got false.");
   const ScalarType dtype = parameter_dtype(input, {&weight, &bias});
   return {on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input),

@@ -7,6 +7,7 @@
 #include <ATen/Operators.h>
 
 #include "core/fake/meta_kernel.h"
+#include "core/libtorch/kernels.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/shape_rules.h"
@@ -70,12 +71,20 @@ bool is_real(std::string_view approximate) {  // of gelu: the one operator here 
 
 Tensor like(const Tensor& x) { return rules::empty(x.sizes(), x.scalar_type()); }
 
+// The CPU has no kernel, where TensorIterator promotes operands to it all the same.
+void check_has_kernel(const char* name, const Tensor& result) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!is_bcomplex32(result.scalar_type()) || !pretended_device().is_cpu(), '"', name,
+                              "\" not implemented for 'BComplex32'");
+}
+
 // ---- One, two and three operands
 
 template <class Operator, class... Extra>
 Tensor unary(const Tensor& x, Extra... extra) {
   if (is_plain(x) && (is_real(extra) && ...)) return like(x);
-  return OnMeta<Operator>::call(x, extra...);
+  Tensor result = OnMeta<Operator>::call(x, extra...);
+  check_has_kernel(Operator::name, result);
+  return result;
 }
 template <class Operator, class... Extra>
 Tensor& unary_(Tensor& x, Extra... extra) {
@@ -85,7 +94,9 @@ Tensor& unary_(Tensor& x, Extra... extra) {
 template <class Operator, class... Extra>
 Tensor binary(const Tensor& x, const Tensor& y, Extra... extra) {
   if (are_alike(x, y) && (is_real(extra) && ...)) return like(x);
-  return OnMeta<Operator>::call(x, y, extra...);
+  Tensor result = OnMeta<Operator>::call(x, y, extra...);
+  check_has_kernel(Operator::name, result);
+  return result;
 }
 template <class Operator, class... Extra>
 Tensor& binary_(Tensor& x, const Tensor& y, Extra... extra) {

@@ -57,7 +57,7 @@ struct DeviceProfile {
   int sm_minor = 0;
   int multiprocessors = 132;
   bool cudnn = true;
-  long cudnn_version = 92100;  // as cudnnGetVersion(); libtorch 2.13.0's CUDA 13.0 wheel ships cuDNN 9.21
+  long cudnn_version = cudnn_of_wheel();  // as cudnnGetVersion()
   bool flash_attention = true;
   bool efficient_attention = true;
   // On Hopper and Blackwell with a recent cuDNN, libtorch takes cuDNN attention before flash.
@@ -67,6 +67,8 @@ struct DeviceProfile {
 
   bool operator==(const DeviceProfile&) const = default;
 
+  // What the wheel of this libtorch on PyPI brings: 92100 with 2.13.0 (cmake/torch_versions.txt).
+  static long cudnn_of_wheel();
   static DeviceProfile h100() { return {}; }
   static DeviceProfile a100() {
     DeviceProfile profile;

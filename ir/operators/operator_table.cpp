@@ -165,6 +165,7 @@ constexpr OperatorRow kRows[] = {
      .why = "copies shards into its part of the output and gives both; nothing is annotated"},
     {.name = "fsdp::split_with_sizes_copy", .overwrites = true},
     {.name = "fsdp::chunk_cat", .overwrites = true},
+    {.name = "fsdp::chunk_cat_mixed_dtype", .overwrites = true},
 
     // ---- Collectives
     {.name = "c10d::broadcast_", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},

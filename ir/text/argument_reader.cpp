@@ -7,9 +7,24 @@
 
 #include <fmt/format.h>
 
+#include "ir/operators/schema_changes.h"
 #include "ir/text/words.h"
 
 namespace shadowgraph {
+
+// The position of an argument in the schema of `target`; past the last if it has none of this name.
+size_t ArgumentReader::position_of(TargetId target, std::string_view name, size_t next) const {
+  const auto& formals = graph_.target(target).signature().arguments;
+  const auto search = [&](size_t from, std::string_view wanted) {
+    while (from < formals.size() && formals[from].name != wanted) ++from;
+    return from;
+  };
+  // Nearly always the next one, or a few further on: those between are left at their defaults.
+  size_t position = search(next, name);
+  if (position == formals.size()) position = search(0, name);
+  if (position == formals.size()) position = search(0, argument_in_this_libtorch(graph_.target(target), name));
+  return position;
+}
 
 // Reads a call's arguments by name. Arguments that are not stated get their defaults, made once a schema.
 std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool forward_references) {
@@ -22,17 +37,10 @@ std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool f
     do {
       cursor_.peek();
       const Cursor::Place place = cursor_.place();
-      size_t position = next;
       const std::string_view name = cursor_.take_argument_name();
       if (!name.empty()) {
-        const auto named = [&](size_t i) { return i < formals.arguments.size() && formals.arguments[i].name == name; };
-        // Nearly always the next one, or a few further on: those between are left at their defaults.
-        while (position < formals.arguments.size() && !named(position)) ++position;
-        if (!named(position)) {
-          position = 0;
-          while (position < formals.arguments.size() && !named(position)) ++position;
-        }
-        if (!named(position)) {
+        const size_t position = position_of(target, name, next);
+        if (position == formals.arguments.size()) {
           std::string what = "no argument of this name: ";
           append_quoted(what, name);
           cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());

@@ -28,6 +28,7 @@ class ArgumentReader {
   Argument take_argument(const FormalType& type, bool forward_references, int depth = 0);
 
  private:
+  size_t position_of(TargetId target, std::string_view name, size_t next) const;
   Argument take_list(bool as_ints, const FormalType& type, bool forward_references, int depth);
   Argument take_ints();
   Argument take_word_argument(const FormalType& type, bool forward_references, int depth);

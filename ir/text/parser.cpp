@@ -12,6 +12,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "ir/operators/schema_changes.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/text_parser.h"
@@ -63,8 +64,8 @@ Graph TextParser::run() {
 
 // ---- The head -------------------------------------------------------------------------------------------------------
 
-// The version stands first, so that a text of a later format is refused as such and not as nonsense. The libtorch
-// version is for people; schemas in the text say what operators take.
+// The version stands first, so that a text of a later format is refused as such and not as nonsense. Schemas in the text
+// say what operators take; those of another libtorch are looked for in this one (ir/operators/schema_changes.h).
 void TextParser::header() {
   if (!cursor_.next_line() || !cursor_.eat_word("shadowgraph")) {
     cursor_.fail("this is no shadowgraph text", "a first line such as 'shadowgraph 1 libtorch 2.13.0'");
@@ -79,7 +80,9 @@ void TextParser::header() {
   }
   if (version < 1) cursor_.fail_at(place, "no format version", "1");
   cursor_.expect_word("libtorch");
-  if (cursor_.take_rest().empty()) cursor_.fail("no libtorch version", "a version such as 2.13.0");
+  const std::string_view libtorch = cursor_.take_rest();
+  if (libtorch.empty()) cursor_.fail("no libtorch version", "a version such as 2.13.0");
+  of_another_libtorch_ = libtorch != libtorch_version();
 }
 
 // Metadata checks its own values; its error gets the place in the text.
@@ -127,16 +130,19 @@ void TextParser::target_line(TargetKind kind) {
     cursor_.fail_at(place, "not an operator schema that libtorch can read",
                     "one such as aten::mm(Tensor self, Tensor mat2) -> Tensor");
   }
+  std::string name = target->name();
+  std::optional<Target> here = of_another_libtorch_ ? in_this_libtorch(*target) : std::nullopt;
   // Interning says whether the schema was there before: a second line for it would shift no id, but prints differently.
   const uint32_t before = graph_.target_count();
-  const TargetId id = graph_.intern_target(std::move(*target));
-  if (graph_.target_count() == before) cursor_.fail_at(place, "a schema that was there before", "each schema once");
-  name_target(id);
+  const TargetId id = graph_.intern_target(here ? *std::move(here) : *std::move(target));
+  if (graph_.target_count() == before && graph_.target(id).name() == name) {
+    cursor_.fail_at(place, "a schema that was there before", "each schema once");
+  }
+  name_target(id, std::move(name));
 }
 
 // Names of targets are what node lines cite, so they must be unique.
-void TextParser::name_target(TargetId id) {
-  const std::string& name = graph_.target(id).name();
+void TextParser::name_target(TargetId id, std::string name) {
   std::string unique = name;
   // Two schemas of one name (a function declared again otherwise) are f and f#2, in the order of their lines.
   for (int copy = 2; !target_names_.emplace(unique, id).second; ++copy) unique = fmt::format("{}#{}", name, copy);

@@ -28,7 +28,7 @@ class TextParser {
  public:
   TextParser(std::string_view text, std::string_view name) : cursor_(text, name) {
     // Built-ins need no line: every reader has them.
-    for (uint32_t i = 0; i < kBuiltinCount; ++i) name_target(TargetId(i));
+    for (uint32_t i = 0; i < kBuiltinCount; ++i) name_target(TargetId(i), graph_.target(TargetId(i)).name());
   }
   Graph run();
 
@@ -45,7 +45,7 @@ class TextParser {
   void node_line();
 
   // Each takes one kind of reference, and fails at its place if it names nothing that is there.
-  void name_target(TargetId id);
+  void name_target(TargetId id, std::string name);
   TargetId take_target();
   // "%4"; with `forward`, also "%?" (no longer alive) and values that come later, which are checked at the end.
   ValueId take_value(bool forward);
@@ -73,6 +73,7 @@ class TextParser {
 
   Cursor cursor_;
   Graph graph_;
+  bool of_another_libtorch_ = false;
   ArgumentReader arguments_{cursor_, graph_, [this](bool forward) { return take_value(forward); }};
   std::unordered_map<std::string, TargetId, NameHash, std::equal_to<>> target_names_;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "ir/operators/schema_changes.h"
 #include "ir/records.h"
 #include "ir/text/tensor_bytes.h"
 #include "ir/text/text_parser.h"
@@ -245,7 +246,8 @@ void TextParser::take_saved(NodeId node) {
       tensor.role = word == "result" ? SavedRole::kResult : SavedRole::kArgument;
       tensor.index = static_cast<uint16_t>(index);
     } else if (word != "internal") {
-      const auto formal = std::find_if(formals.begin(), formals.end(), [&](const Formal& f) { return f.name == word; });
+      const std::string_view name = argument_in_this_libtorch(graph_.target(node), word);
+      const auto formal = std::find_if(formals.begin(), formals.end(), [&](const Formal& f) { return f.name == name; });
       if (formal == formals.end()) {
         cursor_.fail_at(place, "no saved tensor", "an argument's name, argument[0], result[0] or internal=%0");
       }

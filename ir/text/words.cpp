@@ -13,15 +13,17 @@
 namespace shadowgraph {
 namespace {
 
-// By the integer of the ScalarType. c10 promises never to renumber them, for they are in serialized files. The
-// assertions below catch a libtorch that adds one.
+// By the integer of the ScalarType. c10 promises never to renumber them, for they are in serialized files; new ones come
+// before Undefined. This libtorch has as many of the words as kDtypeCount; the assertion catches one that adds more.
 constexpr std::string_view kDtypes[] = {
     "u8",      "i8",    "i16",    "i32",    "i64",       "f16",         "f32",        "f64",   "c32",     "c64",
     "c128",    "bool",  "qi8",    "qu8",    "qi32",      "bf16",        "qu4x2",      "qu2x4", "bits1x8", "bits2x4",
     "bits4x2", "bits8", "bits16", "f8e5m2", "f8e4m3fn",  "f8e5m2fnuz",  "f8e4m3fnuz", "u16",   "u32",     "u64",
     "u1",      "u2",    "u3",     "u4",     "u5",        "u6",          "u7",         "i1",    "i2",      "i3",
-    "i4",      "i5",    "i6",     "i7",     "f8e8m0fnu", "f4e2m1fn_x2", "undefined"};
-static_assert(std::size(kDtypes) == static_cast<size_t>(c10::ScalarType::Undefined) + 1);
+    "i4",      "i5",    "i6",     "i7",     "f8e8m0fnu", "f4e2m1fn_x2", "bc32"};
+constexpr auto kDtypeCount = static_cast<size_t>(c10::ScalarType::Undefined);
+static_assert(kDtypeCount <= std::size(kDtypes));
+constexpr std::string_view kUndefined = "undefined";
 
 constexpr std::string_view kLayouts[] = {"strided",    "sparse_coo", "sparse_csr", "mkldnn",
                                          "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged"};
@@ -40,9 +42,9 @@ static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_D
 constexpr std::string_view kGuardKinds[] = {"rank", "size", "sizes", "host_value"};
 
 // The tables are short, and f32 is answered before (parse_dtype).
-template <class E, size_t N>
-std::optional<E> find_word(const std::string_view (&words)[N], std::string_view word) {
-  for (size_t i = 0; i < N; ++i) {
+template <class E>
+std::optional<E> find_word(std::span<const std::string_view> words, std::string_view word) {
+  for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == word) return static_cast<E>(i);
   }
   return std::nullopt;
@@ -65,14 +67,15 @@ int hex_digit(char c) {
 // What is out of range prints as "undefined": broken graphs must print.
 std::string_view dtype_word(c10::ScalarType dtype) {
   const auto i = static_cast<size_t>(dtype);
-  return i < std::size(kDtypes) ? kDtypes[i] : "undefined";
+  return i < kDtypeCount ? kDtypes[i] : kUndefined;
 }
 
 std::optional<c10::ScalarType> parse_dtype(std::string_view word) {
   // Nearly every value of a real graph.
   if (word == "f32") return c10::ScalarType::Float;
   if (word == "bf16") return c10::ScalarType::BFloat16;
-  return find_word<c10::ScalarType>(kDtypes, word);
+  if (word == kUndefined) return c10::ScalarType::Undefined;
+  return find_word<c10::ScalarType>(std::span(kDtypes).first(kDtypeCount), word);
 }
 
 std::string_view layout_word(c10::Layout layout) {

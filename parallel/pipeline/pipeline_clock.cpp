@@ -1,8 +1,10 @@
 #include "parallel/pipeline/pipeline_clock.h"
 
 #include <algorithm>
+#include <deque>
 #include <unordered_map>
 
+#include "parallel/schedule/schedule_check.h"
 #include "shadowgraph/profile/collective_cost.h"
 
 namespace shadowgraph {
@@ -110,15 +112,22 @@ double PipelineClock::seconds_of(std::span<const Parts> together) const {
 
 RankProgram PipelineClock::program_of(int32_t rank) const {
   RankProgram program;
-  std::unordered_map<uint64_t, uint32_t> received;  // steps
-  std::unordered_map<int32_t, uint32_t> unshards;   // steps, by stage
+  std::unordered_map<uint64_t, uint32_t> received, sent;  // steps
+  std::unordered_map<int32_t, uint32_t> unshards;         // steps, by stage
   std::vector<uint32_t> reduces;
+  std::unordered_map<int32_t, std::deque<uint32_t>> reduces_of;  // not waited for, by stage
   std::vector<int32_t> backwards(static_cast<size_t>(schedule_.stages()), 0);
   const auto row = schedule_.of(rank);
   for (uint32_t i = 0; i < row.size(); ++i) {
     const PipelineAction& a = row[i];
     if (sends(a)) {
-      program.send(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
+      sent[match_of(a)] = program.send(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
+    } else if (const auto send = waited_send(a)) {
+      const uint32_t cause = *send == kSendForward ? kWaitsForward : kWaitsBackward;
+      program.wait(sent.at(match_of({.work = *send, .stage = a.stage, .microbatch = a.microbatch})), cause);
+    } else if (a.work == kWaitReduce) {
+      program.wait(reduces_of[a.stage].front(), kWaitsReduce);
+      reduces_of[a.stage].pop_front();
     } else if (receives(a)) {
       received[match_of(a)] = program.receive(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
     } else if (a.work == kUnshard || a.work == kReduceGradients) {
@@ -129,6 +138,7 @@ RankProgram PipelineClock::program_of(int32_t rank) const {
         unshards[a.stage] = step;
       } else {
         reduces.push_back(step);
+        reduces_of[a.stage].push_back(step);
       }
     } else if (computes(a)) {
       // Actions that overlap begin together, when the last of their operands is there.

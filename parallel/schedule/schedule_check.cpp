@@ -37,7 +37,7 @@ class ScheduleCheck {
         const bool both_compute = computes(a) && i + 1 < rows_[rank].size() && computes(rows_[rank][i + 1]);
         if (a.overlaps_next && !both_compute) refuse(fmt::format("{} overlaps nothing that computes", to_string(a)));
         if (a.stage < 0 || a.stage >= kMostStages) refuse(fmt::format("{}: no such stage", to_string(a)));
-        const bool of_microbatch = computes(a) || transfers(a);
+        const bool of_microbatch = computes(a) || transfers(a) || waited_send(a);
         if (of_microbatch && a.microbatch < 0) {
           refuse(fmt::format("{} names no micro-batch", to_string(a)));
         }
@@ -63,8 +63,16 @@ class ScheduleCheck {
   void check_counts() const {
     DoneActions seen(stages_, facts_.microbatches);
     for (const auto& row : rows_) {
+      std::vector<int32_t> reduced(stages_, 0);
       for (const PipelineAction& a : row) {
-        if (!computes(a) && !transfers(a)) continue;
+        if (const auto send = waited_send(a); send && !seen.has(*send, a.stage, a.microbatch)) {
+          refuse(fmt::format("{} waits for no send before it", to_string(a)));
+        }
+        if (a.work == kReduceGradients) ++reduced[a.stage];
+        if (a.work == kWaitReduce && reduced[a.stage]-- == 0) {
+          refuse(fmt::format("{} waits for no REDUCE_GRAD before it", to_string(a)));
+        }
+        if (!computes(a) && !transfers(a) && !waited_send(a)) continue;
         if (seen.has(a.work, a.stage, a.microbatch)) refuse(fmt::format("{} is there twice", to_string(a)));
         seen.add(a);
       }
@@ -102,6 +110,11 @@ class ScheduleCheck {
         return !first && done.has_input_gradient(s, m);
       case kReceiveBackward:
         return !last && done.has(kSendBackward, s + 1, m);
+      // The other rank has asked for it.
+      case kWaitSendForward:
+        return done.has(kReceiveForward, s + 1, m);
+      case kWaitSendBackward:
+        return done.has(kReceiveBackward, s - 1, m);
       default:
         return true;
     }
@@ -152,6 +165,12 @@ class ScheduleCheck {
 };
 
 }  // namespace
+
+std::optional<PipelineWork> waited_send(const PipelineAction& a) {
+  if (a.work == kWaitSendForward) return kSendForward;
+  if (a.work == kWaitSendBackward) return kSendBackward;
+  return std::nullopt;
+}
 
 ScheduleFacts check_schedule(const std::string& name, const PipelineSchedule::Rows& rows) {
   return ScheduleCheck(name, rows).run();

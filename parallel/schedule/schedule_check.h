@@ -1,6 +1,7 @@
 // Checks that the ranks of a schedule can carry out their rows.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct ScheduleFacts {
 // Throws Error, naming the action.
 ScheduleFacts check_schedule(const std::string& name, const PipelineSchedule::Rows& rows);
 
+// What a wait for a send waits for; empty for other actions.
+std::optional<PipelineWork> waited_send(const PipelineAction& a);
+
 // Remembers which actions have been done, by kind, stage and micro-batch.
 class DoneActions {
  public:
@@ -27,7 +31,7 @@ class DoneActions {
     return has(PipelineWork::kBackward, stage, microbatch) || has(PipelineWork::kInputGradient, stage, microbatch);
   }
   void add(const PipelineAction& a) {
-    if (computes(a) || transfers(a)) done_[at(a.work, a.stage, a.microbatch)] = 1;
+    if (computes(a) || transfers(a) || waited_send(a)) done_[at(a.work, a.stage, a.microbatch)] = 1;
   }
 
  private:

@@ -14,7 +14,8 @@ namespace shadowgraph {
 namespace {
 
 constexpr std::array<std::string_view, kPipelineWorks> kWorkNames = {
-    "F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"};
+    "F",      "B",       "I",       "W",           "SEND_F",      "RECV_F",      "SEND_B",
+    "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_SEND_F", "WAIT_SEND_B", "WAIT_REDUCE_GRAD"};
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
 std::string_view trimmed(std::string_view text) {

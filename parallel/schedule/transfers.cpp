@@ -3,7 +3,11 @@
 // All ranks are run in rounds of one step each. A step that another rank needs puts its send behind itself, and the
 // receive to the end of what that rank has done so far. So both sides meet in one order and none waits for ever. torch
 // does the same (_add_send_recv), and its files are compared with these.
+#include <algorithm>
+#include <iterator>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "parallel/schedule/schedule_check.h"
 #include "shadowgraph/parallel/schedule.h"
@@ -94,6 +98,39 @@ class TransferPlacing {
 PipelineSchedule PipelineSchedule::with_transfers() const {
   if (has_transfers_) return *this;
   return {name_, TransferPlacing(*this).rows()};
+}
+
+namespace {
+
+// A row with its missing waits. The local backward proves that the other rank has used the activation.
+std::vector<PipelineAction> with_waits(std::span<const PipelineAction> row) {
+  std::vector<PipelineAction> with, stated, pending, backwards;
+  std::ranges::copy_if(row, std::back_inserter(stated), [](const auto& a) { return waited_send(a).has_value(); });
+  for (const PipelineAction& a : row) {
+    with.push_back(a);
+    if (a.work == kSendForward || a.work == kSendBackward) {
+      const auto work = a.work == kSendForward ? kWaitSendForward : kWaitSendBackward;
+      const PipelineAction wait{.work = work, .stage = a.stage, .microbatch = a.microbatch};
+      if (std::ranges::find(stated, wait) == stated.end()) pending.push_back(wait);
+    }
+    if (a.work == kBackward || a.work == kInputGradient) backwards.push_back(a);
+    if (a.overlaps_next) continue;
+    for (const PipelineAction& b : backwards) {
+      const PipelineAction wait{.work = kWaitSendForward, .stage = b.stage, .microbatch = b.microbatch};
+      if (std::erase(pending, wait) != 0) with.push_back(wait);
+    }
+    backwards.clear();
+  }
+  with.insert(with.end(), pending.begin(), pending.end());
+  return with;
+}
+
+}  // namespace
+
+PipelineSchedule PipelineSchedule::with_send_waits() const {
+  Rows rows;
+  for (const auto& row : rows_) rows.push_back(with_waits(row));
+  return {name_, std::move(rows)};
 }
 
 }  // namespace shadowgraph

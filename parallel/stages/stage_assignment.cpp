@@ -33,6 +33,12 @@ IdMap<NodeId, char> nodes_of_weights(const ProgramCosts& costs) {
   return of_weights;
 }
 
+// It makes and writes nothing: fsdp::record_grad_output_stream, for the allocator.
+bool only_looks(const Graph& graph, NodeId node) {
+  const Target& target = graph.target(node);
+  return target.signature().returns.empty() && target.facts().written.empty();
+}
+
 }  // namespace
 
 StageAssignment::StageAssignment(const ProgramCosts& costs, const ForwardLine& line, std::vector<int32_t> cuts)
@@ -65,7 +71,7 @@ void StageAssignment::split_backward(const ProgramCosts& costs) {
         if (user == *n) return;
         is_used = true;
         const Node& by = graph.node(user);
-        if (is_end(by.target) || by.phase == Graph::kOptimizer) return;
+        if (is_end(by.target) || by.phase == Graph::kOptimizer || only_looks(graph, user)) return;
         const bool together = !by.forward.valid() || by.forward == forward || of_weights[by.forward] != 0 ||
                               (forward.valid() && of_weights[forward] != 0);
         weights_alone &= together && piece_[user] == Piece::kWeightGradient;

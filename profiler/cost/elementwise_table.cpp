@@ -223,7 +223,7 @@ constexpr ElementwiseRow kRows[] = {
         as_strided_copy detach_copy diagonal_copy narrow_copy select_copy slice_copy squeeze_copy unsqueeze_copy
         unbind_copy unfold_copy values_copy indices_copy view_as_complex_copy view_as_real_copy _conj_copy
         _neg_view_copy _reshape_alias_copy _fw_primal_copy _make_dual_copy
-        fsdp::all_gather_copy_in fsdp::split_with_sizes_copy fsdp::chunk_cat)"},
+        fsdp::all_gather_copy_in fsdp::split_with_sizes_copy fsdp::chunk_cat fsdp::chunk_cat_mixed_dtype)"},
     {kByName, per_argument<0>, kOne, R"(
         reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
         replication_pad2d_backward replication_pad3d_backward unfold_backward)"},

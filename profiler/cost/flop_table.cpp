@@ -1,9 +1,11 @@
 #include "profiler/cost/flop_table.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
+#include "core/libtorch/kernels.h"
 #include "ir/operators/operator_rows.h"
 #include "profiler/cost/linear_algebra_flops.h"
 
@@ -216,10 +218,25 @@ std::optional<PackedSequences> packed_sequences(const OperandShapes& call, size_
   return PackedSequences{call.shape(offsets)[0] - 1, call.integer(longest, 0), call.integer(longest + 1, 0)};
 }
 
+// Flash attention has the heads of dense operands behind their tokens, where PyTorch's formula reads them or not.
+std::array<int64_t, 4> heads_first(Shape of) {
+  return kFlopsOfFlashReadHeadsLast ? std::array{of[0], of[2], of[1], of[3]} : std::array{of[0], of[1], of[2], of[3]};
+}
+Count dense_flash(const OperandShapes& call) {
+  const Shape q = call.shape(0), k = call.shape(1), v = call.shape(2);
+  if (q.size() != 4 || k.size() != 4 || v.size() != 4) return std::nullopt;
+  return attention_count(heads_first(q), heads_first(k), heads_first(v));
+}
+Count dense_flash_backward(const OperandShapes& call) {
+  const Shape gradient = call.shape(0), q = call.shape(1), k = call.shape(2), v = call.shape(3);
+  if (gradient.size() != 4 || q.size() != 4 || k.size() != 4 || v.size() != 4) return std::nullopt;
+  return attention_backward_count(heads_first(gradient), heads_first(q), heads_first(k), heads_first(v));
+}
+
 // Tensors are (tokens, heads, depth) for flash attention, (1, tokens, heads, depth) for efficient attention.
 template <size_t kRank, size_t kOffsets, size_t kLongest>
 Count varlen_attention(const OperandShapes& call) {
-  if (!call.argument(kOffsets).is_tensor()) return attention(call);
+  if (!call.argument(kOffsets).is_tensor()) return kRank == 3 && kOffsets == 3 ? dense_flash(call) : attention(call);
   const auto packed = packed_sequences(call, kOffsets, kLongest);
   const Shape q = call.shape(0);
   const Shape k = call.shape(1);
@@ -235,7 +252,7 @@ template <size_t kRank>
 Count varlen_attention_backward(const OperandShapes& call) {
   constexpr size_t kOffsets = 6;
   constexpr size_t kLongest = 8;
-  if (!call.argument(kOffsets).is_tensor()) return attention_backward(call);
+  if (!call.argument(kOffsets).is_tensor()) return kRank == 3 ? dense_flash_backward(call) : attention_backward(call);
   const auto packed = packed_sequences(call, kOffsets, kLongest);
   const Shape q = call.shape(1);
   const Shape k = call.shape(2);
@@ -288,7 +305,7 @@ Count composite_rnn(const OperandShapes& call) {
 
 constexpr bool kWithoutGates = false;
 
-// Sorted by family; counted_by_pytorch says whether flop_registry of 2.13.0 has it.
+// Sorted by family; counted_by_pytorch says whether flop_registry of this version has it.
 constexpr FlopRow kFlopRows[] = {
     {matrix_product<0>, true, "2mnk", "mm _scaled_mm"},
     {matrix_product<1>, true, "2mnk", "addmm"},
@@ -348,13 +365,14 @@ constexpr FlopRow kFlopRows[] = {
     {attention, true, "2 B H Sq Sk (D + Dv)", R"(
         _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
         _scaled_dot_product_cudnn_attention)"},
-    {attention, false, "2 B H Sq Sk (D + Dv)", R"(
-        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_fused_attention_overrideable)"},
+    {attention, kFlopsOfCpuFlashCounted, "2 B H Sq Sk (D + Dv)", "_scaled_dot_product_flash_attention_for_cpu"},
+    {attention, false, "2 B H Sq Sk (D + Dv)", "_scaled_dot_product_fused_attention_overrideable"},
     {attention_backward, true, "2 B H Sq Sk (3D + 2Dv)", R"(
         _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
         _scaled_dot_product_cudnn_attention_backward)"},
+    {attention_backward, kFlopsOfCpuFlashCounted, "2 B H Sq Sk (3D + 2Dv)",
+     "_scaled_dot_product_flash_attention_for_cpu_backward"},
     {attention_backward, false, "2 B H Sq Sk (3D + 2Dv)", R"(
-        _scaled_dot_product_flash_attention_for_cpu_backward
         _scaled_dot_product_fused_attention_overrideable_backward _cudnn_attention_backward)"},
     {varlen_attention<3, 3, 5>, true, "2 B H Sq Sk (D + Dv), per sequence", "_flash_attention_forward"},
     {varlen_attention<3, 4, 6>, false, "2 B H Sq Sk (D + Dv), per sequence", "_cudnn_attention_forward"},

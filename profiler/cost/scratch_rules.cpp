@@ -396,7 +396,7 @@ constexpr Row kCuda[] = {
      nothing, "ForeachFunctors.cuh: lists are kernel arguments"},
     {"fsdp::all_gather_copy_in _foreach_copy_", nothing, "ForeachBinaryOpList.cu: lists are kernel arguments"},
     {"split_with_sizes_copy.out fsdp::split_with_sizes_copy", split_with_sizes_copy, "TensorShape.cu: tables"},
-    {"_chunk_cat fsdp::chunk_cat", chunk_cat, "TensorShape.cu: tables"},
+    {"_chunk_cat fsdp::chunk_cat fsdp::chunk_cat_mixed_dtype", chunk_cat, "TensorShape.cu: tables"},
 };
 
 std::vector<ScratchRow> made_of(std::span<const Row> rows, c10::DeviceType device) {

@@ -37,7 +37,7 @@ int64_t DeviceAssumptions::workspace() const {
 
 std::string DeviceAssumptions::why_workspace() const {
   if (cublas_workspace) return "as given";
-  return architecture.empty() ? "assumed: as on sm_90" : "PyTorch's on " + architecture;
+  return architecture.empty() ? "assumed: sm_90" : architecture;
 }
 
 int64_t cublas_workspace(std::string_view config) {

@@ -47,7 +47,7 @@ std::string memory_text(const Profile& profile) {
         fmt::format("in {} step{}{}", memory.reserved_after.size(), memory.reserved_after.size() == 1 ? "" : "s",
                     memory.cublas_workspace == 0
                         ? ""
-                        : fmt::format(", with {} of cuBLAS's workspaces ({})", human_bytes(memory.cublas_workspace),
+                        : fmt::format(", {} of it cuBLAS's workspaces ({})", human_bytes(memory.cublas_workspace),
                                       memory.options.assumptions.why_workspace())));
     row("reserved", memory.reserved_peak,
         fmt::format("by the caching allocator, {} of it free but cached", human_bytes(memory.fragmentation())));

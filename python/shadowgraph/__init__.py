@@ -11,13 +11,14 @@ Everything else is asked of that graph.
 """
 
 import torch as _torch
-from _shadowgraph_tool import TORCH_VERSION
+from _shadowgraph_build import TORCH_VERSION, TORCH_VERSIONS
 
 if _torch.__version__.split("+")[0] != TORCH_VERSION:
     raise ImportError(
         f"this build of shadowgraph is for torch {TORCH_VERSION}, and torch {_torch.__version__} is installed: it "
         f"calls libtorch's C++ functions, which differ between versions; install torch=={TORCH_VERSION}, or the "
-        "shadowgraph of that version"
+        f"shadowgraph of another version (there are {', '.join(TORCH_VERSIONS)}; `pip install --no-build-isolation` "
+        "of the sources builds for the torch that is installed)"
     )
 
 from . import integrations

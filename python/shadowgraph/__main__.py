@@ -49,6 +49,9 @@ torch.nn.Module. CONFIG.json is a configuration of transformers.
 
 def main(arguments=None):
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
+        print(_shadowgraph_tool.versions())
+        return 0
     if _serve_tool.asked(given):
         return _in_python(_serve_tool.parser(_at_least, _memory).parse_args(given[1:]), _serve)
     if not _is_for_python(given):

@@ -21,6 +21,7 @@ from ._schedules import PipelineRank, is_static, stages_of
 __all__ = ["PipelineShapes", "found_out", "known_to_all", "pipeline_shapes"]
 
 _STAGE = "torch.distributed.pipelining.stage"
+_SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
 class PipelineShapes:
@@ -98,17 +99,21 @@ class _Vote(int):
 
 def answer_handshakes():
     """Once a process: stages of a fake process group ask `PipelineShapes`; those of real groups go on as they are."""
-    if _STAGE in sys.modules:
-        _answer(sys.modules[_STAGE])
-    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenImported())
+    for name, answer in ((_STAGE, _answer), (_SCHEDULES, _answer_for_all_stages)):
+        if name in sys.modules:
+            answer(sys.modules[name])
+        elif not any(isinstance(finder, _WhenImported) and finder.name == name for finder in sys.meta_path):
+            sys.meta_path.insert(0, _WhenImported(name, answer))
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
     """torch.distributed.pipelining takes seconds to import, so its users do that."""
 
+    def __init__(self, name, answer):
+        self.name, self._answer = name, answer
+
     def find_spec(self, name, path, target=None):
-        if name != _STAGE:
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -117,7 +122,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             execute(module)
-            _answer(module)
+            self._answer(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -127,11 +132,21 @@ def _answer(module):
     stage = module.PipelineStage
     if hasattr(stage, "_shadowgraph_answers"):
         return
-    answers = {"_send_meta": _send_meta, "_recv_meta": _recv_meta, "_warmup_forward_vote": _forward_vote,
-               "_warmup_backward_result": _backward_result}  # fmt: skip
+    answers = {"_send_meta": _send_meta, "_recv_meta": _recv_meta}
+    if hasattr(stage, "_warmup_forward_vote"):  # until 2.14
+        answers |= {"_warmup_forward_vote": _forward_vote, "_warmup_backward_result": _backward_result}
     for name, answer in answers.items():
         setattr(stage, name, _in_fake_groups(getattr(stage, name), answer))
     stage._shadowgraph_answers = True
+
+
+def _answer_for_all_stages(module):
+    """Since 2.15 a schedule asks for all its stages, by one collective, and connects them."""
+    schedule = module._PipelineSchedule
+    name = "_initialize_pipeline_distributed_state"
+    if hasattr(schedule, name) and not hasattr(schedule, "_shadowgraph_answers"):
+        setattr(schedule, name, _in_fake_groups(getattr(schedule, name), _vote_of_all))
+        schedule._shadowgraph_answers = True
 
 
 def _in_fake_groups(original, answer):
@@ -166,6 +181,17 @@ def _forward_vote(stage, has_backward, received_acc=None):
         return _Vote(shapes.static)
     # The other ranks run the same program, so they give shapes if this one does.
     return _Vote(is_static(stage, has_backward) and (received_acc is None or bool(received_acc)))
+
+
+def _vote_of_all(schedule, stages, has_backward, initialize_p2p):
+    from torch.distributed.pipelining._utils import InferenceMode
+
+    by_hand = [stage for stage in stages if hasattr(stage, "_user_meta")]
+    accumulated = None
+    for stage in by_hand:
+        accumulated = _forward_vote(stage, has_backward, accumulated)
+    for stage in by_hand:
+        stage._inference_mode = InferenceMode.STATIC if accumulated else InferenceMode.DYNAMIC
 
 
 def _backward_result(stage, received_result=None):
@@ -296,9 +322,11 @@ def _message(stage, direction):
 
 
 def _first_chunk(schedule, target):
+    from torch.distributed.pipelining import schedules
     from torch.distributed.pipelining.microbatch import _split_tensor
-    from torch.distributed.pipelining.schedules import _TARGET_CHUNK_SPEC
 
     if target is None:
         raise _C.Error("the schedule has a loss function, which takes a target: give target=")
-    return next(iter(_split_tensor(target, _TARGET_CHUNK_SPEC, schedule._n_microbatches)))
+    if not hasattr(schedules, "_TARGET_CHUNK_SPEC"):  # 2.12
+        return torch.tensor_split(target, schedule._n_microbatches)[0]
+    return next(iter(_split_tensor(target, schedules._TARGET_CHUNK_SPEC, schedule._n_microbatches)))

@@ -7,6 +7,7 @@ in a mode.
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ import torch.export
 import torch.nn.attention.flex_attention
 import torch.utils.checkpoint
 import torch.utils.data
+from _shadowgraph_build import CUDA_VERSION
 
 from . import _compiled, _copies, _devices, _files, _libraries, _reads, _wrappers
 from . import _shadowgraph as _C
@@ -59,12 +61,13 @@ def install():
         _installed = True
 
 
-# What of torch is private and relied on here. The C++ side checks its own: the engine, hooks, kernels of operators.
+# What of torch is private and relied on here, in each version that there are builds for. The C++ side checks its own
+# (core/libtorch).
 _PRIVATE_PARTS = {
     "torch._C": ("_only_lift_cpu_tensors", "_set_only_lift_cpu_tensors", "_DisableTorchDispatch"),
     "torch._higher_order_ops.utils": ("_hop_compile_and_call",),
     "torch._library.fake_impl": ("set_ctx_getter",),
-    "torch._library.simple_registry.singleton": ("get",),
+    "torch._library.simple_registry.singleton": ("_data",),
     "torch._ops.HigherOrderOperator": ("dispatch",),
     "torch._subclasses.fake_tensor.FakeTensorMode": ("__enter__", "__exit__"),
     "torch._tensor_str": ("_tensor_str",),
@@ -77,22 +80,36 @@ _PRIVATE_PARTS = {
     "torch.storage.TypedStorage": ("_getitem", "_setitem"),
     "torch.utils.checkpoint": ("CheckpointFunction", "_checkpoint_without_reentrant_generator", "_recomputation_hook"),
 }
+# By what checkpoint() runs a function; the second until 2.14, which later versions keep for others.
+_CHECKPOINT_GENERATORS = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+
+
+def _checkpoint_generator():
+    return next(name for name in _CHECKPOINT_GENERATORS if hasattr(torch.utils.checkpoint, name))
+
+
+def _is_called(module, name):
+    """Whether another function of the module calls it: what nobody calls any more would be replaced for nothing."""
+    functions = [inspect.unwrap(each) for each in vars(module).values() if inspect.isfunction(each)]
+    return any(name in each.__code__.co_names for each in functions if each.__name__ != name)
 
 
 def _check_private_parts():
+    def refuse(what):
+        raise _C.EnvironmentError(
+            f"this torch ({torch.__version__}) has no {what}, which shadowgraph {_C.version} needs: it is made for "
+            f"{_C.torch_version}; nothing was changed"
+        )
+
     for owner, names in _PRIVATE_PARTS.items():
         part = torch
         for name in owner.split(".")[1:]:
             part = getattr(part, name)
         for name in names:
             if not hasattr(part, name):
-                raise _C.EnvironmentError(
-                    f"this torch ({torch.__version__}) has no {owner}.{name}, which shadowgraph {_C.version} needs: "
-                    f"it is made for {_C.torch_version}; nothing was changed"
-                )
-
-
-_CUDA_OF_TORCH = "13.0"  # of torch 2.13.0's wheel on PyPI
+                refuse(f"{owner}.{name}")
+    if not _is_called(torch.utils.checkpoint, _checkpoint_generator()):
+        refuse(f"call of torch.utils.checkpoint.{_checkpoint_generator()}")
 
 
 class _Flags:
@@ -123,7 +140,7 @@ class _Flags:
             if not cls.gpu_is_there:
                 _C.set_requires_device_init("cuda", False)
                 # Libraries take a torch without it for one without CUDA, whatever is_available() says.
-                cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or _CUDA_OF_TORCH
+                cls.cuda_version, torch.version.cuda = torch.version.cuda, torch.version.cuda or CUDA_VERSION
 
     @classmethod
     def release(cls):
@@ -172,7 +189,7 @@ def _tell_captures_of_checkpoints():
         return reentrant(function, *args)
 
     module.CheckpointFunction.apply = staticmethod(apply)
-    generator = module._checkpoint_without_reentrant_generator
+    generator = getattr(module, _checkpoint_generator())
 
     @functools.wraps(generator)
     def around(function, *args, **kwargs):
@@ -193,7 +210,7 @@ def _tell_captures_of_checkpoints():
         function.runs.leave()
         yield from inner
 
-    module._checkpoint_without_reentrant_generator = around
+    setattr(module, _checkpoint_generator(), around)
 
     hook = module._recomputation_hook
     begin = hook.__init__
@@ -359,7 +376,7 @@ class _CustomOperatorSizes:
 
 def _has_fake_kernel(operator):
     """Whether torch.library.register_fake was called for it: such a kernel is a program on fakes, no Meta kernel."""
-    entry = torch._library.simple_registry.singleton.get(operator)
+    entry = torch._library.simple_registry.singleton._data.get(operator)  # .get() since 2.13; find() makes an entry
     return entry is not None and entry.fake_impl.kernel is not None
 
 

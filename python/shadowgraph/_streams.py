@@ -23,6 +23,7 @@ class Stream:
     def _begin(self, index, number, priority=0):
         self.device, self.device_index = torch.device("cuda", index), index
         self.stream_id = self.cuda_stream = number
+        self.device_type = 1  # c10's number of CUDA, as torch.cuda.Stream has it
         self.priority = priority
         self._outer: list[StreamContext] = []
 

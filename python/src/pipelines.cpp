@@ -124,6 +124,8 @@ void bind_pipelines(py::module_& m) {
       .def_static("read", &PipelineSchedule::read_csv_file, py::arg("path"), py::call_guard<CppCall>())
       .def("csv", &PipelineSchedule::to_csv, "As torch.distributed.pipelining reads it.")
       .def("with_transfers", &PipelineSchedule::with_transfers, "With sends and receives, as early as torch has them.")
+      .def("with_send_waits", &PipelineSchedule::with_send_waits,
+           "With a wait for each send, which torch wants since 2.15 in a CSV with transfers.")
       .def_property_readonly("name", &PipelineSchedule::name)
       .def_property_readonly("ranks", &PipelineSchedule::ranks)
       .def_property_readonly("stages", &PipelineSchedule::stages)

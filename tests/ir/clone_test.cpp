@@ -75,7 +75,8 @@ TEST(IrSplice, PutsAPieceIntoAGraph) {
   graph.replace_all_uses_with(ValueId(3), outputs[0]);
   EXPECT_NO_THROW(verify(graph)) << to_text(graph);
   EXPECT_EQ(to_text(graph),
-            "shadowgraph 1 libtorch 2.13.0\n"
+            "shadowgraph 1 libtorch " TORCH_VERSION
+            "\n"
             "operator aten::relu(Tensor self) -> Tensor\noperator aten::t(Tensor(a) self) -> Tensor(a)\n"
             "operator aten::mm(Tensor self, Tensor mat2) -> Tensor\n"
             "operator aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)\n"

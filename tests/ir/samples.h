@@ -9,6 +9,7 @@
 #include "shadowgraph/graph.h"
 #include "shadowgraph/text.h"
 #include "shadowgraph/verify.h"
+#include "tests/this_libtorch.h"
 
 namespace shadowgraph::samples {
 
@@ -16,7 +17,7 @@ namespace shadowgraph::samples {
 inline Graph graph_of(const std::string& body) { return parse("shadowgraph 1 libtorch 2.13.0\n" + body); }
 
 // A linear layer with in-place bias and dropout, forward and backward, with every attribute that a node can have.
-inline const char* const kTraining = R"(shadowgraph 1 libtorch 2.13.0
+inline const std::string kTraining = of_this_libtorch(R"(shadowgraph 1 libtorch 2.13.0
 meta "model" = "two \"layers\""
 operator aten::t(Tensor(a) self) -> Tensor(a)
 operator aten::mm(Tensor self, Tensor mat2) -> Tensor
@@ -46,7 +47,7 @@ n8: %9 = aten::mm(self=%8, mat2=%5) : f32[3,2] @s6 | backward of n4 autocast_cud
 n9: %10 = aten::t(self=%9) : f32[2,3]{1,2} @s6 | phase "my phase"
 n10: sg::gradient(parameter=%0, gradient=%10)
 n11: sg::output(values=[%9, None])
-)";
+)");
 
 inline void expect_round_trip(const Graph& graph) {
   const std::string text = to_text(graph);

@@ -52,8 +52,8 @@ def with_transfers(order, name, ranks, stages):
 
 
 def texts(row):
-    left_out = (theirs.REDUCE_GRAD, theirs.UNSHARD, theirs.RESHARD)
-    return [str(action) for action in row if action is not None and action.computation_type not in left_out]
+    left_out = ("REDUCE_GRAD", "UNSHARD", "RESHARD", "WAIT_REDUCE_GRAD")  # the last since 2.15
+    return [str(action) for action in row if action is not None and action.computation_type.name not in left_out]
 
 
 def our_rows(schedule):
@@ -78,6 +78,10 @@ def test_orders_are_those_of_torch(name):
             assert our_rows(ours) == {rank: texts(row) for rank, row in order.items()}
             theirs_with = with_transfers(order, name, ranks, ranks * stages_per_rank)
             assert our_rows(ours.with_transfers()) == {rank: texts(row) for rank, row in theirs_with.items()}
+            if hasattr(theirs, "_add_wait_send"):  # since 2.15
+                waited = theirs._add_wait_send(theirs_with)
+                waits = our_rows(ours.with_transfers().with_send_waits())
+                assert waits == {rank: texts(row) for rank, row in waited.items()}
             compared += 1
     assert compared >= 8
 
@@ -87,7 +91,10 @@ def test_torch_reads_our_csv(name, tmp_path):
     schedule = sg.PipelineSchedule(name, 4, 8)
     stages = [Stage(index, 4, 8) for index in (0, 7 if name != "interleaved" else 4)]
     runtime = theirs._PipelineScheduleRuntime(stages, 8, loss_fn=torch.mean)
-    for kind, written in (("compute_only", schedule), ("compute_comms", schedule.with_transfers())):
+    whole = schedule.with_transfers()
+    if hasattr(theirs, "_add_wait_send"):
+        whole = whole.with_send_waits()
+    for kind, written in (("compute_only", schedule), ("compute_comms", whole)):
         path = tmp_path / f"{kind}.csv"
         path.write_text(written.csv())
         runtime._load_csv(str(path), format=kind)

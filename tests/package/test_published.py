@@ -1,19 +1,19 @@
 """Programs of bench/published beside what others measured: a few rows of each table, held to the bars of the page."""
 
+import importlib
 import pathlib
 import statistics
 import sys
 
 import pytest
+import torch
 
 import shadowgraph as sg
 
 PUBLISHED = pathlib.Path(__file__).resolve().parents[2] / "bench/published"
 sys.path.insert(0, str(PUBLISHED))
-comparison = pytest.importorskip("comparison")
-megatron = pytest.importorskip("megatron")
-sailor = pytest.importorskip("sailor")
-arguments = sys.modules["megatron_arguments"]
+comparison, megatron, sailor, arguments = map(importlib.import_module,
+                                              ("comparison", "megatron", "sailor", "megatron_arguments"))  # fmt: skip
 # Cases of plain PyTorch: pipelines, tensor parallel, a distributed optimizer, GPT, BERT, T5, experts.
 LOCAL = (
     "gpt/gpt3_mcore_tp1_pp1_dist_optimizer_overlap_grad_reduce_param_gather",
@@ -84,7 +84,7 @@ def test_sailors_pipelines_of_one_stage_are_within_five_percent():
 
 
 def test_workspaces_follow_from_the_device_and_can_be_set():
-    graph = sg.profile(lambda: __import__("torch").nn.Linear(64, 64), "f32[8,64]", mode="train").graph
+    graph = sg.profile(lambda: torch.nn.Linear(64, 64), "f32[8,64]", mode="train").graph
 
     def held(spec, **how):
         memory = sg.profile(graph, spec=spec, **how).dict()["device_memory"]

@@ -97,9 +97,37 @@ TEST(PipelineSchedule, OfEverySizeCanBeRun) {
         EXPECT_EQ(whole.microbatches(), microbatches) << name;
         EXPECT_EQ(PipelineSchedule::from_csv(whole.to_csv(), name).to_csv(), whole.to_csv());
         EXPECT_EQ(whole.has_transfers(), ranks > 1);
+        const PipelineSchedule waiting = whole.with_send_waits();
+        EXPECT_EQ(waiting.with_send_waits().to_csv(), waiting.to_csv()) << name;
       }
     }
   }
+}
+
+// torch's since 2.15: a rank goes on when the other has what it was sent, or when a reduction is over.
+TEST(PipelineSchedule, WaitsForSendsAndReductions) {
+  const std::string lower = "\n1RECV_F0,1F0,1B0,1SEND_B0";
+  EXPECT_EQ(refusal_of(("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0" + lower + ",1WAIT_SEND_B0").c_str()), "");
+  EXPECT_THAT(refusal_of(("0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0" + lower).c_str()),
+              HasSubstr("0WAIT_SEND_F0 waits for no send before it"));
+  EXPECT_THAT(refusal_of(("0F0,0SEND_F0,0WAIT_SEND_F,0RECV_B0,0B0" + lower).c_str()),
+              HasSubstr("names no micro-batch"));
+  EXPECT_THAT(refusal_of("0F0,0B0,0WAIT_REDUCE_GRAD,0REDUCE_GRAD"), HasSubstr("waits for no REDUCE_GRAD before it"));
+  // Rank 1 asks for 0 behind 1, which comes behind the wait.
+  EXPECT_THAT(refusal_of("0F0,0SEND_F0,0WAIT_SEND_F0,0F1,0SEND_F1,0RECV_B1,0B1,0RECV_B0,0B0\n"
+                         "1RECV_F1,1F1,1RECV_F0,1F0,1B1,1SEND_B1,1B0,1SEND_B0"),
+              HasSubstr("rank 0 at 0WAIT_SEND_F0"));
+  const PipelineSchedule whole = PipelineSchedule::from_csv("0F0,0SEND_F0,0RECV_B0,0B0" + lower, "two");
+  EXPECT_EQ(whole.with_send_waits().to_csv(),
+            "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n");
+
+  // Forward 1 s, backward 2 s, a reduction 5 s.
+  const auto seconds_of = [](const char* row) {
+    const StageFigures stage{.forward = 1, .input_gradient = 1, .weight_gradient = 1, .reduce_gradients = 5};
+    return PipelineRun::of(PipelineStages::of_figures({stage}), PipelineSchedule::from_csv(row, "one")).seconds();
+  };
+  EXPECT_DOUBLE_EQ(seconds_of("0F0,0B0,0REDUCE_GRAD,0F1,0B1"), 3 + 5);
+  EXPECT_DOUBLE_EQ(seconds_of("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0F1,0B1"), 3 + 5 + 3);
 }
 
 struct ClosedForm {

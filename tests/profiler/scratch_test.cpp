@@ -186,8 +186,8 @@ TEST(Scratch, CudaRulesOfAttentionByCudnnAndOfPairs) {
   // A mask becomes indices whose number data decides.
   const std::vector<int64_t> places{7};
   const std::vector<Shape> list{places};
-  EXPECT_EQ(cuda_rule("aten::index.Tensor", {tensor(q), Operand::of_tensors(list, 8)}), 0);
-  EXPECT_EQ(cuda_rule("aten::index.Tensor", {tensor(q), Operand::of_tensors(list, 1)}), -1);
+  EXPECT_EQ(cuda_rule("aten::index", {tensor(q), Operand::of_tensors(list, 8)}), 0);
+  EXPECT_EQ(cuda_rule("aten::index", {tensor(q), Operand::of_tensors(list, 1)}), -1);
 }
 
 // What is reduced lies side by side, or a row apart: Reduce.cuh cuts both into blocks, and differently.

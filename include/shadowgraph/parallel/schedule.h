@@ -31,8 +31,12 @@ enum class PipelineWork : uint8_t {
   kUnshard,          // UNSHARD: parameters are gathered; of the stage, not of a micro-batch
   kReshard,          // RESHARD
   kReduceGradients,  // REDUCE_GRAD
+  // Until the transfer or the reduction of an earlier action is over. torch has them since 2.15.
+  kWaitSendForward,   // WAIT_SEND_F
+  kWaitSendBackward,  // WAIT_SEND_B
+  kWaitReduce,        // WAIT_REDUCE_GRAD
 };
-constexpr int kPipelineWorks = 11;
+constexpr int kPipelineWorks = 14;
 
 struct PipelineAction {
   PipelineWork work = PipelineWork::kForward;
@@ -78,6 +82,9 @@ class PipelineSchedule {
 
   // Sends and receives between ranks, each as early as torch puts it. What has some already is given back as it is.
   PipelineSchedule with_transfers() const;
+  // A wait for each send that has none, where torch puts it: behind the backward of its micro-batch, else at the end.
+  // torch from 2.15 on wants them where a CSV has transfers; earlier ones know no such action.
+  PipelineSchedule with_send_waits() const;
 
   const std::string& name() const { return name_; }
   int32_t ranks() const { return static_cast<int32_t>(rows_.size()); }

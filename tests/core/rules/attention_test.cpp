@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/operators/schema_changes.h"
 #include "tests/core/compare_with_eager.h"
 
 namespace shadowgraph::testing {
@@ -83,6 +84,7 @@ TEST(AttentionRules, EveryRuleOfTheProcessFitsItsOperator) {
     const size_t dot = full.find('.');
     const auto op = c10::Dispatcher::singleton().findSchema(
         {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)});
+    if (!op && (!why_removed(full).empty() || !operator_in_this_libtorch(full).empty())) continue;
     ASSERT_TRUE(op.has_value()) << full << " is no operator";
     EXPECT_NO_THROW(OperatorInfo::of(*op)) << full;
   }

@@ -1,9 +1,16 @@
 // Replaces hooks that libtorch has cached. libtorch looks for the hooks of a kind of device once and keeps what it
 // found for the life of the process. In a Python process `import torch` has asked long before this library is there.
 // Internal to core/process.
+//
+// Replaces: hooks that are registered before libtorch asks, which a Python process is too late for.
+// Since:    2.12, and the same up to 2.15.
+// Check:    the assertion below, and check_what_was_installed (core/process/process_state.cpp).
 #pragma once
 
+#include <c10/util/Registry.h>
+
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <typeinfo>
 
@@ -22,6 +29,14 @@ void replace_cached_hooks(const Interface& cached, const Hooks& ours) {
 template <class Hooks, class Interface>
 void replace_missing_hooks(const Interface& cached, const Hooks& ours) {
   if (typeid(cached) == typeid(Interface)) replace_cached_hooks(cached, ours);
+}
+
+// Registers hooks for when libtorch asks, unless there are some. A maker takes no arguments, but one until 2.12.
+template <class Hooks, class Interface, class Registry>
+void register_missing_hooks(Registry& registry, const char* name) {
+  if (registry.Has(name)) return;
+  registry.Register(
+      name, [](const auto&...) { return std::unique_ptr<Interface>(new Hooks); }, "", c10::REGISTRY_FALLBACK);
 }
 
 }  // namespace shadowgraph

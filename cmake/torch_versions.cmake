@@ -1,0 +1,27 @@
+# Reads torch_versions.txt: which versions of libtorch there are builds for, and what the wheel of this one has.
+#
+# Gives  SHADOWGRAPH_TORCH_VERSIONS   "2.12.1;2.13.0;..."
+#        SHADOWGRAPH_CUDA_VERSION, SHADOWGRAPH_CUDNN_VERSION   of the row of this minor; else of the newest
+set(SHADOWGRAPH_TORCH_VERSIONS "")
+set(SHADOWGRAPH_TORCH_KNOWN FALSE)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/torch_versions.txt)
+file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/torch_versions.txt _torch_rows REGEX "^[0-9]")
+foreach(_torch_row IN LISTS _torch_rows)
+  string(REGEX MATCHALL "[^ ]+" _torch_row "${_torch_row}")
+  list(GET _torch_row 0 _torch_version)
+  list(APPEND SHADOWGRAPH_TORCH_VERSIONS ${_torch_version})
+  string(REGEX REPLACE "[.][0-9]+$" "." _torch_minor "${_torch_version}")
+  string(FIND "${Libtorch_VERSION}" "${_torch_minor}" _torch_position)
+  if(NOT SHADOWGRAPH_TORCH_KNOWN)
+    list(GET _torch_row 1 SHADOWGRAPH_CUDA_VERSION)
+    list(GET _torch_row 2 SHADOWGRAPH_CUDNN_VERSION)
+  endif()
+  if(_torch_position EQUAL 0)
+    set(SHADOWGRAPH_TORCH_KNOWN TRUE)
+  endif()
+endforeach()
+if(NOT SHADOWGRAPH_TORCH_KNOWN)
+  list(JOIN SHADOWGRAPH_TORCH_VERSIONS ", " _torch_text)
+  message(WARNING "shadowgraph is written and tested against libtorch ${_torch_text}; this one is ${Libtorch_VERSION}. "
+                  "CONTRIBUTING.md says what a new one needs.")
+endif()

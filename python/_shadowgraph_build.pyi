@@ -1,0 +1,4 @@
+VERSION: str
+TORCH_VERSION: str
+CUDA_VERSION: str
+TORCH_VERSIONS: tuple[str, ...]

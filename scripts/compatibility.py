@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Builds and tests shadowgraph against another version of PyTorch, in an environment of its own.
+
+    scripts/compatibility.py 2.15.0                      installs, builds, tests all
+    scripts/compatibility.py 2.15.0 --steps build,unit   some of the steps; figures of the others stay
+    scripts/compatibility.py --second                    what CI does with the newest other version that it can install
+    scripts/compatibility.py --schemas OLD NEW           operators whose schema differs between two environments
+    scripts/compatibility.py --list                      the steps
+
+`make compatibility VERSION=2.15.0` is the first. Results are a row of docs/figures/19-compatibility.json. The build
+is in build-torch-VERSION, the environment in env/ below it; --env and --build name other folders. It has torch and
+torchvision of that version, and all else by a .pth file from .venv. On Linux the wheels on PyPI are CUDA builds, some
+5 GB installed.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch_versions
+import write_figures
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs/figures/19-compatibility.json"
+UNIT = ("ir_tests", "core_tests", "deferred_tests", "kernels_tests", "profiler_tests", "sharding_tests",
+        "parallel_tests")  # fmt: skip
+MODELS = ("resnet18", "resnet50", "vit_b_16", "bert_base", "gpt2", "llama3_8b", "unet", "lstm_lm")
+COLUMNS = ["torch", "date", "unit tests", "pass tests", "replay tests", "OpInfo conformance", "package tests",
+           "training steps like those of the default"]  # fmt: skip
+
+
+class CompatibilityError(Exception):
+    """A version cannot be had, or a step did not get to its end."""
+
+
+class Build:
+    """A build folder and an environment of one version."""
+
+    def __init__(self, version, folder=None, environment=None, jobs=1):
+        self.version, self.jobs = version, jobs
+        self.folder = pathlib.Path(folder or ROOT / f"build-torch-{version}").resolve()
+        self.environment = pathlib.Path(environment or self.folder / "env").resolve()
+        self.python = self.environment / "bin/python"
+
+    def run(self, *command, output=None, check=True, **environment):
+        """Runs a command, prints it, and returns what it printed if `output`; else that goes to the terminal."""
+        print("+", *command, flush=True)
+        done = subprocess.run([*map(str, command)], cwd=ROOT, env={**os.environ, **environment}, text=True,
+                              stdout=subprocess.PIPE if output else None, stderr=output)  # fmt: skip
+        if check and done.returncode:
+            raise CompatibilityError(f"{command[0]} ended with {done.returncode}")
+        return done.stdout
+
+    def site_packages(self):
+        (folder,) = self.environment.glob("lib/python3*/site-packages")
+        return folder
+
+    def installed(self):
+        """The version of torch in the environment; None if there is none."""
+        if not self.python.exists():
+            return None
+        found = [*self.site_packages().glob("torch-*.dist-info/RECORD")]
+        return found[0].parent.name.removesuffix(".dist-info").partition("-")[2].split("+")[0] if found else None
+
+    def install(self, *more):
+        if self.installed() == self.version:
+            return
+        self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
+        self.run(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input",
+                 f"torch=={self.version}", "numpy", *more)  # fmt: skip
+        (checkout,) = ROOT.glob(".venv/lib/python3*/site-packages")
+        (self.site_packages() / "zz_of_the_checkout.pth").write_text(f"{checkout}\n")
+
+    def configure(self, *more):
+        self.run("cmake", "-S", ROOT, "-B", self.folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                 "-DSHADOWGRAPH_BUILD_BENCH=OFF", "-DSHADOWGRAPH_BUILD_PYTHON=ON", f"-DPython_EXECUTABLE={self.python}",
+                 f"-DTORCH_DIR={self.site_packages() / 'torch'}", "--log-level=WARNING", *more)  # fmt: skip
+
+    def compile(self, *targets, check=True):
+        self.run("cmake", "--build", self.folder, "-j", self.jobs, "--target", *targets, check=check)
+
+    def package(self, *command, **more):
+        """Runs the environment's Python with the package of this build."""
+        return self.run(self.python, *command, PYTHONPATH=f"{self.folder / 'python'}:tests/package", **more)
+
+
+# ---- Steps: each gives its cell of the table ------------------------------------------------------------------------
+
+
+def install(build):
+    build.install("torchvision")
+
+
+def build_all(build):
+    build.configure()
+    build.compile("shadowgraph", "shadowgraph_tool", "shadowgraph_python", "conformance", *UNIT, "passes_tests",
+                  "replay_tests")  # fmt: skip
+
+
+def google_tests(build, *programs):
+    """"1,234 of 1,240 pass", and prints which do not."""
+    passed = failed = 0
+    for program in programs:
+        said = build.run(build.folder / "bin" / program, "--gtest_color=no", "--gtest_brief=1",
+                         output=subprocess.STDOUT, check=False, OMP_NUM_THREADS="1")  # fmt: skip
+        found = re.search(r"\[  PASSED  \] (\d+) tests?", said)
+        if found is None:
+            raise CompatibilityError(f"{program} did not get to its end: {said[-2000:]}")
+        passed += int(found[1])
+        names = sorted(set(re.findall(r"^\[  FAILED  \] (\S+\.\S+?),? ", said, re.M)))
+        failed += len(names)
+        print(*names, sep="\n")
+    return f"{passed:,} of {passed + failed:,}"
+
+
+def unit(build):
+    return google_tests(build, *UNIT)
+
+
+def passes(build):
+    return google_tests(build, "passes_tests")
+
+
+def replay(build):
+    return google_tests(build, "replay_tests")
+
+
+def conformance(build):
+    samples = build.folder / "fixtures/opinfo.pt"
+    samples.parent.mkdir(exist_ok=True)
+    build.package("tests/conformance/export_samples.py", samples)
+    said = build.run(build.folder / "bin/conformance", samples, "--allow", "tests/conformance/allow_list.txt", "--jobs",
+                     build.jobs, output=subprocess.STDOUT, check=False)  # fmt: skip
+    print(said)
+    found = re.search(r"([\d,]+) samples?.*", said)
+    if found is None:
+        raise CompatibilityError("conformance says no number of samples")
+    return found[0].strip()
+
+
+def package(build):
+    said = build.package("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/package", output=subprocess.STDOUT,
+                         check=False)  # fmt: skip
+    print(said)
+    last = said.strip().splitlines()[-1]
+    passed, failed = (int((re.search(rf"(\d+) {word}", last) or [0, 0])[1]) for word in ("passed", "failed"))
+    if passed == 0:
+        raise CompatibilityError(f"pytest ran no test: {last}")
+    return f"{passed:,} of {passed + failed:,}"
+
+
+def training_step(tool, model, device):
+    """The graph of a training step as text, without the line that says the version."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "step.sg"
+        command = [tool, "capture", model, "--mode", "train", "--device", device, "--optimizer", "adamw", "-o", path]
+        subprocess.run(command, check=True, capture_output=True)
+        return path.read_text().splitlines()[1:]
+
+
+def graphs(build):
+    """How many models' training steps are those of the default build, to the line; prints how the others differ."""
+    same, notes = 0, []
+    for model in MODELS:
+        for device in ("cuda", "cpu"):
+            theirs, ours = (training_step(folder / "bin/shadowgraph", model, device)
+                            for folder in (ROOT / "build", build.folder))  # fmt: skip
+            if theirs == ours:
+                same += 1
+                continue
+            differing = sum(a != b for a, b in zip(theirs, ours)) + abs(len(theirs) - len(ours))
+            notes.append(f"{model} on {device}: {differing:,} of {len(theirs):,} lines")
+            print(notes[-1])
+    said = f"{same} of {2 * len(MODELS)}"
+    return said + (f" ({'; '.join(notes)})" if notes else "")
+
+
+STEPS = {"install": (install, None), "build": (build_all, None), "unit": (unit, "unit tests"),
+         "passes": (passes, "pass tests"), "replay": (replay, "replay tests"),
+         "conformance": (conformance, "OpInfo conformance"), "package": (package, "package tests"),
+         "graphs": (graphs, COLUMNS[-1])}  # fmt: skip
+
+
+# ---- The table ------------------------------------------------------------------------------------------------------
+
+
+def write_row(version, cells):
+    document = json.loads(FIGURES.read_text())
+    table = document["tables"][0]
+    rows = {row[0]: dict(zip(table["columns"], row)) for row in table["rows"]}
+    row = rows.setdefault(version, dict.fromkeys(COLUMNS, "not run") | {"torch": version})
+    row |= cells | {"date": datetime.date.today().isoformat()}
+    known = [each.text for each in torch_versions.supported()]
+    table["columns"] = COLUMNS
+    table["rows"] = [[rows[each][column] for column in COLUMNS] for each in known if each in rows]
+    document["measured"] = max(row[1] for row in table["rows"])
+    write_figures.write(FIGURES, document)
+
+
+# ---- What CI does ---------------------------------------------------------------------------------------------------
+
+ONE_CAPTURE = """
+import torch, shadowgraph as sg
+report = sg.profile(lambda: torch.nn.Linear(64, 64), "f32[8,64]", optimizer=torch.optim.AdamW, device="cuda")
+report.graph.verify()
+print("captured a training step with torch", torch.__version__, "of", len(report.graph), "nodes")
+"""
+
+
+def second(jobs, seconds):
+    """Configures, compiles and captures once with the newest other version that can be had.
+
+    Compiles for as long as it may; what it then has not reached is said and is no failure.
+    """
+    for row in reversed(torch_versions.supported()):
+        if row.default:
+            continue
+        build = Build(row.text, jobs=jobs)
+        try:
+            build.install()
+            break
+        except CompatibilityError as error:
+            print(f"compatibility: torch {row.text} cannot be installed here: {error}")
+    else:
+        print("compatibility: SKIPPED, the registry gives no second version of torch")
+        return 0
+    build.configure("-DSHADOWGRAPH_BUILD_TESTS=OFF")
+    deadline = time.monotonic() + seconds
+    command = ["cmake", "--build", build.folder, "-j", jobs, "--target"]
+    for target in ("sg_core_libtorch", "shadowgraph_python"):
+        print("+", *command, target, flush=True)
+        # A session of its own, so that the compilers end with it.
+        compiling = subprocess.Popen([*map(str, command), target], cwd=ROOT, start_new_session=True)
+        try:
+            if compiling.wait(max(1, deadline - time.monotonic())):
+                print(f"compatibility: {target} does not compile with torch {build.version}")
+                return 1
+        except subprocess.TimeoutExpired:
+            os.killpg(compiling.pid, signal.SIGTERM)
+            compiling.wait()
+            print(f"compatibility: {target} is not there after {seconds} s (COMPATIBILITY_SECONDS); what was compiled "
+                  f"compiles with torch {build.version}, and the next run goes on")  # fmt: skip
+            return 0
+    build.package("-c", ONE_CAPTURE)
+    return 0
+
+
+# ---- Schemas --------------------------------------------------------------------------------------------------------
+
+ALL_SCHEMAS = "import torch\nprint(*sorted(str(s) for s in torch._C._jit_get_all_schemas()), sep='\\n')"
+
+
+def schemas(old, new):
+    before, after = ({line for line in Build(version).package("-c", ALL_SCHEMAS, output=subprocess.DEVNULL).splitlines()
+                      if "::" in line} for version in (old, new))  # fmt: skip
+    changes = [(text, "-") for text in before - after] + [(text, "+") for text in after - before]
+    for text, sign in sorted(changes):
+        print(sign, text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("version", nargs="?")
+    parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--second", action="store_true")
+    parser.add_argument("--seconds", type=int, default=600)
+    parser.add_argument("--schemas", nargs=2, metavar=("OLD", "NEW"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--env")
+    parser.add_argument("--build")
+    given = parser.parse_args()
+    if given.list:
+        return print(*STEPS, sep="\n")
+    if given.schemas:
+        return schemas(*given.schemas)
+    if given.second:
+        return second(given.jobs, given.seconds)
+    known = [row.text for row in torch_versions.supported()]
+    steps = given.steps.split(",")
+    if given.version not in known:
+        parser.error(f"give a version of cmake/torch_versions.txt: {', '.join(known)}")
+    if unknown := [step for step in steps if step not in STEPS]:
+        parser.error(f"no step {', '.join(unknown)}; there are {', '.join(STEPS)}")
+    build = Build(given.version, given.build, given.env, given.jobs)
+    for step in steps:
+        function, column = STEPS[step]
+        said = function(build)
+        if column:
+            print(f"=== {column}: {said}")
+            write_row(given.version, {column: said})
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CompatibilityError as error:
+        sys.exit(f"compatibility: {error}")

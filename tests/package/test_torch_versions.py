@@ -1,0 +1,58 @@
+"""Which versions of torch there are builds for: one list, and what asks it."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import _shadowgraph_build
+import _shadowgraph_tool
+import pytest
+import tomllib
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import torch_versions  # noqa: E402
+
+
+def test_this_build_is_for_the_torch_that_runs_it():
+    assert torch.__version__.split("+")[0] == _shadowgraph_build.TORCH_VERSION
+    assert tuple(row.text for row in torch_versions.supported()) == _shadowgraph_build.TORCH_VERSIONS
+
+
+def test_the_list_is_of_four_minors_in_order_and_one_default():
+    numbers = [tuple(map(int, row.text.split("."))) for row in torch_versions.supported()]
+    assert numbers == sorted(numbers) and len({number[:2] for number in numbers}) == len(numbers) == 4
+    assert torch_versions.default().text in {row.text for row in torch_versions.supported()}
+
+
+def test_the_range_of_the_project_is_that_of_the_list():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert torch_versions.requirement(None) in project["build-system"]["requires"]
+    assert torch_versions.requirement("2.15.0+cu132") == "torch==2.15.0"
+
+
+@pytest.mark.parametrize(
+    "offered, best",
+    [
+        (["2.15.0", "2.14.1", "2.13.0+cpu", "2.13.0"], "2.13.0"),
+        (["2.15.0", "2.15.0+cpu", "2.13.0+cpu"], "2.15.0"),
+        (["2.16.0+cpu", "2.15.0", "2.14.1"], "2.15.0"),
+        (["2.11.0"], None),
+    ],
+)
+def test_the_default_is_the_newest_of_the_cpu_builds_else_the_newest(offered, best):
+    row = torch_versions.best_of(offered, torch_versions.supported())
+    assert best == (row and row.text)
+
+
+def test_version_says_all_versions():
+    for command in ("_shadowgraph_tool", "shadowgraph"):
+        done = subprocess.run([sys.executable, "-m", command, "--version"], check=True, capture_output=True, text=True)
+        assert done.stdout == _shadowgraph_tool.versions() + "\n"
+    said = done.stdout
+    installed = importlib.metadata.version("torch")
+    assert re.search(r"^shadowgraph \d+\.\d+\.\d+$", said, re.M) and f"installed: {installed}" in said
+    assert ", ".join(_shadowgraph_build.TORCH_VERSIONS) in said and f"Python {sys.version_info.major}." in said
