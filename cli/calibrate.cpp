@@ -128,8 +128,7 @@ int calibrate(const CLI::App& command, const CalibrateRequest& request) {
 
 void add_options(CLI::App& command, CalibrateRequest& request) {
   begin_group(command, kFigures);
-  command.add_option("--trace", request.trace,
-                     "Trace of torch.profiler with record_shapes=True, .json or .json.gz: rates, tables of operators");
+  command.add_option("--trace", request.trace, "Trace of torch.profiler with record_shapes=True, .json or .json.gz");
   command.add_option("--table", request.table,
                      "CSV of operators: operator, dtype, seconds and m, n, k, batch or bytes, flops");
   command.add_option("--collectives", request.collectives,

@@ -273,9 +273,7 @@ int compare(const CLI::App& command, const CompareRequest& request) {
 void add_options(CLI::App& command, CompareRequest& request) {
   command.add_option("BEFORE", request.before, "What it was: a SOURCE as of profile, or a profile.json")->required();
   command
-      .add_option("AFTER", request.after,
-                  "What it is; or a trace of torch.profiler, to set a prediction beside it. Options hold for what is "
-                  "captured of the two")
+      .add_option("AFTER", request.after, "What it is, or a trace of torch.profiler; options hold for what is captured")
       ->required();
   add_capture_options(command, request.capture);
   begin_group(command, kOutput);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "shadowgraph/profile/trace_comparison.h"
 #include "shadowgraph/units.h"
@@ -71,6 +72,22 @@ std::string list_of(const char* title, const std::vector<ComparedTime>& rows, bo
   return text;
 }
 
+// How many times as often as predicted most calls were measured, by their time: as many steps a trace may have that marks
+// none.
+double repetitions(const TraceComparison& comparison) {
+  std::map<double, double> seconds;
+  double matched = 0;
+  for (const ComparedTime& row : comparison.sizes) {
+    if (row.calls <= 0 || row.measured_calls <= 0) continue;
+    seconds[row.measured_calls / row.calls] += row.measured_seconds;
+    matched += row.measured_seconds;
+  }
+  for (const auto& [times, of_them] : seconds) {
+    if (of_them > matched / 2) return times;
+  }
+  return 1;
+}
+
 json json_of(const ComparedTime& row) {
   json object{{"name", row.name},
               {"predicted_seconds", row.seconds},
@@ -103,9 +120,20 @@ std::string to_text(const TraceComparison& comparison, size_t limit) {
     text += fmt::format("{:<32} {:>11} {:>11} {:>11} {:>6}\n", row->name, human_seconds(row->seconds),
                         human_seconds(row->measured_seconds), signed_seconds(row->difference()), ratio_of(*row));
   }
+  if (const double times = repetitions(comparison); comparison.steps == 1 && times >= 2) {
+    text += fmt::format(
+        "\nmost calls are in the trace {} times as often: does it have several steps? "
+        "torch.profiler.schedule marks them\n",
+        count_of(times));
+  }
   if (const ComparedTime* most = comparison.most_off()) {
     text += fmt::format("\nmost off: {}, {} predicted, {} measured\n", full_name_of(*most),
                         human_seconds(most->seconds), human_seconds(most->measured_seconds));
+    const auto size = std::ranges::find(comparison.sizes, most->name, &ComparedTime::name);
+    if (size != comparison.sizes.end() && !size->sizes.empty()) {
+      text += fmt::format("  above all {}: {} predicted, {} measured\n", size->sizes, human_seconds(size->seconds),
+                          human_seconds(size->measured_seconds));
+    }
   } else {
     text += "\nnothing is off\n";
   }

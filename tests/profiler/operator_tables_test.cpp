@@ -58,8 +58,9 @@ TEST(OperatorTables, SizesInTheTableTakeWhatWasMeasured) {
 
 TEST(OperatorTables, BetweenSizesLinearInLogarithms) {
   const DeviceSpec spec = with_tables(R"({"pointwise": {"float32": [[1200, 1e-6], [120000, 3e-6]]}})");
-  const NodeTime between = time_of_add(spec, 1000);
-  EXPECT_NEAR(between.seconds, std::sqrt(1e-6 * 3e-6), 1e-15);
+  // 3,000 bytes are 2.5 times 1,200, and 120,000 are a hundred times; the seconds of these are three times as many.
+  const NodeTime between = time_of_add(spec, 250);
+  EXPECT_NEAR(between.seconds, 1e-6 * std::pow(3, std::log(2.5) / std::log(100)), 1e-15);
   EXPECT_EQ(between.bound, TimeBound::kTable);
 }
 
