@@ -12,6 +12,7 @@
 // pointers, and they have none.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/stack.h>
 #include <ATen/native/RNN.h>
 #include <ATen/ops/_cudnn_init_dropout_state.h>
@@ -26,6 +27,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/libtorch/kernels.h"
 #include "core/rules/cudnn_rnn.h"
 #include "core/rules/families.h"
 #include "core/rules/onednn.h"
@@ -70,6 +72,10 @@ at::Tensor shared_buffer(TensorList weights) {
     }
   }
   const at::NoGradGuard no_grad;
+  if (kRnnBufferHasNoGradient) {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    return weights[0].as_strided({total}, {1}, 0);
+  }
   return weights[0].as_strided({total}, {1}, 0);
 }
 
