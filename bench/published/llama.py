@@ -2,6 +2,7 @@
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # Width, layers, heads, heads of keys and values, hidden width.
 SIZES = {"8b": (4096, 32, 32, 8, 14336), "70b": (8192, 80, 64, 8, 28672), "405b": (16384, 126, 128, 8, 53248)}
@@ -46,7 +47,8 @@ class Attention(torch.nn.Module):
         q, k, v = (w(x).view(batch, tokens, -1, self.head) for w in (self.wq, self.wk, self.wv))
         q, k = rotated(q, turns), rotated(k, turns)
         q, k, v = (part.transpose(1, 2) for part in (q, self.repeated(k), self.repeated(v)))
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # which was PyTorch's first choice then
+            attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(attended.transpose(1, 2).contiguous().view(batch, tokens, -1))
 
 
