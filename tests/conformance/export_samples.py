@@ -166,6 +166,9 @@ class Calls:
             elif isinstance(value, (bool, int, float)):
                 if isinstance(value, int) and not -2**63 <= value < 2**63:
                     raise Refused("an integer of more than 64 bits")
+                # Python writes it in 5 to 7 bytes, and libtorch reads 4 or 8.
+                if isinstance(value, int) and not -2**31 <= value < 2**31 and value.bit_length() // 8 + 1 != 8:
+                    raise Refused("an integer of 5 to 7 bytes")
                 number = value
             else:
                 raise Refused(f"a {type(value).__name__}")
