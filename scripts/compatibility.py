@@ -33,6 +33,7 @@ FIGURES = ROOT / "docs/figures/19-compatibility.json"
 UNIT = ("ir_tests", "core_tests", "deferred_tests", "kernels_tests", "profiler_tests", "sharding_tests",
         "parallel_tests")  # fmt: skip
 MODELS = ("resnet18", "resnet50", "vit_b_16", "bert_base", "gpt2", "llama3_8b", "unet", "lstm_lm")
+INSTALL_SECONDS = 240  # that CI waits for a version
 COLUMNS = ["torch", "date", "unit tests", "pass tests", "replay tests", "OpInfo conformance", "package tests",
            "training steps like those of the default"]  # fmt: skip
 
@@ -50,11 +51,15 @@ class Build:
         self.environment = pathlib.Path(environment or self.folder / "env").resolve()
         self.python = self.environment / "bin/python"
 
-    def run(self, *command, output=None, check=True, **environment):
+    def run(self, *command, output=None, check=True, seconds=None, **environment):
         """Runs a command, prints it, and returns what it printed if `output`; else that goes to the terminal."""
         print("+", *command, flush=True)
-        done = subprocess.run([*map(str, command)], cwd=ROOT, env={**os.environ, **environment}, text=True,
-                              stdout=subprocess.PIPE if output else None, stderr=output)  # fmt: skip
+        try:
+            done = subprocess.run([*map(str, command)], cwd=ROOT, env={**os.environ, **environment}, text=True,
+                                  timeout=seconds, stdout=subprocess.PIPE if output else None,
+                                  stderr=output)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise CompatibilityError(f"{command[0]} was not done after {seconds} s") from None
         if check and done.returncode:
             raise CompatibilityError(f"{command[0]} ended with {done.returncode}")
         return done.stdout
@@ -70,12 +75,12 @@ class Build:
         found = [*self.site_packages().glob("torch-*.dist-info/RECORD")]
         return found[0].parent.name.removesuffix(".dist-info").partition("-")[2].split("+")[0] if found else None
 
-    def install(self, *more):
+    def install(self, *more, seconds=None):
         if self.installed() == self.version:
             return
         self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
         self.run(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input",
-                 f"torch=={self.version}", "numpy", *more)  # fmt: skip
+                 f"torch=={self.version}", "numpy", *more, seconds=seconds)  # fmt: skip
         (checkout,) = ROOT.glob(".venv/lib/python3*/site-packages")
         (self.site_packages() / "zz_of_the_checkout.pth").write_text(f"{checkout}\n")
 
@@ -225,7 +230,7 @@ def second(jobs, seconds):
             continue
         build = Build(row.text, jobs=jobs)
         try:
-            build.install()
+            build.install(seconds=INSTALL_SECONDS)
             break
         except CompatibilityError as error:
             print(f"compatibility: torch {row.text} cannot be installed here: {error}")
