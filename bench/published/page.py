@@ -15,14 +15,19 @@ import json
 import multiprocessing
 import os
 import pathlib
+import sys
 import time
 
 from comparison import HERE, answer, error, rank_correlation, read_rows, rows_of, summary
 
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import write_figures  # noqa: E402
+
 # A module for each table, in the order of the page.
 TABLES = ["llm_foundry", "torchtitan", "operators", "collectives", "megatron", "sailor"]
 WORST = 5  # rows that are named
+MANY = 300  # points, which are drawn as an image
 
 
 def chunk_of(name, rows):
@@ -99,7 +104,8 @@ def draw(tables, path):
         panel.plot([low, high], [low, high], color="0.4", linewidth=0.8)
         panel.fill_between([low, high], [low * 0.8, high * 0.8], [low * 1.2, high * 1.2], color="0.92", linewidth=0)
         for part, rows in parts_of(table, answers).items():
-            panel.scatter([row["published"] for row in rows], [row["predicted"] for row in rows], s=9, label=part)
+            panel.scatter([row["published"] for row in rows], [row["predicted"] for row in rows], s=9, label=part,
+                          rasterized=len(rows) > MANY)  # fmt: skip
         panel.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), title=table.TITLE,
                   xlabel=f"published, {table.UNIT}", ylabel=f"predicted, {table.UNIT}")  # fmt: skip
         panel.legend(fontsize=7, loc="upper left")
@@ -136,11 +142,13 @@ def page(tables, picture, seconds):
 def figures(tables, seconds):
     """The section of docs/figures.md."""
     modules = [importlib.import_module(name) for name in tables]
+    took = [f"All rows took {seconds:.0f} s on {os.cpu_count()} cores."] if seconds else []
     return {"title": "Published runs",
             "about": "Predictions beside runs on GPUs that others published, from `bench/published/`. About half of "
                      "each source is here. docs/time.md says which constants were fitted, and on what.",
-            "measured": datetime.date.today().isoformat(), "command": "make published FIGURES=1",
-            "reading": [table.WORST for table in modules] + [f"All rows took {seconds:.0f} s on two cores."],
+            "measured": datetime.date.today().isoformat(), "machine": write_figures.MACHINE,
+            "command": "make published FIGURES=1",
+            "reading": [f"{table.TITLE}. {table.WORST}" for table in modules] + took,
             "tables": [{"columns": COLUMNS, "rows": list(error_rows(tables))}]}  # fmt: skip
 
 
@@ -166,7 +174,10 @@ def main():
               f"{row[6]}  {row[7]}")  # fmt: skip
     print(f"{given.folder}/index.html, {seconds:.0f} s")
     if given.figures:
-        text = json.dumps(figures(tables, seconds), indent=2, ensure_ascii=False) + "\n"
+        text = (
+            json.dumps(figures(tables, seconds if len(fresh) == len(TABLES) else None), indent=2, ensure_ascii=False)
+            + "\n"
+        )
         (ROOT / "docs/figures/20-published.json").write_text(text)
         (ROOT / "docs/pictures/published.svg").write_text(picture)
 
