@@ -19,7 +19,8 @@ constexpr double kWrittenAfter = 0.5;
 struct Tile {
   double rows, columns, share;
 };
-constexpr Tile kTiles[] = {{128, 256, 1}, {256, 128, 1}, {128, 128, 0.95}, {64, 128, 0.8}, {64, 64, 0.65}};
+constexpr Tile kTiles[] = {{128, 256, 1},  {256, 128, 1},  {128, 128, 0.95}, {64, 128, 0.8},
+                           {64, 64, 0.65}, {16, 128, 0.5}, {128, 16, 0.5}};
 constexpr double kMostParts = 16;    // into which the inner dimension is cut
 constexpr double kLeastInner = 512;  // of a part
 constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
@@ -47,7 +48,7 @@ double gpu_fixed(KernelClass kind) {
     case K::kSort:
       return 10e-6;
     default:
-      return 3e-6;
+      return 2e-6;
   }
 }
 
@@ -77,7 +78,6 @@ double gpu_reached(const GpuFigures& gpu, KernelClass kind) {
 
 double gpu_moved(KernelClass kind) {
   switch (kind) {
-    case K::kMatmul:
     case K::kCopy:
     case K::kPointwise:
     case K::kRandom:
@@ -85,6 +85,8 @@ double gpu_moved(KernelClass kind) {
     case K::kSoftmax:
     case K::kTranscendental:
       return 0.85;
+    case K::kMatmul:
+      return 0.96;
     case K::kNormalization:
       return 0.6;
     case K::kGroupedConvolution:
@@ -105,7 +107,7 @@ double gpu_moved(KernelClass kind) {
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   const GpuFigures& gpu = *spec.gpu;
   const double rate = spec.compute_rate(K::kMatmul, 0, dtype) / static_cast<double>(gpu.multiprocessors);
-  const double stream = spec.memory_rate(K::kMatmul, 0);
+  const double stream = spec.memory_rate(K::kCopy, 0);  // of results; operands are read at the whole of it
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
     const double size = tile.rows * tile.columns;

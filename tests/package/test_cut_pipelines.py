@@ -371,7 +371,7 @@ def test_collectives_inside_a_stage_hide_behind_its_kernels():
     # Gathers of forward, sums of gradients: each once.
     gathers, sums = whole["kinds"]["all_gather"]["seconds"], whole["kinds"]["reduce_scatter"]["seconds"]
     assert sum(of["reduce_gradients_seconds"] for of in stages) == pytest.approx(sums, rel=1e-6)
-    assert gathers / 2 <= sum(of["unshard_seconds"] for of in stages) <= gathers
+    assert gathers / 2 * (1 - 1e-9) <= sum(of["unshard_seconds"] for of in stages) <= gathers
 
 
 def test_a_schedule_that_gathers_parameters_itself():

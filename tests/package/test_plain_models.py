@@ -59,5 +59,5 @@ def test_is_the_same_program(name, mode):
     plain = report.dict()
     assert figures(plain) == figures(built_in)
     # Which of two tensors that die together dies first decides what the allocator has left over.
-    for figure, tolerance in [("allocated_peak_bytes", 0.001), ("reserved_peak_bytes", 0.02)]:
+    for figure, tolerance in [("allocated_peak_bytes", 0.001), ("reserved_peak_bytes", 0.03)]:
         assert plain["device_memory"][figure] == pytest.approx(built_in["device_memory"][figure], rel=tolerance)
