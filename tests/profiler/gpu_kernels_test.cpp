@@ -80,7 +80,7 @@ TEST(GpuKernels, ShareOneLawOnEveryDevice) {
   DeviceSpec spec = hundred();
   const StepTime time = StepTime::of(t.graph, spec);
   const double tile = 2.0 * 128 * 256 * 4096 / 8e10 + 3e-6;
-  EXPECT_NEAR(time.of(mm.node).seconds, 3e-6 + tile + 0.5 * 2 * 12800 * 256 / 0.85e12, 1e-9);
+  EXPECT_NEAR(time.of(mm.node).seconds, 2e-6 + tile + 0.5 * 2 * 12800 * 256 / 0.85e12, 1e-9);
   spec.gpu->sustained = 0.5;
   EXPECT_NEAR(StepTime::of(t.graph, spec).of(mm.node).compute, 2 * (tile - 3e-6) + 3e-6, 1e-9);
   spec.classes[KernelClass::kMatmul].compute = {{1, 1e12}};
