@@ -15,7 +15,7 @@ import pathlib
 import tempfile
 
 import torch
-from comparison import compare
+from comparison import HERE, compare, read_rows
 from mpt import SIZES, Mpt
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
@@ -31,6 +31,10 @@ SPECS = {"a100_40gb": "a100_40gb", "a100_80gb": "a100", "h100_80gb": "h100"}
 # 25 to 35 % backward (FlashAttention-2 paper, 2.3). On an H100 it gains as much as FlashAttention-2 does.
 ATTENTION = {"a100_40gb": (0.40, 0.30), "a100": (0.40, 0.30), "h100": (0.21, 0.16)}
 PHASES = ("forward", "backward", "optimizer")
+# Its columns as the source names them, which --csv takes, too.
+COLUMNS = {"gpu": "GPU", "gpus": "# GPUs", "model": "Model", "sequence": "SeqLen (T)", "micro_batch": "MicroBatchSize",
+           "accumulate": "GradAccum", "sharding": "Sharding Strategy", "checkpoint": "Activation Checkpointing",
+           "parameters": "NumParams", "tokens_per_second_per_gpu": "Throughput (T/s/GPU)"}  # fmt: skip
 FEW, MORE = 4, 6  # layers
 
 
@@ -92,6 +96,15 @@ def predicted(row):
         raise SystemExit(f"{row['model']} has {first['parameters']} parameters, published {row['parameters']}")
     tokens = int(row["micro_batch"]) * int(row["sequence"]) * accumulate
     return {"predicted": tokens / seconds, "needs": second["needs"], "fits": second["needs"] <= second["there"]}
+
+
+def rows(path=HERE / TABLE):
+    return [ours(row) if "Model" in row else row for row in read_rows(path)]
+
+
+def ours(row):
+    renamed = {name: row[column].replace(",", "") for name, column in COLUMNS.items()}
+    return {**renamed, "precision": f"{row['Precision']} {row['MP Mode']}"}
 
 
 def published(row):

@@ -32,7 +32,7 @@ MICRO_BATCHES = 3
 def rows(path=HERE / TABLE):
     """Dicts of case, hardware, published bytes, and `given`: the case's arguments and environment."""
     cases = json.loads((HERE / "megatron_cases.json").read_text())
-    return [{**row, "given": cases[row["case"]]} for row in read_rows(path)]
+    return [{**row, "given": cases.get(row["case"]) or json.loads(row["all_args_json"])} for row in read_rows(path)]
 
 
 def why_not(row):
