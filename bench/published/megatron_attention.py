@@ -4,7 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from megatron_kernels import Attention, CausalSoftmax, MaskedSoftmax, Rotated
+from megatron_kernels import Attention, Rotated, ScaledSoftmax
 from megatron_layers import ColumnLinear, ColumnProduct, Norm, RowLinear
 from megatron_recompute import Recomputed
 from torch import nn
@@ -59,8 +59,10 @@ class DotProducts(nn.Module):
     def softmax(self, scores, mask):
         if self.fused(scores):
             if self.causal:
-                return CausalSoftmax.apply(scores.view(-1, *scores.shape[2:]), self.coefficient).view(scores.shape)
-            return MaskedSoftmax.apply(scores, mask, self.coefficient)
+                return ScaledSoftmax.apply(scores.view(-1, *scores.shape[2:]), None, self.coefficient).view(
+                    scores.shape
+                )
+            return ScaledSoftmax.apply(scores, mask, self.coefficient)
         dtype = scores.dtype
         in_float32 = self.rank.arguments.flag("apply-query-key-layer-scaling")
         if in_float32:

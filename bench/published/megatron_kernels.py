@@ -75,27 +75,13 @@ _operator("copy_all_(Tensor[] of, Tensor(a!)[] to) -> ()", lambda *operands: Non
 kernels = torch.ops.megatron
 
 
-class CausalSoftmax(torch.autograd.Function):
-    """Scaled, and masked above the diagonal; backward overwrites the gradient that it is given."""
+class ScaledSoftmax(torch.autograd.Function):
+    """Masked, or without a mask causal; backward overwrites the gradient that it is given."""
 
-    @staticmethod
-    def forward(ctx, scores, scale):
-        result = kernels.causal_softmax(scores, scale)
-        ctx.save_for_backward(result)
-        ctx.scale = scale
-        return result
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (result,) = ctx.saved_tensors
-        kernels.softmax_backward_(gradient, result, ctx.scale)
-        return gradient, None
-
-
-class MaskedSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores, mask, scale):
-        result = kernels.masked_softmax(scores, mask, scale)
+        masked = mask is not None
+        result = kernels.masked_softmax(scores, mask, scale) if masked else kernels.causal_softmax(scores, scale)
         ctx.save_for_backward(result)
         ctx.scale = scale
         return result

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "ir/analysis/module_tree.h"
+#include "profiler/named_argument.h"
 #include "shadowgraph/profile/collective_cost.h"
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/saturating.h"
@@ -70,13 +71,6 @@ constexpr std::string_view kSilent[] = {kWait, "_c10d_functional::_wrap_tensor_a
 const CollectiveRow* row_of(std::string_view name) {
   const auto found = std::ranges::find(kRows, name, &CollectiveRow::name);
   return found == std::end(kRows) ? nullptr : found;
-}
-
-const Argument* argument_named(const Graph& graph, NodeId node, const std::string& name) {
-  const auto position = graph.target(node).signature().position_of(name);
-  const auto arguments = graph.arguments(node);
-  if (!position || *position >= arguments.size()) return nullptr;
-  return &arguments[*position];
 }
 
 std::optional<int64_t> integer_named(const Graph& graph, NodeId node, const std::string& name) {

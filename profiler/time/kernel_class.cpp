@@ -8,6 +8,7 @@
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
+#include "profiler/named_argument.h"
 #include "profiler/time/kernel_classes.h"
 
 namespace shadowgraph {
@@ -95,16 +96,6 @@ TargetKernelClass kernel_class(const Target& called) {
 }
 
 namespace {
-
-// Returns the argument of a formal's name; nullptr if the call has none.
-const Argument* argument_named(const Graph& graph, NodeId node, std::string_view name) {
-  const auto& formals = graph.target(node).signature().arguments;
-  const auto arguments = graph.arguments(node);
-  for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
-    if (formals[i].name == name) return &arguments[i];
-  }
-  return nullptr;
-}
 
 int64_t groups_of(const Graph& graph, NodeId node) {
   const Argument* groups = argument_named(graph, node, "groups");

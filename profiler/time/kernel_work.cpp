@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "ir/operators/operator_name.h"
+#include "profiler/named_argument.h"
 #include "shadowgraph/profile/flops.h"
 #include "shadowgraph/profile/traffic.h"
 
@@ -20,14 +21,8 @@ c10::ScalarType dtype_of(const Graph& graph, NodeId node) {
   return dtype == c10::ScalarType::Undefined ? c10::kFloat : dtype;
 }
 
-const Argument* argument_of(const Graph& graph, NodeId node, const char* name) {
-  const auto position = graph.target(node).signature().position_of(name);
-  const auto arguments = graph.arguments(node);
-  return position && *position < arguments.size() ? &arguments[*position] : nullptr;
-}
-
 std::span<const int64_t> sizes_of(const Graph& graph, NodeId node, const char* name) {
-  const Argument* tensor = argument_of(graph, node, name);
+  const Argument* tensor = argument_named(graph, node, name);
   return tensor != nullptr && tensor->kind == ArgumentKind::kValue ? graph.sizes(tensor->ref.value)
                                                                    : std::span<const int64_t>();
 }
@@ -97,7 +92,7 @@ double KernelWorks::attention(NodeId node, bool backward) const {
   // (batch, heads, tokens, width), or with tokens before heads.
   const bool heads_first = graph_.target(node).name().find("scaled_dot_product") != std::string::npos;
   const size_t at = heads_first ? 2 : 1;
-  const Argument* causal = argument_of(graph_, node, "is_causal");
+  const Argument* causal = argument_named(graph_, node, "is_causal");
   return attention_work({.queries = queries[at],
                          .keys = keys[at],
                          .width = queries[3],

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "profiler/named_argument.h"
 #include "profiler/time/kernel_classes.h"
 #include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/saturating.h"
@@ -45,8 +46,9 @@ class TrafficOf {
     if (!facts.uninitialised) traffic.written = results;
 
     const auto arguments = graph_.arguments(id);
-    const bool takes_rows = classes_.of(id) == KernelClass::kGather;
-    const bool ignores_first = is_zero(id, "beta");
+    const KernelClass kind = classes_.of(id);
+    const bool takes_rows = kind == KernelClass::kGather;
+    const bool ignores_first = kind == KernelClass::kMatmul && is_zero(argument_named(graph_, id, "beta"));
     for (size_t position = 0; position < arguments.size(); ++position) {
       const auto among = [&](const std::vector<uint16_t>& positions) {
         return std::find(positions.begin(), positions.end(), position) != positions.end();
@@ -80,12 +82,10 @@ class TrafficOf {
   }
 
   // addmm, baddbmm and their like do not read what they would multiply by 0.
-  bool is_zero(NodeId node, const char* factor) const {
-    const auto position = graph_.target(node).signature().position_of(factor);
-    const auto arguments = graph_.arguments(node);
-    if (!position || *position >= arguments.size()) return false;
-    const Argument& given = arguments[*position];
-    return (given.kind == ArgumentKind::kInt && given.i == 0) || (given.kind == ArgumentKind::kFloat && given.d == 0);
+  static bool is_zero(const Argument* factor) {
+    if (factor == nullptr) return false;
+    return (factor->kind == ArgumentKind::kInt && factor->i == 0) ||
+           (factor->kind == ArgumentKind::kFloat && factor->d == 0);
   }
 
   template <class Visit>

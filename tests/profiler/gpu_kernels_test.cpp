@@ -98,6 +98,11 @@ TEST(GpuKernels, WhatIsMultipliedByZeroIsNotRead) {
     return Traffic::of(t.graph).of(call.node).read;
   };
   EXPECT_EQ(read(1) - read(0), 4 * 8 * 64 * 64);
+  // Another operator's beta is no factor.
+  const auto target = t.input("target", {8, 64, 64});
+  const auto loss =
+      t.call("aten::smooth_l1_loss", {room, target, Argument::of_int(0), Argument::of_float(0)}, {{8, 64, 64}});
+  EXPECT_EQ(Traffic::of(t.graph).of(loss.node).read, 2 * 4 * 8 * 64 * 64);
 }
 
 TEST(GpuFigures, ABaseIsChangedInPart) {
