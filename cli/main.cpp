@@ -41,6 +41,7 @@ constexpr Verb kVerbs[] = {
     {"checkpoint", "What backward should compute again, and the curve of memory against work", declare_checkpoint},
     {"shard", "How the tensors of a step are best laid out over many devices", declare_shard},
     {"pipeline", "A step cut into stages: what all ranks of a pipeline take, in seconds and bytes", declare_pipeline},
+    {"plan", "A plan of training on a cluster: how many ways each thing is cut, and what a step takes", declare_plan},
     {"compare", "What grew, and where; or a prediction beside a trace of the real step", declare_compare},
     {"check", "Whether a program grew beyond a baseline: for pull requests", declare_check},
     {"draw", "A picture of the graph, or a page to open in a browser", declare_draw},

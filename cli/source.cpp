@@ -200,6 +200,7 @@ LoadedGraph capture_model(const CaptureRequest& request) {
     return models::build(request.source,
                          {.batch = request.batch,
                           .seq = decodes && model_named(request.source)->default_seq != 0 ? 1 : request.seq,
+                          .layers = request.layers,
                           .dtype = request.dtype.value_or(c10::kFloat),
                           .training = request.trains()});
   }();
@@ -383,6 +384,11 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
 }
 
 }  // namespace
+
+int64_t layers_of_source(const std::string& source) {
+  const models::ModelInfo* model = model_named(source);
+  return model != nullptr && kind_of_source(source) == SourceKind::kModel ? model->layers : 0;
+}
 
 Graph read_saved_graph(const std::string& path) {
   const std::string text = read_file(path);

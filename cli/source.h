@@ -33,6 +33,7 @@ struct CaptureRequest {
   AttentionKind attention = AttentionKind::kAuto;
   int64_t batch = 0;  // 0: the model's default
   int64_t seq = 0;
+  int64_t layers = 0;                   // of a built-in model; 0: all
   int64_t context = 0;                  // decode: tokens in the cache
   std::optional<CacheKind> cache = {};  // nothing: grown, and not asked for
   bool steady_state = false;            // record the second step, with optimizer state present
@@ -56,6 +57,9 @@ struct LoadedGraph {
 enum class SourceKind { kModel, kTorchScript, kExported, kGraph };
 // By what the file holds, not by its name. Throws Error, listing what would be accepted, if it is none of these.
 SourceKind kind_of_source(const std::string& source);
+
+// How many equal layers a built-in model has; 0 for others and for files.
+int64_t layers_of_source(const std::string& source);
 
 LoadedGraph load(const CaptureRequest& request);
 // A saved graph: text, or JSON as to_json() has it.

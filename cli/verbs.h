@@ -35,6 +35,7 @@ Work declare_fit(CLI::App& command);
 Work declare_checkpoint(CLI::App& command);
 Work declare_shard(CLI::App& command);
 Work declare_pipeline(CLI::App& command);
+Work declare_plan(CLI::App& command);
 Work declare_compare(CLI::App& command);
 Work declare_check(CLI::App& command);
 Work declare_draw(CLI::App& command);

@@ -47,6 +47,7 @@ at::Tensor repeat_kv(const at::Tensor& x, int64_t times) {
 LlamaConfig llama3_8b_config() { return {}; }
 
 LlamaConfig llama3_70b_config() { return {.layers = 80, .heads = 64, .hidden = 8192, .intermediate = 28672}; }
+LlamaConfig llama3_405b_config() { return {.layers = 126, .heads = 128, .hidden = 16384, .intermediate = 53248}; }
 
 LlamaConfig tiny(LlamaConfig config) {
   config.layers = 2;

@@ -28,6 +28,7 @@ struct LlamaConfig {
 
 LlamaConfig llama3_8b_config();
 LlamaConfig llama3_70b_config();
+LlamaConfig llama3_405b_config();
 LlamaConfig tiny(LlamaConfig config);
 
 struct LlamaRMSNorm : torch::nn::Module {

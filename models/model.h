@@ -26,6 +26,7 @@ namespace shadowgraph::models {
 struct ModelOptions {
   int64_t batch = 0;
   int64_t seq = 0;                    // tokens in a sequence; must stay 0 for image models
+  int64_t layers = 0;                 // of models with equal layers (ModelInfo::layers); must stay 0 for others
   int64_t image_size = 0;             // height and width in pixels; must stay 0 for language models
   at::ScalarType dtype = at::kFloat;  // of parameters and floating-point inputs: plain bf16 training, not autocast
   bool training = true;               // module->train(training)

@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <concepts>
 #include <stdexcept>
 
 #include "models/bert.h"
@@ -21,11 +22,28 @@ struct Row {
   ModelInfo info;
   int64_t tiny_size;                           // of the sequence or the image of a tiny model
   BuiltModel (*build)(const ModelOptions& o);  // wants batch and the size set
+  int64_t (*layers)();                         // that are equal
+};
+
+template <class Config>
+concept HasLayers = requires(Config config) {
+  { config.layers } -> std::same_as<int64_t&>;
 };
 
 template <auto config, auto build_family>
 BuiltModel family(const ModelOptions& options) {
-  return build_family(options.tiny ? tiny(config()) : config(), options);
+  auto made = options.tiny ? tiny(config()) : config();
+  if constexpr (HasLayers<decltype(made)>) {
+    if (options.layers > 0) made.layers = options.layers;
+  }
+  return build_family(made, options);
+}
+
+template <auto config>
+int64_t layers_of() {
+  auto made = config();
+  if constexpr (HasLayers<decltype(made)>) return made.layers;
+  return 0;
 }
 
 constexpr int64_t kTinyBatch = 2;
@@ -35,36 +53,56 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {{"resnet18", "residual network, 18 layers (torchvision)", 32, 0, 224, 11'689'512},
        64,
-       family<resnet18_config, build_resnet>},
+       family<resnet18_config, build_resnet>,
+       layers_of<resnet18_config>},
       {{"resnet50", "residual network, 50 layers, bottleneck blocks (torchvision)", 32, 0, 224, 25'557'032},
        64,
-       family<resnet50_config, build_resnet>},
+       family<resnet50_config, build_resnet>,
+       layers_of<resnet50_config>},
       {{"vit_b_16", "vision transformer, base, 16x16 patches (torchvision)", 32, 0, 224, 86'567'656},
        32,
-       family<vit_b_16_config, build_vit>},
+       family<vit_b_16_config, build_vit>,
+       layers_of<vit_b_16_config>},
       {{"bert_base", "BERT base, uncased, with pooler (Hugging Face BertModel)", 8, 512, 0, 109'482'240},
        16,
-       family<bert_base_config, build_bert>},
+       family<bert_base_config, build_bert>,
+       layers_of<bert_base_config>},
       {{"gpt2", "GPT-2 with tied head (Hugging Face GPT2LMHeadModel)", 8, 512, 0, 124'439'808},
        16,
-       family<gpt2_config, build_gpt2>},
+       family<gpt2_config, build_gpt2>,
+       layers_of<gpt2_config>},
       {{"gpt2_medium", "GPT-2 medium with tied head", 8, 512, 0, 354'823'168},
        16,
-       family<gpt2_medium_config, build_gpt2>},
-      {{"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080}, 16, family<gpt2_large_config, build_gpt2>},
-      {{"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200}, 16, family<gpt2_xl_config, build_gpt2>},
+       family<gpt2_medium_config, build_gpt2>,
+       layers_of<gpt2_medium_config>},
+      {{"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080},
+       16,
+       family<gpt2_large_config, build_gpt2>,
+       layers_of<gpt2_large_config>},
+      {{"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200},
+       16,
+       family<gpt2_xl_config, build_gpt2>,
+       layers_of<gpt2_xl_config>},
       {{"llama3_8b", "Llama 3 8B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 8'030'261'248},
        16,
-       family<llama3_8b_config, build_llama>},
+       family<llama3_8b_config, build_llama>,
+       layers_of<llama3_8b_config>},
       {{"llama3_70b", "Llama 3 70B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 70'553'706'496},
        16,
-       family<llama3_70b_config, build_llama>},
+       family<llama3_70b_config, build_llama>,
+       layers_of<llama3_70b_config>},
+      {{"llama3_405b", "Llama 3 405B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 405'853'388'800},
+       16,
+       family<llama3_405b_config, build_llama>,
+       layers_of<llama3_405b_config>},
       {{"unet", "U-Net for segmentation, transposed convolutions (milesial)", 4, 0, 256, 31'037'698},
        32,
-       family<unet_config, build_unet>},
+       family<unet_config, build_unet>,
+       layers_of<unet_config>},
       {{"lstm_lm", "two-layer LSTM language model on WikiText-2 (PyTorch word_language_model)", 20, 35, 0, 13'987'678},
        16,
-       family<lstm_lm_config, build_lstm_lm>},
+       family<lstm_lm_config, build_lstm_lm>,
+       layers_of<lstm_lm_config>},
   };
   return table;
 }
@@ -105,6 +143,9 @@ ModelOptions resolved(const Row& row, ModelOptions options) {
   resolve(info, "seq", info.default_seq != 0, choose(info.default_seq, row.tiny_size), options.seq);
   resolve(info, "image_size", info.default_image_size != 0, choose(info.default_image_size, row.tiny_size),
           options.image_size);
+  if (options.layers < 0 || (options.layers > 0 && row.layers() == 0)) {
+    reject(info, row.layers() == 0 ? "has no layers to choose" : "layers must not be negative");
+  }
   if (!at::isFloatingType(options.dtype)) {
     reject(info, std::string("dtype must be a floating-point type, got ") + c10::toString(options.dtype));
   }
@@ -145,6 +186,7 @@ const std::vector<ModelInfo>& available() {
     std::vector<ModelInfo> result;
     for (const Row& row : rows()) {
       result.push_back(row.info);
+      result.back().layers = row.layers();
     }
     return result;
   }();

@@ -15,6 +15,7 @@ struct ModelInfo {
   int64_t default_seq = 0;         // 0: takes no sequence
   int64_t default_image_size = 0;  // 0: takes no image
   int64_t parameters = 0;          // at full size, tied weights counted once
+  int64_t layers = 0;              // that are equal, one after another; 0: it has none
 };
 
 // Every built-in model, in the order of the documentation.

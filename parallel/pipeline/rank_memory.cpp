@@ -50,11 +50,13 @@ RankMemory::Slots& RankMemory::slots_of(int32_t stage, int32_t microbatch) {
 // A gradient of a weight that is there already takes the new one in, which then goes.
 void RankMemory::play(std::span<const PieceEvent> events, const StagePart& part, Slots& slots, Slots& gradients) {
   for (const PieceEvent& event : events) {
-    if (event.slot == PieceEvent::kScratch || (part.is_gradient[event.slot] != 0 && gradients[event.slot].bytes > 0)) {
+    const bool gradient = event.slot != PieceEvent::kScratch && part.is_gradient[event.slot] != 0;
+    const bool is_added = gradient && (part.gradient_buffer > 0 || gradients[event.slot].bytes > 0);
+    if (event.slot == PieceEvent::kScratch || is_added) {
       Held passing;
       take(passing, event.bytes);
       drop(passing);
-    } else if (part.is_gradient[event.slot] != 0) {
+    } else if (gradient) {
       take(gradients[event.slot], event.bytes);
     } else if (event.bytes > 0) {
       take(slots[event.slot], event.bytes);
@@ -157,6 +159,8 @@ void RankMemory::run(PipelineRank& of, std::span<PipelineActionTime> actions) {
   };
   for (const int32_t s : own_) {
     for (const int64_t bytes : part(s).resident) keep(bytes);
+    for (const int64_t bytes : part(s).state) keep(bytes);
+    if (part(s).gradient_buffer > 0) keep(part(s).gradient_buffer);
     for (const int64_t bytes : part(s).inputs) keep(bytes * schedule_.microbatches());
     if (!options_.receives_ahead) continue;
     for (int32_t m = 0; m < schedule_.microbatches(); ++m) {

@@ -23,6 +23,16 @@ std::vector<int32_t> all_stages(int32_t count) {
   return stages;
 }
 
+int64_t trained_elements(const Graph& graph, StorageId parameter) {
+  const NodeId born = graph.storage(parameter).born;
+  int64_t elements = 0;
+  graph.for_each_output(born, [&](ValueId v) {
+    const Value& value = graph.value(v);
+    if (value.requires_grad) elements += graph.numel(v);
+  });
+  return elements;
+}
+
 }  // namespace
 
 StageMemory::StageMemory(const ProgramCosts& costs, const ForwardLine& line, const StageAssignment& assignment)
@@ -105,7 +115,8 @@ void StageMemory::place_resident(StorageId storage) {
       figures.inputs += bytes;
       continue;
     }
-    part.resident.push_back(bytes);
+    (kind == StorageKind::kOptimizerState ? part.state : part.resident).push_back(bytes);
+    if (kind == StorageKind::kParameter) figures.weights += trained_elements(graph_, storage);
     (kind == StorageKind::kParameter        ? figures.parameters
      : kind == StorageKind::kOptimizerState ? figures.optimizer_state
                                             : figures.other) += bytes;
@@ -129,7 +140,7 @@ void StageMemory::place_of_optimizer(StorageId storage) {
   for (const int32_t stage : holders_by_share(storage)) {
     const auto s = static_cast<size_t>(stage);
     if (stays) {
-      parts_.stages[s].resident.push_back(made.bytes);
+      parts_.stages[s].state.push_back(made.bytes);
       (*figures_)[s].optimizer_state += made.bytes;
       continue;
     }
@@ -214,6 +225,7 @@ void StageMemory::add_life(StorageId storage, int32_t stage, const StageUse& use
       held ? timed(kWeightPiece, kEnd, kDeath, {slot, 0}) : death_of(slot, born, costs_.order[made.born], use);
   events.push_back(death);
   if (born == kForwardPiece && death.piece != kForwardPiece) figures.carried += made.bytes;
+  if (born == kInputPiece && death.piece == kWeightPiece) figures.awaiting += made.bytes;
 }
 
 // After the last node that looks at it: of the last piece that does, and of backward as a whole.

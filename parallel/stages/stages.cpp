@@ -164,16 +164,21 @@ PipelineStages PipelineStages::balanced(const Graph& step, int32_t stages, const
 PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
   if (figures.empty()) throw Error("a pipeline has at least one stage");
   StageParts parts;
-  constexpr uint32_t kCarried = 0, kGradient = 1;
+  constexpr uint32_t kCarried = 0, kGradient = 1, kAwaiting = 2;
   for (const StageFigures& of : figures) {
-    StagePart part{.resident = {of.parameters, of.optimizer_state, of.other},
+    StagePart part{.resident = {of.parameters, of.other},
+                   .state = {of.optimizer_state},
                    .inputs = {of.inputs},
-                   .is_gradient = {0, 1},
-                   .slots = 2};
+                   .is_gradient = {0, 1, 0},
+                   .slots = 3};
     if (of.carried > 0) part.forward.push_back({kCarried, of.carried});
     if (of.gradients > 0) part.weight_gradient.push_back({kGradient, of.gradients});
     part.weight_gradient.push_back({kCarried, 0});
     part.backward = part.weight_gradient;
+    if (of.awaiting > 0) {
+      part.input_gradient.push_back({kAwaiting, of.awaiting});
+      part.weight_gradient.push_back({kAwaiting, 0});
+    }
     part.segments = {.forward = {{.seconds = of.forward}},
                      .backward = {{.seconds = of.backward()}},
                      .input_gradient = {{.seconds = of.input_gradient}},

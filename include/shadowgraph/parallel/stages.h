@@ -53,12 +53,14 @@ struct StageFigures {
   double reduce_gradients = 0;
   double accumulate = 0;   // adding gradients to those of earlier micro-batches
   double optimizer = 0;    // once a step
+  int64_t weights = 0;     // elements of parameters that are trained
   int64_t parameters = 0;  // bytes of what is there from the beginning:
   int64_t optimizer_state = 0;
   int64_t other = 0;           // buffers, constants
   int64_t inputs = 0;          // bytes of the program's inputs that it uses, of one micro-batch
   int64_t gradients = 0;       // bytes of gradients of its weights
   int64_t carried = 0;         // bytes alive from forward to backward, of one micro-batch
+  int64_t awaiting = 0;        // bytes alive from the input's gradient to the weights' beside those, of one micro-batch
   int64_t sends_forward = 0;   // bytes to the next stage
   int64_t sends_backward = 0;  // bytes to the stage before
   double backward() const {
@@ -99,6 +101,7 @@ class PipelineStages {
 
  private:
   friend class StageCutting;
+  friend class ReplicatedStages;
   std::vector<StageFigures> figures_;
   std::vector<TiedParameter> tied_;
   std::vector<std::string> notes_;

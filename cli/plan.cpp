@@ -1,0 +1,157 @@
+// `shadowgraph plan`: how a model is best trained on a cluster.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "cli/option_checks.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/source_options.h"
+#include "cli/verbs.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/parallel/training_plan.h"
+
+namespace shadowgraph::cli {
+namespace {
+
+struct ClusterOptions {
+  CaptureRequest capture{.mode = CaptureMode::kTrain, .dtype = c10::kBFloat16};
+  std::string devices;       // "1024xh100"
+  std::string interconnect;  // empty: what is usual around the device
+  std::string tokens;        // of a step, "16M"
+  int64_t samples = 0;       // of a step
+  std::optional<MemoryLimit> memory;
+  bool captured_state = false;
+  ClusterRequest plan;
+  std::string output;  // folder
+  bool json = false;
+};
+
+// "1024xh100": how many, and which; "8": of the usual device.
+std::pair<int64_t, std::string> devices_of(const std::string& text) {
+  int64_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const std::string rest(end, text.data() + text.size());
+  if (error != std::errc() || count < 1 || (!rest.empty() && (rest.size() < 2 || rest.front() != 'x'))) {
+    throw CLI::ValidationError("--devices", "'" + text + "' is not a number of devices such as 1024xh100");
+  }
+  return {count, rest.empty() ? "" : rest.substr(1)};
+}
+
+// "16M", of 1,048,576 each, "512k", of 1,024, or a number.
+int64_t tokens_of(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  const double factor = unit.empty() ? 1 : unit == "k" || unit == "K" ? 1024 : unit == "M" ? 1024.0 * 1024 : 0;
+  if (error != std::errc() || factor == 0 || number <= 0) {
+    throw CLI::ValidationError("--tokens-per-step", "'" + text + "' is not a number of tokens such as 16M or 512k");
+  }
+  return std::llround(number * factor);
+}
+
+int64_t batch_of(const ClusterOptions& options) {
+  if (options.samples > 0 && !options.tokens.empty()) {
+    throw CLI::ValidationError("--samples-per-step", "says the same as --tokens-per-step: give one of them");
+  }
+  if (options.samples > 0) return options.samples;
+  if (options.tokens.empty()) throw CLI::RequiredError("--tokens-per-step or --samples-per-step");
+  if (options.capture.seq == 0) throw CLI::ValidationError("--tokens-per-step", "is of sequences: give --seq");
+  const int64_t tokens = tokens_of(options.tokens);
+  if (tokens % options.capture.seq != 0) {
+    throw CLI::ValidationError("--tokens-per-step", fmt::format("{} tokens are no whole number of sequences of {}",
+                                                                tokens, options.capture.seq));
+  }
+  return tokens / options.capture.seq;
+}
+
+Graph capture(CaptureRequest request, const StepSize& size) {
+  request.batch = size.micro_batch;
+  request.layers = size.layers;
+  request.checkpoint = fmt::format("{}", fmt::join(size.recomputed, "+"));
+  return load(request).graph;
+}
+
+void write_files(const PlanAnswer& answer, const std::string& output) {
+  if (output.empty()) return;
+  const std::filesystem::path folder = output;
+  std::filesystem::create_directories(folder);
+  const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
+  file("plan.txt", to_text(answer));
+  file("plan.json", json_text(to_json(answer)));
+  file("pipeline.txt", to_text(answer.best().run));
+  file("schedule.csv", answer.best().run.schedule().to_csv());
+  file("trace.json", to_chrome_trace(answer.best().run));
+}
+
+int plan(const ClusterOptions& options) {
+  ClusterRequest request = options.plan;
+  const auto [devices, name] = devices_of(options.devices);
+  request.devices = devices;
+  request.batch = batch_of(options);
+  request.sequence = options.capture.seq;
+  request.device = *DeviceSpec::find(name, c10::kCUDA);
+  const auto around = Interconnect::around(request.device.name);
+  if (options.interconnect.empty() && !around) {
+    throw Error("no links are known around " + request.device.title + ": name some with --interconnect");
+  }
+  request.links = options.interconnect.empty() ? *around : Interconnect::find(options.interconnect);
+  if (options.memory) request.memory = options.memory->bytes;
+  CaptureRequest step = options.capture;
+  step.steady_state = options.captured_state;
+  if (options.captured_state) request.state = {};
+  const StepSource source{.capture = [&](const StepSize& size) { return capture(step, size); },
+                          .layers = layers_of_source(step.source),
+                          .name = std::filesystem::path(step.source).stem().string()};
+  const PlanAnswer answer = plan_training(source, request);
+  write_files(answer, options.output);
+  print_text(options.json ? json_text(to_json(answer)) : to_text(answer));
+  return 0;
+}
+
+template <class Number>
+void add_numbers(CLI::App& command, const std::string& name, std::vector<Number>& numbers, const std::string& about) {
+  command.add_option(name, numbers, about)->delimiter(',')->check(whole_number_from(0));
+}
+
+void add_options(CLI::App& command, ClusterOptions& options) {
+  add_source(command, options.capture);
+  begin_group(command, "The cluster");
+  command.add_option("--devices", options.devices, "How many of which device: 1024xh100")->required();
+  add_interconnect_option(command, options.interconnect);
+  add_memory(command, options.memory, "Memory of a device, 80GB (default: its own)");
+  begin_group(command, "The step");
+  command.add_option("--tokens-per-step", options.tokens, "On all devices: 16M (of 1,048,576), 512k");
+  add_number(command, "--samples-per-step", options.samples, 1, "The same in samples, or sequences");
+  add_number(command, "--seq", options.capture.seq, 1, "Sequence length of a language model");
+  add_list(command, "--input", options.capture.inputs, "An input of a TorchScript file, 'f32[batch,3,64,64]'; repeat");
+  command.add_flag("--captured-state", options.captured_state,
+                   "State as --optimizer and --dtype leave it (default: float32 gradients, weights and moments)");
+  add_choice(command, "--optimizer", options.capture.optimizer,
+             {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}}, "With --captured-state: sgd, adamw");
+  begin_group(command, "What is tried (default: all that makes sense)");
+  add_numbers(command, "--tensor", options.plan.tensor, "Ranks of tensor parallel: 4,8");
+  add_numbers(command, "--pipeline", options.plan.pipeline, "Ranks of a pipeline");
+  add_numbers(command, "--stages-per-rank", options.plan.stages_per_rank, "Stages of a rank");
+  add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
+  add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
+  add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");
+  begin_group(command, kOutput);
+  command.add_option("-o,--output", options.output,
+                     "Folder for plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json");
+  command.add_flag("--json", options.json, "As JSON");
+  command.footer(
+      "Examples:\n"
+      "  shadowgraph plan llama3_405b --devices 8192xh100 --tokens-per-step 16M --seq 8192 -o plan\n"
+      "  shadowgraph plan gpt2_xl --devices 16xa100 --samples-per-step 512 --seq 1024 --micro-batch 4");
+}
+
+}  // namespace
+
+Work declare_plan(CLI::App& command) { return work_of<ClusterOptions>(command, add_options, plan); }
+
+}  // namespace shadowgraph::cli

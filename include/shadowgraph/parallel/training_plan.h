@@ -1,0 +1,144 @@
+// A plan of training on a cluster: how many ways each thing is cut, which stages there are, and what a step then takes.
+//
+//     StepSource source{.capture = capture, .layers = 126};
+//     ClusterRequest request{.devices = 1024, .device = h100, .links = links, .batch = 2048, .sequence = 8192};
+//     const PlanAnswer answer = plan_training(source, request);
+//     answer.best().plan.tensor;  answer.best().run.seconds();  answer.bound;
+//     std::puts(to_text(answer).c_str());
+//
+// How it is found:
+//   1. A few layers are captured under each way to cut a micro-batch: tensor parallel sizes by micro-batch sizes, with
+//      activations kept and computed again. What a layer more costs is repeated for the rest (layer_chain.h).
+//   2. All pipelines, schedules, stages of ZeRO and orders of the mesh are gone through, least bound first. Stages are
+//      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
+//   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
+//
+// What is given back was simulated so, and fits. `bound` is a number of seconds that no plan of the space is below, by the
+// figures of the layers.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/parallel/replicas.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/interconnect.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// Which step is captured.
+struct StepSize {
+  int64_t micro_batch = 1;
+  int64_t layers = 0;                   // that the model shall have; 0: all
+  std::vector<std::string> recomputed;  // modules whose activations backward computes again
+};
+
+// Where steps come from.
+struct StepSource {
+  std::function<Graph(const StepSize&)> capture;  // forward, backward and any optimizer, of one device
+  int64_t layers = 0;                             // of the model; 0: the source cannot make fewer
+  std::string name = "model";
+};
+
+struct ClusterRequest {
+  int64_t devices = 1;
+  DeviceSpec device;
+  Interconnect links;
+  std::optional<int64_t> memory;  // bytes of a device; nothing: its own
+  int64_t batch = 1;              // samples, or sequences, of a step on all devices
+  int64_t sequence = 0;           // tokens of a sample; 0: tokens are not counted
+  TrainingState state = kMixedPrecision;
+  // What may be tried; empty: all that makes sense.
+  std::vector<int64_t> tensor, pipeline, stages_per_rank, micro_batch;
+  std::vector<int> zero;
+  std::vector<std::string> schedules;
+  int simulated = 3;  // how many plans are simulated in full, at least
+};
+
+struct PlannedStage {
+  std::string begins;      // module
+  int64_t units = 0;       // layers and the like
+  int64_t recomputed = 0;  // the first so many of them
+};
+
+struct TrainingPlan {
+  int64_t tensor = 1;
+  int64_t data = 1;
+  int64_t pipeline = 1;
+  int64_t stages_per_rank = 1;
+  int64_t micro_batch = 1;   // samples
+  int64_t microbatches = 1;  // of a step, on each replica
+  int zero = 0;              // of optimizer state, gradients, parameters over the data ranks
+  std::string schedule = "1f1b";
+  bool data_outermost =
+      false;  // ranks of a pipeline are neighbours of each other; otherwise those of data parallel are
+  std::vector<PlannedStage> stages;
+  std::vector<std::string> recomputed;  // modules
+
+  int64_t devices() const { return tensor * data * pipeline; }
+};
+// "tp 8, pp 16 x 4 interleaved, dp 64 zero 1, micro-batch 1".
+std::string to_string(const TrainingPlan& plan);
+
+struct SimulatedPlan {
+  TrainingPlan plan;
+  PipelineRun run;
+  double estimated = 0;         // seconds, by the figures of layers
+  int64_t estimated_bytes = 0;  // of the fullest rank
+  int64_t bytes() const;        // reserved, of the fullest rank
+};
+
+// The best plan with another value of one knob, by the figures of layers.
+struct PlanNeighbour {
+  std::string knob;               // "tensor"
+  std::string value;              // "4"
+  std::optional<double> seconds;  // nothing: no such plan fits
+  std::optional<int64_t> bytes;
+  std::string plan;
+  std::string why_not;
+};
+
+struct PlanAnswer {
+  std::string name;
+  ClusterRequest request;
+  int64_t memory = 0;                    // bytes that a rank may reserve
+  std::vector<SimulatedPlan> simulated;  // quickest first; all fit
+  double bound = 0;                      // seconds
+  std::vector<PlanNeighbour> neighbours;
+  std::map<std::string, int64_t> counted;  // "tried", "too large", ...: of the search
+  std::vector<std::string> notes;
+  double table_seconds = 0, search_seconds = 0, simulation_seconds = 0;
+
+  const SimulatedPlan& best() const { return simulated.front(); }
+  double tokens_per_second() const;  // of one device; 0 without a sequence
+  double model_flops_share() const;  // of the peak of the devices; 0 where unknown
+  double flops = 0;                  // of a sample, forward and backward without what is computed again
+};
+
+// Nothing fits. what() says what would, smallest change first.
+class NoTrainingPlanError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Throws NoTrainingPlanError; Error for requests that make no sense, and what captures throw.
+PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request);
+
+// Captures a plan whole and runs all ranks of one of its pipelines. Throws Error for a plan that cannot be.
+SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
+
+std::string to_text(const PlanAnswer& answer);
+nlohmann::json to_json(const PlanAnswer& answer);
+nlohmann::json to_json(const TrainingPlan& plan);
+
+}  // namespace shadowgraph

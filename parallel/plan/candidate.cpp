@@ -1,0 +1,187 @@
+#include "parallel/plan/candidate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "parallel/plan/unit_names.h"
+#include "shadowgraph/profile/device_assumptions.h"
+
+namespace shadowgraph {
+namespace {
+
+std::vector<Between> between_at_peak(const PipelineSchedule& schedule) {
+  std::vector<Between> at_peak(static_cast<size_t>(schedule.stages())), now(at_peak);
+  for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
+    std::vector<size_t> own;
+    for (int32_t s = 0; s < schedule.stages(); ++s) {
+      if (schedule.rank_of(s) == rank) own.push_back(static_cast<size_t>(s));
+    }
+    int64_t all = 0, most = 0;
+    for (const PipelineAction& a : schedule.of(rank)) {
+      Between& of = now[static_cast<size_t>(a.stage)];
+      int64_t& waits = at_peak[static_cast<size_t>(a.stage)].weights;
+      const bool ends = a.work == PipelineWork::kBackward || a.work == PipelineWork::kWeightGradient;
+      const int64_t step = a.work == PipelineWork::kForward ? 1 : ends ? -1 : 0;
+      if (a.work == PipelineWork::kInputGradient) waits = std::max(waits, ++of.weights);
+      if (a.work == PipelineWork::kWeightGradient) --of.weights;
+      of.gradients += step;
+      all += step;
+      if (all <= most) continue;
+      most = all;
+      for (const size_t s : own) at_peak[s].gradients = now[s].gradients;
+    }
+  }
+  return at_peak;
+}
+
+}  // namespace
+
+const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t microbatches, bool shorter) {
+  std::string key =
+      fmt::format("{} {} {} {} {}", plan.schedule, plan.pipeline, plan.stages_per_rank, microbatches, shorter);
+  const auto found = entries_.find(key);
+  if (found != entries_.end()) return found->second.get();
+  const auto named = [&](int64_t times) {
+    return PipelineSchedule::named(plan.schedule, {.ranks = static_cast<int32_t>(plan.pipeline),
+                                                   .stages_per_rank = static_cast<int32_t>(plan.stages_per_rank),
+                                                   .microbatches = static_cast<int32_t>(times)});
+  };
+  std::unique_ptr<Entry> made;
+  try {
+    const PipelineSchedule schedule = named(microbatches);
+    made = std::make_unique<Entry>(Entry{with_sums(schedule), std::nullopt, between_at_peak(schedule)});
+    if (shorter) made->shorter = with_sums(named(microbatches - plan.pipeline));
+  } catch (const Error&) {  // not made for such sizes
+  }
+  return entries_.emplace(std::move(key), std::move(made)).first->second.get();
+}
+
+const PlanSchedules::Entry* PlanSchedules::standing_for(const TrainingPlan& plan) {
+  constexpr int64_t kRounds = 2;
+  if (plan.microbatches <= (kRounds + 1) * plan.pipeline) return own(plan);
+  return of(plan, kRounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
+}
+
+int64_t ranks_apart(const TrainingPlan& plan) { return plan.tensor * (plan.data_outermost ? 1 : plan.data); }
+
+Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket) {
+  Replicas replicas{.count = plan.data, .zero = plan.zero, .bucket = bucket, .state = request.state};
+  const int64_t apart = plan.tensor * (plan.data_outermost ? plan.pipeline : 1);
+  for (int64_t d = 0; d < plan.data; ++d) replicas.ranks.push_back(d * apart);
+  return replicas;
+}
+
+Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request)
+    : plan_(std::move(plan)), chains_(&chains), request_(&request) {
+  const double all = chains.kept.seconds(0, chains.kept.size());
+  const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);
+  // A rank with the mean share or more computes it for each micro-batch, while the first and the last pass all others.
+  const bool one_by_one = plan_.stages_per_rank == 1 && plan_.schedule != "zero_bubble";
+  bound_ = one_by_one ? all * (1 + (times - 1) / ranks) : all * times / ranks;
+}
+
+// What all ranks compute at least for one micro-batch. As many layers are computed again as bring the bytes of all ranks
+// under their memory. Each stage counts as if it had as few micro-batches between forward and backward as any has.
+double Candidate::seconds_kept_again(const SplitLimits& limits) const {
+  const int64_t units = chains_->kept.size();
+  const Between between{.gradients = std::ranges::min(limits.between, {}, &Between::gradients).gradients};
+  const int64_t all = plan_.pipeline * plan_.stages_per_rank * limits.memory;
+  const ChainStage kept{0, units, 0}, again{0, units, units};
+  const double fewest = ::shadowgraph::seconds_of(*chains_, kept), most = ::shadowgraph::seconds_of(*chains_, again);
+  const auto carried = [&](const ChainStage& stage) {
+    return static_cast<double>(bytes_of(*chains_, stage, between, limits) - passing_of(*chains_, stage));
+  };
+  const double saved = carried(kept) - carried(again);
+  const double over = carried(kept) - static_cast<double>(all);
+  if (over <= 0 || saved <= 0) return fewest;
+  return fewest + std::min(1.0, over / saved) * std::max(0.0, most - fewest);
+}
+
+// A rank waits for the first micro-batch until all stages before its first one had it. When it is done, those still have
+// the last one to differentiate.
+double Candidate::bound_of(const std::vector<ChainStage>& stages, const PipelineSchedule& schedule) const {
+  std::vector<double> works(static_cast<size_t>(plan_.pipeline), 0), before(works.size(), -1);
+  double passed = 0, most = 0;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const StageFigures of = figures_of(*chains_, stages[s]);
+    const auto rank = static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)));
+    if (before[rank] < 0) before[rank] = passed;
+    passed += of.forward + of.input_gradient;
+    works[rank] += of.forward + of.backward();
+  }
+  for (size_t rank = 0; rank < works.size(); ++rank) {
+    most = std::max(most, before[rank] + static_cast<double>(plan_.microbatches) * works[rank]);
+  }
+  return most;
+}
+
+double Candidate::seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry,
+                             const PipelineStages& stages) const {
+  if (!entry.shorter) return run.seconds();
+  const PipelineRun shorter =
+      PipelineRun::of(stages, *entry.shorter, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
+  const auto rounds =
+      static_cast<double>(plan_.microbatches - entry.schedule.microbatches()) / static_cast<double>(plan_.pipeline);
+  return run.seconds() + rounds * (run.seconds() - shorter.seconds());
+}
+
+const Estimate* Candidate::estimate(PlanSchedules& schedules, int64_t memory, double enough) {
+  if (!found_ && fits_ && bound_ < enough) found_ = with_less(schedules, memory, enough);
+  return found_ && found_->seconds < enough ? &*found_ : nullptr;
+}
+
+std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t memory, double enough) {
+  const PlanSchedules::Entry* entry = schedules.standing_for(plan_);
+  fits_ = false;
+  if (entry == nullptr) return std::nullopt;
+  const int64_t middle = chains_->kept.size() / 2;
+  const int64_t workspaces =
+      2 * DeviceAssumptions::of(request_->device).workspace();  // of forward's and backward's thread
+  const SplitLimits limits{.between = entry->between,
+                           .memory = (memory - workspaces) / plan_.stages_per_rank,
+                           .stages_per_rank = plan_.stages_per_rank,
+                           .replicas = replicas_of(plan_, *request_, chains_->kept.parameters(middle, middle + 1))};
+  const auto times = static_cast<double>(plan_.microbatches);
+  bound_ = std::max(bound_, seconds_kept_again(limits) * times / static_cast<double>(plan_.pipeline));
+  fits_ = true;
+  if (bound_ >= enough) return std::nullopt;
+  std::optional<std::vector<ChainStage>> stages = split(*chains_, limits);
+  fits_ = stages.has_value();
+  if (!stages) return std::nullopt;
+  // This is the bound of the cut whose slowest stage is quickest. No other is tried.
+  bound_ = std::max(bound_, bound_of(*stages, entry->schedule));
+  if (bound_ >= enough) return std::nullopt;
+  std::vector<StageFigures> figures;
+  for (const ChainStage& stage : *stages) figures.push_back(figures_of(*chains_, stage));
+  const PipelineStages shared =
+      replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links);
+  const PipelineRun run =
+      PipelineRun::of(shared, entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
+  Estimate estimate{.stages = std::move(*stages), .seconds = seconds_of(run, *entry, shared)};
+  for (int32_t rank = 0; rank < run.ranks(); ++rank) {
+    int64_t passing = 0;
+    for (const int32_t s : run.rank(rank).stages) {
+      passing = std::max(passing, passing_of(*chains_, estimate.stages[static_cast<size_t>(s)]));
+    }
+    estimate.bytes = std::max(estimate.bytes, run.rank(rank).peak + passing + workspaces);
+  }
+  return estimate;
+}
+
+TrainingPlan Candidate::with(const std::vector<ChainStage>& stages) const {
+  TrainingPlan plan = plan_;
+  for (const ChainStage& stage : stages) {
+    plan.stages.push_back({chains_->kept.begins(stage.first), stage.last - stage.first, 0});
+    for (int64_t unit = stage.first; unit < stage.first + stage.again; ++unit) {
+      const std::string& name = chains_->kept.begins(unit);
+      if (number_in_path(name).second == 0) continue;
+      plan.recomputed.push_back(name);
+      ++plan.stages.back().recomputed;
+    }
+  }
+  return plan;
+}
+
+}  // namespace shadowgraph

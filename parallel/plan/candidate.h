@@ -1,0 +1,72 @@
+// One point of the space of plans: its schedule, a bound of its seconds, its stages, what a step takes by layers' figures.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "parallel/plan/stage_split.h"
+#include "shadowgraph/parallel/training_plan.h"
+
+namespace shadowgraph {
+
+// Schedules by size. Beyond a few micro-batches for each rank all of them repeat themselves, so two short ones tell what
+// a long one takes.
+class PlanSchedules {
+ public:
+  struct Entry {
+    PipelineSchedule schedule;                // with sums; the longer of two
+    std::optional<PipelineSchedule> shorter;  // by one micro-batch for each rank; nothing: `schedule` is the plan's own
+    std::vector<Between> between;             // by stage
+  };
+  // nullptr: there is no such schedule. The plan's own, or those that stand for it.
+  const Entry* own(const TrainingPlan& plan) { return of(plan, plan.microbatches, false); }
+  const Entry* standing_for(const TrainingPlan& plan);
+
+ private:
+  const Entry* of(const TrainingPlan& plan, int64_t microbatches, bool shorter);
+
+  std::map<std::string, std::unique_ptr<Entry>> entries_;
+};
+
+// Ranks that share a stage, and how far apart neighbours of a pipeline are, as tensor parallel is innermost.
+Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket);
+int64_t ranks_apart(const TrainingPlan& plan);
+
+struct Estimate {
+  std::vector<ChainStage> stages;
+  double seconds = 0;
+  int64_t bytes = 0;  // of the fullest rank
+};
+
+class Candidate {
+ public:
+  Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request);
+
+  const TrainingPlan& plan() const { return plan_; }
+  // Seconds that no cut into stages brings it below. It rises once memory has been looked at.
+  double bound() const { return bound_; }
+  // Nothing: it has no schedule, no cut of it fits into `memory` bytes, or it takes `enough` seconds or more. What is
+  // found without cutting memory short is kept, and costs nothing the next time.
+  const Estimate* estimate(PlanSchedules& schedules, int64_t memory, double enough);
+  // The same for less memory than the request has.
+  std::optional<Estimate> with_less(PlanSchedules& schedules, int64_t memory, double enough);
+  // Whether estimate() found that nothing fits.
+  bool fits() const { return fits_; }
+  // The plan with these stages.
+  TrainingPlan with(const std::vector<ChainStage>& stages) const;
+
+ private:
+  double seconds_kept_again(const SplitLimits& limits) const;
+  double bound_of(const std::vector<ChainStage>& stages, const PipelineSchedule& schedule) const;
+  double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry, const PipelineStages& stages) const;
+
+  TrainingPlan plan_;
+  const LayoutChains* chains_;
+  const ClusterRequest* request_;
+  double bound_ = 0;
+  bool fits_ = true;
+  std::optional<Estimate> found_;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,207 @@
+#include "parallel/plan/layer_chain.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "parallel/plan/unit_names.h"
+#include "parallel/stages/stage_parts.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/parallel/pipeline.h"
+
+namespace shadowgraph {
+namespace {
+
+// Calls `each` with every figure of two stages that adds up.
+template <class Each>
+void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
+  const auto pieces = [&](PieceSeconds& x, const PieceSeconds& y) {
+    each(x.forward, y.forward);
+    each(x.backward, y.backward);
+    each(x.input_gradient, y.input_gradient);
+    each(x.weight_gradient, y.weight_gradient);
+  };
+  each(a.forward, b.forward);
+  each(a.input_gradient, b.input_gradient);
+  each(a.weight_gradient, b.weight_gradient);
+  pieces(a.exposed, b.exposed);
+  pieces(a.exposed_unsharded, b.exposed_unsharded);
+  each(a.unshard, b.unshard);
+  each(a.reduce_gradients, b.reduce_gradients);
+  each(a.accumulate, b.accumulate);
+  each(a.optimizer, b.optimizer);
+  each(a.weights, b.weights);
+  each(a.parameters, b.parameters);
+  each(a.optimizer_state, b.optimizer_state);
+  each(a.other, b.other);
+  each(a.inputs, b.inputs);
+  each(a.gradients, b.gradients);
+  each(a.carried, b.carried);
+  each(a.awaiting, b.awaiting);
+}
+
+void add(StageFigures& a, const StageFigures& b) {
+  for_figures(a, b, [](auto& x, const auto& y) { x += y; });
+}
+StageFigures difference(StageFigures a, const StageFigures& b) {
+  for_figures(a, b, [](auto& x, const auto& y) { x -= y; });
+  return a;
+}
+
+double seconds_of(const StageFigures& of) { return of.forward + of.backward(); }
+
+// What a rank holds at most while it works on one micro-batch, beyond what stays.
+std::vector<int64_t> passing_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
+  const PipelineStages shared = replicated(stages, {.state = state}, spec, nullptr);
+  const auto schedule = PipelineSchedule::named("gpipe", {.ranks = stages.count(), .microbatches = 1});
+  const PipelineRun run = PipelineRun::of(shared, schedule);
+  std::vector<int64_t> passing;
+  for (int32_t s = 0; s < stages.count(); ++s) {
+    passing.push_back(std::max<int64_t>(0, run.rank(s).peak - run.rank(s).resident - shared.of(s).carried));
+  }
+  return passing;
+}
+
+}  // namespace
+
+LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins, const StageOptions& options,
+                       const TrainingState& state)
+    : begins_(begins) {
+  const auto cut = [&](size_t first, size_t stride) {
+    std::vector<std::string> cuts;
+    for (size_t i = first; i < begins.size(); i += stride) cuts.push_back(begins[i]);
+    return PipelineStages::at_modules(step, cuts, options);
+  };
+  const PipelineStages apart = cut(1, 1);
+  for (int32_t s = 0; s < apart.count(); ++s) {
+    units_.push_back(apart.of(s));
+    const PieceSegments& segments = apart.parts().stages[static_cast<size_t>(s)].segments;
+    int64_t flops = 0;
+    for (const PieceSegment& segment : segments.forward) flops += segment.flops;
+    for (const PieceSegment& segment : segments.backward) flops += segment.flops;
+    flops_.push_back(flops);
+  }
+  passing_ = passing_of(apart, state, *options.spec);
+  joins_.resize(units_.size() - 1);
+  for (const size_t first : {size_t{1}, size_t{2}}) {
+    if (begins.size() < 2) break;
+    const PipelineStages pairs = cut(first, 2);
+    // Cut before 1, 3, 5, ..: joined are 1 and 2, 3 and 4. Cut before 2, 4, ..: 0 and 1, 2 and 3.
+    for (size_t unit = first % 2; unit + 1 < units_.size(); unit += 2) {
+      StageFigures both = units_[unit];
+      add(both, units_[unit + 1]);
+      joins_[unit] = difference(pairs.of(static_cast<int32_t>((unit + first % 2) / 2)), both);
+    }
+  }
+  add_up();
+}
+
+void LayerChain::add_up() {
+  const auto sums = [](const std::vector<StageFigures>& of) {
+    std::vector<Sums> before(1);
+    for (const StageFigures& f : of) {
+      const Sums& last = before.back();
+      before.push_back({last.seconds + seconds_of(f), last.carried + f.carried, last.awaiting + f.awaiting,
+                        last.parameters + f.parameters, last.weights + f.weights, last.fixed + f.other});
+    }
+    return before;
+  };
+  units_before_ = sums(units_);
+  joins_before_ = sums(joins_);
+}
+
+LayerChain LayerChain::with_more_layers(int64_t more) const {
+  if (more == 0) return *this;
+  std::map<std::string, std::vector<size_t>> lists;
+  for (size_t unit = 0; unit < begins_.size(); ++unit) {
+    const auto [at, length] = number_in_path(begins_[unit]);
+    if (length > 0) lists[begins_[unit].substr(0, at)].push_back(unit);
+  }
+  const auto longest = std::ranges::max_element(lists, {}, [](const auto& entry) { return entry.second.size(); });
+  if (longest == lists.end() || longest->second.size() < 4) {
+    throw Error("layers are repeated from a model with four of them at least");
+  }
+  LayerChain chain = *this;
+  const auto again = static_cast<ptrdiff_t>(longest->second[2]);
+  const auto times = static_cast<size_t>(more);
+  const auto repeat = [&](auto& of) { of.insert(of.begin() + again, times, of[static_cast<size_t>(again)]); };
+  repeat(chain.begins_);
+  repeat(chain.units_);
+  repeat(chain.joins_);
+  repeat(chain.passing_);
+  repeat(chain.flops_);
+  for (size_t i = static_cast<size_t>(again), layer = 2; i < chain.begins_.size(); ++i, ++layer) {
+    if (!chain.begins_[i].starts_with(longest->first)) break;
+    chain.begins_[i] = longest->first + std::to_string(layer);
+  }
+  for (size_t i = 0; i < chain.units_.size(); ++i) chain.units_[i].begins = chain.begins_[i];
+  chain.add_up();
+  return chain;
+}
+
+StageFigures LayerChain::stage(int64_t first, int64_t last) const {
+  StageFigures all = units_[static_cast<size_t>(first)];
+  for (int64_t unit = first + 1; unit < last; ++unit) {
+    add(all, units_[static_cast<size_t>(unit)]);
+    add(all, joins_[static_cast<size_t>(unit - 1)]);
+  }
+  all.sends_forward = units_[static_cast<size_t>(last - 1)].sends_forward;
+  return all;
+}
+
+StageFigures LayerChain::joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last) {
+  StageFigures all = a.stage(first, middle);
+  add(all, b.joins_[static_cast<size_t>(middle - 1)]);
+  const StageFigures rest = b.stage(middle, last);
+  add(all, rest);
+  all.sends_forward = rest.sends_forward;
+  return all;
+}
+
+namespace {
+
+// Units first to last - 1, with the joins between them.
+template <class Sums, class Number>
+Number between(const std::vector<Sums>& units, const std::vector<Sums>& joins, int64_t first, int64_t last,
+               Number Sums::*figure) {
+  const auto at = [](int64_t i) { return static_cast<size_t>(i); };
+  return units[at(last)].*figure - units[at(first)].*figure + joins[at(last - 1)].*figure - joins[at(first)].*figure;
+}
+
+}  // namespace
+
+double LayerChain::seconds(int64_t first, int64_t last) const {
+  return between(units_before_, joins_before_, first, last, &Sums::seconds);
+}
+int64_t LayerChain::carried(int64_t first, int64_t last) const {
+  return between(units_before_, joins_before_, first, last, &Sums::carried);
+}
+int64_t LayerChain::awaiting(int64_t first, int64_t last) const {
+  return between(units_before_, joins_before_, first, last, &Sums::awaiting);
+}
+int64_t LayerChain::parameters(int64_t first, int64_t last) const {
+  return between(units_before_, joins_before_, first, last, &Sums::parameters);
+}
+int64_t LayerChain::weights(int64_t first, int64_t last) const {
+  return between(units_before_, joins_before_, first, last, &Sums::weights);
+}
+int64_t LayerChain::fixed(int64_t first, int64_t last) const {
+  return between(units_before_, joins_before_, first, last, &Sums::fixed);
+}
+
+int64_t LayerChain::flops(int64_t first, int64_t last) const {
+  return std::accumulate(flops_.begin() + first, flops_.begin() + last, int64_t{0});
+}
+
+// Backward of a unit runs when what later ones carried is gone.
+int64_t LayerChain::passing(int64_t first, int64_t last) const {
+  int64_t most = 0, gone = 0;
+  for (int64_t unit = last - 1; unit >= first; --unit) {
+    most = std::max(most, passing_[static_cast<size_t>(unit)] - gone);
+    gone += units_[static_cast<size_t>(unit)].carried;
+    if (gone > most) break;
+  }
+  return most;
+}
+
+}  // namespace shadowgraph

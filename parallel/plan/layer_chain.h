@@ -1,0 +1,57 @@
+// What a step's layers cost, one by one and together, so that any stretch of them is a sum.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/parallel/replicas.h"
+#include "shadowgraph/parallel/stages.h"
+
+namespace shadowgraph {
+
+// A unit is a stretch of forward that a cut may lie before: a layer, the embedding, the head.
+class LayerChain {
+ public:
+  LayerChain() = default;
+  // `step`: of one device or one rank, cut at each of `begins` ("" first). A stage of several units is not the sum of
+  // what they are as stages: each holds what it was given and sent. So pairs are cut, too, and the difference is kept.
+  LayerChain(const Graph& step, const std::vector<std::string>& begins, const StageOptions& options,
+             const TrainingState& state);
+
+  // The same model with more layers: the third layer of the longest list comes `more` times again.
+  LayerChain with_more_layers(int64_t more) const;
+
+  int64_t size() const { return static_cast<int64_t>(begins_.size()); }
+  const std::string& begins(int64_t unit) const { return begins_[static_cast<size_t>(unit)]; }
+  // Units first to last - 1 as a stage.
+  StageFigures stage(int64_t first, int64_t last) const;
+  // The same, of `a` up to a unit and of `b` from there on.
+  static StageFigures joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last);
+  double seconds(int64_t first, int64_t last) const;      // forward and backward
+  int64_t carried(int64_t first, int64_t last) const;     // bytes from forward to backward
+  int64_t awaiting(int64_t first, int64_t last) const;    // bytes from the input's gradient to the weights'
+  int64_t parameters(int64_t first, int64_t last) const;  // bytes
+  int64_t weights(int64_t first, int64_t last) const;     // elements
+  int64_t fixed(int64_t first, int64_t last) const;       // bytes of buffers, and of inputs a micro-batch
+  // The most bytes alive in a stage at once beyond what is there from the beginning, gradients, and what is carried.
+  int64_t passing(int64_t first, int64_t last) const;
+  int64_t flops(int64_t first, int64_t last) const;  // of matrix products, forward and backward
+
+ private:
+  void add_up();
+
+  std::vector<std::string> begins_;
+  std::vector<StageFigures> units_;
+  std::vector<StageFigures> joins_;  // of a unit and the next: together, less both apart
+  std::vector<int64_t> passing_;     // by unit
+  std::vector<int64_t> flops_;       // by unit
+  // Sums of all units before, and of joins between them.
+  struct Sums {
+    double seconds = 0;
+    int64_t carried = 0, awaiting = 0, parameters = 0, weights = 0, fixed = 0;
+  };
+  std::vector<Sums> units_before_, joins_before_;
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,60 @@
+#include <nlohmann/json.hpp>
+
+#include "shadowgraph/parallel/training_plan.h"
+#include "support/json.h"
+
+namespace shadowgraph {
+
+nlohmann::json to_json(const TrainingPlan& plan) {
+  nlohmann::json stages = nlohmann::json::array();
+  for (const PlannedStage& stage : plan.stages) {
+    stages.push_back({{"begins", stage.begins}, {"units", stage.units}, {"recomputed", stage.recomputed}});
+  }
+  return {{"tensor", plan.tensor},
+          {"data", plan.data},
+          {"pipeline", plan.pipeline},
+          {"stages_per_rank", plan.stages_per_rank},
+          {"micro_batch", plan.micro_batch},
+          {"microbatches", plan.microbatches},
+          {"zero", plan.zero},
+          {"schedule", plan.schedule},
+          {"data_outermost", plan.data_outermost},
+          {"stages", std::move(stages)},
+          {"recomputed", plan.recomputed}};
+}
+
+nlohmann::json to_json(const PlanAnswer& answer) {
+  nlohmann::json simulated = nlohmann::json::array();
+  for (const SimulatedPlan& made : answer.simulated) {
+    simulated.push_back({{"plan", to_json(made.plan)},
+                         {"seconds", made.run.seconds()},
+                         {"bytes", made.bytes()},
+                         {"estimated_seconds", made.estimated},
+                         {"estimated_bytes", made.estimated_bytes}});
+  }
+  nlohmann::json neighbours = nlohmann::json::array();
+  for (const PlanNeighbour& neighbour : answer.neighbours) {
+    nlohmann::json row{{"knob", neighbour.knob}, {"value", neighbour.value}};
+    if (neighbour.seconds) row["seconds"] = *neighbour.seconds;
+    if (neighbour.bytes) row["bytes"] = *neighbour.bytes;
+    if (!neighbour.plan.empty()) row["plan"] = neighbour.plan;
+    if (!neighbour.why_not.empty()) row["why_not"] = neighbour.why_not;
+    neighbours.push_back(std::move(row));
+  }
+  return {{"model", answer.name},
+          {"device", answer.request.device.name},
+          {"devices", answer.request.devices},
+          {"batch", answer.request.batch},
+          {"sequence", answer.request.sequence},
+          {"memory", answer.memory},
+          {"bound_seconds", answer.bound},
+          {"tokens_per_second_per_device", answer.tokens_per_second()},
+          {"model_flops_share", answer.model_flops_share()},
+          {"simulated", std::move(simulated)},
+          {"neighbours", std::move(neighbours)},
+          {"counted", answer.counted},
+          {"notes", answer.notes},
+          {"run", to_json(answer.best().run)}};
+}
+
+}  // namespace shadowgraph

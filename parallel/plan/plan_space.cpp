@@ -1,0 +1,121 @@
+#include "parallel/plan/plan_space.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace shadowgraph {
+namespace {
+
+template <class Number>
+std::vector<Number> given_or(const std::vector<Number>& given, std::vector<Number> usual) {
+  return given.empty() ? usual : given;
+}
+
+std::vector<int64_t> powers_of_two(int64_t most) {
+  std::vector<int64_t> powers;
+  for (int64_t n = 1; n <= most; n *= 2) powers.push_back(n);
+  return powers;
+}
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> all;
+  for (int64_t n = 1; n <= number; ++n) {
+    if (number % n == 0) all.push_back(n);
+  }
+  return all;
+}
+
+constexpr int64_t kMostStagesPerRank = 8;
+
+std::vector<std::string> schedules_of(const ClusterRequest& request, int64_t pipeline, int64_t stages_per_rank) {
+  if (pipeline == 1) return stages_per_rank == 1 ? std::vector<std::string>{"1f1b"} : std::vector<std::string>{};
+  std::vector<std::string> names = request.schedules;
+  if (names.empty()) names = {"1f1b", "interleaved", "zero_bubble", "zbv", "v_half", "v_min"};
+  std::erase_if(names, [&](const std::string& name) {
+    return PipelineSchedule::stages_per_rank(name, static_cast<int32_t>(stages_per_rank)) != stages_per_rank ||
+           (stages_per_rank == 1 && (name == "interleaved" || name == "looped_bfs"));
+  });
+  return names;
+}
+
+}  // namespace
+
+void check(const ClusterRequest& request) {
+  if (request.devices < 1) throw Error(fmt::format("a plan is of one device at least, not of {}", request.devices));
+  if (request.batch < 1) throw Error(fmt::format("a step has one sample at least, not {}", request.batch));
+  const auto positive = [](const char* knob, const std::vector<int64_t>& values) {
+    for (const int64_t value : values) {
+      if (value < 1) throw Error(fmt::format("{} is 1 at least, not {}", knob, value));
+    }
+  };
+  positive("tensor", request.tensor);
+  positive("pipeline", request.pipeline);
+  positive("stages per rank", request.stages_per_rank);
+  positive("micro-batch", request.micro_batch);
+  for (const int zero : request.zero) {
+    if (zero < 0 || zero > 3) throw Error(fmt::format("ZeRO has the stages 0 to 3, not {}", zero));
+  }
+  const std::vector<std::string> names = PipelineSchedule::names();
+  for (const std::string& name : request.schedules) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    throw Error(fmt::format("there is no schedule '{}'; there are {}", name, fmt::join(names, ", ")));
+  }
+  for (const int64_t tensor : request.tensor) {
+    if (request.devices % tensor != 0) {
+      throw Error(fmt::format("tensor parallel of {} does not divide {} devices", tensor, request.devices));
+    }
+  }
+}
+
+// Within a machine unless asked for: beyond it each layer's sums would go over the slow links.
+std::vector<int64_t> tensor_sizes(const ClusterRequest& request) {
+  const int64_t machine = request.links.levels.empty() || request.links.levels.front().size == 0
+                              ? request.devices
+                              : request.links.levels.front().size;
+  std::vector<int64_t> sizes = given_or(request.tensor, powers_of_two(machine));
+  std::erase_if(sizes, [&](int64_t size) { return request.devices % size != 0; });
+  return sizes;
+}
+
+std::vector<int64_t> micro_batches(const ClusterRequest& request) {
+  std::vector<int64_t> sizes = given_or(request.micro_batch, powers_of_two(8));
+  std::erase_if(sizes, [&](int64_t size) { return size > request.batch; });
+  return sizes;
+}
+
+std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor, int64_t micro_batch, int64_t units) {
+  std::vector<TrainingPlan> plans;
+  const int64_t rest = request.devices / tensor;
+  const int64_t machine = request.links.levels.empty() ? 0 : request.links.levels.front().size;
+  for (const int64_t pipeline : given_or(request.pipeline, divisors(rest))) {
+    if (rest % pipeline != 0 || pipeline > units) continue;
+    const int64_t data = rest / pipeline;
+    if (data * micro_batch > request.batch) continue;  // ranks without a sample
+    const int64_t microbatches = (request.batch + data * micro_batch - 1) / (data * micro_batch);
+    for (const int64_t stages_per_rank : given_or(request.stages_per_rank, {1, 2, 3, 4, 6, kMostStagesPerRank})) {
+      if (pipeline * stages_per_rank > units) continue;
+      for (const std::string& schedule : schedules_of(request, pipeline, stages_per_rank)) {
+        for (const int zero : data == 1 ? std::vector<int>{0} : given_or(request.zero, {1, 2, 3})) {
+          const bool orders_differ = pipeline > 1 && data > 1 && machine != 0 && tensor < request.devices;
+          for (const bool data_outermost : {false, true}) {
+            if (data_outermost && !orders_differ) continue;
+            plans.push_back({.tensor = tensor,
+                             .data = data,
+                             .pipeline = pipeline,
+                             .stages_per_rank = stages_per_rank,
+                             .micro_batch = micro_batch,
+                             .microbatches = microbatches,
+                             .zero = zero,
+                             .schedule = schedule,
+                             .data_outermost = data_outermost});
+          }
+        }
+      }
+    }
+  }
+  return plans;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,19 @@
+// Goes through the knobs of a plan.
+#pragma once
+
+#include <vector>
+
+#include "shadowgraph/parallel/training_plan.h"
+
+namespace shadowgraph {
+
+// Throws Error for a request that leaves nothing to try, and says which knob.
+void check(const ClusterRequest& request);
+
+std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
+std::vector<int64_t> micro_batches(const ClusterRequest& request);
+
+// Each plan of these sizes of a micro-batch, without stages. `units`: of the model, which has at most so many stages.
+std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor, int64_t micro_batch, int64_t units);
+
+}  // namespace shadowgraph

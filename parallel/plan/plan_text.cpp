@@ -1,0 +1,77 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+
+std::string to_string(const TrainingPlan& plan) {
+  std::string text = fmt::format("tp {}, pp {}", plan.tensor, plan.pipeline);
+  if (plan.stages_per_rank > 1) text += fmt::format(" x {}", plan.stages_per_rank);
+  if (plan.pipeline > 1) text += " " + plan.schedule;
+  text += fmt::format(", dp {}", plan.data);
+  if (plan.zero > 0) text += fmt::format(" zero {}", plan.zero);
+  text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
+  if (plan.data_outermost) text += ", dp outermost";
+  return text;
+}
+
+namespace {
+
+std::string stages_text(const TrainingPlan& plan) {
+  std::string text;
+  for (const PlannedStage& stage : plan.stages) {
+    text += fmt::format("{}{}", text.empty() ? "" : " ", stage.units);
+    if (stage.recomputed > 0) text += fmt::format("({})", stage.recomputed);
+  }
+  return text;
+}
+
+std::string neighbour_text(const PlanNeighbour& neighbour, const SimulatedPlan& best) {
+  std::string text = fmt::format("  {:<16} {:<12} ", neighbour.knob, neighbour.value);
+  if (!neighbour.seconds) return text + neighbour.why_not + "\n";
+  const double slower = *neighbour.seconds / best.estimated - 1;
+  const int64_t more = *neighbour.bytes - best.estimated_bytes;
+  return text + fmt::format("{:>10}  {:+6.1f} %  {:>11}  {}{:<11} {}\n", human_seconds(*neighbour.seconds),
+                            100 * slower, human_bytes(*neighbour.bytes), more < 0 ? "-" : "+",
+                            human_bytes(std::abs(more)), neighbour.plan);
+}
+
+}  // namespace
+
+std::string to_text(const PlanAnswer& answer) {
+  const SimulatedPlan& best = answer.best();
+  std::string text = fmt::format("{} on {} x {}\n", answer.name, answer.request.devices, answer.request.device.title);
+  text += to_string(best.plan) + "\n";
+  text += fmt::format("{} a step of {} samples", human_seconds(best.run.seconds()), answer.request.batch);
+  if (answer.request.sequence > 0) text += fmt::format(", {:.0f} tokens/s a device", answer.tokens_per_second());
+  text += fmt::format(", {:.1f} % of the peak; at most {} of {} a device\n", 100 * answer.model_flops_share(),
+                      human_bytes(best.bytes()), human_bytes(answer.memory));
+  text += fmt::format("no plan of the space is below {} by the figures of layers: {:.1f} % less\n",
+                      human_seconds(answer.bound), 100 * (1 - answer.bound / best.run.seconds()));
+  const int64_t filled = best.plan.data * best.plan.microbatches * best.plan.micro_batch;
+  if (filled > answer.request.batch) {
+    text +=
+        fmt::format("{} of {} samples are filling: the batch does not divide\n", filled - answer.request.batch, filled);
+  }
+  text += fmt::format("stages, in layers (of which computed again): {}\n", stages_text(best.plan));
+  std::vector<std::string> counts;
+  for (const auto& [what, count] : answer.counted) counts.push_back(fmt::format("{} {}", count, what));
+  text += fmt::format("{}; tables {}, search {}, simulation {}\n\n", fmt::join(counts, ", "),
+                      human_seconds(answer.table_seconds), human_seconds(answer.search_seconds),
+                      human_seconds(answer.simulation_seconds));
+  text += "simulated:\n";
+  for (const SimulatedPlan& made : answer.simulated) {
+    text += fmt::format("  {:<64} {:>10} {:>11}  estimated {:>10} {:>11}\n", to_string(made.plan),
+                        human_seconds(made.run.seconds()), human_bytes(made.bytes()), human_seconds(made.estimated),
+                        human_bytes(made.estimated_bytes));
+  }
+  text += "\nthe best with another value of one knob, by the figures of layers:\n";
+  for (const PlanNeighbour& neighbour : answer.neighbours) text += neighbour_text(neighbour, best);
+  for (const std::string& note : answer.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,59 @@
+#include "parallel/plan/unit_names.h"
+
+#include <algorithm>
+
+#include "ir/analysis/module_tree.h"
+#include "parallel/stages/forward_line.h"
+
+namespace shadowgraph {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// The first module of a path: "model.norm.eps" of depth 2 is "model.norm".
+std::string first_modules(const std::string& path, size_t depth) {
+  size_t end = 0;
+  for (size_t i = 0; i < depth && end != std::string::npos; ++i) end = path.find('.', end + (i > 0 ? 1 : 0));
+  return path.substr(0, end);
+}
+
+}  // namespace
+
+std::pair<size_t, size_t> number_in_path(const std::string& path) {
+  for (size_t begin = 0; begin < path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const bool number =
+        std::all_of(path.begin() + static_cast<ptrdiff_t>(begin), path.begin() + static_cast<ptrdiff_t>(end), is_digit);
+    if (number && end > begin) return {begin, end - begin};
+    begin = end + 1;
+  }
+  return {0, 0};
+}
+
+UnitNames UnitNames::of(const Graph& step) {
+  const ProgramCosts costs(step);
+  const ForwardLine line(costs);
+  UnitNames names{.begins = {""}, .children = {}};
+  std::string now;
+  for (int32_t i = 0; i < line.length(); ++i) {
+    const std::string path = module_path(step, line.node(i));
+    const auto [at, length] = number_in_path(path);
+    const bool layer = length > 0;
+    // What is in no layer begins a unit only behind one.
+    const std::string unit = layer ? path.substr(0, at + length)
+                                   : first_modules(path, static_cast<size_t>(std::ranges::count(path, '.')) + 1);
+    if (layer && path.size() > unit.size()) {
+      const std::string child = first_modules(path.substr(unit.size() + 1), 1);
+      if (std::ranges::find(names.children, child) == names.children.end()) names.children.push_back(child);
+    }
+    const bool was_layer = number_in_path(now).second > 0;
+    const bool begins = layer ? unit != now : was_layer && !unit.empty();
+    if (begins && std::ranges::find(names.begins, unit) == names.begins.end()) {
+      names.begins.push_back(unit);
+    }
+    if (layer || begins) now = unit;
+  }
+  return names;
+}
+
+}  // namespace shadowgraph

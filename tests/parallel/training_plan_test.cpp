@@ -1,0 +1,261 @@
+// Plans of clusters, beside everything that could have been planned.
+#include "shadowgraph/parallel/training_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "parallel/plan/candidate.h"
+#include "parallel/plan/plan_space.h"
+#include "parallel/plan/unit_names.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/passes/checkpoint.h"
+#include "torch/optim/sgd.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kLayers = 6;
+
+Graph capture_small(const std::string& model, const StepSize& size) {
+  const FakeTensorMode mode({.device = c10::kCUDA});
+  const models::BuiltModel built =
+      models::build(model, {.batch = size.micro_batch, .layers = size.layers, .dtype = at::kBFloat16, .tiny = true});
+  ProgramToCapture program = models::program_of(built);
+  torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
+  program.optimizer = &optimizer;
+  Graph step = capture_training_step(program).graph;
+  std::string modules;
+  for (const std::string& name : size.recomputed) modules += (modules.empty() ? "" : "+") + name;
+  if (!modules.empty()) checkpoint_modules(step, {.modules = modules});
+  return step;
+}
+
+StepSource small(const std::string& model, int64_t layers = kLayers) {
+  return {.capture =
+              [model, layers](StepSize size) {
+                if (size.layers == 0) size.layers = layers;
+                return capture_small(model, size);
+              },
+          .layers = layers,
+          .name = model};
+}
+
+ClusterRequest eight_devices() {
+  return {.devices = 8,
+          .device = DeviceSpec::named("h100"),
+          .links = Interconnect::named("h100"),
+          .batch = 16,
+          .sequence = 16};
+}
+
+StageOptions stage_options(const ClusterRequest& request) {
+  return {.spec = &request.device, .interconnect = &request.links};
+}
+
+class PlanOf : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, PlanOf, ::testing::Values("llama3_8b", "gpt2", "bert_base"));
+
+// Any stretch of layers, from cuts of single ones and of pairs, is what a cut there gives.
+TEST_P(PlanOf, AStretchOfLayersIsWhatItsStageIs) {
+  const ClusterRequest request = eight_devices();
+  const Graph step = capture_small(GetParam(), {.micro_batch = 2, .layers = kLayers});
+  const std::vector<std::string> begins = UnitNames::of(step).begins;
+  const LayerChain chain(step, begins, stage_options(request), request.state);
+  ASSERT_EQ(chain.size(), kLayers + (chain.begins(chain.size() - 1).empty() ? 0 : 2));
+  for (int64_t first = 1; first + 1 < chain.size(); ++first) {
+    for (int64_t last = first + 1; last < chain.size(); ++last) {
+      const std::vector<std::string> cuts{begins[static_cast<size_t>(first)], begins[static_cast<size_t>(last)]};
+      const PipelineStages stages = PipelineStages::at_modules(step, cuts, stage_options(request));
+      const StageFigures& cut = stages.of(1);
+      EXPECT_EQ(chain.carried(first, last), cut.carried) << first << " to " << last;
+      EXPECT_EQ(chain.parameters(first, last), cut.parameters);
+      EXPECT_EQ(chain.weights(first, last), cut.weights);
+      EXPECT_EQ(chain.stage(first, last).awaiting, cut.awaiting);
+      EXPECT_EQ(chain.stage(first, last).gradients, cut.gradients);
+      EXPECT_NEAR(chain.seconds(first, last), cut.forward + cut.backward(), 1e-9);
+      EXPECT_EQ(chain.stage(first, last).sends_forward, cut.sends_forward);
+      EXPECT_EQ(chain.stage(first, last).sends_backward, cut.sends_backward);
+    }
+  }
+}
+
+TEST_P(PlanOf, MoreLayersOfFourAreThoseOfTheLongerModel) {
+  const ClusterRequest request = eight_devices();
+  const auto chain_of = [&](int64_t layers) {
+    const Graph step = capture_small(GetParam(), {.layers = layers});
+    return LayerChain(step, UnitNames::of(step).begins, stage_options(request), request.state);
+  };
+  const LayerChain longer = chain_of(7), repeated = chain_of(4).with_more_layers(3);
+  ASSERT_EQ(longer.size(), repeated.size());
+  for (int64_t first = 0; first < longer.size(); ++first) {
+    EXPECT_EQ(longer.begins(first), repeated.begins(first));
+    for (int64_t last = first + 1; last <= longer.size(); ++last) {
+      EXPECT_EQ(longer.carried(first, last), repeated.carried(first, last)) << first << " to " << last;
+      EXPECT_EQ(longer.parameters(first, last), repeated.parameters(first, last));
+      EXPECT_EQ(longer.passing(first, last), repeated.passing(first, last));
+      EXPECT_EQ(longer.flops(first, last), repeated.flops(first, last));
+      EXPECT_NEAR(longer.seconds(first, last), repeated.seconds(first, last), 1e-9);
+    }
+  }
+}
+
+LayoutChains chains_of(const std::string& model) {
+  const ClusterRequest request = eight_devices();
+  LayoutChains chains;
+  StepSize size{.layers = kLayers};
+  const Graph kept = capture_small(model, size);
+  const std::vector<std::string> begins = UnitNames::of(kept).begins;
+  for (const std::string& unit : begins) {
+    if (number_in_path(unit).second > 0) size.recomputed.push_back(unit);
+  }
+  chains.kept = LayerChain(kept, begins, stage_options(request), request.state);
+  chains.again = LayerChain(capture_small(model, size), begins, stage_options(request), request.state);
+  return chains;
+}
+
+// All cuts, each stage with as few layers again as fit.
+double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& limits, size_t stage = 0,
+                              int64_t first = 0) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  double best = kNone;
+  for (int64_t last = first + 1; last <= chains.kept.size(); ++last) {
+    double seconds = kNone;
+    for (int64_t again = 0; again <= last - first && seconds == kNone; ++again) {
+      const ChainStage made{first, last, again};
+      if (bytes_of(chains, made, limits.between[stage], limits) <= limits.memory) seconds = seconds_of(chains, made);
+    }
+    const bool is_last = stage + 1 == limits.between.size();
+    if (is_last && last != chains.kept.size()) continue;
+    const double rest = is_last ? 0 : quickest_slowest_stage(chains, limits, stage + 1, last);
+    best = std::min(best, std::max(seconds, rest));
+  }
+  return best;
+}
+
+TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
+  const LayoutChains chains = chains_of(GetParam());
+  SplitLimits limits{.between = {{4, 0}, {3, 0}, {1, 0}}, .replicas = {.state = kMixedPrecision}};
+  const auto bytes = [&](int64_t again) { return bytes_of(chains, {1, 4, again}, limits.between[0], limits); };
+  int found = 0;
+  for (const double part : {0.9, 0.95, 1.0, 1.1, 2.0}) {
+    limits.memory = static_cast<int64_t>(part * static_cast<double>(bytes(0)));
+    const double best = quickest_slowest_stage(chains, limits);
+    const auto stages = split(chains, limits);
+    ASSERT_EQ(stages.has_value(), std::isfinite(best)) << part;
+    if (!stages) continue;
+    ++found;
+    double slowest = 0;
+    for (const ChainStage& stage : *stages) slowest = std::max(slowest, seconds_of(chains, stage));
+    EXPECT_NEAR(slowest, best, 1e-3 * best) << part;
+  }
+  EXPECT_GE(found, 2);
+}
+
+// Simulates each plan of the space with its best cut, and compares the quickest that fits.
+TEST_P(PlanOf, IsWithinAHundredthOfAllThatCouldBePlanned) {
+  ClusterRequest request = eight_devices();
+  request.tensor = {1, 2};
+  request.micro_batch = {1, 2};
+  request.simulated = 5;
+  const StepSource source = small(GetParam());
+  const PlanAnswer answer = plan_training(source, request);
+  double best = std::numeric_limits<double>::infinity();
+  PlanSchedules schedules;
+  std::map<std::pair<int64_t, int64_t>, LayoutChains> all;
+  int64_t simulated = 0;
+  for (const int64_t micro_batch : request.micro_batch) {
+    StepSize size{.micro_batch = micro_batch, .layers = kLayers};
+    LayoutChains chains;
+    const Graph kept = capture_small(GetParam(), size);
+    const std::vector<std::string> begins = UnitNames::of(kept).begins;
+    chains.kept = LayerChain(kept, begins, stage_options(request), request.state);
+    chains.again = chains.kept;  // nothing has to be computed again
+    for (const TrainingPlan& plan : plans_of(request, 1, micro_batch, chains.kept.size())) {
+      Candidate candidate(plan, chains, request);
+      const Estimate* estimate = candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());
+      if (estimate == nullptr) continue;
+      const SimulatedPlan made = simulate(source, request, candidate.with(estimate->stages));
+      ++simulated;
+      best = std::min(best, made.run.seconds());
+      EXPECT_GE(made.run.seconds() * 1.0001, answer.bound) << to_string(plan);
+    }
+  }
+  EXPECT_GT(simulated, 50);
+  EXPECT_LE(answer.best().run.seconds(), 1.01 * best);
+  EXPECT_LE(answer.best().bytes(), answer.memory);
+}
+
+TEST(TrainingPlan, UnitsAreLayersAndWhatIsBesideThem) {
+  EXPECT_THAT(UnitNames::of(capture_small("llama3_8b", {.layers = 2})).begins,
+              ElementsAre("", "model.layers.0", "model.layers.1", "model.norm"));
+}
+
+TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
+  ClusterRequest request = eight_devices();
+  request.devices = 1;
+  request.batch = 256;
+  request.micro_batch = {256};
+  const StepSource source = small("llama3_8b", 24);
+  const PlanAnswer roomy = plan_training(source, request);
+  EXPECT_TRUE(roomy.best().plan.recomputed.empty());
+  const int64_t beside = request.device.memory - roomy.memory;
+  request.memory = beside + roomy.best().bytes() - 1;
+  const PlanAnswer tight = plan_training(source, request);
+  EXPECT_FALSE(tight.best().plan.recomputed.empty());
+  EXPECT_LE(tight.best().bytes(), tight.memory);
+  EXPECT_GT(tight.best().run.seconds(), roomy.best().run.seconds());
+  request.memory = beside + 1'000'000;
+  try {
+    plan_training(source, request);
+    FAIL() << "a megabyte is enough";
+  } catch (const NoTrainingPlanError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("would do, for tp 1, pp 1, dp 1"));
+  }
+}
+
+TEST(TrainingPlan, WhatMakesNoSenseIsRefused) {
+  const StepSource source = small("llama3_8b");
+  const auto refused = [&](auto&& change, const char* why) {
+    ClusterRequest request = eight_devices();
+    change(request);
+    try {
+      plan_training(source, request);
+      FAIL() << why;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(why));
+    }
+  };
+  refused([](auto& r) { r.devices = 0; }, "one device at least");
+  refused([](auto& r) { r.batch = 0; }, "one sample at least");
+  refused([](auto& r) { r.tensor = {3}; }, "does not divide 8 devices");
+  refused([](auto& r) { r.schedules = {"2f2b"}; }, "no schedule '2f2b'");
+  refused([](auto& r) { r.zero = {4}; }, "0 to 3");
+  refused([](auto& r) { r.micro_batch = {0}; }, "micro-batch is 1 at least");
+  refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no size of tensor parallel");
+}
+
+TEST(TrainingPlan, ABatchThatDoesNotDivideIsFilledUp) {
+  ClusterRequest request = eight_devices();
+  request.batch = 13;
+  request.tensor = {1};
+  request.pipeline = {2};
+  request.micro_batch = {1};
+  const PlanAnswer answer = plan_training(small("llama3_8b"), request);
+  EXPECT_EQ(answer.best().plan.data, 4);
+  EXPECT_EQ(answer.best().plan.microbatches, 4);  // 16 samples, of which 3 are waste
+  EXPECT_THAT(to_text(answer), HasSubstr("3 of 16 samples are filling"));
+}
+
+}  // namespace
+}  // namespace shadowgraph
