@@ -69,6 +69,17 @@ int64_t batch_of(const ClusterOptions& options) {
   return tokens / options.capture.seq;
 }
 
+// A saved graph has one size of micro-batch, which is asked for if the graph does not say it.
+void take_batch_of_graph(const CaptureRequest& step, ClusterRequest& request) {
+  if (kind_of_source(step.source) != SourceKind::kGraph) return;
+  const std::optional<int64_t> batch = read_saved_graph(step.source).metadata.batch;
+  if (request.micro_batch.empty() && batch) request.micro_batch = {*batch};
+  if (request.micro_batch.size() != 1 || (batch && request.micro_batch.front() != *batch)) {
+    throw Error(fmt::format("{} is a recorded step of one micro-batch{}: say of how many samples with --micro-batch",
+                            step.source, batch ? fmt::format(", of {} samples", *batch) : ""));
+  }
+}
+
 Graph capture(CaptureRequest request, const StepSize& size) {
   request.batch = size.micro_batch;
   request.layers = size.layers;
@@ -102,6 +113,7 @@ int plan(const ClusterOptions& options) {
   request.links = options.interconnect.empty() ? *around : Interconnect::find(options.interconnect);
   if (options.memory) request.memory = options.memory->bytes;
   CaptureRequest step = options.capture;
+  take_batch_of_graph(step, request);
   step.steady_state = options.captured_state;
   if (options.captured_state) request.state = {};
   const StepSource source{.capture = [&](const StepSize& size) { return capture(step, size); },

@@ -82,12 +82,33 @@ Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const Cluste
   bound_ = one_by_one ? all * (1 + (times - 1) / ranks) : all * times / ranks;
 }
 
+// What each stage may take of its rank: what the mean stage holds all the time, and of the rest as much as it has
+// micro-batches between forward and backward.
+std::vector<int64_t> Candidate::shares(const PipelineSchedule& schedule, const SplitLimits& limits,
+                                       int64_t memory) const {
+  const int64_t stages = schedule.stages(), units = chains_->kept.size();
+  const ChainStage whole{0, units, units};
+  const int64_t standing = (bytes_of(*chains_, whole, {}, limits) - passing_of(*chains_, whole)) / stages;
+  std::vector<int64_t> of_rank(static_cast<size_t>(schedule.ranks()), 0), all;
+  for (int32_t s = 0; s < stages; ++s) {
+    of_rank[static_cast<size_t>(schedule.rank_of(s))] += limits.between[static_cast<size_t>(s)].gradients;
+  }
+  const int64_t rest = memory - standing * plan_.stages_per_rank;
+  for (int32_t s = 0; s < stages; ++s) {
+    const auto part = static_cast<double>(limits.between[static_cast<size_t>(s)].gradients) /
+                      static_cast<double>(of_rank[static_cast<size_t>(schedule.rank_of(s))]);
+    all.push_back(rest <= 0 ? memory / plan_.stages_per_rank
+                            : standing + static_cast<int64_t>(part * static_cast<double>(rest)));
+  }
+  return all;
+}
+
 // What all ranks compute at least for one micro-batch. As many layers are computed again as bring the bytes of all ranks
 // under their memory. Each stage counts as if it had as few micro-batches between forward and backward as any has.
 double Candidate::seconds_kept_again(const SplitLimits& limits) const {
   const int64_t units = chains_->kept.size();
   const Between between{.gradients = std::ranges::min(limits.between, {}, &Between::gradients).gradients};
-  const int64_t all = plan_.pipeline * plan_.stages_per_rank * limits.memory;
+  const int64_t all = std::reduce(limits.memory.begin(), limits.memory.end());
   const ChainStage kept{0, units, 0}, again{0, units, units};
   const double fewest = ::shadowgraph::seconds_of(*chains_, kept), most = ::shadowgraph::seconds_of(*chains_, again);
   const auto carried = [&](const ChainStage& stage) {
@@ -139,10 +160,10 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   const int64_t middle = chains_->kept.size() / 2;
   const int64_t workspaces =
       2 * DeviceAssumptions::of(request_->device).workspace();  // of forward's and backward's thread
-  const SplitLimits limits{.between = entry->between,
-                           .memory = (memory - workspaces) / plan_.stages_per_rank,
-                           .stages_per_rank = plan_.stages_per_rank,
-                           .replicas = replicas_of(plan_, *request_, chains_->kept.parameters(middle, middle + 1))};
+  SplitLimits limits{.between = entry->between,
+                     .stages_per_rank = plan_.stages_per_rank,
+                     .replicas = replicas_of(plan_, *request_, chains_->kept.parameters(middle, middle + 1))};
+  limits.memory = shares(entry->schedule, limits, memory - workspaces);
   const auto times = static_cast<double>(plan_.microbatches);
   bound_ = std::max(bound_, seconds_kept_again(limits) * times / static_cast<double>(plan_.pipeline));
   fits_ = true;

@@ -57,6 +57,7 @@ class Candidate {
   TrainingPlan with(const std::vector<ChainStage>& stages) const;
 
  private:
+  std::vector<int64_t> shares(const PipelineSchedule& schedule, const SplitLimits& limits, int64_t memory) const;
   double seconds_kept_again(const SplitLimits& limits) const;
   double bound_of(const std::vector<ChainStage>& stages, const PipelineSchedule& schedule) const;
   double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry, const PipelineStages& stages) const;

@@ -12,6 +12,7 @@
 #include "parallel/plan/candidate.h"
 #include "parallel/plan/plan_space.h"
 #include "parallel/plan/unit_names.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/profile/device_assumptions.h"
 #include "shadowgraph/sharding/plan_step.h"
 #include "shadowgraph/units.h"
@@ -22,15 +23,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// One rank's graph of a step that `tensor` ranks share.
+// One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be.
 Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
   if (tensor == 1) return step;
   StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", tensor)),
                      .device = request.device,
                      .links = request.links,
-                     .by_hand = "tensor-parallel"};
-  PlannedStep planned = plan_step(std::move(step), layout);
-  return std::move(planned.answer.rank->graph);
+                     .cut_vocabulary = true,
+                     .by_hand = "megatron"};
+  try {
+    return std::move(plan_step(clone(step), layout).answer.rank->graph);
+  } catch (const NoPlanError&) {
+    layout.by_hand = "tensor-parallel";
+    return std::move(plan_step(std::move(step), layout).answer.rank->graph);
+  }
 }
 
 int64_t memory_of(const ClusterRequest& request) {

@@ -85,9 +85,9 @@ class Splitter {
   static constexpr double kClose = 1e-4;
 
   // The least number of units computed again with which a stage fits; nothing: none.
-  std::optional<int64_t> again(int64_t first, int64_t last, Between between) const {
+  std::optional<int64_t> again(int64_t first, int64_t last, size_t stage) const {
     const auto fits = [&](int64_t n) {
-      return bytes_of(chains_, {first, last, n}, between, limits_) <= limits_.memory;
+      return bytes_of(chains_, {first, last, n}, limits_.between[stage], limits_) <= limits_.memory[stage];
     };
     if (fits(0)) return 0;
     int64_t least = 0, most = last - first;
@@ -99,8 +99,8 @@ class Splitter {
     return most;
   }
 
-  std::optional<ChainStage> stage(int64_t first, int64_t last, Between between, double seconds) const {
-    const std::optional<int64_t> computed_again = again(first, last, between);
+  std::optional<ChainStage> stage(int64_t first, int64_t last, size_t number, double seconds) const {
+    const std::optional<int64_t> computed_again = again(first, last, number);
     if (!computed_again) return std::nullopt;
     const ChainStage made{first, last, *computed_again};
     return seconds_of(chains_, made) <= seconds ? std::optional(made) : std::nullopt;
@@ -110,14 +110,13 @@ class Splitter {
     std::vector<ChainStage> made;
     int64_t first = 0;
     for (int64_t s = 0; s < stages_; ++s) {
-      const Between between = limits_.between[static_cast<size_t>(s)];
       const int64_t end = units_ - (stages_ - s - 1);  // one for each stage behind
-      std::optional<ChainStage> largest = stage(first, first + 1, between, seconds);
+      std::optional<ChainStage> largest = stage(first, first + 1, static_cast<size_t>(s), seconds);
       if (!largest) return std::nullopt;
       int64_t fits = first + 1, step = 1;
       while (fits < end) {
         const int64_t next = std::min(end, fits + step);
-        const auto larger = stage(first, next, between, seconds);
+        const auto larger = stage(first, next, static_cast<size_t>(s), seconds);
         if (larger) {
           largest = larger;
           fits = next;

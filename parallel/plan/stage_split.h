@@ -31,7 +31,7 @@ double seconds_of(const LayoutChains& chains, const ChainStage& stage);
 
 struct SplitLimits {
   std::vector<Between> between;  // by stage
-  int64_t memory = 0;            // bytes of a stage
+  std::vector<int64_t> memory;   // by stage: bytes
   int64_t stages_per_rank = 1;   // that share a rank's passing bytes
   Replicas replicas;
 };

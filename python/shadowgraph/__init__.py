@@ -24,6 +24,7 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
 from . import integrations
 from ._capture import Capture, capture, capture_training_step, phase, region
 from ._cut_pipeline import pipeline
+from ._plans import plan
 from ._deferred import (
     DeferredInit,
     deferred_graph,
@@ -56,6 +57,7 @@ from ._serving import serve
 from ._shadowgraph import (
     AlreadyMaterializedError,
     BakedSize,
+    ClusterPlan,
     CodegenError,
     CommunicationProfiler,
     CostRuleError,
@@ -82,6 +84,7 @@ from ._shadowgraph import (
     NodeTable,
     NoPlanError,
     NoRuleError,
+    NoTrainingPlanError,
     NoSuchDeviceError,
     NotDeferredError,
     OperatorCall,

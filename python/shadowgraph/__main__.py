@@ -23,12 +23,13 @@ import typing
 
 import _shadowgraph_tool
 
-from . import _fit_tool, _graph_verbs, _serve_tool, _shard_tool
+from . import _fit_tool, _graph_verbs, _plan_tool, _serve_tool, _shard_tool
 from ._training import OPTIMIZERS
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 COMMANDS = {"profile": "memory, FLOPs and a summary by module", "fit": "the largest batch and sequence that fit",
             "capture": "writes the graph", "shard": "layouts of all tensors on many devices",
+            "plan": "a plan of training on a cluster",
             **_graph_verbs.COMMANDS}  # fmt: skip
 ALSO_PYTHON = """\
 Models in Python, wherever a verb takes a SOURCE:
@@ -39,6 +40,7 @@ Models in Python, wherever a verb takes a SOURCE:
   shadowgraph fit hf:CONFIG.json --mode serve --spec l4 --context 8k --weights awq
   shadowgraph checkpoint hf:CONFIG.json --batch 4 --mode train --pareto
   shadowgraph shard hf:CONFIG.json --batch 16 --mode train --mesh dp=2,tp=4 --emit-python plan.py
+  shadowgraph plan hf:CONFIG.json --devices 1024xh100 --tokens-per-step 16M --seq 8192
   shadowgraph check baseline.json some.module:factory --input 'f32[8,16]' --mode train --markdown
   shadowgraph profile some.module:factory --help
 
@@ -90,6 +92,9 @@ def _command(sg, given):
                                     lambda line: _run_tool(line, replace=False))  # fmt: skip
         if given.command == "profile" and (given.world or given.ranks):
             return _of_many(sg, given)
+        if given.command == "plan":
+            program, inputs = _source(sg, given)
+            return _plan_tool.run(sg, given, program, inputs, dict(options=_options(sg, given), **_how(given)))
         if given.command == "fit":
             program, inputs = _source(sg, given)
             return _fit_tool.run(sg, given, program, inputs, dict(options=_options(sg, given), **_how(given)))
@@ -227,13 +232,14 @@ def _parsers():
         else:
             command.add_argument("--batch", type=_batch, default=1, help="batch size")
             command.add_argument("--seq", type=_at_least(1), default=512, help="sequence length")
-        trains = name in ("fit", "checkpoint", "pipeline")
+        trains = name in ("fit", "checkpoint", "pipeline", "plan")
         command.add_argument("--mode", choices=["infer", "train"], default="train" if trains else "infer")
         command.add_argument("--optimizer", choices=sorted(OPTIMIZERS), help="of a training step (sgd)")
         command.add_argument("--steady-state", action="store_true", default=name == "pipeline",
                              help="the second step, with optimizer state there")  # fmt: skip
         command.add_argument("--device", type=_device, default="cuda", help="cpu, cuda or cuda:i, pretended")
-        command.add_argument("--dtype", choices=DTYPES, help="convert parameters and inputs (default: as made)")
+        command.add_argument("--dtype", choices=DTYPES, default="bf16" if name == "plan" else None,
+                             help="convert parameters and inputs (default: as made; of a plan bf16)")  # fmt: skip
         command.add_argument("--autocast", choices=["bf16", "f16"], help="torch.autocast of forward and loss")
         command.add_argument("--accumulate", type=_at_least(1), default=1,
                              help="gradients of so many micro-batches before the optimizer's step")  # fmt: skip
@@ -259,6 +265,8 @@ def _parsers():
             command.add_argument("-o", "--output", help="the file" if name == "capture" else "a folder")
         if name == "shard":
             _shard_tool.add_options(command)
+        if name == "plan":
+            _plan_tool.add_options(command)
         if name == "capture":
             command.add_argument("--verify", action="store_true", help="check the graph against every invariant")
             command.add_argument("--preset", choices=["canonical", "short", "fingerprint"], default="canonical",

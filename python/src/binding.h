@@ -34,6 +34,7 @@ void bind_costs(py::module_& m);
 void bind_sources(py::module_& m);
 void bind_sharding(py::module_& m);
 void bind_pipelines(py::module_& m);
+void bind_plans(py::module_& m);
 void bind_serving(py::module_& m);
 void bind_shapes(py::module_& m);
 void bind_rules(py::module_& m);

@@ -25,6 +25,7 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_sources(m);
   bind_sharding(m);
   bind_pipelines(m);
+  bind_plans(m);
   bind_serving(m);
   bind_shapes(m);
   bind_rules(m);

@@ -12,6 +12,7 @@
 
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 
@@ -23,6 +24,8 @@ std::string_view to_string(HandPlan plan) {
       return "fully sharded";
     case HandPlan::kTensorParallel:
       return "tensor parallel";
+    case HandPlan::kMegatron:
+      return "megatron";
     case HandPlan::kDataTensorParallel:
       return "data + tensor parallel";
     case HandPlan::kFullyShardedTensor:
@@ -41,7 +44,9 @@ std::vector<HandPlan> hand_plans(const DeviceMesh& mesh) {
 
 HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh) {
   std::vector<std::string> words;
-  for (const HandPlan plan : hand_plans(mesh)) {
+  std::vector<HandPlan> plans = hand_plans(mesh);
+  if (mesh.axes.size() == 1) plans.push_back(HandPlan::kMegatron);
+  for (const HandPlan plan : plans) {
     std::string word(to_string(plan));
     if (word == name) return plan;
     std::erase(word, '+');
@@ -88,13 +93,67 @@ int64_t dimension_of(Role role, std::string_view name, size_t rank) {
   return (role == Role::kColumns) != transposed ? 0 : 1;
 }
 
+// Which dimension of a tensor its role cuts, if it is a parameter or a view of one with other orders of dimensions.
+class CutParameters {
+ public:
+  explicit CutParameters(const Graph& graph) : graph_(graph) {}
+
+  // Below 0: none.
+  int64_t dimension(ValueId value) const {
+    const NodeId node = graph_.value(value).producer;
+    if (graph_.node(node).target == target_of(Builtin::kParameter)) {
+      const std::string name = placeholder_name(graph_, node);
+      return dimension_of(role_of(name.substr(0, name.rfind('.'))), name, graph_.sizes(value).size());
+    }
+    const std::string_view called = graph_.target(node).name();
+    if (called != "aten::t" && called != "aten::detach" && called != "aten::alias") return -1;
+    const ValueId source = operand(node, "self");
+    const int64_t cut = graph_.sizes(source).size() == 2 ? dimension(source) : -1;
+    return called == "aten::t" && cut >= 0 ? 1 - cut : cut;
+  }
+
+  // How the product of activations and a parameter lies where the parameter is used as it lies. Nothing: it is none.
+  std::optional<Placement> of_product(NodeId node) const {
+    const std::string_view called = graph_.target(node).name();
+    const bool adds = called == "aten::addmm";
+    if (called != "aten::mm" && !adds) return std::nullopt;
+    const int64_t left = dimension(operand(node, adds ? "mat1" : "self"));
+    const int64_t right = dimension(operand(node, "mat2"));
+    if ((left < 0) == (right < 0)) return std::nullopt;
+    const bool sums = left == 1 || right == 0;
+    if (sums) return Placement::partial();
+    return Placement::shard(left == 0 ? 0 : 1);
+  }
+
+ private:
+  ValueId operand(NodeId node, std::string_view name) const { return graph_.find_argument(node, name)->ref.value; }
+
+  const Graph& graph_;
+};
+
+// Megatron sends activations, never weights. Without this a small batch would have weights gathered, which is quicker for
+// it, and are kept for backward.
+void pin_products(const Graph& graph, const ShardingProblem& problem, std::vector<ShardingPin>& pins) {
+  const CutParameters cut(graph);
+  const Numbering numbering = Numbering::of(graph);
+  for (const NodeId node : graph.nodes()) {
+    const std::optional<Placement> placement = cut.of_product(node);
+    if (!placement) continue;
+    Layout layout(1);
+    layout[0] = *placement;
+    const std::vector<Layout> possible = problem.layouts_of(node);
+    if (std::ranges::find(possible, layout) == possible.end()) continue;
+    pins.push_back({.name = fmt::format("n{}", numbering.of(node)), .layout = layout, .node = node});
+  }
+}
+
 }  // namespace
 
 std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
                                  const DeviceMesh& mesh) {
   const size_t axes = mesh.axes.size();
-  const bool tensor = plan == HandPlan::kTensorParallel || plan == HandPlan::kDataTensorParallel ||
-                      plan == HandPlan::kFullyShardedTensor;
+  const bool tensor = plan == HandPlan::kTensorParallel || plan == HandPlan::kMegatron ||
+                      plan == HandPlan::kDataTensorParallel || plan == HandPlan::kFullyShardedTensor;
   const bool cut_parameters = plan == HandPlan::kFullySharded || plan == HandPlan::kFullyShardedTensor;
   const Effects effects = Effects::of(graph);
   std::vector<ShardingPin> pins;
@@ -130,6 +189,7 @@ std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const Shardi
     }
     pins.push_back({.name = name, .layout = layout});
   }
+  if (plan == HandPlan::kMegatron) pin_products(graph, problem, pins);
   return pins;
 }
 

@@ -24,7 +24,7 @@ std::vector<NodeId> nodes_of_pin(const Graph& graph, const ShardingPin& pin, con
   if (pin.layout.size() != mesh.axes.size()) {
     throw Error(fmt::format("the pin {}={} is not of the mesh {}", pin.name, to_string(pin.layout), mesh.to_string()));
   }
-  std::vector<NodeId> nodes = nodes_named(graph, pin.name);
+  std::vector<NodeId> nodes = pin.node.valid() ? std::vector{pin.node} : nodes_named(graph, pin.name);
   if (nodes.empty()) {
     throw Error(fmt::format("the pin {}={}: no placeholder or node is called so", pin.name, to_string(pin.layout)));
   }

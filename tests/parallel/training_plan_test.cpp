@@ -133,7 +133,8 @@ double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& lim
     double seconds = kNone;
     for (int64_t again = 0; again <= last - first && seconds == kNone; ++again) {
       const ChainStage made{first, last, again};
-      if (bytes_of(chains, made, limits.between[stage], limits) <= limits.memory) seconds = seconds_of(chains, made);
+      if (bytes_of(chains, made, limits.between[stage], limits) <= limits.memory[stage])
+        seconds = seconds_of(chains, made);
     }
     const bool is_last = stage + 1 == limits.between.size();
     if (is_last && last != chains.kept.size()) continue;
@@ -149,7 +150,7 @@ TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
   const auto bytes = [&](int64_t again) { return bytes_of(chains, {1, 4, again}, limits.between[0], limits); };
   int found = 0;
   for (const double part : {0.9, 0.95, 1.0, 1.1, 2.0}) {
-    limits.memory = static_cast<int64_t>(part * static_cast<double>(bytes(0)));
+    limits.memory.assign(3, static_cast<int64_t>(part * static_cast<double>(bytes(0))));
     const double best = quickest_slowest_stage(chains, limits);
     const auto stages = split(chains, limits);
     ASSERT_EQ(stages.has_value(), std::isfinite(best)) << part;

@@ -19,13 +19,15 @@ enum class HandPlan : uint8_t {
   kDataParallel,        // parameters whole, inputs cut along dimension 0, over all axes
   kFullySharded,        // parameters cut as well: ZeRO 3, FSDP
   kTensorParallel,      // over the last axis, parameters of linear layers cut by columns and rows in turn (Megatron)
+  kMegatron,            // the same, and products with those parameters send activations, never weights
   kDataTensorParallel,  // inputs cut over the other axes
   kFullyShardedTensor,  // and parameters
 };
 std::string_view to_string(HandPlan plan);  // "data parallel", ...
 // As to_string writes it, or with "-" between words. Throws Error that names those of the mesh.
 HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh);
-// Those that a mesh can have: with one axis the first three, with more all but the third.
+// Those that a mesh can have and that a model is compared with: with one axis the first three, with more all but those
+// of one axis. `megatron` is asked for by name; some models cannot be laid out so.
 std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
 std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
                                  const DeviceMesh& mesh);

@@ -36,6 +36,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 struct ShardingPin {
   std::string name;
   Layout layout;
+  NodeId node = {};  // in place of the name, which is then for people
 };
 
 struct ShardingOptions {

@@ -1,0 +1,56 @@
+"""`shadowgraph plan` of models in Python."""
+
+import json
+import os
+
+_NUMBERS = ("--tensor", "--pipeline", "--stages-per-rank", "--micro-batch", "--zero")
+
+
+def add_options(command):
+    """Those of the tool's `plan` beside a capture's."""
+    command.add_argument("--devices", required=True, metavar="1024xh100", help="how many of which device")
+    command.add_argument("--interconnect", default="", help="links between devices (default: those around the device)")
+    command.add_argument("--memory", help="memory of a device, 80GB (default: its own)")
+    command.add_argument("--samples-per-step", type=int, help="samples, or sequences, on all devices")
+    command.add_argument("--tokens-per-step", help="the same in tokens: 16M (of 1,048,576), 512k")
+    command.add_argument("--captured-state", action="store_true", help="state as --optimizer and --dtype leave it")
+    for name in _NUMBERS:
+        command.add_argument(name, type=_numbers, default=[], metavar="N,N", help="what is tried, as of the tool")
+    command.add_argument("--schedule", action="append", default=[], help="1f1b, interleaved, ...; repeat")
+
+
+def run(sg, given, program, inputs, how):
+    """The exit code."""
+    samples = given.samples_per_step
+    if (samples is None) == (given.tokens_per_step is None):
+        raise sg.Error("give one of --samples-per-step and --tokens-per-step")
+    if samples is None:
+        samples, rest = divmod(_tokens(sg, given.tokens_per_step), given.seq)
+        if rest:
+            raise sg.Error(f"--tokens-per-step {given.tokens_per_step} is no whole number of sequences of {given.seq}")
+    how = {name: value for name, value in how.items() if name not in ("device", "mode", "steady_state", "accumulate")}
+    plan = sg.plan(program, inputs, devices=given.devices, batch=samples, sequence=given.seq,
+                   captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
+                   name=os.path.basename(given.source), schedules=given.schedule,
+                   **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS},
+                   **how)  # fmt: skip
+    if given.output:
+        os.makedirs(given.output, exist_ok=True)
+        for name, text in (("plan.txt", str(plan)), ("plan.json", json.dumps(plan.dict(), indent=1) + "\n"),
+                           ("pipeline.txt", str(plan.run)), ("schedule.csv", plan.run.schedule.csv()),
+                           ("trace.json", plan.run.chrome_trace())):  # fmt: skip
+            sg._sharding.write_text(os.path.join(given.output, name), text)
+    print(json.dumps(plan.dict(), indent=1) if given.json else plan)
+    return 0
+
+
+def _numbers(text):
+    return [int(number) for number in text.split(",")]
+
+
+def _tokens(sg, text):
+    number, unit = (text[:-1], text[-1]) if text[-1:] in "kKM" else (text, "")
+    try:
+        return int(float(number) * {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}[unit])
+    except ValueError:
+        raise sg.Error(f"--tokens-per-step '{text}' is not a number of tokens such as 16M or 512k") from None

@@ -1,0 +1,88 @@
+"""Plans of training on a cluster."""
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from . import _capture, _models
+from . import _shadowgraph as _C
+from ._shadowgraph import ClusterPlan, Graph
+
+__all__ = ["plan"]
+
+_DEVICES = re.compile(r"(\d+)(?:x(\S+))?")
+
+
+def plan(model: Any, inputs: Callable[[int], Any], *, devices: str | int, batch: int, sequence: int = 0,
+         loss: Any = None, optimizer: Any = None, dtype: torch.dtype | None = torch.bfloat16,
+         layers: tuple[int, Callable[[int], Any]] | None = None, captured_state: bool = False,
+         interconnect: str = "", memory: int | str | None = None, tensor: Iterable[int] = (),
+         pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (), micro_batch: Iterable[int] = (),
+         zero: Iterable[int] = (), schedules: Iterable[str] = (), simulated: int = 3, name: str = "model",
+         options: Mapping[str, Any] | None = None, **training: Any) -> ClusterPlan:  # fmt: skip
+    """How a model is best trained on a cluster: what is cut how many ways, and what a step takes.
+
+        config = transformers.AutoConfig.from_pretrained("llama3-405b")
+        plan = sg.plan(config, lambda n: {"input_ids": f"i64[{n},8192]", "labels": f"i64[{n},8192]"}, loss=".loss",
+                       devices="1024xh100", batch=2048, sequence=8192)
+        print(plan)                                              # the plan, its bound, what other values would bring
+        plan.seconds, plan.bytes, plan.bound, plan.run, plan.dict()
+
+    model, loss, options, training: as for `profile`. The model is of one device.
+    inputs: a function from the samples of a micro-batch to what `profile` takes as inputs.
+    devices: how many of which device, "1024xh100"; a number alone: of the usual one.
+    batch: samples, or sequences, of a step on all devices.
+    sequence: tokens of a sample, for tokens a second.
+    layers: how many equal layers the model has, and a function that makes it with fewer; of configurations of
+      transformers whose layers are alike it is known. Without it each size is captured whole.
+    captured_state: gradients and optimizer state are as `optimizer` and `dtype` leave them; by default gradients, main
+      weights and both moments are in float32.
+    memory: bytes of a device, or "80GB"; by default its own.
+    tensor, pipeline, stages_per_rank, micro_batch, zero, schedules: what is tried; by default all that makes sense.
+    simulated: how many plans are simulated on all ranks, at least.
+
+    Raises NoTrainingPlanError where nothing fits; Error for arguments that make no sense, and what the program raises.
+    """
+    found = _DEVICES.fullmatch(str(devices))
+    if found is None:
+        raise _C.Error(f"devices={devices!r} is not a number of devices such as '1024xh100'")
+    if not callable(inputs):
+        raise _C.Error("inputs is no function: give one from a micro-batch to inputs, lambda n: f'i64[{n},512]'")
+    count, fewer = layers if layers is not None else _layers_of(model)
+
+    def captured(samples: int, wanted: int, recomputed: list[str]) -> Graph:
+        graph, _ = _capture.of_model(fewer(wanted) if wanted else model, inputs(samples), loss=loss,
+                                     optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
+                                     steady_state=captured_state, options=options, **training)  # fmt: skip
+        if recomputed:
+            graph.run_passes(f"checkpoint{{modules={'+'.join(recomputed)}}}")
+        return graph
+
+    limit = _C.memory_limit(memory)[0] if isinstance(memory, str) else memory
+    return ClusterPlan(captured, count, name, int(found[1]), found[2] or "", interconnect, limit, batch, sequence,
+                       captured_state, list(tensor), list(pipeline), list(stages_per_rank), list(micro_batch),
+                       list(zero), list(schedules), simulated)  # fmt: skip
+
+
+def _layers_of(model: Any) -> tuple[int, Callable[[int], Any]]:
+    """(how many layers, what makes the model with fewer); (0, ..) where they are not known to be alike."""
+    alike = (
+        _models._is_configuration(model)
+        and isinstance(getattr(model, "num_hidden_layers", None), int)
+        and len(set(getattr(model, "layer_types", None) or ["one"])) == 1
+        and not getattr(model, "first_k_dense_replace", 0)
+        and not getattr(model, "mlp_only_layers", None)
+        and getattr(model, "decoder_sparse_step", 1) == 1
+    )
+
+    def with_layers(count: int) -> Any:
+        fewer = copy.deepcopy(model)
+        fewer.num_hidden_layers = count
+        if getattr(fewer, "layer_types", None):
+            fewer.layer_types = fewer.layer_types[:count]
+        return fewer
+
+    return (model.num_hidden_layers, with_layers) if alike else (0, lambda count: model)
