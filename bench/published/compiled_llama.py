@@ -35,17 +35,23 @@ class Block(torch.nn.Module):
             if parameter.dtype == torch.float8_e4m3fn:
                 parameter.grad_dtype = torch.bfloat16
         x, normed = norm(x, self.attention_norm)
-        attended = self.attended(*self.how.columns(normed, self.wq, self.wk, self.wv), turns)
+        attended = self.attended(normed, turns)
+        del normed  # what is used no more dies at once, as in Inductor's code
         x, normed = add_norm(x, self.how.rows(attended, self.wo), self.ffn_norm)
+        del attended
         a, b = self.how.columns(normed, self.w1, self.w3)
-        return x + self.how.rows(silu_mul(a, b), self.w2)
+        del normed
+        hidden = silu_mul(a, b)
+        del a, b
+        return x + self.how.rows(hidden, self.w2)
 
-    def attended(self, q, k, v, turns):
-        q, k, v = (part.unflatten(-1, (-1, self.head)) for part in (q, k, v))
+    def attended(self, normed, turns):
+        q, k, v = (part.unflatten(-1, (-1, self.head)) for part in self.how.columns(normed, self.wq, self.wk, self.wv))
         q, k = rotated(q, turns), rotated(k, turns)
         k, v = self.repeated(k), self.repeated(v)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            done = functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in (q, k, v)), is_causal=True)
+            done = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return done.transpose(1, 2).flatten(2).contiguous()
 
     def repeated(self, x):

@@ -135,6 +135,12 @@ def gather_and_multiply(how, x, weights):
 def multiply_and_scatter(how, x, weight):
     """A piece is sent while the next is multiplied."""
     pieces, name = how.size, how.group.group_name
-    sent = [functional.reduce_scatter_tensor(how.product(part, weight), "sum", pieces, name)
-            for part in flat(x).chunk(pieces)]  # fmt: skip
-    return torch.cat([wait_tensor(piece) for piece in sent]).view(x.shape[0], x.shape[1] // pieces, -1)
+    whole = torch.empty(x.shape[0] * x.shape[1], weight.shape[1], dtype=torch.bfloat16, device=x.device)
+    result = torch.empty(x.shape[0], x.shape[1] // pieces, weight.shape[1], dtype=torch.bfloat16, device=x.device)
+    sent = []
+    for part, product, summed in zip(flat(x).chunk(pieces), whole.chunk(pieces), flat(result).chunk(pieces), strict=True):
+        how.product(part, weight, out=product)
+        sent.append(functional.reduce_scatter_tensor_out(product, "sum", pieces, name, out=summed))
+    for piece in sent:
+        wait_tensor(piece)
+    return result
