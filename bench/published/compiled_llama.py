@@ -7,9 +7,8 @@ parallel cuts tokens between blocks and heads, hidden units and vocabulary insid
 
 import torch
 from compiled_kernels import add_norm, norm, silu_mul
-from compiled_products import Products
+from compiled_products import Products, all_gather_autograd, reduce_scatter_autograd
 from llama import SIZES, VOCABULARY, RmsNorm, rotated
-from torch.distributed._functional_collectives import all_gather_tensor_autograd, reduce_scatter_tensor_autograd
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -27,7 +26,8 @@ class Block(torch.nn.Module):
         self.how, self.head, self.groups = how, width // heads, heads // key_heads
         self.wq, self.wk, self.wv = (matrix(n * self.head // cut, width) for n in (heads, key_heads, key_heads))
         self.wo = matrix(width, width // cut)
-        self.w1, self.w3, self.w2 = matrix(hidden // cut, width), matrix(hidden // cut, width), matrix(width, hidden // cut)
+        self.w1, self.w3 = matrix(hidden // cut, width), matrix(hidden // cut, width)
+        self.w2 = matrix(width, hidden // cut)
         self.attention_norm, self.ffn_norm = (torch.nn.Parameter(torch.ones(width)) for _ in range(2))
 
     def forward(self, x, turns):
@@ -81,7 +81,7 @@ class Llama(torch.nn.Module):
         mine = self.tok_embeddings.num_embeddings
         elsewhere = (ids < 0) | (ids >= mine)
         found = self.tok_embeddings(ids.masked_fill(elsewhere, 0)).masked_fill(elsewhere[..., None], 0)
-        return reduce_scatter_tensor_autograd(found, "sum", 1, self.how.group)
+        return reduce_scatter_autograd(found, "sum", 1, self.how.group)
 
     def forward(self, x):
         ids = x
@@ -93,7 +93,7 @@ class Llama(torch.nn.Module):
             return x
         x = self.norm(x)
         if self.how.group:
-            x = all_gather_tensor_autograd(x, 1, self.how.group)
+            x = all_gather_autograd(x, 1, self.how.group)
         logits = self.output(x)
         if self.how.group:
             logits = DTensor.from_local(logits, self.mesh, [Shard(2)], run_check=False)

@@ -1,8 +1,9 @@
 """The Linear layers of a compiled block: bf16 or float8, whole or parts of tensor parallel, whose collectives are here.
 
 With tensor parallel, tokens are cut between blocks. Products that are cut by columns gather them first; those cut by
-rows scatter their sums. With float8, what is gathered is cast before, and the largest value is asked of all. Asynchronous
-tensor parallel goes piece by piece, so that a product hides the collective of the next piece.
+rows scatter their sums. With float8, what is gathered is cast before, and all agree on the largest value. Asynchronous
+tensor parallel goes piece by piece, so that a product hides the collective of the next piece. The sum of several
+gradients is not scattered by pieces, since it is no product.
 """
 
 import dataclasses
@@ -10,9 +11,20 @@ import dataclasses
 import torch
 import torch.distributed as dist
 from compiled_kernels import operators
-from torch.distributed._functional_collectives import all_gather_tensor, all_reduce, reduce_scatter_tensor, wait_tensor
+from torch.distributed import _functional_collectives as collectives
 
 functional = torch.ops._c10d_functional
+
+
+def named(old, new):
+    """A collective that torch 2.13 renamed."""
+    return getattr(collectives, new, None) or getattr(collectives, old)
+
+
+all_gather = named("all_gather_tensor", "all_gather_single")
+reduce_scatter = named("reduce_scatter_tensor", "reduce_scatter_single")
+all_gather_autograd = named("all_gather_tensor_autograd", "all_gather_single_autograd")
+reduce_scatter_autograd = named("reduce_scatter_tensor_autograd", "reduce_scatter_single_autograd")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +45,14 @@ class Products:
             return x
         scale = operators.amax(x)
         if self.group:
-            scale = all_reduce(scale, "max", self.group)
+            scale = collectives.all_reduce(scale, "max", self.group)
         return operators.cast(x, scale)
 
     def gathered(self, x):
-        return all_gather_tensor(x, 1, self.group) if self.group else x
+        return all_gather(x, 1, self.group) if self.group else x
 
     def scattered(self, x):
-        return reduce_scatter_tensor(x, "sum", 1, self.group) if self.group else x
+        return reduce_scatter(x, "sum", 1, self.group) if self.group else x
 
     def product(self, a, b, out=None):
         """a @ b of matrices. Float8 wants rows of a and columns of b in one piece."""
@@ -54,7 +66,7 @@ class Products:
         return Columns.apply(self, x, *weights)
 
     def rows(self, x, weight):
-        return Rows.apply(self, x, weight)
+        return Result.apply(self, *Rows.apply(self, x, weight), weight.detach())
 
 
 def flat(x):
@@ -92,19 +104,20 @@ class Columns(torch.autograd.Function):
 
 
 class Rows(torch.autograd.Function):
-    """x by a weight that is cut by its rows."""
+    """What backward of x by a weight that is cut by its rows needs, and of the result its gradient alone.
+
+    The result follows in Result. So a checkpoint that computes again stops before the product, if it is the last.
+    """
 
     @staticmethod
     def forward(ctx, how, x, weight):
-        ctx.how = how
-        cast = how.cast(x)
+        ctx.how, cast = how, how.cast(x)
         ctx.save_for_backward(cast, weight)
-        if how.asynchronous:
-            return multiply_and_scatter(how, cast, weight.t())
-        return how.scattered(how.product(flat(cast), weight.t()).view(*x.shape[:2], -1))
+        ctx.mark_non_differentiable(cast)
+        return x.new_empty(()).expand(x.shape[0], x.shape[1] // how.size, weight.shape[0]), cast
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, grad, _):
         how, (x, weight) = ctx.how, ctx.saved_tensors
         if how.asynchronous:
             whole, (of_x,) = gather_and_multiply(how, how.cast(grad), [weight])
@@ -112,6 +125,18 @@ class Rows(torch.autograd.Function):
             whole = how.gathered(how.cast(grad))
             of_x = how.product(flat(whole), weight).view(*x.shape)
         return None, of_x, how.product(flat(whole).t(), flat(x))
+
+
+class Result(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, how, result, x, weight):
+        if how.asynchronous:
+            return multiply_and_scatter(how, x, weight.t())
+        return how.scattered(how.product(flat(x), weight.t()).view(*x.shape[:2], -1))
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, grad, None, None
 
 
 def gather_and_multiply(how, x, weights):
@@ -126,7 +151,7 @@ def gather_and_multiply(how, x, weights):
                for weight in weights]  # fmt: skip
     written = [result.chunk(pieces) for result in results]
     for i, piece in enumerate(sent):
-        part = wait_tensor(piece)
+        part = collectives.wait_tensor(piece)
         for weight, result in zip(weights, written, strict=True):
             how.product(part, weight, out=result[i])
     return whole, [result.view(*whole.shape[:2], -1) for result in results]
@@ -138,9 +163,10 @@ def multiply_and_scatter(how, x, weight):
     whole = torch.empty(x.shape[0] * x.shape[1], weight.shape[1], dtype=torch.bfloat16, device=x.device)
     result = torch.empty(x.shape[0], x.shape[1] // pieces, weight.shape[1], dtype=torch.bfloat16, device=x.device)
     sent = []
-    for part, product, summed in zip(flat(x).chunk(pieces), whole.chunk(pieces), flat(result).chunk(pieces), strict=True):
+    parts = [each.chunk(pieces) for each in (flat(x), whole, flat(result))]
+    for part, product, summed in zip(*parts, strict=True):
         how.product(part, weight, out=product)
         sent.append(functional.reduce_scatter_tensor_out(product, "sum", pieces, name, out=summed))
     for piece in sent:
-        wait_tensor(piece)
+        collectives.wait_tensor(piece)
     return result
