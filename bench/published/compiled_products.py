@@ -62,6 +62,16 @@ class Products:
         a, b = a.contiguous(), b.t().contiguous().t()
         return torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True, out=out)
 
+    def for_weights(self, x):
+        """As operand of products that give gradients of weights, which sum over tokens.
+
+        Float8 wants another order of it, once for all weights. So does what was gathered by pieces: PyTorch has it by
+        token, then by batch.
+        """
+        if self.float8:
+            return x.t().contiguous().t()
+        return x.clone() if self.asynchronous else x
+
     def columns(self, x, *weights):
         return Columns.apply(self, x, *weights)
 
@@ -91,8 +101,7 @@ class Columns(torch.autograd.Function):
     def backward(ctx, *grads):
         how, (whole, *weights) = ctx.how, ctx.saved_tensors
         x = flat(whole)
-        if how.float8:
-            x = x.t().contiguous().t()  # once for all weights
+        x = how.for_weights(x)
         parts, of_weights = [], []
         for grad, weight in zip(grads, weights, strict=True):
             cast = flat(how.cast(grad))
@@ -124,7 +133,7 @@ class Rows(torch.autograd.Function):
         else:
             whole = how.gathered(how.cast(grad))
             of_x = how.product(flat(whole), weight).view(*x.shape)
-        return None, of_x, how.product(flat(whole).t(), flat(x))
+        return None, of_x, how.product(how.for_weights(flat(whole)).t(), flat(x))
 
 
 class Result(torch.autograd.Function):

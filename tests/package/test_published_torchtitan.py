@@ -23,7 +23,7 @@ def small(monkeypatch):
 
 
 CUT = {"gpus": "64", "tensor": "8"}
-PIPELINE = {"gpus": "16", "shard": "2", "tensor": "2", "pipeline": "4", "micro_batch": "8", "sequence": "2048"}
+PIPELINE = {"gpus": "16", "shard": "2", "tensor": "2", "pipeline": "4", "micro_batch": "8", "sequence": "8192"}
 
 
 def report(**columns):
@@ -78,7 +78,8 @@ def test_layers_of_stages_are_torchtitans():
 def test_an_interleaved_pipeline_is_faster_and_sums_gradients_of_half_its_layers_at_once():
     ranks = {name: pipeline.ranks_of(programs.Row({**PLAIN, **PIPELINE}), name) for name in pipeline.SCHEDULES}
     plain, interleaved = (ranks[name].run(spec="h100").seconds for name in ("1F1B", "Interleaved1F1B"))
-    assert 1.1 * interleaved < plain, "as many micro-batches as ranks: 7 of 11 steps are full, or 8 of 9.5"
+    # 4 micro-batches through 4 ranks: 7 turns of a whole stage, or 11 of half a one; FSDP's collectives are no less.
+    assert 1.05 * interleaved < plain
     first = {name: found.roles[1].report.peak_bytes for name, found in ranks.items()}
     assert first["Interleaved1F1B"] < first["1F1B"]
 
