@@ -31,7 +31,8 @@ SAVED = {aten._scaled_dot_product_efficient_attention.default, aten._scaled_dot_
 def device():
     """The H100 of these runs: 96 GB of HBM2e, 500 W. Clocks go with the power to about 1 / 2.5.
 
-    Float8 reaches 0.709 of its peak where bf16 reaches 0.803: 1402.6 and 794.5 TFLOP/s in stas00/ml-engineering's table.
+    Float8 reaches 0.709 of its peak where bf16 reaches 0.803: 1402.6 and 794.5 TFLOP/s in the table of
+    stas00/ml-engineering.
     """
     clocks = (500 / 700) ** (1 / 2.5)
     figures = {"version": 1, "base": "h100", "title": "NVIDIA H100 96 GB, 500 W", "memory_bytes": 102000000000,
@@ -90,7 +91,7 @@ class Row:
         self.selective, self.asynchronous = row["checkpoint"] == "selective", row["asynchronous_tensor"] == "yes"
 
     def tokens_of_gpu(self, row):
-        """Of a step: all that a group of GPUs with one batch sees, by how many they are."""
+        """What a group of GPUs with one batch sees in a step, by how many they are."""
         return int(row["micro_batch"]) * self.tokens / self.sizes.get("tp", 1) / self.sizes.get("pp", 1)
 
     def mesh(self):

@@ -64,7 +64,8 @@ def test_float8_multiplies_as_much_and_gathers_half_as_much():
 
 
 def test_asynchronous_tensor_parallel_hides_collectives():
-    plain, pieces = (report(**CUT, sequence="8192", asynchronous_tensor=word)["communication"] for word in ("no", "yes"))
+    plain, pieces = (report(**CUT, sequence="8192", asynchronous_tensor=word)["communication"]
+                     for word in ("no", "yes"))  # fmt: skip
     assert pieces["payload_bytes"] == plain["payload_bytes"]
     assert pieces["overlap"]["seconds"] < plain["overlap"]["seconds"]
 
