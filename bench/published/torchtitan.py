@@ -47,8 +47,16 @@ def published(row):
     return float(row["tokens_per_second_per_gpu"])
 
 
+def why_not(row):
+    if row["compiled"] == "no" and (row["precision"] != "bf16" or row["tensor"] != "1"):
+        return "float8 and tensor parallel that are not compiled"
+    if row["pipeline"] != "1" and row["context"] != "1":
+        return "context parallel inside a pipeline"
+    return None
+
+
 def is_compared(row):
-    return True
+    return why_not(row) is None
 
 
 def part(row):

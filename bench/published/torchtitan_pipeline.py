@@ -18,12 +18,12 @@ SCHEDULES = {"1F1B": (Schedule1F1B, 1), "Interleaved1F1B": (ScheduleInterleaved1
 def layers_of(all_layers, stages):
     """How torchtitan cuts layers into stages: the first has the fewest, those after it one more until none is left."""
     few, more = divmod(all_layers, stages)
-    layers = [few] + [few + 1] * min(more, stages - 2) + [few] * (stages - 2 - min(more, stages - 2))
-    return [*layers, all_layers - sum(layers)]
+    middle = [few + (at < more) for at in range(stages - 2)]
+    return [few, *middle, all_layers - few - sum(middle)]
 
 
-def ranks_of(row, schedule, which="all"):
-    """Each rank of one pipeline stands for those that do the same; `which` asks for some alone."""
+def ranks_of(row, schedule):
+    """Each rank of one pipeline stands for those that do the same."""
     ranks = row.sizes["pp"]
     apart = row.gpus // ranks
     made, stages_of_rank = SCHEDULES[schedule]
@@ -39,10 +39,7 @@ def ranks_of(row, schedule, which="all"):
                                        group=mesh["pp"].get_group()))  # fmt: skip
         return made(parts if stages_of_rank > 1 else parts[0], n_microbatches=ranks, loss_fn=loss_of)
 
-    asked = {"ranks": [apart * rank for rank in which]}
-    if which == "all":
-        roles = {f"rank {at}": range(at * apart, (at + 1) * apart) for at in range(ranks)}
-        asked = {"ranks": "all", "roles": roles}
+    roles = {f"rank {at}": range(at * apart, (at + 1) * apart) for at in range(ranks)}
     with loss_parallel():  # also while stages tell each other their shapes
-        return sg.profile(make, row.ids, target=row.ids, world=row.gpus, **asked, **HOW, spec=device(),
-                          interconnect="h100")  # fmt: skip
+        return sg.profile(make, row.ids, target=row.ids, world=row.gpus, ranks="all", roles=roles, **HOW,
+                          spec=device(), interconnect="h100")  # fmt: skip

@@ -76,13 +76,11 @@ def test_layers_of_stages_are_torchtitans():
     assert pipeline.layers_of(8, 4) == [2, 2, 2, 2]
 
 
-def test_an_interleaved_pipeline_is_faster_and_sums_gradients_of_half_its_layers_at_once():
+def test_an_interleaved_pipeline_is_faster():
     ranks = {name: pipeline.ranks_of(programs.Row({**PLAIN, **PIPELINE}), name) for name in pipeline.SCHEDULES}
     plain, interleaved = (ranks[name].run(spec="h100").seconds for name in ("1F1B", "Interleaved1F1B"))
     # 4 micro-batches through 4 ranks: 7 turns of a whole stage, or 11 of half a one; FSDP's collectives are no less.
     assert 1.05 * interleaved < plain
-    first = {name: found.roles[1].report.peak_bytes for name, found in ranks.items()}
-    assert first["Interleaved1F1B"] < first["1F1B"]
 
 
 def row_of(**columns):
@@ -100,3 +98,10 @@ def test_rows_are_within_twelve_and_five_percent(columns):
     answer = comparison.answer(torchtitan, row_of(**columns))
     assert abs(comparison.error(answer)) < 0.12
     assert answer["reserved"] == pytest.approx(float(answer["reserved_gib"]), rel=0.05)
+
+
+def test_what_the_programs_lack_is_not_compared():
+    assert all(torchtitan.is_compared(row) for row in comparison.read_rows(PUBLISHED / torchtitan.TABLE))
+    assert not torchtitan.is_compared({**PLAIN, "compiled": "no", "precision": "fp8"})
+    assert not torchtitan.is_compared({**PLAIN, **CUT, "compiled": "no"})
+    assert not torchtitan.is_compared({**PLAIN, **PIPELINE, "context": "2"})
