@@ -58,7 +58,7 @@ def compare(name):
     A module has TABLE, the file of its rows, TITLE, UNIT, and WORST: what explains the worst rows. rows(path)
     reads them, if a row is more than a line; is_compared(row) leaves some out; part(row) and named(row) say what a row
     is, for people. published(row) is a figure, predicted(row) a dictionary. Its "predicted" is held against the figure,
-    and "fits" says so.
+    and "fits" says so. others(answers) gives pairs of other figures by their name, for the page.
     """
     table = importlib.import_module(name)
     parser = argparse.ArgumentParser(description=table.__doc__.splitlines()[0])

@@ -74,7 +74,11 @@ def error_rows(tables):
     for name, answers in tables.items():
         table = importlib.import_module(name)
         parts = parts_of(table, answers)
-        for part, rows in [*parts.items(), *([("all", answers)] if len(parts) > 1 else [])]:
+        if len(parts) > 1:
+            parts["all"] = answers
+        if hasattr(table, "others"):
+            parts |= table.others(answers)
+        for part, rows in parts.items():
             of = summary(rows)
             fit = f"{sum(row['fits'] for row in rows)} of {len(rows)}" if "fits" in rows[0] else ""
             order = f"{rank_correlation(rows):.4f}" if len(rows) > 2 else ""

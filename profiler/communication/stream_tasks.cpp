@@ -14,7 +14,8 @@ StreamTasks::StreamTasks(const Graph& graph, const Communication& communication,
       time_(time),
       schedule_(schedule),
       rules_(std::move(rules)),
-      first_(schedule.tasks()) {
+      first_(schedule.tasks()),
+      written_(graph) {
   host_call_ = time.calls() > 0 ? time.host() / static_cast<double>(time.calls()) : 0;
 }
 
@@ -86,18 +87,14 @@ void StreamTasks::compute(NodeId node, uint32_t stream) {
 // A stream does in order what it is given: other streams alone are waited for.
 void StreamTasks::wait_for_inputs(NodeId node, uint32_t stream) {
   graph_.for_each_input(node, [&](ValueId value) {
-    const Value& tensor = graph_.value(value);
-    if (tensor.kind != ValueKind::kTensor || !tensor.storage.valid()) return;
-    const auto made = made_by_.find(tensor.storage.index);
-    if (made != made_by_.end() && made->second.stream != stream) after_.push_back(made->second.task);
+    written_.for_each(value, [&](const Made& made) {
+      if (made.stream != stream) after_.push_back(made.task);
+    });
   });
 }
 
 void StreamTasks::makes(NodeId node, uint32_t made, uint32_t stream) {
-  const auto note = [&](ValueId value) {
-    const Value& tensor = graph_.value(value);
-    if (tensor.kind == ValueKind::kTensor && tensor.storage.valid()) made_by_[tensor.storage.index] = {made, stream};
-  };
+  const auto note = [&](ValueId value) { written_.note(value, {made, stream}); };
   graph_.for_each_output(node, note);
   const auto arguments = graph_.arguments(node);
   for (const uint16_t position : graph_.facts(node).written) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "profiler/communication/last_writes.h"
 #include "profiler/time/stream_schedule.h"
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile/communication.h"
@@ -73,7 +74,7 @@ class StreamTasks {
   std::unordered_map<uint32_t, uint32_t> last_on_;          // by stream
   std::unordered_map<uint32_t, uint32_t> last_of_channel_;  // by channel
   std::unordered_map<uint32_t, uint32_t> events_;           // the last task before each
-  std::unordered_map<uint32_t, Made> made_by_;              // by storage, the last task that wrote it
+  LastWrites<Made> written_;                                // by the tasks
   double host_call_ = 0;
   double host_ = 0;  // when the host has issued the calls so far
 };
