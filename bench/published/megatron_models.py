@@ -13,14 +13,20 @@ from torch import nn
 
 
 class VocabularyLoss(torch.autograd.Function):
-    """Cross entropy of logits that are cut along the vocabulary; its backward overwrites what forward keeps."""
+    """Cross entropy of logits that are cut along the vocabulary; its backward overwrites what forward keeps.
+
+    kept: the logits stay as they are, as in Megatron-DeepSpeed.
+    """
 
     @staticmethod
-    def forward(ctx, logits, target, rank):
+    def forward(ctx, logits, target, rank, kept=False):
         logits = logits.float()
         most = torch.max(logits, dim=-1)[0]
         rank.all_reduce(most)
-        logits -= most.unsqueeze(dim=-1)
+        if kept:
+            logits = logits - most.unsqueeze(dim=-1)
+        else:
+            logits -= most.unsqueeze(dim=-1)
         size = logits.shape[-1]
         begin = (rank.tensor - 1) * size
         elsewhere = (target < begin) | (target >= begin + size)
@@ -50,7 +56,7 @@ class VocabularyLoss(torch.autograd.Function):
         less = 1.0 - elsewhere.view(-1).float()
         flat[rows, here] -= less
         shares.mul_(gradient.unsqueeze(dim=-1))
-        return shares.to(torch.bfloat16) if ctx.fused else shares, None, None
+        return shares.to(torch.bfloat16) if ctx.fused else shares, None, None, None
 
 
 class Embedding(nn.Module):

@@ -76,6 +76,7 @@ class Engine:
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.stage.parameters()]
         flat = torch.cat([gradient.view(-1) for gradient in gradients])
         flat.mul_(1.0)
+        dist.all_reduce(flat, group=self.rank.data_group)
         at = 0
         for gradient in gradients:
             gradient.copy_(flat[at : at + gradient.numel()].view(gradient.shape))

@@ -17,7 +17,7 @@ SEQUENCE, WORDS = 2048, 50257
 SIZES = {"OPT-350": (24, 1024, 16), "GPT-NEO": (32, 2560, 20)}  # layers, hidden size, heads
 
 
-def rank_of(model, tensor, micro_batch):
+def rank_of(model, tensor, micro_batch, data=1):
     """The rank's arguments as Megatron's are; Sailor's layers take what they need of them."""
     layers, hidden, heads = SIZES[model]
     given = {"num-layers": layers, "hidden-size": hidden, "num-attention-heads": heads, "seq-length": SEQUENCE,
@@ -26,7 +26,7 @@ def rank_of(model, tensor, micro_batch):
              "attention-dropout": 0.0, "hidden-dropout": 0.1 if model == "GPT-NEO" else 0.0,
              "no-gradient-accumulation-fusion": "true"}  # fmt: skip
     arguments = of_row({"case": "gpt/sailor", "hardware": "gh200", "given": given})
-    return Rank(dataclasses.replace(arguments, data=1))
+    return Rank(dataclasses.replace(arguments, data=data))
 
 
 class _NormOfResult(torch.autograd.Function):
@@ -119,7 +119,6 @@ class Stage(nn.Module):
 
     def loss(self, logits, batch):
         labels = batch["labels"].transpose(0, 1).contiguous()
-        # The maximum is subtracted into a copy: the engine holds the logits.
-        losses = VocabularyLoss.apply(logits.clone(), labels, self.rank).transpose(0, 1).contiguous()
+        losses = VocabularyLoss.apply(logits, labels, self.rank, True).transpose(0, 1).contiguous()
         weights = batch["weights"].view(-1)
         return torch.sum(losses.view(-1) * weights) / weights.sum()

@@ -25,6 +25,10 @@ constexpr double kMostParts = 16;    // into which the inner dimension is cut
 constexpr double kLeastInner = 512;  // of a part
 constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
 
+// Hopper's tensor cores take TF32 operands along what is summed alone (PTX ISA, wgmma: only 16-bit ones are transposed).
+// Fitted on layers of OPT on GH200, of eth-easl/sailor.
+constexpr double kTransposedTf32 = 0.6;
+
 // Keys go in blocks of so many (attention_work).
 constexpr double kBlock = 128;
 constexpr int64_t kNarrow = 64;
@@ -104,9 +108,16 @@ double gpu_moved(KernelClass kind) {
   }
 }
 
+// The share of its rate that a product of this dtype reaches by where its operands lie.
+static double share_of_layout(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
+  const bool tf32 = dtype == c10::kFloat && spec.vector > 0 && spec.peak(K::kMatmul, dtype) > spec.vector;
+  return tf32 && spec.architecture == "sm_90" && !product.along_inner ? kTransposedTf32 : 1;
+}
+
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   const GpuFigures& gpu = *spec.gpu;
-  const double rate = spec.compute_rate(K::kMatmul, 0, dtype) / static_cast<double>(gpu.multiprocessors);
+  const double rate = spec.compute_rate(K::kMatmul, 0, dtype) * share_of_layout(spec, product, dtype) /
+                      static_cast<double>(gpu.multiprocessors);
   const double stream = spec.memory_rate(K::kCopy, 0);  // of results; operands are read at the whole of it
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
