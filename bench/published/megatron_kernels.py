@@ -52,6 +52,8 @@ _operator("weighted_swiglu(Tensor x, Tensor weights) -> Tensor",
           lambda x, weights: x.new_empty((*x.shape[:-1], x.shape[-1] // 2)))  # fmt: skip
 _operator("weighted_swiglu_backward(Tensor gradient, Tensor x, Tensor weights) -> (Tensor, Tensor)",
           lambda gradient, x, weights: (torch.empty_like(x), torch.empty_like(weights)))  # fmt: skip
+_operator("cross_entropy_(Tensor(a!) logits, Tensor target) -> Tensor",
+          lambda logits, target: logits.new_empty(target.shape, dtype=torch.float32))  # fmt: skip
 _operator("rotated(Tensor x) -> Tensor", lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device))
 
 
@@ -144,6 +146,21 @@ class WeightedSwiglu(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return kernels.weighted_swiglu_backward(gradient, *ctx.saved_tensors)
+
+
+class EngineLoss(torch.autograd.Function):
+    """TransformerEngine's cross entropy: its forward writes the gradient over the logits."""
+
+    @staticmethod
+    def forward(ctx, logits, target):
+        losses = kernels.cross_entropy_(logits, target)
+        ctx.save_for_backward(logits.detach())
+        return losses
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (logits,) = ctx.saved_tensors
+        return logits.mul_(gradient.unsqueeze(dim=-1)), None
 
 
 class Rotated(torch.autograd.Function):

@@ -7,6 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from megatron_attention import CrossAttention, SelfAttention, products
 from megatron_experts import Experts
+from megatron_kernels import EngineLoss
 from megatron_layers import ColumnProduct, Layer, Mlp, Norm, Rank, _Reduced, parameter
 from megatron_recompute import Plan
 from torch import nn
@@ -178,7 +179,10 @@ class LanguageModel(nn.Module):
         words = self.words()
         logits = x if words is None else ColumnProduct.apply(x, words, self.bias, rank, rank.tensor > 1, True)
         labels = labels.transpose(0, 1).contiguous()
-        loss = VocabularyLoss.apply(logits, labels, rank)
+        if rank.arguments.given.get("cross-entropy-fusion-impl") == "te":
+            loss = EngineLoss.apply(logits, labels)
+        else:
+            loss = VocabularyLoss.apply(logits, labels, rank)
         return loss.transpose(0, 1).contiguous()
 
 
