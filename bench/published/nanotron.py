@@ -1,8 +1,8 @@
-"""nanotron's best runs of Llama on 8 to 512 H100s: shares of the peak, and reserved memory, beside the prediction.
+"""nanotron's best runs of Llama on 8 to 512 H100s: shares of the peak, beside the prediction.
 
     PYTHONPATH=build/python python bench/published/nanotron.py [--csv FILE] [--rows 0..8] [--json FILE]
 
-The rows in nanotron.csv are facts of huggingface/nanotron, docs/benchmark_summary.svg. Sequences have 4,096 tokens, no
+The rows in nanotron.csv are facts of huggingface/nanotron, its summary of benchmarks. Sequences have 4,096 tokens, no
 layer is computed again, and heads of keys are as many as of queries.
 """
 
@@ -11,12 +11,13 @@ import functools
 import stage_clock
 from comparison import HERE, compare, read_rows
 from nanotron_models import SEQUENCE, SIZES, WORDS
-from nanotron_training import STEPS, Training, stage_of
+from nanotron_training import Training, stage_of
 
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "nanotron.csv", "nanotron's Llama on H100, share of the peak", "%"
-WORST = ""
+WORST = ("80 B in parts of 8, with one sequence at a time, probably waits for Python. On 256 GPUs and more, sums of "
+         "gradients take longer than at line rate.")  # fmt: skip
 PEAK = 989e12
 NUMBERS = ("nodes", "gpus", "dp", "tp", "pp", "gas", "mbs", "zero")
 
@@ -79,17 +80,8 @@ def step_seconds(row):
     return stage_clock.run(programs)
 
 
-def reserved(row):
-    """GiB of the rank that logs: of the last stage."""
-    counts = layers_of(row)
-    ahead = 1
-    graph = captured(row, counts[-1], len(counts) == 1, True, min(row["gas"], ahead + 1), ahead, STEPS)
-    memory = sg.profile(graph, spec="h100").dict()["device_memory"]
-    return memory["reserved_peak_bytes"] / 2**30, memory["allocated_peak_bytes"] / 2**30
-
-
 def flops(row):
-    """Of a step on all GPUs, as nanotron counts them: all scores of causal attention, nothing computed again."""
+    """What a step computes on all GPUs, as nanotron counts it: all scores of causal attention."""
     count, width, _, inner = SIZES[row["model_B"]]
     of_token = count * (8 * width * width + 4 * SEQUENCE * width + 6 * width * inner) + 2 * width * WORDS
     return 3 * of_token * SEQUENCE * row["mbs"] * row["gas"] * row["dp"]
@@ -101,8 +93,7 @@ def published(row):
 
 def predicted(row):
     share = flops(row) / step_seconds(row) / row["gpus"] / PEAK
-    whole, allocated = reserved(row)
-    return {"predicted": 100 * share, "reserved": whole, "allocated": allocated}
+    return {"predicted": 100 * share}
 
 
 def is_compared(row):
@@ -115,8 +106,7 @@ def part(row):
 
 def named(row):
     plan = f"dp {row['dp']}, tp {row['tp']}, pp {row['pp']}, {row['gas']} x {row['mbs']}"
-    memory = f"  {row['mem_GB']} GB: {row['reserved']:.1f} reserved, {row['allocated']:.1f} allocated" if "reserved" in row else ""
-    return f"{row['model_B']} B on {row['gpus']}, {plan}{memory}"
+    return f"{row['model_B']} B on {row['gpus']}, {plan}"
 
 
 if __name__ == "__main__":

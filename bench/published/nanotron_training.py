@@ -54,7 +54,8 @@ class Training:
         received = None
         if not self.begins:
             part = SEQUENCE // self.rank.tensor
-            received = torch.empty(part, self.shape[0], self.width, dtype=torch.bfloat16, device="cuda").requires_grad_()
+            received = torch.empty(part, self.shape[0], self.width, dtype=torch.bfloat16, device="cuda")
+            received.requires_grad_()
         return self.stage(ids, received), received
 
     def backward(self, output):

@@ -16,7 +16,7 @@ from sailor_models import rank_of
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor.csv", "Sailor's pipelines, reserved", "bytes"
-WORST = "Pipelines of several stages are too high by about 8 %, as in Sailor's own estimate."
+WORST = "One row holds a quarter less than two others of the same plan."
 # Sailor states what its GPUs hold outside of PyTorch's allocator: contexts, kernels and NCCL's buffers.
 # (Planner/simulations/runtime_simulator.py). It is measured on GH200, and a round figure elsewhere.
 OUTSIDE = {"GH-96": 4_760_000_000 + 300_000_000}

@@ -11,7 +11,7 @@ STEPS = 2
 
 
 class Engine:
-    """ahead: how many micro-batches run forward before the first backward. The first stage and the last have batches."""
+    """ahead: how many micro-batches run forward before the first backward. The first and last stages have batches."""
 
     def __init__(self, model, rank, first, last, ahead):
         self.rank, self.ahead = rank, ahead

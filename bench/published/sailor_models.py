@@ -41,8 +41,8 @@ class _NormOfResult(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         result, mean, inverse, weight, bias = ctx.saved_tensors
-        return torch.ops.aten.native_layer_norm_backward(gradient, result, result.shape[-1:], mean, inverse, weight, bias,
-                                                         [True, True, True])  # fmt: skip
+        backward = torch.ops.aten.native_layer_norm_backward
+        return backward(gradient, result, result.shape[-1:], mean, inverse, weight, bias, [True, True, True])
 
 
 class ResultNorm(Norm):
