@@ -14,8 +14,9 @@ PUBLISHED = pathlib.Path(__file__).resolve().parents[2] / "bench/published"
 sys.path.insert(0, str(PUBLISHED))
 comparison, megatron, sailor, arguments = map(importlib.import_module,
                                               ("comparison", "megatron", "sailor", "megatron_arguments"))  # fmt: skip
-sailor_seconds, stage_clock, simumax, simumax_seconds, nanotron = map(
-    importlib.import_module, ("sailor_seconds", "stage_clock", "simumax", "simumax_seconds", "nanotron"))  # fmt: skip
+sailor_layers, sailor_seconds, stage_clock, simumax, simumax_seconds, nanotron = map(
+    importlib.import_module,
+    ("sailor_layers", "sailor_seconds", "stage_clock", "simumax", "simumax_seconds", "nanotron"))  # fmt: skip
 # Cases of plain PyTorch: pipelines, tensor parallel, a distributed optimizer, GPT, BERT, T5, experts.
 LOCAL = (
     "gpt/gpt3_mcore_tp1_pp1_dist_optimizer_overlap_grad_reduce_param_gather",
@@ -91,6 +92,14 @@ def test_sailors_stages_are_within_five_percent_of_bytes_and_twelve_of_seconds()
     for row in rows:
         assert abs(comparison.error(comparison.answer(sailor, row))) < 0.05, row
         assert abs(comparison.error(comparison.answer(sailor_seconds, row))) < 0.12, row
+
+
+@pytest.mark.parametrize("gpu", ["A100-40", "V100-16", "RTX-3090", "GH-96"])
+def test_single_layers_take_what_sailor_measured(gpu):
+    rows = [row for row in comparison.rows_of(sailor_layers) if row["gpu"] == gpu and row["micro_batch"] == "4"]
+    errors = [abs(comparison.error(comparison.answer(sailor_layers, row))) for row in rows]
+    assert len(errors) >= 2
+    assert max(errors) < 0.08, errors
 
 
 def test_two_layers_tell_the_seconds_of_more():
