@@ -74,14 +74,14 @@ class DotProducts(nn.Module):
 class FusedProducts(nn.Module):
     """Attention by one kernel. Flash attention takes the batch first, so all that it reads and gives is copied."""
 
-    def __init__(self, flash):
+    def __init__(self, flash, causal):
         super().__init__()
-        self.flash = flash
+        self.flash, self.causal = flash, causal
 
     def forward(self, query, key, value, mask):
         if self.flash:
             query, key, value = (x.transpose(0, 1).contiguous() for x in (query, key, value))
-        context = Attention.apply(query, key, value, self.flash)
+        context = Attention.apply(query, key, value, self.flash, self.causal)
         if self.flash:
             context = context.transpose(0, 1).contiguous()
         return context.view(*context.shape[:2], -1)
@@ -89,7 +89,7 @@ class FusedProducts(nn.Module):
 
 def products(rank, causal, number):
     backend = rank.arguments.attention
-    return DotProducts(rank, causal, number) if backend == "unfused" else FusedProducts(backend == "flash")
+    return DotProducts(rank, causal, number) if backend == "unfused" else FusedProducts(backend == "flash", causal)
 
 
 class SelfAttention(nn.Module):

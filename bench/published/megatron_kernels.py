@@ -26,11 +26,28 @@ def _float_sums(call):
     return 4 * math.prod(query.shape[:3]) * (query.shape[3] + 1)
 
 
-def _operator(schema, fake, scratch=_nothing):
+def _attention_flops(call):
+    query, key, _, flash, causal = call.arguments
+    keys = key.shape[1] if flash else key.shape[0]
+    return 4 * math.prod(query.shape) * keys // (2 if causal else 1)
+
+
+def _attention_backward_flops(call):
+    _, query, key, _, _, _, flash, causal = call.arguments
+    keys = key.shape[1] if flash else key.shape[0]
+    return 10 * math.prod(query.shape) * keys // (2 if causal else 1)
+
+
+def _product_flops(call):
+    x, gradient, _ = call.arguments
+    return 2 * math.prod(x.shape) * gradient.shape[-1]
+
+
+def _operator(schema, fake, scratch=_nothing, flops=None):
     _library.define(schema)
     name = "megatron::" + schema.split("(")[0]
     torch.library.register_fake(name, fake, lib=_library)
-    sg.register_cost(name, scratch=scratch)
+    sg.register_cost(name, scratch=scratch, flops=flops)
 
 
 _operator("causal_softmax(Tensor scores, float scale) -> Tensor", lambda scores, scale: torch.empty_like(scores))
@@ -52,6 +69,8 @@ _operator("weighted_swiglu(Tensor x, Tensor weights) -> Tensor",
           lambda x, weights: x.new_empty((*x.shape[:-1], x.shape[-1] // 2)))  # fmt: skip
 _operator("weighted_swiglu_backward(Tensor gradient, Tensor x, Tensor weights) -> (Tensor, Tensor)",
           lambda gradient, x, weights: (torch.empty_like(x), torch.empty_like(weights)))  # fmt: skip
+_operator("cross_entropy_(Tensor(a!) logits, Tensor target) -> Tensor",
+          lambda logits, target: logits.new_empty(target.shape, dtype=torch.float32))  # fmt: skip
 _operator("rotated(Tensor x) -> Tensor", lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device))
 
 
@@ -59,13 +78,14 @@ def _sums(query):
     return query.new_empty(math.prod(query.shape[:3]), dtype=torch.float32)
 
 
-_operator("attention(Tensor query, Tensor key, Tensor value, bool flash) -> (Tensor, Tensor)",
-          lambda query, key, value, flash: (_dense(query), _sums(query)))  # fmt: skip
-_operator("attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor out, Tensor sums) "
-          "-> (Tensor, Tensor, Tensor)",
-          lambda gradient, query, key, value, out, sums: (_dense(query), _dense(key), _dense(value)),
-          scratch=_float_sums)  # fmt: skip
-_operator("accumulate_product_(Tensor x, Tensor gradient, Tensor(a!) sums) -> ()", lambda *operands: None)
+_operator("attention(Tensor query, Tensor key, Tensor value, bool flash, bool causal) -> (Tensor, Tensor)",
+          lambda query, key, value, flash, causal: (_dense(query), _sums(query)), flops=_attention_flops)  # fmt: skip
+_operator("attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor out, Tensor sums, "
+          "bool flash, bool causal) -> (Tensor, Tensor, Tensor)",
+          lambda gradient, query, key, value, out, sums, *how: (_dense(query), _dense(key), _dense(value)),
+          scratch=_float_sums, flops=_attention_backward_flops)  # fmt: skip
+_operator("accumulate_product_(Tensor x, Tensor gradient, Tensor(a!) sums) -> ()", lambda *operands: None,
+          flops=_product_flops)  # fmt: skip
 _operator("norm(Tensor[] all) -> Tensor", lambda all: all[0].new_empty(1, dtype=torch.float32))
 _operator("scale_(Tensor(a!)[] all, Tensor by) -> ()", lambda *operands: None)
 _operator("unscale_(Tensor(a!)[] all, Tensor(b!) found, Tensor by) -> ()", lambda *operands: None)
@@ -146,6 +166,21 @@ class WeightedSwiglu(torch.autograd.Function):
         return kernels.weighted_swiglu_backward(gradient, *ctx.saved_tensors)
 
 
+class EngineLoss(torch.autograd.Function):
+    """TransformerEngine's cross entropy: its forward writes the gradient over the logits."""
+
+    @staticmethod
+    def forward(ctx, logits, target):
+        losses = kernels.cross_entropy_(logits, target)
+        ctx.save_for_backward(logits.detach())
+        return losses
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (logits,) = ctx.saved_tensors
+        return logits.mul_(gradient.unsqueeze(dim=-1)), None
+
+
 class Rotated(torch.autograd.Function):
     """Rotary positions keep nothing but their table."""
 
@@ -162,11 +197,12 @@ class Attention(torch.autograd.Function):
     """Flash attention, and cuDNN's: they keep what they read, the result, and a float32 number a row."""
 
     @staticmethod
-    def forward(ctx, query, key, value, flash):
-        result, sums = kernels.attention(query, key, value, flash)
+    def forward(ctx, query, key, value, flash, causal):
+        result, sums = kernels.attention(query, key, value, flash, causal)
         ctx.save_for_backward(query, key, value, result, sums)
+        ctx.how = flash, causal
         return result
 
     @staticmethod
     def backward(ctx, gradient):
-        return *kernels.attention_backward(gradient, *ctx.saved_tensors), None
+        return *kernels.attention_backward(gradient, *ctx.saved_tensors, *ctx.how), None, None

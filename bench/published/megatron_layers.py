@@ -116,10 +116,11 @@ class ColumnProduct(torch.autograd.Function):
         of_x = gradient.matmul(weight)
         gradient = gradient.contiguous().view(-1, gradient.shape[-1])
         x = x.view(-1, x.shape[-1])
+        reduced = None
         if along:
             part = rank.scattered(of_x)
-        elif ctx.cut:
-            rank.all_reduce(of_x)
+        elif ctx.cut and rank.tensor > 1:  # beside the product for the weight
+            reduced = dist.all_reduce(of_x, group=rank.group, async_op=True)
         if later:
             ctx.parameter.added = True
             of_weight = rank.dummy(weight)
@@ -130,6 +131,8 @@ class ColumnProduct(torch.autograd.Function):
         else:
             of_weight = gradient.t().matmul(x)
         of_bias = gradient.sum(dim=0) if ctx.bias else None
+        if reduced is not None:
+            reduced.wait()
         return part if along else of_x, of_weight, of_bias, None, None, None
 
 

@@ -7,20 +7,27 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from megatron_attention import CrossAttention, SelfAttention, products
 from megatron_experts import Experts
+from megatron_kernels import EngineLoss
 from megatron_layers import ColumnProduct, Layer, Mlp, Norm, Rank, _Reduced, parameter
 from megatron_recompute import Plan
 from torch import nn
 
 
 class VocabularyLoss(torch.autograd.Function):
-    """Cross entropy of logits that are cut along the vocabulary; its backward overwrites what forward keeps."""
+    """Cross entropy of logits that are cut along the vocabulary; its backward overwrites what forward keeps.
+
+    kept: the logits stay as they are, as in Megatron-DeepSpeed.
+    """
 
     @staticmethod
-    def forward(ctx, logits, target, rank):
+    def forward(ctx, logits, target, rank, kept=False):
         logits = logits.float()
         most = torch.max(logits, dim=-1)[0]
         rank.all_reduce(most)
-        logits -= most.unsqueeze(dim=-1)
+        if kept:
+            logits = logits - most.unsqueeze(dim=-1)
+        else:
+            logits -= most.unsqueeze(dim=-1)
         size = logits.shape[-1]
         begin = (rank.tensor - 1) * size
         elsewhere = (target < begin) | (target >= begin + size)
@@ -50,7 +57,7 @@ class VocabularyLoss(torch.autograd.Function):
         less = 1.0 - elsewhere.view(-1).float()
         flat[rows, here] -= less
         shares.mul_(gradient.unsqueeze(dim=-1))
-        return shares.to(torch.bfloat16) if ctx.fused else shares, None, None
+        return shares.to(torch.bfloat16) if ctx.fused else shares, None, None, None
 
 
 class Embedding(nn.Module):
@@ -172,7 +179,10 @@ class LanguageModel(nn.Module):
         words = self.words()
         logits = x if words is None else ColumnProduct.apply(x, words, self.bias, rank, rank.tensor > 1, True)
         labels = labels.transpose(0, 1).contiguous()
-        loss = VocabularyLoss.apply(logits, labels, rank)
+        if rank.arguments.given.get("cross-entropy-fusion-impl") == "te":
+            loss = EngineLoss.apply(logits, labels)
+        else:
+            loss = VocabularyLoss.apply(logits, labels, rank)
         return loss.transpose(0, 1).contiguous()
 
 

@@ -25,7 +25,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import write_figures  # noqa: E402
 
 # A module for each table, in the order of the page.
-TABLES = ["llm_foundry", "torchtitan", "operators", "collectives", "megatron", "sailor"]
+TABLES = ["llm_foundry", "torchtitan", "nanotron", "nanotron_memory", "operators", "collectives", "megatron", "simumax",
+          "simumax_seconds", "sailor", "sailor_seconds", "sailor_layers"]  # fmt: skip
 WORST = 5  # rows that are named
 MANY = 300  # points, which are drawn as an image
 

@@ -9,20 +9,19 @@ what the allocator reserves, and what lies outside of it.
 import functools
 import json
 
-import torch
 from comparison import compare
-from sailor_models import SEQUENCE, Stage, rank_of
+from sailor_engine import STEPS, Engine
+from sailor_models import rank_of
 
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "sailor.csv", "Sailor's pipelines, reserved", "bytes"
-WORST = "Pipelines of several stages are too high by about 8 %, as in Sailor's own estimate."
+WORST = "One row holds a quarter less than two others of the same plan."
 # Sailor states what its GPUs hold outside of PyTorch's allocator: contexts, kernels and NCCL's buffers.
 # (Planner/simulations/runtime_simulator.py). It is measured on GH200, and a round figure elsewhere.
 OUTSIDE = {"GH-96": 4_760_000_000 + 300_000_000}
 OUTSIDE_ELSEWHERE = 3_000_000_000
 SPECS = {"GH-96": "h100", "A100-40": "a100_40gb", "RTX-3090": "rtx3090"}
-STEPS = 2
 
 
 def published(row):
@@ -30,34 +29,12 @@ def published(row):
 
 
 @functools.lru_cache(maxsize=1)
-def captured(model, tensor, micro_batch, first, last, ahead, micro_batches, several):
+def captured(model, tensor, micro_batch, first, last, ahead, micro_batches):
     """Two steps of a stage that runs `ahead` micro-batches before its first backward."""
     with sg.fake_process_group(tensor, rank=tensor - 1), sg.Capture("cuda", source_lines=False) as session:
-        rank = rank_of(model, tensor, micro_batch)
-        mask = torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool, device="cuda")
-        stage = Stage(model, rank, first, last)
-        optimizer = torch.optim.AdamW(stage.parameters(), fused=True)
-        empty = lambda dtype=torch.int64: torch.empty(micro_batch, SEQUENCE, dtype=dtype, device="cuda")  # noqa: E731
-        hidden = lambda: torch.empty(SEQUENCE, micro_batch, rank.arguments.hidden, device="cuda")  # noqa: E731
-        received = hidden() if first > 0 else None
-        of_output = None if stage.ends else hidden()
+        engine = Engine(model, rank_of(model, tensor, micro_batch), first, last, ahead)
         for _ in range(STEPS):
-            kept = []
-            for k in range(micro_batches + ahead - 1):
-                if k < micro_batches:
-                    batch = {name: empty() for name in ("tokens", "labels", "positions")}
-                    batch["weights"] = empty(torch.float32)
-                    x = None if received is None else received.clone().requires_grad_()
-                    kept.append((stage(batch, mask, x), x))
-                if k >= ahead - 1:
-                    output, x = kept.pop(0)
-                    output.backward(of_output)
-                    del output, x
-            if several:  # DeepSpeed sums gradients over data parallel ranks in one flat copy
-                flat = torch.cat([p.grad.view(-1) for p in stage.parameters() if p.grad is not None])
-                del flat
-            optimizer.step()
-            optimizer.zero_grad()
+            engine.step(micro_batches)
         return session.finish()
 
 
@@ -76,7 +53,7 @@ def predicted(row):
     most = 0
     for first, last, ahead in stages(row):
         ahead = min(ahead, micro_batches)
-        graph = captured(row["model"], tensor, micro_batch, first, last, ahead, min(micro_batches, ahead + 1), data > 1)
+        graph = captured(row["model"], tensor, micro_batch, first, last, ahead, min(micro_batches, ahead + 1))
         memory = sg.profile(graph, spec=SPECS.get(row["gpu"], "h100")).dict()["device_memory"]
         most = max(most, memory["reserved_peak_bytes"])
     return {"predicted": most + OUTSIDE.get(row["gpu"], OUTSIDE_ELSEWHERE)}

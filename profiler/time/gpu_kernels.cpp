@@ -25,6 +25,13 @@ constexpr double kMostParts = 16;    // into which the inner dimension is cut
 constexpr double kLeastInner = 512;  // of a part
 constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
 
+// Hopper's tensor cores take TF32 operands along what is summed alone (PTX ISA, wgmma: only 16-bit ones are transposed).
+// Fitted on layers of OPT on GH200, of eth-easl/sailor.
+constexpr double kTransposedTf32 = 0.6;
+
+// What products of float32 reach without tensor cores. Fitted on layers of OPT on V100, of eth-easl/sailor.
+constexpr double kFloat32 = 0.93;
+
 // Keys go in blocks of so many (attention_work).
 constexpr double kBlock = 128;
 constexpr int64_t kNarrow = 64;
@@ -104,9 +111,17 @@ double gpu_moved(KernelClass kind) {
   }
 }
 
+// FLOP/s of a product of this dtype whose tiles fill the device.
+static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
+  const double peak = spec.peak(K::kMatmul, dtype), rate = spec.compute_rate(K::kMatmul, 0, dtype);
+  if (dtype != c10::kFloat || spec.vector == 0) return rate;
+  if (peak <= spec.vector) return kFloat32 * spec.gpu->sustained * peak;  // without tensor cores
+  return spec.architecture == "sm_90" && !product.along_inner ? kTransposedTf32 * rate : rate;
+}
+
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   const GpuFigures& gpu = *spec.gpu;
-  const double rate = spec.compute_rate(K::kMatmul, 0, dtype) / static_cast<double>(gpu.multiprocessors);
+  const double rate = rate_of(spec, product, dtype) / static_cast<double>(gpu.multiprocessors);
   const double stream = spec.memory_rate(K::kCopy, 0);  // of results; operands are read at the whole of it
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {

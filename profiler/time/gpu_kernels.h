@@ -25,6 +25,7 @@ struct ProductShape {
   double columns = 0;
   double inner = 0;
   double result_bytes = 0;
+  bool along_inner = true;  // both operands lie along what is summed
 };
 struct ProductSeconds {
   double compute = 0;

@@ -27,6 +27,28 @@ std::span<const int64_t> sizes_of(const Graph& graph, NodeId node, const char* n
                                                                    : std::span<const int64_t>();
 }
 
+// Whether both operands of a product lie along what is summed. One that is not known does.
+bool lies_along_inner(const Graph& graph, NodeId node) {
+  const auto stride_is_one = [&](const char* name, size_t from_last) {
+    const Argument* tensor = argument_named(graph, node, name);
+    if (tensor == nullptr || tensor->kind != ArgumentKind::kValue) return true;
+    const auto strides = graph.strides(tensor->ref.value);
+    const auto sizes = graph.sizes(tensor->ref.value);
+    if (strides.size() <= from_last) return true;
+    const size_t at = strides.size() - 1 - from_last;
+    return strides[at] == 1 || sizes[at] == 1;
+  };
+  if (argument_named(graph, node, "batch1") != nullptr) return stride_is_one("batch1", 0) && stride_is_one("batch2", 1);
+  const bool added = argument_named(graph, node, "mat1") != nullptr;
+  return argument_named(graph, node, "mat2") == nullptr ||
+         (stride_is_one(added ? "mat1" : "self", 0) && stride_is_one("mat2", 1));
+}
+
+// What eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand and then fills the copy.
+double copied_first(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
+  return short_name(graph.target(node).name()) == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
+}
+
 }  // namespace
 
 double KernelSeconds::total() const { return fixed + std::max(compute, memory) + after; }
@@ -58,7 +80,8 @@ KernelWork KernelWorks::of(NodeId node) {
   work.flops = static_cast<double>(classes_.computed(node, flops.matmul));
   work.elementwise = static_cast<double>(flops.elementwise);
   work.transcendental = static_cast<double>(flops.transcendental);
-  work.bytes = static_cast<double>(costs_.traffic().of(node).total());
+  const auto& traffic = costs_.traffic().of(node);
+  work.bytes = static_cast<double>(traffic.total()) + copied_first(graph_, node, traffic);
   if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);
   if (is_attention(work.kind)) {
     work.blocks = attention(node, work.kind == KernelClass::kAttentionBackward);
@@ -78,7 +101,8 @@ std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) cons
     ProductShape of{.batch = batched ? static_cast<double>(sizes[0]) : 1,
                     .columns = static_cast<double>(sizes.back()),
                     .inner = flops / 2 / elements,
-                    .result_bytes = static_cast<double>(graph_.logical_bytes(value))};
+                    .result_bytes = static_cast<double>(graph_.logical_bytes(value)),
+                    .along_inner = lies_along_inner(graph_, node)};
     of.rows = elements / of.batch / of.columns;
     shape = of;
   });

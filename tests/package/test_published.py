@@ -14,6 +14,9 @@ PUBLISHED = pathlib.Path(__file__).resolve().parents[2] / "bench/published"
 sys.path.insert(0, str(PUBLISHED))
 comparison, megatron, sailor, arguments = map(importlib.import_module,
                                               ("comparison", "megatron", "sailor", "megatron_arguments"))  # fmt: skip
+sailor_layers, sailor_seconds, stage_clock, simumax, simumax_seconds, nanotron = map(
+    importlib.import_module,
+    ("sailor_layers", "sailor_seconds", "stage_clock", "simumax", "simumax_seconds", "nanotron"))  # fmt: skip
 # Cases of plain PyTorch: pipelines, tensor parallel, a distributed optimizer, GPT, BERT, T5, experts.
 LOCAL = (
     "gpt/gpt3_mcore_tp1_pp1_dist_optimizer_overlap_grad_reduce_param_gather",
@@ -81,6 +84,62 @@ def test_sailors_pipelines_of_one_stage_are_within_five_percent():
     for row in rows:
         assert abs(comparison.error(comparison.answer(sailor, row))) < 0.05, row
     assert len(rows) >= 4
+
+
+def test_sailors_stages_are_within_five_percent_of_bytes_and_twelve_of_seconds():
+    rows = [row for row in comparison.rows_of(sailor) if row["mbs"] == "8" and row["stages"] == "2"]
+    assert len(rows) == 3
+    for row in rows:
+        assert abs(comparison.error(comparison.answer(sailor, row))) < 0.05, row
+        assert abs(comparison.error(comparison.answer(sailor_seconds, row))) < 0.12, row
+
+
+@pytest.mark.parametrize("gpu", ["A100-40", "V100-16", "RTX-3090", "GH-96"])
+def test_single_layers_take_what_sailor_measured(gpu):
+    rows = [row for row in comparison.rows_of(sailor_layers) if row["gpu"] == gpu and row["micro_batch"] == "4"]
+    errors = [abs(comparison.error(comparison.answer(sailor_layers, row))) for row in rows]
+    assert len(errors) >= 2
+    assert max(errors) < 0.08, errors
+
+
+def test_two_layers_tell_the_seconds_of_more():
+    one, two, four = (sailor_seconds.few("OPT-350", 4, 4, 1, 1, layers, 2) for layers in (1, 2, 4))
+    for k in (0, 1):
+        assert four[k] == pytest.approx(one[k] + 3 * (two[k] - one[k]), rel=1e-3)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 8])
+@pytest.mark.parametrize("micro_batches", [1, 4, 64])
+def test_the_engines_schedule_is_1f1bs(stages, micro_batches):
+    forward, backward = [1.0] * stages, [2.0] * stages
+    at_once, late = (stage_clock.run(stage_clock.deepspeed(stages, micro_batches, forward, backward, send))
+                     for send in (0.0, 0.5))  # fmt: skip
+    assert at_once == 3.0 * (micro_batches + stages - 1)
+    assert late >= at_once + (stages - 1), "the first micro-batch crosses each boundary twice"
+
+
+def test_stages_that_wait_for_ever_are_named():
+    with pytest.raises(ValueError, match=r"\(0, 1, 'a'\)"):
+        stage_clock.run([[("send", 1, "a", 1.0)], [("compute", 1.0)]])
+
+
+@pytest.mark.parametrize("case", ["llama3_70b_tp2_pp1_dp4_l12_mbc4_cef", "llama3_405b_l4_tp8_pp1_dp1_mbc32_cef"])
+def test_megatron_on_b200_holds_and_takes_what_simumax_measured(case):
+    (row,) = [row for row in simumax.rows() if row["case"] == case]
+    assert abs(comparison.error(comparison.answer(simumax, row))) < 0.005
+    assert abs(comparison.error(comparison.answer(simumax_seconds, row))) < 0.08
+
+
+def test_what_simumax_ran_beyond_these_programs_is_left_out():
+    (row, *_) = [row for row in simumax.rows() if row["model"] == "deepseekv2"]
+    assert "multi-latent-attention" in simumax.why_not(row)
+
+
+def test_nanotrons_pipelines_reach_the_published_share():
+    rows = [row for row in nanotron.rows() if row["pp"] == 2]
+    errors = [abs(comparison.error(comparison.answer(nanotron, row))) for row in rows]
+    assert statistics.median(errors) < 0.10
+    assert nanotron.layers_of({"model_B": "8.86", "pp": 2}) == [17, 15], "the output counts as two layers"
 
 
 def test_workspaces_follow_from_the_device_and_can_be_set():

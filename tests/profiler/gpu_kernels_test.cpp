@@ -88,6 +88,44 @@ TEST(GpuKernels, ShareOneLawOnEveryDevice) {
       << "a class that was measured goes before the law";
 }
 
+TEST(GpuKernels, HopperTakesTf32AlongWhatIsSummedAlone) {
+  TestGraph t;
+  const auto a = t.input("a", {12800, 4096});
+  const auto b = t.input("b", {4096, 256});
+  const auto weight = t.input("weight", {256, 4096});
+  const auto turned = t.call("aten::t", {weight}, {});
+  const std::vector<int64_t> sizes = {4096, 256}, strides = {1, 4096};
+  const StorageId storage = t.graph.value(weight.value()).storage;
+  const ValueId along = t.graph.add_tensor_result(
+      turned.node, {.dtype = c10::kFloat, .sizes = sizes, .strides = strides, .storage = storage, .device = t.device});
+  const auto slow = t.call("aten::mm", {a, b}, {{12800, 256}});
+  const auto fast = t.call("aten::mm", {a, Argument::of_value(along)}, {{12800, 256}});
+  const auto added = t.call("aten::addmm", {b, a, Argument::of_value(along)}, {{12800, 256}});
+  DeviceSpec spec = hundred();
+  const auto seconds = [&](const TestGraph::Call& call) { return StepTime::of(t.graph, spec).of(call.node).compute; };
+  spec.vector = 1e12;  // so that products of float32 are TF32's
+  EXPECT_EQ(seconds(slow), seconds(fast)) << "elsewhere they are alike";
+  spec.architecture = "sm_90";
+  EXPECT_NEAR(seconds(slow) - 3e-6, (seconds(fast) - 3e-6) / 0.6, 1e-9);
+  EXPECT_NEAR(seconds(added), seconds(fast), 1e-5) << "what is added lies anyhow";
+  spec.vector = 2e12;
+  EXPECT_EQ(seconds(slow), seconds(fast)) << "float32 itself";
+  EXPECT_NEAR(seconds(slow), 2.0 * 128 * 256 * 4096 / (0.93 * 2e10) + 3e-6, 1e-9)
+      << "which tensor cores do not compute";
+}
+
+TEST(GpuKernels, AFilledCopyIsMovedTwice) {
+  TestGraph t;
+  const auto scores = t.input("scores", {8, 1024, 1024});
+  const auto mask = t.input("mask", {8, 1024, 1024});
+  const auto in_place = t.call("aten::masked_fill_.Scalar", {scores, mask, Argument::of_int(0)}, {{8, 1024, 1024}});
+  const auto copied = t.call("aten::masked_fill.Scalar", {scores, mask, Argument::of_int(0)}, {{8, 1024, 1024}});
+  const StepTime time = StepTime::of(t.graph, hundred());
+  const double bytes = 4.0 * 8 * 1024 * 1024;
+  EXPECT_NEAR(time.of(copied.node).memory, 5 * bytes / 0.85e12, 1e-9) << "read, written, read, masked, written";
+  EXPECT_LT(time.of(in_place.node).memory, time.of(copied.node).memory);
+}
+
 TEST(GpuKernels, WhatIsMultipliedByZeroIsNotRead) {
   TestGraph t;
   const auto room = t.input("room", {8, 64, 64});
