@@ -25,6 +25,7 @@ from _shadowgraph_build import CUDA_VERSION
 
 from . import _compiled, _copies, _devices, _files, _libraries, _reads, _wrappers
 from . import _shadowgraph as _C
+from ._imports import when_imported
 from ._unfake import unfake
 
 _lock = threading.Lock()
@@ -57,6 +58,7 @@ def install():
         _give_sizes_to_custom_operators()
         _run_control_flow()
         _explain_failed_backward()
+        when_imported("triton.runtime.jit", _refuse_fakes_in_triton)
         _compiled.watch(lambda: _Flags.users > 0)
         _installed = True
 
@@ -439,6 +441,22 @@ def _run_control_flow():
         return kernel(*args, **kwargs)
 
     torch._ops.HigherOrderOperator.dispatch = dispatch_ours
+
+
+def _refuse_fakes_in_triton(module):
+    """A kernel writes through pointers, of which fakes have none. Triton would look for a GPU's driver first."""
+    original = module.JITFunction.run
+
+    @functools.wraps(original)
+    def run(self, *args, **kwargs):
+        if any(isinstance(each, torch.Tensor) and _C.is_fake(each) for each in (*args, *kwargs.values())):
+            raise _C.NoRuleError(
+                f"the Triton kernel {self.__name__} was launched on fake tensors. Launch it inside an operator that "
+                "has a fake kernel (torch.library.custom_op and register_fake), or run the library without Triton"
+            )
+        return original(self, *args, **kwargs)
+
+    module.JITFunction.run = run
 
 
 def _explain_failed_backward():

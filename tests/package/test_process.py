@@ -106,3 +106,14 @@ def test_a_torch_without_a_private_part_is_refused_in_words():
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert "has no torch.utils.checkpoint._recomputation_hook" in run.stdout
+
+
+def test_a_triton_kernel_on_fakes_is_refused_by_name():
+    triton = pytest.importorskip("triton")  # in PyTorch's CUDA wheels
+
+    @triton.jit
+    def doubled(pointer):
+        pass
+
+    with sg.fake("cuda"), pytest.raises(sg.NoRuleError, match="Triton kernel doubled .* custom_op and register_fake"):
+        doubled[(1,)](torch.ones(4, device="cuda"))
