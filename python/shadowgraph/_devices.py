@@ -36,6 +36,7 @@ def pretend_cuda():
         "get_device_name": _of_device(lambda: _C.device_name()),
         "synchronize": _of_device(lambda: None),
         "empty_cache": lambda: None,
+        "is_current_stream_capturing": lambda: False,
         "ipc_collect": lambda: None,
         "is_bf16_supported": _is_bf16_supported,
         "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8, device="cpu"),
