@@ -58,6 +58,7 @@ def install():
         _give_sizes_to_custom_operators()
         _run_control_flow()
         _explain_failed_backward()
+        _tell_torch_that_fakes_are_not_its_own()
         when_imported("triton.runtime.jit", _refuse_fakes_in_triton)
         _compiled.watch(lambda: _Flags.users > 0)
         _installed = True
@@ -441,6 +442,13 @@ def _run_control_flow():
         return kernel(*args, **kwargs)
 
     torch._ops.HigherOrderOperator.dispatch = dispatch_ours
+
+
+def _tell_torch_that_fakes_are_not_its_own():
+    """Since 2.15 torch has fakes in C++, which it knows by the dispatch key that those of this package have."""
+    original = getattr(torch._C, "_is_fake_tensor", None)
+    if original is not None:
+        torch._C._is_fake_tensor = lambda tensor: not _C.is_fake(tensor) and original(tensor)
 
 
 def _refuse_fakes_in_triton(module):

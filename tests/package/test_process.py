@@ -9,6 +9,8 @@ import pytest
 import torch
 from _shadowgraph_build import TORCH_VERSION
 from test_capture import Net
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import is_fake as is_torchs_fake
 
 import shadowgraph as sg
 
@@ -115,5 +117,12 @@ def test_a_triton_kernel_on_fakes_is_refused_by_name():
     def doubled(pointer):
         pass
 
-    with sg.fake("cuda"), pytest.raises(sg.NoRuleError, match="Triton kernel doubled .* custom_op and register_fake"):
+    with sg.fake("cuda"), pytest.raises(sg.NoRuleError, match="Triton kernel doubled .*custom_op and register_fake"):
         doubled[(1,)](torch.ones(4, device="cuda"))
+
+
+def test_fakes_are_none_of_torchs_own():
+    with sg.fake("cpu"):
+        assert not is_torchs_fake(torch.ones(2)) and "size=" not in repr(torch.ones(2))
+    with FakeTensorMode():
+        assert is_torchs_fake(torch.ones(2))
