@@ -41,11 +41,12 @@ def install():
         if _installed:
             return
         _check_private_parts()
+        _Flags.gpu_is_there = torch.cuda.is_available()
+        without_gpu = None if _Flags.gpu_is_there else _devices.what_initializing_raises()
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
-        _Flags.gpu_is_there = torch.cuda.is_available()
         if not _Flags.gpu_is_there:
-            _devices.pretend_cuda()
+            _devices.pretend_cuda(without_gpu)
         _reads.guard()
         _tell_captures_of_checkpoints()
         _files.read_for_real()

@@ -126,3 +126,20 @@ def test_fakes_are_none_of_torchs_own():
         assert not is_torchs_fake(torch.ones(2)) and "size=" not in repr(torch.ones(2))
     with FakeTensorMode():
         assert is_torchs_fake(torch.ones(2))
+
+
+def test_cuda_is_missing_in_torchs_words_afterwards():
+    program = """
+import torch
+def said():
+    try:
+        torch.cuda.current_device()
+    except (AssertionError, RuntimeError) as error:
+        return str(error), torch.cuda.is_initialized()
+before = said()
+import shadowgraph as sg
+with sg.fake("cuda"):
+    torch.empty(2, device="cuda")
+assert said() == before, (said(), before)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
