@@ -185,7 +185,7 @@ Tensor matrix_exp(const Tensor& x) {
 Tensor matrix_sqrth(const Tensor& x) {
   at::native::squareCheckInputs(x, "linalg.matrix_sqrth");
   at::native::checkFloatingOrComplex(x, "linalg.matrix_sqrth", /*allow_low_precision_dtypes=*/false);
-  return x.numel() == 0 ? rules::empty_like(x) : rules::empty_contiguous_like(x);
+  return x.size(-1) == 0 ? rules::empty_like(x) : rules::empty_contiguous_like(x);
 }
 
 // Sums of matrices, a row of coefficients each. A result that does not fit is not resized.

@@ -350,6 +350,8 @@ TEST(FlopTable, AgreesWithFlopRegistry) {
   EXPECT_GE(calls, 400U);
   for (const FlopRow& row : flop_table()) {
     for_each_name(row.names, [&](std::string_view name) {
+      // The calls are of 2.13, which counts no flash attention on CPUs.
+      if (kFlopsOfCpuFlashCounted && name.find("flash_attention_for_cpu") != name.npos) return;
       EXPECT_EQ(row.counted_by_pytorch, seen.contains(full_name(name))) << name;
     });
   }
