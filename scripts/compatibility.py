@@ -3,6 +3,7 @@
 
     scripts/compatibility.py 2.15.0                      installs, builds, tests all
     scripts/compatibility.py 2.15.0 --steps build,unit   some of the steps; figures of the others stay
+    scripts/compatibility.py 2.15.0 --lean               what needs no Python: a third of the disk and of the download
     scripts/compatibility.py --second                    what CI does with the newest other version that it can install
     scripts/compatibility.py --schemas OLD NEW           operators whose schema differs between two environments
     scripts/compatibility.py --list                      the steps
@@ -10,7 +11,8 @@
 `make compatibility VERSION=2.15.0` is the first. Results are a row of docs/figures/19-compatibility.json. The build
 is in build-torch-VERSION, the environment in env/ below it; --env and --build name other folders. It has torch and
 torchvision of that version, and all else by a .pth file from .venv. On Linux the wheels on PyPI are CUDA builds, some
-5 GB installed.
+5 GB installed. With --lean it has torch, and of what that requires CUDA's runtime and CUPTI alone, which libtorch_cpu
+links. The library, the tool and the tests in C++ need no more, and `import torch` needs all.
 """
 
 import argparse
@@ -45,8 +47,8 @@ class CompatibilityError(Exception):
 class Build:
     """A build folder and an environment of one version."""
 
-    def __init__(self, version, folder=None, environment=None, jobs=1):
-        self.version, self.jobs = version, jobs
+    def __init__(self, version, folder=None, environment=None, jobs=1, lean=False):
+        self.version, self.jobs, self.lean = version, jobs, lean
         self.folder = pathlib.Path(folder or ROOT / f"build-torch-{version}").resolve()
         self.environment = pathlib.Path(environment or self.folder / "env").resolve()
         self.python = self.environment / "bin/python"
@@ -75,19 +77,36 @@ class Build:
         found = [*self.site_packages().glob("torch-*.dist-info/RECORD")]
         return found[0].parent.name.removesuffix(".dist-info").partition("-")[2].split("+")[0] if found else None
 
+    def pip_install(self, *what, seconds=None):
+        self.run(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", *what,
+                 seconds=seconds)  # fmt: skip
+
     def install(self, *more, seconds=None):
-        if self.installed() == self.version:
+        without_dependencies = self.environment / "lean"  # a file that says so
+        if self.installed() == self.version and (self.lean or not without_dependencies.exists()):
             return
         self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
-        self.run(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input",
-                 f"torch=={self.version}", "numpy", *more, seconds=seconds)  # fmt: skip
+        if self.lean:
+            without_dependencies.touch()
+            self.pip_install("--no-deps", f"torch=={self.version}", seconds=seconds)
+            self.pip_install(*self.linked_by_libtorch_cpu(), seconds=seconds)
+        else:
+            self.pip_install(f"torch=={self.version}", "numpy", *more, seconds=seconds)
+            without_dependencies.unlink(missing_ok=True)
         (checkout,) = ROOT.glob(".venv/lib/python3*/site-packages")
         (self.site_packages() / "zz_of_the_checkout.pth").write_text(f"{checkout}\n")
 
+    def linked_by_libtorch_cpu(self):
+        """The parts of CUDA that the wheel's CPU side links, as the wheel requires them; none of a CPU build."""
+        (metadata,) = self.site_packages().glob("torch-*.dist-info/METADATA")
+        found = re.search(r"^Requires-Dist: cuda-toolkit\[.*\]==([0-9.]+)", metadata.read_text(), re.M)
+        return [f"cuda-toolkit[cudart,cupti]=={found[1]}"] if found else []
+
     def configure(self, *more):
         self.run("cmake", "-S", ROOT, "-B", self.folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-                 "-DSHADOWGRAPH_BUILD_BENCH=OFF", "-DSHADOWGRAPH_BUILD_PYTHON=ON", f"-DPython_EXECUTABLE={self.python}",
-                 f"-DTORCH_DIR={self.site_packages() / 'torch'}", "--log-level=WARNING", *more)  # fmt: skip
+                 "-DSHADOWGRAPH_BUILD_BENCH=OFF", f"-DSHADOWGRAPH_BUILD_PYTHON={'OFF' if self.lean else 'ON'}",
+                 f"-DPython_EXECUTABLE={self.python}", f"-DTORCH_DIR={self.site_packages() / 'torch'}",
+                 "--log-level=WARNING", *more)  # fmt: skip
 
     def compile(self, *targets, check=True):
         self.run("cmake", "--build", self.folder, "-j", self.jobs, "--target", *targets, check=check)
@@ -106,8 +125,8 @@ def install(build):
 
 def build_all(build):
     build.configure()
-    build.compile("shadowgraph", "shadowgraph_tool", "shadowgraph_python", "conformance", *UNIT, "passes_tests",
-                  "replay_tests")  # fmt: skip
+    of_python = () if build.lean else ("shadowgraph_python", "conformance")
+    build.compile("shadowgraph", "shadowgraph_tool", *of_python, *UNIT, "passes_tests", "replay_tests")
 
 
 def google_tests(build, *programs):
@@ -115,7 +134,8 @@ def google_tests(build, *programs):
     passed = failed = 0
     for program in programs:
         said = build.run(build.folder / "bin" / program, "--gtest_color=no", "--gtest_brief=1",
-                         output=subprocess.STDOUT, check=False, OMP_NUM_THREADS="1")  # fmt: skip
+                         output=subprocess.STDOUT, check=False, OMP_NUM_THREADS="1",
+                         VIRTUAL_ENV=str(ROOT / ".venv"))  # where HiGHS is found # fmt: skip
         found = re.search(r"\[  PASSED  \] (\d+) tests?", said)
         if found is None:
             raise CompatibilityError(f"{program} did not get to its end: {said[-2000:]}")
@@ -152,8 +172,9 @@ def conformance(build):
 
 
 def package(build):
+    path = f"{build.folder / 'bin'}:{os.environ['PATH']}"
     said = build.package("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/package", output=subprocess.STDOUT,
-                         check=False)  # fmt: skip
+                         check=False, PATH=path, VIRTUAL_ENV=str(ROOT / ".venv"))  # fmt: skip
     print(said)
     last = said.strip().splitlines()[-1]
     passed, failed = (int((re.search(rf"(\d+) {word}", last) or [0, 0])[1]) for word in ("passed", "failed"))
@@ -192,6 +213,7 @@ STEPS = {"install": (install, None), "build": (build_all, None), "unit": (unit, 
          "passes": (passes, "pass tests"), "replay": (replay, "replay tests"),
          "conformance": (conformance, "OpInfo conformance"), "package": (package, "package tests"),
          "graphs": (graphs, COLUMNS[-1])}  # fmt: skip
+NEED_PYTHON = ("conformance", "package")  # import torch
 
 
 # ---- The table ------------------------------------------------------------------------------------------------------
@@ -274,7 +296,8 @@ def schemas(old, new):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", nargs="?")
-    parser.add_argument("--steps", default=",".join(STEPS))
+    parser.add_argument("--steps")
+    parser.add_argument("--lean", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--second", action="store_true")
     parser.add_argument("--seconds", type=int, default=600)
@@ -290,12 +313,15 @@ def main():
     if given.second:
         return second(given.jobs, given.seconds)
     known = [row.text for row in torch_versions.supported()]
-    steps = given.steps.split(",")
+    possible = [step for step in STEPS if not given.lean or step not in NEED_PYTHON]
+    steps = given.steps.split(",") if given.steps else possible
     if given.version not in known:
         parser.error(f"give a version of cmake/torch_versions.txt: {', '.join(known)}")
     if unknown := [step for step in steps if step not in STEPS]:
         parser.error(f"no step {', '.join(unknown)}; there are {', '.join(STEPS)}")
-    build = Build(given.version, given.build, given.env, given.jobs)
+    if impossible := [step for step in steps if step not in possible]:
+        parser.error(f"--lean installs a torch that Python cannot import, which {' and '.join(impossible)} must")
+    build = Build(given.version, given.build, given.env, given.jobs, given.lean)
     for step in steps:
         function, column = STEPS[step]
         said = function(build)

@@ -58,6 +58,8 @@ for version in "${versions[@]}"; do
     scripts/compatibility.py "$version" --steps install,build --jobs "$jobs"
     build=build-torch-$version
   fi
+  # Also if one of them fails.
+  trap 'cmake -B "$build" -U "Python_*" -U "_Python_*" -DPython_EXECUTABLE="$PWD/.venv/bin/python" --log-level=WARNING' EXIT
   for python in "${interpreters[@]}"; do
     say "torch $version, $("$python" --version)"
     cmake -B "$build" -U 'Python_*' -U '_Python_*' -DPython_EXECUTABLE="$python" --log-level=WARNING >/dev/null

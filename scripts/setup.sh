@@ -124,6 +124,8 @@ fi
 if [[ -n $want_wheel ]]; then
   has_package "scikit_build_core-$scikit_build_core_version*" ||
     wanted+=("scikit-build-core==$scikit_build_core_version")
+  # What it asks of them with CPython 3.10, for which scripts/make_wheels.sh runs it from here.
+  for package in tomli exceptiongroup; do has_package "$package-*" || wanted+=("$package"); done
 fi
 if [[ -n $want_lint ]]; then
   # Three times as fast as Debian's version 14: it skips the declarations of system headers, here libtorch's.

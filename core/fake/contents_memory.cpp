@@ -7,6 +7,7 @@
 
 #include "core/fake/known_contents.h"
 #include "core/fake/storage_context.h"
+#include "core/libtorch/write_hook.h"
 
 namespace shadowgraph {
 
@@ -50,9 +51,9 @@ void host_takes_pointer(c10::StorageImpl* storage) {
 }  // namespace
 
 void set_pointer(c10::StorageImpl& storage, void* pointer, c10::DeleterFnPtr deleter) {
+  clear_write_hook(storage);
   void* context = raw_data_ptr(storage).release_context();
   storage.set_data_ptr_noswap(c10::DataPtr(pointer, context, deleter, c10::Device(c10::DeviceType::Meta)));
-  if (storage.has_materializer()) storage.clear_materializer();
   if (pointer != nullptr) storage.clear_data_ptr_access_error_msg_();
 }
 
@@ -62,7 +63,12 @@ void publish(c10::StorageImpl& storage) {
   const bool readable = contents.readable && contents.real && contents.known.empty() && contents.assumed.empty();
   set_pointer(storage, readable ? raw_data_ptr(*contents.real.unsafeGetStorageImpl()).get() : nullptr,
               &delete_storage_context_with_contents);
-  if (readable && !contents.host_may_write) storage.set_materializer(&host_takes_pointer);
+  if (!readable || contents.host_may_write) return;
+  if constexpr (kWriteHooksStay) {
+    set_write_hook(storage, &host_takes_pointer);
+  } else {
+    host_takes_pointer(&storage);
+  }
 }
 
 }  // namespace shadowgraph

@@ -17,6 +17,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/pretended_devices.h"
+#include "core/libtorch/node_pointer.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -270,7 +271,7 @@ at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c1
     if (real.is_leaf()) {
       fake.set_requires_grad(true);
     } else {
-      auto history = c10::make_intrusive<RealHistory>();
+      auto history = make_node<RealHistory>();
       history->add_input_metadata(fake);
       torch::autograd::impl::set_gradient_edge(fake, torch::autograd::Edge(std::move(history), 0));
     }

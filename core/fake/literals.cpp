@@ -11,6 +11,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
+#include "core/libtorch/write_hook.h"
 
 namespace shadowgraph {
 
@@ -33,7 +34,6 @@ void literal_is_written(c10::StorageImpl* storage) {
   contents->host_may_write = true;
   void* memory = contents->real.mutable_data();
   storage_context_of(*storage).contents = std::move(contents);
-  // libtorch clears the hook by itself after this call.
   void* context = raw_data_ptr(*storage).release_context();
   storage->set_data_ptr_noswap(
       c10::DataPtr(memory, context, &delete_storage_context_with_contents, c10::Device(c10::DeviceType::Meta)));
@@ -46,7 +46,7 @@ void open_for_literal(const at::Tensor& fake) {
   void* memory = uninitialised_memory();
   if (memory == nullptr || storage.nbytes() == 0 || storage.nbytes() > kLargestLiteral) return;
   set_pointer(storage, memory, raw_data_ptr(storage).get_deleter());
-  storage.set_materializer(&literal_is_written);
+  set_write_hook(storage, &literal_is_written);
   auto impl = fake.getIntrusivePtr();
   thread_state.literal = impl.release();
 }
@@ -103,6 +103,7 @@ void close_literal() {
   auto impl = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
       std::exchange(thread_state.literal, nullptr));
   c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();
+  clear_write_hook(storage);
   if (!has_contents(storage)) {
     set_pointer(storage, nullptr, raw_data_ptr(storage).get_deleter());
     return;

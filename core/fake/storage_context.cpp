@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/fake/known_contents.h"
+#include "core/libtorch/write_hook.h"
 
 namespace shadowgraph {
 
@@ -27,7 +28,8 @@ void delete_storage_context_with_contents(void* context) {
 }
 
 StorageContext* find_storage_context(const c10::StorageImpl& storage) {
-  return find_storage_context(raw_data_ptr(storage));
+  const c10::DataPtr* hidden = hidden_by_write_hook(const_cast<c10::StorageImpl&>(storage));
+  return find_storage_context(hidden != nullptr ? *hidden : raw_data_ptr(storage));
 }
 
 StorageContext* find_storage_context(const c10::DataPtr& data) {
@@ -42,8 +44,12 @@ StorageContext& storage_context_of(c10::StorageImpl& storage) {
   const std::lock_guard lock(attach);
   if (StorageContext* context = find_storage_context(storage)) return *context;
   auto* context = new StorageContext;
-  storage.set_data_ptr_noswap(
-      c10::DataPtr(nullptr, context, &delete_storage_context, c10::Device(c10::DeviceType::Meta)));
+  c10::DataPtr data(nullptr, context, &delete_storage_context, c10::Device(c10::DeviceType::Meta));
+  if (c10::DataPtr* hidden = hidden_by_write_hook(storage)) {
+    *hidden = std::move(data);
+  } else {
+    storage.set_data_ptr_noswap(std::move(data));
+  }
   return *context;
 }
 

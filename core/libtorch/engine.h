@@ -2,11 +2,10 @@
 // functions change with libtorch, and one that is not handed on is lost to the engine behind (Python's).
 //
 // Replaces: a subclass that spells the functions of one version.
-// Since:    2.12 has shared pointers to nodes, 2.13 intrusive ones. 2.14 has get_node_creation_hooks().
+// Since:    2.14 has get_node_creation_hooks(); pointers to nodes are those of node_pointer.h.
 // Check:    check_what_was_installed (core/process/process_state.cpp).
 #pragma once
 
-#include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
@@ -14,10 +13,9 @@
 #include <utility>
 #include <vector>
 
-namespace shadowgraph {
+#include "core/libtorch/node_pointer.h"
 
-// As this libtorch holds nodes.
-using NodePointer = decltype(torch::autograd::Edge::function);
+namespace shadowgraph {
 
 // Without `inner` it is libtorch's base engine.
 class ForwardingEngine : public torch::autograd::Engine {

@@ -27,6 +27,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/libtorch/attention_checks.h"
 #include "core/rules/attention_choice.h"
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
@@ -46,6 +47,10 @@ using FusedResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, 
 int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const OptionalTensor& mask, double dropout, bool is_causal, std::optional<double> scale,
                          bool enable_gqa) {
+  if (attention_adds_batch(query, key, value)) {
+    return fused_sdp_choice(query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), attention_mask_with_batch(mask),
+                            dropout, is_causal, scale, enable_gqa);
+  }
   const bool has_mask = given(mask);
   const c10::DeviceType device = pretended_device().type();
   if (device == c10::DeviceType::CUDA || device == c10::DeviceType::XPU || device == c10::DeviceType::MPS) {
@@ -114,6 +119,12 @@ at::Tensor sdpa_on_gpu(const at::Tensor& query, const at::Tensor& key, const at:
     c10::DimVector sizes(query.sizes());
     sizes.back() = value.size(-1);
     return at::zeros(sizes, query.options()) + (query.sum() + key.sum() + value.sum()) * 0;
+  }
+  if (attention_adds_batch(query, key, value)) {
+    const at::Tensor queries = query.unsqueeze(0), keys = key.unsqueeze(0), values = value.unsqueeze(0);
+    return sdpa_on_gpu(queries, keys, values, attention_mask_with_batch(attention_mask), dropout, is_causal, scale,
+                       enable_gqa)
+        .squeeze(0);
   }
   const OptionalTensor given_mask = given(attention_mask) ? attention_mask : std::nullopt;
   const SDPBackend backend =

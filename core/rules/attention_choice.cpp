@@ -1,5 +1,5 @@
-// The choice follows sdp_utils.cpp of 2.13 (native/transformers/cuda); the checks that libtorch keeps in a header are
-// called, those of the .cpp are written out here. cuDNN comes first on compute capability 9 and 10 with cuDNN newer
+// The choice follows sdp_utils.cpp (native/transformers/cuda), for each version as core/libtorch/attention_checks.h has it. The
+// checks that libtorch keeps in a header are called, those of the .cpp are written out here. cuDNN comes first on compute capability 9 and 10 with cuDNN newer
 // than 9.15, otherwise flash, efficient, math, cuDNN.
 //
 // XPU and MPS are asked through a function that a CPU build of libtorch lacks, so the same composite serves them:
@@ -16,6 +16,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/libtorch/attention_checks.h"
 #include "shadowgraph/shape_rules.h"
 
 namespace shadowgraph::rules {
@@ -40,6 +41,12 @@ bool has_low_precision(const sdp::sdp_params& params) {
                                         : has_dtype(params, {at::kHalf});
 }
 
+// Blocks of a grid beside the first dimension's.
+bool fits_in_grid(const sdp::sdp_params& params) {
+  constexpr int64_t kLargest = 65535;
+  return params.query.size(0) <= kLargest && params.query.size(1) <= kLargest;
+}
+
 bool can_use_flash(const sdp::sdp_params& params) {
   const DeviceProfile& device = device_profile();
   if (!device.flash_attention || !at::globalContext().userEnabledFlashSDP()) return false;
@@ -55,7 +62,8 @@ bool can_use_flash(const sdp::sdp_params& params) {
   const bool dtype_fits = device.sm_major >= 9 && at::globalContext().userEnabledFA3SDP()
                               ? has_dtype(params, {at::kFloat8_e4m3fn, at::kHalf, at::kBFloat16})
                               : has_low_precision(params);
-  return dtype_fits && sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true>(params, false) &&
+  return dtype_fits && attention_heads_fit</*groups=*/true, /*same_heads=*/true>(params) &&
+         (!kFlashAttentionHasLargestGrid || fits_in_grid(params)) &&
          sdp::check_nonzero_sequence_lengths_dense(params, false) &&
          sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>(params, false);
 }
@@ -70,6 +78,15 @@ int64_t head_alignment(const sdp::sdp_params& params) {
   return tensor_cores ? std::max<int64_t>(alignment, half ? 8 : 4) : alignment;
 }
 
+// Where operands begin, in elements from memory that is aligned.
+bool begin_aligned(const sdp::sdp_params& params, int64_t alignment) {
+  if (!kEfficientAttentionWantsAlignment || device_profile().sm_major < 8) return true;
+  const auto begins = [&](const at::Tensor& tensor) {
+    return tensor.numel() == 0 || tensor.storage_offset() % alignment == 0;
+  };
+  return begins(params.query) && begins(params.key) && begins(params.value);
+}
+
 bool can_use_efficient(const sdp::sdp_params& params) {
   if (!device_profile().efficient_attention || !at::globalContext().userEnabledMemEfficientSDP()) return false;
   if (!compute_capability_between(50, 121) || !sdp::check_tensor_shapes(params, false)) return false;
@@ -77,14 +94,28 @@ bool can_use_efficient(const sdp::sdp_params& params) {
   const int64_t value_head = params.value.size(3);
   const int64_t alignment = head_alignment(params);
   if (params.key.size(3) != head || head <= 0 || head % alignment != 0 || value_head <= 0 ||
-      value_head % alignment != 0) {
+      value_head % alignment != 0 || !begin_aligned(params, alignment)) {
     return false;
   }
   const bool dtype_fits = device_profile().sm_major >= 8 ? has_dtype(params, {at::kHalf, at::kFloat, at::kBFloat16})
                                                          : has_dtype(params, {at::kHalf, at::kFloat});
   return dtype_fits && sdp::check_nonzero_sequence_lengths_dense(params, false) &&
          sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/false>(params, false) &&
-         sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/false>(params, false);
+         attention_heads_fit<kEfficientAttentionTakesGroups, /*same_heads=*/true>(params);
+}
+
+// The heads of queries and values that cuDNN has kernels for, also backward ones.
+bool cudnn_takes_heads(const sdp::sdp_params& params, int64_t head, int64_t value_head) {
+  const DeviceProfile& device = device_profile();
+  if (head % 8 != 0 || value_head % 8 != 0) return false;
+  if (head <= 128 && value_head <= 128) return true;
+  if (!compute_capability_between(90, 90) && device.sm_major != 10) return false;
+  const bool deep = head == 192 && value_head == 128;
+  const bool wide = kCudnnAttentionTakesWideHeads && device.cudnn_version > 92200 &&
+                    (device.sm_major != 10 || device.sm_minor != 7 || device.cudnn_version > 92500);
+  if (!wide) return deep && device.cudnn_version >= 91100;
+  if (head > 256 || value_head > 256) return false;
+  return deep || (head == 256 && value_head == 256) || !sdp::input_requires_grad(params);
 }
 
 bool can_use_cudnn(const sdp::sdp_params& params) {
@@ -101,16 +132,13 @@ bool can_use_cudnn(const sdp::sdp_params& params) {
   if (params.dropout * 16.0 != std::floor(params.dropout * 16.0)) return false;
   if (!sdp::check_nonzero_sequence_lengths_dense(params, false) ||
       !sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>(params, false) ||
-      !sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true, /*requires_same_num_heads=*/false>(params,
-                                                                                                           false)) {
+      !attention_heads_fit</*groups=*/true, /*same_heads=*/false>(params)) {
     return false;
   }
-  const int64_t head = params.query.size(3);
-  const int64_t value_head = params.value.size(3);
-  const bool wide = (compute_capability_between(90, 90) || device.sm_major == 10) && device.cudnn_version >= 91100 &&
-                    head == 192 && value_head == 128;
-  if (!wide && (head > 128 || value_head > 128)) return false;
-  if (head % 8 != 0 || value_head % 8 != 0) return false;
+  if (kCudnnAttentionHasLargestGrid && !fits_in_grid(params)) return false;
+  if (!cudnn_takes_heads(params, params.query.size(3), params.value.size(3))) return false;
+  if (params.query.size(2) == 1 && cudnn_attention_refuses_one_query(device.cudnn_version, device.sm_major))
+    return false;
   return params.key.size(2) != 1 && (params.dropout == 0.0 || params.query.size(2) != 1);
 }
 

@@ -147,7 +147,7 @@ void into(const c10::OperatorHandle& op, Stack* stack) {
   call.give(out);
 }
 
-// In place, or nothing to compute: wait_tensor.
+// In place, or nothing to compute: wait_tensor, wait_tensors.
 void same(const c10::OperatorHandle& op, Stack* stack) {
   CollectiveCall call(op, *stack);
   for (const char* rank : {"src", "dst"}) {
@@ -230,6 +230,8 @@ void check_operands(const CollectiveCall& call) {
     check_lists(call, call.argument("input_tensors"), call.tensors("output_tensors"));
   } else if (name == "gather_" && call.rank() == call.integer("root_rank")) {
     check_lists(call, call.argument("output_tensors"), call.tensors("input_tensors"));
+  } else if (name == "gather_into_tensor_" && call.rank() == call.integer("root_rank")) {
+    check_elements(call, call.tensor("output_tensor"), call.tensor("input_tensor"));
   } else if (name == "scatter_" && call.rank() == call.integer("root_rank")) {
     check_lists(call, call.argument("input_tensors"), call.tensors("output_tensors"));
   } else if (name == "alltoall_") {
@@ -311,9 +313,10 @@ void register_collectives(RuleRegistry& registry) {
       registry, {"_c10d_functional::all_to_all_single", "_c10d_functional_autograd::all_to_all_single"});
   add_boxed<&into<&gathered>>(registry, {"_c10d_functional::all_gather_into_tensor_out"});
   add_boxed<&into<&scattered>>(registry, {"_c10d_functional::reduce_scatter_tensor_out"});
-  add_boxed<&same>(registry, {"_c10d_functional::all_reduce_", "_c10d_functional::all_reduce_coalesced_",
-                              "_c10d_functional::broadcast_", "_c10d_functional::wait_tensor",
-                              "_c10d_functional::isend", "_c10d_functional::irecv", "_c10d_functional::batch_p2p_ops"});
+  add_boxed<&same>(registry,
+                   {"_c10d_functional::all_reduce_", "_c10d_functional::all_reduce_coalesced_",
+                    "_c10d_functional::broadcast_", "_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors",
+                    "_c10d_functional::isend", "_c10d_functional::irecv", "_c10d_functional::batch_p2p_ops"});
   add_boxed<&with_work>(registry, {"c10d::broadcast_",
                                    "c10d::allreduce_",
                                    "c10d::allreduce_coalesced_",
@@ -326,6 +329,7 @@ void register_collectives(RuleRegistry& registry) {
                                    "c10d::reduce_scatter_tensor_coalesced_",
                                    "c10d::reduce_",
                                    "c10d::gather_",
+                                   "c10d::gather_into_tensor_",
                                    "c10d::scatter_",
                                    "c10d::alltoall_",
                                    "c10d::alltoall_base_",

@@ -17,8 +17,10 @@ c10::DimVector by_descending_stride(const Tensor& x, IntArrayRef dims) {
   return sorted;
 }
 
-// A result whose memory order is: dimensions of the batch as in `x`, then the transformed ones as given.
+// A result whose memory order is: dimensions of the batch as in `x`, then the transformed ones as given. The CPU plans
+// nothing for no elements.
 Tensor transformed(const Tensor& x, IntArrayRef sizes, IntArrayRef dims, c10::ScalarType dtype) {
+  if (x.numel() == 0 && !on_cuda()) return rules::empty(sizes, dtype);
   c10::DimVector order;
   for (int64_t d = 0; d < x.dim(); ++d) {
     if (std::find(dims.begin(), dims.end(), d) == dims.end()) order.push_back(d);

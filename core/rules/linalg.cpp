@@ -1,5 +1,6 @@
 // Decompositions and solvers that are not structured kernels. LAPACK works in place on column-major matrices, so most
 // results are that; their out= forms make an empty result column-major, too.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/linalg_lu_solve_ops.h>
@@ -181,6 +182,12 @@ Tensor matrix_exp(const Tensor& x) {
   return rules::empty_contiguous_like(x);
 }
 
+Tensor matrix_sqrth(const Tensor& x) {
+  at::native::squareCheckInputs(x, "linalg.matrix_sqrth");
+  at::native::checkFloatingOrComplex(x, "linalg.matrix_sqrth", /*allow_low_precision_dtypes=*/false);
+  return x.size(-1) == 0 ? rules::empty_like(x) : rules::empty_contiguous_like(x);
+}
+
 // Sums of matrices, a row of coefficients each. A result that does not fit is not resized.
 Tensor linear_combination(const Tensor& x, const Tensor& coefficients) {
   TORCH_CHECK(x.dim() > 0 && x.numel() > 0, "Empty tensor not supported");
@@ -218,6 +225,9 @@ void register_linalg(RuleRegistry& registry) {
   registry.add("aten::_linalg_eigvals", &eigenvalues);
   registry.add("aten::linalg_eigvals.out", &Out<&eigenvalues>::run);
   registry.add("aten::linalg_matrix_exp", &matrix_exp);
+  if (c10::Dispatcher::singleton().findSchema({"aten::linalg_matrix_sqrth", ""})) {  // since 2.14
+    registry.add("aten::linalg_matrix_sqrth", &matrix_sqrth);
+  }
   registry.add("aten::_compute_linear_combination", &linear_combination);
   registry.add("aten::_compute_linear_combination.out", &linear_combination_out);
 }

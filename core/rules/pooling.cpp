@@ -3,6 +3,8 @@
 #include <ATen/native/Pool.h>
 #include <ATen/native/Resize.h>
 
+#include <algorithm>
+
 #include "core/rules/families.h"
 #include "core/rules/registry.h"
 #include "shadowgraph/shape_rules.h"
@@ -163,6 +165,8 @@ Tensor max_unpool3d(const Tensor& input, const Tensor& indices, IntArrayRef outp
               "There should be exactly three elements (depth, height, width) in padding, but got: ", padding.size(),
               " elements.");
   check_input(input, 3, "max_unpooling3d_forward");
+  TORCH_CHECK(std::ranges::all_of(stride, [](int64_t step) { return step > 0; }),
+              "strides should be greater than zero, but got stride: ", stride);
   return rules::empty(with_spatial(input, output), input);
 }
 

@@ -55,6 +55,7 @@ constexpr CollectiveRow kRows[] = {
     {"c10d::broadcast_", CollectiveKind::kBroadcast, "tensors"},
     {"c10d::reduce_", CollectiveKind::kReduce, "tensors"},
     {"c10d::gather_", CollectiveKind::kGather, "input_tensors", true},
+    {"c10d::gather_into_tensor_", CollectiveKind::kGather, "input_tensor", true},
     {"c10d::scatter_", CollectiveKind::kScatter, "output_tensors", true},
     {"c10d::send", CollectiveKind::kSend, "tensors"},
     {"c10d::recv_", CollectiveKind::kReceive, "tensors"},
@@ -63,9 +64,9 @@ constexpr CollectiveRow kRows[] = {
     {"c10d::monitored_barrier_", CollectiveKind::kBarrier, ""},
 };
 
-constexpr std::string_view kWait = "_c10d_functional::wait_tensor";
 // These are in those namespaces and send nothing.
-constexpr std::string_view kSilent[] = {kWait, "_c10d_functional::_wrap_tensor_autograd", "c10d::check_for_nan",
+constexpr std::string_view kSilent[] = {"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors",
+                                        "_c10d_functional::_wrap_tensor_autograd", "c10d::check_for_nan",
                                         "sg_c10d::process_group"};
 
 const CollectiveRow* row_of(std::string_view name) {

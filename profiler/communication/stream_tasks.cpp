@@ -74,7 +74,7 @@ void StreamTasks::communicate(NodeId node, const Collective& collective, uint32_
 void StreamTasks::compute(NodeId node, uint32_t stream) {
   const NodeTime& at = time_.of(node);
   const bool runs = at.kind != KernelClass::kFree;
-  const bool waits = graph_.target(node).name() == "_c10d_functional::wait_tensor";
+  const bool waits = graph_.target(node).name().starts_with("_c10d_functional::wait_tensor");
   if (runs) host_ += host_call_;
   if (runs || waits) wait_for_inputs(node, stream);
   if (runs || !after_.empty()) {

@@ -22,8 +22,24 @@ def _while_active(owner, name, answer):
     setattr(owner, name, ask)
 
 
-def pretend_cuda():
+def what_initializing_raises():
+    """The error of torch.cuda on this machine, asked before anything is changed."""
+    try:
+        torch.cuda._lazy_init()
+    except (AssertionError, RuntimeError) as error:
+        return error
+    return None
+
+
+def pretend_cuda(without_gpu):
+    """without_gpu: what torch.cuda raises here; a CUDA build would now ask pretended hooks, and take CUDA for ready."""
     cuda = torch.cuda
+    if without_gpu is not None:
+
+        def refuse():
+            raise type(without_gpu)(*without_gpu.args)
+
+        cuda._lazy_init = refuse
     answers = {
         "is_available": lambda: _C.device_count() > 0,
         "device_count": _count,
@@ -36,6 +52,7 @@ def pretend_cuda():
         "get_device_name": _of_device(lambda: _C.device_name()),
         "synchronize": _of_device(lambda: None),
         "empty_cache": lambda: None,
+        "is_current_stream_capturing": lambda: False,
         "ipc_collect": lambda: None,
         "is_bf16_supported": _is_bf16_supported,
         "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8, device="cpu"),

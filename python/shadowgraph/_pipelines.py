@@ -5,9 +5,6 @@ process group. So they are found out in this process: all stages run once, one a
 """
 
 import contextlib
-import importlib.abc
-import importlib.util
-import sys
 from typing import ClassVar
 
 import torch
@@ -16,6 +13,7 @@ from . import _inputs
 from . import _shadowgraph as _C
 from ._distributed import as_rank, ranks_of, world_size
 from ._fake import fake
+from ._imports import when_imported
 from ._schedules import PipelineRank, is_static, stages_of
 
 __all__ = ["PipelineShapes", "found_out", "known_to_all", "pipeline_shapes"]
@@ -99,33 +97,8 @@ class _Vote(int):
 
 def answer_handshakes():
     """Once a process: stages of a fake process group ask `PipelineShapes`; those of real groups go on as they are."""
-    for name, answer in ((_STAGE, _answer), (_SCHEDULES, _answer_for_all_stages)):
-        if name in sys.modules:
-            answer(sys.modules[name])
-        elif not any(isinstance(finder, _WhenImported) and finder.name == name for finder in sys.meta_path):
-            sys.meta_path.insert(0, _WhenImported(name, answer))
-
-
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """torch.distributed.pipelining takes seconds to import, so its users do that."""
-
-    def __init__(self, name, answer):
-        self.name, self._answer = name, answer
-
-    def find_spec(self, name, path, target=None):
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        assert spec is not None and spec.loader is not None  # its package is being imported
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            self._answer(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    when_imported(_STAGE, _answer)  # seconds, so its users do that
+    when_imported(_SCHEDULES, _answer_for_all_stages)
 
 
 def _answer(module):
@@ -192,6 +165,13 @@ def _vote_of_all(schedule, stages, has_backward, initialize_p2p):
         accumulated = _forward_vote(stage, has_backward, accumulated)
     for stage in by_hand:
         stage._inference_mode = InferenceMode.STATIC if accumulated else InferenceMode.DYNAMIC
+    if initialize_p2p and stages[0].p2p_per_edge:
+        from torch.distributed.pipelining._p2p import _build_p2p_edge_groups
+
+        first = stages[0]
+        edges, _ = _build_p2p_edge_groups(first._parent_group, first.stage_index_to_group_rank, first.device)
+        for stage in stages:
+            stage._p2p_edge_groups = edges
 
 
 def _backward_result(stage, received_result=None):

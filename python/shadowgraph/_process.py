@@ -25,6 +25,7 @@ from _shadowgraph_build import CUDA_VERSION
 
 from . import _compiled, _copies, _devices, _files, _libraries, _reads, _wrappers
 from . import _shadowgraph as _C
+from ._imports import when_imported
 from ._unfake import unfake
 
 _lock = threading.Lock()
@@ -40,11 +41,12 @@ def install():
         if _installed:
             return
         _check_private_parts()
+        _Flags.gpu_is_there = torch.cuda.is_available()
+        without_gpu = None if _Flags.gpu_is_there else _devices.what_initializing_raises()
         _C.install()
         _C.set_library_folders([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep])
-        _Flags.gpu_is_there = torch.cuda.is_available()
         if not _Flags.gpu_is_there:
-            _devices.pretend_cuda()
+            _devices.pretend_cuda(without_gpu)
         _reads.guard()
         _tell_captures_of_checkpoints()
         _files.read_for_real()
@@ -57,6 +59,8 @@ def install():
         _give_sizes_to_custom_operators()
         _run_control_flow()
         _explain_failed_backward()
+        _tell_torch_that_fakes_are_not_its_own()
+        when_imported("triton.runtime.jit", _refuse_fakes_in_triton)
         _compiled.watch(lambda: _Flags.users > 0)
         _installed = True
 
@@ -439,6 +443,29 @@ def _run_control_flow():
         return kernel(*args, **kwargs)
 
     torch._ops.HigherOrderOperator.dispatch = dispatch_ours
+
+
+def _tell_torch_that_fakes_are_not_its_own():
+    """Since 2.15 torch has fakes in C++, which it knows by the dispatch key that those of this package have."""
+    original = getattr(torch._C, "_is_fake_tensor", None)
+    if original is not None:
+        torch._C._is_fake_tensor = lambda tensor: not _C.is_fake(tensor) and original(tensor)
+
+
+def _refuse_fakes_in_triton(module):
+    """A kernel writes through pointers, of which fakes have none. Triton would look for a GPU's driver first."""
+    original = module.JITFunction.run
+
+    @functools.wraps(original)
+    def run(self, *args, **kwargs):
+        if any(isinstance(each, torch.Tensor) and _C.is_fake(each) for each in (*args, *kwargs.values())):
+            raise _C.NoRuleError(
+                f"the Triton kernel {self.__name__} was launched on fake tensors. Launch it inside an operator that "
+                "has a fake kernel (torch.library.custom_op and register_fake), or run the library without Triton"
+            )
+        return original(self, *args, **kwargs)
+
+    module.JITFunction.run = run
 
 
 def _explain_failed_backward():

@@ -78,7 +78,7 @@ TEST(ReductionGroups, SeveralOfTheSameDimensions) {
         const at::Tensor y = at::add(x[0], x[1]);
         const at::Tensor low = at::amin(y, {0, 2}, true);
         const at::Tensor range = at::sub(at::amax(y, {0, 2}, true), low);
-        return Tensors{at::sum(at::sub(y, low), {0, 2}), range};
+        return Tensors{at::sum(at::sub(y, low), at::IntArrayRef({0, 2})), range};
       },
       {whole_numbers({3, 5, 8}, 12), whole_numbers({5, 8}, 13)});
   EXPECT_THAT(names(*groups), UnorderedElementsAre(Names{"add", "amin", "amax", "sub", "sub", "sum"}));

@@ -41,6 +41,29 @@ def test_collectives_of_torch_distributed():
     assert group["size"] == 8 and group["rank"] == 3 and group["ranks"] == list(range(8))
 
 
+@pytest.mark.skipif(not hasattr(dist, "gather_into_tensor"), reason="since torch 2.14")
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_gather_into_one_tensor(rank):
+    with sg.fake_process_group(8, rank), sg.Capture("cuda") as capture:
+        whole = torch.empty(128, 4, device="cuda")
+        dist.gather_into_tensor(torch.ones(16, 4, device="cuda"), whole if rank == 3 else None, dst=3)
+        graph = capture.finish([whole])
+    sent = communication(graph)
+    assert sent["calls"] == 1 and not sent["uncovered"]
+    assert sent["payload_bytes"] == 8 * 256
+    (gather,) = graph.find("c10d::gather_into_tensor_")
+    assert (whole.shape in [result.shape for result in gather.outputs]) == (rank == 3) or not gather.outputs
+
+
+@pytest.mark.skipif(not hasattr(funcol, "wait_tensors"), reason="since torch 2.15")
+def test_several_tensors_are_waited_for_at_once():
+    with sg.fake_process_group(8) as world, sg.Capture("cuda") as capture:
+        sums = funcol.all_reduce_coalesced([torch.ones(16, device="cuda")] * 2, "sum", world)
+        graph = capture.finish(funcol.wait_tensors(sums))
+    sent = communication(graph)
+    assert sent["calls"] == 1 and not sent["uncovered"] and len(graph.find("_c10d_functional::wait_tensors")) == 1
+
+
 def test_meshes_name_their_axes():
     with sg.fake_process_group(32, rank=5):
         mesh = init_device_mesh("cpu", (8, 4), mesh_dim_names=("dp", "tp"))

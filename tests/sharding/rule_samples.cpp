@@ -145,12 +145,12 @@ void reductions() {
   const Tensor a = real({4, 6, 12});
   at::sum(a);
   at::sum(a, {1});
-  at::sum(a, {0, 2}, true);
+  at::sum(a, at::IntArrayRef({0, 2}), true);
   at::sum(a, {-1});
   at::sum(bools({4, 6}));
   at::mean(a);
   at::mean(a, {1}, true);
-  at::mean(a, {0, -1});
+  at::mean(a, at::IntArrayRef({0, -1}));
   at::amax(a, {1});
   at::amin(a, {0, 2}, true);
   at::max(a);

@@ -130,6 +130,36 @@ TEST(Collectives, ResultsOfFunctionalOperators) {
   EXPECT_EQ(shape(several[1]), (Sizes{12, 5}));
 }
 
+// Since 2.14 and 2.15, by their operators: earlier libtorch has no method for them.
+TEST(Collectives, OperatorsOfLaterVersions) {
+  const FakeMesh mesh({{"tp", 4}}, 1);
+  const auto has = [](const char* name) { return c10::Dispatcher::singleton().findSchema({name, ""}).has_value(); };
+  if (!has("c10d::gather_into_tensor_")) GTEST_SKIP() << "not in this libtorch";
+  CaptureSession session({.mode = {.device = at::kCUDA}});
+  const at::Tensor part = at::empty({2, 3}), whole = at::empty({8, 3}), nothing = at::empty({0});
+  const auto gather = [&](const at::Tensor& into, int64_t root) {
+    return call("c10d::gather_into_tensor_", {into, part, mesh.group("tp"), root, true, int64_t{-1}});
+  };
+  EXPECT_TRUE(gather(whole, 1)[0].toTensor().is_same(whole));
+  EXPECT_TRUE(gather(nothing, 2)[0].toTensor().is_same(nothing));
+  EXPECT_THAT(error_of([&] { gather(part, 1); }), HasSubstr("6 elements are not 4 times 6"));
+  EXPECT_THAT(error_of([&] { gather(whole, 4); }), HasSubstr("root_rank 4 is not a rank"));
+  Tensors results{whole};
+  if (has("_c10d_functional::wait_tensors")) {
+    const auto waited = call("_c10d_functional::wait_tensors", {Tensors{whole, part}})[0].toTensorVector();
+    ASSERT_EQ(waited.size(), 2U);
+    EXPECT_TRUE(waited[0].is_same(whole) && waited[1].is_same(part));
+    results = waited;
+  }
+  const Graph graph = session.finish(results);
+  verify(graph);
+  const auto gathers = nodes_named(graph, "c10d::gather_into_tensor_");
+  ASSERT_EQ(gathers.size(), 2U);
+  const Effects effects = Effects::of(graph);
+  EXPECT_EQ(effects.writes(gathers[0]).size() - 1, 1U);  // less the order of collectives
+  EXPECT_TRUE(effects.unknown_targets().empty());
+}
+
 TEST(Collectives, SizesThatDoNotFitAreRefused) {
   const FakeMesh mesh({{"tp", 4}});
   const FakeTensorMode mode;

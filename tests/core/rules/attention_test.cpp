@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/libtorch/attention_checks.h"
 #include "ir/operators/schema_changes.h"
 #include "tests/core/compare_with_eager.h"
 
@@ -176,7 +177,8 @@ TEST(AttentionRules, CudaPicksEagersKernel) {
   EXPECT_EQ(kernel(same({2, 4, 16, 64}, at::kFloat), {}, a100), kEfficient);
   EXPECT_EQ(kernel(same({2, 4, 16, 64}, at::kFloat), {}, h100), kEfficient);
   EXPECT_EQ(kernel(same({2, 4, 16, 64}, at::kDouble), {}, a100), kMath);
-  EXPECT_EQ(kernel(same({4, 16, 64}, bf16), {}, a100), kMath);  // three dimensions
+  EXPECT_EQ(kernel(same({4, 16, 64}, bf16), {}, a100), kAttentionAddsBatch ? kFlash : kMath);
+  EXPECT_EQ(kernel(same({16, 64}, bf16), {}, a100), kMath);
   // Masks are not for flash; cuDNN takes them, but not their gradient.
   EXPECT_EQ(kernel(in, {.mask = at::ones({16, 16}, at::kBool)}, a100), kEfficient);
   EXPECT_EQ(kernel(in, {.mask = at::ones({16, 16}, at::kBool)}, h100), kCudnn);
@@ -187,7 +189,12 @@ TEST(AttentionRules, CudaPicksEagersKernel) {
   EXPECT_EQ(kernel(longer, {.causal = true}, a100), kEfficient);
   // Head dimensions.
   EXPECT_EQ(kernel(same({2, 4, 16, 256}, bf16), {}, a100), kFlash);
-  EXPECT_EQ(kernel(same({2, 4, 16, 256}, bf16), {}, h100), kFlash);
+  EXPECT_EQ(kernel(same({2, 4, 16, 256}, bf16), {}, h100), kCudnnAttentionTakesWideHeads ? kCudnn : kFlash);
+  EXPECT_EQ(kernel(same({2, 4, 16, 256}, bf16), {}, {.cudnn_version = 92100}), kFlash);
+  EXPECT_EQ(kernel(same({2, 4, 16, 160}, bf16), {}, h100), kFlash);  // no backward
+  const Tensors deep{operand({2, 4, 16, 192}, bf16), operand({2, 4, 16, 192}, bf16), operand({2, 4, 16, 128}, bf16)};
+  EXPECT_EQ(kernel(deep, {}, h100), kCudnn);
+  EXPECT_EQ(kernel(deep, {}, a100), kEfficient);
   EXPECT_EQ(kernel(same({2, 4, 16, 264}, bf16), {}, a100), kEfficient);
   EXPECT_EQ(kernel(same({2, 4, 16, 60}, bf16), {}, h100), kFlash);
   EXPECT_EQ(kernel(same({2, 4, 16, 6}, at::kFloat), {}, a100), kMath);
@@ -197,7 +204,16 @@ TEST(AttentionRules, CudaPicksEagersKernel) {
   EXPECT_EQ(kernel(grouped, {.gqa = true}, a100), kFlash);
   EXPECT_EQ(kernel(grouped, {.gqa = true}, h100), kCudnn);
   EXPECT_EQ(kernel({operand({2, 8, 16, 64}), operand({2, 4, 16, 64}), operand({2, 4, 16, 64})}, {.gqa = true}, a100),
-            kMath);
+            kEfficientAttentionTakesGroups ? kEfficient : kMath);
+  const Tensors one{operand({2, 8, 16, 64}, bf16), operand({2, 1, 16, 64}, bf16), operand({2, 1, 16, 64}, bf16)};
+  EXPECT_EQ(kernel(one, {}, a100), kAttentionAddsBatch ? kFlash : kMath);
+  // Operands that do not begin where vectors do.
+  const auto shifted = [&](int64_t by) {
+    return leaf(operand({2 * 4 * 16 * 64 + by}).slice(0, by).view({2, 4, 16, 64}));
+  };
+  EXPECT_EQ(kernel({shifted(4), shifted(4), shifted(8)}, {}, a100), kEfficient);
+  EXPECT_EQ(kernel({shifted(4), shifted(1), shifted(8)}, {}, a100),
+            kEfficientAttentionWantsAlignment ? kMath : kEfficient);
   // Other devices.
   EXPECT_EQ(kernel(same({2, 4, 16, 64}, at::kHalf), {}, {.sm_major = 7, .sm_minor = 5}), kEfficient);
   EXPECT_EQ(kernel(in, {}, {.sm_major = 7, .sm_minor = 5}), kMath);

@@ -1,5 +1,7 @@
 // Decompositions and solvers that LAPACK does on column-major matrices, against eager; their out= forms. All of
 // OpInfo's samples of them are in tests/conformance: here is what those lack.
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include "shadowgraph/error.h"
 #include "tests/core/compare_with_eager.h"
 
@@ -57,6 +59,20 @@ TEST(RulesLinalg, OutFormsThatNobodyWroteFollowTheirFunctionalForm) {
   // A result that cannot be cast is refused, as by eager.
   expect_like_eager([](Tensors t) { return Tensors{at::index_select_out(t[2], t[0], 0, t[1])}; },
                     {x, index, at::empty({0}, at::kInt)});
+}
+
+// linalg.matrix_sqrth, which libtorch has had since 2.14.
+TEST(RulesLinalg, SquareRootsOfMatrices) {
+  const auto op = c10::Dispatcher::singleton().findSchema({"aten::linalg_matrix_sqrth", ""});
+  if (!op) GTEST_SKIP() << "not in this libtorch";
+  const Program root = [&](const Tensors& t) { return Tensors{op->typed<at::Tensor(const at::Tensor&)>().call(t[0])}; };
+  for (const at::Tensor& x : {positive_definite({3, 3}), positive_definite({2, 3, 3}).mT()}) {
+    expect_like_eager(root, {x}, {.gradients = true});
+  }
+  for (const at::Tensor& x : {at::randn({0, 3, 3}).mT(), at::empty_strided({0, 0}, {2, 2}), at::randn({3}),
+                              at::randn({3, 4}), at::ones({3, 3}, at::kInt), at::ones({3, 3}, at::kHalf)}) {
+    expect_like_eager(root, {x});
+  }
 }
 
 TEST(RulesLinalg, CompositesThatReadTensorsSaySo) {

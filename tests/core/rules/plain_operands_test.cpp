@@ -1,5 +1,6 @@
 // Tests rules that answer the common case themselves and refer the rest. Every layout runs against eager, so that both
 // sides of each border are met. So do the borders where an error or another dtype lies behind.
+#include "core/libtorch/kernels.h"
 #include "shadowgraph/shape_rules.h"
 #include "tests/core/compare_with_eager.h"
 
@@ -10,7 +11,10 @@ using at::Tensor;
 using Unary = std::function<Tensor(const Tensor&)>;
 using Binary = std::function<Tensor(const Tensor&, const Tensor&)>;
 
+const c10::Scalar kComplex(c10::complex<double>(1, 2));
+
 TEST(PlainOperands, OneOperandInEveryLayout) {
+  constexpr size_t kTimesComplex = 11;
   const std::vector<Unary> programs = {
       [](const Tensor& x) { return x.neg(); },
       [](const Tensor& x) { return x.exp(); },
@@ -23,7 +27,7 @@ TEST(PlainOperands, OneOperandInEveryLayout) {
       [](const Tensor& x) { return x.sub(1, 3); },
       [](const Tensor& x) { return x / 3; },
       [](const Tensor& x) { return x.mul(true); },
-      [](const Tensor& x) { return x.mul(c10::Scalar(c10::complex<double>(1, 2))); },
+      [](const Tensor& x) { return x.mul(kComplex); },
       [](const Tensor& x) { return x.pow(2); },
       [](const Tensor& x) { return x.pow(0.5); },
       [](const Tensor& x) { return at::zeros_like(x); },
@@ -78,8 +82,11 @@ TEST(PlainOperands, OneOperandInEveryLayout) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong, at::kBool, at::kComplexFloat}) {
     for (const Tensor& x : layouts(dtype)) {
       for (size_t i = 0; i < programs.size(); ++i) {
-        expect_like_eager([&](const Tensors& in) { return Tensors{programs[i](in[0])}; }, {x},
-                          {.same_error = i > 22 && i < 46, .note = "program " + std::to_string(i)});
+        // Since 2.14 the CPU refuses what CUDA computes.
+        const bool on_gpus_alone = i == kTimesComplex && is_bcomplex32(at::result_type(x, kComplex));
+        expect_like_eager(
+            [&](const Tensors& in) { return Tensors{programs[i](in[0])}; }, {x},
+            {.cuda = !on_gpus_alone, .same_error = i > 22 && i < 46, .note = "program " + std::to_string(i)});
       }
     }
   }

@@ -120,6 +120,11 @@ TEST(RulesPooling, Unpooling) {
           return Tensors{at::max_unpool3d(t[0], t[1], {12, 16, 18}, {2, 2, 2}, {0, 0, 0})};
         },
         {x, at::zeros(x.sizes(), at::kLong)}, {.gradients = true});
+    expect_like_eager(
+        [](const Tensors& t) {
+          return Tensors{at::max_unpool3d(t[0], t[1], {12, 16, 18}, {2, 0, 2}, {0, 0, 0})};
+        },
+        {x, at::zeros(x.sizes(), at::kLong)}, {.same_error = true});
   }
 }
 

@@ -192,6 +192,15 @@ TEST(RulesShape, FourierTransforms) {
       {at::ones({4, 6}), at::ones({6, 4}).t(), at::ones({2, 4, 6}).permute({2, 0, 1})}, /*cuda=*/false);
 }
 
+// MKL refuses to plan for no elements until 2.14, and is not asked since.
+TEST(RulesShape, FourierTransformsOfNoElements) {
+  FakeTensorMode mode;
+  const at::Tensor x = at::empty({0, 2, 3}).mT();
+  EXPECT_EQ(at::fft_fft2(x).strides(), (at::IntArrayRef{6, 2, 1}));
+  EXPECT_EQ(at::fft_rfft2(x).sizes(), (at::IntArrayRef{0, 3, 2}));
+  EXPECT_EQ(at::fft_rfft2(x).strides(), (at::IntArrayRef{6, 2, 1}));
+}
+
 // cuFFT transforms three dimensions a time, innermost first, and leaves the result in the order of its last plan.
 TEST(RulesShape, FourierTransformOfFourDimensionsOnCuda) {
   FakeTensorMode mode({.device = at::kCUDA});
