@@ -82,8 +82,8 @@ Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const Cluste
   bound_ = one_by_one ? all * (1 + (times - 1) / ranks) : all * times / ranks;
 }
 
-// What each stage may take of its rank: what the mean stage holds all the time, and of the rest as much as it has
-// micro-batches between forward and backward.
+// What each stage may take of its rank: what the mean stage holds all the time, and a share of the rest. That goes by how
+// many micro-batches it has between forward and backward.
 std::vector<int64_t> Candidate::shares(const PipelineSchedule& schedule, const SplitLimits& limits,
                                        int64_t memory) const {
   const int64_t stages = schedule.stages(), units = chains_->kept.size();

@@ -36,8 +36,8 @@ def plan(model: Any, inputs: Callable[[int], Any], *, devices: str | int, batch:
     devices: how many of which device, "1024xh100"; a number alone: of the usual one.
     batch: samples, or sequences, of a step on all devices.
     sequence: tokens of a sample, for tokens a second.
-    layers: how many equal layers the model has, and a function that makes it with fewer; of configurations of
-      transformers whose layers are alike it is known. Without it each size is captured whole.
+    layers: how many equal layers the model has, and a function that makes it with fewer. It is known of configurations
+      of transformers whose layers are alike. Without it each size is captured whole.
     captured_state: gradients and optimizer state are as `optimizer` and `dtype` leave them; by default gradients, main
       weights and both moments are in float32.
     memory: bytes of a device, or "80GB"; by default its own.

@@ -26,8 +26,8 @@ enum class HandPlan : uint8_t {
 std::string_view to_string(HandPlan plan);  // "data parallel", ...
 // As to_string writes it, or with "-" between words. Throws Error that names those of the mesh.
 HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh);
-// Those that a mesh can have and that a model is compared with: with one axis the first three, with more all but those
-// of one axis. `megatron` is asked for by name; some models cannot be laid out so.
+// Those that a plan is compared with: with one axis the first three, with more all but those of one axis. `megatron` is
+// asked for by name, since some models cannot be laid out so.
 std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
 std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
                                  const DeviceMesh& mesh);
