@@ -250,8 +250,12 @@ TEST(Communication, OverlapsWithWhatDoesNotNeedIt) {
     EXPECT_NEAR(overlap.compute(), time.seconds(), 1e-12);  // collectives are not in the time of kernels
     EXPECT_GE(overlap.seconds(), overlap.at_least());
     EXPECT_LE(overlap.seconds(), overlap.at_most() + 1e-15);
-    if (products == 0) EXPECT_NEAR(overlap.seconds(), overlap.at_most(), 1e-12);   // nothing beside it
-    if (products == 40) EXPECT_NEAR(overlap.seconds(), overlap.compute(), 1e-12);  // hidden
+    if (products == 0) {
+      EXPECT_NEAR(overlap.seconds(), overlap.at_most(), 1e-12);  // nothing beside it
+    }
+    if (products == 40) {
+      EXPECT_NEAR(overlap.seconds(), overlap.compute(), 1e-12);  // hidden
+    }
   }
 }
 
