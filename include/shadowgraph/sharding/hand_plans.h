@@ -27,6 +27,10 @@ std::string_view to_string(HandPlan plan);  // "data parallel", ...
 HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh);
 // Those that a mesh can have: with one axis the first three, with more all but the third.
 std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
+// How tensor parallel cuts a linear layer of this name: by columns (outputs) or by rows (inputs).
+enum class LinearCut : uint8_t { kNone, kColumns, kRows };
+LinearCut linear_cut(std::string_view module);
+
 std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
                                  const DeviceMesh& mesh);
 
