@@ -64,7 +64,7 @@ SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, ag
 def step_of(model, micro_batch=1):
     loss = {"llama": lambda y: y.logits.float().sum(), "gpt": lambda y: y.sum()}[model]
     ids = f"i64[{micro_batch},{ranks.LENGTH}]"
-    return sg.capture_training_step(lambda: ranks.make(model), ids, loss=loss, optimizer=torch.optim.AdamW).graph
+    return sg.capture_training_step(lambda: ranks.make(model), ids, loss=loss, optimizer=torch.optim.AdamW)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ class Fused(torch.nn.Module):
     ],
 )
 def test_what_a_script_cannot_say_is_named(make, inputs, knobs, why):
-    step = sg.capture_training_step(make, inputs, loss=lambda y: y.sum(), optimizer=torch.optim.AdamW).graph
+    step = sg.capture_training_step(make, inputs, loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
     text, why_not, _ = files_of(step, knobs)["train.py"]
     assert text == ""
     assert why in why_not
@@ -259,7 +259,7 @@ def test_torchtitan_recipe(steps):
         text, why_not, _ = files_of(steps["llama"], {**knobs, **other})["torchtitan_recipe.py"]
         assert text == ""
         assert why in why_not
-    assert "not positions" in files_of(steps["gpt"], plan("gpt", pipeline=2, stages=["", "blocks.4"])[1])[
+    assert "not tokens" in files_of(steps["gpt"], plan("gpt", pipeline=2, stages=["", "blocks.4"])[1])[
         "torchtitan_recipe.py"][1]  # fmt: skip
 
 
