@@ -13,6 +13,8 @@
 #include "cli/source_options.h"
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/parallel/chakra.h"
+#include "shadowgraph/parallel/engines.h"
 #include "shadowgraph/parallel/training_plan.h"
 
 namespace shadowgraph::cli {
@@ -28,6 +30,7 @@ struct ClusterOptions {
   bool captured_state = false;
   ClusterRequest plan;
   std::string output;  // folder
+  bool chakra = false;
   bool json = false;
 };
 
@@ -87,16 +90,41 @@ Graph capture(CaptureRequest request, const StepSize& size) {
   return load(request).graph;
 }
 
-void write_files(const PlanAnswer& answer, const std::string& output) {
-  if (output.empty()) return;
-  const std::filesystem::path folder = output;
+// Writes the plan in the words of engines. Gives what a reader should know: engines without a file, and what differs.
+std::string write_engine_files(const PlanAnswer& answer, const StepSource& source,
+                               const std::filesystem::path& folder) {
+  const TrainingPlan& plan = answer.best().plan;
+  const Graph step = source.capture({.micro_batch = plan.micro_batch});
+  std::string text = "\nengines:\n";
+  for (const EngineFile& file : engine_files(plan, step, {answer.request.sequence, answer.request.batch})) {
+    if (file.why_not.empty()) {
+      write_file((folder / file.name).string(), file.text);
+      text += fmt::format("  {:<16} {}\n", file.name, file.engine);
+    } else {
+      text += fmt::format("  {:<16} not written: {}\n", file.name, file.why_not);
+    }
+    for (const std::string& differs : file.differs) text += fmt::format("  {:<16}   {}\n", "", differs);
+  }
+  return text;
+}
+
+void write_files(const PlanAnswer& answer, const StepSource& source, const ClusterOptions& options) {
+  if (options.output.empty()) return;
+  const std::filesystem::path folder = options.output;
   std::filesystem::create_directories(folder);
   const auto file = [&](const char* name, const std::string& text) { write_file((folder / name).string(), text); };
-  file("plan.txt", to_text(answer));
+  const std::string engines = write_engine_files(answer, source, folder);
+  fmt::print(stderr, "{}", engines);
+  file("plan.txt", to_text(answer) + engines);
   file("plan.json", json_text(to_json(answer)));
   file("pipeline.txt", to_text(answer.best().run));
   file("schedule.csv", answer.best().run.schedule().to_csv());
   file("trace.json", to_chrome_trace(answer.best().run));
+  if (options.chakra) {
+    const TrainingPlan& plan = answer.best().plan;
+    write_chakra(answer.best().run, (folder / "chakra").string(),
+                 {.name = answer.name, .processes_per_stage = plan.tensor});
+  }
 }
 
 int plan(const ClusterOptions& options) {
@@ -120,7 +148,7 @@ int plan(const ClusterOptions& options) {
                           .layers = layers_of_source(step.source),
                           .name = std::filesystem::path(step.source).stem().string()};
   const PlanAnswer answer = plan_training(source, request);
-  write_files(answer, options.output);
+  write_files(answer, source, options);
   print_text(options.json ? json_text(to_json(answer)) : to_text(answer));
   return 0;
 }
@@ -153,8 +181,11 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
   add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");
   begin_group(command, kOutput);
-  command.add_option("-o,--output", options.output,
-                     "Folder for plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json");
+  command.add_option(
+      "-o,--output", options.output,
+      "Folder for plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json, and the plan in the words of "
+      "engines: train.py, torchtitan_recipe.py, megatron.args, accelerate.yaml");
+  command.add_flag("--chakra", options.chakra, "With -o: Chakra traces of one replica, without sums over replicas");
   command.add_flag("--json", options.json, "As JSON");
   command.footer(
       "Examples:\n"

@@ -6,6 +6,7 @@
 #include "python/src/profile.h"
 #include "shadowgraph/draw_pipeline.h"
 #include "shadowgraph/parallel/chakra.h"
+#include "shadowgraph/parallel/engines.h"
 #include "shadowgraph/parallel/pipeline.h"
 #include "shadowgraph/parallel/rank_graphs.h"
 #include "shadowgraph/parallel/stage_pieces.h"
@@ -109,9 +110,25 @@ std::shared_ptr<RankGraphsRun> run_ranks(const std::vector<std::shared_ptr<Graph
   return run;
 }
 
+// (engine, file name, text, why there is none, what differs) of each engine.
+using EngineTuple = std::tuple<std::string, std::string, std::string, std::string, std::vector<std::string>>;
+
+std::vector<EngineTuple> files_of_engines(const Graph& step, const std::string& plan, int64_t sequence, int64_t batch) {
+  std::vector<EngineTuple> files;
+  for (EngineFile& file : engine_files(read_training_plan(plan), step, {.sequence = sequence, .batch = batch})) {
+    files.emplace_back(std::move(file.engine), std::move(file.name), std::move(file.text), std::move(file.why_not),
+                       std::move(file.differs));
+  }
+  return files;
+}
+
 }  // namespace
 
 void bind_pipelines(py::module_& m) {
+  m.def("engine_files", &files_of_engines, py::arg("step"), py::arg("plan"), py::arg("sequence") = 0,
+        py::arg("batch") = 0, py::call_guard<CppCall>(),
+        "A plan (JSON, of `shadowgraph plan --json`) in the words of engines: (engine, file name, text, why there is "
+        "none, what differs) of each. `step`: of one device and one micro-batch.");
   py::class_<PipelineSchedule, std::shared_ptr<PipelineSchedule>>(
       m, "PipelineSchedule", "In which order the ranks of a pipeline work on stages and micro-batches.")
       .def(py::init(&named_schedule), py::arg("name"), py::arg("ranks"), py::arg("microbatches"),

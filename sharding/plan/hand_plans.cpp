@@ -61,8 +61,6 @@ HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh) {
 
 namespace {
 
-enum class Role : uint8_t { kNone, kColumns, kRows };
-
 constexpr std::array kColumnLayers{"q_proj",  "k_proj", "v_proj", "gate_proj", "up_proj",  "query",   "key",
                                    "value",   "c_fc",   "c_attn", "fc1",       "in_proj",  "lm_head", "wi",
                                    "linear1", "w1",     "w3",     "mlp.0",     "mlp.fc_in"};
@@ -74,23 +72,27 @@ bool ends_with_layer(std::string_view module, std::string_view layer) {
   return module.size() == layer.size() || module[module.size() - layer.size() - 1] == '.';
 }
 
-Role role_of(std::string_view module) {
+}  // namespace
+
+LinearCut linear_cut(std::string_view module) {
   const auto is = [&](std::string_view layer) { return ends_with_layer(module, layer); };
-  if (std::ranges::any_of(kColumnLayers, is) || is("intermediate.dense")) return Role::kColumns;
-  if (std::ranges::any_of(kRowLayers, is) || is("output.dense")) return Role::kRows;
-  return Role::kNone;
+  if (std::ranges::any_of(kColumnLayers, is) || is("intermediate.dense")) return LinearCut::kColumns;
+  if (std::ranges::any_of(kRowLayers, is) || is("output.dense")) return LinearCut::kRows;
+  return LinearCut::kNone;
 }
 
+namespace {
+
 // Returns the dimension of a parameter that `role` cuts; below 0 if it cuts none.
-int64_t dimension_of(Role role, std::string_view name, size_t rank) {
-  if (role == Role::kNone) return -1;
+int64_t dimension_of(LinearCut role, std::string_view name, size_t rank) {
+  if (role == LinearCut::kNone) return -1;
   const bool bias = name.ends_with("bias");
-  if (rank == 1) return bias && role == Role::kColumns ? 0 : -1;
+  if (rank == 1) return bias && role == LinearCut::kColumns ? 0 : -1;
   if (rank != 2) return -1;
   const bool transposed = name.find(".c_attn.") != std::string_view::npos ||
                           name.find(".c_fc.") != std::string_view::npos ||
                           name.find(".c_proj.") != std::string_view::npos;
-  return (role == Role::kColumns) != transposed ? 0 : 1;
+  return (role == LinearCut::kColumns) != transposed ? 0 : 1;
 }
 
 // Which dimension of a tensor its role cuts, if it is a parameter or a view of one with other orders of dimensions.
@@ -180,7 +182,7 @@ std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const Shardi
     for (size_t axis = axes; axis-- > 0;) {
       const bool by_layers = tensor && axis + 1 == axes;
       if (by_layers) {
-        const int64_t dim = parameter ? dimension_of(role_of(name.substr(0, name.rfind('.'))), name, rank) : -1;
+        const int64_t dim = parameter ? dimension_of(linear_cut(name.substr(0, name.rfind('.'))), name, rank) : -1;
         if (dim >= 0) cut(axis, dim);
       } else if (input ? rank > 0 : cut_parameters) {
         // FSDP cuts dimension 0. If the axis does not divide that, another dimension may do.

@@ -29,6 +29,10 @@ HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh);
 // Those that a plan is compared with: with one axis the first three, with more all but those of one axis. `megatron` is
 // asked for by name, since some models cannot be laid out so.
 std::vector<HandPlan> hand_plans(const DeviceMesh& mesh);
+// How tensor parallel cuts a linear layer of this name: by columns (outputs) or by rows (inputs).
+enum class LinearCut : uint8_t { kNone, kColumns, kRows };
+LinearCut linear_cut(std::string_view module);
+
 std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
                                  const DeviceMesh& mesh);
 

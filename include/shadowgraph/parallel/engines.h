@@ -1,0 +1,58 @@
+// A plan of training in the words of engines that people use.
+//
+//     for (const EngineFile& file : engine_files(plan, step, {.sequence = 8192, .batch = 2048})) {
+//       if (file.why_not.empty()) write(file.name, file.text);     // train.py, megatron.args, accelerate.yaml
+//     }
+//
+// `step` is the step of one device and one micro-batch that the plan was made for, with all its layers. It says which
+// modules there are, in which order forward calls them, and what a cut hands on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph.h"
+#include "shadowgraph/parallel/training_plan.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+struct EngineRequest {
+  int64_t sequence = 0;  // tokens of a sample; 0: samples are no sequences
+  int64_t batch = 0;     // samples of a step that were asked for; 0: as many as the plan has
+};
+
+struct EngineFile {
+  std::string engine;                // "PyTorch", with a version where words depend on it
+  std::string name;                  // "train.py"
+  std::string text;                  // empty: the engine cannot run the plan
+  std::string why_not;               // then
+  std::vector<std::string> differs;  // what the engine does in another way than the plan
+};
+
+// An engine has no words for a part of the plan. what() names it.
+class CannotExpressError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A script that trains with torch alone (2.13 or later), on DTensor, FSDP2 and torch.distributed.pipelining. Throws
+// CannotExpressError where forward cannot be cut by calls of modules.
+EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
+// A Python function that sets a configuration of torchtitan (0.3.0). Throws CannotExpressError.
+EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
+// Arguments of Megatron-LM (core 0.16), one a line. Throws CannotExpressError.
+EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
+// FSDP2 by accelerate's configuration file (1.15), where the plan has data ranks alone. Throws CannotExpressError.
+EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
+
+// All of them, with the reasons of those that throw.
+std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
+
+// What to_json(plan) wrote. Throws ParseError.
+TrainingPlan read_training_plan(std::string_view text);
+
+}  // namespace shadowgraph

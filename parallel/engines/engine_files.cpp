@@ -1,0 +1,60 @@
+#include <nlohmann/json.hpp>
+
+#include "shadowgraph/parallel/engines.h"
+#include "support/json.h"
+
+namespace shadowgraph {
+
+std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+  struct Engine {
+    const char* name;
+    const char* file;
+    EngineFile (*write)(const TrainingPlan&, const Graph&, const EngineRequest&);
+  };
+  constexpr Engine kEngines[] = {{"PyTorch", "train.py", pytorch_script},
+                                 {"torchtitan", "torchtitan_recipe.py", torchtitan_recipe},
+                                 {"Megatron-LM", "megatron.args", megatron_arguments},
+                                 {"accelerate", "accelerate.yaml", accelerate_config}};
+  std::vector<EngineFile> files;
+  for (const Engine& engine : kEngines) {
+    try {
+      files.push_back(engine.write(plan, step, request));
+    } catch (const CannotExpressError& error) {
+      files.push_back({.engine = engine.name, .name = engine.file, .why_not = error.what()});
+    }
+  }
+  return files;
+}
+
+TrainingPlan read_training_plan(std::string_view text) {
+  const nlohmann::json json = parse_json(text, "plan");
+  TrainingPlan plan;
+  const auto read = [&](const char* name, auto& value) {
+    if (json.contains(name)) json.at(name).get_to(value);
+  };
+  try {
+    read("tensor", plan.tensor);
+    read("data", plan.data);
+    read("pipeline", plan.pipeline);
+    read("stages_per_rank", plan.stages_per_rank);
+    read("micro_batch", plan.micro_batch);
+    read("microbatches", plan.microbatches);
+    read("zero", plan.zero);
+    read("schedule", plan.schedule);
+    read("data_outermost", plan.data_outermost);
+    read("recomputed", plan.recomputed);
+    for (const nlohmann::json& stage : json.value("stages", nlohmann::json::array())) {
+      plan.stages.push_back({.begins = stage.at("begins").get<std::string>(),
+                             .units = stage.value("units", int64_t{0}),
+                             .recomputed = stage.value("recomputed", int64_t{0})});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw ParseError(std::string("this is no plan: ") + error.what(), 1, 1);
+  }
+  if (plan.tensor < 1 || plan.data < 1 || plan.pipeline < 1 || plan.micro_batch < 1 || plan.microbatches < 1) {
+    throw ParseError("this is no plan: a number of ranks, samples or micro-batches is below 1", 1, 1);
+  }
+  return plan;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,117 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "parallel/engines/planned_model.h"
+#include "shadowgraph/parallel/engines.h"
+
+namespace shadowgraph {
+namespace {
+
+// "Et*2|t*3|t*2L": embedding, transformer layers, loss, stage by stage.
+std::string layout_of(const PlannedModel& model, const TrainingPlan& plan) {
+  std::string text;
+  const auto stages = modules_of_stages(model, plan);
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    const auto layers = std::ranges::count_if(stages[stage], is_layer);
+    if (stage > 0) text += "|";
+    if (stage == 0) text += "E";
+    if (layers > 0) text += layers > 1 ? fmt::format("t*{}", layers) : "t";
+    if (stage + 1 == stages.size()) text += "L";
+  }
+  return text;
+}
+
+void check_model(const PlannedModel& model) {
+  const auto lists = std::ranges::count_if(model.order, [](const std::string& name) { return name.ends_with("*"); });
+  if (lists == 1) return;
+  throw CannotExpressError(
+      fmt::format("Megatron-LM's layouts are of models with one list of layers, not of {} lists", lists));
+}
+
+// In how many layers of each stage activations are computed again; nothing: in none.
+std::optional<int64_t> recomputed_layers(const PlannedModel& model, const TrainingPlan& plan) {
+  if (plan.recomputed.empty()) return std::nullopt;
+  int64_t most = 0;
+  std::vector<std::pair<int64_t, int64_t>> stages;  // recomputed, all
+  for (const auto& modules : modules_of_stages(model, plan)) {
+    int64_t again = 0, all = 0;
+    for (const std::string& module : modules) {
+      if (!is_layer(module)) continue;
+      const bool one = std::ranges::find(plan.recomputed, module) != plan.recomputed.end();
+      if (one && again != all) {
+        throw CannotExpressError("Megatron-LM recomputes the first layers of a stage, and the plan others: " + module);
+      }
+      ++all;
+      again += one ? 1 : 0;
+    }
+    most = std::max(most, again);
+    stages.emplace_back(again, all);
+  }
+  for (const auto& [again, all] : stages) {
+    if (again == std::min(most, all)) continue;
+    throw CannotExpressError(fmt::format(
+        "Megatron-LM recomputes as many layers in each stage, and the plan {} in one and {} in another", most, again));
+  }
+  int64_t known = 0;
+  for (const std::string& module : plan.recomputed) known += is_layer(module) ? 1 : 0;
+  if (known != std::ssize(plan.recomputed)) {
+    throw CannotExpressError("Megatron-LM recomputes whole layers, and the plan parts of them");
+  }
+  return most;
+}
+
+void check_schedule(const TrainingPlan& plan) {
+  if (plan.pipeline == 1 || plan.schedule == "1f1b" || plan.schedule == "interleaved") return;
+  throw CannotExpressError("Megatron-LM has the schedules 1f1b and interleaved, not " + plan.schedule);
+}
+
+}  // namespace
+
+EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+  const PlannedModel model = PlannedModel::of(step);
+  check_schedule(plan);
+  check_model(model);
+  const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
+  EngineFile file{.engine = "Megatron-LM core 0.16", .name = "megatron.args"};
+  std::string& text = file.text;
+  const auto add = [&](std::string_view flag, const auto&... value) {
+    text += flag;
+    ((text += fmt::format(" {}", value)), ...);
+    text += "\n";
+  };
+  add("--num-layers", std::ranges::count_if(model.modules, is_layer));
+  add("--tensor-model-parallel-size", plan.tensor);
+  if (plan.tensor > 1) add("--sequence-parallel");
+  add("--pipeline-model-parallel-size", plan.pipeline);
+  if (plan.pipeline > 1) {
+    add("--pipeline-model-parallel-layout", layout_of(model, plan));
+    if (plan.data_outermost) add("--use-tp-pp-dp-mapping");
+  }
+  add("--micro-batch-size", plan.micro_batch);
+  add("--global-batch-size", samples);
+  if (request.sequence > 0) add("--seq-length", request.sequence);
+  if (plan.zero == 1) add("--use-distributed-optimizer");
+  if (plan.zero > 1) {
+    if (plan.pipeline > 1) {
+      throw CannotExpressError(
+          fmt::format("Megatron-LM has no ZeRO {} in a pipeline: plan with --zero 1 or --pipeline 1", plan.zero));
+    }
+    add("--use-megatron-fsdp");
+    add("--use-distributed-optimizer");
+    add("--data-parallel-sharding-strategy", plan.zero == 2 ? "optim_grads" : "optim_grads_params");
+  }
+  if (const auto layers = recomputed_layers(model, plan)) {
+    add("--recompute-granularity", "full");
+    add("--recompute-method", "block");
+    add("--recompute-num-layers", *layers);
+  }
+  if (request.batch > 0 && samples > request.batch) {
+    file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
+  }
+  file.differs.emplace_back("the model's own sizes (--hidden-size and the like) are not in the file");
+  return file;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,169 @@
+#include "parallel/engines/planned_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "ir/analysis/module_tree.h"
+#include "parallel/plan/unit_names.h"
+#include "parallel/stages/forward_line.h"
+#include "parallel/stages/stage_parts.h"
+#include "shadowgraph/parallel/engines.h"
+#include "shadowgraph/sharding/hand_plans.h"
+
+namespace shadowgraph {
+namespace {
+
+std::string module_of(const std::string& parameter) {
+  const size_t dot = parameter.rfind('.');
+  return dot == std::string::npos ? "" : parameter.substr(0, dot);
+}
+
+// The layer that a module is in, or itself.
+std::string entry_of(const std::string& module) {
+  const auto [at, length] = number_in_path(module);
+  return length > 0 ? module.substr(0, at + length) : module;
+}
+
+bool lies_in(const std::string& path, const std::string& module) {
+  return path.starts_with(module) && (path.size() == module.size() || path[module.size()] == '.');
+}
+
+struct NamedSizes {
+  std::string name;
+  std::vector<int64_t> sizes;
+};
+
+std::vector<NamedSizes> parameters_of(const Graph& step) {
+  std::vector<NamedSizes> parameters;
+  for (const NodeId node : step.nodes()) {
+    if (!step.is_placeholder(node)) break;
+    if (step.node(node).target != target_of(Builtin::kParameter)) continue;
+    const auto sizes = step.sizes(step.results(node)[0].ref.value);
+    parameters.push_back({placeholder_name(step, node), {sizes.begin(), sizes.end()}});
+  }
+  return parameters;
+}
+
+}  // namespace
+
+bool is_layer(const std::string& module) {
+  const auto [at, length] = number_in_path(module);
+  return length > 0 && at + length == module.size();
+}
+
+std::string with_star(const std::string& path) {
+  const auto [at, length] = number_in_path(path);
+  return length > 0 ? path.substr(0, at) + "*" + path.substr(at + length) : path;
+}
+
+PlannedModel PlannedModel::of(const Graph& step) {
+  std::set<std::string> entries;
+  for (const NamedSizes& parameter : parameters_of(step)) entries.insert(entry_of(module_of(parameter.name)));
+  const ProgramCosts costs(step);
+  const ForwardLine line(costs);
+  PlannedModel model;
+  const auto add = [](std::vector<std::string>& names, const std::string& name) {
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  };
+  for (int32_t i = 0; i < line.length(); ++i) {
+    // The innermost entry: "model" may hold a parameter, too.
+    std::string entry = entry_of(module_path(step, line.node(i)));
+    while (!entry.empty() && !entries.contains(entry)) entry = module_of(entry);
+    if (!entries.contains(entry)) continue;
+    add(model.modules, entry);
+    add(model.order, with_star(entry));
+  }
+  return model;
+}
+
+std::map<std::string, std::string> linear_cuts(const Graph& step, int64_t tensor) {
+  std::map<std::string, std::string> cuts;
+  if (tensor == 1) return cuts;
+  struct Linear {
+    std::string module;
+    LinearCut cut;
+    bool divides;
+  };
+  std::map<std::string, std::vector<Linear>> by_parent;
+  for (const NamedSizes& parameter : parameters_of(step)) {
+    const std::string module = module_of(parameter.name);
+    const LinearCut cut = linear_cut(module);
+    if (cut == LinearCut::kNone || parameter.sizes.size() != 2 || !parameter.name.ends_with(".weight")) continue;
+    const std::string last = module.substr(module.rfind('.') + 1);
+    if (last == "c_attn" || last == "in_proj") {
+      throw CannotExpressError(fmt::format(
+          "{} has queries, keys and values in one, and torch's ColwiseParallel would cut it as one: use a model with a "
+          "layer for each, or plan with --tensor 1",
+          with_star(module)));
+    }
+    const int64_t size = parameter.sizes[cut == LinearCut::kColumns ? 0 : 1];
+    by_parent[module_of(module)].push_back({module, cut, size % tensor == 0});
+  }
+  for (const auto& [parent, linears] : by_parent) {
+    if (!std::ranges::all_of(linears, &Linear::divides)) continue;
+    const auto is_columns = [](const Linear& linear) { return linear.cut == LinearCut::kColumns; };
+    const bool columns = std::ranges::any_of(linears, is_columns);
+    const bool rows = !std::ranges::all_of(linears, is_columns);
+    for (const Linear& linear : linears) {
+      cuts[with_star(linear.module)] =
+          is_columns(linear) ? (rows ? "columns" : "columns, gathered") : (columns ? "rows" : "rows of a whole input");
+    }
+  }
+  return cuts;
+}
+
+std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan) {
+  std::vector<std::vector<std::string>> stages;
+  size_t at = 0;
+  for (size_t stage = 0; stage < std::max<size_t>(plan.stages.size(), 1); ++stage) {
+    const bool last = stage + 1 >= plan.stages.size();
+    const auto end = last ? model.modules.end() : std::ranges::find(model.modules, plan.stages[stage + 1].begins);
+    if (!last && end == model.modules.end()) {
+      throw CannotExpressError(fmt::format("stage {} begins at {}, which has no parameters; those that do are {}",
+                                           stage + 1, plan.stages[stage + 1].begins, fmt::join(model.order, ", ")));
+    }
+    const auto next = static_cast<size_t>(end - model.modules.begin());
+    if (next <= at) throw CannotExpressError(fmt::format("stage {} has no module with parameters", stage));
+    stages.emplace_back(model.modules.begin() + static_cast<ptrdiff_t>(at), end);
+    at = next;
+  }
+  return stages;
+}
+
+void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan) {
+  if (plan.stages.size() < 2) return;
+  for (const std::string& outer : model.modules) {
+    const auto inside = [&](const std::string& name) { return name != outer && lies_in(name, outer); };
+    if (outer.empty() || std::ranges::any_of(model.modules, inside)) {
+      throw CannotExpressError(
+          fmt::format("{} has parameters of its own beside the modules in it, so no stage can be without it",
+                      outer.empty() ? "the model" : outer));
+    }
+  }
+  modules_of_stages(model, plan);
+  std::vector<std::string> begins;
+  for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
+  begins.erase(begins.begin());
+  const PipelineStages stages = PipelineStages::at_modules(step, begins);
+  for (const TiedParameter& tied : stages.tied()) {
+    throw CannotExpressError(
+        fmt::format("the stages {} hold the parameter {}: a script for such models would add up "
+                    "its gradients over stages, and does not",
+                    fmt::join(tied.stages, " and "), tied.name));
+  }
+  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
+    const size_t tensors = stages.parts().stages[stage].received.size();
+    if (tensors > 1) {
+      throw CannotExpressError(
+          fmt::format("{} tensors go to the stage that begins at {}: forward can be cut there only if the module is "
+                      "given all of them as one",
+                      tensors, plan.stages[stage].begins));
+    }
+  }
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,38 @@
+// Says what engines are told of a model: its modules in the order of forward, stage by stage, and which linear layers are cut.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/graph.h"
+#include "shadowgraph/parallel/training_plan.h"
+
+namespace shadowgraph {
+
+struct PlannedModel {
+  // Modules with parameters, one after another as forward calls them: "model.embed_tokens", "model.layers.0", ..
+  std::vector<std::string> modules;
+  // The same with "model.layers.*" for all of one list.
+  std::vector<std::string> order;
+
+  static PlannedModel of(const Graph& step);
+};
+
+bool is_layer(const std::string& module);
+// "model.layers.*.mlp.up_proj" of "model.layers.7.mlp.up_proj".
+std::string with_star(const std::string& path);
+
+// Linear layers that tensor parallel cuts, by with_star(): "columns", "columns, gathered" where what comes out is needed
+// whole, "rows", "rows of a whole input". A module's linear layers are cut in pairs or not at all, as its sizes divide.
+// Throws CannotExpressError for a layer that has queries, keys and values in one.
+std::map<std::string, std::string> linear_cuts(const Graph& step, int64_t tensor);
+
+// Modules of each stage. Throws CannotExpressError where stages begin at no module of the list.
+std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan);
+
+// Throws CannotExpressError where more than one tensor goes to the next stage, and where two stages hold one parameter.
+// Parameters of modules that have layers inside are refused, too.
+void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan);
+
+}  // namespace shadowgraph

@@ -1,0 +1,103 @@
+// Writes train.py: a script for every plan, and before it what this one is.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <span>
+
+#include "parallel/engines/planned_model.h"
+#include "shadowgraph/parallel/engines.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
+
+namespace shadowgraph {
+
+std::span<const EmbeddedFile> engine_templates();
+
+namespace {
+
+// torch has no class for these, and reads their rows.
+bool is_read_from_rows(const std::string& schedule) { return schedule == "v_half" || schedule == "v_min"; }
+
+bool has_two_backwards(const std::string& schedule) {
+  return schedule != "gpipe" && schedule != "1f1b" && schedule != "interleaved" && schedule != "looped_bfs";
+}
+
+// Lists of strings and objects of strings are the same in Python.
+std::string python_text(const nlohmann::json& value) { return json_text(value); }
+
+std::string rows_of(const TrainingPlan& plan) {
+  const PipelineSize size{.ranks = static_cast<int32_t>(plan.pipeline),
+                          .stages_per_rank = static_cast<int32_t>(plan.stages_per_rank),
+                          .microbatches = static_cast<int32_t>(plan.microbatches)};
+  return PipelineSchedule::named(plan.schedule, size).to_csv();
+}
+
+std::string plan_block(const TrainingPlan& plan, const Graph& step, const PlannedModel& model,
+                       const EngineRequest& request) {
+  std::vector<std::string> begins;
+  for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
+  if (begins.empty()) begins.emplace_back();
+  const bool rows = plan.pipeline > 1 && is_read_from_rows(plan.schedule);
+  std::string text = fmt::format("TENSOR, DATA, PIPELINE, STAGES_PER_RANK = {}, {}, {}, {}\n", plan.tensor, plan.data,
+                                 plan.pipeline, plan.stages_per_rank);
+  text += fmt::format("MICRO_BATCH, MICROBATCHES, SEQUENCE = {}, {}, {}\n", plan.micro_batch, plan.microbatches,
+                      request.sequence);
+  text += fmt::format("ZERO = {}\n", plan.zero);
+  text += fmt::format("SCHEDULE, SCHEDULE_ROWS = \"{}\", \"\"\"{}\"\"\"\n", plan.schedule, rows ? rows_of(plan) : "");
+  text += plan.data_outermost ? "MESH = (\"data\", \"pipeline\", \"tensor\")\n"
+                              : "MESH = (\"pipeline\", \"data\", \"tensor\")\n";
+  text += "ORDER = " + python_text(model.order) + "\n";
+  text += "STAGES = " + python_text(begins) + "\n";
+  text += "RECOMPUTED: list[str] = " + python_text(plan.recomputed) + "\n";
+  text += "CUT: dict[str, str] = " + python_text(linear_cuts(step, plan.tensor)) + "\n";
+  return text;
+}
+
+std::vector<std::string> differences(const TrainingPlan& plan, const EngineRequest& request) {
+  std::vector<std::string> all;
+  if (plan.tensor > 1) {
+    all.emplace_back("tensor parallel: activations between layers are whole on each rank, and so is what a head gives");
+  }
+  if (plan.zero == 1 || plan.zero == 2) {
+    all.push_back(fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
+  }
+  if (plan.zero > 0 && plan.pipeline > 1) {
+    all.emplace_back("gradients: torch's pipelines add them up over data ranks once, behind all micro-batches");
+  }
+  if (plan.zero == 0 && plan.data > 1) {
+    all.emplace_back("ZeRO 0: in float32, gradients are averaged behind backward, with nothing beside it");
+  }
+  const int64_t filled = plan.data * plan.micro_batch * plan.microbatches;
+  if (request.batch > 0 && filled > request.batch) {
+    all.push_back(fmt::format("batch: {} samples a step, as {} do not divide", filled, request.batch));
+  }
+  return all;
+}
+
+}  // namespace
+
+EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+  const PlannedModel model = PlannedModel::of(step);
+  check_cuts(step, model, plan);
+  if (plan.zero > 0 && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
+    throw CannotExpressError(fmt::format(
+        "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "
+        "--zero 0, or --schedule 1f1b",
+        plan.schedule));
+  }
+  EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, request)};
+  const std::span<const EmbeddedFile> templates = engine_templates();
+  const auto found = std::ranges::find(templates, "train.py", &EmbeddedFile::name);
+  std::string text(found->text);
+  const std::string begin_mark = "# -- the plan\n", end_mark = "# -- end of the plan\n";
+  const size_t begin = text.find(begin_mark) + begin_mark.size();
+  std::string block = "# " + to_string(plan) + "\n";
+  for (const std::string& difference : file.differs) block += "# not as planned: " + difference + "\n";
+  text.replace(begin, text.find(end_mark) - begin, block + plan_block(plan, step, model, request));
+  file.text = std::move(text);
+  return file;
+}
+
+}  // namespace shadowgraph

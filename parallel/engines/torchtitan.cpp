@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/engines/planned_model.h"
+#include "parallel/plan/unit_names.h"
+#include "shadowgraph/parallel/engines.h"
+#include "support/json.h"
+
+namespace shadowgraph {
+namespace {
+
+// torchtitan's decoders have these names: "layers.7" of "model.layers.7".
+std::string titan_name(const std::string& module) {
+  static const std::map<std::string, std::string> kNames{{"embed_tokens", "tok_embeddings"},
+                                                         {"tok_embeddings", "tok_embeddings"},
+                                                         {"wte", "tok_embeddings"},
+                                                         {"norm", "norm"},
+                                                         {"ln_f", "norm"},
+                                                         {"lm_head", "lm_head"},
+                                                         {"output", "lm_head"}};
+  if (const auto [at, length] = number_in_path(module); length > 0) return "layers." + module.substr(at, length);
+  const auto found = kNames.find(module.substr(module.rfind('.') + 1));
+  if (found != kNames.end()) return found->second;
+  throw CannotExpressError(
+      fmt::format("torchtitan's decoders have tok_embeddings, layers, norm and lm_head, not {}", module));
+}
+
+std::string titan_schedule(const std::string& schedule) {
+  static const std::map<std::string, std::string> kSchedules{{"gpipe", "GPipe"},
+                                                             {"1f1b", "1F1B"},
+                                                             {"interleaved", "Interleaved1F1B"},
+                                                             {"looped_bfs", "LoopedBFS"},
+                                                             {"zero_bubble", "InterleavedZeroBubble"},
+                                                             {"zbv", "ZBVZeroBubble"},
+                                                             {"dualpipe_v", "DualPipeV"}};
+  const auto found = kSchedules.find(schedule);
+  if (found != kSchedules.end()) return found->second;
+  throw CannotExpressError("torchtitan has no schedule of the name " + schedule +
+                           ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks");
+}
+
+std::string recomputing(const PlannedModel& model, const TrainingPlan& plan) {
+  if (plan.recomputed.empty()) return "None";
+  const auto layers = std::ranges::count_if(model.modules, is_layer);
+  const auto again = std::ranges::count_if(plan.recomputed, is_layer);
+  if (again == layers && again == std::ssize(plan.recomputed)) return "FullAC.Config()";
+  throw CannotExpressError(
+      fmt::format("torchtitan recomputes all layers or none, and the plan {} of {}", again, layers));
+}
+
+std::string titan_stages(const PlannedModel& model, const TrainingPlan& plan) {
+  std::vector<std::vector<std::string>> stages = modules_of_stages(model, plan);
+  for (auto& stage : stages) {
+    for (std::string& module : stage) module = titan_name(module);
+  }
+  return json_text(nlohmann::json(stages));
+}
+
+}  // namespace
+
+EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+  const PlannedModel model = PlannedModel::of(step);
+  if (plan.data_outermost && plan.pipeline > 1 && plan.data > 1) {
+    throw CannotExpressError("torchtitan's meshes have the pipeline outermost, and the plan data parallel");
+  }
+  EngineFile file{.engine = "torchtitan 0.3.0", .name = "torchtitan_recipe.py"};
+  const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
+  const std::string again = recomputing(model, plan);
+  std::string& text = file.text;
+  text = "\"\"\"A plan as a recipe of torchtitan 0.3.0: `planned(llama3_8b())` in its config_registry.\"\"\"\n\n";
+  if (again != "None") text += "from torchtitan.distributed.activation_checkpoint import FullAC\n\n\n";
+  text += "def planned(config):\n";
+  const auto set = [&](std::string_view part, std::string_view key, const auto& value) {
+    text += fmt::format("    config.{}.{} = {}\n", part, key, value);
+  };
+  set("parallelism", "data_parallel_replicate_degree", plan.zero == 0 ? plan.data : 1);
+  set("parallelism", "data_parallel_shard_degree", plan.zero == 0 ? 1 : plan.data);
+  set("parallelism", "fsdp_reshard_after_forward", plan.zero == 3 ? "\"always\"" : "\"never\"");
+  set("parallelism", "tensor_parallel_degree", plan.tensor);
+  set("parallelism", "pipeline_parallel_degree", plan.pipeline);
+  if (plan.pipeline > 1) {
+    set("parallelism", "pipeline_parallel_schedule", fmt::format("\"{}\"", titan_schedule(plan.schedule)));
+    set("parallelism", "pipeline_parallel_microbatch_size", plan.micro_batch);
+    set("parallelism", "module_fqns_per_model_part", titan_stages(model, plan));
+  }
+  // A pipeline's micro-batches are parts of a local batch.
+  set("training", "local_batch_size", plan.micro_batch * (plan.pipeline > 1 ? plan.microbatches : 1));
+  set("training", "global_batch_size", samples);
+  if (request.sequence > 0) set("training", "seq_len", request.sequence);
+  text += "    config.activation_checkpoint = " + again + "\n    return config\n";
+  if (plan.zero == 1 || plan.zero == 2) {
+    file.differs.push_back(
+        fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
+  }
+  if (request.batch > 0 && samples > request.batch) {
+    file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
+  }
+  file.differs.emplace_back("the model is the recipe's: give planned() the configuration of the same one");
+  return file;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,407 @@
+"""Trains a model on a plan with torch alone.
+
+    torchrun --nproc-per-node 8 train.py --model mine:make --random-tokens 32000 --steps 3
+    torchrun --nnodes 8 --nproc-per-node 8 ... train.py --model mine:make --data mine:batches --save checkpoint
+
+--model: a function that gives the model, the same on each rank; its modules have the names below.
+--data: a function of (samples, sequence) that yields (inputs, targets) of whole steps, the same on each rank.
+--loss: a function of (output, targets) that gives a micro-batch's mean; without it, the next token's cross entropy.
+"""
+
+import argparse
+import fnmatch
+import importlib
+import itertools
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint import state_dict as states
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import checkpoint
+
+# -- the plan
+TENSOR, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1
+MICRO_BATCH, MICROBATCHES, SEQUENCE = 1, 1, 128
+ZERO = 0
+SCHEDULE, SCHEDULE_ROWS = "1f1b", ""
+MESH = ("pipeline", "data", "tensor")
+ORDER = ["layers.*"]
+STAGES = [""]
+RECOMPUTED: list[str] = []
+CUT: dict[str, str] = {}
+# -- end of the plan
+
+STYLES = {
+    "columns": ColwiseParallel,
+    "columns, gathered": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "rows": RowwiseParallel,
+    "rows of a whole input": lambda: RowwiseParallel(input_layouts=Replicate()),
+}
+CLASSES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "looped_bfs": "ScheduleLoopedBFS",
+    "zero_bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+    "dualpipe_v": "ScheduleDualPipeV",
+}
+
+
+class CannotRunError(Exception):
+    """The model is not the one that the plan was made for, or its forward cannot be cut so."""
+
+
+class _Leave(Exception):
+    """Leaves forward where the next stage begins, with what that is given."""
+
+    def __init__(self, tensor):
+        super().__init__()
+        self.tensor = tensor
+
+
+def _refuse_gradient(_):
+    raise CannotRunError("backward of a stage reaches a module of an earlier one beside the tensor that is sent")
+
+
+def _first_tensor(args, kwargs):
+    return next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+
+
+class StandIn(nn.Module):
+    """A module of another stage. It gives values of the module's shapes, and has no parameters."""
+
+    def __init__(self, module, dtype):
+        super().__init__()
+        self.__dict__["_module"] = module.to("meta", dtype)
+        self.__dict__["_results"] = {}
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_module"], name)
+
+    def forward(self, *args, **kwargs):
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        if key not in self._results:
+            args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), (args, kwargs))
+            with torch.no_grad():
+                self._results[key] = self._module(*args, **kwargs)
+        device = tensors[0].device if tensors else "cpu"
+
+        def value(meta):
+            one = torch.zeros((), dtype=meta.dtype, device=device)
+            if one.is_floating_point():
+                one.requires_grad_().register_hook(_refuse_gradient)
+            return one.expand(meta.shape)
+
+        return tree_map_only(torch.Tensor, value, self._results[key])
+
+
+def modules_in_order(model):
+    """Names of modules as forward calls them: layers, and what comes before and behind them."""
+    names = []
+    for name in ORDER:
+        layers = model.get_submodule(name[:-2]).named_children() if name.endswith(".*") else [("", None)]
+        names += [f"{name[:-2]}.{child}" if child else name for child, _ in layers]
+    return names
+
+
+def modules_of_stages(model):
+    """Names of the modules of each stage."""
+    names = modules_in_order(model)
+    missing = [name for name in [*STAGES[1:], *RECOMPUTED] if name not in dict(model.named_modules())]
+    if missing or any(begin not in names for begin in STAGES[1:]):
+        raise CannotRunError(
+            f"the plan begins stages at {STAGES[1:]}; the model's modules are {names}, without {missing}"
+        )
+    begins = [0, *(names.index(begin) for begin in STAGES[1:]), len(names)]
+    if begins != sorted(set(begins)):
+        raise CannotRunError(f"forward calls {names}, and the plan's stages begin at {STAGES[1:]} in another order")
+    for name, _ in model.named_parameters():
+        if not any(name.startswith(part + ".") for part in names) and len(STAGES) > 1:
+            raise CannotRunError(f"the parameter {name} is in none of the modules that are cut: {names}")
+    return [names[begin:end] for begin, end in itertools.pairwise(begins)]
+
+
+class Stage(nn.Module):
+    """A stretch of the model's forward: from where it is given a tensor to where the next stage begins.
+
+    Forward runs from its beginning. Modules of other stages stand in, so masks and positions come out as in the whole.
+    """
+
+    def __init__(self, model, parts, index, dtype):
+        super().__init__()
+        self.begins = parts[index][0] if index > 0 else None
+        self.ends = parts[index + 1][0] if index + 1 < len(parts) else None
+        self.received = None
+        for other, names in enumerate(parts):
+            for name in names if other != index else ():
+                model.set_submodule(name, StandIn(model.get_submodule(name), dtype))
+        self.model = model
+
+    def connect(self):
+        """Takes and leaves tensors at its edges, before any other hook does."""
+        if self.begins:
+            self.model.get_submodule(self.begins).register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True)
+        if self.ends:
+            self.model.get_submodule(self.ends).register_forward_pre_hook(self._leave, prepend=True, with_kwargs=True)
+
+    def _enter(self, _, args, kwargs):
+        replaced, self.received = self.received, None
+        if replaced is None:
+            raise CannotRunError(f"{self.begins} is called twice: a stage cannot begin there")
+        stood_in = _first_tensor(args, kwargs)
+        rest = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf is not stood_in]
+        if any(tensor.requires_grad for tensor in rest):
+            raise CannotRunError(f"{self.begins} takes more than one tensor that earlier stages compute")
+        return tree_map_only(torch.Tensor, lambda leaf: replaced if leaf is stood_in else leaf, (args, kwargs))
+
+    def _leave(self, _, args, kwargs):
+        raise _Leave(_first_tensor(args, kwargs))
+
+    def forward(self, received, inputs=None):
+        self.received = received if self.begins else None
+        try:
+            output = self.model(received if inputs is None else inputs)
+        except _Leave as left:
+            return left.tensor
+        if self.ends or self.received is not None:
+            raise CannotRunError(f"forward does not call {self.ends or self.begins}")
+        return output if isinstance(output, torch.Tensor) else output.logits
+
+
+def stages_of_rank(rank):
+    """Which stages a rank of the pipeline has."""
+    if SCHEDULE in ("zbv", "dualpipe_v", "v_half", "v_min"):
+        return [rank, 2 * PIPELINE - 1 - rank]
+    return [rank + PIPELINE * part for part in range(STAGES_PER_RANK)]
+
+
+def next_token(logits, labels):
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+
+
+def _recompute(module):
+    forward = module.forward
+    module.forward = lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+class Training:
+    """The stages of this rank, in place, and their optimizers. All ranks make theirs at the same time."""
+
+    def __init__(self, make, device, loss=next_token, precision=torch.float32, optimizer=torch.optim.AdamW):
+        sizes = {"pipeline": PIPELINE, "data": DATA, "tensor": TENSOR}
+        if dist.get_world_size() != PIPELINE * DATA * TENSOR:
+            raise CannotRunError(f"the plan is of {PIPELINE * DATA * TENSOR} processes, not of {dist.get_world_size()}")
+        shape = [(axis, sizes[axis]) for axis in MESH]
+        # ZeRO 0 keeps all on each rank: replicas of parts of one.
+        at = MESH.index("data")
+        shape[at : at + 1] = [("replicas", DATA), ("parts", 1)] if ZERO == 0 else [("replicas", 1), ("parts", DATA)]
+        self.mesh = init_device_mesh(
+            device.type, tuple(size for _, size in shape), mesh_dim_names=tuple(axis for axis, _ in shape)
+        )
+        self.device, self.loss, self.precision = device, loss, precision
+        self.sharded = ZERO > 0 or precision != torch.float32
+        if self.sharded and PIPELINE > 1 and SCHEDULE not in ("gpipe", "1f1b", "interleaved", "looped_bfs"):
+            raise CannotRunError(f"{SCHEDULE} with FSDP2: backward in two pieces leaves parameters without gradients")
+        self.numbers = stages_of_rank(self.mesh["pipeline"].get_local_rank())
+        self.stages = [self._stage(make, number) for number in self.numbers]
+        self.optimizers = [optimizer(list(stage.parameters()), foreach=False) for stage in self.stages]
+        self.schedule = self._schedule() if PIPELINE > 1 else None
+
+    def _stage(self, make, number):
+        model = make()
+        if hasattr(model, "config") and hasattr(model.config, "use_cache"):
+            model.config.use_cache = False
+        stage = Stage(model, modules_of_stages(model), number, self.precision).to(self.device)
+        if TENSOR > 1:
+            named = {name: style for name, _ in model.named_modules() if (style := _style(name))}
+            parallelize_module(model, self.mesh["tensor"], {name: STYLES[style]() for name, style in named.items()})
+        for name in RECOMPUTED:
+            if not isinstance(model.get_submodule(name), StandIn):
+                _recompute(model.get_submodule(name))
+        if self.sharded:
+            self._shard(stage)
+        stage.connect()
+        return stage
+
+    def _shard(self, stage):
+        mesh = self.mesh["replicas", "parts"] if ZERO == 0 else self.mesh["parts"]
+        policy = MixedPrecisionPolicy(param_dtype=self.precision, reduce_dtype=torch.float32)
+        how = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": ZERO == 3}
+        layers = [name for name in modules_in_order(stage.model) if name.rpartition(".")[2].isdigit()]
+        for module in map(stage.model.get_submodule, layers):
+            if not isinstance(module, StandIn):
+                fully_shard(module, **how)
+        fully_shard(stage, **how)
+
+    def _schedule(self):
+        group, count = self.mesh["pipeline"].get_group(), len(STAGES)
+        stages = [
+            PipelineStage(stage, number, count, self.device, group=group)
+            for stage, number in zip(self.stages, self.numbers, strict=True)
+        ]
+
+        def loss(output, target):
+            return self.loss(output, target) / MICROBATCHES
+
+        if SCHEDULE_ROWS:
+            schedule = schedules._PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss, scale_grads=False)
+            path = f"/tmp/schedule.{os.getpid()}.csv"
+            with open(path, "w") as file:
+                file.write(SCHEDULE_ROWS)
+            schedule._load_csv(path)
+            os.remove(path)
+            return schedule
+        kind = getattr(schedules, CLASSES[SCHEDULE])
+        one = issubclass(kind, schedules.PipelineScheduleSingle)
+        return kind(stages[0] if one else stages, MICROBATCHES, loss_fn=loss, scale_grads=False)
+
+    def replica(self):
+        return self.mesh["replicas"].get_local_rank() + self.mesh["parts"].get_local_rank()
+
+    def backward(self, inputs, target):
+        """Gradients of a whole step; gives its mean loss. `inputs` and `target` are of all replicas."""
+        mine = slice(self.replica() * MICRO_BATCH * MICROBATCHES, (self.replica() + 1) * MICRO_BATCH * MICROBATCHES)
+        inputs, target = (tensor[mine].to(self.device) for tensor in (inputs, target))
+        loss = self._pipeline(inputs, target) if self.schedule else self._accumulate(inputs, target)
+        if not self.sharded and DATA > 1:
+            self._average_gradients()
+        dist.all_reduce(loss, group=self.mesh["pipeline"].get_group())
+        for axis in ("replicas", "parts"):
+            dist.all_reduce(loss, group=self.mesh[axis].get_group())
+        return loss.item() / DATA
+
+    def _pipeline(self, inputs, target):
+        losses = [] if len(STAGES) - 1 in self.numbers else None
+        given = [inputs] if 0 in self.numbers else []
+        target = None if losses is None else target
+        self.schedule.step(*given, target=target, losses=losses, return_outputs=False, inputs=inputs)
+        return torch.stack(losses).sum().detach() if losses else torch.zeros((), device=self.device)
+
+    def _accumulate(self, inputs, target):
+        (stage,), total = self.stages, torch.zeros((), device=self.device)
+        for index, (one, wanted) in enumerate(zip(inputs.split(MICRO_BATCH), target.split(MICRO_BATCH), strict=True)):
+            last = index == MICROBATCHES - 1
+            if self.sharded:
+                stage.set_is_last_backward(last)
+                stage.set_requires_gradient_sync(last or ZERO >= 2)
+                stage.set_reshard_after_backward(last or ZERO == 3)
+            loss = self.loss(stage(one), wanted) / MICROBATCHES
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def _average_gradients(self):
+        for parameter in self.parameters().values():
+            if parameter.grad is not None:
+                grad = parameter.grad
+                local = grad.to_local() if isinstance(grad, DTensor) else grad
+                dist.all_reduce(local.div_(DATA), group=self.mesh["replicas"].get_group())
+
+    def parameters(self):
+        return {name: parameter for stage in self.stages for name, parameter in stage.model.named_parameters()}
+
+    def step(self, inputs, target):
+        loss = self.backward(inputs, target)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    def state(self):
+        options = states.StateDictOptions(flatten_optimizer_state_dict=True)
+        of_stages = [
+            (
+                states.get_model_state_dict(stage.model),
+                states.get_optimizer_state_dict(stage.model, own, options=options),
+            )
+            for stage, own in zip(self.stages, self.optimizers, strict=True)
+        ]
+        return [{"model": model, "optimizer": own} for model, own in of_stages]
+
+    def save(self, folder):
+        every = self.state()
+        merged = {kind: {name: one for part in every for name, one in part[kind].items()} for kind in every[0]}
+        dcp.save(merged, checkpoint_id=folder)
+
+    def resume(self, folder):
+        options = states.StateDictOptions(flatten_optimizer_state_dict=True, strict=False)
+        for stage, own, state in zip(self.stages, self.optimizers, self.state(), strict=True):
+            dcp.load(state, checkpoint_id=folder)
+            states.set_model_state_dict(stage.model, state["model"], options=options)
+            states.set_optimizer_state_dict(stage.model, own, state["optimizer"], options=options)
+
+
+def _style(name):
+    return next((style for pattern, style in CUT.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+def function_of(text):
+    module, _, name = text.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def random_tokens(words, seed):
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        ids = torch.randint(words, (DATA * MICRO_BATCH * MICROBATCHES, SEQUENCE), generator=generator)
+        yield ids, ids
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, type=function_of, metavar="MODULE:FUNCTION")
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument("--data", type=function_of, metavar="MODULE:FUNCTION")
+    data.add_argument("--random-tokens", type=int, metavar="WORDS")
+    parser.add_argument("--loss", type=function_of, default=next_token, metavar="MODULE:FUNCTION")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--save", metavar="FOLDER")
+    parser.add_argument("--resume", metavar="FOLDER")
+    options = parser.parse_args()
+    device = torch.device(options.device, int(os.environ["LOCAL_RANK"]) if options.device == "cuda" else None)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    def make():
+        torch.manual_seed(options.seed)
+        return options.model()
+
+    def optimizer(parameters, **how):
+        return torch.optim.AdamW(parameters, lr=options.lr, **how)
+
+    training = Training(make, device, options.loss, getattr(torch, options.precision), optimizer)
+    if options.resume:
+        training.resume(options.resume)
+    samples = DATA * MICRO_BATCH * MICROBATCHES
+    batches = options.data(samples, SEQUENCE) if options.data else random_tokens(options.random_tokens, options.seed)
+    for step, (inputs, target) in enumerate(itertools.islice(batches, options.steps)):
+        loss = training.step(inputs, target)
+        if dist.get_rank() == 0:
+            print(f"step {step} loss {loss:.6f}", flush=True)
+    if options.save:
+        training.save(options.save)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())
+    main()

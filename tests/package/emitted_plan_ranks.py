@@ -1,0 +1,159 @@
+"""One rank of test_emitted_plans.py: three steps under each of some plans, over gloo, against the same steps alone.
+
+    python emitted_plan_ranks.py RANK SIZE STORE CASES.json
+
+A case is {"script": train.py, "model": "llama" | "gpt", "checkpoint": FOLDER | null}. The last line has the largest
+differences, by case.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import types
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+# A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+
+WORDS, WIDTH, LENGTH, STEPS = 64, 32, 16, 3
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        heads = [p(x).unflatten(-1, (-1, 8)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)]
+        return self.out_proj(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2, self.attention = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), Attention()
+        self.fc1, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList([Block() for _ in range(8)])
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def llama():
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=8, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=LENGTH, tie_word_embeddings=False,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+MODELS = {"llama": llama, "gpt": Gpt}
+
+
+def make(name):
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def adamw(parameters, **how):
+    return torch.optim.AdamW(parameters, lr=1e-2, eps=1e-3, **how)
+
+
+def alone(name, batches):
+    """Losses and gradients of each step on one process."""
+    model = make(name)
+    optimizer = adamw(model.parameters())
+    steps = []
+    for ids in batches:
+        output = model(ids)
+        logits = output if isinstance(output, torch.Tensor) else output.logits
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        steps.append((loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}))
+        optimizer.step()
+        optimizer.zero_grad()
+    return steps
+
+
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def after_a_checkpoint(make_training, training, ids, folder):
+    """How far a training that begins at another's checkpoint is from that, one step later."""
+    training.save(folder)
+    other = make_training()
+    other.resume(folder)
+    for one in (training, other):
+        one.step(ids, ids)
+    resumed = other.parameters()
+    errors = [whole(value) - whole(resumed[name]) for name, value in training.parameters().items()]
+    return max(error.abs().max().item() for error in errors)
+
+
+def differences(path, name, checkpoint=None):
+    spec = importlib.util.spec_from_file_location(f"train_{os.path.basename(os.path.dirname(path))}", path)
+    train = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train)
+    samples = train.DATA * train.MICRO_BATCH * train.MICROBATCHES
+    generator = torch.Generator().manual_seed(1)
+    batches = [torch.randint(WORDS, (samples, LENGTH), generator=generator) for _ in range(STEPS)]
+
+    def make_training():
+        return train.Training(lambda: make(name), torch.device("cpu"), optimizer=adamw)
+
+    training = make_training()
+    of_loss = of_gradients = 0.0
+    for ids, (loss, gradients) in zip(batches, alone(name, batches), strict=True):
+        of_loss = max(of_loss, abs(training.backward(ids, ids) - loss))
+        for parameter, value in training.parameters().items():
+            error = (whole(value.grad) - gradients[parameter]).abs().max().item()
+            of_gradients = max(of_gradients, error)
+        for optimizer in training.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    found = {"loss": of_loss, "gradients": of_gradients, "parameters": sorted(training.parameters())}
+    if checkpoint:
+        found["resumed"] = after_a_checkpoint(make_training, training, batches[0], checkpoint)
+    return found
+
+
+def main():
+    rank, size, store, cases = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    results = {}
+    with open(cases) as file, sdpa_kernel(SDPBackend.MATH):
+        for case, given in json.load(file).items():
+            print(case, flush=True)
+            results[case] = differences(given["script"], given["model"], given["checkpoint"])
+            dist.barrier()
+    dist.destroy_process_group()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

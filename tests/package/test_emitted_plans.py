@@ -1,0 +1,285 @@
+"""Plans written for engines: train.py gives over gloo what one process gives; other files are read by their engines."""
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import types
+
+import emitted_plan_ranks as ranks
+import pytest
+import torch
+from rank_processes import run_ranks
+
+import shadowgraph as sg
+
+SCRIPT = pathlib.Path(ranks.__file__)
+TOLERANCE = 1e-5
+LLAMA = ["", "model.layers.2", "model.layers.4", "model.norm"]
+GPT = ["", "blocks.1", "blocks.4", "blocks.7"]
+EIGHT = ["", *(f"model.layers.{i}" for i in range(1, 8))]
+
+
+def plan(model, *, stages=("",), recomputed=(), **knobs):
+    layers = {"llama": "model.layers", "gpt": "blocks"}[model]
+    made = {"microbatches": 4 if len(stages) > 1 else 2, **knobs}
+    made["stages"] = [{"begins": name} for name in stages]
+    made["recomputed"] = [f"{layers}.{i}" for i in recomputed]
+    return model, made
+
+
+ON_FOUR = {
+    "dp": plan("llama", data=4),
+    "dp zero 1": plan("llama", data=4, zero=1, micro_batch=2),
+    "dp zero 2": plan("gpt", data=4, zero=2),
+    "dp zero 3, again": plan("gpt", data=4, zero=3, recomputed=range(8)),
+    "tp": plan("gpt", tensor=4),
+    "tp, again": plan("llama", tensor=2, data=2, zero=2, recomputed=(0, 1, 5)),
+    "dp tp": plan("llama", tensor=2, data=2),
+    "dp tp zero 3": plan("gpt", tensor=2, data=2, zero=3),
+    "pp": plan("llama", pipeline=4, stages=LLAMA),
+    "pp gpipe, again": plan("llama", pipeline=4, stages=LLAMA, schedule="gpipe", recomputed=(1, 3)),
+    "pp dp": plan("llama", pipeline=2, data=2, stages=["", "model.layers.3"], micro_batch=2),
+    "pp dp zero 1": plan("gpt", pipeline=2, data=2, zero=1, stages_per_rank=2, schedule="interleaved", stages=GPT),
+    "pp tp zbv": plan("gpt", pipeline=2, tensor=2, stages_per_rank=2, schedule="zbv", stages=GPT),
+    "pp dp zero 3": plan("llama", pipeline=2, data=2, zero=3, stages=["", "model.layers.3"], data_outermost=True),
+    "v_half": plan("llama", pipeline=2, data=2, stages_per_rank=2, schedule="v_half", stages=LLAMA),
+}
+ON_EIGHT = {
+    "dp tp pp": plan("llama", tensor=2, data=2, pipeline=2, stages=["", "model.layers.5"]),
+    "dp tp pp zero 1, again": plan(
+        "gpt", tensor=2, data=2, pipeline=2, zero=1, stages=["", "blocks.3"], recomputed=(0, 3, 4)
+    ),
+    "pp 4 dp zero 2": plan("gpt", pipeline=4, data=2, zero=2, stages=GPT),
+    "pp 8": plan("llama", pipeline=8, stages=EIGHT, microbatches=8),
+    "looped dp tp": plan(
+        "llama", tensor=2, data=2, pipeline=2, stages_per_rank=2, schedule="looped_bfs", stages=LLAMA,
+        data_outermost=True,
+    ),
+}
+SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again")
+
+
+def step_of(model, micro_batch=1):
+    loss = {"llama": lambda y: y.logits.float().sum(), "gpt": lambda y: y.sum()}[model]
+    ids = f"i64[{micro_batch},{ranks.LENGTH}]"
+    return sg.capture_training_step(lambda: ranks.make(model), ids, loss=loss, optimizer=torch.optim.AdamW)
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return {model: step_of(model) for model in ranks.MODELS}
+
+
+def files_of(step, plan, **sizes):
+    """(text, why there is none, what differs), by file name."""
+    files = sg._shadowgraph.engine_files(step, json.dumps(plan), **sizes)
+    return {name: (text, why_not, differs) for _, name, text, why_not, differs in files}
+
+
+@pytest.mark.parametrize(("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT)])
+def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
+    given = {}
+    for number, (case, (model, knobs)) in enumerate(cases.items()):
+        text, why_not, _ = files_of(steps[model], knobs, sequence=ranks.LENGTH)["train.py"]
+        assert text, why_not
+        path = tmp_path / str(number) / "train.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        checkpoint = str(path.parent / "checkpoint") if case in SAVED else None
+        given[case] = {"script": str(path), "model": model, "checkpoint": checkpoint}
+    (tmp_path / "cases.json").write_text(json.dumps(given))
+    found = run_ranks(SCRIPT, size, tmp_path / "store", tmp_path / "cases.json")
+    for case in cases:
+        measured = ("loss", "gradients", *(("resumed",) if case in SAVED else ()))
+        worst = {what: max(rank[case][what] for rank in found) for what in measured}
+        assert max(worst.values()) <= TOLERANCE, (case, worst)
+        parameters = {name for rank in found for name in rank[case]["parameters"]}
+        assert parameters == {name for name, _ in ranks.make(given[case]["model"]).named_parameters()}, case
+        _, knobs = cases[case]
+        assert (max(len(rank[case]["parameters"]) for rank in found) < len(parameters)) == ("pipeline" in knobs), case
+
+
+def test_torchrun_trains(steps, tmp_path):
+    (tmp_path / "train.py").write_text(files_of(steps["gpt"], {"data": 2, "zero": 3}, sequence=16)["train.py"][0])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+               str(tmp_path / "train.py"), "--model", "emitted_plan_ranks:Gpt", "--random-tokens", "64", "--steps", "2",
+               "--precision", "bfloat16", "--save", str(tmp_path / "saved")]  # fmt: skip
+    done = subprocess.run(command, cwd=SCRIPT.parent, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [line.split()[:3] for line in done.stdout.splitlines()] == [["step", "0", "loss"], ["step", "1", "loss"]]
+    assert (tmp_path / "saved" / ".metadata").exists()
+
+
+class Tied(ranks.Gpt):
+    def __init__(self):
+        super().__init__()
+        self.head.weight = self.tokens.weight
+
+
+class Skipping(ranks.Gpt):
+    """A later block is given what an earlier one gave, too."""
+
+    def forward(self, ids):
+        x = first = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x + first))
+
+
+class Fused(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c_attn, self.c_proj = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.c_proj(self.c_attn(x).chunk(3, -1)[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "knobs", "why"),
+    [
+        (Tied, "i64[1,16]", plan("gpt", pipeline=2, stages=["", "blocks.4"])[1], "hold the parameter tokens.weight"),
+        (Skipping, "i64[1,16]", plan("gpt", pipeline=2, stages=["", "blocks.4"])[1], "2 tensors go to the stage that"),
+        (
+            ranks.Gpt, "i64[1,16]",
+            plan("gpt", pipeline=2, data=2, zero=3, stages_per_rank=2, schedule="zbv", stages=GPT)[1],
+            "without gradients",
+        ),
+        (Fused, "f32[4,16]", {"tensor": 2}, "queries, keys and values in one"),
+    ],
+)
+def test_what_a_script_cannot_say_is_named(make, inputs, knobs, why):
+    step = sg.capture_training_step(make, inputs, loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    text, why_not, _ = files_of(step, knobs)["train.py"]
+    assert text == ""
+    assert why in why_not
+
+
+def test_what_differs_from_the_plan_is_said(steps):
+    text, _, differs = files_of(steps["gpt"], {"data": 3, "zero": 2, "tensor": 2}, batch=2)["train.py"]
+    assert any("ZeRO 2" in one for one in differs)
+    assert any("3 samples a step, as 2 do not divide" in one for one in differs)
+    assert all(one in text for one in differs)
+
+
+def test_accelerate_reads_its_file(steps, tmp_path):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    text, why_not, _ = files_of(steps["gpt"], {"data": 8, "zero": 3}, sequence=16)["accelerate.yaml"]
+    assert why_not == ""
+    (tmp_path / "accelerate.yaml").write_text(text)
+    config = config_args.load_config_from_file(str(tmp_path / "accelerate.yaml"))
+    assert (config.num_processes, config.fsdp_config["fsdp_version"]) == (8, 2)
+    assert config.fsdp_config["fsdp_reshard_after_forward"] is True
+    assert config.fsdp_config["fsdp_activation_checkpointing"] is False
+    every = [f"blocks.{i}" for i in range(8)]
+    text, _, _ = files_of(steps["gpt"], {"data": 8, "zero": 3, "recomputed": every})["accelerate.yaml"]
+    assert "fsdp_activation_checkpointing: true" in text
+    for knobs, why in (
+        ({"pipeline": 2, "stages": [{"begins": ""}, {"begins": "blocks.1"}]}, "no pipelines"),
+        ({"tensor": 2}, "no tensor parallel"),
+        ({"data": 2, "zero": 1, "recomputed": every[:3]}, "all layers or none, and the plan 3 of 8"),
+    ):
+        text, why_not, _ = files_of(steps["gpt"], knobs)["accelerate.yaml"]
+        assert text == ""
+        assert why in why_not
+
+
+def test_megatron_arguments(steps):
+    stages = [{"begins": name} for name in LLAMA]
+    knobs = {"tensor": 2, "data": 2, "pipeline": 2, "stages_per_rank": 2, "schedule": "interleaved", "zero": 1,
+             "microbatches": 4, "stages": stages, "data_outermost": True}  # fmt: skip
+    text, why_not, _ = files_of(steps["llama"], knobs, sequence=16)["megatron.args"]
+    assert why_not == ""
+    words = dict(line.partition(" ")[::2] for line in text.splitlines())
+    assert words == {
+        "--num-layers": "8", "--tensor-model-parallel-size": "2", "--sequence-parallel": "",
+        "--pipeline-model-parallel-size": "2", "--pipeline-model-parallel-layout": "Et*2|t*2|t*4|L",
+        "--use-tp-pp-dp-mapping": "", "--micro-batch-size": "1", "--global-batch-size": "8", "--seq-length": "16",
+        "--use-distributed-optimizer": "",
+    }  # fmt: skip
+    again = {**knobs, "recomputed": [f"model.layers.{i}" for i in (0, 2, 4)]}
+    assert "--recompute-num-layers 1\n" in files_of(steps["llama"], again)["megatron.args"][0]
+    for other, why in (
+        ({"schedule": "zbv"}, "not zbv"),
+        ({"zero": 3}, "no ZeRO 3 in a pipeline"),
+        ({"recomputed": ["model.layers.1"]}, "first layers of a stage"),
+        ({"recomputed": ["model.layers.0"]}, "as many layers in each stage"),
+    ):
+        text, why_not, _ = files_of(steps["llama"], {**knobs, **other})["megatron.args"]
+        assert text == ""
+        assert why in why_not
+
+
+def test_megatron_reads_the_layout(steps):
+    layouts = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
+    knobs = {"pipeline": 4, "microbatches": 4, "stages": [{"begins": name} for name in LLAMA]}
+    text = files_of(steps["llama"], knobs)["megatron.args"][0]
+    words = dict(line.partition(" ")[::2] for line in text.splitlines())
+    layout = layouts.PipelineParallelLayerLayout(words["--pipeline-model-parallel-layout"], 4)
+    layout.validate_layer_layout(8, 0)
+    assert [len(stage) for (stage,) in layout.layout] == [3, 2, 4, 1]
+
+
+def recipe_of(text):
+    names = {}
+    exec(compile(text, "torchtitan_recipe.py", "exec"), names)
+    return names["planned"]
+
+
+def test_torchtitan_recipe(steps):
+    """The keys are those of torchtitan's classes, where it is installed; the values are the plan's."""
+    knobs = {"tensor": 2, "data": 2, "pipeline": 2, "stages_per_rank": 2, "schedule": "interleaved", "zero": 3,
+             "microbatches": 4, "stages": [{"begins": name} for name in LLAMA]}  # fmt: skip
+    text, why_not, _ = files_of(steps["llama"], knobs, sequence=16)["torchtitan_recipe.py"]
+    assert why_not == ""
+    try:
+        from torchtitan.config import ParallelismConfig, TrainingConfig
+    except ImportError:
+        ParallelismConfig = TrainingConfig = types.SimpleNamespace
+    config = recipe_of(text)(types.SimpleNamespace(parallelism=ParallelismConfig(), training=TrainingConfig()))
+    found = config.parallelism
+    assert (found.data_parallel_replicate_degree, found.data_parallel_shard_degree) == (1, 2)
+    assert (found.tensor_parallel_degree, found.pipeline_parallel_degree) == (2, 2)
+    assert (found.pipeline_parallel_schedule, found.fsdp_reshard_after_forward) == ("Interleaved1F1B", "always")
+    assert found.module_fqns_per_model_part == [
+        ["tok_embeddings", "layers.0", "layers.1"],
+        ["layers.2", "layers.3"],
+        ["layers.4", "layers.5", "layers.6", "layers.7"],
+        ["norm", "lm_head"],
+    ]
+    assert (config.training.local_batch_size, config.training.global_batch_size) == (4, 8)
+    assert config.activation_checkpoint is None
+    for other, why in (
+        ({"schedule": "v_half"}, "no schedule of the name v_half"),
+        ({"data_outermost": True}, "pipeline outermost"),
+        ({"recomputed": ["model.layers.1"]}, "all layers or none, and the plan 1 of 8"),
+    ):
+        text, why_not, _ = files_of(steps["llama"], {**knobs, **other})["torchtitan_recipe.py"]
+        assert text == ""
+        assert why in why_not
+    assert "not tokens" in files_of(steps["gpt"], plan("gpt", pipeline=2, stages=["", "blocks.4"])[1])[
+        "torchtitan_recipe.py"][1]  # fmt: skip
+
+
+def test_what_is_no_plan_is_refused(steps):
+    for text in ("[]", '{"tensor": 0}', '{"tensor": "two"}'):
+        with pytest.raises(sg.Error, match="no plan"):
+            sg._shadowgraph.engine_files(steps["gpt"], text)
+
+
+def test_a_model_that_is_not_the_plan_s_is_refused(steps, tmp_path):
+    text, _, _ = files_of(steps["gpt"], plan("gpt", pipeline=2, stages=["", "blocks.4"])[1])["train.py"]
+    (tmp_path / "train.py").write_text(text)
+    spec = importlib.util.spec_from_file_location("train_of_another", tmp_path / "train.py")
+    train = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train)
+    model = ranks.make("gpt")
+    del model.blocks[4:]
+    with pytest.raises(train.CannotRunError, match=r"begins stages at \['blocks.4'\]"):
+        train.modules_of_stages(model)
+    model = ranks.make("gpt")
+    model.scale = torch.nn.Parameter(torch.ones(()))
+    with pytest.raises(train.CannotRunError, match="scale is in none"):
+        train.modules_of_stages(model)
