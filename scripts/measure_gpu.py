@@ -35,7 +35,7 @@ import time
 
 FORMAT = "shadowgraph measurements on a GPU"
 VERSION = 1
-# name, batch, sequence: the defaults of `shadowgraph list models`, but for llama3_70b, which no GPU holds
+# name, batch, sequence: the defaults of `shadowgraph list models`, but for larger llamas, which no GPU holds
 CONFIGURATIONS = [
     ("resnet18", 32, 0), ("resnet50", 32, 0), ("vit_b_16", 32, 0), ("bert_base", 8, 512), ("gpt2", 8, 512),
     ("gpt2_medium", 8, 512), ("gpt2_large", 8, 512), ("gpt2_xl", 8, 512), ("llama3_8b", 1, 2048), ("unet", 4, 0),
@@ -597,6 +597,7 @@ MODELS = {
     "gpt2_xl": (Gpt2, dict(layers=48, heads=25, hidden=1600), TINY_GPT2),
     "llama3_8b": (Llama, {}, TINY_LLAMA),
     "llama3_70b": (Llama, dict(layers=80, heads=64, hidden=8192, intermediate=28672), TINY_LLAMA),
+    "llama3_405b": (Llama, dict(layers=126, heads=128, hidden=16384, intermediate=53248), TINY_LLAMA),
     "unet": (Unet, {}, dict(width=4, pixels=32)),
     "lstm_lm": (LstmLanguageModel, {}, dict(vocab=101, embedding=16, hidden=24)),
 }

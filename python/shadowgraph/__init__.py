@@ -24,7 +24,6 @@ if _torch.__version__.split("+")[0] != TORCH_VERSION:
 from . import integrations
 from ._capture import Capture, capture, capture_training_step, phase, region
 from ._cut_pipeline import pipeline
-from ._plans import plan
 from ._deferred import (
     DeferredInit,
     deferred_graph,
@@ -50,6 +49,7 @@ from ._kernels import (
     use_kernel,
 )
 from ._pipelines import PipelineShapes, pipeline_shapes
+from ._plans import plan
 from ._ranks import Ranks, Role
 from ._report import Report, calibrate, profile
 from ._rules import operators_with_rule, register_composite_rule, register_rule
@@ -84,9 +84,9 @@ from ._shadowgraph import (
     NodeTable,
     NoPlanError,
     NoRuleError,
-    NoTrainingPlanError,
     NoSuchDeviceError,
     NotDeferredError,
+    NoTrainingPlanError,
     OperatorCall,
     ParseError,
     PassError,

@@ -105,7 +105,7 @@ class CutParameters {
     const NodeId node = graph_.value(value).producer;
     if (graph_.node(node).target == target_of(Builtin::kParameter)) {
       const std::string name = placeholder_name(graph_, node);
-      return dimension_of(role_of(name.substr(0, name.rfind('.'))), name, graph_.sizes(value).size());
+      return dimension_of(linear_cut(name.substr(0, name.rfind('.'))), name, graph_.sizes(value).size());
     }
     const std::string_view called = graph_.target(node).name();
     if (called != "aten::t" && called != "aten::detach" && called != "aten::alias") return -1;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +18,6 @@
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/passes/checkpoint.h"
-#include "torch/optim/sgd.h"
 
 namespace shadowgraph {
 namespace {
