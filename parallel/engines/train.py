@@ -14,6 +14,7 @@ import importlib
 import itertools
 import os
 import sys
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -227,7 +228,11 @@ class Training:
             model.config.use_cache = False
         stage = Stage(model, modules_of_stages(model), number, self.precision).to(self.device)
         if TENSOR > 1:
-            named = {name: style for name, _ in model.named_modules() if (style := _style(name))}
+            named = {
+                name: style
+                for name, module in model.named_modules()
+                if (style := _style(name)) and not isinstance(module, StandIn)
+            }
             parallelize_module(model, self.mesh["tensor"], {name: STYLES[style]() for name, style in named.items()})
         for name in RECOMPUTED:
             if not isinstance(model.get_submodule(name), StandIn):
@@ -259,11 +264,10 @@ class Training:
 
         if SCHEDULE_ROWS:
             schedule = schedules._PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss, scale_grads=False)
-            path = f"/tmp/schedule.{os.getpid()}.csv"
-            with open(path, "w") as file:
+            with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
                 file.write(SCHEDULE_ROWS)
-            schedule._load_csv(path)
-            os.remove(path)
+                file.flush()
+                schedule._load_csv(file.name)
             return schedule
         kind = getattr(schedules, CLASSES[SCHEDULE])
         one = issubclass(kind, schedules.PipelineScheduleSingle)
