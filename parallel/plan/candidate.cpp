@@ -157,12 +157,12 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   const PlanSchedules::Entry* entry = schedules.standing_for(plan_);
   fits_ = false;
   if (entry == nullptr) return std::nullopt;
-  const int64_t middle = chains_->kept.size() / 2;
+  const int64_t units = chains_->kept.size();
   const int64_t workspaces =
       2 * DeviceAssumptions::of(request_->device).workspace();  // of forward's and backward's thread
   SplitLimits limits{.between = entry->between,
                      .stages_per_rank = plan_.stages_per_rank,
-                     .replicas = replicas_of(plan_, *request_, chains_->kept.parameters(middle, middle + 1))};
+                     .replicas = replicas_of(plan_, *request_, chains_->kept.parameters(0, units) / units)};
   limits.memory = shares(entry->schedule, limits, memory - workspaces);
   const auto times = static_cast<double>(plan_.microbatches);
   bound_ = std::max(bound_, seconds_kept_again(limits) * times / static_cast<double>(plan_.pipeline));

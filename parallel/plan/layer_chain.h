@@ -14,7 +14,7 @@ namespace shadowgraph {
 class LayerChain {
  public:
   LayerChain() = default;
-  // `step`: of one device or one rank, cut at each of `begins` ("" first). A stage of several units is not the sum of
+  // `step`: of one device or one rank, cut at each of `begins` but the first. A stage of several units is not the sum of
   // what they are as stages: each holds what it was given and sent. So pairs are cut, too, and the difference is kept.
   LayerChain(const Graph& step, const std::vector<std::string>& begins, const StageOptions& options,
              const TrainingState& state);

@@ -27,6 +27,7 @@ nlohmann::json to_json(const PlanAnswer& answer) {
   nlohmann::json simulated = nlohmann::json::array();
   for (const SimulatedPlan& made : answer.simulated) {
     simulated.push_back({{"plan", to_json(made.plan)},
+                         {"text", to_string(made.plan)},
                          {"seconds", made.run.seconds()},
                          {"bytes", made.bytes()},
                          {"estimated_seconds", made.estimated},

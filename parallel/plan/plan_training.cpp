@@ -43,7 +43,13 @@ int64_t memory_of(const ClusterRequest& request) {
   const DeviceAssumptions assumed = DeviceAssumptions::of(request.device);
   const int64_t all = request.memory.value_or(request.device.memory);
   // Groups of tensor parallel, of data parallel, of the pipeline, and of everyone.
-  return all - assumed.context - 4 * assumed.nccl_group;
+  const int64_t beside = assumed.context + 4 * assumed.nccl_group;
+  if (all <= beside) {
+    throw NoTrainingPlanError(
+        fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
+                    human_bytes(all), human_bytes(beside)));
+  }
+  return all - beside;
 }
 
 class Planner {

@@ -1,6 +1,7 @@
 #include "parallel/plan/unit_names.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/stages/forward_line.h"
@@ -22,9 +23,9 @@ std::string first_modules(const std::string& path, size_t depth) {
 std::pair<size_t, size_t> number_in_path(const std::string& path) {
   for (size_t begin = 0; begin < path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
-    const bool number =
-        std::all_of(path.begin() + static_cast<ptrdiff_t>(begin), path.begin() + static_cast<ptrdiff_t>(end), is_digit);
-    if (number && end > begin) return {begin, end - begin};
+    size_t digits = end;
+    while (digits > begin && is_digit(path[digits - 1])) --digits;
+    if (digits < end && (digits == begin || path[digits - 1] == '_')) return {digits, end - digits};
     begin = end + 1;
   }
   return {0, 0};
@@ -35,6 +36,7 @@ UnitNames UnitNames::of(const Graph& step) {
   const ForwardLine line(costs);
   UnitNames names{.begins = {""}, .children = {}};
   std::string now;
+  std::set<std::string> entered;  // modules that have computed, and those around them
   for (int32_t i = 0; i < line.length(); ++i) {
     const std::string path = module_path(step, line.node(i));
     const auto [at, length] = number_in_path(path);
@@ -48,10 +50,16 @@ UnitNames UnitNames::of(const Graph& step) {
     }
     const bool was_layer = number_in_path(now).second > 0;
     const bool begins = layer ? unit != now : was_layer && !unit.empty();
-    if (begins && std::ranges::find(names.begins, unit) == names.begins.end()) {
+    if (begins && i == 0) {
+      names.begins.front() = unit;  // nothing comes before the first layer
+    } else if (begins && !entered.contains(unit)) {
       names.begins.push_back(unit);
     }
     if (layer || begins) now = unit;
+    for (size_t end = path.find('.'); end != std::string::npos; end = path.find('.', end + 1)) {
+      entered.insert(path.substr(0, end));
+    }
+    entered.insert(path);
   }
   return names;
 }

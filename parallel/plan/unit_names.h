@@ -9,15 +9,15 @@
 namespace shadowgraph {
 
 struct UnitNames {
-  std::vector<std::string> begins;    // "" first, then modules in the order of forward
+  std::vector<std::string> begins;    // in the order of forward; the first is "" unless it is a layer
   std::vector<std::string> children;  // modules right inside a layer that have nodes of forward: "self_attn", "mlp"
 
-  // Layers are modules with a number, such as "model.layers.7"; of several numbers in a path the first counts. A model
-  // without layers has one unit. Throws Error for graphs that are no training steps.
+  // Layers are modules with a number, such as "model.layers.7" or "encoder_layer_7"; of several numbers in a path the first
+  // counts. A model without layers has one unit. Throws Error for graphs that are no training steps.
   static UnitNames of(const Graph& step);
 };
 
-// The place of the number of a layer in its path: {13, 1} of "model.layers.7"; {0, 0}: none.
+// The place of the number of a layer in its path: {13, 1} of "model.layers.7", {14, 1} of "encoder.layer_7"; {0, 0}: none.
 std::pair<size_t, size_t> number_in_path(const std::string& path);
 
 }  // namespace shadowgraph

@@ -2,6 +2,10 @@
 
 import json
 import os
+import sys
+
+from . import _capture
+from . import _shadowgraph as _C
 
 _NUMBERS = ("--tensor", "--pipeline", "--stages-per-rank", "--micro-batch", "--zero")
 
@@ -40,8 +44,22 @@ def run(sg, given, program, inputs, how):
                            ("pipeline.txt", str(plan.run)), ("schedule.csv", plan.run.schedule.csv()),
                            ("trace.json", plan.run.chrome_trace())):  # fmt: skip
             sg._sharding.write_text(os.path.join(given.output, name), text)
+        _write_engine_files(sg, given, plan, _capture.of_model(
+            program, inputs(plan.dict()["simulated"][0]["plan"]["micro_batch"]), device="cuda", mode="train", **how
+        )[0], samples)  # fmt: skip
     print(json.dumps(plan.dict(), indent=1) if given.json else plan)
     return 0
+
+
+def _write_engine_files(sg, given, plan, step, samples):
+    """The plan in the words of engines; on stderr those that have none for it, and what differs."""
+    words = json.dumps(plan.dict()["simulated"][0]["plan"])
+    for engine, name, text, why_not, differs in _C.engine_files(step, words, given.seq, samples):
+        if text:
+            sg._sharding.write_text(os.path.join(given.output, name), text)
+        print(f"{name}: {engine}" if text else f"{name}: not written: {why_not}", file=sys.stderr)
+        for line in differs:
+            print(f"  {line}", file=sys.stderr)
 
 
 def _numbers(text):

@@ -202,6 +202,18 @@ TEST(TrainingPlan, UnitsAreLayersAndWhatIsBesideThem) {
               ElementsAre("", "model.layers.0", "model.layers.1", "model.norm"));
 }
 
+TEST(TrainingPlan, EveryBuiltInModelIsPlanned) {
+  for (const models::ModelInfo& info : models::available()) {
+    ClusterRequest request = eight_devices();
+    request.micro_batch = {2};
+    request.simulated = 1;
+    StepSource source{.capture = [&](const StepSize& size) { return capture_small(info.name, size); }};
+    const PlanAnswer answer = plan_training(source, request);
+    EXPECT_GE(answer.best().run.seconds(), answer.bound) << info.name;
+    EXPECT_NEAR(answer.best().estimated, answer.best().run.seconds(), 0.02 * answer.best().estimated) << info.name;
+  }
+}
+
 TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   ClusterRequest request = eight_devices();
   request.devices = 1;

@@ -1,0 +1,106 @@
+"""Plans of clusters for models in Python."""
+
+import json
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+import shadowgraph as sg
+from shadowgraph.__main__ import main
+
+# transformers asks for torchvision, which is built for another torch.
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6, "vocab_size": 128,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def llama():
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoConfig.for_model(**CONFIG)
+
+
+def ids(samples):
+    return {"input_ids": f"i64[{samples},32]", "labels": f"i64[{samples},32]"}
+
+
+def plan(**changed):
+    how = dict(loss=".loss", devices="8xh100", batch=16, sequence=32, micro_batch=[1, 2], tensor=[1, 2])
+    return sg.plan(llama(), ids, **how | changed)
+
+
+def test_a_plan_was_simulated_and_is_not_below_its_bound():
+    found = plan()
+    best = found.dict()["simulated"][0]
+    assert found.seconds == best["seconds"] == found.run.seconds >= found.bound > 0
+    assert found.bytes == best["bytes"] <= found.dict()["memory"]
+    knobs = best["plan"]
+    assert knobs["tensor"] * knobs["data"] * knobs["pipeline"] == 8
+    assert knobs["data"] * knobs["micro_batch"] * knobs["microbatches"] == 16
+    assert "8 x NVIDIA H100" in str(found)
+
+
+def test_layers_of_a_configuration_are_known_and_give_what_the_whole_model_gives():
+    short, whole = plan(), plan(layers=(0, lambda count: llama()))
+    assert short.dict()["simulated"] == whole.dict()["simulated"]
+
+
+def test_layers_that_differ_are_captured_whole():
+    from shadowgraph._plans import _layers_of
+
+    config = llama()
+    assert _layers_of(config)[0] == 6
+    config.layer_types = ["full_attention", "sliding_attention"] * 3
+    assert _layers_of(config)[0] == 0
+
+
+def test_a_module_without_layers_is_planned():
+    def make():
+        return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+
+    found = sg.plan(make, lambda n: f"f32[{n},64]", loss=torch.mean, dtype=None, devices="4xh100", batch=8)
+    assert found.dict()["simulated"][0]["plan"]["data"] * 1 >= 1
+    assert found.tokens_per_second == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "why"),
+    [
+        (dict(devices="many"), sg.Error, "is not a number of devices"),
+        (dict(devices="8xh9000"), sg.Error, "h9000"),
+        (dict(memory="1800MB"), sg.NoTrainingPlanError, "no plan of model fits"),
+        (dict(memory="1GB"), sg.NoTrainingPlanError, "no room for a program"),
+        (dict(schedules=["2f2b"]), sg.Error, "no schedule"),
+        (dict(tensor=[3]), sg.Error, "does not divide"),
+    ],
+)
+def test_what_cannot_be_is_refused(changed, error, why):
+    with pytest.raises(error, match=why):
+        plan(**changed)
+
+
+def test_what_the_program_raises_arrives():
+    def broken(samples):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        sg.plan(llama(), broken, loss=".loss", devices="8xh100", batch=16)
+
+
+def test_the_tool_plans_a_configuration(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    source, folder = f"hf:{tmp_path / 'config.json'}", tmp_path / "plan"
+    words = ["plan", source, "--devices", "8xh100", "--samples-per-step", "16", "--seq", "32", "--tensor", "1,2",
+             "--micro-batch", "1,2"]  # fmt: skip
+    assert main([*words, "-o", str(folder)]) == 0
+    found = json.loads((folder / "plan.json").read_text())
+    assert found["simulated"][0]["seconds"] == pytest.approx(plan().seconds)
+    assert (folder / "train.py").exists() == ("train.py: not written" not in capsys.readouterr().err)
+    assert main([*words, "--tokens-per-step", "512"]) == 1
+    assert "give one of" in capsys.readouterr().err
