@@ -73,6 +73,21 @@ Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, in
   return replicas;
 }
 
+int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights) {
+  if (plan.zero < 2 || plan.data == 1 || weights == 0) return 0;
+  return outside + weights * request.state.gradient.value_or(outside / weights);
+}
+
+int64_t Candidate::other_streams() const {
+  int64_t outside = 0, weights = 0;
+  for (int64_t unit = 0; unit < chains_->kept.size(); ++unit) {
+    if (number_in_path(chains_->kept.begins(unit)).second > 0) continue;
+    outside += chains_->kept.parameters(unit, unit + 1);
+    weights += chains_->kept.weights(unit, unit + 1);
+  }
+  return ::shadowgraph::other_streams(plan_, *request_, outside, weights);
+}
+
 Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request)
     : plan_(std::move(plan)), chains_(&chains), request_(&request) {
   const double all = chains.kept.seconds(0, chains.kept.size());
@@ -163,7 +178,7 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   SplitLimits limits{.between = entry->between,
                      .stages_per_rank = plan_.stages_per_rank,
                      .replicas = replicas_of(plan_, *request_, chains_->kept.parameters(0, units) / units)};
-  limits.memory = shares(entry->schedule, limits, memory - workspaces);
+  limits.memory = shares(entry->schedule, limits, memory - workspaces - other_streams());
   const auto times = static_cast<double>(plan_.microbatches);
   bound_ = std::max(bound_, seconds_kept_again(limits) * times / static_cast<double>(plan_.pipeline));
   fits_ = true;
@@ -186,7 +201,7 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
     for (const int32_t s : run.rank(rank).stages) {
       passing = std::max(passing, passing_of(*chains_, estimate.stages[static_cast<size_t>(s)]));
     }
-    estimate.bytes = std::max(estimate.bytes, run.rank(rank).peak + passing + workspaces);
+    estimate.bytes = std::max(estimate.bytes, run.rank(rank).peak + passing + workspaces + other_streams());
   }
   return estimate;
 }

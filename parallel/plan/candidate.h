@@ -32,6 +32,8 @@ class PlanSchedules {
 // Ranks that share a stage, and how far apart neighbours of a pipeline are, as tensor parallel is innermost.
 Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket);
 int64_t ranks_apart(const TrainingPlan& plan);
+// Bytes of SimulatedPlan::other_streams, where `outside` bytes of parameters of `weights` elements are in no layer.
+int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights);
 
 struct Estimate {
   std::vector<ChainStage> stages;
@@ -58,6 +60,7 @@ class Candidate {
 
  private:
   std::vector<int64_t> shares(const PipelineSchedule& schedule, const SplitLimits& limits, int64_t memory) const;
+  int64_t other_streams() const;
   double seconds_kept_again(const SplitLimits& limits) const;
   double bound_of(const std::vector<ChainStage>& stages, const PipelineSchedule& schedule) const;
   double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry, const PipelineStages& stages) const;

@@ -30,6 +30,7 @@ nlohmann::json to_json(const PlanAnswer& answer) {
                          {"text", to_string(made.plan)},
                          {"seconds", made.run.seconds()},
                          {"bytes", made.bytes()},
+                         {"other_streams_bytes", made.other_streams},
                          {"estimated_seconds", made.estimated},
                          {"estimated_bytes", made.estimated_bytes}});
   }

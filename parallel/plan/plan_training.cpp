@@ -9,6 +9,7 @@
 #include <map>
 #include <unordered_set>
 
+#include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
 #include "parallel/plan/plan_space.h"
 #include "parallel/plan/unit_names.h"
@@ -308,7 +309,7 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
 
 }  // namespace
 
-int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak; }
+int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }
 
 double PlanAnswer::tokens_per_second() const {
   return static_cast<double>(request.batch * request.sequence) / best().run.seconds() /
@@ -321,6 +322,26 @@ double PlanAnswer::model_flops_share() const {
   return flops * static_cast<double>(request.batch) / best().run.seconds() / static_cast<double>(request.devices) /
          peak->second;
 }
+
+namespace {
+
+// Bytes and elements of trained parameters that are in no layer.
+std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
+  int64_t bytes = 0, weights = 0;
+  for (const NodeId node : step.nodes()) {
+    if (!step.is_placeholder(node)) break;
+    if (step.node(node).target != target_of(Builtin::kParameter)) continue;
+    if (number_in_path(placeholder_name(step, node)).second > 0) continue;
+    step.for_each_output(node, [&](ValueId value) {
+      if (!step.value(value).requires_grad) return;
+      bytes += step.logical_bytes(value);
+      weights += step.numel(value);
+    });
+  }
+  return {bytes, weights};
+}
+
+}  // namespace
 
 SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
   const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
@@ -341,7 +362,9 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
   const PipelineStages shared = replicated(stages, replicas, request.device, &request.links);
   PipelineRun run =
       PipelineRun::of(shared, entry->schedule, {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
-  return {.plan = std::move(plan), .run = std::move(run)};
+  const auto [outside, weights] = outside_layers(step);
+  const int64_t streams = other_streams(plan, request, outside, weights);
+  return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams};
 }
 
 PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {

@@ -1,5 +1,6 @@
 """Plans of clusters for models in Python."""
 
+import functools
 import json
 import sys
 import types
@@ -57,6 +58,35 @@ def test_layers_that_differ_are_captured_whole():
     assert _layers_of(config)[0] == 6
     config.layer_types = ["full_attention", "sliding_attention"] * 3
     assert _layers_of(config)[0] == 0
+
+
+def test_a_plan_of_fully_sharded_ranks_is_what_fsdp2_takes():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    config = llama()
+    config.update(dict(hidden_size=1024, intermediate_size=4096, vocab_size=32000, num_attention_heads=16,
+                       num_key_value_heads=16, max_position_embeddings=4096))  # fmt: skip
+    long = {"input_ids": "i64[1,4096]", "labels": "i64[1,4096]"}
+
+    def make():
+        import transformers
+
+        mesh, model = init_device_mesh("cuda", (16,)), transformers.LlamaForCausalLM(config)
+        how = dict(mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+        for layer in model.model.layers:
+            fully_shard(layer, **how)
+        return fully_shard(model, **how)
+
+    with sg.fake_process_group(16):
+        real = sg.profile(make, long, loss=".loss", optimizer=functools.partial(torch.optim.AdamW, fused=True),
+                          device="cuda", steady_state=True, spec="h100", interconnect="h100").dict()  # fmt: skip
+    found = sg.plan(config, lambda n: long, loss=".loss", devices="16xh100", batch=16, sequence=4096, tensor=[1],
+                    pipeline=[1], micro_batch=[1], zero=[3])  # fmt: skip
+    rank = found.run.dict()["ranks"][0]
+    assert rank["peak_bytes"] == pytest.approx(real["peak_with_scratch"]["bytes"], rel=0.04)
+    assert found.bytes == pytest.approx(real["device_memory"]["reserved_peak_bytes"], rel=0.08)
+    assert found.seconds == pytest.approx(real["communication"]["overlap"]["seconds"], rel=0.07)
 
 
 def test_a_module_without_layers_is_planned():

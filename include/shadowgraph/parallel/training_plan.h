@@ -95,7 +95,9 @@ struct SimulatedPlan {
   PipelineRun run;
   double estimated = 0;         // seconds, by the figures of layers
   int64_t estimated_bytes = 0;  // of the fullest rank
-  int64_t bytes() const;        // reserved, of the fullest rank
+  // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream.
+  int64_t other_streams = 0;
+  int64_t bytes() const;  // reserved, of the fullest rank, these included
 };
 
 // The best plan with another value of one knob, by the figures of layers.
