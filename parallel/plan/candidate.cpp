@@ -59,9 +59,11 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
 }
 
 const PlanSchedules::Entry* PlanSchedules::standing_for(const TrainingPlan& plan) {
-  constexpr int64_t kRounds = 2;
-  if (plan.microbatches <= (kRounds + 1) * plan.pipeline) return own(plan);
-  return of(plan, kRounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
+  // Those with backward in two pieces take longer to come to their round.
+  const bool one_piece = plan.schedule == "1f1b" || plan.schedule == "interleaved";
+  const int64_t rounds = one_piece ? 2 : 5;
+  if (plan.microbatches <= (rounds + 1) * plan.pipeline) return own(plan);
+  return of(plan, rounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
 }
 
 int64_t ranks_apart(const TrainingPlan& plan) { return plan.tensor * (plan.data_outermost ? 1 : plan.data); }

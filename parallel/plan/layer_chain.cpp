@@ -102,7 +102,8 @@ void LayerChain::add_up() {
     for (const StageFigures& f : of) {
       const Sums& last = before.back();
       before.push_back({last.seconds + seconds_of(f), last.carried + f.carried, last.awaiting + f.awaiting,
-                        last.parameters + f.parameters, last.weights + f.weights, last.fixed + f.other});
+                        last.parameters + f.parameters, last.weights + f.weights, last.state + f.optimizer_state,
+                        last.fixed + f.other});
     }
     return before;
   };
@@ -184,6 +185,9 @@ int64_t LayerChain::parameters(int64_t first, int64_t last) const {
 }
 int64_t LayerChain::weights(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::weights);
+}
+int64_t LayerChain::state(int64_t first, int64_t last) const {
+  return between(units_before_, joins_before_, first, last, &Sums::state);
 }
 int64_t LayerChain::fixed(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::fixed);

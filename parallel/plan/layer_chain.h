@@ -33,6 +33,7 @@ class LayerChain {
   int64_t awaiting(int64_t first, int64_t last) const;    // bytes from the input's gradient to the weights'
   int64_t parameters(int64_t first, int64_t last) const;  // bytes
   int64_t weights(int64_t first, int64_t last) const;     // elements
+  int64_t state(int64_t first, int64_t last) const;       // bytes, as captured, of the optimizer
   int64_t fixed(int64_t first, int64_t last) const;       // bytes of buffers, and of inputs a micro-batch
   // The most bytes alive in a stage at once beyond what is there from the beginning, gradients, and what is carried.
   int64_t passing(int64_t first, int64_t last) const;
@@ -49,7 +50,7 @@ class LayerChain {
   // Sums of all units before, and of joins between them.
   struct Sums {
     double seconds = 0;
-    int64_t carried = 0, awaiting = 0, parameters = 0, weights = 0, fixed = 0;
+    int64_t carried = 0, awaiting = 0, parameters = 0, weights = 0, state = 0, fixed = 0;
   };
   std::vector<Sums> units_before_, joins_before_;
 };

@@ -136,7 +136,6 @@ void Planner::make_candidates() {
   const auto begin = Clock::now();
   for (const int64_t tensor : tensor_sizes(request())) {
     for (const int64_t micro_batch : micro_batches(request())) {
-      if (request().devices / tensor == 0) continue;
       const LayoutChains* chains = chains_of(tensor, micro_batch);
       if (chains == nullptr) break;
       for (TrainingPlan& plan : plans_of(request(), tensor, micro_batch, chains->kept.size())) {
@@ -144,9 +143,10 @@ void Planner::make_candidates() {
       }
     }
   }
-  if (const auto* one = chains_.begin()->second.get(); one != nullptr && !candidates_.empty()) {
-    const auto& [tensor, micro_batch] = chains_.begin()->first;
-    answer_.flops = static_cast<double>(one->kept.flops(0, one->kept.size())) * static_cast<double>(tensor) /
+  if (!chains_.empty()) {
+    const auto& [layout, chains] = *chains_.begin();
+    const auto& [tensor, micro_batch] = layout;
+    answer_.flops = static_cast<double>(chains->kept.flops(0, chains->kept.size())) * static_cast<double>(tensor) /
                     static_cast<double>(micro_batch);
   }
   std::ranges::stable_sort(candidates_, {}, &Candidate::bound);

@@ -49,7 +49,9 @@ int64_t bytes_of(const LayoutChains& chains, const ChainStage& stage, Between be
   const int64_t gradient = replicas.state.gradient.value_or(width);
   bytes += share_of(weights * gradient, ranks(2));
   if (ranks(2) > 1 && width > 0) bytes += std::min(replicas.bucket, parameters) * (gradient + width) / width;
-  bytes += share_of(weights * replicas.state.optimizer.value_or(0), ranks(1));
+  const int64_t state =
+      replicas.state.optimizer ? weights * *replicas.state.optimizer : chains.kept.state(stage.first, stage.last);
+  bytes += share_of(state, ranks(1));
   bytes += chains.kept.fixed(stage.first, stage.last);
   bytes += between.gradients * sum_of(chains, stage, &LayerChain::carried);
   if (between.weights > 0) bytes += between.weights * sum_of(chains, stage, &LayerChain::awaiting);

@@ -214,6 +214,21 @@ TEST(TrainingPlan, EveryBuiltInModelIsPlanned) {
   }
 }
 
+TEST(TrainingPlan, ALongScheduleTakesWhatTwoShortOnesTell) {
+  ClusterRequest request = eight_devices();
+  request.devices = 2;
+  request.pipeline = {2};
+  request.tensor = {1};
+  request.micro_batch = {1};
+  request.batch = 64;
+  request.simulated = 1;
+  for (const char* schedule : {"1f1b", "interleaved", "zero_bubble", "zbv", "v_half", "v_min"}) {
+    request.schedules = {schedule};
+    const PlanAnswer answer = plan_training(small("llama3_8b"), request);
+    EXPECT_NEAR(answer.best().estimated, answer.best().run.seconds(), 0.02 * answer.best().estimated) << schedule;
+  }
+}
+
 TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   ClusterRequest request = eight_devices();
   request.devices = 1;
