@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/stages/stage_parts.h"
+
 namespace shadowgraph {
 
 // Where units that are computed again end, the join is that of units that are kept.
@@ -26,8 +28,6 @@ int64_t passing_of(const LayoutChains& chains, const ChainStage& stage) {
 }
 
 namespace {
-
-int64_t share_of(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
 using Figure = int64_t (LayerChain::*)(int64_t first, int64_t last) const;
 int64_t sum_of(const LayoutChains& chains, const ChainStage& stage, Figure figure) {

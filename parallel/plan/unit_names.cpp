@@ -34,7 +34,7 @@ std::pair<size_t, size_t> number_in_path(const std::string& path) {
 UnitNames UnitNames::of(const Graph& step) {
   const ProgramCosts costs(step);
   const ForwardLine line(costs);
-  UnitNames names{.begins = {""}, .children = {}};
+  UnitNames names{.begins = {""}};
   std::string now;
   std::set<std::string> entered;  // modules that have computed, and those around them
   for (int32_t i = 0; i < line.length(); ++i) {
@@ -44,10 +44,6 @@ UnitNames UnitNames::of(const Graph& step) {
     // What is in no layer begins a unit only behind one.
     const std::string unit = layer ? path.substr(0, at + length)
                                    : first_modules(path, static_cast<size_t>(std::ranges::count(path, '.')) + 1);
-    if (layer && path.size() > unit.size()) {
-      const std::string child = first_modules(path.substr(unit.size() + 1), 1);
-      if (std::ranges::find(names.children, child) == names.children.end()) names.children.push_back(child);
-    }
     const bool was_layer = number_in_path(now).second > 0;
     const bool begins = layer ? unit != now : was_layer && !unit.empty();
     if (begins && i == 0) {

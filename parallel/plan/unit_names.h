@@ -9,8 +9,7 @@
 namespace shadowgraph {
 
 struct UnitNames {
-  std::vector<std::string> begins;    // in the order of forward; the first is "" unless it is a layer
-  std::vector<std::string> children;  // modules right inside a layer that have nodes of forward: "self_attn", "mlp"
+  std::vector<std::string> begins;  // in the order of forward; the first is "" unless it is a layer
 
   // Layers are modules with a number, such as "model.layers.7" or "encoder_layer_7"; of several numbers in a path the first
   // counts. A model without layers has one unit. Throws Error for graphs that are no training steps.

@@ -13,8 +13,6 @@ namespace {
 
 constexpr double kGradientWrites = 3;  // a captured gradient is read, and what it is added to is read and written
 
-int64_t share_of(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
-
 }  // namespace
 
 class ReplicatedStages {

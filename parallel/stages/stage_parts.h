@@ -8,6 +8,9 @@
 
 namespace shadowgraph {
 
+// What each of `ranks` has of bytes that are cut over them.
+inline int64_t share_of(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
+
 // A slot is a storage of a stage. Each micro-batch has slots of its own, gradients of weights have one for all.
 struct PieceEvent {
   static constexpr uint32_t kScratch = 0xFFFFFFFFU;  // taken and given back at once
