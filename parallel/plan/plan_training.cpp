@@ -293,7 +293,7 @@ void Planner::look_around() {
 PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value,
                                const std::vector<Candidate*>& candidates) {
   constexpr double kMuchSlower = 1.5;
-  PlanNeighbour best{.knob = knob, .value = value, .why_not = "no plan fits"};
+  PlanNeighbour best{.knob = knob, .value = value, .why_not = "no plan fits, or no schedule is made for its sizes"};
   double enough = kMuchSlower * answer_.best().run.seconds();
   for (Candidate* candidate : candidates) {
     const Estimate* estimate = candidate->estimate(schedules_, answer_.memory, enough);

@@ -11,13 +11,6 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The first module of a path: "model.norm.eps" of depth 2 is "model.norm".
-std::string first_modules(const std::string& path, size_t depth) {
-  size_t end = 0;
-  for (size_t i = 0; i < depth && end != std::string::npos; ++i) end = path.find('.', end + (i > 0 ? 1 : 0));
-  return path.substr(0, end);
-}
-
 }  // namespace
 
 std::pair<size_t, size_t> number_in_path(const std::string& path) {
@@ -42,8 +35,7 @@ UnitNames UnitNames::of(const Graph& step) {
     const auto [at, length] = number_in_path(path);
     const bool layer = length > 0;
     // What is in no layer begins a unit only behind one.
-    const std::string unit = layer ? path.substr(0, at + length)
-                                   : first_modules(path, static_cast<size_t>(std::ranges::count(path, '.')) + 1);
+    const std::string unit = layer ? path.substr(0, at + length) : path;
     const bool was_layer = number_in_path(now).second > 0;
     const bool begins = layer ? unit != now : was_layer && !unit.empty();
     if (begins && i == 0) {

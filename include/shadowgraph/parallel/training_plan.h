@@ -13,8 +13,8 @@
 //      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
 //   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
 //
-// What is given back was simulated so, and fits. `bound` is a number of seconds that no plan of the space is below, by the
-// figures of the layers.
+// What is given back was simulated so, and fits. No plan of the space, its stages cut as said, is below `bound` seconds by
+// the figures of the layers.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
