@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <torch/nn/module.h>
 
 #include "core/calls/own_generators.h"
@@ -135,6 +136,11 @@ Graph CaptureSession::finish(const std::vector<at::Tensor>& outputs,
   finished_ = true;
   Graph graph = recorder_->finish(outputs, gradients);
   name_generators(graph);
+  // What decides how long products take, and no call tells.
+  if (at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+      at::Float32Precision::TF32) {
+    graph.metadata.set("float32_matmul", "tf32");
+  }
   return graph;
 }
 

@@ -19,14 +19,17 @@
 #include <ATen/ops/_cudnn_rnn.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <array>
 
+#include "core/fake/autocast.h"
 #include "core/libtorch/kernels.h"
 #include "core/rules/cudnn_rnn.h"
 #include "core/rules/families.h"
@@ -79,6 +82,29 @@ at::Tensor shared_buffer(TensorList weights) {
   return weights[0].as_strided({total}, {1}, 0);
 }
 
+// Autocast runs cuDNN's layers in float16, whatever its own dtype. The weights go into a buffer that lives for the call
+// (autocast::_cudnn_rnn_cast_reflatten), and their gradients come back through the copies.
+struct HalfWeights {
+  at::Tensor buffer;
+  std::vector<at::Tensor> copies;  // in it
+};
+HalfWeights weights_in_half(TensorList weights) {
+  int64_t total = 0;
+  const auto offsets = flat_offsets(weights, &total);
+  const auto options = weights[0].options().dtype(at::kHalf);
+  HalfWeights half{.buffer = at::zeros({total}, options), .copies = {}};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    at::Tensor copy = at::empty({0}, options);
+    copy.set_(half.buffer.storage(), offsets[i], weights[i].sizes());
+    half.copies.push_back(copy.copy_(weights[i]));
+  }
+  return half;
+}
+
+bool is_cast(const at::Tensor& input, TensorList weights) {
+  return is_autocast_enabled(input.device().type()) && weights[0].scalar_type() != at::kDouble;
+}
+
 FiveTensors call_cudnn(RnnMode mode, const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx,
                        TensorList weights, bool has_biases, int64_t num_layers, double dropout, bool train,
                        bool bidirectional, bool batch_first, IntArrayRef batch_sizes = {}) {
@@ -94,6 +120,16 @@ FiveTensors call_cudnn(RnnMode mode, const at::Tensor& input, const at::Tensor& 
   at::Tensor dropout_state;
   if (train && dropout > 0.0) {
     dropout_state = at::_cudnn_init_dropout_state(dropout, train, /*dropout_seed=*/0, input.options().dtype(at::kByte));
+  }
+  if (is_cast(input, weights)) {
+    const AutocastScope off(input.device().type(), std::nullopt, /*enabled=*/false);
+    const auto half = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kHalf) : tensor; };
+    const HalfWeights cast = weights[0].scalar_type() == at::kHalf
+                                 ? HalfWeights{.buffer = shared_buffer(weights), .copies = weights.vec()}
+                                 : weights_in_half(weights);
+    return at::_cudnn_rnn(half(input), cast.copies, has_biases ? 4 : 2, optional(cast.buffer), half(hx),
+                          optional(half(cx)), static_cast<int64_t>(mode), hidden_size, proj_size, num_layers,
+                          batch_first, dropout, train, bidirectional, batch_sizes, optional(dropout_state));
   }
   return at::_cudnn_rnn(input, weights, has_biases ? 4 : 2, optional(shared_buffer(weights)), hx, optional(cx),
                         static_cast<int64_t>(mode), hidden_size, proj_size, num_layers, batch_first, dropout, train,

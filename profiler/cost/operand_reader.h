@@ -34,16 +34,21 @@ class OperandReader {
     return dtype == c10::ScalarType::Undefined ? 0 : static_cast<int64_t>(c10::elementSize(dtype));
   }
 
+  Operand tensor(ValueId value) const {
+    const auto sizes = graph_.sizes(value), strides = graph_.strides(value);
+    Operand read = Operand::of_tensor(sizes, element_bytes(graph_.value(value).dtype));
+    read.channels_last = sizes.size() > 2 && sizes[1] > 1 && strides[1] == 1;
+    return read;
+  }
+
   Operand operand(const Argument& argument) {
     switch (argument.kind) {
       case ArgumentKind::kNone:
         return {};
       case ArgumentKind::kValue:
         // A node produced this host scalar (item, size): the graph does not know its value.
-        return graph_.value(argument.ref.value).kind == ValueKind::kTensor
-                   ? Operand::of_tensor(graph_.sizes(argument.ref.value),
-                                        element_bytes(graph_.value(argument.ref.value).dtype))
-                   : Operand{.kind = Operand::Kind::kOther};
+        return graph_.value(argument.ref.value).kind == ValueKind::kTensor ? tensor(argument.ref.value)
+                                                                           : Operand{.kind = Operand::Kind::kOther};
       case ArgumentKind::kConstant: {
         const auto constant = graph_.constant_meta(argument.constant);
         return constant ? Operand::of_tensor(constant->sizes, element_bytes(constant->dtype)) : Operand();

@@ -77,6 +77,7 @@ struct GpuKey {
 };
 constexpr GpuKey kGpuKeys[] = {
     {"stream", &GpuFigures::stream, true},
+    {"moved", &GpuFigures::moved, false},
     {"sustained", &GpuFigures::sustained, false},
     {"matmul", &GpuFigures::matmul, true},
     {"attention", &GpuFigures::attention, true},
@@ -90,7 +91,8 @@ GpuFigures gpu_figures(const JsonPlace& entry) {
   for (const GpuKey& key : kGpuKeys) {
     double& figure = gpu.*key.figure;
     figure = key.needed ? entry[key.name].amount() : entry.amount_or(key.name, figure);
-    if (figure <= 0 && (key.needed || key.figure == &GpuFigures::sustained)) entry[key.name].fail("is 0");
+    if (figure <= 0 && (key.needed || key.figure == &GpuFigures::sustained || key.figure == &GpuFigures::moved))
+      entry[key.name].fail("is 0");
   }
   return gpu;
 }
@@ -163,8 +165,9 @@ double DeviceSpec::compute_rate(KernelClass kind, double flops, c10::ScalarType 
 
 double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
   if (by_gpu(kind)) {
-    if (dtype == c10::kFloat && gpu->tensor_float32 > 0 && is_convolution(kind)) return gpu->tensor_float32;
-    const auto own = matmul.find(dtype);
+    const bool of_cudnn = is_convolution(kind) || kind == KernelClass::kRecurrent;
+    if (dtype == c10::kFloat && gpu->tensor_float32 > 0 && of_cudnn) return gpu->tensor_float32;
+    const auto own = matmul.find(dtype == c10::kFloat8_e5m2 ? c10::kFloat8_e4m3fn : dtype);  // one rate for both
     return own != matmul.end() ? own->second : matmul.at(c10::kFloat);
   }
   const auto float32 = matmul.find(c10::ScalarType::Float);
@@ -178,7 +181,7 @@ double DeviceSpec::peak(KernelClass kind, c10::ScalarType dtype) const {
 }
 
 double DeviceSpec::memory_rate(KernelClass kind, double bytes) const {
-  if (by_gpu(kind)) return gpu->stream * gpu_moved(kind);
+  if (by_gpu(kind)) return gpu->stream * gpu_moved(*gpu, kind);
   const double measured = interpolate(rates(kind).memory, bytes);
   return measured > 0 ? measured : bandwidth;
 }

@@ -9,8 +9,9 @@ namespace {
 
 using K = KernelClass;
 
-// A tile of kLargest elements begins and ends in this time, on A100 and V100 alike.
+// A tile of kLargest elements begins and ends in this time, on A100 and V100 alike. Hopper's tiles overlap.
 constexpr double kTileSeconds = 3e-6;
+constexpr double kTileSecondsOfHopper = 1.5e-6;
 constexpr double kLargest = 128 * 256;
 // What a product writes and computing does not hide.
 constexpr double kWrittenAfter = 0.5;
@@ -19,8 +20,8 @@ constexpr double kWrittenAfter = 0.5;
 struct Tile {
   double rows, columns, share;
 };
-constexpr Tile kTiles[] = {{128, 256, 1},  {256, 128, 1},  {128, 128, 0.95}, {64, 128, 0.8},
-                           {64, 64, 0.65}, {16, 128, 0.5}, {128, 16, 0.5}};
+constexpr Tile kTiles[] = {{128, 256, 1},  {256, 128, 1},  {128, 192, 1},  {192, 128, 1}, {128, 128, 0.95},
+                           {64, 128, 0.8}, {64, 64, 0.65}, {16, 128, 0.5}, {128, 16, 0.5}};
 constexpr double kMostParts = 16;    // into which the inner dimension is cut
 constexpr double kLeastInner = 512;  // of a part
 constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
@@ -29,13 +30,23 @@ constexpr double kPartialBytes = 8;  // of an element of a part: float32, writte
 // Fitted on layers of OPT on GH200, of eth-easl/sailor.
 constexpr double kTransposedTf32 = 0.6;
 
+// Rows of 16-bit operands that begin between vectors of 16 bytes; measured on an H100, of 1,000 by 2,500.
+constexpr double kBrokenVectors = 0.35;
+
 // What products of float32 reach without tensor cores. Fitted on layers of OPT on V100, of eth-easl/sailor.
 constexpr double kFloat32 = 0.93;
+constexpr double kFloat32OfHopper = 0.82;  // measured on an H100 (bench/gpu)
 
 // Keys go in blocks of so many (attention_work).
 constexpr double kBlock = 128;
 constexpr int64_t kNarrow = 64;
 constexpr double kNarrowShare = 0.88;
+
+// Kernels of attention beside FlashAttention-2's, measured on an H100 (bench/gpu).
+constexpr double kCudnnAttention = 0.56;
+constexpr double kEfficientAttention = 2.0;
+constexpr double kEfficientFloat32 = 0.57;  // in float32, by what 16 bits reach
+constexpr double kEfficientFloat32Backward = 0.37;
 
 }  // namespace
 
@@ -53,7 +64,7 @@ double gpu_fixed(KernelClass kind) {
     case K::kAttentionBackward:
       return 6e-6;
     case K::kSort:
-      return 10e-6;
+      return 40e-6;
     default:
       return 2e-6;
   }
@@ -62,15 +73,14 @@ double gpu_fixed(KernelClass kind) {
 double gpu_reached(const GpuFigures& gpu, KernelClass kind) {
   switch (kind) {
     case K::kConvolution:
-      return 0.55 * gpu.sustained;
-    case K::kConvolutionBackward:
-      return 0.47 * gpu.sustained;
     case K::kPointwiseConvolution:
       return 0.50 * gpu.sustained;
+    case K::kConvolutionBackward:
     case K::kPointwiseConvolutionBackward:
-      return 0.43 * gpu.sustained;
+      return 0.36 * gpu.sustained;
     case K::kGroupedConvolution:
     case K::kGroupedConvolutionBackward:
+      return 0.04 * gpu.sustained;
     case K::kDepthwiseConvolution:
     case K::kDepthwiseConvolutionBackward:
       return 0;  // they only move
@@ -83,7 +93,7 @@ double gpu_reached(const GpuFigures& gpu, KernelClass kind) {
   }
 }
 
-double gpu_moved(KernelClass kind) {
+double gpu_moved(const GpuFigures& gpu, KernelClass kind) {
   switch (kind) {
     case K::kCopy:
     case K::kPointwise:
@@ -91,39 +101,42 @@ double gpu_moved(KernelClass kind) {
     case K::kReduction:
     case K::kSoftmax:
     case K::kTranscendental:
-      return 0.85;
+    case K::kPooling:
+      return gpu.moved;
     case K::kMatmul:
       return 0.96;
     case K::kNormalization:
-      return 0.6;
-    case K::kGroupedConvolution:
-    case K::kDepthwiseConvolution:
+      return 0.62;
     case K::kScatter:
     case K::kGather:
-      return 0.5;
-    case K::kGroupedConvolutionBackward:
-    case K::kDepthwiseConvolutionBackward:
-      return 0.3;
-    case K::kSort:
-      return 0.1;
+      return 0.92;
     default:
       return 1;
   }
 }
 
+static bool is_hopper(const DeviceSpec& spec) { return spec.architecture == "sm_90"; }
+
 // FLOP/s of a product of this dtype whose tiles fill the device.
 static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
+  if (dtype == c10::kFloat && product.tensor_float32 && spec.gpu->tensor_float32 > 0) {
+    return spec.gpu->tensor_float32 * gpu_reached(*spec.gpu, K::kMatmul);
+  }
   const double peak = spec.peak(K::kMatmul, dtype), rate = spec.compute_rate(K::kMatmul, 0, dtype);
   if (dtype != c10::kFloat || spec.vector == 0) return rate;
-  if (peak <= spec.vector) return kFloat32 * spec.gpu->sustained * peak;  // without tensor cores
-  return spec.architecture == "sm_90" && !product.along_inner ? kTransposedTf32 * rate : rate;
+  if (peak <= spec.vector) {  // without tensor cores
+    return (is_hopper(spec) ? kFloat32OfHopper : kFloat32) * spec.gpu->sustained * peak;
+  }
+  return is_hopper(spec) && !product.along_inner ? kTransposedTf32 * rate : rate;
 }
 
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   const GpuFigures& gpu = *spec.gpu;
-  const double rate = rate_of(spec, product, dtype) / static_cast<double>(gpu.multiprocessors);
+  const double share = product.whole_vectors || dtype == c10::kFloat ? 1 : kBrokenVectors;
+  const double rate = share * rate_of(spec, product, dtype) / static_cast<double>(gpu.multiprocessors);
   const double stream = spec.memory_rate(K::kCopy, 0);  // of results; operands are read at the whole of it
   double best = std::numeric_limits<double>::infinity();
+  const double begun = is_hopper(spec) ? kTileSecondsOfHopper : kTileSeconds;
   for (const Tile& tile : kTiles) {
     const double size = tile.rows * tile.columns;
     const double tiles =
@@ -131,12 +144,20 @@ ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, 
     for (double parts = 1; parts <= kMostParts; parts *= 2) {
       if (parts > 1 && product.inner / parts < kLeastInner) break;
       const double waves = std::ceil(tiles * parts / static_cast<double>(gpu.multiprocessors));
-      const double each = 2 * size * product.inner / parts / (rate * tile.share) + kTileSeconds * size / kLargest;
+      const double each = 2 * size * product.inner / parts / (rate * tile.share) + begun * size / kLargest;
       const double joined = parts > 1 ? parts * product.batch * product.rows * product.columns * kPartialBytes : 0;
       best = std::min(best, waves * each + joined / stream);
     }
   }
   return {.compute = best, .written_after = kWrittenAfter * product.result_bytes / stream};
+}
+
+double attention_kernel(std::string_view name, KernelClass kind, c10::ScalarType dtype) {
+  const auto is = [&](std::string_view part) { return name.find(part) != name.npos; };
+  if (is("cudnn")) return kCudnnAttention;
+  if (!is("efficient")) return 1;
+  if (dtype != c10::kFloat) return kEfficientAttention;
+  return kind == K::kAttention ? kEfficientFloat32 : kEfficientFloat32Backward;
 }
 
 double attention_work(const AttentionShape& attention) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "shadowgraph/profile/device_spec.h"
 
@@ -16,7 +17,7 @@ bool is_convolution(KernelClass kind);
 bool is_attention(KernelClass kind);
 double gpu_fixed(KernelClass kind);                           // seconds of a kernel that has nothing to do
 double gpu_reached(const GpuFigures& gpu, KernelClass kind);  // share of the peak FLOP/s, of large calls
-double gpu_moved(KernelClass kind);                           // share of `stream`, of large calls
+double gpu_moved(const GpuFigures& gpu, KernelClass kind);    // share of `stream`, of large calls
 
 // (batch, rows, inner) by (batch, inner, columns).
 struct ProductShape {
@@ -25,7 +26,9 @@ struct ProductShape {
   double columns = 0;
   double inner = 0;
   double result_bytes = 0;
-  bool along_inner = true;  // both operands lie along what is summed
+  bool along_inner = true;      // both operands lie along what is summed
+  bool whole_vectors = true;    // rows of operands begin at 16 bytes
+  bool tensor_float32 = false;  // float32 operands are rounded to TF32
 };
 struct ProductSeconds {
   double compute = 0;
@@ -43,5 +46,7 @@ struct AttentionShape {
 // What a kernel does for all scores, by what is counted for them. A causal one leaves blocks out. Blocks that begin and
 // end are extra, and narrow heads fill the tiles badly.
 double attention_work(const AttentionShape& attention);
+// The time of an operator's kernel by that of FlashAttention-2, which `attention` and `attention_backward` are of.
+double attention_kernel(std::string_view name, KernelClass kind, c10::ScalarType dtype);
 
 }  // namespace shadowgraph

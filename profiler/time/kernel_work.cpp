@@ -5,6 +5,7 @@
 
 #include "ir/operators/operator_name.h"
 #include "profiler/named_argument.h"
+#include "profiler/time/element_pace.h"
 #include "shadowgraph/profile/flops.h"
 #include "shadowgraph/profile/traffic.h"
 
@@ -44,23 +45,48 @@ bool lies_along_inner(const Graph& graph, NodeId node) {
          (stride_is_one(added ? "mat1" : "self", 0) && stride_is_one("mat2", 1));
 }
 
-// What eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand and then fills the copy.
-double copied_first(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
-  return short_name(graph.target(node).name()) == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
+// Whether the rows of a product's operands begin at vectors of 16 bytes.
+bool has_whole_vectors(const Graph& graph, NodeId node) {
+  bool whole = true;
+  graph.for_each_input(node, [&](ValueId value) {
+    const auto size = static_cast<int64_t>(c10::elementSize(graph.value(value).dtype));
+    const auto sizes = graph.sizes(value), strides = graph.strides(value);
+    if (sizes.size() < 2) return;
+    for (size_t d = sizes.size() - 2; d < sizes.size(); ++d) {
+      if (strides[d] > 1 && sizes[d] > 1) whole &= strides[d] * size % 16 == 0;
+    }
+  });
+  return whole;
+}
+
+// Whether a convolution's input channels fill no vectors of 16 bytes.
+bool has_ragged_channels(const Graph& graph, NodeId node, KernelClass kind) {
+  if (kind != KernelClass::kConvolution && kind != KernelClass::kConvolutionBackward) return false;
+  const auto weight = sizes_of(graph, node, "weight");
+  return weight.size() > 2 && weight[1] * static_cast<int64_t>(c10::elementSize(dtype_of(graph, node))) % 16 != 0;
 }
 
 }  // namespace
 
 double KernelSeconds::total() const { return fixed + std::max(compute, memory) + after; }
 
+// Channels that tensor cores do not take in whole vectors are computed without them.
+constexpr double kWithoutTensorCores = 0.45;  // of the peak of float32
+
 KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
   KernelSeconds seconds{.fixed = spec.fixed(work.kind)};
   if (work.bytes > 0) seconds.memory = work.bytes / spec.memory_rate(work.kind, work.bytes);
   const bool by_law = spec.gpu && !spec.classes.contains(work.kind);
-  const double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
+  double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
   if (by_law && is_attention(work.kind)) {  // what it reaches has its exponentials
     seconds.compute = work.blocks * work.flops / rate;
     return seconds;
+  }
+  if (by_law) {
+    const auto multiprocessors = static_cast<double>(spec.gpu->multiprocessors);
+    seconds.memory = std::max({seconds.memory, work.elements.seconds / multiprocessors, work.elements.steps});
+    seconds.after = work.elements.more / multiprocessors;
+    if (work.ragged && spec.vector > 0) rate = std::min(rate, kWithoutTensorCores * spec.vector);
   }
   if (by_law && work.product) {
     const ProductSeconds product = gpu_product(spec, *work.product, work.dtype);
@@ -74,6 +100,12 @@ KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
   return seconds;
 }
 
+KernelWorks::KernelWorks(const ProgramCosts& costs) : costs_(costs), graph_(costs.graph()), classes_(graph_) {
+  const auto& other = graph_.metadata.other;
+  const auto precision = other.find("float32_matmul");
+  tensor_float32_ = precision != other.end() && precision->second == "tf32";
+}
+
 KernelWork KernelWorks::of(NodeId node) {
   const NodeFlops& flops = costs_.flops().of(node);
   KernelWork work{.kind = classes_.of(node), .dtype = dtype_of(graph_, node)};
@@ -81,10 +113,13 @@ KernelWork KernelWorks::of(NodeId node) {
   work.elementwise = static_cast<double>(flops.elementwise);
   work.transcendental = static_cast<double>(flops.transcendental);
   const auto& traffic = costs_.traffic().of(node);
-  work.bytes = static_cast<double>(traffic.total()) + copied_first(graph_, node, traffic);
+  work.bytes = moved_bytes(graph_, node, work.kind, traffic);
+  work.elements = element_work(graph_, node, work.kind);
+  work.ragged = has_ragged_channels(graph_, node, work.kind);
   if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);
   if (is_attention(work.kind)) {
-    work.blocks = attention(node, work.kind == KernelClass::kAttentionBackward);
+    work.blocks = attention(node, work.kind == KernelClass::kAttentionBackward) *
+                  attention_kernel(short_name(graph_.target(node).name()), work.kind, work.dtype);
   }
   return work;
 }
@@ -102,7 +137,9 @@ std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) cons
                     .columns = static_cast<double>(sizes.back()),
                     .inner = flops / 2 / elements,
                     .result_bytes = static_cast<double>(graph_.logical_bytes(value)),
-                    .along_inner = lies_along_inner(graph_, node)};
+                    .along_inner = lies_along_inner(graph_, node),
+                    .whole_vectors = has_whole_vectors(graph_, node),
+                    .tensor_float32 = tensor_float32_};
     of.rows = elements / of.batch / of.columns;
     shape = of;
   });

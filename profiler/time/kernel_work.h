@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "profiler/program_costs.h"
+#include "profiler/time/element_pace.h"
 #include "profiler/time/gpu_kernels.h"
 #include "profiler/time/kernel_classes.h"
 
@@ -16,6 +17,8 @@ struct KernelWork {
   double elementwise = 0;
   double transcendental = 0;
   double bytes = 0;  // read and written
+  ElementWork elements;
+  bool ragged = false;  // a convolution's channels fill no whole vectors
   std::optional<ProductShape> product;
   double blocks = 1;  // of attention: what is done for the scores, by what is counted for them
 };
@@ -33,7 +36,7 @@ KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work);
 // Reads the work of a graph's calls.
 class KernelWorks {
  public:
-  explicit KernelWorks(const ProgramCosts& costs) : costs_(costs), graph_(costs.graph()), classes_(graph_) {}
+  explicit KernelWorks(const ProgramCosts& costs);
   KernelWork of(NodeId node);
 
  private:
@@ -43,6 +46,7 @@ class KernelWorks {
   const ProgramCosts& costs_;
   const Graph& graph_;
   KernelClasses classes_;
+  bool tensor_float32_;  // of products of float32, as the graph's head says
 };
 
 }  // namespace shadowgraph

@@ -47,9 +47,9 @@ TEST(DeviceMemory, SumsOfAStepThatRepeats) {
   EXPECT_EQ(memory.fragmentation(), 0);
 }
 
-TEST(DeviceMemory, InferenceRunsOnce) {
+TEST(DeviceMemory, InferenceRunsAgainLikeTraining) {
   const Step step(ProgramMode::kInfer);
-  EXPECT_EQ(device_memory(step.t.graph).reserved_after.size(), 1u);
+  EXPECT_EQ(device_memory(step.t.graph).reserved_after.size(), 3u) << "later ones find cuBLAS's workspace";
 }
 
 TEST(DeviceMemory, WhatDoesNotFitIsToldWithTheNode) {

@@ -271,5 +271,39 @@ TEST(CallSignature, TellsCallsApartByWhatAKernelSees) {
   EXPECT_NE(call_signature(t.graph, one.node), call_signature(t.graph, doubled.node));
 }
 
+// Measured on an H100, bench/gpu/h100/workspaces.json, in bytes but for rounding.
+TEST(CudnnScratch, IsOperandsWithChannelsLast) {
+  const auto taken = [](std::vector<int64_t> x, std::vector<int64_t> weight, std::vector<int64_t> out, int64_t stride,
+                        int64_t groups, int64_t element, bool last) {
+    const std::vector<int64_t> strides = {stride, stride};
+    Operand image = Operand::of_tensor(x, element), result = Operand::of_tensor(out, element);
+    image.channels_last = result.channels_last = last;
+    const std::vector<Operand> arguments = {image,
+                                            Operand::of_tensor(weight, element),
+                                            Operand(),
+                                            Operand::of_ints(strides),
+                                            Operand(),
+                                            Operand(),
+                                            Operand::of_number(0),
+                                            Operand(),
+                                            Operand::of_number(static_cast<double>(groups))};
+    const std::vector<Operand> results = {result};
+    TestGraph t;
+    const ScratchRow* row = find_scratch_row(t.graph.target(t.graph.intern_operator("aten::convolution")), c10::kCUDA);
+    return *row->bytes({.arguments = arguments, .results = results});
+  };
+  constexpr double kMebi = 1 << 20;
+  EXPECT_NEAR(taken({16, 320, 64, 64}, {320, 320, 3, 3}, {16, 320, 64, 64}, 1, 1, 4, false) / kMebi, 163.52, 0.01);
+  EXPECT_EQ(taken({16, 320, 64, 64}, {320, 320, 3, 3}, {16, 320, 64, 64}, 1, 1, 2, true), 0);
+  EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 2, false) / kMebi, 9.24, 0.02)
+      << "three channels become eight";
+  EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 2, true) / kMebi, 3.11, 0.02);
+  EXPECT_NEAR(taken({4, 3, 224, 224}, {64, 3, 7, 7}, {4, 64, 112, 112}, 2, 1, 4, false) / kMebi, 14.58, 0.01);
+  EXPECT_EQ(taken({4, 128, 56, 56}, {128, 1, 7, 7}, {4, 128, 56, 56}, 1, 128, 4, false), 0);
+  EXPECT_EQ(taken({16, 64, 56, 56}, {256, 64, 1, 1}, {16, 256, 56, 56}, 1, 1, 4, false), 0);
+  EXPECT_NEAR(taken({16, 256, 28, 28}, {512, 256, 1, 1}, {16, 512, 14, 14}, 2, 1, 2, false) / kMebi, 9.19, 0.01);
+  EXPECT_GT(taken({4, 1, 28, 28}, {32, 1, 3, 3}, {4, 32, 26, 26}, 1, 1, 4, false), 0) << "one channel is no group";
+}
+
 }  // namespace
 }  // namespace shadowgraph

@@ -42,6 +42,7 @@ struct ClassRates {
 struct GpuFigures {
   int64_t multiprocessors = 0;
   double stream = 0;     // B/s that a large copy reaches
+  double moved = 0.85;   // share of it that kernels reach which write new memory, and reductions
   double sustained = 1;  // share of the rate below that lasts under the power limit, for what computes
   double matmul = 0;     // shares of the peak that large calls reach
   double attention = 0;

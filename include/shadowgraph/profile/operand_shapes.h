@@ -32,7 +32,8 @@ struct Operand {
   double number = 0;
   Shape shape;
   std::span<const Shape> tensors;
-  int64_t element_bytes = 0;  // of a tensor, or of the first of a list; 0: not known
+  int64_t element_bytes = 0;   // of a tensor, or of the first of a list; 0: not known
+  bool channels_last = false;  // of an image of three or more dimensions
 
   static Operand of_tensor(Shape sizes, int64_t element_bytes = 0) {
     return {.kind = Kind::kTensor, .shape = sizes, .element_bytes = element_bytes};

@@ -1,0 +1,133 @@
+"""Predictions beside what was measured on an H100 (bench/gpu/h100), into docs/figures/22-h100.json.
+
+    PYTHONPATH=build/python python bench/gpu/compare.py [--figures] [--predictions FILE] [--transformers FOLDER]
+
+The GPU ran torch 2.11 and transformers 5.17; FOLDER has that version, where another is installed. Predictions are kept
+in FILE, and those that it has are not made again.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).parent
+FIGURES = HERE.parents[1] / "docs/figures/22-h100.json"
+GIB, MIB = 2**30, 2**20
+# Of which laws of time were fitted; all others are held out.
+FITTED = 429
+
+
+def predictions(path, folder):
+    environment = dict(os.environ, HF_HUB_OFFLINE="1")
+    if folder:
+        environment["PYTHONPATH"] = folder + os.pathsep + environment.get("PYTHONPATH", "")
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    operators = path.with_name(f"operators-{path.name}")
+    missing = [name for name in programs() if name not in kept]
+    command = [sys.executable, HERE / "predict.py", "-o"]
+    if missing:
+        subprocess.run([*command, path, *missing], env=environment, check=True)
+    if not operators.exists():
+        subprocess.run([*command, operators, "operators"], env=environment, check=True)
+    return json.loads(path.read_text()), json.loads(operators.read_text())["rows"]
+
+
+def measured(name):
+    return json.loads((HERE / f"h100/{name}.json").read_text())
+
+
+def programs():
+    return measured("programs")["programs"]
+
+
+def percent(share, digits=1):
+    return f"{100 * share:+.{digits}f} %"
+
+
+def program_rows(predicted):
+    rows, errors = [], {"allocated": [], "reserved": [], "seconds": []}
+    for name, row in programs().items():
+        said, peaks = predicted[name], row["peaks"]
+        off = {kind: said[kind] / peaks[kind] - 1 for kind in ("allocated", "reserved")}
+        off["seconds"] = said["time"]["seconds"] / row["seconds"] - 1
+        for kind, error in off.items():
+            errors[kind].append(abs(error))
+        rows.append([name, f"{peaks['allocated'] / GIB:.3f}", percent(off["allocated"], 3),
+                     f"{peaks['reserved'] / GIB:.3f}", percent(off["reserved"]), f"{1e3 * row['seconds']:.1f}",
+                     percent(off["seconds"])])  # fmt: skip
+    return rows, errors
+
+
+def operator_rows(predicted):
+    """By class, those that do not wait for the host: fitted ones, and ones held out."""
+    by_class = {}
+    for at, (name, (taken, host)) in enumerate(measured("operators").items()):
+        said = predicted.get(name)
+        if said is None or host > 0.8 * taken:
+            continue
+        kind = max((key for key in said if key != "seconds"), key=said.get)
+        for key in (kind, "all"):
+            by_class.setdefault(key, ([], []))[at >= FITTED].append(abs(1e6 * said["seconds"] / taken - 1))
+    rows = []
+    for kind in sorted(by_class, key=lambda key: (key == "all", key)):
+        fitted, held = by_class[kind]
+        told = [f"{100 * figure(errors):.1f} %" if errors else "" for errors in (fitted, held)
+                for figure in (statistics.median, statistics.mean)]  # fmt: skip
+        rows.append([kind, str(len(fitted)), *told[:2], str(len(held)), *told[2:]])
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--figures", action="store_true", help=f"write {FIGURES.name}")
+    parser.add_argument("--predictions", type=pathlib.Path, default=pathlib.Path("build/h100-predictions.json"))
+    parser.add_argument("--transformers", default="", help="a folder that has transformers 5.17")
+    given = parser.parse_args()
+    of_programs, of_operators = predictions(given.predictions, given.transformers)
+    rows, errors = program_rows(of_programs)
+    by_class = operator_rows(of_operators)
+    for row in rows:
+        print(f"{row[0]:32}", *(f"{cell:>10}" for cell in row[1:]))
+    for row in by_class:
+        print(f"{row[0]:32}", *(f"{cell:>9}" for cell in row[1:]))
+    summary = {kind: f"median {100 * statistics.median(off):.2g} %, mean {100 * statistics.mean(off):.2g} %, "
+                     f"worst {100 * max(off):.3g} %" for kind, off in errors.items()}  # fmt: skip
+    print(summary)
+    if not given.figures:
+        return
+    machine = measured("programs")["machine"]
+    document = {
+        "title": "On an H100",
+        "about": "Whole programs, captured here as they are written, beside the same files on one GPU: peaks of three "
+        "steps from nothing on, and seconds of a later one. Those of many devices are one rank; on the GPU, "
+        "collectives moved nothing, so that their seconds are of kernels and the host alone.",
+        "measured": "2026-11-26",
+        "machine": f"{machine['device']}, torch {machine['torch']}, CUDA {machine['cuda']}, transformers "
+        f"{machine['transformers']}; predictions by libtorch 2.13.0, {datetime.date.today()}",
+        "command": "python bench/gpu/measure.py; python bench/gpu/compare.py --figures",
+        "reading": [
+            f"Allocated: {summary['allocated']}. Reserved: {summary['reserved']}. Seconds: {summary['seconds']}.",
+            "torch 2.11's pipelines keep other buffers than 2.13's, which the predictions are of.",
+            "DTensor's Python takes 200 us a call, which no law here has: both tensor parallel rows wait for it.",
+            "`operators-` rows that wait for the host are left out below.",
+        ],
+        "tables": [
+            {"columns": ["program", "allocated GiB", "off", "reserved GiB", "off", "step ms", "off"], "rows": rows},
+            {
+                "about": "Single operators by class. Laws of time were fitted on the first; sizes of the others were "
+                "chosen afterwards, and nothing was fitted on them.",
+                "columns": ["class", "fitted on", "median", "mean", "held out", "median", "mean"],
+                "rows": by_class,
+            },
+        ],
+    }
+    FIGURES.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

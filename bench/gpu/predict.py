@@ -1,0 +1,111 @@
+"""What shadowgraph says of each program here, for compare.py.
+
+PYTHONPATH=build/python python bench/gpu/predict.py -o predictions.json [NAME ...]
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import subprocess
+import sys
+import time
+import types
+
+import held_out  # noqa: F401 - adds operators
+import operators
+import programs
+import ranks  # noqa: F401 - adds programs
+import torch
+
+import shadowgraph as sg
+
+# torchvision without its own operators registers rules for them, and fails.
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("without operators"))
+
+STEPS = 3
+
+
+def captured(program, steps):
+    with contextlib.ExitStack() as stack:
+        if program.world > 1 or program.alone:
+            stack.enter_context(sg.fake_process_group(program.world, rank=program.rank))
+        session = stack.enter_context(sg.Capture("cuda", host_reads=["finite", {"bool": False}], guards=False,
+                                                 source_lines=False))  # fmt: skip
+        step = program()
+        for _ in range(steps):
+            step()
+        return session.finish(None)
+
+
+def predicted(program, spec):
+    began = time.perf_counter()
+    whole, before = (sg.profile(captured(program, steps), spec=spec, interconnect="h100").dict()
+                     for steps in (STEPS, STEPS - 1))  # fmt: skip
+    memory = whole["device_memory"]
+    later = {key: whole["time"][key] - before["time"][key] for key in ("seconds", "device_seconds", "host_seconds")}
+    later["classes"] = {kind: seconds - before["time"]["classes"].get(kind, 0)
+                        for kind, seconds in whole["time"]["classes"].items()}  # fmt: skip
+    return {"allocated": memory["allocated_peak_bytes"], "reserved": memory["reserved_peak_bytes"],
+            "after_steps": memory["allocated_after_steps"], "reserved_after_steps": memory["reserved_after_steps"],
+            "assumed": memory["assumed"], "time": later, "uncovered": whole["uncovered_operators"],
+            "unknown_scratch": whole["unknown_scratch"], "took": time.perf_counter() - began}  # fmt: skip
+
+
+def seconds_of(name, spec):
+    """Of one more call of an operator."""
+
+    def device_seconds(calls):
+        with sg.Capture("cuda", guards=False, source_lines=False) as session:
+            torch.backends.cuda.matmul.allow_tf32 = False
+            run = operators.OPERATORS[name]()
+            for _ in range(calls):
+                run()
+            graph = session.finish(None)
+        time_of = sg.profile(graph, spec=spec).dict()["time"]
+        return {**time_of["classes"], "seconds": time_of["device_seconds"]}
+
+    one, two = device_seconds(1), device_seconds(2)
+    return {kind: two[kind] - one.get(kind, 0) for kind in two if two[kind] > one.get(kind, 0)}
+
+
+def predict_operators(spec):
+    rows, failed = {}, {}
+    for name in operators.OPERATORS:
+        try:
+            rows[name] = seconds_of(name, spec)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__} {error}"[:300]
+    return {"rows": rows, "failed": failed}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+    parser.add_argument("--spec", default="h100")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.names == ["operators"]:
+        given.output.write_text(json.dumps(predict_operators(given.spec), indent=1) + "\n")
+        return
+    if given.one:
+        print(json.dumps(predicted(programs.PROGRAMS[given.one], given.spec)))
+        return
+    rows = json.loads(given.output.read_text()) if given.output.exists() else {}
+    for name in given.names or programs.PROGRAMS:
+        run = subprocess.run([sys.executable, __file__, "--one", name, "-o", "-", "--spec", given.spec], text=True,
+                             capture_output=True)  # fmt: skip
+        if run.returncode:
+            print(name, "FAILED", run.stderr[-1500:])
+            continue
+        rows[name] = json.loads(run.stdout.splitlines()[-1])
+        row = rows[name]
+        print(f"{name:32} {row['allocated'] / 2**30:8.3f} {row['reserved'] / 2**30:8.3f} GiB  "
+              f"{1e3 * row['time']['device_seconds']:8.2f} {1e3 * row['time']['host_seconds']:8.2f} ms  "
+              f"{row['took']:.0f} s", flush=True)  # fmt: skip
+        given.output.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+#include "profiler/time/element_pace.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "ir/operators/operator_name.h"
+#include "profiler/named_argument.h"
+
+namespace shadowgraph {
+namespace {
+
+using K = KernelClass;
+
+// Elements a second on all multiprocessors of an H100.
+constexpr double kMultiprocessors = 132;
+constexpr double kByElement = 350e9;      // sides that lie differently, casts, broadcasts
+constexpr double kTransposed = 125e9;     // neither side can be read or written along the other's innermost dimension
+constexpr double kShortRuns = 250e9;      // cat of pieces of few elements
+constexpr int64_t kShortRun = 512;        // elements
+constexpr double kWideSoftmax = 330e9;    // rows that no block holds
+constexpr int64_t kWideRow = 1024;        // elements
+constexpr double kNormRows = 0.9e9;       // rows of layer norms
+constexpr double kScatter = 200e9;        // rows that others may write, too
+constexpr double kLaidOutAnew = 300e9;    // convolutions whose channels are not last
+constexpr double kTaps = 1.4e12;          // elements of windows of depthwise convolutions, one way
+constexpr double kRecurrentStep = 10e-6;  // seconds
+constexpr double kRecurrentStepBackward = 20e-6;
+constexpr double kTapsChannelsLast = 6.5e12;
+
+struct NamedPace {
+  std::string_view part;  // of an operator's name
+  double pace;
+};
+// The first that fits.
+constexpr NamedPace kNamed[] = {{"batch_norm_backward", 112e9},
+                                {"group_norm_backward", 112e9},
+                                {"batch_norm", 180e9},
+                                {"group_norm", 180e9},
+                                {"upsample_nearest", 350e9},
+                                {"embedding_dense_backward", 75e9},
+                                {"bernoulli", 640e9},
+                                {"cumsum", 160e9},
+                                {"argmax", 560e9},
+                                {"argmin", 560e9},
+                                {"var", 520e9},
+                                {"roll", 110e9},
+                                {"tril", 400e9},
+                                {"triu", 400e9},
+                                {"topk", 22e9},
+                                {"sort", 22e9}};
+
+bool names(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
+
+// A call's tensors: operands that are given one by one, and the first result.
+class Call {
+ public:
+  Call(const Graph& graph, NodeId node) : graph_(graph), node_(node), name_(short_name(graph.target(node).name())) {
+    graph.for_each_output(node, [&](ValueId value) {
+      if (graph.value(value).kind != ValueKind::kTensor) return;
+      if (!result_.valid()) result_ = value;
+      largest_ = std::max(largest_, graph.numel(value));
+    });
+    graph.for_each_input(node, [&](ValueId value) {
+      if (graph.value(value).kind == ValueKind::kTensor) largest_ = std::max(largest_, graph.numel(value));
+    });
+  }
+
+  std::string_view name() const { return name_; }
+  bool backward() const { return names(name_, "backward"); }
+  double largest() const { return static_cast<double>(largest_); }
+  ValueId result() const { return result_; }
+
+  ValueId tensor(std::string_view name) const {
+    const Argument* given = argument_named(graph_, node_, name);
+    return given != nullptr && given->kind == ArgumentKind::kValue ? given->ref.value : ValueId();
+  }
+  std::optional<int64_t> number(std::string_view name) const {
+    const Argument* given = argument_named(graph_, node_, name);
+    if (given == nullptr || given->kind != ArgumentKind::kInt) return std::nullopt;
+    return given->i;
+  }
+  bool flag(std::string_view name) const {
+    const Argument* given = argument_named(graph_, node_, name);
+    return given != nullptr && given->kind == ArgumentKind::kBool && given->b;
+  }
+  double elements(ValueId value) const { return value.valid() ? static_cast<double>(graph_.numel(value)) : 0; }
+
+  template <class Visit>
+  void each_operand(const Visit& visit) const {
+    for (const Argument& argument : graph_.arguments(node_)) {
+      if (argument.kind == ArgumentKind::kValue && graph_.value(argument.ref.value).kind == ValueKind::kTensor) {
+        visit(argument.ref.value);
+      }
+    }
+  }
+  const Graph& graph() const { return graph_; }
+  NodeId node() const { return node_; }
+
+ private:
+  const Graph& graph_;
+  NodeId node_;
+  std::string_view name_;
+  ValueId result_;
+  int64_t largest_ = 0;
+};
+
+// The pace at which an operand's elements meet the result's; 0: whole vectors.
+double pace_beside(const Graph& graph, ValueId operand, ValueId result) {
+  const auto sizes = graph.sizes(result), strides = graph.strides(result);
+  const auto others = graph.sizes(operand), their = graph.strides(operand);
+  if (graph.numel(operand) <= 1) return 0;
+  if (others.size() != sizes.size() || graph.numel(operand) != graph.numel(result)) return kByElement;
+  // Narrow elements that become wide ones are not read in whole vectors; truth values are.
+  const auto width = [&](ValueId value) { return c10::elementSize(graph.value(value).dtype); };
+  bool alike = width(operand) >= width(result) || graph.value(operand).dtype == c10::kBool;
+  int64_t innermost = -1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] <= 1) continue;
+    alike &= strides[d] == their[d];
+    if (innermost < 0 || strides[d] < strides[static_cast<size_t>(innermost)]) innermost = static_cast<int64_t>(d);
+  }
+  if (alike || innermost < 0) return 0;
+  const int64_t along = their[static_cast<size_t>(innermost)];
+  return along <= 1 || strides[static_cast<size_t>(innermost)] != 1 ? kByElement : kTransposed;
+}
+
+double layout_pace(const Call& call) {
+  double slowest = 0;
+  const auto take = [&](double pace) {
+    if (pace > 0 && (slowest == 0 || pace < slowest)) slowest = pace;
+  };
+  if (call.result().valid()) {
+    call.each_operand([&](ValueId operand) { take(pace_beside(call.graph(), operand, call.result())); });
+  }
+  return slowest;
+}
+
+// `cat` takes pieces one after the other along a dimension.
+double cat_pace(const Call& call) {
+  if (!call.result().valid()) return 0;
+  const auto sizes = call.graph().sizes(call.result());
+  const auto rank = static_cast<int64_t>(sizes.size());
+  int64_t dim = call.number("dim").value_or(0);
+  if (dim < 0) dim += rank;
+  if (dim <= 0 || dim >= rank) return 0;  // whole pieces follow each other
+  int64_t run = 1;
+  for (int64_t d = dim; d < rank; ++d) run *= sizes[static_cast<size_t>(d)];
+  return run < kShortRun ? kShortRuns : 0;
+}
+
+int64_t row_of(const Call& call) {
+  if (!call.result().valid()) return 0;
+  const auto sizes = call.graph().sizes(call.result());
+  return sizes.empty() ? 0 : sizes.back();
+}
+
+double norm_rows(const Call& call) {
+  double rows = 0;
+  bool first = true;
+  call.graph().for_each_output(call.node(), [&](ValueId value) {
+    if (!first && call.graph().value(value).kind == ValueKind::kTensor) rows = std::max(rows, call.elements(value));
+    first = false;
+  });
+  return call.backward() ? 0 : rows;
+}
+
+double named_pace(const Call& call) {
+  const bool row_wise = names(call.name(), "topk") && row_of(call) > 0;
+  for (const NamedPace& named : kNamed) {
+    if (!names(call.name(), named.part)) continue;
+    if (names(named.part, "norm") && !call.backward() && !call.flag("training") && !call.flag("train") &&
+        !names(named.part, "group")) {
+      return 0;  // running statistics: pointwise
+    }
+    if (row_wise) {
+      const auto rows = call.graph().sizes(call.tensor("self"));
+      if (!rows.empty() && rows.back() > 4096) return 74e9;
+    }
+    return named.pace;
+  }
+  return 0;
+}
+
+bool channels_last(const Graph& graph, ValueId image) {
+  const auto sizes = graph.sizes(image), strides = graph.strides(image);
+  return sizes.size() < 3 || (strides[1] == 1 && sizes[1] > 1);
+}
+
+ElementWork convolution(const Call& call, K kind) {
+  const ValueId image = call.tensor("input"), weight = call.tensor("weight");
+  if (!image.valid() || !weight.valid()) return {};
+  const Graph& graph = call.graph();
+  const bool last = channels_last(graph, image);
+  if (kind == K::kDepthwiseConvolution || kind == K::kDepthwiseConvolutionBackward) {
+    const ValueId out = call.backward() ? call.tensor("grad_output") : call.result();
+    const auto window = graph.sizes(weight);
+    double taps = call.elements(out) * (call.backward() ? 3 : 1);  // two ways, each slower
+    for (size_t d = 2; d < window.size(); ++d) taps *= static_cast<double>(window[d]);
+    return {.seconds = kMultiprocessors * taps / (last ? kTapsChannelsLast : kTaps)};
+  }
+  const bool pointwise = kind == K::kPointwiseConvolution || kind == K::kPointwiseConvolutionBackward;
+  if (last || pointwise) return {};
+  double elements = 0;
+  graph.for_each_output(call.node(), [&](ValueId value) {
+    if (graph.value(value).kind == ValueKind::kTensor) elements += call.elements(value);
+  });
+  call.each_operand([&](ValueId operand) { elements += call.elements(operand); });
+  return {.more = kMultiprocessors * elements / kLaidOutAnew};
+}
+
+// A layer's steps follow each other, each a few kernels of cuDNN.
+ElementWork recurrent(const Call& call) {
+  const ValueId input = call.tensor("input");
+  const auto sizes = input.valid() ? call.graph().sizes(input) : std::span<const int64_t>();
+  if (sizes.size() != 3) return {};
+  const auto steps = static_cast<double>(sizes[call.flag("batch_first") ? 1 : 0]);
+  const auto layers = static_cast<double>(call.number("num_layers").value_or(1)) * (call.flag("bidirectional") ? 2 : 1);
+  return {.steps = steps * layers * (call.backward() ? kRecurrentStepBackward : kRecurrentStep)};
+}
+
+ElementWork at_pace(double elements, double pace) {
+  return {.seconds = pace > 0 ? kMultiprocessors * elements / pace : 0};
+}
+
+// Of what is scattered into a tensor that was there.
+ValueId scattered(const Call& call) {
+  for (const char* name : {"source", "src", "values", "tensor"}) {
+    if (const ValueId value = call.tensor(name); value.valid()) return value;
+  }
+  return {};
+}
+
+}  // namespace
+
+ElementWork element_work(const Graph& graph, NodeId node, KernelClass kind) {
+  const Call call(graph, node);
+  if (const double pace = named_pace(call); pace > 0) {
+    const ValueId gradient = kind == K::kScatter ? call.tensor("grad_output") : ValueId();
+    return at_pace(gradient.valid() ? call.elements(gradient) : call.largest(), pace);
+  }
+  switch (kind) {
+    case K::kPointwise:
+    case K::kPointwiseInPlace:
+    case K::kTranscendental:
+    case K::kCopy:
+      return at_pace(call.largest(), names(call.name(), "cat") ? cat_pace(call) : layout_pace(call));
+    case K::kSoftmax:
+      return at_pace(call.largest(), !call.backward() && row_of(call) > kWideRow ? kWideSoftmax : 0);
+    case K::kNormalization:
+      return at_pace(norm_rows(call), kNormRows);
+    case K::kPooling:
+      return at_pace(call.largest(), call.backward() ? 60e9 : 250e9);
+    case K::kRandom:
+      return at_pace(call.largest(), 450e9);
+    case K::kScatter:
+      return at_pace(call.elements(scattered(call)), kScatter);
+    case K::kRecurrent:
+      return recurrent(call);
+    case K::kConvolution:
+    case K::kConvolutionBackward:
+    case K::kPointwiseConvolution:
+    case K::kPointwiseConvolutionBackward:
+    case K::kGroupedConvolution:
+    case K::kGroupedConvolutionBackward:
+    case K::kDepthwiseConvolution:
+    case K::kDepthwiseConvolutionBackward:
+      return convolution(call, kind);
+    default:
+      return {};
+  }
+}
+
+double moved_bytes(const Graph& graph, NodeId node, KernelClass kind, const NodeTraffic& traffic) {
+  const auto read = static_cast<double>(traffic.read), written = static_cast<double>(traffic.written);
+  const Call call(graph, node);
+  const std::string_view name = call.name();
+  if (name == "masked_fill") return read + 3 * written;  // copies its operand, then fills the copy
+  if (kind == K::kSoftmax) {
+    if (call.backward()) return names(name, "log") ? read + written : 2 * (read + written);  // a product first
+    return row_of(call) > kWideRow ? 2 * read + written : read + written;
+  }
+  // Gradients of the weight are a kernel of their own, which reads all again.
+  if (kind == K::kNormalization && call.backward()) return 2 * read + written;
+  if (kind == K::kScatter && name.ends_with('_')) {
+    if (const ValueId source = scattered(call); source.valid()) {
+      return 3 * static_cast<double>(graph.logical_bytes(source));
+    }
+  }
+  return read + written;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,45 @@
+"""Predictions beside the peaks and seconds of the same programs on an H100 (bench/gpu/h100)."""
+
+import importlib
+import json
+import pathlib
+import sys
+
+import pytest
+
+GPU = pathlib.Path(__file__).parents[2] / "bench/gpu"
+MEASURED = json.loads((GPU / "h100/programs.json").read_text())["programs"]
+
+
+@pytest.fixture(scope="module")
+def predict():
+    sys.path.insert(0, str(GPU))
+    try:
+        yield importlib.import_module("predict")
+    finally:
+        sys.path.remove(str(GPU))
+
+
+def peaks(predict, name):
+    said = predict.predicted(predict.programs.PROGRAMS[name], "h100")
+    return said, MEASURED[name]
+
+
+@pytest.mark.parametrize("name", ["fsdp_8b_64_kept", "hsdp_8b_8x8", "tensor_parallel_8_of_70b", "ddp_1b"])
+def test_a_rank_takes_what_it_took_on_an_h100(predict, name):
+    said, row = peaks(predict, name)
+    assert abs(said["allocated"] - row["peaks"]["allocated"]) <= 2**20
+    assert said["reserved"] == pytest.approx(row["peaks"]["reserved"], rel=0.005)
+    assert said["reserved_after_steps"] == pytest.approx(row["reserved_after_steps"], rel=0.005)
+
+
+@pytest.mark.parametrize("name", ["torch_transformer", "lstm_large", "transformer_encoder"])
+def test_modules_of_pytorch_take_what_they_took(predict, name):
+    said, row = peaks(predict, name)
+    assert said["allocated"] == pytest.approx(row["peaks"]["allocated"], rel=0.1)
+    assert said["time"]["seconds"] == pytest.approx(row["seconds"], rel=0.45)
+
+
+def test_seconds_of_sharded_steps_are_near(predict):
+    said, row = peaks(predict, "fsdp_8b_64")
+    assert said["time"]["device_seconds"] == pytest.approx(row["seconds"], rel=0.12)
