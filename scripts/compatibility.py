@@ -92,16 +92,16 @@ class Build:
 
     def install(self, *more, seconds=None):
         without_dependencies = self.environment / "lean"  # a file that says so
-        if self.installed() == self.version and (self.lean or not without_dependencies.exists()):
-            return
-        self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
-        if self.lean:
-            without_dependencies.touch()
-            self.pip_install("--no-deps", f"torch=={self.version}", seconds=seconds)
-            self.pip_install(*self.linked_by_libtorch_cpu(), seconds=seconds)
-        else:
-            self.pip_install(f"torch=={self.version}", "numpy", *more, seconds=seconds)
-            without_dependencies.unlink(missing_ok=True)
+        if self.installed() != self.version or (without_dependencies.exists() and not self.lean):
+            self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
+            if self.lean:
+                without_dependencies.touch()
+                self.pip_install("--no-deps", f"torch=={self.version}", seconds=seconds)
+                self.pip_install(*self.linked_by_libtorch_cpu(), seconds=seconds)
+            else:
+                self.pip_install(f"torch=={self.version}", "numpy", *more, seconds=seconds)
+                without_dependencies.unlink(missing_ok=True)
+        # Each time: an environment may come from another checkout.
         (checkout,) = ROOT.glob(".venv/lib/python3*/site-packages")
         (self.site_packages() / "zz_of_the_checkout.pth").write_text(f"{checkout}\n")
 
