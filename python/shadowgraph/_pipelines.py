@@ -114,12 +114,16 @@ def _answer(module):
 
 
 def _answer_for_all_stages(module):
-    """Since 2.15 a schedule asks for all its stages, by one collective, and connects them."""
+    """Since 2.15 a schedule asks for all its stages, by one collective, and connects them; 2.14's refuses fake groups."""
     schedule = module._PipelineSchedule
+    if hasattr(schedule, "_shadowgraph_answers"):
+        return
     name = "_initialize_pipeline_distributed_state"
-    if hasattr(schedule, name) and not hasattr(schedule, "_shadowgraph_answers"):
+    if hasattr(schedule, name):
         setattr(schedule, name, _in_fake_groups(getattr(schedule, name), _vote_of_all))
-        schedule._shadowgraph_answers = True
+    elif hasattr(schedule, "_warmup_p2p"):  # until 2.14
+        schedule._warmup_p2p = _in_fake_groups(schedule._warmup_p2p, _warm_up(schedule._warmup_p2p))
+    schedule._shadowgraph_answers = True
 
 
 def _in_fake_groups(original, answer):
@@ -172,6 +176,16 @@ def _vote_of_all(schedule, stages, has_backward, initialize_p2p):
         edges, _ = _build_p2p_edge_groups(first._parent_group, first.stage_index_to_group_rank, first.device)
         for stage in stages:
             stage._p2p_edge_groups = edges
+
+
+def _warm_up(original):
+    def warm_up(schedule, stages, has_backward, p2p_done):
+        if all(hasattr(stage, "_user_meta") for stage in stages):
+            _vote_of_all(schedule, stages, has_backward, initialize_p2p=False)
+        else:  # stages that ask nothing
+            original(schedule, stages, has_backward, p2p_done)
+
+    return warm_up
 
 
 def _backward_result(stage, received_result=None):
