@@ -53,18 +53,27 @@ class Build:
         self.environment = pathlib.Path(environment or self.folder / "env").resolve()
         self.python = self.environment / "bin/python"
 
-    def run(self, *command, output=None, check=True, seconds=None, **environment):
-        """Runs a command, prints it, and returns what it printed if `output`; else that goes to the terminal."""
+    def run(self, *command, check=True, seconds=None, **environment):
+        """Runs a command whose output goes to the terminal."""
         print("+", *command, flush=True)
         try:
-            done = subprocess.run([*map(str, command)], cwd=ROOT, env={**os.environ, **environment}, text=True,
-                                  timeout=seconds, stdout=subprocess.PIPE if output else None,
-                                  stderr=output)  # fmt: skip
+            done = subprocess.run([*map(str, command)], cwd=ROOT, env={**os.environ, **environment}, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise CompatibilityError(f"{command[0]} was not done after {seconds} s") from None
         if check and done.returncode:
             raise CompatibilityError(f"{command[0]} ended with {done.returncode}")
-        return done.stdout
+
+    def text_of(self, *command, shown=True, **environment):
+        """What a command prints and complains of, whatever it ends with; `shown` as it comes, for some take an hour."""
+        print("+", *command, flush=True)
+        said = []
+        with subprocess.Popen([*map(str, command)], cwd=ROOT, env={**os.environ, **environment}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:  # fmt: skip
+            for line in running.stdout:
+                said.append(line)
+                if shown:
+                    print(line, end="", flush=True)
+        return "".join(said)
 
     def site_packages(self):
         (folder,) = self.environment.glob("lib/python3*/site-packages")
@@ -83,16 +92,16 @@ class Build:
 
     def install(self, *more, seconds=None):
         without_dependencies = self.environment / "lean"  # a file that says so
-        if self.installed() == self.version and (self.lean or not without_dependencies.exists()):
-            return
-        self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
-        if self.lean:
-            without_dependencies.touch()
-            self.pip_install("--no-deps", f"torch=={self.version}", seconds=seconds)
-            self.pip_install(*self.linked_by_libtorch_cpu(), seconds=seconds)
-        else:
-            self.pip_install(f"torch=={self.version}", "numpy", *more, seconds=seconds)
-            without_dependencies.unlink(missing_ok=True)
+        if self.installed() != self.version or (without_dependencies.exists() and not self.lean):
+            self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
+            if self.lean:
+                without_dependencies.touch()
+                self.pip_install("--no-deps", f"torch=={self.version}", seconds=seconds)
+                self.pip_install(*self.linked_by_libtorch_cpu(), seconds=seconds)
+            else:
+                self.pip_install(f"torch=={self.version}", "numpy", *more, seconds=seconds)
+                without_dependencies.unlink(missing_ok=True)
+        # Each time: an environment may come from another checkout.
         (checkout,) = ROOT.glob(".venv/lib/python3*/site-packages")
         (self.site_packages() / "zz_of_the_checkout.pth").write_text(f"{checkout}\n")
 
@@ -111,9 +120,9 @@ class Build:
     def compile(self, *targets, check=True):
         self.run("cmake", "--build", self.folder, "-j", self.jobs, "--target", *targets, check=check)
 
-    def package(self, *command, **more):
-        """Runs the environment's Python with the package of this build."""
-        return self.run(self.python, *command, PYTHONPATH=f"{self.folder / 'python'}:tests/package", **more)
+    def of_package(self):
+        """What the environment's Python needs to find the package of this build."""
+        return {"PYTHONPATH": f"{self.folder / 'python'}:tests/package"}
 
 
 # ---- Steps: each gives its cell of the table ------------------------------------------------------------------------
@@ -133,9 +142,8 @@ def google_tests(build, *programs):
     """"1,234 of 1,240 pass", and prints which do not."""
     passed = failed = 0
     for program in programs:
-        said = build.run(build.folder / "bin" / program, "--gtest_color=no", "--gtest_brief=1",
-                         output=subprocess.STDOUT, check=False, OMP_NUM_THREADS="1",
-                         VIRTUAL_ENV=str(ROOT / ".venv"))  # where HiGHS is found # fmt: skip
+        said = build.text_of(build.folder / "bin" / program, "--gtest_color=no", "--gtest_brief=1", OMP_NUM_THREADS="1",
+                             VIRTUAL_ENV=str(ROOT / ".venv"))  # where HiGHS is found # fmt: skip
         found = re.search(r"\[  PASSED  \] (\d+) tests?", said)
         if found is None:
             raise CompatibilityError(f"{program} did not get to its end: {said[-2000:]}")
@@ -161,10 +169,9 @@ def replay(build):
 def conformance(build):
     samples = build.folder / "fixtures/opinfo.pt"
     samples.parent.mkdir(exist_ok=True)
-    build.package("tests/conformance/export_samples.py", samples)
-    said = build.run(build.folder / "bin/conformance", samples, "--allow", "tests/conformance/allow_list.txt", "--jobs",
-                     build.jobs, output=subprocess.STDOUT, check=False)  # fmt: skip
-    print(said)
+    build.run(build.python, "tests/conformance/export_samples.py", samples, **build.of_package())
+    said = build.text_of(build.folder / "bin/conformance", samples, "--allow", "tests/conformance/allow_list.txt",
+                         "--jobs", build.jobs)  # fmt: skip
     found = re.search(r"([\d,]+) samples?.*", said)
     if found is None:
         raise CompatibilityError("conformance says no number of samples")
@@ -173,9 +180,8 @@ def conformance(build):
 
 def package(build):
     path = f"{build.folder / 'bin'}:{os.environ['PATH']}"
-    said = build.package("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/package", output=subprocess.STDOUT,
-                         check=False, PATH=path, VIRTUAL_ENV=str(ROOT / ".venv"))  # fmt: skip
-    print(said)
+    said = build.text_of(build.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/package", PATH=path,
+                         VIRTUAL_ENV=str(ROOT / ".venv"), **build.of_package())  # fmt: skip
     last = said.strip().splitlines()[-1]
     passed, failed = (int((re.search(rf"(\d+) {word}", last) or [0, 0])[1]) for word in ("passed", "failed"))
     if passed == 0:
@@ -276,7 +282,7 @@ def second(jobs, seconds):
             print(f"compatibility: {target} is not there after {seconds} s (COMPATIBILITY_SECONDS); what was compiled "
                   f"compiles with torch {build.version}, and the next run goes on")  # fmt: skip
             return 0
-    build.package("-c", ONE_CAPTURE)
+    build.run(build.python, "-c", ONE_CAPTURE, **build.of_package())
     return 0
 
 
@@ -285,9 +291,12 @@ def second(jobs, seconds):
 ALL_SCHEMAS = "import torch\nprint(*sorted(str(s) for s in torch._C._jit_get_all_schemas()), sep='\\n')"
 
 
+def schemas_of(build):
+    return set(re.findall(r"^[\w.]+::.*", build.text_of(build.python, "-c", ALL_SCHEMAS, shown=False), re.M))
+
+
 def schemas(old, new):
-    before, after = ({line for line in Build(version).package("-c", ALL_SCHEMAS, output=subprocess.DEVNULL).splitlines()
-                      if "::" in line} for version in (old, new))  # fmt: skip
+    before, after = (schemas_of(Build(version)) for version in (old, new))
     changes = [(text, "-") for text in before - after] + [(text, "+") for text in after - before]
     for text, sign in sorted(changes):
         print(sign, text)

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "ir/analysis/module_tree.h"
-#include "profiler/named_argument.h"
 #include "shadowgraph/profile/collective_cost.h"
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/saturating.h"
@@ -75,13 +74,13 @@ const CollectiveRow* row_of(std::string_view name) {
 }
 
 std::optional<int64_t> integer_named(const Graph& graph, NodeId node, const std::string& name) {
-  const Argument* argument = argument_named(graph, node, name);
+  const Argument* argument = graph.find_argument(node, name);
   if (argument == nullptr || argument->kind != ArgumentKind::kInt) return std::nullopt;
   return argument->i;
 }
 
 int64_t tensor_bytes(const Graph& graph, NodeId node, const std::string& argument) {
-  const Argument* tensors = argument.empty() ? nullptr : argument_named(graph, node, argument);
+  const Argument* tensors = argument.empty() ? nullptr : graph.find_argument(node, argument);
   if (tensors == nullptr) return 0;
   int64_t bytes = 0;
   graph.for_each_value(std::span(tensors, 1), [&](ValueId id) {
@@ -176,7 +175,7 @@ Communication Communication::of(const Graph& graph, const CommunicationOptions& 
     } else {
       collective.cost.wire = wire_bytes(row->kind, collective.payload, info.size);
     }
-    const Argument* asynchronous = argument_named(graph, node, "async_op");
+    const Argument* asynchronous = graph.find_argument(node, "async_op");
     collective.asynchronous = row->kind != CollectiveKind::kBarrier &&
                               (asynchronous == nullptr || asynchronous->kind != ArgumentKind::kBool || asynchronous->b);
     const auto index = static_cast<uint32_t>(result.collectives_.size());

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "ir/operators/operator_name.h"
-#include "profiler/named_argument.h"
 
 namespace shadowgraph {
 namespace {
@@ -73,16 +72,16 @@ class Call {
   ValueId result() const { return result_; }
 
   ValueId tensor(std::string_view name) const {
-    const Argument* given = argument_named(graph_, node_, name);
+    const Argument* given = graph_.find_argument(node_, name);
     return given != nullptr && given->kind == ArgumentKind::kValue ? given->ref.value : ValueId();
   }
   std::optional<int64_t> number(std::string_view name) const {
-    const Argument* given = argument_named(graph_, node_, name);
+    const Argument* given = graph_.find_argument(node_, name);
     if (given == nullptr || given->kind != ArgumentKind::kInt) return std::nullopt;
     return given->i;
   }
   bool flag(std::string_view name) const {
-    const Argument* given = argument_named(graph_, node_, name);
+    const Argument* given = graph_.find_argument(node_, name);
     return given != nullptr && given->kind == ArgumentKind::kBool && given->b;
   }
   double elements(ValueId value) const { return value.valid() ? static_cast<double>(graph_.numel(value)) : 0; }

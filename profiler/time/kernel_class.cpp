@@ -8,7 +8,6 @@
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
-#include "profiler/named_argument.h"
 #include "profiler/time/kernel_classes.h"
 
 namespace shadowgraph {
@@ -98,7 +97,7 @@ TargetKernelClass kernel_class(const Target& called) {
 namespace {
 
 int64_t groups_of(const Graph& graph, NodeId node) {
-  const Argument* groups = argument_named(graph, node, "groups");
+  const Argument* groups = graph.find_argument(node, "groups");
   return groups != nullptr && groups->kind == ArgumentKind::kInt ? groups->i : 1;
 }
 
@@ -165,7 +164,7 @@ int64_t KernelClasses::computed(NodeId node, int64_t counted) {
   if (kind != KernelClass::kGroupedConvolutionBackward && kind != KernelClass::kDepthwiseConvolutionBackward) {
     return counted;
   }
-  const Argument* mask = argument_named(graph_, node, "output_mask");
+  const Argument* mask = graph_.find_argument(node, "output_mask");
   if (mask == nullptr || mask->kind != ArgumentKind::kList) return counted;
   const auto wanted = graph_.list(*mask);
   const auto is_wanted = [&](size_t i) {

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "ir/operators/operator_name.h"
-#include "profiler/named_argument.h"
 #include "profiler/time/element_pace.h"
 #include "shadowgraph/profile/flops.h"
 #include "shadowgraph/profile/traffic.h"
@@ -23,7 +22,7 @@ c10::ScalarType dtype_of(const Graph& graph, NodeId node) {
 }
 
 std::span<const int64_t> sizes_of(const Graph& graph, NodeId node, const char* name) {
-  const Argument* tensor = argument_named(graph, node, name);
+  const Argument* tensor = graph.find_argument(node, name);
   return tensor != nullptr && tensor->kind == ArgumentKind::kValue ? graph.sizes(tensor->ref.value)
                                                                    : std::span<const int64_t>();
 }
@@ -31,7 +30,7 @@ std::span<const int64_t> sizes_of(const Graph& graph, NodeId node, const char* n
 // Whether both operands of a product lie along what is summed. One that is not known does.
 bool lies_along_inner(const Graph& graph, NodeId node) {
   const auto stride_is_one = [&](const char* name, size_t from_last) {
-    const Argument* tensor = argument_named(graph, node, name);
+    const Argument* tensor = graph.find_argument(node, name);
     if (tensor == nullptr || tensor->kind != ArgumentKind::kValue) return true;
     const auto strides = graph.strides(tensor->ref.value);
     const auto sizes = graph.sizes(tensor->ref.value);
@@ -39,9 +38,9 @@ bool lies_along_inner(const Graph& graph, NodeId node) {
     const size_t at = strides.size() - 1 - from_last;
     return strides[at] == 1 || sizes[at] == 1;
   };
-  if (argument_named(graph, node, "batch1") != nullptr) return stride_is_one("batch1", 0) && stride_is_one("batch2", 1);
-  const bool added = argument_named(graph, node, "mat1") != nullptr;
-  return argument_named(graph, node, "mat2") == nullptr ||
+  if (graph.find_argument(node, "batch1") != nullptr) return stride_is_one("batch1", 0) && stride_is_one("batch2", 1);
+  const bool added = graph.find_argument(node, "mat1") != nullptr;
+  return graph.find_argument(node, "mat2") == nullptr ||
          (stride_is_one(added ? "mat1" : "self", 0) && stride_is_one("mat2", 1));
 }
 
@@ -153,7 +152,7 @@ double KernelWorks::attention(NodeId node, bool backward) const {
   // (batch, heads, tokens, width), or with tokens before heads.
   const bool heads_first = graph_.target(node).name().find("scaled_dot_product") != std::string::npos;
   const size_t at = heads_first ? 2 : 1;
-  const Argument* causal = argument_named(graph_, node, "is_causal");
+  const Argument* causal = graph_.find_argument(node, "is_causal");
   return attention_work({.queries = queries[at],
                          .keys = keys[at],
                          .width = queries[3],

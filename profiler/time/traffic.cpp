@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "profiler/named_argument.h"
 #include "profiler/time/kernel_classes.h"
 #include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/saturating.h"
@@ -48,7 +47,7 @@ class TrafficOf {
     const auto arguments = graph_.arguments(id);
     const KernelClass kind = classes_.of(id);
     const bool takes_rows = kind == KernelClass::kGather;
-    const bool ignores_first = kind == KernelClass::kMatmul && is_zero(argument_named(graph_, id, "beta"));
+    const bool ignores_first = kind == KernelClass::kMatmul && is_zero(graph_.find_argument(id, "beta"));
     for (size_t position = 0; position < arguments.size(); ++position) {
       const auto among = [&](const std::vector<uint16_t>& positions) {
         return std::find(positions.begin(), positions.end(), position) != positions.end();

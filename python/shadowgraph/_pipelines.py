@@ -88,13 +88,6 @@ def _text(metas):
 # ---- The handshake ---------------------------------------------------------------------------------------------------
 
 
-class _Vote(int):
-    """Whether all stages so far know their shapes; a tensor of one number in torch."""
-
-    def item(self):
-        return int(self)
-
-
 def answer_handshakes():
     """Once a process: stages of a fake process group ask `PipelineShapes`; those of real groups go on as they are."""
     when_imported(_STAGE, _answer)  # seconds, so its users do that
@@ -106,20 +99,22 @@ def _answer(module):
     if hasattr(stage, "_shadowgraph_answers"):
         return
     answers = {"_send_meta": _send_meta, "_recv_meta": _recv_meta}
-    if hasattr(stage, "_warmup_forward_vote"):  # until 2.14
-        answers |= {"_warmup_forward_vote": _forward_vote, "_warmup_backward_result": _backward_result}
     for name, answer in answers.items():
         setattr(stage, name, _in_fake_groups(getattr(stage, name), answer))
     stage._shadowgraph_answers = True
 
 
 def _answer_for_all_stages(module):
-    """Since 2.15 a schedule asks for all its stages, by one collective, and connects them."""
+    """Since 2.15 a schedule asks for all its stages, by one collective, and connects them; 2.14 refuses fake groups."""
     schedule = module._PipelineSchedule
+    if hasattr(schedule, "_shadowgraph_answers"):
+        return
     name = "_initialize_pipeline_distributed_state"
-    if hasattr(schedule, name) and not hasattr(schedule, "_shadowgraph_answers"):
+    if hasattr(schedule, name):
         setattr(schedule, name, _in_fake_groups(getattr(schedule, name), _vote_of_all))
-        schedule._shadowgraph_answers = True
+    elif hasattr(schedule, "_warmup_p2p"):  # until 2.14
+        schedule._warmup_p2p = _in_fake_groups(schedule._warmup_p2p, _warm_up(schedule._warmup_p2p))
+    schedule._shadowgraph_answers = True
 
 
 def _in_fake_groups(original, answer):
@@ -148,23 +143,19 @@ def _recv_meta(stage, from_stage):
     return shapes.from_stage(from_stage, stage.stage_index)
 
 
-def _forward_vote(stage, has_backward, received_acc=None):
+def _knows_shapes(stage, has_backward):
     shapes = PipelineShapes.here()
-    if shapes is not None:
-        return _Vote(shapes.static)
     # The other ranks run the same program, so they give shapes if this one does.
-    return _Vote(is_static(stage, has_backward) and (received_acc is None or bool(received_acc)))
+    return is_static(stage, has_backward) if shapes is None else shapes.static
 
 
 def _vote_of_all(schedule, stages, has_backward, initialize_p2p):
     from torch.distributed.pipelining._utils import InferenceMode
 
     by_hand = [stage for stage in stages if hasattr(stage, "_user_meta")]
-    accumulated = None
+    static = all(_knows_shapes(stage, has_backward) for stage in by_hand)
     for stage in by_hand:
-        accumulated = _forward_vote(stage, has_backward, accumulated)
-    for stage in by_hand:
-        stage._inference_mode = InferenceMode.STATIC if accumulated else InferenceMode.DYNAMIC
+        stage._inference_mode = InferenceMode.STATIC if static else InferenceMode.DYNAMIC
     if initialize_p2p and stages[0].p2p_per_edge:
         from torch.distributed.pipelining._p2p import _build_p2p_edge_groups
 
@@ -174,8 +165,14 @@ def _vote_of_all(schedule, stages, has_backward, initialize_p2p):
             stage._p2p_edge_groups = edges
 
 
-def _backward_result(stage, received_result=None):
-    return received_result
+def _warm_up(original):
+    def warm_up(schedule, stages, has_backward, p2p_done):
+        if all(hasattr(stage, "_user_meta") for stage in stages):
+            _vote_of_all(schedule, stages, has_backward, initialize_p2p=False)
+        else:  # stages that ask nothing
+            original(schedule, stages, has_backward, p2p_done)
+
+    return warm_up
 
 
 # ---- The shapes of a whole pipeline ----------------------------------------------------------------------------------

@@ -86,10 +86,10 @@ def test_sends_and_receives_are_nodes():
 
 
 @pytest.mark.skipif(not hasattr(torch.distributed.config, "pipeline_per_edge_p2p"), reason="since torch 2.15")
-def test_a_communicator_for_each_edge(monkeypatch):
+def test_a_communicator_for_each_edge():
     sent = collectives_of(profiled("1f1b", 1).graph)
-    monkeypatch.setattr(torch.distributed.config, "pipeline_per_edge_p2p", True)
-    assert collectives_of(profiled("1f1b", 1).graph) == sent
+    with torch.distributed.config.patch(pipeline_per_edge_p2p=True):
+        assert collectives_of(profiled("1f1b", 1).graph) == sent
 
 
 # ---- The handshake
