@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Plans of clusters by the tool: seconds from its start to its end, captures included, and its memory.
 
-    python bench/plans.py [--figures]
+    PYTHONPATH=build/python python bench/plans.py [--figures]
 
---figures writes docs/figures/21-plans.json.
+--figures writes docs/figures/21-plans.json, with the tables of published_plans.py and peer_plans.py.
 """
 
 import datetime
@@ -16,7 +16,13 @@ import sys
 import tempfile
 import time
 
+import peer_plans
+import published_plans
+
 ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import write_figures  # noqa: E402
+
 TOKENS = ("--tokens-per-step", "16M", "--seq", "8192")
 CASES = [
     ("llama3_8b", "64xh100", ("--tokens-per-step", "1M", "--seq", "8192"), ""),
@@ -55,6 +61,7 @@ def main():
     print("\n".join(" | ".join(cells) for cells in [COLUMNS, *rows]))
     if "--figures" not in sys.argv[1:]:
         return
+    others = [module.figures() for module in (published_plans, peer_plans)]
     figures = {
         "title": "Plans for a cluster",
         "about": "`shadowgraph plan` from its start to its end: captures, tables of layers, the search, simulations of "
@@ -63,11 +70,12 @@ def main():
         "machine": "two cores of a shared x86-64 virtual machine, libtorch 2.13.0 CPU build, g++ 12.2, Release",
         "command": "python bench/plans.py --figures",
         "reading": ["Aceso's log has 202 s for 13B, after profiling on the cluster.",
-                    "Meta trained the last two at 43 and 41 % of the peak; the program here is eager."],
-        "tables": [{"columns": COLUMNS, "rows": rows}],
+                    "Meta trained the last two at 43 and 41 % of the peak; the program here is eager.",
+                    *[sentence for _, reading in others for sentence in reading]],
+        "tables": [{"columns": COLUMNS, "rows": rows}, *[table for tables, _ in others for table in tables]],
     }  # fmt: skip
     path = ROOT / "docs/figures/21-plans.json"
-    path.write_text(json.dumps(figures, indent=2) + "\n")
+    write_figures.write(path, figures)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Plans that others published, simulated, beside the plan found for the same devices, batch and sequence.
+
+    PYTHONPATH=build/python python bench/published_plans.py
+
+`figures()` gives the tables of docs/figures/21-plans.json. The model is eager PyTorch in bfloat16 with float32
+gradients, main weights and moments. Engines of the published runs compile, fuse, or run float8 where a row says so.
+"""
+
+import csv
+import json
+import pathlib
+import sys
+import tempfile
+
+import plan_models
+
+ROOT = pathlib.Path(__file__).parents[1]
+PEAK = 989.4e12  # of an H100, bfloat16
+LLAMA = {
+    "405b": {"layers": 126, "width": 16384, "heads": 128, "key_heads": 8, "inner": 53248, "words": 128256},
+    "80b": {"layers": 80, "width": 8192, "heads": 64, "key_heads": 64, "inner": 28672, "words": 131072},
+    "8.86b": {"layers": 32, "width": 4096, "heads": 32, "key_heads": 32, "inner": 14336, "words": 131072},
+    "3.57b": {"layers": 28, "width": 3072, "heads": 32, "key_heads": 32, "inner": 8192, "words": 131072},
+    "1.34b": {"layers": 16, "width": 2048, "heads": 32, "key_heads": 32, "inner": 8192, "words": 131072},
+}
+# Megatron-LM's README, images/model_table.png: heads, width, layers, tensor, pipeline, GPUs, batch, MFU in percent.
+MEGATRON = {
+    "1.7b": (16, 2048, 24, 1, 1, 48, 192, 41),
+    "7.1b": (32, 4096, 30, 2, 1, 96, 192, 47),
+    "16b": (48, 6144, 32, 4, 1, 192, 192, 49),
+    "32b": (56, 7168, 48, 8, 1, 384, 192, 46),
+    "70b": (64, 8192, 84, 8, 2, 768, 384, 42),
+    "119b": (80, 10240, 92, 8, 4, 1536, 768, 43),
+    "177b": (96, 12288, 96, 8, 6, 2304, 1152, 44),
+    "314b": (128, 16384, 96, 8, 8, 3072, 1536, 48),
+    "462b": (144, 18432, 112, 8, 16, 6144, 3072, 47),
+}
+# MLPerf Training 5.0, llama31_405b on H100s: GPUs, batch, micro-batches of a replica, seconds. In float8, with a plan
+# of tensor 8, pipeline 8, context 2 by these numbers of replicas; pipeline 16 stands for it.
+MLPERF = [(512, 1152, 288, 55.13), (2048, 1152, 72, 14.22), (2432, 1216, 64, 12.73)]
+
+
+def case(name, source, sizes, devices, batch, length, plan, mfu, differs=""):
+    return {"name": name, "source": source, "sizes": {**sizes, "length": length}, "devices": devices, "batch": batch,
+            "plan": plan, "mfu": mfu, "differs": differs}  # fmt: skip
+
+
+def meta():
+    sizes = {**LLAMA["405b"], "gated": True}
+    for devices, mfu in ((8192, 43.4), (16384, 40.4)):
+        plan = {"tensor": 8, "pipeline": 16, "schedule": "interleaved", "zero": 1, "micro_batch": [1]}
+        yield case("405b", "Llama 3", sizes, devices, 2048, 8192, plan, mfu, "fused kernels, nothing computed again")
+
+
+def torchtitan():
+    sizes = {**LLAMA["405b"], "gated": True}
+    for schedule, each, rate in (("1f1b", 1, 100), ("interleaved", 2, 128)):
+        plan = {"tensor": 8, "pipeline": 8, "stages_per_rank": [each], "schedule": schedule, "zero": 2,
+                "micro_batch": [1]}  # fmt: skip
+        whole = plan_models.flops(**sizes, length=8192)
+        yield case("405b", "torchtitan", sizes, 512, 256, 8192, plan, 100 * rate * whole / 8192 / PEAK,
+                   "float8, compiled, asynchronous tensor parallel, 96 GB")  # fmt: skip
+
+
+def megatron():
+    for name, (heads, width, layers, tensor, pipeline, devices, batch, mfu) in MEGATRON.items():
+        sizes = {"layers": layers, "width": width, "heads": heads, "words": 131072}
+        plan = {"tensor": tensor, "pipeline": pipeline, "zero": 1}
+        if pipeline > 1:
+            each = next(n for n in (6, 4, 3, 2, 1) if layers % (pipeline * n) == 0)
+            plan |= {"stages_per_rank": [each], "schedule": "interleaved" if each > 1 else "1f1b"}
+        yield case(name, "Megatron-LM", sizes, devices, batch, 4096, plan, mfu,
+                   "tensor parallel overlapped, fused; micro-batch not said")  # fmt: skip
+
+
+def nanotron():
+    with open(ROOT / "bench/published/nanotron.csv") as file:
+        for row in csv.DictReader(file):
+            size = f"{float(row['model_B']):g}b"
+            plan = {"tensor": int(row["tp"]), "pipeline": int(row["pp"]), "zero": int(row["zero"]),
+                    "micro_batch": [int(row["mbs"])], "schedule": "1f1b"}  # fmt: skip
+            batch = int(row["dp"]) * int(row["gas"]) * int(row["mbs"])
+            yield case(size, "nanotron", {**LLAMA[size], "gated": True}, int(row["gpus"]), batch, 4096, plan,
+                       float(row["mfu_pct"]), "other kernels")  # fmt: skip
+
+
+def mlperf():
+    sizes = {**LLAMA["405b"], "gated": True}
+    whole = plan_models.flops(**sizes, length=8192)
+    for devices, batch, _, seconds in MLPERF:
+        plan = {"tensor": 8, "pipeline": 16, "schedule": "interleaved", "zero": 1, "micro_batch": [1]}
+        yield case("405b", "MLPerf", sizes, devices, batch, 8192, plan,
+                   100 * whole * batch / seconds / devices / PEAK, "float8, context parallel of 2, fused")  # fmt: skip
+
+
+CASES = [*meta(), *torchtitan(), *megatron(), *nanotron(), *mlperf()]
+
+
+def program(sizes):
+    """What sg.plan takes: the model, its inputs, and how layers are made fewer."""
+
+    def make(layers):
+        return lambda: plan_models.Model(**{**sizes, "layers": layers})
+
+    return make(sizes["layers"]), lambda samples: f"i64[{samples},{sizes['length']}]", (sizes["layers"], make)
+
+
+def as_published(one, **more):
+    """The plan with the published sizes; cuts, and what is computed again, are chosen. Nothing: none fits."""
+    import shadowgraph as sg
+
+    plan = one["plan"]
+    schedule = [plan["schedule"]] if plan["pipeline"] > 1 else []
+    try:
+        return found(one, tensor=[plan["tensor"]], pipeline=[plan["pipeline"]], zero=[plan["zero"]], schedules=schedule,
+                     stages_per_rank=plan.get("stages_per_rank", []), micro_batch=plan.get("micro_batch", []),
+                     simulated=1, **more)  # fmt: skip
+    except sg.NoTrainingPlanError:
+        return None
+
+
+def found(one, **knobs):
+    import shadowgraph as sg
+
+    model, inputs, layers = program(one["sizes"])
+    return sg.plan(model, inputs, devices=f"{one['devices']}xh100", batch=one["batch"], layers=layers,
+                   sequence=one["sizes"]["length"], loss=lambda loss: loss, **knobs)  # fmt: skip
+
+
+def share(one, seconds):
+    return 100 * plan_models.flops(**one["sizes"]) * one["batch"] / seconds / one["devices"] / PEAK
+
+
+FLOAT8 = ("torchtitan", "MLPerf")
+COLUMNS = ["source", "model", "devices", "published plan", "published", "simulated", "ours", "simulated", "faster by",
+           "what the run had otherwise"]  # fmt: skip
+
+
+def again(found):
+    """How many layers a plan computes again."""
+    plan = found.dict()["simulated"][0]["plan"]
+    layers, all_units = len(plan["recomputed"]), sum(stage["units"] for stage in plan["stages"]) - 2
+    return f", {layers} of {all_units} again" if layers else ""
+
+
+def row(one):
+    made, ours = as_published(one), found(one)
+    cells = [one["source"], one["name"], f"{one['devices']:,}", named(one["plan"]) + (again(made) if made else ""),
+             f"{one['mfu']:.1f} %", f"{share(one, made.seconds):.1f} %" if made else "does not fit",
+             ours.dict()["simulated"][0]["text"] + again(ours), f"{share(one, ours.seconds):.1f} %",
+             f"{100 * (made.seconds / ours.seconds - 1):+.1f} %" if made else "", one["differs"]]  # fmt: skip
+    return cells, made.seconds / ours.seconds if made else None
+
+
+def named(plan):
+    pipeline = f"pp {plan['pipeline']}" + (f" x {plan['stages_per_rank'][0]}" if "stages_per_rank" in plan else "")
+    schedule = f" {plan['schedule']}" if plan["pipeline"] > 1 else ""
+    micro_batch = f", x {plan['micro_batch'][0]}" if "micro_batch" in plan else ""
+    return f"tp {plan['tensor']}, {pipeline}{schedule}, zero {plan['zero']}{micro_batch}"
+
+
+FREE = {"version": 1, "base": 1e-9, "levels": [{"name": "wire", "size": 8, "latency": 1e-9, "bandwidth": 1e15},
+        {"name": "network", "latency": 1e-9, "bandwidth": 1e15}]}  # fmt: skip
+EXPLAINED = ("Llama 3 405b", "Megatron-LM 32b", "Megatron-LM 119b", "Megatron-LM 462b")
+WHY_COLUMNS = ["source", "model", "devices", "published", "simulated", "nothing computed again",
+               "collectives free, too", "no bubble, too"]  # fmt: skip
+
+
+def why(one):
+    """What keeps a published plan from its published share: one cause after another is taken away."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as links:
+        json.dump(FREE, links)
+        links.flush()
+        made = as_published(one)
+        roomy, free = (as_published(one, memory="4000GB", **more) for more in ({}, {"interconnect": links.name}))
+    shares = [share(one, found.seconds) if found else None for found in (made, roomy, free)]
+    shares.append(shares[-1] / (1 - free.run.bubble))
+    return [one["source"], one["name"], f"{one['devices']:,}", f"{one['mfu']:.1f} %",
+            *(f"{value:.1f} %" if value else "does not fit" for value in shares)]  # fmt: skip
+
+
+def ranks(values):
+    order = sorted(range(len(values)), key=values.__getitem__)
+    places = [0] * len(values)
+    for place, index in enumerate(order):
+        places[index] = place
+    return places
+
+
+def correlation(pairs):
+    """Spearman's, of the order of published figures and that of simulated ones."""
+    a, b = (ranks([pair[side] for pair in pairs]) for side in (0, 1))
+    n = len(pairs)
+    return 1 - 6 * sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / (n * (n * n - 1))
+
+
+def figures():
+    rows, worse, pairs = [], 0, {}
+    for one in CASES:
+        cells, faster = row(one)
+        print(" | ".join(cells), flush=True)
+        rows.append(cells)
+        if faster is not None:
+            worse += faster < 0.999
+            pairs.setdefault(one["source"], []).append((one["mfu"], float(cells[5].rstrip(" %"))))
+    pairs["all in bfloat16"] = [pair for source, of in pairs.items() if source not in FLOAT8 for pair in of]
+    orders = ", ".join(f"{source} {correlation(of):.2f}" for source, of in pairs.items() if len(of) > 2)
+    reading = [f"Rank correlation of published and simulated shares of the peak: {orders}.",
+               f"Ours is as good as the published plan, or better, in {len(rows) - worse} of {len(rows)} rows. "
+               "Published sizes are in the space that is searched, so no row can be much worse. Where ours leaves "
+               "tensor parallel of 8, collectives that engines overlap count in full here."]  # fmt: skip
+    table = {"about": "Plans that others published, and ours for the same devices, batch and sequence, under one "
+                      "model. Shares are of the bfloat16 peak, attention counted whole.",
+             "command": "python bench/published_plans.py", "columns": COLUMNS, "rows": rows}  # fmt: skip
+    explained = [why(one) for one in CASES if f"{one['source']} {one['name']}" in EXPLAINED]
+    print("\n".join(" | ".join(cells) for cells in explained), flush=True)
+    causes = {"about": "Why published plans come out lower: shares of the peak, one cause after another taken away.",
+              "command": "python bench/published_plans.py", "columns": WHY_COLUMNS, "rows": explained}  # fmt: skip
+    return [table, causes], reading
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "bench"))
+    print("\n".join(figures()[1]))
