@@ -97,7 +97,7 @@ class Planner {
   Graph step_of_tables(int64_t tensor, int64_t micro_batch, bool again);
   int64_t more_layers() const;
   LayerChain chain(const Graph& step, const ExpertRanks& experts);
-  ExpertLayers experts_of(const Graph& step);
+  ExpertLayers experts_of(const Graph& step, int64_t tensor);
   void make_candidates(int64_t tensor, int64_t micro_batch);
   void make_candidates();
   void search(double near);
@@ -149,14 +149,17 @@ LayerChain Planner::chain(const Graph& step, const ExpertRanks& experts) {
 }
 
 // Where nobody asks for several ranks, experts that cannot be on them stay on each.
-ExpertLayers Planner::experts_of(const Graph& step) {
+ExpertLayers Planner::experts_of(const Graph& step, int64_t tensor) {
   const bool asked = std::ranges::any_of(request().experts, [](int64_t ranks) { return ranks > 1; });
   ExpertLayers layers;
   try {
     layers = expert_layers(step);
   } catch (const Error& error) {
-    if (asked) throw;
-    answer_.notes = {fmt::format("experts are whole on each rank: {}", error.what())};
+    if (asked && tensor == 1) throw;
+    const std::string with = tensor > 1 ? fmt::format(" of tensor parallel of {}", tensor) : "";
+    const std::string note = fmt::format("experts are whole on each rank{}: {}", with, error.what());
+    if (std::ranges::find(answer_.notes, note) == answer_.notes.end()) answer_.notes.push_back(note);
+    return layers;
   }
   if (asked && layers.experts == 0) {
     throw Error(source_.name +
@@ -169,7 +172,7 @@ ExpertLayers Planner::experts_of(const Graph& step) {
 // Throws LayersDiffer.
 void Planner::make_candidates(int64_t tensor, int64_t micro_batch) {
   const Graph kept = step_of_tables(tensor, micro_batch, false), again = step_of_tables(tensor, micro_batch, true);
-  const ExpertLayers layers = experts_of(kept);
+  const ExpertLayers layers = experts_of(kept, tensor);
   for (const int64_t experts : expert_sizes(request(), std::max<int64_t>(1, layers.experts))) {
     if (layers.rows % experts != 0) continue;
     const ExpertRanks over{.ranks = experts, .apart = tensor, .capacity = request().expert_capacity};
@@ -290,8 +293,8 @@ void Planner::refuse() {
                                 human_bytes(answer_.memory), request().devices);
   if (candidates_.empty())
     throw NoTrainingPlanError(why +
-                              ": no size of tensor parallel, pipeline and micro-batch goes "
-                              "with these devices and this batch");
+                              ": no size of tensor parallel, pipeline, micro-batch and ranks that share experts "
+                              "goes with these devices and this batch");
   constexpr double kForever = std::numeric_limits<double>::infinity();
   const auto fits = [&](int64_t memory) -> const Candidate* {
     for (Candidate& candidate : candidates_) {
