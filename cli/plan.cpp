@@ -146,6 +146,7 @@ int plan(const ClusterOptions& options) {
   if (options.captured_state) request.state = {};
   const StepSource source{.capture = [&](const StepSize& size) { return capture(step, size); },
                           .layers = layers_of_source(step.source),
+                          .first_layers = first_layers_of_source(step.source),
                           .name = std::filesystem::path(step.source).stem().string()};
   const PlanAnswer answer = plan_training(source, request);
   write_files(answer, source, options);
@@ -177,6 +178,11 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_numbers(command, "--tensor", options.plan.tensor, "Ranks of tensor parallel: 4,8");
   add_numbers(command, "--pipeline", options.plan.pipeline, "Ranks of a pipeline");
   add_numbers(command, "--stages-per-rank", options.plan.stages_per_rank, "Stages of a rank");
+  add_numbers(command, "--experts", options.plan.experts, "Data ranks that share the experts of a layer: 8,64");
+  command
+      .add_option("--expert-capacity", options.plan.expert_capacity,
+                  "Rows that a rank of experts has room for, over the mean (default: 1, routing is even)")
+      ->capture_default_str();
   add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
   add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
   add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");

@@ -390,6 +390,10 @@ int64_t layers_of_source(const std::string& source) {
   return model != nullptr && kind_of_source(source) == SourceKind::kModel ? model->layers : 0;
 }
 
+int64_t first_layers_of_source(const std::string& source) {
+  return layers_of_source(source) > 0 ? model_named(source)->first_layers : 0;
+}
+
 Graph read_saved_graph(const std::string& path) {
   const std::string text = read_file(path);
   if (!text.starts_with('{')) return parse(text, path);

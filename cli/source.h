@@ -58,8 +58,10 @@ enum class SourceKind { kModel, kTorchScript, kExported, kGraph };
 // By what the file holds, not by its name. Throws Error, listing what would be accepted, if it is none of these.
 SourceKind kind_of_source(const std::string& source);
 
-// How many equal layers a built-in model has; 0 for others and for files.
+// How many layers a built-in model has; 0 for others and for files.
 int64_t layers_of_source(const std::string& source);
+// How many of them come first and are of another kind than the rest.
+int64_t first_layers_of_source(const std::string& source);
 
 LoadedGraph load(const CaptureRequest& request);
 // A saved graph: text, or JSON as to_json() has it.

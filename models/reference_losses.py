@@ -53,7 +53,16 @@ def language_model(name, model):
 def main():
     from torchvision.models import VisionTransformer
     from torchvision.models.resnet import BasicBlock, Bottleneck
-    from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    from transformers import (
+        BertConfig,
+        BertModel,
+        DeepseekV3Config,
+        DeepseekV3ForCausalLM,
+        GPT2Config,
+        GPT2LMHeadModel,
+        LlamaConfig,
+        LlamaForCausalLM,
+    )
 
     resnet("resnet18", BasicBlock)
     resnet("resnet50", Bottleneck)
@@ -71,6 +80,13 @@ def main():
         vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0})).train())
+
+    language_model("deepseek_v3", DeepseekV3ForCausalLM(DeepseekV3Config(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=64, moe_intermediate_size=16, num_hidden_layers=3,
+        first_k_dense_replace=1, num_attention_heads=4, num_key_value_heads=4, n_routed_experts=8, n_shared_experts=1,
+        num_experts_per_tok=2, n_group=4, topk_group=2, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=16,
+        qk_rope_head_dim=8, v_head_dim=16, max_position_embeddings=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})).train())
 
     for bilinear in (False, True):
         image("unet_bilinear" if bilinear else "unet", fill(Unet(4, bilinear)), 37 if bilinear else 32,

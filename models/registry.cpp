@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "models/bert.h"
+#include "models/deepseek.h"
 #include "models/gpt2.h"
 #include "models/llama.h"
 #include "models/lstm_lm.h"
@@ -22,7 +23,8 @@ struct Row {
   ModelInfo info;
   int64_t tiny_size;                           // of the sequence or the image of a tiny model
   BuiltModel (*build)(const ModelOptions& o);  // wants batch and the size set
-  int64_t (*layers)();                         // that are equal
+  int64_t (*layers)();                         // ModelInfo::layers
+  int64_t first_layers = 0;                    // ModelInfo::first_layers
 };
 
 template <class Config>
@@ -95,6 +97,11 @@ const std::vector<Row>& rows() {
        16,
        family<llama3_405b_config, build_llama>,
        layers_of<llama3_405b_config>},
+      {{"deepseek_v3", "DeepSeek-V3, 256 experts (Hugging Face DeepseekV3ForCausalLM)", 1, 2048, 0, 671'026'404'352},
+       16,
+       family<deepseek_v3_config, build_deepseek>,
+       layers_of<deepseek_v3_config>,
+       3},
       {{"unet", "U-Net for segmentation, transposed convolutions (milesial)", 4, 0, 256, 31'037'698},
        32,
        family<unet_config, build_unet>,
@@ -187,6 +194,7 @@ const std::vector<ModelInfo>& available() {
     for (const Row& row : rows()) {
       result.push_back(row.info);
       result.back().layers = row.layers();
+      result.back().first_layers = row.first_layers;
     }
     return result;
   }();

@@ -15,7 +15,8 @@ struct ModelInfo {
   int64_t default_seq = 0;         // 0: takes no sequence
   int64_t default_image_size = 0;  // 0: takes no image
   int64_t parameters = 0;          // at full size, tied weights counted once
-  int64_t layers = 0;              // that are equal, one after another; 0: it has none
+  int64_t layers = 0;              // one after another, equal but for first ones; 0: it has none
+  int64_t first_layers = 0;        // of these, so many are of another kind than the rest
 };
 
 // Every built-in model, in the order of the documentation.

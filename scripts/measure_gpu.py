@@ -507,6 +507,129 @@ class Llama(CausalLanguageModel):
         return self.lm_head(self.hidden(tokens))
 
 
+def rotate_pairs(x, rotation):
+    halves = x.view(*x.shape[:-1], -1, 2).transpose(4, 3).reshape(x.shape)
+    return rotate(halves, rotation)
+
+
+class DeepseekAttention(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.sizes, hidden, heads = sizes, sizes["hidden"], sizes["heads"]
+        self.head = [sizes["plain"], sizes["rotated"]]
+        self.q_a_proj, self.q_a_layernorm = Linear(hidden, sizes["queries"], bias=False), LlamaRMSNorm(sizes["queries"])
+        self.q_b_proj = Linear(sizes["queries"], heads * sum(self.head), bias=False)
+        self.kv_a_proj_with_mqa = Linear(hidden, sizes["values"] + sizes["rotated"], bias=False)
+        self.kv_a_layernorm = LlamaRMSNorm(sizes["values"])
+        self.kv_b_proj = Linear(sizes["values"], heads * (sizes["plain"] + sizes["value"]), bias=False)
+        self.o_proj = Linear(heads * sizes["value"], hidden, bias=False)
+
+    def forward(self, x, rotation):
+        sizes, heads = self.sizes, self.sizes["heads"]
+        queries = split_heads(self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))), heads)
+        plain, rotated = queries.split(self.head, -1)
+        latent, key = self.kv_a_proj_with_mqa(x).split([sizes["values"], sizes["rotated"]], -1)
+        both = split_heads(self.kv_b_proj(self.kv_a_layernorm(latent)), heads)
+        keys, values = both.split([sizes["plain"], sizes["value"]], -1)
+        turned = rotate_pairs(key.view(x.size(0), 1, x.size(1), -1), rotation)
+        q = torch.cat([plain, rotate_pairs(rotated.contiguous(), rotation)], -1)
+        k = torch.cat([keys, turned.expand(x.size(0), heads, x.size(1), -1)], -1)
+        y = F.scaled_dot_product_attention(q, k, values, is_causal=True)
+        return self.o_proj(y.transpose(1, 2).reshape(x.size(0), x.size(1), -1))
+
+
+class DeepseekRouter(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.sizes = sizes
+        self.weight = nn.Parameter(torch.empty(sizes["experts"], sizes["hidden"]))
+        self.register_buffer("e_score_correction_bias", torch.empty(sizes["experts"]))
+
+    def reset_parameters(self):
+        nn.init.normal_(self.weight, std=0.02)
+        nn.init.zeros_(self.e_score_correction_bias)
+
+    def forward(self, x):
+        sizes = self.sizes
+        scores = F.linear(x.float(), self.weight.float()).sigmoid()
+        choice = scores.detach() + self.e_score_correction_bias.unsqueeze(0)
+        of_groups = choice.view(len(x), sizes["groups"], -1).topk(2)[0].sum(-1)
+        groups = of_groups.topk(sizes["groups_per_token"], -1, sorted=False)[1]
+        mask = torch.zeros_like(of_groups).scatter_(1, groups, 1)
+        each = mask.unsqueeze(-1).expand(len(x), sizes["groups"], sizes["experts"] // sizes["groups"])
+        choice = choice.masked_fill(each.reshape(len(x), -1).bool().logical_not(), 0.0)
+        chosen = choice.topk(sizes["experts_per_token"], -1, sorted=False)[1]
+        weights = scores.gather(1, chosen)
+        return chosen, weights / (weights.sum(-1, keepdim=True) + 1e-20) * 2.5
+
+
+class DeepseekExperts(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        experts, hidden, inner = sizes["experts"], sizes["hidden"], sizes["expert_intermediate"]
+        self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * inner, hidden))
+        self.down_proj = nn.Parameter(torch.empty(experts, hidden, inner))
+
+    def reset_parameters(self):
+        nn.init.normal_(self.gate_up_proj, std=0.02)
+        nn.init.normal_(self.down_proj, std=0.02)
+
+    def forward(self, x, chosen, weights):
+        experts, times = len(self.down_proj), chosen.size(1)
+        expert = chosen.reshape(-1)
+        order = expert.argsort()
+        back = order.argsort()
+        counts = torch.histc(expert.index_select(0, order).float(), experts, 0, experts - 1)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        rows = x.index_select(0, order.floor_divide(times))
+        gate, up = torch._grouped_mm(rows, self.gate_up_proj.transpose(-2, -1), ends).chunk(2, -1)
+        made = torch._grouped_mm(F.silu(gate) * up, self.down_proj.transpose(-2, -1), ends)
+        weight = weights.to(x.dtype).reshape(-1).index_select(0, order).unsqueeze(-1)
+        return (made * weight).index_select(0, back).view(len(x), times, -1).sum(1)
+
+
+class DeepseekMoe(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.experts, self.gate = DeepseekExperts(sizes), DeepseekRouter(sizes)
+        self.shared_experts = LlamaMlp(sizes["hidden"], sizes["expert_intermediate"])
+
+    def forward(self, x):
+        tokens = x.view(-1, x.size(-1))
+        return self.experts(tokens, *self.gate(tokens)).view(x.shape) + self.shared_experts(x)
+
+
+class DeepseekLayer(nn.Module):
+    def __init__(self, sizes, dense):
+        super().__init__()
+        self.self_attn = DeepseekAttention(sizes)
+        self.mlp = LlamaMlp(sizes["hidden"], sizes["intermediate"]) if dense else DeepseekMoe(sizes)
+        self.input_layernorm = LlamaRMSNorm(sizes["hidden"])
+        self.post_attention_layernorm = LlamaRMSNorm(sizes["hidden"])
+
+    def forward(self, given, rotation):
+        x = given + self.self_attn(self.input_layernorm(given), rotation)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+DEEPSEEK_V3 = dict(layers=61, dense_layers=3, heads=128, hidden=7168, intermediate=18432, expert_intermediate=2048,
+                   experts=256, experts_per_token=8, groups=8, groups_per_token=4, queries=1536, values=512, plain=128,
+                   rotated=64, value=128, vocab=129280)  # fmt: skip
+
+
+class Deepseek(CausalLanguageModel):
+    def __init__(self, dropout=None, **sizes):
+        sizes = DEEPSEEK_V3 | sizes
+        super().__init__(sizes["vocab"])
+        self.embed_tokens = nn.Embedding(sizes["vocab"], sizes["hidden"])
+        self.layers = nn.ModuleList(DeepseekLayer(sizes, i < sizes["dense_layers"]) for i in range(sizes["layers"]))
+        self.norm = LlamaRMSNorm(sizes["hidden"])
+        self.rotary_emb = LlamaRotaryEmbedding(sizes["rotated"])
+        self.lm_head = Linear(sizes["hidden"], sizes["vocab"], bias=False)
+
+    hidden, forward = Llama.hidden, Llama.forward
+
+
 class DoubleConv(nn.Sequential):
     def __init__(self, c_in, c_out, c_mid=None):
         c_mid = c_mid or c_out
@@ -584,6 +707,9 @@ class LstmLanguageModel(nn.Module):
 
 TINY_GPT2 = dict(layers=2, heads=2, hidden=32, vocab=101, positions=32)
 TINY_LLAMA = dict(layers=2, heads=4, kv_heads=2, hidden=32, intermediate=64, vocab=101)
+TINY_DEEPSEEK = dict(layers=3, dense_layers=1, heads=4, hidden=32, intermediate=64, expert_intermediate=16, experts=8,
+                     experts_per_token=2, groups=4, groups_per_token=2, queries=24, values=16, plain=16, rotated=8,
+                     value=16, vocab=101)  # fmt: skip
 TINY_RESNET = dict(blocks=(2, 1, 1, 1), width=8, classes=10, pixels=64)
 # name -> class, the options of the full model, those of the tiny one
 MODELS = {
@@ -598,6 +724,7 @@ MODELS = {
     "llama3_8b": (Llama, {}, TINY_LLAMA),
     "llama3_70b": (Llama, dict(layers=80, heads=64, hidden=8192, intermediate=28672), TINY_LLAMA),
     "llama3_405b": (Llama, dict(layers=126, heads=128, hidden=16384, intermediate=53248), TINY_LLAMA),
+    "deepseek_v3": (Deepseek, {}, TINY_DEEPSEEK),
     "unet": (Unet, {}, dict(width=4, pixels=32)),
     "lstm_lm": (LstmLanguageModel, {}, dict(vocab=101, embedding=16, hidden=24)),
 }

@@ -37,6 +37,7 @@ TrainingPlan read_training_plan(std::string_view text) {
     read("data", plan.data);
     read("pipeline", plan.pipeline);
     read("stages_per_rank", plan.stages_per_rank);
+    read("experts", plan.experts);
     read("micro_batch", plan.micro_batch);
     read("microbatches", plan.microbatches);
     read("zero", plan.zero);

@@ -84,6 +84,12 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   add("--num-layers", std::ranges::count_if(model.modules, is_layer));
   add("--tensor-model-parallel-size", plan.tensor);
   if (plan.tensor > 1) add("--sequence-parallel");
+  if (plan.experts > 1) {
+    add("--expert-model-parallel-size", plan.experts);
+    add("--expert-tensor-parallel-size", 1);
+    add("--moe-grouped-gemm");
+    add("--moe-token-dispatcher-type", "alltoall");
+  }
   add("--pipeline-model-parallel-size", plan.pipeline);
   if (plan.pipeline > 1) {
     add("--pipeline-model-parallel-layout", layout_of(model, plan));

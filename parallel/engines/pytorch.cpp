@@ -81,6 +81,7 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
 EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   const PlannedModel model = PlannedModel::of(step);
   check_cuts(step, model, plan);
+  if (plan.experts > 1) throw CannotExpressError("the script puts no experts on several ranks: plan with --experts 1");
   if (plan.zero > 0 && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
     throw CannotExpressError(fmt::format(
         "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "

@@ -80,6 +80,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   set("parallelism", "data_parallel_shard_degree", plan.zero == 0 ? 1 : plan.data);
   set("parallelism", "fsdp_reshard_after_forward", plan.zero == 3 ? "\"always\"" : "\"never\"");
   set("parallelism", "tensor_parallel_degree", plan.tensor);
+  if (plan.experts > 1) set("parallelism", "expert_parallel_degree", plan.experts);
   set("parallelism", "pipeline_parallel_degree", plan.pipeline);
   if (plan.pipeline > 1) {
     set("parallelism", "pipeline_parallel_schedule", fmt::format("\"{}\"", titan_schedule(plan.schedule)));

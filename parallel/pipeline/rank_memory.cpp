@@ -159,6 +159,7 @@ void RankMemory::run(PipelineRank& of, std::span<PipelineActionTime> actions) {
   };
   for (const int32_t s : own_) {
     for (const int64_t bytes : part(s).resident) keep(bytes);
+    for (const int64_t bytes : part(s).experts) keep(bytes);
     for (const int64_t bytes : part(s).state) keep(bytes);
     if (part(s).gradient_buffer > 0) keep(part(s).gradient_buffer);
     for (const int64_t bytes : part(s).inputs) keep(bytes * schedule_.microbatches());

@@ -69,15 +69,17 @@ const PlanSchedules::Entry* PlanSchedules::standing_for(const TrainingPlan& plan
 int64_t ranks_apart(const TrainingPlan& plan) { return plan.tensor * (plan.data_outermost ? 1 : plan.data); }
 
 Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket) {
-  Replicas replicas{.count = plan.data, .zero = plan.zero, .bucket = bucket, .state = request.state};
+  Replicas replicas{
+      .count = plan.data, .zero = plan.zero, .experts = plan.experts, .bucket = bucket, .state = request.state};
   const int64_t apart = plan.tensor * (plan.data_outermost ? plan.pipeline : 1);
   for (int64_t d = 0; d < plan.data; ++d) replicas.ranks.push_back(d * apart);
   return replicas;
 }
 
 int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights) {
-  if (plan.zero < 2 || plan.data == 1 || weights == 0) return 0;
-  return outside + weights * request.state.gradient.value_or(outside / weights);
+  const int64_t groups = plan.experts > 1 ? 2 * DeviceAssumptions::of(request.device).nccl_group : 0;
+  if (plan.zero < 2 || plan.data == 1 || weights == 0) return groups;
+  return groups + outside + weights * request.state.gradient.value_or(outside / weights);
 }
 
 int64_t Candidate::other_streams() const {
@@ -198,6 +200,9 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   const PipelineRun run =
       PipelineRun::of(shared, entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
   Estimate estimate{.stages = std::move(*stages), .seconds = seconds_of(run, *entry, shared)};
+  // The plan's own schedule may not be made for as many micro-batches as the short ones that stand for it.
+  fits_ = estimate.seconds >= enough || schedules.own(plan_) != nullptr;
+  if (!fits_) return std::nullopt;
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t passing = 0;
     for (const int32_t s : run.rank(rank).stages) {

@@ -31,7 +31,9 @@ void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
   each(a.accumulate, b.accumulate);
   each(a.optimizer, b.optimizer);
   each(a.weights, b.weights);
+  each(a.expert_weights, b.expert_weights);
   each(a.parameters, b.parameters);
+  each(a.expert_parameters, b.expert_parameters);
   each(a.optimizer_state, b.optimizer_state);
   each(a.other, b.other);
   each(a.inputs, b.inputs);
@@ -82,6 +84,9 @@ LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins
     flops_.push_back(flops);
   }
   passing_ = passing_of(apart, state, *options.spec);
+  for (const TiedParameter& tied : apart.tied()) {
+    tied_.push_back({tied.gradient_bytes, tied.weights, {tied.stages.begin(), tied.stages.end()}});
+  }
   joins_.resize(units_.size() - 1);
   for (const size_t first : {size_t{1}, size_t{2}}) {
     if (begins.size() < 2) break;
@@ -101,9 +106,16 @@ void LayerChain::add_up() {
     std::vector<Sums> before(1);
     for (const StageFigures& f : of) {
       const Sums& last = before.back();
-      before.push_back({last.seconds + seconds_of(f), last.carried + f.carried, last.awaiting + f.awaiting,
-                        last.parameters + f.parameters, last.weights + f.weights, last.state + f.optimizer_state,
-                        last.fixed + f.other});
+      before.push_back({.seconds = last.seconds + seconds_of(f),
+                        .carried = last.carried + f.carried,
+                        .awaiting = last.awaiting + f.awaiting,
+                        .fixed = last.fixed + f.other,
+                        .parameters = last.parameters + f.parameters,
+                        .expert_parameters = last.expert_parameters + f.expert_parameters,
+                        .weights = last.weights + f.weights,
+                        .expert_weights = last.expert_weights + f.expert_weights,
+                        .gradients = last.gradients + f.gradients,
+                        .state = last.state + f.optimizer_state});
     }
     return before;
   };
@@ -111,7 +123,7 @@ void LayerChain::add_up() {
   joins_before_ = sums(joins_);
 }
 
-LayerChain LayerChain::with_more_layers(int64_t more) const {
+std::optional<LayerChain> LayerChain::with_more_layers(int64_t more, int64_t first) const {
   if (more == 0) return *this;
   std::map<std::string, std::vector<size_t>> lists;
   for (size_t unit = 0; unit < begins_.size(); ++unit) {
@@ -119,11 +131,14 @@ LayerChain LayerChain::with_more_layers(int64_t more) const {
     if (length > 0) lists[begins_[unit].substr(0, at)].push_back(unit);
   }
   const auto longest = std::ranges::max_element(lists, {}, [](const auto& entry) { return entry.second.size(); });
-  if (longest == lists.end() || longest->second.size() < 4) {
-    throw Error("layers are repeated from a model with four of them at least");
+  const auto third = static_cast<size_t>(first) + 2;
+  if (longest == lists.end() || longest->second.size() < third + 2) {
+    throw Error("layers are repeated from a model with four of a kind at least");
   }
+  const size_t before = longest->second[third - 1];
+  if (!are_alike(before, longest->second[third])) return std::nullopt;
   LayerChain chain = *this;
-  const auto again = static_cast<ptrdiff_t>(longest->second[2]);
+  const auto again = static_cast<ptrdiff_t>(longest->second[third]);
   const auto times = static_cast<size_t>(more);
   const auto repeat = [&](auto& of) { of.insert(of.begin() + again, times, of[static_cast<size_t>(again)]); };
   repeat(chain.begins_);
@@ -131,16 +146,55 @@ LayerChain LayerChain::with_more_layers(int64_t more) const {
   repeat(chain.joins_);
   repeat(chain.passing_);
   repeat(chain.flops_);
-  for (size_t i = static_cast<size_t>(again), layer = 2; i < chain.begins_.size(); ++i, ++layer) {
+  for (size_t i = static_cast<size_t>(again), layer = third; i < chain.begins_.size(); ++i, ++layer) {
     if (!chain.begins_[i].starts_with(longest->first)) break;
     chain.begins_[i] = longest->first + std::to_string(layer);
+  }
+  for (Tied& tied : chain.tied_) {
+    std::vector<int64_t> units;
+    for (const int64_t unit : tied.units) {
+      if (unit <= again) units.push_back(unit);
+      if (unit < again) continue;
+      for (int64_t i = unit == again ? 1 : more; i <= more; ++i) units.push_back(unit + i);
+    }
+    tied.units = std::move(units);
   }
   for (size_t i = 0; i < chain.units_.size(); ++i) chain.units_[i].begins = chain.begins_[i];
   chain.add_up();
   return chain;
 }
 
+bool LayerChain::are_alike(size_t a, size_t b) const {
+  const StageFigures &one = units_[a], &other = units_[b];
+  return one.parameters == other.parameters && one.weights == other.weights && one.carried == other.carried &&
+         flops_[a] == flops_[b];
+}
+
+// Neighbours are cut together, too: what they have in common is in their join.
+StageFigures LayerChain::counted_twice(int64_t first, int64_t last) const {
+  StageFigures twice;
+  for (const Tied& tied : tied_) {
+    int64_t before = last;  // none yet
+    for (const int64_t unit : tied.units) {
+      if (unit < first || unit >= last) continue;
+      const StageFigures& of = units_[static_cast<size_t>(unit)];
+      if (unit > before + 1) {
+        twice.parameters += tied.bytes;
+        twice.weights += tied.weights;
+        if (tied.weights > 0) twice.gradients += tied.bytes;
+        if (of.weights > 0) twice.optimizer_state += of.optimizer_state / of.weights * tied.weights;
+      }
+      before = unit;
+    }
+  }
+  return twice;
+}
+
 StageFigures LayerChain::stage(int64_t first, int64_t last) const {
+  return difference(sum(first, last), counted_twice(first, last));
+}
+
+StageFigures LayerChain::sum(int64_t first, int64_t last) const {
   StageFigures all = units_[static_cast<size_t>(first)];
   for (int64_t unit = first + 1; unit < last; ++unit) {
     add(all, units_[static_cast<size_t>(unit)]);
@@ -151,12 +205,12 @@ StageFigures LayerChain::stage(int64_t first, int64_t last) const {
 }
 
 StageFigures LayerChain::joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last) {
-  StageFigures all = a.stage(first, middle);
+  StageFigures all = a.sum(first, middle);
   add(all, b.joins_[static_cast<size_t>(middle - 1)]);
-  const StageFigures rest = b.stage(middle, last);
+  const StageFigures rest = b.sum(middle, last);
   add(all, rest);
   all.sends_forward = rest.sends_forward;
-  return all;
+  return difference(std::move(all), b.counted_twice(first, last));
 }
 
 namespace {
@@ -181,13 +235,20 @@ int64_t LayerChain::awaiting(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::awaiting);
 }
 int64_t LayerChain::parameters(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::parameters);
+  return between(units_before_, joins_before_, first, last, &Sums::parameters) - counted_twice(first, last).parameters;
 }
 int64_t LayerChain::weights(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::weights);
+  return between(units_before_, joins_before_, first, last, &Sums::weights) - counted_twice(first, last).weights;
 }
-int64_t LayerChain::state(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::state);
+StageFigures LayerChain::standing(int64_t first, int64_t last) const {
+  const auto all = [&](int64_t Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };
+  const StageFigures twice = counted_twice(first, last);
+  return {.weights = all(&Sums::weights) - twice.weights,
+          .expert_weights = all(&Sums::expert_weights),
+          .parameters = all(&Sums::parameters) - twice.parameters,
+          .expert_parameters = all(&Sums::expert_parameters),
+          .optimizer_state = all(&Sums::state) - twice.optimizer_state,
+          .gradients = all(&Sums::gradients) - twice.gradients};
 }
 int64_t LayerChain::fixed(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::fixed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ class LayerChain {
   LayerChain(const Graph& step, const std::vector<std::string>& begins, const StageOptions& options,
              const TrainingState& state);
 
-  // The same model with more layers: the third layer of the longest list comes `more` times again.
-  LayerChain with_more_layers(int64_t more) const;
+  // The same model with more layers. The longest list keeps its `first` layers as they are; the third behind them comes
+  // `more` times again. Nothing: it is not as the layer before it, so that the model must be looked at whole.
+  std::optional<LayerChain> with_more_layers(int64_t more, int64_t first = 0) const;
 
   int64_t size() const { return static_cast<int64_t>(begins_.size()); }
   const std::string& begins(int64_t unit) const { return begins_[static_cast<size_t>(unit)]; }
@@ -33,24 +35,35 @@ class LayerChain {
   int64_t awaiting(int64_t first, int64_t last) const;    // bytes from the input's gradient to the weights'
   int64_t parameters(int64_t first, int64_t last) const;  // bytes
   int64_t weights(int64_t first, int64_t last) const;     // elements
-  int64_t state(int64_t first, int64_t last) const;       // bytes, as captured, of the optimizer
   int64_t fixed(int64_t first, int64_t last) const;       // bytes of buffers, and of inputs a micro-batch
+  // What replicas hold of a stage follows from these (replicas.h): no seconds, nothing that lives a micro-batch.
+  StageFigures standing(int64_t first, int64_t last) const;
   // The most bytes alive in a stage at once beyond what is there from the beginning, gradients, and what is carried.
   int64_t passing(int64_t first, int64_t last) const;
   int64_t flops(int64_t first, int64_t last) const;  // of matrix products, forward and backward
 
  private:
   void add_up();
+  bool are_alike(size_t a, size_t b) const;
+  StageFigures sum(int64_t first, int64_t last) const;
+  // What units that are no neighbours have in common: a sum of them has it more than once.
+  StageFigures counted_twice(int64_t first, int64_t last) const;
 
   std::vector<std::string> begins_;
   std::vector<StageFigures> units_;
   std::vector<StageFigures> joins_;  // of a unit and the next: together, less both apart
   std::vector<int64_t> passing_;     // by unit
   std::vector<int64_t> flops_;       // by unit
+  struct Tied {
+    int64_t bytes = 0, weights = 0;
+    std::vector<int64_t> units;  // that have the parameter, rising
+  };
+  std::vector<Tied> tied_;
   // Sums of all units before, and of joins between them.
   struct Sums {
     double seconds = 0;
-    int64_t carried = 0, awaiting = 0, parameters = 0, weights = 0, state = 0, fixed = 0;
+    int64_t carried = 0, awaiting = 0, fixed = 0;
+    int64_t parameters = 0, expert_parameters = 0, weights = 0, expert_weights = 0, gradients = 0, state = 0;
   };
   std::vector<Sums> units_before_, joins_before_;
 };

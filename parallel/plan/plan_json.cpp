@@ -14,6 +14,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
           {"data", plan.data},
           {"pipeline", plan.pipeline},
           {"stages_per_rank", plan.stages_per_rank},
+          {"experts", plan.experts},
           {"micro_batch", plan.micro_batch},
           {"microbatches", plan.microbatches},
           {"zero", plan.zero},
@@ -43,12 +44,15 @@ nlohmann::json to_json(const PlanAnswer& answer) {
     if (!neighbour.why_not.empty()) row["why_not"] = neighbour.why_not;
     neighbours.push_back(std::move(row));
   }
+  nlohmann::json worst;
+  if (answer.worst_routing) worst = {{"seconds", answer.worst_routing->first}, {"bytes", answer.worst_routing->second}};
   return {{"model", answer.name},
           {"device", answer.request.device.name},
           {"devices", answer.request.devices},
           {"batch", answer.request.batch},
           {"sequence", answer.request.sequence},
           {"memory", answer.memory},
+          {"worst_routing", std::move(worst)},
           {"bound_seconds", answer.bound},
           {"tokens_per_second_per_device", answer.tokens_per_second()},
           {"model_flops_share", answer.model_flops_share()},

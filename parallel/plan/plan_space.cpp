@@ -54,6 +54,11 @@ void check(const ClusterRequest& request) {
   positive("pipeline", request.pipeline);
   positive("stages per rank", request.stages_per_rank);
   positive("micro-batch", request.micro_batch);
+  positive("ranks that share experts", request.experts);
+  if (!(request.expert_capacity >= 1)) {
+    throw Error(
+        fmt::format("experts have room for the mean of rows at least, not for {} of it", request.expert_capacity));
+  }
   for (const int zero : request.zero) {
     if (zero < 0 || zero > 3) throw Error(fmt::format("ZeRO has the stages 0 to 3, not {}", zero));
   }
@@ -85,13 +90,21 @@ std::vector<int64_t> micro_batches(const ClusterRequest& request) {
   return sizes;
 }
 
-std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor, int64_t micro_batch, int64_t units) {
+std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts) {
+  std::vector<int64_t> sizes = given_or(request.experts, powers_of_two(experts));
+  std::erase_if(sizes, [&](int64_t size) { return size > 1 && (experts % size != 0 || request.devices % size != 0); });
+  return sizes;
+}
+
+std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor, int64_t micro_batch, int64_t experts,
+                                   int64_t units) {
   std::vector<TrainingPlan> plans;
   const int64_t rest = request.devices / tensor;
   const int64_t machine = request.links.levels.empty() ? 0 : request.links.levels.front().size;
   for (const int64_t pipeline : given_or(request.pipeline, divisors(rest))) {
     if (rest % pipeline != 0 || pipeline > units) continue;
     const int64_t data = rest / pipeline;
+    if (data % experts != 0) continue;
     if (data * micro_batch > request.batch) continue;  // ranks without a sample
     const int64_t microbatches = (request.batch + data * micro_batch - 1) / (data * micro_batch);
     for (const int64_t stages_per_rank : given_or(request.stages_per_rank, {1, 2, 3, 4, 6, kMostStagesPerRank})) {
@@ -100,11 +113,13 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor
         for (const int zero : data == 1 ? std::vector<int>{0} : given_or(request.zero, {1, 2, 3})) {
           const bool orders_differ = pipeline > 1 && data > 1 && machine != 0 && tensor < request.devices;
           for (const bool data_outermost : {false, true}) {
-            if (data_outermost && !orders_differ) continue;
+            // Ranks that share experts are neighbours.
+            if (data_outermost && (!orders_differ || experts > 1)) continue;
             plans.push_back({.tensor = tensor,
                              .data = data,
                              .pipeline = pipeline,
                              .stages_per_rank = stages_per_rank,
+                             .experts = experts,
                              .micro_batch = micro_batch,
                              .microbatches = microbatches,
                              .zero = zero,

@@ -12,8 +12,11 @@ void check(const ClusterRequest& request);
 
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
 std::vector<int64_t> micro_batches(const ClusterRequest& request);
+// Ranks that may share layers of so many experts.
+std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts);
 
-// Each plan of these sizes of a micro-batch, without stages. `units`: of the model, which has at most so many stages.
-std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor, int64_t micro_batch, int64_t units);
+// Each plan of these sizes of a micro-batch and of ranks that share experts, without stages. `units`: of the model, which has at most so many stages.
+std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor, int64_t micro_batch, int64_t experts,
+                                   int64_t units);
 
 }  // namespace shadowgraph

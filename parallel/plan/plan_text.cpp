@@ -13,6 +13,7 @@ std::string to_string(const TrainingPlan& plan) {
   if (plan.pipeline > 1) text += " " + plan.schedule;
   text += fmt::format(", dp {}", plan.data);
   if (plan.zero > 0) text += fmt::format(" zero {}", plan.zero);
+  if (plan.experts > 1) text += fmt::format(", ep {}", plan.experts);
   text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
   if (plan.data_outermost) text += ", dp outermost";
   return text;
@@ -55,6 +56,14 @@ std::string to_text(const PlanAnswer& answer) {
   if (filled > answer.request.batch) {
     text +=
         fmt::format("{} of {} samples are filling: the batch does not divide\n", filled - answer.request.batch, filled);
+  }
+  if (answer.worst_routing) {
+    const auto& [seconds, bytes] = *answer.worst_routing;
+    text += fmt::format("routing is even, {}; at worst, with all rows of experts on one rank, {} and {}\n",
+                        answer.request.expert_capacity == 1
+                            ? "without room for more"
+                            : fmt::format("with room for {} times the mean", answer.request.expert_capacity),
+                        human_seconds(seconds), human_bytes(bytes));
   }
   text += fmt::format("stages, in layers (of which computed again): {}\n", stages_text(best.plan));
   std::vector<std::string> counts;

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -15,6 +16,7 @@
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/profile/device_assumptions.h"
+#include "shadowgraph/sharding/expert_ranks.h"
 #include "shadowgraph/sharding/plan_step.h"
 #include "shadowgraph/units.h"
 
@@ -64,9 +66,20 @@ class Planner {
   }
 
   PlanAnswer run() {
-    make_candidates();
+    try {
+      make_candidates();
+    } catch (const LayersDiffer&) {
+      layers_differ_ = true;
+      answer_.notes.clear();
+      answer_.notes.emplace_back("layers differ: tables are of all of them");
+      candidates_.clear();
+      chains_.clear();
+      units_.clear();
+      make_candidates();
+    }
     simulate_best();
     look_around();
+    route_badly();
     return std::move(answer_);
   }
 
@@ -78,21 +91,29 @@ class Planner {
     int tries = 0;
   };
 
+  struct LayersDiffer {};
+
   const ClusterRequest& request() const { return answer_.request; }
-  LayerChain chain(int64_t tensor, int64_t micro_batch, bool again);
-  const LayoutChains* chains_of(int64_t tensor, int64_t micro_batch);
+  Graph step_of_tables(int64_t tensor, int64_t micro_batch, bool again);
+  int64_t more_layers() const;
+  LayerChain chain(const Graph& step, const ExpertRanks& experts);
+  ExpertLayers experts_of(const Graph& step, int64_t tensor);
+  void make_candidates(int64_t tensor, int64_t micro_batch);
   void make_candidates();
   void search(double near);
   void simulate_best();
   void count();
   void look_around();
+  void route_badly();
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
   [[noreturn]] void refuse();
 
   const StepSource& source_;
   PlanAnswer answer_;
   std::vector<std::string> units_;  // where they begin, in the model that tables are made from
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<LayoutChains>> chains_;
+  bool layers_differ_ = false;
+  // By tensor parallel, micro-batch, ranks that share experts.
+  std::map<std::array<int64_t, 3>, std::unique_ptr<LayoutChains>> chains_;
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
   std::unordered_set<const Candidate*> seen_;
@@ -100,54 +121,83 @@ class Planner {
   PlanSchedules schedules_;
 };
 
-constexpr int64_t kLayersOfTables = 4;
+constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
 
-LayerChain Planner::chain(int64_t tensor, int64_t micro_batch, bool again) {
-  const bool fewer = source_.layers > kLayersOfTables;
-  StepSize size{.micro_batch = micro_batch, .layers = fewer ? kLayersOfTables : 0};
+Graph Planner::step_of_tables(int64_t tensor, int64_t micro_batch, bool again) {
+  StepSize size{.micro_batch = micro_batch, .layers = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0};
   if (again) {
     for (const std::string& unit : units_) {
       if (number_in_path(unit).second > 0) size.recomputed.push_back(unit);
     }
   }
-  const Graph step = rank_of_step(source_.capture(size), tensor, request());
+  Graph step = rank_of_step(source_.capture(size), tensor, request());
   if (units_.empty()) units_ = UnitNames::of(step).begins;
-  const StageOptions options{.spec = &request().device, .interconnect = &request().links};
-  const LayerChain few(step, units_, options, request().state);
-  return few.with_more_layers(fewer ? source_.layers - kLayersOfTables : 0);
+  return step;
 }
 
-// nullptr: the step cannot be cut so.
-const LayoutChains* Planner::chains_of(int64_t tensor, int64_t micro_batch) {
+int64_t Planner::more_layers() const {
+  return layers_differ_ ? 0 : std::max<int64_t>(0, source_.layers - source_.first_layers - kLayersOfTables);
+}
+
+LayerChain Planner::chain(const Graph& step, const ExpertRanks& experts) {
+  const Graph rank = with_experts_over(clone(step), experts);
+  const StageOptions options{.spec = &request().device, .interconnect = &request().links};
+  const LayerChain few(rank, units_, options, request().state);
+  std::optional<LayerChain> all = few.with_more_layers(more_layers(), source_.first_layers);
+  if (!all) throw LayersDiffer{};
+  return std::move(*all);
+}
+
+// Where nobody asks for several ranks, experts that cannot be on them stay on each.
+ExpertLayers Planner::experts_of(const Graph& step, int64_t tensor) {
+  const bool asked = std::ranges::any_of(request().experts, [](int64_t ranks) { return ranks > 1; });
+  ExpertLayers layers;
   try {
-    auto chains = std::make_unique<LayoutChains>();
-    chains->kept = chain(tensor, micro_batch, false);
-    chains->again = chain(tensor, micro_batch, true);
-    return (chains_[{tensor, micro_batch}] = std::move(chains)).get();
-  } catch (const ShardingError& error) {
-    answer_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
-  } catch (const NoPlanError& error) {
-    answer_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+    layers = expert_layers(step);
+  } catch (const Error& error) {
+    if (asked && tensor == 1) throw;
+    const std::string with = tensor > 1 ? fmt::format(" of tensor parallel of {}", tensor) : "";
+    const std::string note = fmt::format("experts are whole on each rank{}: {}", with, error.what());
+    if (std::ranges::find(answer_.notes, note) == answer_.notes.end()) answer_.notes.push_back(note);
+    return layers;
   }
-  return nullptr;
+  if (asked && layers.experts == 0) {
+    throw Error(source_.name +
+                " has no experts that could be on several ranks: experts are products of rows by group "
+                "(torch._grouped_mm; in transformers experts_implementation=\"grouped_mm\")");
+  }
+  return layers;
+}
+
+// Throws LayersDiffer.
+void Planner::make_candidates(int64_t tensor, int64_t micro_batch) {
+  const Graph kept = step_of_tables(tensor, micro_batch, false), again = step_of_tables(tensor, micro_batch, true);
+  const ExpertLayers layers = experts_of(kept, tensor);
+  for (const int64_t experts : expert_sizes(request(), std::max<int64_t>(1, layers.experts))) {
+    if (layers.rows % experts != 0) continue;
+    const ExpertRanks over{.ranks = experts, .apart = tensor, .capacity = request().expert_capacity};
+    auto& chains = chains_[{tensor, micro_batch, experts}];
+    chains = std::make_unique<LayoutChains>(LayoutChains{chain(kept, over), chain(again, over)});
+    for (TrainingPlan& plan : plans_of(request(), tensor, micro_batch, experts, chains->kept.size())) {
+      candidates_.emplace_back(std::move(plan), *chains, request());
+    }
+  }
+  if (answer_.flops > 0 || candidates_.empty()) return;
+  const LayerChain plain = chain(kept, {});
+  answer_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
+                  static_cast<double>(micro_batch);
 }
 
 void Planner::make_candidates() {
   const auto begin = Clock::now();
   for (const int64_t tensor : tensor_sizes(request())) {
-    for (const int64_t micro_batch : micro_batches(request())) {
-      const LayoutChains* chains = chains_of(tensor, micro_batch);
-      if (chains == nullptr) break;
-      for (TrainingPlan& plan : plans_of(request(), tensor, micro_batch, chains->kept.size())) {
-        candidates_.emplace_back(std::move(plan), *chains, request());
-      }
+    try {
+      for (const int64_t micro_batch : micro_batches(request())) make_candidates(tensor, micro_batch);
+    } catch (const ShardingError& error) {
+      answer_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+    } catch (const NoPlanError& error) {
+      answer_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
     }
-  }
-  if (!chains_.empty()) {
-    const auto& [layout, chains] = *chains_.begin();
-    const auto& [tensor, micro_batch] = layout;
-    answer_.flops = static_cast<double>(chains->kept.flops(0, chains->kept.size())) * static_cast<double>(tensor) /
-                    static_cast<double>(micro_batch);
   }
   std::ranges::stable_sort(candidates_, {}, &Candidate::bound);
   answer_.table_seconds = seconds_since(begin);
@@ -192,6 +242,11 @@ void Planner::simulate_best() {
       search(near *= kWider);
       std::ranges::make_heap(tried_, slower);
       continue;
+    }
+    // With less memory a plan may be slower than others that were not looked at yet.
+    if (tried_.front().estimate.seconds > near * best_estimate_) {
+      search(near = 1.001 * tried_.front().estimate.seconds / best_estimate_);
+      std::ranges::make_heap(tried_, slower);
     }
     std::ranges::pop_heap(tried_, slower);
     Tried tried = std::move(tried_.back());
@@ -238,8 +293,8 @@ void Planner::refuse() {
                                 human_bytes(answer_.memory), request().devices);
   if (candidates_.empty())
     throw NoTrainingPlanError(why +
-                              ": no size of tensor parallel, pipeline and micro-batch goes "
-                              "with these devices and this batch");
+                              ": no size of tensor parallel, pipeline, micro-batch and ranks that share experts "
+                              "goes with these devices and this batch");
   constexpr double kForever = std::numeric_limits<double>::infinity();
   const auto fits = [&](int64_t memory) -> const Candidate* {
     for (Candidate& candidate : candidates_) {
@@ -284,10 +339,21 @@ void Planner::look_around() {
   look("tensor", number(&TrainingPlan::tensor));
   look("pipeline", number(&TrainingPlan::pipeline));
   look("micro-batch", number(&TrainingPlan::micro_batch));
+  look("experts", number(&TrainingPlan::experts));
   look("zero", [](const TrainingPlan& plan) { return fmt::format("{}", plan.zero); });
   look("schedule", [](const TrainingPlan& plan) {
     return plan.pipeline == 1 ? "none" : fmt::format("{} x {}", plan.schedule, plan.stages_per_rank);
   });
+}
+
+// Each rank may have rows of all ranks of its group, as many of each token as it has experts for.
+void Planner::route_badly() {
+  const TrainingPlan& plan = answer_.best().plan;
+  if (plan.experts == 1) return;
+  ClusterRequest worst = request();
+  worst.expert_capacity = static_cast<double>(plan.experts);
+  const SimulatedPlan made = simulate(source_, worst, plan);
+  answer_.worst_routing = {made.run.seconds(), made.bytes()};
 }
 
 PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value,
@@ -345,7 +411,9 @@ std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
 
 SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
   const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
-  const Graph step = rank_of_step(source.capture(size), plan.tensor, request);
+  const Graph step =
+      with_experts_over(rank_of_step(source.capture(size), plan.tensor, request),
+                        {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
   for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
   if (!cuts.empty()) cuts.erase(cuts.begin());

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "parallel/stages/stage_parts.h"
-
 namespace shadowgraph {
 
 // Where units that are computed again end, the join is that of units that are kept.
@@ -39,19 +37,7 @@ int64_t sum_of(const LayoutChains& chains, const ChainStage& stage, Figure figur
 }  // namespace
 
 int64_t bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between, const SplitLimits& limits) {
-  const Replicas& replicas = limits.replicas;
-  const auto ranks = [&](int zero) { return replicas.zero >= zero ? replicas.count : 1; };
-  const int64_t parameters = chains.kept.parameters(stage.first, stage.last);
-  const int64_t weights = chains.kept.weights(stage.first, stage.last);
-  const int64_t width = weights > 0 ? parameters / weights : 0;
-  int64_t bytes = share_of(parameters, ranks(3));
-  if (ranks(3) > 1) bytes += std::min(2 * replicas.bucket, parameters);
-  const int64_t gradient = replicas.state.gradient.value_or(width);
-  bytes += share_of(weights * gradient, ranks(2));
-  if (ranks(2) > 1 && width > 0) bytes += std::min(replicas.bucket, parameters) * (gradient + width) / width;
-  const int64_t state =
-      replicas.state.optimizer ? weights * *replicas.state.optimizer : chains.kept.state(stage.first, stage.last);
-  bytes += share_of(state, ranks(1));
+  int64_t bytes = held_by(chains.kept.standing(stage.first, stage.last), limits.replicas).all();
   bytes += chains.kept.fixed(stage.first, stage.last);
   bytes += between.gradients * sum_of(chains, stage, &LayerChain::carried);
   if (between.weights > 0) bytes += between.weights * sum_of(chains, stage, &LayerChain::awaiting);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include "parallel/stages/stage_parts.h"
 #include "shadowgraph/error.h"
@@ -13,19 +15,64 @@ namespace {
 
 constexpr double kGradientWrites = 3;  // a captured gradient is read, and what it is added to is read and written
 
+// Parameters that are there once on each of `ranks`: those of experts on fewer ranks than others.
+struct KindOfWeights {
+  int64_t parameters = 0, weights = 0, gradients = 0, ranks = 1;
+  int64_t apart = 1;  // in the list of replicas
+};
+
+std::array<KindOfWeights, 2> kinds_of(const StageFigures& stage, const Replicas& replicas) {
+  const int64_t gradients = replicas.state.gradient ? stage.weights * *replicas.state.gradient : stage.gradients;
+  const double share =
+      stage.weights > 0 ? static_cast<double>(stage.expert_weights) / static_cast<double>(stage.weights) : 0;
+  const auto of_experts = static_cast<int64_t>(share * static_cast<double>(gradients));
+  return {{{stage.parameters - stage.expert_parameters, stage.weights - stage.expert_weights, gradients - of_experts,
+            replicas.count},
+           {stage.expert_parameters, stage.expert_weights, of_experts, replicas.count / replicas.experts,
+            replicas.experts}}};
+}
+
+// What a bucket has of a stage.
+double share_of_bucket(const StageFigures& stage, const Replicas& replicas) {
+  if (replicas.bucket <= 0 || replicas.bucket >= stage.parameters) return 1;
+  return static_cast<double>(replicas.bucket) / static_cast<double>(stage.parameters);
+}
+
+int64_t part_of(double share, int64_t bytes) { return static_cast<int64_t>(share * static_cast<double>(bytes)); }
+
 }  // namespace
+
+HeldBytes held_by(const StageFigures& stage, const Replicas& replicas) {
+  HeldBytes held;
+  const double bucket = share_of_bucket(stage, replicas);
+  for (const KindOfWeights& kind : kinds_of(stage, replicas)) {
+    const auto ranks = [&](int zero) { return replicas.zero >= zero ? kind.ranks : 1; };
+    held.parameters += share_of(kind.parameters, ranks(3));
+    if (ranks(3) > 1) held.gathered += part_of(std::min(1.0, 2 * bucket), kind.parameters);
+    held.gradients += share_of(kind.gradients, ranks(2));
+    if (ranks(2) > 1) held.whole_gradients += part_of(bucket, kind.gradients + kind.parameters);
+    if (replicas.state.optimizer) held.state += share_of(kind.weights * *replicas.state.optimizer, ranks(1));
+  }
+  if (!replicas.state.optimizer) {
+    held.state = share_of(stage.optimizer_state, replicas.zero >= 1 ? replicas.count : 1);
+  }
+  return held;
+}
 
 class ReplicatedStages {
  public:
   ReplicatedStages(const PipelineStages& stages, const Replicas& replicas, const DeviceSpec& spec,
                    const Interconnect* links)
-      : replicas_(replicas), spec_(spec), links_(links), group_{.name = "dp", .size = replicas.count}, of_(stages) {
-    group_.ranks = replicas.ranks;
-  }
+      : replicas_(replicas), spec_(spec), links_(links), of_(stages) {}
 
   PipelineStages made() {
     auto parts = std::make_shared<StageParts>(of_.parts());
     for (size_t s = 0; s < of_.figures_.size(); ++s) {
+      if (replicas_.experts > 1 && !replicas_.state.optimizer && of_.figures_[s].optimizer_state > 0) {
+        throw Error("experts on several ranks need bytes of optimizer state by element: leave --captured-state out");
+      }
+      kinds_ = kinds_of(of_.figures_[s], replicas_);
+      bucket_ = share_of_bucket(of_.figures_[s], replicas_);
       hold(of_.figures_[s], parts->stages[s]);
       // Where only figures are known, a stage's gradients are one tensor. A buffer takes them in one by one.
       if (parts->nodes.empty() && parts->stages[s].gradient_buffer > 0) drop_gradients(parts->stages[s]);
@@ -40,39 +87,41 @@ class ReplicatedStages {
   bool sends() const { return replicas_.count > 1; }
 
   void hold(StageFigures& of, StagePart& part) {
-    const double element = of.weights > 0 ? static_cast<double>(of.parameters) / static_cast<double>(of.weights) : 0;
-    whole_ = of.parameters;
+    const HeldBytes held = held_by(of, replicas_);
+    hold_state(of, part, held);
+    if (replicas_.state.gradient) {
+      const double element = of.weights > 0 ? static_cast<double>(of.parameters) / static_cast<double>(of.weights) : 0;
+      const auto width = static_cast<double>(*replicas_.state.gradient);
+      if (element > 0) of.accumulate *= (element + 2 * width) / (kGradientWrites * element);
+    }
+    if (replicas_.state.gradient || cut_from(2) > 1) part.gradient_buffer = held.gradients;
+    of.gradients = held.gradients;
+    if (cut_from(3) > 1) {
+      for (int64_t& bytes : part.resident) bytes = share_of(bytes, kinds_[0].ranks);
+      for (int64_t& bytes : part.experts) bytes = share_of(bytes, kinds_[1].ranks);
+    }
+    if (held.whole_gradients > 0) part.resident.push_back(held.whole_gradients);
+    if (held.gathered > 0) part.resident.push_back(held.gathered);
+    of.parameters = held.parameters + held.gathered;
+  }
+
+  void hold_state(StageFigures& of, StagePart& part, const HeldBytes& held) {
     if (replicas_.state.optimizer) {
-      const int64_t bytes = of.weights * *replicas_.state.optimizer;
-      const double moved = 2.0 * static_cast<double>(bytes) + static_cast<double>(of.gradients + of.parameters);
-      part.state = {share_of(bytes, cut_from(1))};
+      const double gradient = of.weights > 0 ? static_cast<double>(of.gradients) / static_cast<double>(of.weights) : 0;
+      double moved = 0;
+      for (const KindOfWeights& kind : kinds_) {
+        const auto state = static_cast<double>(2 * *replicas_.state.optimizer) + gradient;
+        const double bytes = state * static_cast<double>(kind.weights) + static_cast<double>(kind.parameters);
+        moved += bytes / static_cast<double>(replicas_.zero >= 1 ? kind.ranks : 1);
+      }
+      part.state = {held.state};
       part.optimizer.clear();
-      of.optimizer = moved / static_cast<double>(cut_from(1)) / spec_.bandwidth;
+      of.optimizer = moved / spec_.bandwidth;
     } else {
       for (int64_t& bytes : part.state) bytes = share_of(bytes, cut_from(1));
       of.optimizer /= static_cast<double>(cut_from(1));
     }
-    of.optimizer_state = 0;
-    for (const int64_t bytes : part.state) of.optimizer_state += bytes;
-    if (replicas_.state.gradient) {
-      const auto width = static_cast<double>(*replicas_.state.gradient);
-      if (element > 0) of.accumulate *= (element + 2 * width) / (kGradientWrites * element);
-      of.gradients = of.weights * *replicas_.state.gradient;
-    }
-    summed_ = of.gradients;
-    if (replicas_.state.gradient || cut_from(2) > 1) {
-      of.gradients = share_of(of.gradients, cut_from(2));
-      part.gradient_buffer = of.gradients;
-    }
-    const auto whole_gradients = static_cast<int64_t>(share_of_bucket() * static_cast<double>(summed_ + whole_));
-    if (cut_from(3) > 1) {
-      for (int64_t& bytes : part.resident) bytes = share_of(bytes, cut_from(3));
-    }
-    if (cut_from(2) > 1) part.resident.push_back(whole_gradients);
-    if (cut_from(3) == 1) return;
-    const int64_t two_buckets = std::min(2 * bucket(), whole_);
-    part.resident.push_back(two_buckets);
-    of.parameters = share_of(whole_, cut_from(3)) + two_buckets;
+    of.optimizer_state = std::reduce(part.state.begin(), part.state.end());
   }
 
   static void drop_gradients(StagePart& part) {
@@ -83,30 +132,33 @@ class ReplicatedStages {
     std::erase_if(part.weight_gradient, gradient);
   }
 
-  int64_t bucket() const { return replicas_.bucket > 0 ? std::min(replicas_.bucket, whole_) : whole_; }
-  double share_of_bucket() const {
-    return whole_ > 0 ? static_cast<double>(bucket()) / static_cast<double>(whole_) : 1;
-  }
-
   // What a transfer of `seconds` costs beside computing of `beside`.
   double cost(double seconds, double beside) const {
-    const double exposed = std::min(seconds, std::max(seconds * share_of_bucket(), seconds - beside));
+    const double exposed = std::min(seconds, std::max(seconds * bucket_, seconds - beside));
     return exposed + links_->device_share * (seconds - exposed);
   }
-  // The same of a collective of all buckets, one call each.
-  double collective(CollectiveKind kind, int64_t bytes) const {
-    if (bytes == 0) return 0;
-    const double calls = std::max(1.0, 1 / share_of_bucket());
-    const auto each = static_cast<int64_t>(static_cast<double>(bytes) / calls);
-    return calls * collective_cost(kind, each, group_, *links_).seconds();
+  // The same of a collective of all buckets, one call each, over the replicas of each kind of parameters.
+  double collective(CollectiveKind collective, int64_t KindOfWeights::*bytes) const {
+    const double calls = std::max(1.0, 1 / bucket_);
+    double seconds = 0;
+    for (const KindOfWeights& kind : kinds_) {
+      if (kind.*bytes == 0 || kind.ranks == 1) continue;
+      ProcessGroupInfo group{.name = "dp", .size = kind.ranks};
+      for (size_t r = 0; r < replicas_.ranks.size(); r += static_cast<size_t>(kind.apart)) {
+        group.ranks.push_back(replicas_.ranks[r]);
+      }
+      const auto each = static_cast<int64_t>(static_cast<double>(kind.*bytes) / calls);
+      seconds += calls * collective_cost(collective, each, group, *links_).seconds();
+    }
+    return seconds;
   }
 
   void send(StageFigures& of) const {
     if (!sends() || links_ == nullptr) return;
     const double forward = of.forward, backward = of.backward();
-    const double gather = replicas_.zero == 0 ? 0 : collective(CollectiveKind::kAllGather, whole_);
-    const double sum =
-        collective(replicas_.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter, summed_);
+    const double gather = replicas_.zero == 0 ? 0 : collective(CollectiveKind::kAllGather, &KindOfWeights::parameters);
+    const double sum = collective(replicas_.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
+                                  &KindOfWeights::gradients);
     if (replicas_.zero < 3) of.unshard += cost(gather, forward);
     if (replicas_.zero < 2) of.reduce_gradients += cost(sum, backward);
     if (replicas_.zero == 3) add(&PieceSeconds::forward, of, cost(gather, forward));
@@ -130,9 +182,10 @@ class ReplicatedStages {
   const Replicas& replicas_;
   const DeviceSpec& spec_;
   const Interconnect* links_;
-  ProcessGroupInfo group_;
   PipelineStages of_;
-  int64_t whole_ = 0, summed_ = 0;  // bytes of parameters, of gradients: of the stage at hand, uncut
+  // The stage at hand, uncut, and what a bucket has of it.
+  std::array<KindOfWeights, 2> kinds_;
+  double bucket_ = 1;
 };
 
 PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas, const DeviceSpec& spec,
@@ -140,6 +193,9 @@ PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas
   if (replicas.count < 1) throw Error(fmt::format("there are no {} replicas", replicas.count));
   if (replicas.zero < 0 || replicas.zero > 3) {
     throw Error(fmt::format("ZeRO has the stages 0 to 3, not {}", replicas.zero));
+  }
+  if (replicas.experts < 1 || replicas.count % replicas.experts != 0) {
+    throw Error(fmt::format("{} replicas do not share experts by {}", replicas.count, replicas.experts));
   }
   return ReplicatedStages(stages, replicas, spec, links).made();
 }

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "ir/analysis/module_tree.h"
+#include "shadowgraph/sharding/expert_ranks.h"
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
@@ -101,7 +102,9 @@ void StageMemory::place_resident(StorageId storage) {
     const std::string name = placeholder_name(graph_, graph_.storage(storage).born);
     const bool unused = stages_using(storage).empty();
     if (unused) stages = {0};
-    if (!unused) tied_.push_back({.name = name, .gradient_bytes = bytes, .stages = stages});
+    if (!unused)
+      tied_.push_back(
+          {.name = name, .gradient_bytes = bytes, .weights = trained_elements(graph_, storage), .stages = stages});
     notes_->push_back(
         unused ? fmt::format("parameter {} is used nowhere: stage 0 holds it", name)
                : fmt::format("parameter {} is used by stages {}: each holds it, and their gradients are added", name,
@@ -115,8 +118,13 @@ void StageMemory::place_resident(StorageId storage) {
       figures.inputs += bytes;
       continue;
     }
-    (kind == StorageKind::kOptimizerState ? part.state : part.resident).push_back(bytes);
+    const bool of_experts = kind == StorageKind::kParameter && is_of_experts(graph_, graph_.storage(storage).born);
+    (kind == StorageKind::kOptimizerState ? part.state : of_experts ? part.experts : part.resident).push_back(bytes);
     if (kind == StorageKind::kParameter) figures.weights += trained_elements(graph_, storage);
+    if (of_experts) {
+      figures.expert_weights += trained_elements(graph_, storage);
+      figures.expert_parameters += bytes;
+    }
     (kind == StorageKind::kParameter        ? figures.parameters
      : kind == StorageKind::kOptimizerState ? figures.optimizer_state
                                             : figures.other) += bytes;

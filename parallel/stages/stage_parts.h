@@ -37,6 +37,7 @@ struct StagePart {
   // Backward as a whole, and in two pieces. What the optimizer takes is in slots of no micro-batch.
   std::vector<PieceEvent> forward, backward, input_gradient, weight_gradient, optimizer;
   std::vector<int64_t> resident;  // bytes of each storage that is there from the beginning
+  std::vector<int64_t> experts;   // the same of parameters of experts that are on several ranks
   std::vector<int64_t> state;     // the same of the optimizer's
   // Bytes of a buffer that gradients are added to, which is there from the beginning; 0: the first one stays.
   int64_t gradient_buffer = 0;

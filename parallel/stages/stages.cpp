@@ -166,7 +166,8 @@ PipelineStages PipelineStages::of_figures(std::vector<StageFigures> figures) {
   StageParts parts;
   constexpr uint32_t kCarried = 0, kGradient = 1, kAwaiting = 2;
   for (const StageFigures& of : figures) {
-    StagePart part{.resident = {of.parameters, of.other},
+    StagePart part{.resident = {of.parameters - of.expert_parameters, of.other},
+                   .experts = {of.expert_parameters},
                    .state = {of.optimizer_state},
                    .inputs = {of.inputs},
                    .is_gradient = {0, 1, 0},

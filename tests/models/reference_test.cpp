@@ -25,7 +25,7 @@ const std::vector<Reference> kReferences = {
     {"vit_b_16", 4.24982, 0.259702, 5.84471, 10},   {"bert_base", 4.3875, 0.0143035, 1.87699, 32},
     {"gpt2", 5.10758, 0.580707, 1.2602, 101},       {"llama3_8b", 4.82499, 0.762927, 1.73614, 101},
     {"unet", 0.69438, 0.0113416, 0.076075, 2},      {"unet_bilinear", 0.705311, 0.00684166, 0.0973746, 2},
-    {"lstm_lm", 4.81769, 0.0601093, 0.577272, 101},
+    {"lstm_lm", 4.81769, 0.0601093, 0.577272, 101}, {"deepseek_v3", 4.7868, 0.541597, 1.71309, 101},
 };
 
 // Uniform in [-1, 1) and the same in every language: the digits of a sine far behind the point.

@@ -121,7 +121,8 @@ TEST_P(EveryModel, IsDeterministicWithoutDropout) {
 }
 
 TEST_P(EveryModel, DropsOutIfAsked) {
-  const std::set<std::string> without = {"resnet18", "resnet50", "unet", "llama3_8b", "llama3_70b", "llama3_405b"};
+  const std::set<std::string> without = {"resnet18",   "resnet50",    "unet",       "llama3_8b",
+                                         "llama3_70b", "llama3_405b", "deepseek_v3"};
   BuiltModel model = build(GetParam(), {.tiny = true, .dropout = 0.5});
   const bool same = torch::equal(model.forward(model.inputs)[0], model.forward(model.inputs)[0]);
   EXPECT_EQ(same, without.contains(GetParam()));

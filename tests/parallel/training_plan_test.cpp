@@ -17,7 +17,9 @@
 #include "parallel/plan/plan_space.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/capture.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/sharding/expert_ranks.h"
 
 namespace shadowgraph {
 namespace {
@@ -73,15 +75,18 @@ TEST_P(PlanOf, AStretchOfLayersIsWhatItsStageIs) {
   const std::vector<std::string> begins = UnitNames::of(step).begins;
   const LayerChain chain(step, begins, stage_options(request), request.state);
   ASSERT_EQ(chain.size(), kLayers + (chain.begins(chain.size() - 1).empty() ? 0 : 2));
-  for (int64_t first = 1; first + 1 < chain.size(); ++first) {
-    for (int64_t last = first + 1; last < chain.size(); ++last) {
-      const std::vector<std::string> cuts{begins[static_cast<size_t>(first)], begins[static_cast<size_t>(last)]};
+  for (int64_t first = 0; first < chain.size(); ++first) {
+    for (int64_t last = first + 1; last <= chain.size(); ++last) {
+      std::vector<std::string> cuts;
+      if (first > 0) cuts.push_back(begins[static_cast<size_t>(first)]);
+      if (last < chain.size()) cuts.push_back(begins[static_cast<size_t>(last)]);
       const PipelineStages stages = PipelineStages::at_modules(step, cuts, stage_options(request));
-      const StageFigures& cut = stages.of(1);
+      const StageFigures& cut = stages.of(first > 0 ? 1 : 0);
       EXPECT_EQ(chain.carried(first, last), cut.carried) << first << " to " << last;
       EXPECT_EQ(chain.parameters(first, last), cut.parameters);
       EXPECT_EQ(chain.weights(first, last), cut.weights);
-      EXPECT_EQ(chain.stage(first, last).awaiting, cut.awaiting);
+      // A step that is not cut has a number more that waits.
+      EXPECT_NEAR(chain.stage(first, last).awaiting, cut.awaiting, cuts.empty() ? 4 : 0);
       EXPECT_EQ(chain.stage(first, last).gradients, cut.gradients);
       EXPECT_NEAR(chain.seconds(first, last), cut.forward + cut.backward(), 1e-9);
       EXPECT_EQ(chain.stage(first, last).sends_forward, cut.sends_forward);
@@ -96,7 +101,7 @@ TEST_P(PlanOf, MoreLayersOfFourAreThoseOfTheLongerModel) {
     const Graph step = capture_small(GetParam(), {.layers = layers});
     return LayerChain(step, UnitNames::of(step).begins, stage_options(request), request.state);
   };
-  const LayerChain longer = chain_of(7), repeated = chain_of(4).with_more_layers(3);
+  const LayerChain longer = chain_of(7), repeated = *chain_of(4).with_more_layers(3);
   ASSERT_EQ(longer.size(), repeated.size());
   for (int64_t first = 0; first < longer.size(); ++first) {
     EXPECT_EQ(longer.begins(first), repeated.begins(first));
@@ -163,38 +168,77 @@ TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
   EXPECT_GE(found, 2);
 }
 
-// Simulates each plan of the space with its best cut, and compares the quickest that fits.
-TEST_P(PlanOf, IsWithinAHundredthOfAllThatCouldBePlanned) {
-  ClusterRequest request = eight_devices();
-  request.tensor = {1, 2};
+// Simulates each plan of the space with its best cut, and compares the quickest that fits. Plans have no tensor parallel.
+void expect_the_best_of_all(const StepSource& source, ClusterRequest request, int64_t experts) {
   request.micro_batch = {1, 2};
   request.simulated = 5;
-  const StepSource source = small(GetParam());
   const PlanAnswer answer = plan_training(source, request);
   double best = std::numeric_limits<double>::infinity();
   PlanSchedules schedules;
-  std::map<std::pair<int64_t, int64_t>, LayoutChains> all;
   int64_t simulated = 0;
   for (const int64_t micro_batch : request.micro_batch) {
-    StepSize size{.micro_batch = micro_batch, .layers = kLayers};
-    LayoutChains chains;
-    const Graph kept = capture_small(GetParam(), size);
-    const std::vector<std::string> begins = UnitNames::of(kept).begins;
-    chains.kept = LayerChain(kept, begins, stage_options(request), request.state);
-    chains.again = chains.kept;  // nothing has to be computed again
-    for (const TrainingPlan& plan : plans_of(request, 1, micro_batch, chains.kept.size())) {
-      Candidate candidate(plan, chains, request);
-      const Estimate* estimate = candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());
-      if (estimate == nullptr) continue;
-      const SimulatedPlan made = simulate(source, request, candidate.with(estimate->stages));
-      ++simulated;
-      best = std::min(best, made.run.seconds());
-      EXPECT_GE(made.run.seconds() * 1.0001, answer.bound) << to_string(plan);
+    const Graph step = source.capture({.micro_batch = micro_batch});
+    const std::vector<std::string> begins = UnitNames::of(step).begins;
+    for (const int64_t sharing : expert_sizes(request, experts)) {
+      const Graph rank = with_experts_over(clone(step), {.ranks = sharing});
+      LayoutChains chains;
+      chains.kept = LayerChain(rank, begins, stage_options(request), request.state);
+      chains.again = chains.kept;  // nothing has to be computed again
+      for (const TrainingPlan& plan : plans_of(request, 1, micro_batch, sharing, chains.kept.size())) {
+        Candidate candidate(plan, chains, request);
+        const Estimate* estimate =
+            candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());
+        if (estimate == nullptr) continue;
+        const SimulatedPlan made = simulate(source, request, candidate.with(estimate->stages));
+        ++simulated;
+        best = std::min(best, made.run.seconds());
+        EXPECT_GE(made.run.seconds() * 1.0001, answer.bound) << to_string(plan);
+        EXPECT_NEAR(estimate->seconds, made.run.seconds(), 0.02 * made.run.seconds()) << to_string(plan);
+      }
     }
   }
   EXPECT_GT(simulated, 50);
   EXPECT_LE(answer.best().run.seconds(), 1.01 * best);
   EXPECT_LE(answer.best().bytes(), answer.memory);
+}
+
+TEST_P(PlanOf, IsWithinAHundredthOfAllThatCouldBePlanned) {
+  ClusterRequest request = eight_devices();
+  request.tensor = {1, 2};
+  expect_the_best_of_all(small(GetParam()), request, 1);
+}
+
+// The first of six layers has no experts, the others eight each.
+StepSource small_experts() {
+  StepSource source = small("deepseek_v3");
+  source.first_layers = 1;
+  return source;
+}
+
+TEST(TrainingPlan, ExpertsAreWithinAHundredthOfAllThatCouldBePlanned) {
+  ClusterRequest request = eight_devices();
+  request.tensor = {1};
+  expect_the_best_of_all(small_experts(), request, 8);
+}
+
+TEST(TrainingPlan, ExpertsOfARankAreFewerAndHaveFewerReplicas) {
+  ClusterRequest request = eight_devices();
+  const StepSource source = small_experts();
+  const auto state_of = [&](int64_t experts, int zero) {
+    const TrainingPlan plan{.data = 8, .experts = experts, .microbatches = 2, .zero = zero};
+    const SimulatedPlan made = simulate(source, request, plan);
+    return std::pair(made.run.stages().of(0).optimizer_state, made.run.stages().of(0).parameters);
+  };
+  // 8 experts of 3 x 16 x 32 elements in five layers, 12 bytes of state each.
+  constexpr int64_t kElements = int64_t{5} * 8 * 3 * 16 * 32;
+  const auto [whole_state, whole] = state_of(1, 0);
+  for (const int64_t experts : {2, 4, 8}) {
+    const auto [state, parameters] = state_of(experts, 0);
+    EXPECT_EQ(whole - parameters, 2 * (kElements - kElements / experts));
+    EXPECT_EQ(whole_state - state, 12 * (kElements - kElements / experts));
+    // What is cut over all ranks is the same however it is shared.
+    EXPECT_NEAR(static_cast<double>(state_of(experts, 1).first), static_cast<double>(whole_state) / 8, 12.0);
+  }
 }
 
 TEST(TrainingPlan, UnitsAreLayersAndWhatIsBesideThem) {

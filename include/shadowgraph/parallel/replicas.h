@@ -14,6 +14,9 @@
 //     3     state, gradients, parameters / D, and those  the same, and all_gather in each forward and backward
 //           of two buckets whole
 //
+// Experts that are on several ranks (shadowgraph/sharding/expert_ranks.h) have fewer replicas: those ranks that have the
+// same ones. Theirs is the same law over these.
+//
 // What is sent goes bucket by bucket beside forward and backward. It costs what they do not hide, one bucket at least,
 // and what it takes of the device meanwhile (Interconnect::device_share).
 #pragma once
@@ -43,12 +46,26 @@ constexpr TrainingState kMixedPrecision{.gradient = 4, .optimizer = 12};
 struct Replicas {
   int64_t count = 1;
   int zero = 0;
+  int64_t experts = 1;         // of these ranks, neighbours, share the experts of a layer
   std::vector<int64_t> ranks;  // of those that share a stage, in the whole program; empty: neighbours
   int64_t bucket = 0;          // bytes of parameters that are sent at once, such as a layer's; 0: all of a stage
   TrainingState state;
 };
 
-// Throws Error for a stage of ZeRO that there is none of, and for a count below 1.
+// What a rank holds of a stage beside activations. Bytes.
+struct HeldBytes {
+  int64_t parameters = 0;       // its share
+  int64_t gathered = 0;         // buckets of parameters, whole
+  int64_t gradients = 0;        // its share
+  int64_t whole_gradients = 0;  // a bucket of gradients, as computed and as sent
+  int64_t state = 0;            // of the optimizer: its share
+  int64_t all() const { return parameters + gathered + gradients + whole_gradients + state; }
+};
+// `stage`: of one replica, as captured. Its parameters, weights, gradients and optimizer state count.
+HeldBytes held_by(const StageFigures& stage, const Replicas& replicas);
+
+// Throws Error for a stage of ZeRO that there is none of, and for a count below 1. Throws it, too, for experts on a number
+// of ranks that does not divide the count, and for those with captured optimizer state.
 PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas, const DeviceSpec& spec,
                           const Interconnect* links);
 

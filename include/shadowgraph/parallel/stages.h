@@ -51,10 +51,12 @@ struct StageFigures {
   PieceSeconds exposed_unsharded;
   double unshard = 0;
   double reduce_gradients = 0;
-  double accumulate = 0;   // adding gradients to those of earlier micro-batches
-  double optimizer = 0;    // once a step
-  int64_t weights = 0;     // elements of parameters that are trained
-  int64_t parameters = 0;  // bytes of what is there from the beginning:
+  double accumulate = 0;       // adding gradients to those of earlier micro-batches
+  double optimizer = 0;        // once a step
+  int64_t weights = 0;         // elements of parameters that are trained
+  int64_t expert_weights = 0;  // of these, of experts that are on several ranks (shadowgraph/sharding/expert_ranks.h)
+  int64_t parameters = 0;      // bytes of what is there from the beginning:
+  int64_t expert_parameters = 0;
   int64_t optimizer_state = 0;
   int64_t other = 0;           // buffers, constants
   int64_t inputs = 0;          // bytes of the program's inputs that it uses, of one micro-batch
@@ -72,6 +74,7 @@ struct StageFigures {
 struct TiedParameter {
   std::string name;
   int64_t gradient_bytes = 0;
+  int64_t weights = 0;  // elements, if it is trained
   std::vector<int32_t> stages;
 };
 

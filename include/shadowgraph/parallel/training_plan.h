@@ -7,8 +7,8 @@
 //     std::puts(to_text(answer).c_str());
 //
 // How it is found:
-//   1. A few layers are captured under each way to cut a micro-batch: tensor parallel sizes by micro-batch sizes, with
-//      activations kept and computed again. What a layer more costs is repeated for the rest (layer_chain.h).
+//   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again. Ways are
+//      tensor parallel sizes by micro-batch sizes by ranks that share experts. What a layer more costs is repeated for the rest (layer_chain.h).
 //   2. All pipelines, schedules, stages of ZeRO and orders of the mesh are gone through, least bound first. Stages are
 //      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
 //   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
@@ -47,6 +47,7 @@ struct StepSize {
 struct StepSource {
   std::function<Graph(const StepSize&)> capture;  // forward, backward and any optimizer, of one device
   int64_t layers = 0;                             // of the model; 0: the source cannot make fewer
+  int64_t first_layers = 0;                       // of these, so many are of another kind than the rest
   std::string name = "model";
 };
 
@@ -59,9 +60,11 @@ struct ClusterRequest {
   int64_t sequence = 0;           // tokens of a sample; 0: tokens are not counted
   TrainingState state = kMixedPrecision;
   // What may be tried; empty: all that makes sense.
-  std::vector<int64_t> tensor, pipeline, stages_per_rank, micro_batch;
+  std::vector<int64_t> tensor, pipeline, stages_per_rank, micro_batch, experts;
   std::vector<int> zero;
   std::vector<std::string> schedules;
+  // Rows that a rank of experts has room for, over the mean. 1: routing is even.
+  double expert_capacity = 1;
   int simulated = 3;  // how many plans are simulated in full, at least
 };
 
@@ -76,6 +79,7 @@ struct TrainingPlan {
   int64_t data = 1;
   int64_t pipeline = 1;
   int64_t stages_per_rank = 1;
+  int64_t experts = 1;       // data ranks, neighbours, that share the experts of a layer
   int64_t micro_batch = 1;   // samples
   int64_t microbatches = 1;  // of a step, on each replica
   int zero = 0;              // of optimizer state, gradients, parameters over the data ranks
@@ -95,7 +99,8 @@ struct SimulatedPlan {
   PipelineRun run;
   double estimated = 0;         // seconds, by the figures of layers
   int64_t estimated_bytes = 0;  // of the fullest rank
-  // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream.
+  // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream. NCCL's
+  // buffers for groups of experts count here, too.
   int64_t other_streams = 0;
   int64_t bytes() const;  // reserved, of the fullest rank, these included
 };
@@ -117,7 +122,9 @@ struct PlanAnswer {
   std::vector<SimulatedPlan> simulated;  // quickest first; all fit
   double bound = 0;                      // seconds
   std::vector<PlanNeighbour> neighbours;
-  std::map<std::string, int64_t> counted;  // "tried", "too large", ...: of the search
+  // The best plan, if routing sends each row that it can to the experts of one rank.
+  std::optional<std::pair<double, int64_t>> worst_routing;  // seconds, bytes
+  std::map<std::string, int64_t> counted;                   // "tried", "too large", ...: of the search
   std::vector<std::string> notes;
   double table_seconds = 0, search_seconds = 0, simulation_seconds = 0;
 
