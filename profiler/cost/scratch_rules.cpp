@@ -309,8 +309,8 @@ Bytes chunk_cat(const OperandShapes& call) {
 }
 
 // cuDNN 9.19 on an H100, measured (bench/gpu/workspaces.py): its kernels want channels last. Operands and the result that
-// are not laid out so are there once more, and channels of 16 bits filled up to eight. Of one channel a group, and of
-// 1 x 1 at every place, they need none. Gradients of weights may take a few MiB of sums more, which are not counted.
+// are not laid out so are there once more, and channels of 16 bits filled up to eight. Depthwise convolutions need none,
+// nor do those of 1 x 1 at every place. Gradients of weights may take a few MiB of sums more, which are not counted.
 int64_t laid_out_anew(const Operand& image, const Operand& weight, const Operand& out, bool every_place) {
   const Shape x = image.shape, w = weight.shape;
   const bool one = product_of(w.subspan(2)) == 1;
