@@ -11,8 +11,11 @@
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/placement.h"
 #include "parallel/plan/plan_space.h"
+#include "parallel/plan/planner.h"
 #include "parallel/plan/unit_names.h"
+#include "parallel/plan/what_would_fit.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/profile/device_assumptions.h"
 #include "shadowgraph/sharding/plan_step.h"
@@ -40,34 +43,37 @@ Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
   }
 }
 
-int64_t memory_of(const ClusterRequest& request) {
-  const DeviceAssumptions assumed = DeviceAssumptions::of(request.device);
-  const int64_t all = request.memory.value_or(request.device.memory);
-  // Groups of tensor parallel, of data parallel, of the pipeline, and of everyone.
-  const int64_t beside = assumed.context + 4 * assumed.nccl_group;
-  if (all <= beside) {
-    throw NoTrainingPlanError(
-        fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
-                    human_bytes(all), human_bytes(beside)));
-  }
-  return all - beside;
-}
-
 class Planner {
  public:
-  Planner(const StepSource& source, const ClusterRequest& request) : source_(source) {
+  Planner(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
+      : source_(source), kept_(kept), units_(kept.units), chains_(kept.chains), schedules_(kept.schedules) {
     check(request);
+    check_links(request);
     answer_.name = source.name;
     answer_.request = request;
     answer_.memory = memory_of(request);
     answer_.bound = best_estimate_;
   }
 
-  PlanAnswer run() {
+  // Nothing is simulated where nothing fits.
+  PlanAnswer run(bool neighbours) {
     make_candidates();
     simulate_best();
-    look_around();
+    if (answer_.simulated.empty()) return std::move(answer_);
+    if (neighbours) look_around();
+    write_down();
     return std::move(answer_);
+  }
+
+  std::optional<FittingPlan> first_that_fits(int64_t memory) {
+    make_candidates();
+    constexpr double kForever = std::numeric_limits<double>::infinity();
+    for (Candidate& candidate : candidates_) {
+      if (auto estimate = candidate.with_less(schedules_, memory, kForever)) {
+        return FittingPlan{candidate.with(estimate->stages), std::move(*estimate)};
+      }
+    }
+    return std::nullopt;
   }
 
  private:
@@ -80,6 +86,7 @@ class Planner {
 
   const ClusterRequest& request() const { return answer_.request; }
   LayerChain chain(int64_t tensor, int64_t micro_batch, bool again);
+  void check_layers(int64_t wanted) const;
   const LayoutChains* chains_of(int64_t tensor, int64_t micro_batch);
   void make_candidates();
   void search(double near);
@@ -87,17 +94,18 @@ class Planner {
   void count();
   void look_around();
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
-  [[noreturn]] void refuse();
+  void write_down();
 
   const StepSource& source_;
   PlanAnswer answer_;
-  std::vector<std::string> units_;  // where they begin, in the model that tables are made from
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<LayoutChains>> chains_;
+  KeptTables& kept_;
+  std::vector<std::string>& units_;  // where they begin, in the model that tables are made from
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<LayoutChains>>& chains_;
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
   std::unordered_set<const Candidate*> seen_;
   double best_estimate_ = std::numeric_limits<double>::infinity();
-  PlanSchedules schedules_;
+  PlanSchedules& schedules_;
 };
 
 constexpr int64_t kLayersOfTables = 4;
@@ -113,22 +121,42 @@ LayerChain Planner::chain(int64_t tensor, int64_t micro_batch, bool again) {
   const Graph step = rank_of_step(source_.capture(size), tensor, request());
   if (units_.empty()) units_ = UnitNames::of(step).begins;
   const StageOptions options{.spec = &request().device, .interconnect = &request().links};
+  if (fewer) check_layers(kLayersOfTables);
   const LayerChain few(step, units_, options, request().state);
   return few.with_more_layers(fewer ? source_.layers - kLayersOfTables : 0);
 }
 
+// A source that makes more layers than it was asked for would be counted twice.
+void Planner::check_layers(int64_t wanted) const {
+  std::map<std::string, int64_t> lists;
+  for (const std::string& unit : units_) {
+    const auto [at, length] = number_in_path(unit);
+    if (length > 0) ++lists[unit.substr(0, at)];
+  }
+  for (const auto& [list, layers] : lists) {
+    if (layers <= wanted) continue;
+    throw Error(
+        fmt::format("{} was to be made with {} layers and has {} in '{}': its source cannot make fewer; say so, "
+                    "and it is captured whole (StepSource::layers 0, layers=(0, ...) in Python)",
+                    source_.name, wanted, layers, list));
+  }
+}
+
 // nullptr: the step cannot be cut so.
 const LayoutChains* Planner::chains_of(int64_t tensor, int64_t micro_batch) {
+  const auto known = chains_.find({tensor, micro_batch});
+  if (known != chains_.end()) return known->second.get();
   try {
     auto chains = std::make_unique<LayoutChains>();
     chains->kept = chain(tensor, micro_batch, false);
     chains->again = chain(tensor, micro_batch, true);
     return (chains_[{tensor, micro_batch}] = std::move(chains)).get();
   } catch (const ShardingError& error) {
-    answer_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   } catch (const NoPlanError& error) {
-    answer_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   }
+  chains_[{tensor, micro_batch}] = nullptr;
   return nullptr;
 }
 
@@ -143,11 +171,13 @@ void Planner::make_candidates() {
       }
     }
   }
-  if (!chains_.empty()) {
-    const auto& [layout, chains] = *chains_.begin();
+  answer_.notes = kept_.notes;
+  for (const auto& [layout, chains] : chains_) {
+    if (chains == nullptr) continue;
     const auto& [tensor, micro_batch] = layout;
     answer_.flops = static_cast<double>(chains->kept.flops(0, chains->kept.size())) * static_cast<double>(tensor) /
                     static_cast<double>(micro_batch);
+    break;
   }
   std::ranges::stable_sort(candidates_, {}, &Candidate::bound);
   answer_.table_seconds = seconds_since(begin);
@@ -202,6 +232,7 @@ void Planner::simulate_best() {
       try_with(std::move(tried), static_cast<int64_t>(memory / excess));
       continue;
     }
+    if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
     SimulatedPlan made = simulate(source_, request(), tried.candidate->with(tried.estimate.stages));
     made.estimated = tried.estimate.seconds;
     made.estimated_bytes = tried.estimate.bytes;
@@ -217,7 +248,6 @@ void Planner::simulate_best() {
     const int64_t less = std::min(tried.memory, tried.estimate.bytes) - over;
     try_with(std::move(tried), less);
   }
-  if (answer_.simulated.empty()) refuse();
   std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& made) { return made.run.seconds(); });
   answer_.simulation_seconds = seconds_since(begin) - answer_.search_seconds;
   count();
@@ -232,40 +262,21 @@ void Planner::count() {
   }
 }
 
-// Says with how much memory something fits, by the figures of layers.
-void Planner::refuse() {
-  std::string why = fmt::format("no plan of {} fits into {} of each of {} devices", source_.name,
-                                human_bytes(answer_.memory), request().devices);
-  if (candidates_.empty())
-    throw NoTrainingPlanError(why +
-                              ": no size of tensor parallel, pipeline and micro-batch goes "
-                              "with these devices and this batch");
-  constexpr double kForever = std::numeric_limits<double>::infinity();
-  const auto fits = [&](int64_t memory) -> const Candidate* {
-    for (Candidate& candidate : candidates_) {
-      if (candidate.with_less(schedules_, memory, kForever)) return &candidate;
-    }
-    return nullptr;
-  };
-  // Twice as much until something fits, then halfway between, to a hundredth.
-  int64_t least = answer_.memory, most = least;
-  const Candidate* found = fits(least);
-  if (found != nullptr) {
-    throw NoTrainingPlanError(fmt::format(
-        "{}: {} would by the figures of its layers, and does not once it is simulated", why, to_string(found->plan())));
+// What people compare a plan with: all that was worked out, and where estimates and simulations differ.
+void Planner::write_down() {
+  for (const Candidate& candidate : candidates_) {
+    const Estimate* found = candidate.found();
+    if (found == nullptr) continue;
+    answer_.worked_out.push_back({candidate.plan(), found->seconds, found->bytes});
   }
-  for (int doublings = 0; found == nullptr && doublings < 20; ++doublings) found = fits(most *= 2);
-  while (found != nullptr && most - least > most / 100) {
-    const int64_t middle = least + (most - least) / 2;
-    const Candidate* nearer = fits(middle);
-    (nearer != nullptr ? most : least) = middle;
-    if (nearer != nullptr) found = nearer;
+  constexpr double kFar = 0.02;
+  for (const SimulatedPlan& made : answer_.simulated) {
+    const double further = made.run.seconds() / made.estimated - 1;
+    if (std::abs(further) <= kFar) continue;
+    answer_.notes.push_back(
+        fmt::format("{} takes {:+.1f} % against its estimate of {}: figures of layers are that far off",
+                    to_string(made.plan), 100 * further, human_seconds(made.estimated)));
   }
-  if (found != nullptr) {
-    why += fmt::format("; {} would do, for {}: take devices with more memory, more devices, or shorter sequences",
-                       human_bytes(most), to_string(found->plan()));
-  }
-  throw NoTrainingPlanError(why);
 }
 
 // The best plan of each other value of a knob, all other knobs free.
@@ -367,8 +378,37 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
   return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams};
 }
 
+int64_t memory_of(const ClusterRequest& request) {
+  const int64_t all = request.memory.value_or(request.device.memory);
+  const int64_t beside = beside_program(request.device);
+  if (all <= beside) {
+    throw NoTrainingPlanError(
+        fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
+                    human_bytes(all), human_bytes(beside)));
+  }
+  return all - beside;
+}
+
+// Groups of tensor parallel, of data parallel, of the pipeline, and of everyone.
+int64_t beside_program(const DeviceSpec& device) {
+  const DeviceAssumptions assumed = DeviceAssumptions::of(device);
+  return assumed.context + 4 * assumed.nccl_group;
+}
+
+PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours) {
+  return Planner(source, request, kept).run(neighbours);
+}
+
+std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
+                                           int64_t memory) {
+  return Planner(source, request, kept).first_that_fits(memory);
+}
+
 PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {
-  return Planner(source, request).run();
+  KeptTables kept;
+  PlanAnswer answer = try_plan(source, request, kept, true);
+  if (answer.simulated.empty()) throw NoTrainingPlanError(what_would_fit(source, request, kept));
+  return answer;
 }
 
 }  // namespace shadowgraph

@@ -618,12 +618,22 @@ class PipelineRun:
     def html(self, title: str = "", memory: int | None = None) -> str: ...
     def write_chakra(self, folder: str, name: str = "trace", processes_per_stage: int = 1) -> int: ...
 
-class ClusterPlan:
-    def __init__(self, capture: Callable[[int, int, list[str]], Graph], layers: int, name: str, devices: int, spec: str,
-                 interconnect: str, memory: int | None, batch: int, sequence: int, captured_state: bool,
-                 tensor: Sequence[int], pipeline: Sequence[int], stages_per_rank: Sequence[int],
+class PlanTable:
+    @property
+    def findings(self) -> list[str]: ...
+    def dict(self) -> dict[str, Any]: ...
+
+class _PlanQuestions:
+    def __init__(self, capture: Callable[[int, int, list[str], int], Graph], layers: int, name: str, any_sequence: bool,
+                 devices: int, spec: str, interconnect: str, memory: int | None, batch: int, sequence: int,
+                 captured_state: bool, tensor: Sequence[int], pipeline: Sequence[int], stages_per_rank: Sequence[int],
                  micro_batch: Sequence[int], zero: Sequence[int], schedules: Sequence[str],
                  simulated: int) -> None: ...  # fmt: skip
+    def plan(self) -> ClusterPlan: ...
+    def ask(self, what: str, values: Sequence[str], share: float, tokens: str, within: str, prices: str,
+            offers: str) -> PlanTable: ...  # fmt: skip
+
+class ClusterPlan:
     @property
     def seconds(self) -> float: ...
     @property
@@ -634,6 +644,7 @@ class ClusterPlan:
     def tokens_per_second(self) -> float: ...
     @property
     def run(self) -> PipelineRun: ...
+    def html(self) -> str: ...
     def dict(self) -> dict[str, Any]: ...
 
 class Serving:
