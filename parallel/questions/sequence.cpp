@@ -57,8 +57,16 @@ PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
     return table;
   }
   if (question.values.empty()) table.rows.push_back(sequences.row(fits));
-  while (too_long == 0 && fits < kLongest) {
-    if (!sequences.fit(2 * fits)) {
+  std::string limit;  // why the model has no longer ones
+  while (too_long == 0 && fits < kLongest && limit.empty()) {
+    bool longer = false;
+    try {
+      longer = sequences.fit(2 * fits);
+    } catch (const Error& error) {
+      limit = error.what();
+      continue;
+    }
+    if (!longer) {
       too_long = 2 * fits;
     } else {
       fits *= 2;
@@ -76,6 +84,7 @@ PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
     if (!row.why_not.empty()) continue;
     table.findings.push_back(
         fmt::format("sequences of {} tokens are the longest that fit, to a sixteenth: {}", fits, to_string(row.plan)));
+    if (!limit.empty()) table.findings.back() = fmt::format("sequences of {} tokens fit; {}", fits, limit);
     if (known == table.rows.end()) table.rows.push_back(std::move(row));
     break;
   }

@@ -623,16 +623,6 @@ class PlanTable:
     def findings(self) -> list[str]: ...
     def dict(self) -> dict[str, Any]: ...
 
-class _PlanQuestions:
-    def __init__(self, capture: Callable[[int, int, list[str], int], Graph], layers: int, name: str, any_sequence: bool,
-                 devices: int, spec: str, interconnect: str, memory: int | None, batch: int, sequence: int,
-                 captured_state: bool, tensor: Sequence[int], pipeline: Sequence[int], stages_per_rank: Sequence[int],
-                 micro_batch: Sequence[int], zero: Sequence[int], schedules: Sequence[str],
-                 simulated: int) -> None: ...  # fmt: skip
-    def plan(self) -> ClusterPlan: ...
-    def ask(self, what: str, values: Sequence[str], share: float, tokens: str, within: str, prices: str,
-            offers: str) -> PlanTable: ...  # fmt: skip
-
 class ClusterPlan:
     @property
     def seconds(self) -> float: ...
