@@ -59,15 +59,16 @@ class Fitting {
   Fitting(const FitRequest& request, std::string checkpoint) : request_(request), checkpoint_(std::move(checkpoint)) {
     options_.memory.allocator = AllocatorSettings::parse(request.allocator);
     options_.top_at_peak = 0;
+    if (!request.capture.device.is_cpu()) {
+      spec_ = DeviceSpec::find(request.spec.empty() ? request.memory->device : request.spec, c10::kCUDA);
+      options_.spec = &*spec_;
+      options_.memory.assumptions = DeviceAssumptions::of(*spec_);
+    }
     // A grown cache leaves free blocks that are a little too small for the next tokens. Where they are in the way, the
     // allocator gives them back and tries again, as on a device of this memory.
     if (looks_for_context(request) && request.by != BoundedBytes::kLive) {
       options_.memory.capacity =
           request.memory->bytes + (request.by == BoundedBytes::kReserved ? options_.memory.assumptions.context : 0);
-    }
-    if (!request.capture.device.is_cpu()) {
-      spec_ = DeviceSpec::find(request.spec.empty() ? request.memory->device : request.spec, c10::kCUDA);
-      options_.spec = &*spec_;
     }
   }
 

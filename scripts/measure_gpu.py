@@ -404,9 +404,9 @@ class Gpt2(CausalLanguageModel):
 
 
 class LlamaRMSNorm(nn.Module):
-    def __init__(self, hidden):
+    def __init__(self, hidden, eps=1e-5):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(hidden))
+        self.weight, self.eps = nn.Parameter(torch.empty(hidden)), eps
 
     def reset_parameters(self):
         nn.init.ones_(self.weight)
@@ -414,18 +414,18 @@ class LlamaRMSNorm(nn.Module):
     def forward(self, x):
         wide = x.to(torch.float32)
         variance = wide.pow(2).mean(-1, keepdim=True)
-        return self.weight * (wide * torch.rsqrt(variance + 1e-5)).to(x.dtype)
+        return self.weight * (wide * torch.rsqrt(variance + self.eps)).to(x.dtype)
 
 
 class LlamaRotaryEmbedding(nn.Module):
-    def __init__(self, size):
+    def __init__(self, size, theta=500000.0):
         super().__init__()
-        self.size = size
+        self.size, self.theta = size, theta
         self.register_buffer("inv_freq", torch.empty(size // 2))
 
     def reset_parameters(self):
         exponent = torch.arange(0, self.size, 2, dtype=torch.float32) / self.size
-        self.inv_freq.copy_(torch.pow(500000.0, exponent).reciprocal())
+        self.inv_freq.copy_(torch.pow(self.theta, exponent).reciprocal())
 
     def forward(self, x):
         positions = torch.arange(x.size(1), dtype=torch.float32, device=x.device)
@@ -517,10 +517,11 @@ class DeepseekAttention(nn.Module):
         super().__init__()
         self.sizes, hidden, heads = sizes, sizes["hidden"], sizes["heads"]
         self.head = [sizes["plain"], sizes["rotated"]]
-        self.q_a_proj, self.q_a_layernorm = Linear(hidden, sizes["queries"], bias=False), LlamaRMSNorm(sizes["queries"])
+        self.q_a_proj = Linear(hidden, sizes["queries"], bias=False)
+        self.q_a_layernorm = LlamaRMSNorm(sizes["queries"], 1e-6)
         self.q_b_proj = Linear(sizes["queries"], heads * sum(self.head), bias=False)
         self.kv_a_proj_with_mqa = Linear(hidden, sizes["values"] + sizes["rotated"], bias=False)
-        self.kv_a_layernorm = LlamaRMSNorm(sizes["values"])
+        self.kv_a_layernorm = LlamaRMSNorm(sizes["values"], 1e-6)
         self.kv_b_proj = Linear(sizes["values"], heads * (sizes["plain"] + sizes["value"]), bias=False)
         self.o_proj = Linear(heads * sizes["value"], hidden, bias=False)
 
@@ -604,8 +605,8 @@ class DeepseekLayer(nn.Module):
         super().__init__()
         self.self_attn = DeepseekAttention(sizes)
         self.mlp = LlamaMlp(sizes["hidden"], sizes["intermediate"]) if dense else DeepseekMoe(sizes)
-        self.input_layernorm = LlamaRMSNorm(sizes["hidden"])
-        self.post_attention_layernorm = LlamaRMSNorm(sizes["hidden"])
+        self.input_layernorm = LlamaRMSNorm(sizes["hidden"], 1e-6)
+        self.post_attention_layernorm = LlamaRMSNorm(sizes["hidden"], 1e-6)
 
     def forward(self, given, rotation):
         x = given + self.self_attn(self.input_layernorm(given), rotation)
@@ -623,8 +624,8 @@ class Deepseek(CausalLanguageModel):
         super().__init__(sizes["vocab"])
         self.embed_tokens = nn.Embedding(sizes["vocab"], sizes["hidden"])
         self.layers = nn.ModuleList(DeepseekLayer(sizes, i < sizes["dense_layers"]) for i in range(sizes["layers"]))
-        self.norm = LlamaRMSNorm(sizes["hidden"])
-        self.rotary_emb = LlamaRotaryEmbedding(sizes["rotated"])
+        self.norm = LlamaRMSNorm(sizes["hidden"], 1e-6)
+        self.rotary_emb = LlamaRotaryEmbedding(sizes["rotated"], 10000.0)
         self.lm_head = Linear(sizes["hidden"], sizes["vocab"], bias=False)
 
     hidden, forward = Llama.hidden, Llama.forward

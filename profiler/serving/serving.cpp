@@ -108,7 +108,7 @@ class Engine {
     const ProfileOptions how{.top_at_peak = 0};
     const Profile costs = profile(pass, how);
     serving.activations = std::max<int64_t>(0, costs.peak_with_scratch.bytes - weights.bytes_made());
-    const DeviceAssumptions assumptions;
+    const DeviceAssumptions assumptions = DeviceAssumptions::of(*options_.spec);
     serving.context_bytes = assumptions.context;
     if (costs.communication() != nullptr) {
       for (const ProcessGroupInfo& group : costs.communication()->groups()) {

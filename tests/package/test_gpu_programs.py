@@ -43,3 +43,40 @@ def test_modules_of_pytorch_take_what_they_took(predict, name):
 def test_seconds_of_sharded_steps_are_near(predict):
     said, row = peaks(predict, "fsdp_8b_64")
     assert said["time"]["device_seconds"] == pytest.approx(row["seconds"], rel=0.12)
+
+
+def test_products_in_tf32_are_noted():
+    import torch
+
+    import shadowgraph as sg
+
+    def metadata():
+        with sg.Capture("cuda") as session:
+            torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
+            return session.finish(None).metadata
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        assert "float32_matmul" not in metadata()
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert metadata()["float32_matmul"] == "tf32"
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_autocast_runs_recurrent_layers_in_half():
+    import torch
+
+    import shadowgraph as sg
+
+    with sg.fake("cuda"):
+        for kind, layers in (("LSTM", 2), ("GRU", 1)):
+            module = getattr(torch.nn, kind)(16, 32, layers).cuda()
+            with torch.autocast("cuda", torch.bfloat16):
+                out = module(torch.randn(5, 3, 16, device="cuda"))[0]
+            assert out.dtype == torch.float16  # whatever autocast's dtype is
+            out.sum().backward()
+            assert {(each.grad.dtype, each.grad.shape == each.shape) for each in module.parameters()} == {
+                (torch.float32, True)
+            }
