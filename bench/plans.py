@@ -33,6 +33,9 @@ CASES = [
     ("llama3_405b", "8192xh100", (*TOKENS, "--tensor", "8", "--pipeline", "16", "--zero", "1"), ""),
     ("llama3_405b", "16384xh100", (*TOKENS, "--tensor", "8", "--pipeline", "16", "--zero", "1"), ""),
 ]
+QUESTIONS = ["devices", "network", "memory", "batch", "sequence"]
+ASKED = ["llama3_405b", "--devices", "1024xh100", *TOKENS]
+QUESTION_COLUMNS = ["question", "rows", "finding", "answered in s", "RSS", "aim"]
 COLUMNS = ["model", "devices", "plan", "step s", "of the peak", "above the bound", "plan found in s", "RSS", "aim"]
 
 
@@ -53,13 +56,37 @@ def row(model, devices, options, aim):
             f"{usage.ru_maxrss / 2**20:.2f} GiB", aim]  # fmt: skip
 
 
+def question_row(what, more=()):
+    """A question about Llama 3 405B on 1,024 H100s, beside a plan of which takes some seconds."""
+    begin = time.monotonic()
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen([ROOT / "build/bin/shadowgraph", "plan", *ASKED, "--what", what, *more, "--json"],
+                                   stdout=out)  # fmt: skip
+        _, status, usage = _wait(process)
+        seconds = time.monotonic() - begin
+        if status != 0:
+            sys.exit(f"plan --what {what}: {status}")
+        out.seek(0)
+        table = json.load(out)[what]
+    return [what, str(len(table["rows"])), table["findings"][0] if table["findings"] else "", f"{seconds:.1f}",
+            f"{usage.ru_maxrss / 2**20:.2f} GiB", ""]  # fmt: skip
+
+
+def price_row():
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as prices:
+        json.dump({"h100": 2.5, "a100": 1.25}, prices)  # anybody's; the question is how long an answer takes
+        prices.flush()
+        return question_row("price", ["--tokens", "15T", "--within", "90d", "--prices", prices.name])
+
+
 def _wait(process) -> tuple[int, int, resource.struct_rusage]:
     return os.wait4(process.pid, 0)
 
 
 def main():
     rows = [row(*case) for case in CASES]
-    print("\n".join(" | ".join(cells) for cells in [COLUMNS, *rows]))
+    asked = [*map(question_row, QUESTIONS), price_row()]
+    print("\n".join(" | ".join(cells) for cells in [COLUMNS, *rows, QUESTION_COLUMNS, *asked]))
     if "--figures" not in sys.argv[1:]:
         return
     others = [module.figures() for module in (published_plans, peer_plans)]
@@ -73,7 +100,12 @@ def main():
         "reading": ["Aceso's log has 202 s for 13B, after profiling on the cluster.",
                     "Meta trained the last two at 43 and 41 % of the peak; the program here is eager.",
                     *[sentence for _, reading in others for sentence in reading]],
-        "tables": [{"columns": COLUMNS, "rows": rows}, *[table for tables, _ in others for table in tables]],
+        "tables": [
+            {"columns": COLUMNS, "rows": rows},
+            {"about": "Questions about Llama 3 405B on 1,024 H100s, 16M tokens a step (`--what`).",
+             "columns": QUESTION_COLUMNS, "rows": asked},
+            *[table for tables, _ in others for table in tables],
+        ],
     }  # fmt: skip
     path = ROOT / "docs/figures/21-plans.json"
     write_figures.write(path, figures)

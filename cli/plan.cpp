@@ -9,9 +9,11 @@
 
 #include "cli/option_checks.h"
 #include "cli/output.h"
+#include "cli/plan_questions.h"
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
+#include "shadowgraph/draw_cluster_plan.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/parallel/engines.h"
@@ -32,6 +34,7 @@ struct ClusterOptions {
   std::string output;  // folder
   bool chakra = false;
   bool json = false;
+  WhatOptions what;
 };
 
 // "1024xh100": how many, and which; "8": of the usual device.
@@ -83,11 +86,27 @@ void take_batch_of_graph(const CaptureRequest& step, ClusterRequest& request) {
   }
 }
 
-Graph capture(CaptureRequest request, const StepSize& size) {
+Graph capture_step(CaptureRequest request, const StepSize& size) {
   request.batch = size.micro_batch;
   request.layers = size.layers;
   request.checkpoint = fmt::format("{}", fmt::join(size.recomputed, "+"));
   return load(request).graph;
+}
+
+StepSource source_of(const CaptureRequest& step) {
+  StepSource source{.capture = [step](const StepSize& size) { return capture_step(step, size); },
+                    .layers = layers_of_source(step.source),
+                    .first_layers = first_layers_of_source(step.source),
+                    .name = std::filesystem::path(step.source).stem().string(),
+                    .any_micro_batch = kind_of_source(step.source) != SourceKind::kGraph};
+  if (kind_of_source(step.source) == SourceKind::kModel && step.seq > 0) {
+    source.with_sequence = [step](int64_t tokens) {
+      CaptureRequest changed = step;
+      changed.seq = tokens;
+      return source_of(changed);
+    };
+  }
+  return source;
 }
 
 // Writes the plan in the words of engines. Gives what a reader should know: engines without a file, and what differs.
@@ -116,6 +135,7 @@ void write_files(const PlanAnswer& answer, const StepSource& source, const Clust
   const std::string engines = write_engine_files(answer, source, folder);
   fmt::print(stderr, "{}", engines);
   file("plan.txt", to_text(answer) + engines);
+  file("report.html", plan_html(answer));
   file("plan.json", json_text(to_json(answer)));
   file("pipeline.txt", to_text(answer.best().run));
   file("schedule.csv", answer.best().run.schedule().to_csv());
@@ -144,10 +164,11 @@ int plan(const ClusterOptions& options) {
   take_batch_of_graph(step, request);
   step.steady_state = options.captured_state;
   if (options.captured_state) request.state = {};
-  const StepSource source{.capture = [&](const StepSize& size) { return capture(step, size); },
-                          .layers = layers_of_source(step.source),
-                          .first_layers = first_layers_of_source(step.source),
-                          .name = std::filesystem::path(step.source).stem().string()};
+  const StepSource source = source_of(step);
+  if (!options.what.what.empty()) {
+    answer_questions(options.what, source, request, options.output, options.json);
+    return 0;
+  }
   const PlanAnswer answer = plan_training(source, request);
   write_files(answer, source, options);
   print_text(options.json ? json_text(to_json(answer)) : to_text(answer));
@@ -163,7 +184,12 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_source(command, options.capture);
   begin_group(command, "The cluster");
   command.add_option("--devices", options.devices, "How many of which device: 1024xh100")->required();
-  add_interconnect_option(command, options.interconnect);
+  CLI::Option* links = add_interconnect_option(command, options.interconnect);
+  command
+      .add_option("--topology", options.interconnect,
+                  "The same as a file of levels: NVLink, rail, spine, sites (docs/interconnect.schema.json)")
+      ->check(CLI::ExistingFile)
+      ->excludes(links);
   add_memory(command, options.memory, "Memory of a device, 80GB (default: its own)");
   begin_group(command, "The step");
   command.add_option("--tokens-per-step", options.tokens, "On all devices: 16M (of 1,048,576), 512k");
@@ -186,16 +212,18 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
   add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
   add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");
+  add_what_options(command, options.what);
   begin_group(command, kOutput);
-  command.add_option(
-      "-o,--output", options.output,
-      "Folder for plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json, and the plan in the words of "
-      "engines: train.py, torchtitan_recipe.py, megatron.args, accelerate.yaml");
+  command.add_option("-o,--output", options.output,
+                     "Folder for report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json, and the "
+                     "plan in the words of "
+                     "engines: train.py, torchtitan_recipe.py, megatron.args, accelerate.yaml");
   command.add_flag("--chakra", options.chakra, "With -o: Chakra traces of one replica, without sums over replicas");
   command.add_flag("--json", options.json, "As JSON");
   command.footer(
       "Examples:\n"
       "  shadowgraph plan llama3_405b --devices 8192xh100 --tokens-per-step 16M --seq 8192 -o plan\n"
+      "  shadowgraph plan llama3_405b --devices 1024xh100 --tokens-per-step 16M --seq 8192 --what devices,network\n"
       "  shadowgraph plan gpt2_xl --devices 16xa100 --samples-per-step 512 --seq 1024 --micro-batch 4");
 }
 

@@ -36,7 +36,7 @@ PUBLIC = {
     "profiler": ["operators", "profile", "profile/*"],
     "sharding": ["sharding/*"],
     "parallel": ["parallel/*"],
-    "viz": ["draw", "draw_colors", "draw_pipeline", "draw_plan", "operator_card"],
+    "viz": ["draw", "draw_cluster_plan", "draw_colors", "draw_pipeline", "draw_plan", "operator_card"],
     "umbrella": ["shadowgraph"],
 }
 # The folders of core/, each with those below it that it includes. A public header of the same name is of the room.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The page that `shadowgraph draw -o page.html` writes: whether the committed bundle is what its sources give, its types, lint and unit
+# The pages that `shadowgraph draw -o page.html` and `shadowgraph plan -o DIR` write: whether the committed bundle is what its sources give, its types, lint and unit
 # tests, and pages of models used in a real browser. Without npm or Chromium it says so, and leaves out what needs them.
 #
 #   scripts/check_page.sh               all of it, with build/bin/shadowgraph
@@ -63,6 +63,8 @@ done
 "$tool" draw resnet50 -o $pages/resnet50_forward.html
 "$tool" capture resnet50 --mode train -o $pages/graphs/resnet50.sg
 "$tool" compare $pages/graphs/resnet50.sg resnet50 --mode train --checkpoint 'layer*' -o $pages/compare.html
+"$tool" plan llama3_70b --devices 256xh100 --tokens-per-step 4M --seq 8192 --pipeline 8 -o $pages/plan >/dev/null 2>&1
+mv $pages/plan/report.html $pages/plan.html
 "$tool" compare resnet50 bert_base --mode train -o $pages/compare_others.html
 "$tool" profile $pages/graphs/resnet50.sg -o $pages/profile --export nodes-csv >/dev/null
 "$tool" compare $pages/profile/profile.json resnet50 --mode train --checkpoint 'layer*' -o $pages/saved.html

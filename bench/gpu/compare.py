@@ -18,7 +18,7 @@ import sys
 HERE = pathlib.Path(__file__).parent
 FIGURES = HERE.parents[1] / "docs/figures/22-h100.json"
 GIB, MIB = 2**30, 2**20
-# Of which laws of time were fitted; all others are held out.
+# So many of the operators were there for the laws of time to be fitted; the others are held out.
 FITTED = 429
 
 
@@ -103,7 +103,7 @@ def main():
     machine = measured("programs")["machine"]
     document = {
         "title": "On an H100",
-        "about": "Whole programs, captured here as they are written, beside the same files on one GPU: peaks of three "
+        "about": "Whole programs, captured as they are written, beside the same files on one GPU. Peaks are of three "
         "steps from nothing on, and seconds of a later one. Those of many devices are one rank; on the GPU, "
         "collectives moved nothing, so that their seconds are of kernels and the host alone.",
         "measured": "2026-11-26",

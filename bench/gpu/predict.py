@@ -1,7 +1,4 @@
-"""What shadowgraph says of each program here, for compare.py.
-
-PYTHONPATH=build/python python bench/gpu/predict.py -o predictions.json [NAME ...]
-"""
+"""What shadowgraph says of each program and operator, for the comparison with an H100."""
 
 import argparse
 import contextlib
@@ -53,7 +50,7 @@ def predicted(program, spec):
 
 
 def seconds_of(name, spec):
-    """Of one more call of an operator."""
+    """What one more call of an operator takes."""
 
     def device_seconds(calls):
         with sg.Capture("cuda", guards=False, source_lines=False) as session:

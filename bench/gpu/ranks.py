@@ -1,7 +1,7 @@
 """Programs of many devices, one rank of each. Importing this adds them to programs.PROGRAMS.
 
-The other ranks are pretended, on the GPU by torch's "fake" backend: its collectives move nothing, and what a rank
-allocates, and when, is what a real one does.
+The other ranks are pretended, on the GPU by torch's "fake" backend. Its collectives move nothing. A rank allocates
+what a real one does, when a real one does.
 """
 
 import torch

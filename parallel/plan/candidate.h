@@ -53,6 +53,7 @@ class Candidate {
   const Estimate* estimate(PlanSchedules& schedules, int64_t memory, double enough);
   // The same for less memory than the request has.
   std::optional<Estimate> with_less(PlanSchedules& schedules, int64_t memory, double enough);
+  const Estimate* found() const { return found_ ? &*found_ : nullptr; }  // by estimate()
   // Whether estimate() found that nothing fits.
   bool fits() const { return fits_; }
   // The plan with these stages.

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "parallel/plan/placement.h"
 #include "shadowgraph/parallel/training_plan.h"
 #include "support/json.h"
 
@@ -46,6 +47,17 @@ nlohmann::json to_json(const PlanAnswer& answer) {
   }
   nlohmann::json worst;
   if (answer.worst_routing) worst = {{"seconds", answer.worst_routing->first}, {"bytes", answer.worst_routing->second}};
+  nlohmann::json worked_out = nlohmann::json::array();
+  for (const WorkedOutPlan& made : answer.worked_out) {
+    worked_out.push_back({{"plan", to_json(made.plan)},
+                          {"text", to_string(made.plan)},
+                          {"seconds", made.seconds},
+                          {"bytes", made.bytes}});
+  }
+  nlohmann::json placed = nlohmann::json::array();
+  for (const PlacedAxis& axis : placement_of(answer.best().plan, answer.request.links)) {
+    placed.push_back({{"axis", axis.axis}, {"ranks", axis.ranks}, {"apart", axis.apart}, {"level", axis.level}});
+  }
   return {{"model", answer.name},
           {"device", answer.request.device.name},
           {"devices", answer.request.devices},
@@ -58,6 +70,8 @@ nlohmann::json to_json(const PlanAnswer& answer) {
           {"model_flops_share", answer.model_flops_share()},
           {"simulated", std::move(simulated)},
           {"neighbours", std::move(neighbours)},
+          {"placed", std::move(placed)},
+          {"worked_out", std::move(worked_out)},
           {"counted", answer.counted},
           {"notes", answer.notes},
           {"run", to_json(answer.best().run)}};

@@ -40,6 +40,13 @@ std::vector<std::string> schedules_of(const ClusterRequest& request, int64_t pip
   return names;
 }
 
+// Schedules in rounds take as many micro-batches as fill their last one.
+int64_t filled_rounds(const std::string& schedule, int64_t microbatches, int64_t pipeline) {
+  const bool in_rounds = schedule == "interleaved" || schedule == "zero_bubble";
+  if (!in_rounds || microbatches <= pipeline) return microbatches;
+  return (microbatches + pipeline - 1) / pipeline * pipeline;
+}
+
 }  // namespace
 
 void check(const ClusterRequest& request) {
@@ -121,7 +128,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor
                              .stages_per_rank = stages_per_rank,
                              .experts = experts,
                              .micro_batch = micro_batch,
-                             .microbatches = microbatches,
+                             .microbatches = filled_rounds(schedule, microbatches, pipeline),
                              .zero = zero,
                              .schedule = schedule,
                              .data_outermost = data_outermost});

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "parallel/plan/placement.h"
 #include "shadowgraph/parallel/training_plan.h"
 #include "shadowgraph/units.h"
 
@@ -66,6 +67,8 @@ std::string to_text(const PlanAnswer& answer) {
                         human_seconds(seconds), human_bytes(bytes));
   }
   text += fmt::format("stages, in layers (of which computed again): {}\n", stages_text(best.plan));
+  const std::vector<PlacedAxis> placed = placement_of(best.plan, answer.request.links);
+  if (!placed.empty()) text += fmt::format("placed, innermost first: {}\n", to_string(placed));
   std::vector<std::string> counts;
   for (const auto& [what, count] : answer.counted) counts.push_back(fmt::format("{} {}", count, what));
   text += fmt::format("{}; tables {}, search {}, simulation {}\n\n", fmt::join(counts, ", "),

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -12,10 +11,12 @@
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/placement.h"
 #include "parallel/plan/plan_space.h"
+#include "parallel/plan/planner.h"
 #include "parallel/plan/unit_names.h"
+#include "parallel/plan/what_would_fit.h"
 #include "shadowgraph/edit/copy.h"
-#include "shadowgraph/profile/device_assumptions.h"
 #include "shadowgraph/sharding/expert_ranks.h"
 #include "shadowgraph/sharding/plan_step.h"
 #include "shadowgraph/units.h"
@@ -26,61 +27,40 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be.
-Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
-  if (tensor == 1) return step;
-  StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", tensor)),
-                     .device = request.device,
-                     .links = request.links,
-                     .cut_vocabulary = true,
-                     .by_hand = "megatron"};
-  try {
-    return std::move(plan_step(clone(step), layout).answer.rank->graph);
-  } catch (const NoPlanError&) {
-    layout.by_hand = "tensor-parallel";
-    return std::move(plan_step(std::move(step), layout).answer.rank->graph);
-  }
-}
-
-int64_t memory_of(const ClusterRequest& request) {
-  const DeviceAssumptions assumed = DeviceAssumptions::of(request.device);
-  const int64_t all = request.memory.value_or(request.device.memory);
-  // Groups of tensor parallel, of data parallel, of the pipeline, and of everyone.
-  const int64_t beside = assumed.context + 4 * assumed.nccl_group;
-  if (all <= beside) {
-    throw NoTrainingPlanError(
-        fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
-                    human_bytes(all), human_bytes(beside)));
-  }
-  return all - beside;
-}
-
 class Planner {
  public:
-  Planner(const StepSource& source, const ClusterRequest& request) : source_(source) {
+  Planner(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
+      : source_(source), kept_(kept), schedules_(kept.schedules) {
     check(request);
+    check_links(request);
     answer_.name = source.name;
     answer_.request = request;
     answer_.memory = memory_of(request);
     answer_.bound = best_estimate_;
   }
 
-  PlanAnswer run() {
-    try {
-      make_candidates();
-    } catch (const LayersDiffer&) {
-      layers_differ_ = true;
-      answer_.notes.clear();
-      answer_.notes.emplace_back("layers differ: tables are of all of them");
-      candidates_.clear();
-      chains_.clear();
-      units_.clear();
-      make_candidates();
-    }
+  // Nothing is simulated where nothing fits.
+  PlanAnswer run(bool neighbours) {
+    make_candidates();
     simulate_best();
-    look_around();
-    route_badly();
+    if (answer_.simulated.empty()) return std::move(answer_);
+    if (neighbours) {
+      look_around();
+      route_badly();
+    }
+    write_down();
     return std::move(answer_);
+  }
+
+  std::optional<FittingPlan> first_that_fits(int64_t memory) {
+    make_candidates();
+    constexpr double kForever = std::numeric_limits<double>::infinity();
+    for (Candidate& candidate : candidates_) {
+      if (auto estimate = candidate.with_less(schedules_, memory, kForever)) {
+        return FittingPlan{candidate.with(estimate->stages), std::move(*estimate)};
+      }
+    }
+    return std::nullopt;
   }
 
  private:
@@ -96,9 +76,12 @@ class Planner {
   const ClusterRequest& request() const { return answer_.request; }
   Graph step_of_tables(int64_t tensor, int64_t micro_batch, bool again);
   int64_t more_layers() const;
-  LayerChain chain(const Graph& step, const ExpertRanks& experts);
+  void check_layers(int64_t wanted) const;
+  LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
-  void make_candidates(int64_t tensor, int64_t micro_batch);
+  std::vector<int64_t> ranks_of(const ExpertLayers& layers) const;
+  const LayoutTables* tables_of(int64_t tensor, int64_t micro_batch);
+  void go_through_layouts();
   void make_candidates();
   void search(double near);
   void simulate_best();
@@ -106,43 +89,59 @@ class Planner {
   void look_around();
   void route_badly();
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
-  [[noreturn]] void refuse();
+  void write_down();
 
   const StepSource& source_;
   PlanAnswer answer_;
-  std::vector<std::string> units_;  // where they begin, in the model that tables are made from
-  bool layers_differ_ = false;
-  // By tensor parallel, micro-batch, ranks that share experts.
-  std::map<std::array<int64_t, 3>, std::unique_ptr<LayoutChains>> chains_;
+  KeptTables& kept_;
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
   std::unordered_set<const Candidate*> seen_;
   double best_estimate_ = std::numeric_limits<double>::infinity();
-  PlanSchedules schedules_;
+  PlanSchedules& schedules_;
 };
 
 constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
 
 Graph Planner::step_of_tables(int64_t tensor, int64_t micro_batch, bool again) {
-  StepSize size{.micro_batch = micro_batch, .layers = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0};
+  const int64_t wanted = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0;
+  StepSize size{.micro_batch = micro_batch, .layers = wanted};
   if (again) {
-    for (const std::string& unit : units_) {
+    for (const std::string& unit : kept_.units) {
       if (number_in_path(unit).second > 0) size.recomputed.push_back(unit);
     }
   }
   Graph step = rank_of_step(source_.capture(size), tensor, request());
-  if (units_.empty()) units_ = UnitNames::of(step).begins;
+  if (kept_.units.empty()) kept_.units = UnitNames::of(step).begins;
+  if (wanted > 0) check_layers(wanted);
   return step;
 }
 
 int64_t Planner::more_layers() const {
-  return layers_differ_ ? 0 : std::max<int64_t>(0, source_.layers - source_.first_layers - kLayersOfTables);
+  return kept_.layers_differ ? 0 : std::max<int64_t>(0, source_.layers - source_.first_layers - kLayersOfTables);
 }
 
-LayerChain Planner::chain(const Graph& step, const ExpertRanks& experts) {
+// A source that makes more layers than it was asked for would be counted twice.
+void Planner::check_layers(int64_t wanted) const {
+  std::map<std::string, int64_t> lists;
+  for (const std::string& unit : kept_.units) {
+    const auto [at, length] = number_in_path(unit);
+    if (length > 0) ++lists[unit.substr(0, at)];
+  }
+  for (const auto& [list, layers] : lists) {
+    if (layers <= wanted) continue;
+    throw Error(
+        fmt::format("{} was to be made with {} layers and has {} in '{}': its source cannot make fewer; say so, "
+                    "and it is captured whole (StepSource::layers 0, layers=(0, ...) in Python)",
+                    source_.name, wanted, layers, list));
+  }
+}
+
+// Throws LayersDiffer.
+LayerChain Planner::chain(const Graph& step, const ExpertRanks& experts) const {
   const Graph rank = with_experts_over(clone(step), experts);
   const StageOptions options{.spec = &request().device, .interconnect = &request().links};
-  const LayerChain few(rank, units_, options, request().state);
+  const LayerChain few(rank, kept_.units, options, request().state);
   std::optional<LayerChain> all = few.with_more_layers(more_layers(), source_.first_layers);
   if (!all) throw LayersDiffer{};
   return std::move(*all);
@@ -158,7 +157,7 @@ ExpertLayers Planner::experts_of(const Graph& step, int64_t tensor) {
     if (asked && tensor == 1) throw;
     const std::string with = tensor > 1 ? fmt::format(" of tensor parallel of {}", tensor) : "";
     const std::string note = fmt::format("experts are whole on each rank{}: {}", with, error.what());
-    if (std::ranges::find(answer_.notes, note) == answer_.notes.end()) answer_.notes.push_back(note);
+    if (std::ranges::find(kept_.notes, note) == kept_.notes.end()) kept_.notes.push_back(note);
     return layers;
   }
   if (asked && layers.experts == 0) {
@@ -169,36 +168,74 @@ ExpertLayers Planner::experts_of(const Graph& step, int64_t tensor) {
   return layers;
 }
 
-// Throws LayersDiffer.
-void Planner::make_candidates(int64_t tensor, int64_t micro_batch) {
-  const Graph kept = step_of_tables(tensor, micro_batch, false), again = step_of_tables(tensor, micro_batch, true);
-  const ExpertLayers layers = experts_of(kept, tensor);
-  for (const int64_t experts : expert_sizes(request(), std::max<int64_t>(1, layers.experts))) {
-    if (layers.rows % experts != 0) continue;
-    const ExpertRanks over{.ranks = experts, .apart = tensor, .capacity = request().expert_capacity};
-    auto& chains = chains_[{tensor, micro_batch, experts}];
-    chains = std::make_unique<LayoutChains>(LayoutChains{chain(kept, over), chain(again, over)});
-    for (TrainingPlan& plan : plans_of(request(), tensor, micro_batch, experts, chains->kept.size())) {
-      candidates_.emplace_back(std::move(plan), *chains, request());
+std::vector<int64_t> Planner::ranks_of(const ExpertLayers& layers) const {
+  std::vector<int64_t> sizes = expert_sizes(request(), std::max<int64_t>(1, layers.experts));
+  std::erase_if(sizes, [&](int64_t ranks) { return layers.rows % ranks != 0; });
+  return sizes;
+}
+
+// nullptr: the step cannot be cut so. Throws LayersDiffer.
+const LayoutTables* Planner::tables_of(int64_t tensor, int64_t micro_batch) {
+  const auto known = kept_.layouts.find({tensor, micro_batch});
+  if (known != kept_.layouts.end()) {
+    const LayoutTables* tables = known->second.get();
+    const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
+    if (tables == nullptr || std::ranges::all_of(ranks_of(tables->experts), is_there)) return tables;
+  }
+  try {
+    const Graph kept = step_of_tables(tensor, micro_batch, false), again = step_of_tables(tensor, micro_batch, true);
+    auto& tables = kept_.layouts[{tensor, micro_batch}];
+    if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
+    for (const int64_t ranks : ranks_of(tables->experts)) {
+      if (tables->chains.contains(ranks)) continue;
+      const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request().expert_capacity};
+      tables->chains.emplace(ranks, LayoutChains{chain(kept, over), chain(again, over)});
+    }
+    if (kept_.flops == 0) {
+      const LayerChain plain = chain(kept, {});
+      kept_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
+                    static_cast<double>(micro_batch);
+    }
+    return tables.get();
+  } catch (const ShardingError& error) {
+    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+  } catch (const NoPlanError& error) {
+    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+  }
+  kept_.layouts[{tensor, micro_batch}] = nullptr;
+  return nullptr;
+}
+
+void Planner::go_through_layouts() {
+  for (const int64_t tensor : tensor_sizes(request())) {
+    for (const int64_t micro_batch : micro_batches(request())) {
+      const LayoutTables* tables = tables_of(tensor, micro_batch);
+      if (tables == nullptr) break;
+      for (const int64_t ranks : ranks_of(tables->experts)) {
+        const LayoutChains& chains = tables->chains.at(ranks);
+        for (TrainingPlan& plan : plans_of(request(), tensor, micro_batch, ranks, chains.kept.size())) {
+          candidates_.emplace_back(std::move(plan), chains, request());
+        }
+      }
     }
   }
-  if (answer_.flops > 0 || candidates_.empty()) return;
-  const LayerChain plain = chain(kept, {});
-  answer_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
-                  static_cast<double>(micro_batch);
 }
 
 void Planner::make_candidates() {
   const auto begin = Clock::now();
-  for (const int64_t tensor : tensor_sizes(request())) {
-    try {
-      for (const int64_t micro_batch : micro_batches(request())) make_candidates(tensor, micro_batch);
-    } catch (const ShardingError& error) {
-      answer_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
-    } catch (const NoPlanError& error) {
-      answer_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
-    }
+  try {
+    go_through_layouts();
+  } catch (const LayersDiffer&) {
+    candidates_.clear();
+    kept_.units.clear();
+    kept_.layouts.clear();
+    kept_.flops = 0;
+    kept_.layers_differ = true;
+    kept_.notes = {"layers differ: tables are of all of them"};
+    go_through_layouts();
   }
+  answer_.notes = kept_.notes;
+  answer_.flops = kept_.flops;
   std::ranges::stable_sort(candidates_, {}, &Candidate::bound);
   answer_.table_seconds = seconds_since(begin);
 }
@@ -257,6 +294,7 @@ void Planner::simulate_best() {
       try_with(std::move(tried), static_cast<int64_t>(memory / excess));
       continue;
     }
+    if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
     SimulatedPlan made = simulate(source_, request(), tried.candidate->with(tried.estimate.stages));
     made.estimated = tried.estimate.seconds;
     made.estimated_bytes = tried.estimate.bytes;
@@ -272,7 +310,6 @@ void Planner::simulate_best() {
     const int64_t less = std::min(tried.memory, tried.estimate.bytes) - over;
     try_with(std::move(tried), less);
   }
-  if (answer_.simulated.empty()) refuse();
   std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& made) { return made.run.seconds(); });
   answer_.simulation_seconds = seconds_since(begin) - answer_.search_seconds;
   count();
@@ -287,40 +324,21 @@ void Planner::count() {
   }
 }
 
-// Says with how much memory something fits, by the figures of layers.
-void Planner::refuse() {
-  std::string why = fmt::format("no plan of {} fits into {} of each of {} devices", source_.name,
-                                human_bytes(answer_.memory), request().devices);
-  if (candidates_.empty())
-    throw NoTrainingPlanError(why +
-                              ": no size of tensor parallel, pipeline, micro-batch and ranks that share experts "
-                              "goes with these devices and this batch");
-  constexpr double kForever = std::numeric_limits<double>::infinity();
-  const auto fits = [&](int64_t memory) -> const Candidate* {
-    for (Candidate& candidate : candidates_) {
-      if (candidate.with_less(schedules_, memory, kForever)) return &candidate;
-    }
-    return nullptr;
-  };
-  // Twice as much until something fits, then halfway between, to a hundredth.
-  int64_t least = answer_.memory, most = least;
-  const Candidate* found = fits(least);
-  if (found != nullptr) {
-    throw NoTrainingPlanError(fmt::format(
-        "{}: {} would by the figures of its layers, and does not once it is simulated", why, to_string(found->plan())));
+// What people compare a plan with: all that was worked out, and where estimates and simulations differ.
+void Planner::write_down() {
+  for (const Candidate& candidate : candidates_) {
+    const Estimate* found = candidate.found();
+    if (found == nullptr) continue;
+    answer_.worked_out.push_back({candidate.plan(), found->seconds, found->bytes});
   }
-  for (int doublings = 0; found == nullptr && doublings < 20; ++doublings) found = fits(most *= 2);
-  while (found != nullptr && most - least > most / 100) {
-    const int64_t middle = least + (most - least) / 2;
-    const Candidate* nearer = fits(middle);
-    (nearer != nullptr ? most : least) = middle;
-    if (nearer != nullptr) found = nearer;
+  constexpr double kFar = 0.02;
+  for (const SimulatedPlan& made : answer_.simulated) {
+    const double further = made.run.seconds() / made.estimated - 1;
+    if (std::abs(further) <= kFar) continue;
+    answer_.notes.push_back(
+        fmt::format("{} takes {:+.1f} % against its estimate of {}: figures of layers are that far off",
+                    to_string(made.plan), 100 * further, human_seconds(made.estimated)));
   }
-  if (found != nullptr) {
-    why += fmt::format("; {} would do, for {}: take devices with more memory, more devices, or shorter sequences",
-                       human_bytes(most), to_string(found->plan()));
-  }
-  throw NoTrainingPlanError(why);
 }
 
 // The best plan of each other value of a knob, all other knobs free.
@@ -375,68 +393,20 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
 
 }  // namespace
 
-int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }
-
-double PlanAnswer::tokens_per_second() const {
-  return static_cast<double>(request.batch * request.sequence) / best().run.seconds() /
-         static_cast<double>(request.devices);
+PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours) {
+  return Planner(source, request, kept).run(neighbours);
 }
 
-double PlanAnswer::model_flops_share() const {
-  const auto peak = request.device.matmul.find(c10::kBFloat16);
-  if (peak == request.device.matmul.end()) return 0;
-  return flops * static_cast<double>(request.batch) / best().run.seconds() / static_cast<double>(request.devices) /
-         peak->second;
-}
-
-namespace {
-
-// Bytes and elements of trained parameters that are in no layer.
-std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
-  int64_t bytes = 0, weights = 0;
-  for (const NodeId node : step.nodes()) {
-    if (!step.is_placeholder(node)) break;
-    if (step.node(node).target != target_of(Builtin::kParameter)) continue;
-    if (number_in_path(placeholder_name(step, node)).second > 0) continue;
-    step.for_each_output(node, [&](ValueId value) {
-      if (!step.value(value).requires_grad) return;
-      bytes += step.logical_bytes(value);
-      weights += step.numel(value);
-    });
-  }
-  return {bytes, weights};
-}
-
-}  // namespace
-
-SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
-  const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
-  const Graph step =
-      with_experts_over(rank_of_step(source.capture(size), plan.tensor, request),
-                        {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
-  std::vector<std::string> cuts;
-  for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
-  if (!cuts.empty()) cuts.erase(cuts.begin());
-  const StageOptions options{.spec = &request.device, .interconnect = &request.links};
-  const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
-  PlanSchedules schedules;
-  const PlanSchedules::Entry* entry = schedules.own(plan);
-  if (entry == nullptr) throw Error("there is no schedule of " + to_string(plan));
-  int64_t units = 0;
-  for (const PlannedStage& stage : plan.stages) units += stage.units;
-  int64_t parameters = 0;
-  for (int32_t s = 0; s < stages.count(); ++s) parameters += stages.of(s).parameters;
-  const Replicas replicas = replicas_of(plan, request, units > 0 ? parameters / units : 0);
-  const PipelineStages shared = replicated(stages, replicas, request.device, &request.links);
-  PipelineRun run =
-      PipelineRun::of(shared, entry->schedule, {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
-  const auto [outside, weights] = outside_layers(step);
-  const int64_t streams = other_streams(plan, request, outside, weights);
-  return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams};
+std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
+                                           int64_t memory) {
+  return Planner(source, request, kept).first_that_fits(memory);
 }
 
 PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {
-  return Planner(source, request).run();
+  KeptTables kept;
+  PlanAnswer answer = try_plan(source, request, kept, true);
+  if (answer.simulated.empty()) throw NoTrainingPlanError(what_would_fit(source, request, kept));
+  return answer;
 }
 
 }  // namespace shadowgraph

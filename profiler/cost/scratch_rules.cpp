@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "ir/operators/operator_rows.h"
+#include "profiler/cost/convolution_scratch.h"
 
 namespace shadowgraph {
 namespace {
@@ -308,38 +309,6 @@ Bytes chunk_cat(const OperandShapes& call) {
   return product_of({8, saturating_add(6 * count + 2, blocks)});
 }
 
-// cuDNN 9.19 on an H100, measured (bench/gpu/workspaces.py): its kernels want channels last. Operands and the result that
-// are not laid out so are there once more, and channels of 16 bits filled up to eight. Of one channel a group, and of
-// 1 x 1 at every place, they need none. Gradients of weights may take a few MiB of sums more, which are not counted.
-int64_t laid_out_anew(const Operand& image, const Operand& weight, const Operand& out, bool every_place) {
-  const Shape x = image.shape, w = weight.shape;
-  const bool one = product_of(w.subspan(2)) == 1;
-  if ((w[1] == 1 && x[1] > 1) || (one && every_place)) return 0;
-  const int64_t channels = image.element_bytes == 2 ? rounded_up(x[1], 8) : x[1];
-  const int64_t of_group = image.element_bytes == 2 ? rounded_up(w[1], 8) : w[1];
-  const bool filled = channels != x[1];
-  int64_t bytes = 0;
-  if (filled || !image.channels_last) bytes = byte_count(image) / std::max<int64_t>(x[1], 1) * channels;
-  if (!one && bytes > 0) {
-    bytes = saturating_add(bytes, byte_count(weight) / std::max<int64_t>(w[1], 1) * (filled ? of_group : w[1]));
-  }
-  return out.channels_last ? bytes : saturating_add(bytes, byte_count(out));
-}
-template <size_t kImage>
-Bytes convolution(const OperandShapes& call) {
-  constexpr bool kBackward = kImage == 1;
-  constexpr size_t kStride = kBackward ? 4 : 3;
-  const Operand& image = call.argument(kImage);
-  const Operand& weight = call.argument(kImage + 1);
-  const Operand& out = kBackward ? call.argument(0) : call.result(0);
-  const bool planar = image.shape.size() == 4 && weight.shape.size() == 4 && out.shape.size() == 4;
-  const bool narrow = image.element_bytes == 2 || image.element_bytes == 4;
-  if (!planar || !narrow || call.flag(kStride + 3)) return std::nullopt;  // volumes, lines, float64, transposed ones
-  const Operand& stride = call.argument(kStride);
-  const bool every_place = stride.kind == Operand::Kind::kInts && product_of(stride.shape) == 1;
-  return laid_out_anew(image, weight, out, every_place);
-}
-
 struct Row {
   std::string_view names;
   Bytes (*bytes)(const OperandShapes&);
@@ -415,8 +384,8 @@ constexpr Row kCuda[] = {
     {"_thnn_fused_lstm_cell _thnn_fused_gru_cell", nothing, "RNN.cu"},
     {"_ctc_loss_backward", ctc_backward, "LossCTC.cu: log_beta"},
     {"_conv_depthwise2d", nothing, "DepthwiseConv2d.cu"},
-    {"convolution", convolution<0>, "cuDNN, measured: operands with channels last"},
-    {"convolution_backward", convolution<1>, "cuDNN, measured: operands with channels last"},
+    {"convolution", convolution_scratch, "cuDNN, measured: operands with channels last"},
+    {"convolution_backward", convolution_backward_scratch, "cuDNN, measured: operands with channels last"},
     {"randn rand randint", nothing, "DistributionTemplates.h"},
     {"roll", nothing, "TensorTransformations.cu"},
     {"tril triu", nothing, "TriangularOps.cu"},

@@ -223,7 +223,7 @@ ElementWork at_pace(double elements, double pace) {
   return {.seconds = pace > 0 ? kMultiprocessors * elements / pace : 0};
 }
 
-// Of what is scattered into a tensor that was there.
+// What is scattered into a tensor that was there.
 ValueId scattered(const Call& call) {
   for (const char* name : {"source", "src", "values", "tensor"}) {
     if (const ValueId value = call.tensor(name); value.valid()) return value;

@@ -13,13 +13,24 @@ _NUMBERS = ("--tensor", "--pipeline", "--stages-per-rank", "--micro-batch", "--z
 def add_options(command):
     """Those of the tool's `plan` beside a capture's."""
     command.add_argument("--devices", required=True, metavar="1024xh100", help="how many of which device")
-    command.add_argument("--interconnect", default="", help="links between devices (default: those around the device)")
+    links = command.add_mutually_exclusive_group()
+    links.add_argument("--interconnect", default="", help="links between devices (default: those around the device)")
+    links.add_argument("--topology", dest="interconnect", metavar="FILE", default="",
+                       help="the same as a file of levels: NVLink, rail, spine, sites")  # fmt: skip
     command.add_argument("--memory", help="memory of a device, 80GB (default: its own)")
     command.add_argument("--samples-per-step", type=int, help="samples, or sequences, on all devices")
     command.add_argument("--tokens-per-step", help="the same in tokens: 16M (of 1,048,576), 512k")
     command.add_argument("--captured-state", action="store_true", help="state as --optimizer and --dtype leave it")
     for name in _NUMBERS:
         command.add_argument(name, type=_numbers, default=[], metavar="N,N", help="what is tried, as of the tool")
+    command.add_argument("--what", type=lambda text: text.split(","), default=[], metavar="QUESTION,...",
+                         help="tables in place of one plan: devices, network, memory, batch, sequence, price")
+    command.add_argument("--values", type=lambda text: text.split(","), default=[], metavar="N,N",
+                         help="with --what: numbers of devices, factors of the network, memories, batches, sequences")
+    command.add_argument("--share", type=float, default=0.4, help="of the peak, that devices and batch are to reach")
+    command.add_argument("--tokens", default="", metavar="15T", help="with --what price: tokens in all")
+    command.add_argument("--within", default="", metavar="14d", help="with --what price: time for all of them")
+    command.add_argument("--prices", metavar="FILE", help="with --what price: JSON of a device's price an hour")
     command.add_argument("--schedule", action="append", default=[], help="1f1b, interleaved, ...; repeat")
 
 
@@ -33,21 +44,45 @@ def run(sg, given, program, inputs, how):
         if rest:
             raise sg.Error(f"--tokens-per-step {given.tokens_per_step} is no whole number of sequences of {given.seq}")
     how = {name: value for name, value in how.items() if name not in ("device", "mode", "steady_state", "accumulate")}
-    plan = sg.plan(program, inputs, devices=given.devices, batch=samples, sequence=given.seq,
-                   captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
-                   name=os.path.basename(given.source), schedules=given.schedule,
-                   **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS},
-                   **how)  # fmt: skip
+    # Other lengths can be asked about where inputs are written by their length.
+    sized = given.seq and (given.source.startswith("hf:") or any("seq" in text for text in given.input))
+    questions = sg.PlanQuestions(
+        program, (lambda samples, tokens: inputs(samples, tokens)) if sized else inputs, devices=given.devices,
+        batch=samples, sequence=given.seq,
+        captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
+        name=os.path.basename(given.source), schedules=given.schedule,
+        **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS}, **how,
+    )  # fmt: skip
+    if given.what:
+        return _answer(sg, given, questions)
+    plan = questions.plan()
     if given.output:
         os.makedirs(given.output, exist_ok=True)
-        for name, text in (("plan.txt", str(plan)), ("plan.json", json.dumps(plan.dict(), indent=1) + "\n"),
-                           ("pipeline.txt", str(plan.run)), ("schedule.csv", plan.run.schedule.csv()),
-                           ("trace.json", plan.run.chrome_trace())):  # fmt: skip
+        files = {"report.html": plan.html(), "plan.txt": str(plan), "pipeline.txt": str(plan.run),
+                 "plan.json": json.dumps(plan.dict(), indent=1) + "\n", "schedule.csv": plan.run.schedule.csv(),
+                 "trace.json": plan.run.chrome_trace()}  # fmt: skip
+        for name, text in files.items():
             sg._sharding.write_text(os.path.join(given.output, name), text)
         _write_engine_files(sg, given, plan, _capture.of_model(
             program, inputs(plan.dict()["simulated"][0]["plan"]["micro_batch"]), device="cuda", mode="train", **how
         )[0], samples)  # fmt: skip
     print(json.dumps(plan.dict(), indent=1) if given.json else plan)
+    return 0
+
+
+def _answer(sg, given, questions):
+    """Prints a table for each question, and writes them where there is an output."""
+    if len(given.what) > 1 and given.values:
+        raise sg.Error("--values are of one question; ask one at a time")
+    tables = {what: questions.ask(what, values=given.values, share=given.share, tokens=given.tokens,
+                                  within=given.within, prices=given.prices) for what in given.what}  # fmt: skip
+    text = "\n".join(map(str, tables.values()))
+    data = json.dumps({what: table.dict() for what, table in tables.items()}, indent=1) + "\n"
+    if given.output:
+        os.makedirs(given.output, exist_ok=True)
+        sg._sharding.write_text(os.path.join(given.output, "questions.txt"), text)
+        sg._sharding.write_text(os.path.join(given.output, "questions.json"), data)
+    print(data if given.json else text, end="")
     return 0
 
 

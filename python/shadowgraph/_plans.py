@@ -1,6 +1,9 @@
 """Plans of training on a cluster."""
 
 import copy
+import inspect
+import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,20 +12,79 @@ import torch
 
 from . import _capture, _models
 from . import _shadowgraph as _C
-from ._shadowgraph import ClusterPlan, Graph
+from ._shadowgraph import ClusterPlan, Graph, PlanTable
 
-__all__ = ["plan"]
+__all__ = ["PlanQuestions", "plan"]
 
 _DEVICES = re.compile(r"(\d+)(?:x(\S+))?")
 
 
-def plan(model: Any, inputs: Callable[[int], Any], *, devices: str | int, batch: int, sequence: int = 0,
-         loss: Any = None, optimizer: Any = None, dtype: torch.dtype | None = torch.bfloat16,
-         layers: tuple[int, Callable[[int], Any]] | None = None, captured_state: bool = False,
-         interconnect: str = "", memory: int | str | None = None, tensor: Iterable[int] = (),
-         pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (), micro_batch: Iterable[int] = (),
-         zero: Iterable[int] = (), schedules: Iterable[str] = (), simulated: int = 3, name: str = "model",
-         options: Mapping[str, Any] | None = None, **training: Any) -> ClusterPlan:  # fmt: skip
+class PlanQuestions:
+    """Questions about a model on a cluster. Arguments are those of `sg.plan`.
+
+        questions = sg.PlanQuestions(config, inputs, loss=".loss", devices="1024xh100", batch=2048, sequence=8192)
+        print(questions.ask("devices", share=0.4))       # seconds by devices, and where efficiency falls under 40 %
+        print(questions.ask("price", tokens="15T", within="14d", prices={"h100": 2.5, "a100": 1.2}))
+        questions.plan()                                 # what `sg.plan` gives
+    """
+
+    def __init__(self, model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, sequence: int = 0,
+                 loss: Any = None, optimizer: Any = None, dtype: torch.dtype | None = torch.bfloat16,
+                 layers: tuple[int, Callable[[int], Any]] | None = None, captured_state: bool = False,
+                 interconnect: str = "", memory: int | str | None = None, tensor: Iterable[int] = (),
+                 pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (), micro_batch: Iterable[int] = (),
+                 zero: Iterable[int] = (), schedules: Iterable[str] = (), simulated: int = 3, name: str = "model",
+                 options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
+        found = _DEVICES.fullmatch(str(devices))
+        if found is None:
+            raise _C.Error(f"devices={devices!r} is not a number of devices such as '1024xh100'")
+        if not callable(inputs):
+            raise _C.Error("inputs is no function: give one from a micro-batch to inputs, lambda n: f'i64[{n},512]'")
+        count, fewer = layers if layers is not None else _layers_of(model)
+
+        any_sequence = sequence > 0 and _takes_two(inputs)
+
+        def captured(samples: int, wanted: int, recomputed: list[str], tokens: int) -> Graph:
+            given = inputs(samples, tokens) if any_sequence else inputs(samples)
+            graph, _ = _capture.of_model(fewer(wanted) if wanted else model, given, loss=loss,
+                                         optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
+                                         steady_state=captured_state, options=options, **training)  # fmt: skip
+            if recomputed:
+                graph.run_passes(f"checkpoint{{modules={'+'.join(recomputed)}}}")
+            return graph
+
+        limit = _C.memory_limit(memory)[0] if isinstance(memory, str) else memory
+        made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
+        self._asked = made(captured, count, name, any_sequence, int(found[1]), found[2] or "", interconnect, limit,
+                           batch, sequence, captured_state, list(tensor), list(pipeline), list(stages_per_rank),
+                           list(micro_batch), list(zero), list(schedules), simulated)  # fmt: skip
+
+    def plan(self) -> ClusterPlan:
+        """The best plan; raises NoTrainingPlanError where nothing fits, with what would."""
+        answer: ClusterPlan = self._asked.plan()
+        return answer
+
+    def ask(self, what: str, *, values: Iterable[Any] = (), share: float = 0.4, tokens: str | float = "",
+            within: str = "",
+            prices: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> PlanTable:  # fmt: skip
+        """A table of plans of changed requests.
+
+        what: "devices", "network", "memory", "batch", "sequence", "price".
+        values: numbers of devices, factors of the links' speed, memories ("80GB"), samples, tokens of a sequence; by
+          default around the request's own.
+        share: of the peak, that devices and batch are to reach.
+        tokens, within: for "price", what is trained in all ("15T"), and in what time ("14d").
+        prices: of a device's hour, {"h100": 2.5, "a100": {"per_hour": 1.2, "most": 512, "interconnect": "a100"}}, or a
+          file of that.
+        """
+        file = "" if prices is None or isinstance(prices, Mapping) else os.fspath(prices)
+        offers = json.dumps(dict(prices)) if isinstance(prices, Mapping) else ""
+        table: PlanTable = self._asked.ask(what, [str(value) for value in values], share, str(tokens), within, file,
+                                           offers)  # fmt: skip
+        return table
+
+
+def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, **how: Any) -> ClusterPlan:
     """How a model is best trained on a cluster: what is cut how many ways, and what a step takes.
 
         config = transformers.AutoConfig.from_pretrained("llama3-405b")
@@ -32,7 +94,8 @@ def plan(model: Any, inputs: Callable[[int], Any], *, devices: str | int, batch:
         plan.seconds, plan.bytes, plan.bound, plan.run, plan.dict()
 
     model, loss, options, training: as for `profile`. The model is of one device.
-    inputs: a function from the samples of a micro-batch to what `profile` takes as inputs.
+    inputs: a function from the samples of a micro-batch to what `profile` takes as inputs. One of two arguments is
+      given the tokens of a sample, too, so that other lengths can be asked about.
     devices: how many of which device, "1024xh100"; a number alone: of the usual one.
     batch: samples, or sequences, of a step on all devices.
     sequence: tokens of a sample, for tokens a second.
@@ -44,27 +107,20 @@ def plan(model: Any, inputs: Callable[[int], Any], *, devices: str | int, batch:
     tensor, pipeline, stages_per_rank, micro_batch, zero, schedules: what is tried; by default all that makes sense.
     simulated: how many plans are simulated on all ranks, at least.
 
-    Raises NoTrainingPlanError where nothing fits; Error for arguments that make no sense, and what the program raises.
+    Raises NoTrainingPlanError where nothing fits, with what would; Error for arguments that make no sense, and what the
+    program raises.
     """
-    found = _DEVICES.fullmatch(str(devices))
-    if found is None:
-        raise _C.Error(f"devices={devices!r} is not a number of devices such as '1024xh100'")
-    if not callable(inputs):
-        raise _C.Error("inputs is no function: give one from a micro-batch to inputs, lambda n: f'i64[{n},512]'")
-    count, fewer = layers if layers is not None else _layers_of(model)
+    return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).plan()
 
-    def captured(samples: int, wanted: int, recomputed: list[str]) -> Graph:
-        graph, _ = _capture.of_model(fewer(wanted) if wanted else model, inputs(samples), loss=loss,
-                                     optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
-                                     steady_state=captured_state, options=options, **training)  # fmt: skip
-        if recomputed:
-            graph.run_passes(f"checkpoint{{modules={'+'.join(recomputed)}}}")
-        return graph
 
-    limit = _C.memory_limit(memory)[0] if isinstance(memory, str) else memory
-    return ClusterPlan(captured, count, name, int(found[1]), found[2] or "", interconnect, limit, batch, sequence,
-                       captured_state, list(tensor), list(pipeline), list(stages_per_rank), list(micro_batch),
-                       list(zero), list(schedules), simulated)  # fmt: skip
+def _takes_two(inputs: Callable[..., Any]) -> bool:
+    """Whether it asks for two arguments; one with a default is its own affair."""
+    try:
+        parameters = inspect.signature(inputs).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in places and one.default is one.empty for one in parameters) == 2
 
 
 def _layers_of(model: Any) -> tuple[int, Callable[[int], Any]]:
@@ -73,6 +129,7 @@ def _layers_of(model: Any) -> tuple[int, Callable[[int], Any]]:
         _models._is_configuration(model)
         and isinstance(getattr(model, "num_hidden_layers", None), int)
         and len(set(getattr(model, "layer_types", None) or ["one"])) == 1
+        and not getattr(model, "is_encoder_decoder", False)
         and not getattr(model, "first_k_dense_replace", 0)
         and not getattr(model, "mlp_only_layers", None)
         and getattr(model, "decoder_sparse_step", 1) == 1

@@ -5,22 +5,40 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/typed_error.h"
+#include "shadowgraph/draw_cluster_plan.h"
 #include "shadowgraph/edit/copy.h"
+#include "shadowgraph/parallel/plan_questions.h"
 #include "shadowgraph/parallel/training_plan.h"
 
 namespace shadowgraph::python {
 namespace {
 
-using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, std::vector<std::string>)>;
+// `sequence`: 0 for the one that inputs have by themselves.
+using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, std::vector<std::string>,
+                                                      int64_t sequence)>;
 
-std::shared_ptr<PlanAnswer> plan_cluster(const Captured& capture, int64_t layers, const std::string& name,
-                                         int64_t devices, const std::string& spec, const std::string& interconnect,
-                                         std::optional<int64_t> memory, int64_t batch, int64_t sequence,
-                                         bool captured_state, const std::vector<int64_t>& tensor,
-                                         const std::vector<int64_t>& pipeline,
-                                         const std::vector<int64_t>& stages_per_rank,
-                                         const std::vector<int64_t>& micro_batch, const std::vector<int>& zero,
-                                         const std::vector<std::string>& schedules, int simulated) {
+StepSource source_of(const Captured& capture, int64_t layers, const std::string& name, bool any_sequence,
+                     int64_t sequence) {
+  StepSource source{.capture =
+                        [capture, sequence](const StepSize& size) {
+                          return clone(*capture(size.micro_batch, size.layers, size.recomputed, sequence));
+                        },
+                    .layers = layers,
+                    .name = name};
+  if (any_sequence) {
+    source.with_sequence = [=](int64_t tokens) { return source_of(capture, layers, name, any_sequence, tokens); };
+  }
+  return source;
+}
+
+std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t layers, const std::string& name,
+                                            bool any_sequence, int64_t devices, const std::string& spec,
+                                            const std::string& interconnect, std::optional<int64_t> memory,
+                                            int64_t batch, int64_t sequence, bool captured_state,
+                                            const std::vector<int64_t>& tensor, const std::vector<int64_t>& pipeline,
+                                            const std::vector<int64_t>& stages_per_rank,
+                                            const std::vector<int64_t>& micro_batch, const std::vector<int>& zero,
+                                            const std::vector<std::string>& schedules, int simulated) {
   ClusterRequest request{.devices = devices,
                          .device = *DeviceSpec::find(spec, c10::kCUDA),
                          .memory = memory,
@@ -39,14 +57,25 @@ std::shared_ptr<PlanAnswer> plan_cluster(const Captured& capture, int64_t layers
     throw Error("no links are known around " + request.device.title + ": name some, interconnect=\"pcie5\"");
   }
   request.links = interconnect.empty() ? *around : Interconnect::find(interconnect);
-  const StepSource source{
-      .capture = [&](const StepSize& size) { return clone(*capture(size.micro_batch, size.layers, size.recomputed)); },
-      .layers = layers,
-      .name = name};
+  return std::make_shared<PlanQuestions>(source_of(capture, layers, name, any_sequence, sequence), std::move(request));
+}
+
+// What captures ask of cost rules is thrown at the end.
+template <class Work>
+auto with_cost_rules(Work&& work) {
   begin_cost_rules();
-  const auto answer = std::make_shared<PlanAnswer>(plan_training(source, request));
+  auto made = std::make_shared<decltype(work())>(work());
   end_cost_rules();
-  return answer;
+  return made;
+}
+
+std::shared_ptr<PlanTable> ask(PlanQuestions& questions, const std::string& what,
+                               const std::vector<std::string>& values, double share, const std::string& tokens,
+                               const std::string& within, const std::string& prices, const std::string& offers) {
+  PlanQuestion question = plan_question(
+      {.what = what, .values = values, .share = share, .tokens = tokens, .within = within, .prices = prices});
+  if (!offers.empty()) question.offers = parse_offers(offers, "prices");
+  return with_cost_rules([&] { return questions.ask(question); });
 }
 
 // The run lives in the answer, which it keeps alive.
@@ -59,12 +88,22 @@ std::shared_ptr<PipelineRun> run_of(const std::shared_ptr<PlanAnswer>& answer) {
 void bind_plans(py::module_& m) {
   add_error<NoTrainingPlanError>(m, "NoTrainingPlanError",
                                  "No plan fits into the memory of the devices; the message says what would do.");
+  py::class_<PlanTable, std::shared_ptr<PlanTable>>(m, "PlanTable", "What a question about plans was answered.")
+      .def_readonly("findings", &PlanTable::findings, "Sentences: what was asked for.")
+      .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })
+      .def("__str__", [](const PlanTable& table) { return to_text(table); });
+  py::class_<PlanQuestions, std::shared_ptr<PlanQuestions>>(m, "_PlanQuestions")
+      .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("name"), py::arg("any_sequence"),
+           py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("memory"), py::arg("batch"),
+           py::arg("sequence"), py::arg("captured_state"), py::arg("tensor"), py::arg("pipeline"),
+           py::arg("stages_per_rank"), py::arg("micro_batch"), py::arg("zero"), py::arg("schedules"),
+           py::arg("simulated"))
+      .def(
+          "plan", [](PlanQuestions& questions) { return with_cost_rules([&] { return questions.plan(); }); },
+          py::call_guard<CppCall>())
+      .def("ask", &ask, py::arg("what"), py::arg("values"), py::arg("share"), py::arg("tokens"), py::arg("within"),
+           py::arg("prices"), py::arg("offers"), py::call_guard<CppCall>());
   py::class_<PlanAnswer, std::shared_ptr<PlanAnswer>>(m, "ClusterPlan", "How a model is trained on a cluster.")
-      .def(py::init(&plan_cluster), py::arg("capture"), py::arg("layers"), py::arg("name"), py::arg("devices"),
-           py::arg("spec"), py::arg("interconnect"), py::arg("memory"), py::arg("batch"), py::arg("sequence"),
-           py::arg("captured_state"), py::arg("tensor"), py::arg("pipeline"), py::arg("stages_per_rank"),
-           py::arg("micro_batch"), py::arg("zero"), py::arg("schedules"), py::arg("simulated"),
-           py::call_guard<CppCall>())
       .def_property_readonly(
           "seconds", [](const PlanAnswer& answer) { return answer.best().run.seconds(); }, "Of a step, simulated.")
       .def_property_readonly(
@@ -73,6 +112,7 @@ void bind_plans(py::module_& m) {
       .def_readonly("bound", &PlanAnswer::bound, "Seconds that no plan of the space is below, by layers' figures.")
       .def_property_readonly("tokens_per_second", &PlanAnswer::tokens_per_second, "Of one device.")
       .def_property_readonly("run", &run_of, "All ranks of one of its pipelines.")
+      .def("html", &plan_html, "A page: this plan beside others, what its ranks do and hold.")
       .def("dict", [](const PlanAnswer& answer) { return to_python(to_json(answer)); })
       .def("__str__", [](const PlanAnswer& answer) { return to_text(answer); });
 }

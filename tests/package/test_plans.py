@@ -114,6 +114,91 @@ def test_what_cannot_be_is_refused(changed, error, why):
         plan(**changed)
 
 
+def ids_of(samples, tokens):
+    return {"input_ids": f"i64[{samples},{tokens}]", "labels": f"i64[{samples},{tokens}]"}
+
+
+def questions(**changed):
+    how = dict(loss=".loss", devices="8xh100", batch=16, sequence=32, micro_batch=[1, 2], tensor=[1, 2])
+    return sg.PlanQuestions(llama(), changed.pop("inputs", ids_of), **how | changed)
+
+
+def test_questions_ask_for_the_plans_of_changed_requests():
+    asked = questions()
+    table = asked.ask("devices", values=[8, 16])
+    rows = {row["value"]: row for row in table.dict()["rows"]}
+    assert rows["8"]["seconds"] == asked.plan().seconds == plan().seconds
+    assert rows["16"]["seconds"] == plan(devices="16xh100", simulated=1).seconds
+    assert table.findings and table.findings[0] in str(table)
+    cheapest = asked.ask("price", tokens="1M", within="1d", prices={"h100": 2.5, "a100": {"per_hour": 1, "most": 16}})
+    assert "cheapest in time" in cheapest.findings[0]
+
+
+def test_sequences_can_be_asked_about_where_inputs_take_them():
+    longer = [row["number"] for row in questions().ask("sequence", values=[32, 64]).dict()["rows"]]
+    assert {32, 64} <= set(longer)
+    with pytest.raises(sg.Error, match="sequences of one length"):
+        questions(inputs=ids).ask("sequence", values=[64])
+
+
+@pytest.mark.parametrize(
+    ("what", "how", "why"),
+    [
+        ("weather", {}, "there are devices, network"),
+        ("price", dict(tokens="1M", within="1d"), "needs the user's prices"),
+        ("price", dict(tokens="1M", within="1d", prices={"h9000": 1}), "h9000"),
+        ("devices", dict(share=2), "above 0 and at most 1"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(what, how, why):
+    with pytest.raises(sg.Error, match=why):
+        questions().ask(what, **how)
+
+
+def test_what_would_fit_was_planned():
+    with pytest.raises(sg.NoTrainingPlanError, match="smallest change first") as refused:
+        plan(memory="1900MB", devices="1xh100", batch=4096, micro_batch=[4096], tensor=[])
+    changes = str(refused.value).splitlines()[1:]
+    assert "with any micro-batch" in changes[0]
+    assert all(" a step" in change for change in changes)
+
+
+def test_a_page_holds_the_plan():
+    page = plan().html()
+    assert page.startswith("<!doctype html>") and 'id="plan-data"' in page
+    assert "http-equiv" in page and "src=" not in page.split("<script>")[0]
+
+
+def test_control_flow_that_depends_on_data_is_refused():
+    class Chooser(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return (self.one if x.sum() > 0 else self.other)(x)
+
+    with pytest.raises(RuntimeError, match="depends on the data of a fake tensor"):
+        sg.plan(Chooser, lambda n: f"f32[{n},8]", loss=torch.mean, devices="4xh100", batch=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "links.json"),
+        ('{"version": 1, "levels": "fast"}', "levels"),
+        ('{"version": 1, "levels": [{"name": "nvlink", "bandwidth": 1}], "axes": {"ep": {"latency": 0}}}', "axis 'ep'"),
+        ('{"version": 1, "levels": [{"name": "nvlink", "size": 4, "bandwidth": 1}]}', "join 4 devices by nvlink"),
+        ('{"version": 1, "levels": [{"name": "nvlink", "size": 8, "latency": 0, "bandwidth": "fast"}]}', "bandwidth"),
+    ],
+)
+def test_a_wrong_file_of_links_is_refused_by_its_place(tmp_path, text, why):
+    path = tmp_path / "links.json"
+    path.write_text(text)
+    with pytest.raises(sg.Error, match=why):
+        plan(interconnect=str(path))
+
+
 def test_what_the_program_raises_arrives():
     def broken(samples):
         raise KeyError("mine")

@@ -4,14 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 
-#include "models/program.h"
 #include "models/registry.h"
 #include "parallel/plan/candidate.h"
 #include "parallel/plan/plan_space.h"
@@ -20,46 +18,18 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/sharding/expert_ranks.h"
+#include "tests/parallel/plan_samples.h"
 
 namespace shadowgraph {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using namespace plan_samples;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kLayers = 6;
 
-Graph capture_small(const std::string& model, const StepSize& size) {
-  const FakeTensorMode mode({.device = c10::kCUDA});
-  const models::BuiltModel built =
-      models::build(model, {.batch = size.micro_batch, .layers = size.layers, .dtype = at::kBFloat16, .tiny = true});
-  ProgramToCapture program = models::program_of(built);
-  torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
-  program.optimizer = &optimizer;
-  Graph step = capture_training_step(program).graph;
-  std::string modules;
-  for (const std::string& name : size.recomputed) modules += (modules.empty() ? "" : "+") + name;
-  if (!modules.empty()) checkpoint_modules(step, {.modules = modules});
-  return step;
-}
-
-StepSource small(const std::string& model, int64_t layers = kLayers) {
-  return {.capture =
-              [model, layers](StepSize size) {
-                if (size.layers == 0) size.layers = layers;
-                return capture_small(model, size);
-              },
-          .layers = layers,
-          .name = model};
-}
-
-ClusterRequest eight_devices() {
-  return {.devices = 8,
-          .device = DeviceSpec::named("h100"),
-          .links = Interconnect::named("h100"),
-          .batch = 16,
-          .sequence = 16};
-}
+StepSource small(const std::string& model, int64_t layers = kLayers) { return small_source(model, layers); }
 
 StageOptions stage_options(const ClusterRequest& request) {
   return {.spec = &request.device, .interconnect = &request.links};
@@ -292,7 +262,8 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
     plan_training(source, request);
     FAIL() << "a megabyte is enough";
   } catch (const NoTrainingPlanError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("would do, for tp 1, pp 1, dp 1"));
+    EXPECT_THAT(error.what(), HasSubstr("smallest change first"));
+    EXPECT_THAT(error.what(), HasSubstr("more: tp 1, pp 1, dp 1"));
   }
 }
 
@@ -315,6 +286,38 @@ TEST(TrainingPlan, WhatMakesNoSenseIsRefused) {
   refused([](auto& r) { r.zero = {4}; }, "0 to 3");
   refused([](auto& r) { r.micro_batch = {0}; }, "micro-batch is 1 at least");
   refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no size of tensor parallel");
+}
+
+// 14 ranks take 128 micro-batches in 9 rounds, of which the last is not full.
+TEST(TrainingPlan, SchedulesInRoundsAreFilledUp) {
+  ClusterRequest request = eight_devices();
+  request.devices = 3;
+  request.batch = 16;
+  request.tensor = {1};
+  request.pipeline = {3};
+  request.micro_batch = {1};
+  request.schedules = {"interleaved"};
+  request.stages_per_rank = {2};
+  const PlanAnswer answer = plan_training(small("llama3_8b"), request);
+  EXPECT_EQ(answer.best().plan.microbatches, 18);
+  EXPECT_THAT(to_text(answer), HasSubstr("2 of 18 samples are filling"));
+}
+
+TEST(TrainingPlan, ASourceThatMakesNoFewerLayersIsRefused) {
+  StepSource source = small("llama3_8b");
+  source.capture = [](StepSize size) {
+    size.layers = kLayers;
+    return capture_small("llama3_8b", size);
+  };
+  try {
+    plan_training(source, eight_devices());
+    FAIL() << "six layers were taken for four";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("was to be made with 4 layers and has 6 in 'model.layers.'"));
+  }
+  source.layers = 0;
+  EXPECT_EQ(plan_training(source, eight_devices()).best().run.seconds(),
+            plan_training(small("llama3_8b"), eight_devices()).best().run.seconds());
 }
 
 TEST(TrainingPlan, ABatchThatDoesNotDivideIsFilledUp) {

@@ -1,7 +1,7 @@
 // Bundles the page into dist/, which is committed: node build.mjs. With --tests, the unit tests into build/tests/.
 import { build } from 'esbuild';
 import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const here = dirname(fileURLToPath(import.meta.url));
@@ -25,7 +25,7 @@ if (process.argv.includes('--tests')) {
   const common = { bundle: true, minify: true, write: false, metafile: true, target: ['chrome90', 'firefox90', 'safari15'], charset: 'ascii', legalComments: 'none' };
   const script = await build({
     ...common,
-    entryPoints: ['src/main.tsx'],
+    entryPoints: { page: 'src/main.tsx', plan: 'src/plan/main.tsx' },
     format: 'iife',
     outdir: 'dist',
     jsx: 'automatic',
@@ -48,10 +48,12 @@ if (process.argv.includes('--tests')) {
   }
   licences = licences.replaceAll('*/', '* /');
   mkdirSync('dist', { recursive: true });
-  const code = script.outputFiles[0].text;
-  if (/<\/script/i.test(code + licences) || code.includes(')embedded"')) throw new Error('the bundle cannot stand in a page');
-  writeFileSync('dist/page.js', `/*!\n${licences}*/\n${code}`);
+  for (const { path, text: code } of script.outputFiles) {
+    if (/<\/script/i.test(code + licences) || code.includes(')embedded"')) throw new Error('the bundle cannot stand in a page');
+    writeFileSync(path, `/*!\n${licences}*/\n${code}`);
+    console.log(`dist/${basename(path)} ${code.length} bytes`);
+  }
   writeFileSync('dist/page.css', style.outputFiles[0].text);
   writeFileSync('dist/LICENSES.txt', licences);
-  console.log(`dist/page.js ${code.length} bytes, dist/page.css ${style.outputFiles[0].text.length} bytes`);
+  console.log(`dist/page.css ${style.outputFiles[0].text.length} bytes`);
 }

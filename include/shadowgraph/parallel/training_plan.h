@@ -49,6 +49,9 @@ struct StepSource {
   int64_t layers = 0;                             // of the model; 0: the source cannot make fewer
   int64_t first_layers = 0;                       // of these, so many are of another kind than the rest
   std::string name = "model";
+  bool any_micro_batch = true;  // otherwise a capture has the size that it has, whatever StepSize says
+  // The same model on longer or shorter sequences; empty: that cannot be.
+  std::function<StepSource(int64_t tokens)> with_sequence = {};
 };
 
 struct ClusterRequest {
@@ -115,6 +118,13 @@ struct PlanNeighbour {
   std::string why_not;
 };
 
+// A plan of the search, without its stages, by the figures of layers.
+struct WorkedOutPlan {
+  TrainingPlan plan;
+  double seconds = 0;
+  int64_t bytes = 0;  // of the fullest rank
+};
+
 struct PlanAnswer {
   std::string name;
   ClusterRequest request;
@@ -124,7 +134,8 @@ struct PlanAnswer {
   std::vector<PlanNeighbour> neighbours;
   // The best plan, if routing sends each row that it can to the experts of one rank.
   std::optional<std::pair<double, int64_t>> worst_routing;  // seconds, bytes
-  std::map<std::string, int64_t> counted;                   // "tried", "too large", ...: of the search
+  std::vector<WorkedOutPlan> worked_out;   // least bound first; others are slower by their bounds, or do not fit
+  std::map<std::string, int64_t> counted;  // "tried", "too large", ...: of the search
   std::vector<std::string> notes;
   double table_seconds = 0, search_seconds = 0, simulation_seconds = 0;
 
@@ -134,7 +145,7 @@ struct PlanAnswer {
   double flops = 0;                  // of a sample, forward and backward without what is computed again
 };
 
-// Nothing fits. what() says what would, smallest change first.
+// Nothing fits. what() says what would, smallest change first. Each change it names was planned and simulated.
 class NoTrainingPlanError : public Error {
  public:
   using Error::Error;

@@ -20,7 +20,7 @@ struct DeviceSpec;
 // Every figure can be set.
 struct DeviceAssumptions {
   // The CUDA context with PyTorch's kernels loaded lazily: not the allocator's, but nvidia-smi's. On Hopper it is 768
-  // MiB: with CUDA 13.0, 527 before a kernel, then 693 of inference, 751 to 771 of training, 640 of convolutions alone.
+  // MiB. Measured with CUDA 13.0: 527 before a kernel, 693 of inference, 751 to 771 of training, 640 of convolutions.
   // Elsewhere this is assumed: CUDA 12 took 480 to 560 on an H100, other drivers 300 to 800.
   int64_t context = 520 * kMebibyte;
   // NCCL's buffers for one process group, made when it is first used and kept; they are not the allocator's. NCCL has 4

@@ -8,19 +8,10 @@ import { Overview } from './overview';
 import { Panel } from './panel';
 import type { View } from './state';
 import { TablesView } from './tables';
+import { ThemeButton } from './theme_button';
 import { visible } from './units';
 
 const NAMES: [View, string][] = [['overview', 'Overview'], ['graph', 'Graph'], ['memory', 'Memory'], ['tables', 'Tables'], ['compare', 'Compare']];
-
-function ThemeButton(): VNode {
-  const [chosen, setChosen] = useState(document.documentElement.dataset.theme ?? '');
-  const next = chosen === '' ? (window.matchMedia('(prefers-color-scheme: dark)').matches ? 'light' : 'dark') : chosen === 'dark' ? 'light' : 'dark';
-  return (
-    <button type="button" class="plain" aria-label={`Turn ${next}`} title={`Turn ${next}`} onClick={() => { document.documentElement.dataset.theme = next; setChosen(next); }}>
-      {next === 'dark' ? '☾' : '☀'}
-    </button>
-  );
-}
 
 export function Page(): VNode {
   const { store, state, graph, before, saved } = useApp();

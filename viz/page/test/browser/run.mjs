@@ -1,9 +1,10 @@
 // Opens pages in a real browser and uses them: node test/browser/run.mjs FOLDER [--pictures FOLDER] [--only NAME]
-// FOLDER holds NAME.html for each model, compare.html, and hostile.html, as scripts/check_page.sh writes them. Chromium is
+// FOLDER holds NAME.html for each model, compare.html, plan.html, and hostile.html, as scripts/check_page.sh writes them. Chromium is
 // $CHROMIUM or Debian's. Prints a line a check, then a line of figures a page, and fails if a check does.
 import { existsSync, mkdirSync, readdirSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
 import puppeteer from 'puppeteer-core';
+import { usePlan } from './plan.mjs';
 
 const folder = resolve(process.argv[2]);
 const option = (name) => (process.argv.includes(name) ? process.argv[process.argv.indexOf(name) + 1] : undefined);
@@ -416,6 +417,7 @@ for (const entry of readdirSync(folder).filter((n) => n.endsWith('.html')).sort(
     else if (name.startsWith('given')) await useGiven(file);
     else if (name.startsWith('saved')) await useSaved(file);
     else if (name.startsWith('compare')) await useCompare(file);
+    else if (name.startsWith('plan')) await usePlan({ browser, file, check, pictures });
     else if (name.startsWith('hostile')) await useHostile(file);
     else {
       await useModel(file);

@@ -1,0 +1,63 @@
+#include "cli/plan_questions.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+#include "cli/option_checks.h"
+#include "cli/output.h"
+#include "cli/source_options.h"
+#include "shadowgraph/text.h"
+
+namespace shadowgraph::cli {
+
+void add_what_options(CLI::App& command, WhatOptions& options) {
+  begin_group(command, "Questions, one table each, in place of one plan");
+  command
+      .add_option("--what", options.what, fmt::format("{}; several with commas", fmt::join(plan_topic_names(), ", ")))
+      ->delimiter(',')
+      ->check(one_of(plan_topic_names()));
+  command
+      .add_option("--values", options.text.values,
+                  "Numbers of devices, factors of the network, memories, batches, sequences: 512,1024 (default: around "
+                  "the request's)")
+      ->delimiter(',');
+  command.add_option("--share", options.text.share, "Of the peak, that devices and batch are to reach")
+      ->check(from_0_to_1)
+      ->capture_default_str();
+  command.add_option("--tokens", options.text.tokens, "With --what price: tokens in all, 15T, 300B (powers of 1,000)");
+  command.add_option("--within", options.text.within, "With --what price: time for all of them, 14d, 36h");
+  command.add_option("--prices", options.text.prices,
+                     "With --what price: a JSON file of a device's price an hour, {\"h100\": 2.5}");
+}
+
+void answer_questions(const WhatOptions& options, const StepSource& source, const ClusterRequest& request,
+                      const std::string& folder, bool as_json) {
+  std::vector<PlanQuestion> asked;  // all are read before the first is answered
+  for (const std::string& what : options.what) {
+    PlanQuestionText text = options.text;
+    text.what = what;
+    asked.push_back(plan_question(text));
+  }
+  if (asked.size() > 1 && !options.text.values.empty()) {
+    throw CLI::ValidationError("--values", "are of one question; ask one at a time");
+  }
+  PlanQuestions questions(source, request);
+  nlohmann::json all = nlohmann::json::object();
+  std::string text;
+  for (const PlanQuestion& question : asked) {
+    const PlanTable table = questions.ask(question);
+    all[to_string(table.about)] = to_json(table);
+    text += (text.empty() ? "" : "\n") + to_text(table);
+  }
+  if (!folder.empty()) {
+    std::filesystem::create_directories(folder);
+    write_file((std::filesystem::path(folder) / "questions.txt").string(), text);
+    write_file((std::filesystem::path(folder) / "questions.json").string(), json_text(all));
+  }
+  print_text(as_json ? json_text(all) : text);
+}
+
+}  // namespace shadowgraph::cli

@@ -1,0 +1,53 @@
+// One plan of several: what stays the same between them is kept.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallel/plan/candidate.h"
+#include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/sharding/expert_ranks.h"
+
+namespace shadowgraph {
+
+struct LayoutTables {
+  ExpertLayers experts;
+  std::map<int64_t, LayoutChains> chains;  // by ranks that share experts
+};
+
+// Figures of layers of one source on one device and its links, with one training state and one length of sequences. How
+// many devices there are, their memory, the batch, and what is tried do not change them.
+struct KeptTables {
+  std::vector<std::string> units;  // where they begin, in the model that tables are made from
+  bool layers_differ = false;
+  // By tensor parallel and micro-batch; nullptr: a step is not cut so.
+  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<LayoutTables>> layouts;
+  double flops = 0;  // of a sample
+  std::vector<std::string> notes;
+  PlanSchedules schedules;
+};
+
+// Nothing is simulated in the answer where nothing fits. Throws Error for requests that make no sense.
+PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours);
+
+// The first plan by its bound that fits into `memory` bytes by the figures of layers.
+struct FittingPlan {
+  TrainingPlan plan;
+  Estimate estimate;
+};
+std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
+                                           int64_t memory);
+
+// One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be.
+Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request);
+
+// Bytes that a rank may reserve. Throws NoTrainingPlanError for devices without room for a program.
+int64_t memory_of(const ClusterRequest& request);
+// What a process takes of a device beside its tensors: the context, and buffers of NCCL.
+int64_t beside_program(const DeviceSpec& device);
+
+}  // namespace shadowgraph

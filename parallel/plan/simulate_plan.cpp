@@ -1,0 +1,108 @@
+// Runs one plan in full: the step captured whole, cut, and played on all ranks of a pipeline.
+#include <fmt/format.h>
+
+#include "ir/analysis/module_tree.h"
+#include "parallel/plan/candidate.h"
+#include "parallel/plan/planner.h"
+#include "parallel/plan/unit_names.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/profile/device_assumptions.h"
+#include "shadowgraph/sharding/expert_ranks.h"
+#include "shadowgraph/sharding/plan_step.h"
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+
+Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
+  if (tensor == 1) return step;
+  StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", tensor)),
+                     .device = request.device,
+                     .links = request.links,
+                     .cut_vocabulary = true,
+                     .by_hand = "megatron"};
+  try {
+    return std::move(plan_step(clone(step), layout).answer.rank->graph);
+  } catch (const NoPlanError&) {
+    layout.by_hand = "tensor-parallel";
+    return std::move(plan_step(std::move(step), layout).answer.rank->graph);
+  }
+}
+
+int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }
+
+double PlanAnswer::tokens_per_second() const {
+  return static_cast<double>(request.batch * request.sequence) / best().run.seconds() /
+         static_cast<double>(request.devices);
+}
+
+double PlanAnswer::model_flops_share() const {
+  const auto peak = request.device.matmul.find(c10::kBFloat16);
+  if (peak == request.device.matmul.end()) return 0;
+  return flops * static_cast<double>(request.batch) / best().run.seconds() / static_cast<double>(request.devices) /
+         peak->second;
+}
+
+namespace {
+
+// Bytes and elements of trained parameters that are in no layer.
+std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
+  int64_t bytes = 0, weights = 0;
+  for (const NodeId node : step.nodes()) {
+    if (!step.is_placeholder(node)) break;
+    if (step.node(node).target != target_of(Builtin::kParameter)) continue;
+    if (number_in_path(placeholder_name(step, node)).second > 0) continue;
+    step.for_each_output(node, [&](ValueId value) {
+      if (!step.value(value).requires_grad) return;
+      bytes += step.logical_bytes(value);
+      weights += step.numel(value);
+    });
+  }
+  return {bytes, weights};
+}
+
+}  // namespace
+
+SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
+  const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
+  const Graph step =
+      with_experts_over(rank_of_step(source.capture(size), plan.tensor, request),
+                        {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
+  std::vector<std::string> cuts;
+  for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
+  if (!cuts.empty()) cuts.erase(cuts.begin());
+  const StageOptions options{.spec = &request.device, .interconnect = &request.links};
+  const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
+  PlanSchedules schedules;
+  const PlanSchedules::Entry* entry = schedules.own(plan);
+  if (entry == nullptr) throw Error("there is no schedule of " + to_string(plan));
+  int64_t units = 0;
+  for (const PlannedStage& stage : plan.stages) units += stage.units;
+  int64_t parameters = 0;
+  for (int32_t s = 0; s < stages.count(); ++s) parameters += stages.of(s).parameters;
+  const Replicas replicas = replicas_of(plan, request, units > 0 ? parameters / units : 0);
+  const PipelineStages shared = replicated(stages, replicas, request.device, &request.links);
+  PipelineRun run =
+      PipelineRun::of(shared, entry->schedule, {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
+  const auto [outside, weights] = outside_layers(step);
+  const int64_t streams = other_streams(plan, request, outside, weights);
+  return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams};
+}
+
+int64_t memory_of(const ClusterRequest& request) {
+  const int64_t all = request.memory.value_or(request.device.memory);
+  const int64_t beside = beside_program(request.device);
+  if (all <= beside) {
+    throw NoTrainingPlanError(
+        fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
+                    human_bytes(all), human_bytes(beside)));
+  }
+  return all - beside;
+}
+
+// Groups of tensor parallel, of data parallel, of the pipeline, and of everyone.
+int64_t beside_program(const DeviceSpec& device) {
+  const DeviceAssumptions assumed = DeviceAssumptions::of(device);
+  return assumed.context + 4 * assumed.nccl_group;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,243 @@
+// Changes are tried one by one:
+//   - a knob that the request holds is let free;
+//   - moments and gradients in bfloat16, without main weights;
+//   - more memory, more devices, shorter sequences, more samples: the least of each by bisection.
+// By how much a change changes its figure is its size.
+#include "parallel/plan/what_would_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr TrainingState kAllBfloat16{.gradient = 2, .optimizer = 4};
+
+struct Change {
+  double size = 1;  // factor; 1: only what the request held is let free
+  std::string text;
+};
+
+class Remedies {
+ public:
+  Remedies(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
+      : source_(source), request_(request), kept_(kept), memory_(memory_of(request)) {
+    request_.simulated = 1;
+  }
+
+  std::string text() {
+    std::string text = fmt::format("no plan of {} fits into {} of each of {} devices", source_.name,
+                                   human_bytes(memory_), request_.devices);
+    free_knobs();
+    if (has_plans()) {
+      more_memory();
+      smaller_state();
+    } else {
+      text += ": no size of tensor parallel, pipeline and micro-batch goes with these devices and this batch";
+      more_samples();
+    }
+    more_devices();
+    shorter_sequences();
+    std::ranges::stable_sort(found_, {}, &Change::size);
+    if (found_.empty()) return text + "; neither more memory, nor more devices, nor shorter sequences would do";
+    text += ". What would do, smallest change first:";
+    for (const Change& change : found_) text += "\n  " + change.text;
+    return text;
+  }
+
+ private:
+  // What figures of layers may say, where simulations need as much more.
+  int64_t by_figures(int64_t memory) const { return static_cast<int64_t>(static_cast<double>(memory) / excess_); }
+
+  bool has_plans() { return first_that_fits(source_, request_, kept_, kEverything).has_value(); }
+
+  // Simulates a changed request, and writes the change down if something fits.
+  bool add(double size, const std::string& change, const StepSource& source, const ClusterRequest& request,
+           KeptTables& kept) {
+    const PlanAnswer answer = try_plan(source, request, kept, false);
+    if (answer.simulated.empty()) return false;
+    const SimulatedPlan& best = answer.best();
+    found_.push_back(
+        {size, fmt::format("{}: {}, {} a step, {} of {} a device", change, to_string(best.plan),
+                           human_seconds(best.run.seconds()), human_bytes(best.bytes()), human_bytes(answer.memory))});
+    return true;
+  }
+
+  void free_knobs() {
+    int held = 0;
+    ClusterRequest all = request_;
+    const auto let_free = [&](const char* name, auto ClusterRequest::*knob) {
+      if ((request_.*knob).empty()) return;
+      ++held;
+      ClusterRequest freed = request_;
+      (freed.*knob).clear();
+      (all.*knob).clear();
+      add(1, fmt::format("with any {}", name), source_, freed, kept_);
+    };
+    if (source_.any_micro_batch) let_free("micro-batch", &ClusterRequest::micro_batch);
+    let_free("ZeRO", &ClusterRequest::zero);
+    let_free("tensor parallel", &ClusterRequest::tensor);
+    let_free("pipeline", &ClusterRequest::pipeline);
+    let_free("stages of a rank", &ClusterRequest::stages_per_rank);
+    let_free("schedule", &ClusterRequest::schedules);
+    if (found_.empty() && held > 1) add(1, "with all knobs free", source_, all, kept_);
+  }
+
+  void smaller_state() {
+    if (!request_.state.optimizer || !request_.state.gradient) return;
+    ClusterRequest smaller = request_;
+    smaller.state = kAllBfloat16;
+    KeptTables kept;
+    const double size = static_cast<double>(2 + *request_.state.gradient + *request_.state.optimizer) /
+                        static_cast<double>(2 + *kAllBfloat16.gradient + *kAllBfloat16.optimizer);
+    add(size, "with gradients and moments in bfloat16 and without main weights, which trains otherwise", source_,
+        smaller, kept);
+  }
+
+  // Twice as much until something fits, then halfway between, to a hundredth. What is found is simulated, and its own
+  // bytes are what a device needs.
+  void more_memory() {
+    int64_t least = memory_, most = memory_;
+    std::optional<FittingPlan> found = first_that_fits(source_, request_, kept_, most);
+    for (int doublings = 0; !found && doublings < kDoublings; ++doublings) {
+      least = most;
+      found = first_that_fits(source_, request_, kept_, most *= 2);
+    }
+    while (found && most - least > most / 100) {
+      const int64_t middle = least + (most - least) / 2;
+      auto nearer = first_that_fits(source_, request_, kept_, middle);
+      (nearer ? most : least) = middle;
+      if (nearer) found = std::move(nearer);
+    }
+    if (!found) return;
+    const SimulatedPlan made = simulate(source_, request_, found->plan);
+    excess_ = std::max(1.0, static_cast<double>(made.bytes()) / static_cast<double>(found->estimate.bytes));
+    const int64_t beside = beside_program(request_.device);
+    const auto whole = static_cast<double>(made.bytes() + beside);
+    found_.push_back(
+        {whole / static_cast<double>(memory_ + beside),
+         fmt::format("devices of {}, {} more: {}, {} a step", human_bytes(made.bytes() + beside),
+                     human_bytes(made.bytes() - memory_), to_string(made.plan), human_seconds(made.run.seconds()))});
+  }
+
+  // The least of `value` that fits by figures, to a sixteenth, is simulated; where that is too large, a step more is.
+  struct Tried {
+    StepSource source;
+    ClusterRequest request;
+    KeptTables* kept;
+  };
+  void least(int64_t begin, int64_t step, const std::function<std::optional<Tried>(int64_t)>& change,
+             const std::function<std::string(int64_t)>& text) {
+    const auto fits = [&](int64_t value) {
+      const std::optional<Tried> tried = change(value);
+      return tried && first_that_fits(tried->source, tried->request, *tried->kept, by_figures(memory_)).has_value();
+    };
+    int64_t low = begin, high = begin;
+    for (int doublings = 0; doublings < kDoublings; ++doublings) {
+      low = high;
+      high *= 2;
+      if (!change(high)) return;
+      if (fits(high)) break;
+      if (doublings + 1 == kDoublings) return;
+    }
+    while (high - low > std::max(step, low / 16)) {
+      const int64_t middle = (low + (high - low) / 2) / step * step;
+      if (middle <= low || middle >= high) break;
+      (fits(middle) ? high : low) = middle;
+    }
+    for (int tries = 0; tries < 3; ++tries, high += std::max(step, high / 16 / step * step)) {
+      const std::optional<Tried> tried = change(high);
+      if (!tried) return;
+      const double size = static_cast<double>(high) / static_cast<double>(begin);
+      if (add(size, text(high), tried->source, tried->request, *tried->kept)) return;
+    }
+  }
+
+  void more_devices() {
+    const int64_t machine = request_.links.levels.empty() ? 1 : request_.links.levels.front().size;
+    const int64_t step = machine > 0 && request_.devices % machine == 0 ? machine : 1;
+    least(
+        request_.devices, step,
+        [&](int64_t devices) {
+          Tried tried{source_, request_, &kept_};
+          tried.request.devices = devices;
+          return std::optional(std::move(tried));
+        },
+        [&](int64_t devices) { return fmt::format("{} devices, {} more", devices, devices - request_.devices); });
+  }
+
+  void more_samples() {
+    least(
+        request_.batch, 1,
+        [&](int64_t batch) {
+          Tried tried{source_, request_, &kept_};
+          tried.request.batch = batch;
+          return std::optional(std::move(tried));
+        },
+        [&](int64_t batch) { return fmt::format("{} samples a step, {} more", batch, batch - request_.batch); });
+  }
+
+  // A sequence is cut in as many pieces as it takes, so that more pieces are more of something.
+  void shorter_sequences() {
+    constexpr int64_t kShortest = 128;
+    if (!source_.with_sequence || request_.sequence == 0) return;
+    std::map<int64_t, KeptTables> kept;
+    int64_t longest = 0;
+    const auto fits = [&](int64_t sequence) {
+      ClusterRequest shorter = with_sequence(request_, sequence);
+      if (shorter.micro_batch.empty()) shorter.micro_batch = {1};  // which needs least
+      return first_that_fits(source_.with_sequence(sequence), shorter, kept[sequence], by_figures(memory_)).has_value();
+    };
+    int64_t shortest = request_.sequence;
+    for (int64_t half = request_.sequence / 2; half >= kShortest && longest == 0; half /= 2) {
+      if (fits(half)) {
+        longest = half;
+      } else {
+        shortest = half;
+      }
+    }
+    if (longest == 0) return;
+    const int64_t step = std::max<int64_t>(1, longest / 8);
+    while (shortest - longest > step) {
+      const int64_t middle = longest + (shortest - longest) / 2 / step * step;
+      if (middle == longest) break;
+      (fits(middle) ? longest : shortest) = middle;
+    }
+    for (int tries = 0; tries < 3 && longest > 0; ++tries, longest -= step) {
+      const double size = static_cast<double>(request_.sequence) / static_cast<double>(longest);
+      if (add(size, fmt::format("sequences of {} tokens", longest), source_.with_sequence(longest),
+              with_sequence(request_, longest), kept[longest])) {
+        return;
+      }
+    }
+  }
+
+  static constexpr int kDoublings = 10;
+  static constexpr int64_t kEverything = int64_t{1} << 60;
+
+  const StepSource& source_;
+  ClusterRequest request_;
+  KeptTables& kept_;
+  int64_t memory_;
+  double excess_ = 1;
+  std::vector<Change> found_;
+};
+
+}  // namespace
+
+ClusterRequest with_sequence(ClusterRequest request, int64_t sequence) {
+  const int64_t tokens = request.batch * request.sequence;
+  request.batch = std::max<int64_t>(1, (tokens + sequence - 1) / sequence);
+  request.sequence = sequence;
+  return request;
+}
+
+std::string what_would_fit(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
+  return Remedies(source, request, kept).text();
+}
+
+}  // namespace shadowgraph

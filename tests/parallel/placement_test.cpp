@@ -1,0 +1,73 @@
+// Which links the axes of a plan go over, and which links are refused.
+#include "parallel/plan/placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/parallel/plan_samples.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace plan_samples;  // NOLINT(google-build-using-namespace)
+
+// Machines of four, rails of eight, sites that are far apart.
+Interconnect three_levels() {
+  Interconnect links{.name = "three"};
+  links.levels = {{.name = "nvlink", .size = 4, .latency = 1e-6, .bandwidth = 3e11},
+                  {.name = "rail", .size = 8, .latency = 3e-6, .bandwidth = 4e10},
+                  {.name = "site", .size = 0, .latency = 1e-3, .bandwidth = 1e8}};
+  return links;
+}
+
+TEST(Placement, AxesGoOverTheLinksThatTheirGroupsSpan) {
+  TrainingPlan plan{.tensor = 4, .data = 2, .pipeline = 2, .data_outermost = true};
+  EXPECT_EQ(to_string(placement_of(plan, three_levels())),
+            "tensor 4 over nvlink, pipeline 2 over rail, data 2 over site");
+  plan.data_outermost = false;
+  EXPECT_EQ(to_string(placement_of(plan, three_levels())),
+            "tensor 4 over nvlink, data 2 over rail, pipeline 2 over site");
+  plan = {.tensor = 1, .data = 6, .pipeline = 1};
+  EXPECT_EQ(to_string(placement_of(plan, three_levels())), "data 6 over site");  // groups of six cross blocks of eight
+}
+
+// The other order of the mesh would send the same over slower links.
+TEST(Placement, FarSitesArePassedByWhatCostsLeast) {
+  ClusterRequest request = eight_devices();
+  request.devices = 16;
+  request.batch = 64;
+  request.links = three_levels();
+  const StepSource source = small_source("llama3_8b", 6);
+  const PlanAnswer answer = plan_training(source, request);
+  EXPECT_THAT(to_text(answer), HasSubstr("placed, innermost first: "));
+  EXPECT_THAT(to_text(answer), HasSubstr("over site"));
+  for (const SimulatedPlan& made : answer.simulated) {
+    if (made.plan.data == 1 || made.plan.pipeline == 1) continue;
+    TrainingPlan other = made.plan;
+    other.data_outermost = !other.data_outermost;
+    EXPECT_GE(1.0001 * simulate(source, request, other).run.seconds(), answer.best().run.seconds());
+  }
+}
+
+TEST(Placement, LinksThatCannotBePlacedAreRefusedByName) {
+  ClusterRequest request = eight_devices();
+  request.links = three_levels();
+  request.links.levels.pop_back();
+  request.devices = 16;
+  const auto why = [&] {
+    try {
+      plan_training(small_source("llama3_8b", 6), request);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("planned");
+  };
+  EXPECT_THAT(why(), HasSubstr("join 8 devices by rail"));
+  request.links = three_levels();
+  request.links.axes["ep"] = {};
+  EXPECT_THAT(why(), HasSubstr("an axis 'ep', which no plan has"));
+}
+
+}  // namespace
+}  // namespace shadowgraph

@@ -1,0 +1,50 @@
+// A small model as a source of plans, and a request for eight devices.
+#pragma once
+
+#include <torch/optim/sgd.h>
+
+#include <string>
+
+#include "models/program.h"
+#include "models/registry.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/passes/checkpoint.h"
+
+namespace shadowgraph::plan_samples {
+
+inline Graph capture_small(const std::string& model, const StepSize& size, int64_t sequence = 0) {
+  const FakeTensorMode mode({.device = c10::kCUDA});
+  const models::BuiltModel built = models::build(
+      model, {.batch = size.micro_batch, .seq = sequence, .layers = size.layers, .dtype = at::kBFloat16, .tiny = true});
+  ProgramToCapture program = models::program_of(built);
+  torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
+  program.optimizer = &optimizer;
+  Graph step = capture_training_step(program).graph;
+  std::string modules;
+  for (const std::string& name : size.recomputed) modules += (modules.empty() ? "" : "+") + name;
+  if (!modules.empty()) checkpoint_modules(step, {.modules = modules});
+  return step;
+}
+
+inline StepSource small_source(const std::string& model, int64_t layers, int64_t sequence = 0) {
+  StepSource source{.capture =
+                        [=](StepSize size) {
+                          if (size.layers == 0) size.layers = layers;
+                          return capture_small(model, size, sequence);
+                        },
+                    .layers = layers,
+                    .name = model};
+  if (sequence > 0) source.with_sequence = [=](int64_t tokens) { return small_source(model, layers, tokens); };
+  return source;
+}
+
+inline ClusterRequest eight_devices() {
+  return {.devices = 8,
+          .device = DeviceSpec::named("h100"),
+          .links = Interconnect::named("h100"),
+          .batch = 16,
+          .sequence = 16};
+}
+
+}  // namespace shadowgraph::plan_samples

@@ -1,0 +1,49 @@
+// What another value of one knob would cost, all other knobs free.
+import type { VNode } from 'preact';
+import { bytes, percent, seconds } from '../units';
+import type { Neighbour, PlanData } from './data';
+
+function byKnob(neighbours: Neighbour[]): [string, Neighbour[]][] {
+  const found = new Map<string, Neighbour[]>();
+  for (const neighbour of neighbours) found.set(neighbour.knob, [...(found.get(neighbour.knob) ?? []), neighbour]);
+  for (const rows of found.values()) rows.sort((a, b) => (a.seconds ?? Infinity) - (b.seconds ?? Infinity));
+  return [...found];
+}
+
+export function Neighbours({ plan }: { plan: PlanData }): VNode {
+  const best = plan.simulated[0];
+  const slower = (neighbour: Neighbour): number => neighbour.seconds! / best.estimated_seconds - 1;
+  const most = Math.max(0.01, ...plan.neighbours.filter((neighbour) => neighbour.seconds !== undefined).map(slower));
+  return (
+    <section>
+      <h2>Why not another value of a knob</h2>
+      <p class="quiet">The best plan of each value, all other knobs free, by the figures of layers.</p>
+      <div class="columns">
+        {byKnob(plan.neighbours).map(([knob, rows]) => {
+          const planned = rows.filter((row) => row.seconds !== undefined);
+          const others = rows.filter((row) => row.seconds === undefined);
+          return (
+            <div key={knob}>
+              <h3>{knob}</h3>
+              <table class="compare-table plan-table">
+                <tbody>
+                  {planned.map((row) => (
+                    <tr key={row.value} title={row.plan}>
+                      <th>{row.value}</th>
+                      <td class="number"><i class="share" style={{ width: `${Math.max(0, (slower(row) / most) * 100)}%` }} />{`${slower(row) >= 0 ? '+' : ''}${percent(slower(row))}`}</td>
+                      <td class="number">{seconds(row.seconds!)}</td>
+                      <td class="number">{bytes(row.bytes!)}</td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+              {[...new Set(others.map((row) => row.why_not))].map((why) => (
+                <p key={why} class="quiet">{others.filter((row) => row.why_not === why).map((row) => row.value).join(', ')}: {why}</p>
+              ))}
+            </div>
+          );
+        })}
+      </div>
+    </section>
+  );
+}

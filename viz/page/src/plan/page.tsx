@@ -1,0 +1,74 @@
+// The page of a plan: what it is, why it and no other, what its ranks do and hold.
+import type { ComponentChildren, VNode } from 'preact';
+import { ThemeButton } from '../theme_button';
+import { bytes, exact, percent, seconds, visible } from '../units';
+import { PlanChart } from './chart';
+import type { PlanData } from './data';
+import { Gantt } from './gantt';
+import { Neighbours } from './neighbours';
+import { Ranks } from './ranks';
+
+function Card(props: { title: string; value: string; children?: ComponentChildren }): VNode {
+  return <div class="card"><span class="name">{props.title}</span><span class="value">{props.value}</span><span class="quiet">{props.children}</span></div>;
+}
+
+function Cards({ plan }: { plan: PlanData }): VNode {
+  const best = plan.simulated[0];
+  const filled = best.plan.data * best.plan.microbatches * best.plan.micro_batch;
+  return (
+    <section class="cards">
+      <Card title="A step" value={seconds(best.seconds)}>
+        {exact(plan.batch)} samples{plan.sequence > 0 ? ` of ${exact(plan.sequence)} tokens; ${exact(plan.tokens_per_second_per_device)} tokens/s a device` : ''}
+        {filled > plan.batch ? `; ${exact(filled - plan.batch)} of ${exact(filled)} samples are filling, since the batch does not divide` : ''}
+      </Card>
+      <Card title="Of the peak" value={plan.model_flops_share > 0 ? percent(plan.model_flops_share) : 'unknown'}>model FLOPs, without what is computed again</Card>
+      <Card title="A device, at most" value={bytes(best.bytes)}>of {bytes(plan.memory)} that it has for tensors</Card>
+      <Card title="Left to the bound" value={percent(1 - plan.bound_seconds / best.seconds)}>no plan of the space is below {seconds(plan.bound_seconds)}, by figures of layers</Card>
+      <Card title="Ranks wait" value={percent(plan.run.bubble)}>of the step, the pipeline's ends and transfers</Card>
+    </section>
+  );
+}
+
+function Search({ plan }: { plan: PlanData }): VNode {
+  return (
+    <section>
+      <h2>How it was found</h2>
+      <p>{Object.entries(plan.counted).map(([what, count]) => `${exact(count)} ${what}`).join(', ')}.</p>
+      <table class="compare-table plan-table">
+        <thead><tr><th>simulated</th><th class="number">seconds</th><th class="number">bytes</th><th class="number">estimated</th><th class="number">estimated</th></tr></thead>
+        <tbody>
+          {plan.simulated.map((point) => (
+            <tr key={point.text}><th>{point.text}</th><td class="number">{seconds(point.seconds)}</td><td class="number">{bytes(point.bytes)}</td><td class="number">{seconds(point.estimated_seconds)}</td><td class="number">{bytes(point.estimated_bytes)}</td></tr>
+          ))}
+        </tbody>
+      </table>
+      {plan.notes.map((note) => <p key={note} class="quiet">{visible(note, 1000)}</p>)}
+    </section>
+  );
+}
+
+export function PlanPage({ plan }: { plan: PlanData }): VNode {
+  const best = plan.simulated[0];
+  return (
+    <>
+      <header>
+        <h1><bdi>{visible(plan.model, 120)}</bdi> <span class="quiet">on {exact(plan.devices)} x {visible(plan.device_title, 80)}</span></h1>
+        <span class="right">
+          <button type="button" class="plain" onClick={() => window.print()}>Print</button>
+          <ThemeButton />
+        </span>
+      </header>
+      <main>
+        <div class="overview">
+          <p class="plan-name">{best.text}</p>
+          <Cards plan={plan} />
+          <PlanChart plan={plan} />
+          <Neighbours plan={plan} />
+          <Gantt plan={plan} />
+          <Ranks plan={plan} />
+          <Search plan={plan} />
+        </div>
+      </main>
+    </>
+  );
+}
