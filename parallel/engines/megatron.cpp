@@ -107,6 +107,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--use-megatron-fsdp");
     add("--use-distributed-optimizer");
     add("--data-parallel-sharding-strategy", plan.zero == 2 ? "optim_grads" : "optim_grads_params");
+    add("--ckpt-format", "fsdp_dtensor");  // Megatron-LM refuses others with its FSDP
   }
   if (const auto layers = recomputed_layers(model, plan)) {
     add("--recompute-granularity", "full");
@@ -115,6 +116,11 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   }
   if (request.batch > 0 && samples > request.batch) {
     file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
+  }
+  if (plan.zero > 1) {
+    file.differs.emplace_back("the environment: CUDA_DEVICE_MAX_CONNECTIONS is not 1, as Megatron-LM's FSDP wants it");
+  } else if (plan.tensor > 1) {
+    file.differs.emplace_back("the environment: CUDA_DEVICE_MAX_CONNECTIONS=1, as sequence parallel wants it");
   }
   file.differs.emplace_back("the model's own sizes (--hidden-size and the like) are not in the file");
   return file;

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "parallel/engines/planned_model.h"
 #include "parallel/plan/unit_names.h"
@@ -42,13 +42,32 @@ std::string titan_schedule(const std::string& schedule) {
                            ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks");
 }
 
-std::string recomputing(const PlannedModel& model, const TrainingPlan& plan) {
-  if (plan.recomputed.empty()) return "None";
-  const auto layers = std::ranges::count_if(model.modules, is_layer);
-  const auto again = std::ranges::count_if(plan.recomputed, is_layer);
-  if (again == layers && again == std::ssize(plan.recomputed)) return "FullAC.Config()";
-  throw CannotExpressError(
-      fmt::format("torchtitan recomputes all layers or none, and the plan {} of {}", again, layers));
+// torchtitan's own policies are for all layers, so the recipe has one for those of the plan.
+constexpr std::string_view kPolicy = R"(from dataclasses import dataclass
+
+from torchtitan.distributed.activation_checkpoint import FullAC
+
+RECOMPUTED = {}
+
+
+class PlannedAC(FullAC):
+    @dataclass(kw_only=True, slots=True)
+    class Config(FullAC.Config):
+        pass
+
+    def _wrap_block(self, module, *, base_fqn=None):
+        return super()._wrap_block(module, base_fqn=base_fqn) if base_fqn in RECOMPUTED else module
+
+
+)";
+
+std::string policy_of(const TrainingPlan& plan) {
+  std::vector<std::string> layers;
+  for (const std::string& module : plan.recomputed) {
+    if (!is_layer(module)) throw CannotExpressError("torchtitan recomputes layers, and the plan " + module);
+    layers.push_back(titan_name(module));
+  }
+  return fmt::format(fmt::runtime(kPolicy), json_text(layers));
 }
 
 std::string titan_stages(const PlannedModel& model, const TrainingPlan& plan) {
@@ -68,10 +87,9 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   }
   EngineFile file{.engine = "torchtitan 0.3.0", .name = "torchtitan_recipe.py"};
   const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
-  const std::string again = recomputing(model, plan);
   std::string& text = file.text;
   text = "\"\"\"A plan as a recipe of torchtitan 0.3.0: `planned(llama3_8b())` in its config_registry.\"\"\"\n\n";
-  if (again != "None") text += "from torchtitan.distributed.activation_checkpoint import FullAC\n\n\n";
+  if (!plan.recomputed.empty()) text += policy_of(plan);
   text += "def planned(config):\n";
   const auto set = [&](std::string_view part, std::string_view key, const auto& value) {
     text += fmt::format("    config.{}.{} = {}\n", part, key, value);
@@ -86,12 +104,14 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
     set("parallelism", "pipeline_parallel_schedule", fmt::format("\"{}\"", titan_schedule(plan.schedule)));
     set("parallelism", "pipeline_parallel_microbatch_size", plan.micro_batch);
     set("parallelism", "module_fqns_per_model_part", titan_stages(model, plan));
+    set("training", "disable_cuda_graphs", "True");  // torchtitan refuses them in a pipeline
   }
   // A pipeline's micro-batches are parts of a local batch.
   set("training", "local_batch_size", plan.micro_batch * (plan.pipeline > 1 ? plan.microbatches : 1));
   set("training", "global_batch_size", samples);
   if (request.sequence > 0) set("training", "seq_len", request.sequence);
-  text += "    config.activation_checkpoint = " + again + "\n    return config\n";
+  text += fmt::format("    config.activation_checkpoint = {}\n    return config\n",
+                      plan.recomputed.empty() ? "None" : "PlannedAC.Config()");
   if (plan.zero == 1 || plan.zero == 2) {
     file.differs.push_back(
         fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));

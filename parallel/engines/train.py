@@ -6,15 +6,19 @@
 --model: a function that gives the model, the same on each rank; its modules have the names below.
 --data: a function of (samples, sequence) that yields (inputs, targets) of whole steps, the same on each rank.
 --loss: a function of (output, targets) that gives a micro-batch's mean; without it, the next token's cross entropy.
+--meta: the model is made without memory, and a rank fills in the modules of its own stages one by one: first values are
+        what reset_parameters or _init_weights give under a seed of the module's name, or those of --resume.
 """
 
 import argparse
+import contextlib
 import fnmatch
 import importlib
 import itertools
 import os
 import sys
 import tempfile
+import zlib
 
 import torch
 import torch.distributed as dist
@@ -76,6 +80,34 @@ def _refuse_gradient(_):
 
 def _first_tensor(args, kwargs):
     return next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+
+
+def _own(module):
+    return {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+
+
+def _holds_nan(tensor):
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _fill(model, prefix, device, seed):
+    """Gives modules below a name memory and first values: the same on each rank, whatever else it has."""
+    for name, module in model.get_submodule(prefix).named_modules(prefix=prefix):
+        if not any(tensor.is_meta for tensor in _own(module).values()):
+            continue
+        torch.manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+        with torch.no_grad():
+            module.to_empty(device=device, recurse=False)
+            empty = {tensor: tensor._version for tensor in _own(module).values()}
+            for tensor in empty:
+                tensor.data.fill_(torch.nan if _holds_nan(tensor) else 0)
+            if hasattr(model, "_init_weights"):
+                model._init_weights(module)
+            elif hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        for own, tensor in _own(module).items():
+            if tensor.isnan().any() if _holds_nan(tensor) else empty.get(tensor) == tensor._version:
+                raise CannotRunError(f"--meta: nothing gives {name}.{own} a first value; reset_parameters can")
 
 
 class StandIn(nn.Module):
@@ -202,7 +234,9 @@ def _recompute(module):
 class Training:
     """The stages of this rank, in place, and their optimizers. All ranks make theirs at the same time."""
 
-    def __init__(self, make, device, loss=next_token, precision=torch.float32, optimizer=torch.optim.AdamW):
+    def __init__(
+        self, make, device, loss=next_token, precision=torch.float32, optimizer=torch.optim.AdamW, meta=None
+    ):  # meta: the seed of a model that is made without memory
         sizes = {"pipeline": PIPELINE, "data": DATA, "tensor": TENSOR}
         if dist.get_world_size() != PIPELINE * DATA * TENSOR:
             raise CannotRunError(f"the plan is of {PIPELINE * DATA * TENSOR} processes, not of {dist.get_world_size()}")
@@ -213,7 +247,7 @@ class Training:
         self.mesh = init_device_mesh(
             device.type, tuple(size for _, size in shape), mesh_dim_names=tuple(axis for axis, _ in shape)
         )
-        self.device, self.loss, self.precision = device, loss, precision
+        self.device, self.loss, self.precision, self.meta = device, loss, precision, meta
         self.sharded = ZERO > 0 or precision != torch.float32
         if self.sharded and PIPELINE > 1 and SCHEDULE not in ("gpipe", "1f1b", "interleaved", "looped_bfs"):
             raise CannotRunError(f"{SCHEDULE} with FSDP2: backward in two pieces leaves parameters without gradients")
@@ -223,34 +257,44 @@ class Training:
         self.schedule = self._schedule() if PIPELINE > 1 else None
 
     def _stage(self, make, number):
-        model = make()
+        with torch.device("meta") if self.meta is not None else contextlib.nullcontext():
+            model = make()
         if hasattr(model, "config") and hasattr(model.config, "use_cache"):
             model.config.use_cache = False
-        stage = Stage(model, modules_of_stages(model), number, self.precision).to(self.device)
-        if TENSOR > 1:
-            named = {
-                name: style
-                for name, module in model.named_modules()
-                if (style := _style(name)) and not isinstance(module, StandIn)
-            }
-            parallelize_module(model, self.mesh["tensor"], {name: STYLES[style]() for name, style in named.items()})
-        for name in RECOMPUTED:
-            if not isinstance(model.get_submodule(name), StandIn):
-                _recompute(model.get_submodule(name))
+        stage = Stage(model, modules_of_stages(model), number, self.precision)
+        if self.meta is None:
+            stage.to(self.device)
+        elif len({id(one) for one in model.parameters()}) < len([*model.named_parameters(remove_duplicate=False)]):
+            raise CannotRunError("--meta: modules that share a parameter would each be given their own")
+        # Layers one by one, so that a rank never has two of them whole.
+        waiting = [name for name, module in model.named_modules() if not isinstance(module, StandIn)]
+        for prefix in [*modules_in_order(model), ""]:
+            if isinstance(model.get_submodule(prefix), StandIn):
+                continue
+            now = [name for name in waiting if name == prefix or name.startswith(prefix + ".") or not prefix]
+            waiting = [name for name in waiting if name not in now]
+            self._prepare(model, prefix, now)
         if self.sharded:
-            self._shard(stage)
+            fully_shard(stage, **self._sharding())
         stage.connect()
         return stage
 
-    def _shard(self, stage):
+    def _prepare(self, model, prefix, names):
+        if self.meta is not None:
+            _fill(model, prefix, self.device, self.meta)
+        styles = {name: STYLES[style]() for name in names if (style := _style(name))}
+        if TENSOR > 1 and styles:
+            parallelize_module(model, self.mesh["tensor"], styles)
+        for name in names:
+            if name in RECOMPUTED:
+                _recompute(model.get_submodule(name))
+        if self.sharded and prefix.rpartition(".")[2].isdigit():
+            fully_shard(model.get_submodule(prefix), **self._sharding())
+
+    def _sharding(self):
         mesh = self.mesh["replicas", "parts"] if ZERO == 0 else self.mesh["parts"]
         policy = MixedPrecisionPolicy(param_dtype=self.precision, reduce_dtype=torch.float32)
-        how = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": ZERO == 3}
-        layers = [name for name in modules_in_order(stage.model) if name.rpartition(".")[2].isdigit()]
-        for module in map(stage.model.get_submodule, layers):
-            if not isinstance(module, StandIn):
-                fully_shard(module, **how)
-        fully_shard(stage, **how)
+        return {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": ZERO == 3}
 
     def _schedule(self):
         group, count = self.mesh["pipeline"].get_group(), len(STAGES)
@@ -375,6 +419,7 @@ def main():
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--meta", action="store_true")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--save", metavar="FOLDER")
@@ -392,7 +437,8 @@ def main():
     def optimizer(parameters, **how):
         return torch.optim.AdamW(parameters, lr=options.lr, **how)
 
-    training = Training(make, device, options.loss, getattr(torch, options.precision), optimizer)
+    seed = options.seed if options.meta else None
+    training = Training(make, device, options.loss, getattr(torch, options.precision), optimizer, seed)
     if options.resume:
         training.resume(options.resume)
     samples = DATA * MICRO_BATCH * MICROBATCHES

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "parallel/plan/spare_memory.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/profile/device_assumptions.h"
 
@@ -172,7 +173,8 @@ const Estimate* Candidate::estimate(PlanSchedules& schedules, int64_t memory, do
   return found_ && found_->seconds < enough ? &*found_ : nullptr;
 }
 
-std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t memory, double enough) {
+std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t memory, double enough,
+                                             bool spend_spare) {
   const PlanSchedules::Entry* entry = schedules.standing_for(plan_);
   fits_ = false;
   if (entry == nullptr) return std::nullopt;
@@ -190,6 +192,7 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   std::optional<std::vector<ChainStage>> stages = split(*chains_, limits);
   fits_ = stages.has_value();
   if (!stages) return std::nullopt;
+  if (spend_spare) keep_more(*chains_, limits, entry->schedule, *stages);
   // This is the bound of the cut whose slowest stage is quickest. No other is tried.
   bound_ = std::max(bound_, bound_of(*stages, entry->schedule));
   if (bound_ >= enough) return std::nullopt;

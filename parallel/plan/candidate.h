@@ -51,8 +51,8 @@ class Candidate {
   // Nothing: it has no schedule, no cut of it fits into `memory` bytes, or it takes `enough` seconds or more. What is
   // found without cutting memory short is kept, and costs nothing the next time.
   const Estimate* estimate(PlanSchedules& schedules, int64_t memory, double enough);
-  // The same for less memory than the request has.
-  std::optional<Estimate> with_less(PlanSchedules& schedules, int64_t memory, double enough);
+  // The same for less memory than the request has; `spend_spare`: what stages of a rank leave goes to kept layers.
+  std::optional<Estimate> with_less(PlanSchedules& schedules, int64_t memory, double enough, bool spend_spare = true);
   const Estimate* found() const { return found_ ? &*found_ : nullptr; }  // by estimate()
   // Whether estimate() found that nothing fits.
   bool fits() const { return fits_; }

@@ -69,6 +69,7 @@ class Planner {
     Estimate estimate;
     int64_t memory;  // that it was looked for with
     int tries = 0;
+    bool spend_spare = true;
   };
 
   struct LayersDiffer {};
@@ -258,15 +259,22 @@ void Planner::search(double near) {
 void Planner::simulate_best() {
   const auto begin = Clock::now();
   constexpr int kMostTries = 7;
-  constexpr double kNearest = 1.05, kWider = 1.3, kFarthest = 4;
+  constexpr double kNearest = 1.05, kWider = 1.3, kFarthest = 4, kForever = std::numeric_limits<double>::infinity();
   const auto slower = [](const Tried& a, const Tried& b) { return a.estimate.seconds > b.estimate.seconds; };
   double near = kNearest;
   search(near);
   std::ranges::make_heap(tried_, slower);
-  double excess = std::numeric_limits<double>::infinity();  // least of simulated bytes over estimated ones
+  double excess = kForever;  // least of simulated bytes over estimated ones
   const auto try_with = [&](Tried tried, int64_t memory) {
-    if (++tried.tries == kMostTries) return;
-    auto less = tried.candidate->with_less(schedules_, memory, std::numeric_limits<double>::infinity());
+    std::optional<Estimate> less;
+    if (++tried.tries < kMostTries) less = tried.candidate->with_less(schedules_, memory, kForever, tried.spend_spare);
+    // A rank that is packed to its last byte leaves no room for what a simulation finds.
+    if (!less && tried.spend_spare && tried.candidate->plan().stages_per_rank > 1) {
+      tried.spend_spare = false;
+      tried.tries = 1;
+      memory = answer_.memory;
+      less = tried.candidate->with_less(schedules_, memory, kForever, false);
+    }
     if (!less) return;
     tried.estimate = std::move(*less);
     tried.memory = memory;

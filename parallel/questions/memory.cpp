@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/plan/planner.h"
 #include "parallel/questions/asker.h"
 #include "shadowgraph/units.h"
 
@@ -33,15 +34,18 @@ PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
       table.rows, [&](const PlanRow& row) { return row.why_not.empty() && row.seconds <= kSame * most.seconds; });
   std::string last = fmt::format("more than {} brings less than 1 %", enough->value);
   if (enough == table.rows.end() - 1) last = fmt::format("{}, the most that was tried, still brings more", most.value);
-  // The least that fits: halfway between, to a hundredth, then a hundredth more as long as simulations are too large.
+  // The least that fits: halfway between, to a hundredth of what tensors may take, then a hundredth more as long as
+  // simulations are too large.
+  const int64_t beside = beside_program(request.device);
   auto high = static_cast<int64_t>(first->number);
-  int64_t low = first == table.rows.begin() ? 0 : static_cast<int64_t>(std::prev(first)->number);
-  while (high - low > high / 100) {
+  int64_t low = first == table.rows.begin() ? beside : static_cast<int64_t>(std::prev(first)->number);
+  const auto hundredth = [&] { return std::max<int64_t>(1, (high - beside) / 100); };
+  while (high - low > hundredth()) {
     ClusterRequest changed = request;
     changed.memory = low + (high - low) / 2;
     (asker.fits(asker.source(), changed, asker.kept()) ? high : low) = *changed.memory;
   }
-  for (PlanRow least = row_of(high); high < static_cast<int64_t>(first->number); least = row_of(high += high / 100)) {
+  for (PlanRow least = row_of(high); high < static_cast<int64_t>(first->number); least = row_of(high += hundredth())) {
     if (!least.why_not.empty()) continue;
     table.findings.push_back(fmt::format("{} is the least that fits: {}, {} a step", least.value, to_string(least.plan),
                                          human_seconds(least.seconds)));

@@ -5,6 +5,7 @@
 
 #include "parallel/plan/what_would_fit.h"
 #include "parallel/questions/asker.h"
+#include "shadowgraph/parallel/given_plan.h"
 
 namespace shadowgraph {
 namespace {
@@ -63,6 +64,12 @@ PlanTable PlanQuestions::ask(const PlanQuestion& question) {
     throw Error(fmt::format("a share of the peak is above 0 and at most 1, not {}", question.share));
   }
   return kTopics[static_cast<size_t>(question.about)].ask(kept_->asker, question);
+}
+
+SimulatedPlan PlanQuestions::simulate(std::string_view plan) {
+  const StepSource& source = kept_->asker.source();
+  const ClusterRequest& request = kept_->asker.request();
+  return ::shadowgraph::simulate(source, request, given_plan(plan, source, request));
 }
 
 }  // namespace shadowgraph

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "parallel/plan/what_would_fit.h"
 #include "parallel/questions/asker.h"
@@ -58,14 +59,16 @@ PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
   }
   if (question.values.empty()) table.rows.push_back(sequences.row(fits));
   std::string limit;  // why the model has no longer ones
-  while (too_long == 0 && fits < kLongest && limit.empty()) {
+  while (too_long == 0 && fits < kLongest) {
     bool longer = false;
     try {
       longer = sequences.fit(2 * fits);
     } catch (const Error& error) {
       limit = error.what();
-      continue;
+    } catch (const std::invalid_argument& error) {  // by models of the tool
+      limit = error.what();
     }
+    if (!limit.empty()) break;
     if (!longer) {
       too_long = 2 * fits;
     } else {

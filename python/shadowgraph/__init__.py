@@ -49,7 +49,7 @@ from ._kernels import (
     use_kernel,
 )
 from ._pipelines import PipelineShapes, pipeline_shapes
-from ._plans import PlanQuestions, plan
+from ._plans import PlanQuestions, plan, simulate_plan
 from ._ranks import Ranks, Role
 from ._report import Report, calibrate, profile
 from ._rules import operators_with_rule, register_composite_rule, register_rule

@@ -12,9 +12,9 @@ import torch
 
 from . import _capture, _models
 from . import _shadowgraph as _C
-from ._shadowgraph import ClusterPlan, Graph, PlanTable
+from ._shadowgraph import ClusterPlan, Graph, PlanTable, SimulatedPlan
 
-__all__ = ["PlanQuestions", "plan"]
+__all__ = ["PlanQuestions", "plan", "simulate_plan"]
 
 _DEVICES = re.compile(r"(\d+)(?:x(\S+))?")
 
@@ -64,6 +64,11 @@ class PlanQuestions:
         answer: ClusterPlan = self._asked.plan()
         return answer
 
+    def simulate(self, plan: Mapping[str, Any]) -> SimulatedPlan:
+        """What `sg.simulate_plan` gives."""
+        made: SimulatedPlan = self._asked.simulate(json.dumps(dict(plan)))
+        return made
+
     def ask(self, what: str, *, values: Iterable[Any] = (), share: float = 0.4, tokens: str | float = "",
             within: str = "",
             prices: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> PlanTable:  # fmt: skip
@@ -111,6 +116,25 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     program raises.
     """
     return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).plan()
+
+
+def simulate_plan(model: Any, inputs: Callable[..., Any], plan: Mapping[str, Any], *, devices: str | int, batch: int,
+                  **how: Any) -> SimulatedPlan:  # fmt: skip
+    """What a plan of a cluster that somebody else made takes, by what `plan` finds its own with.
+
+        made = sg.simulate_plan(model, inputs, {"tensor": 8, "pipeline": 16, "schedule": "interleaved",
+                                                "stages_per_rank": 8, "zero": 1, "recomputed": "all"},
+                                devices="8192xh100", batch=2048, sequence=8192)
+        made.seconds, made.bytes, made.run, made.dict()
+
+    plan: as ClusterPlan.dict() has its plans. `data` and `microbatches` are what devices and batch leave.
+      `stages` may be numbers of units: layers, and what comes before and behind them.
+      `recomputed` may be "all", or how many layers of each stage.
+
+    Other arguments are as for `plan`. Nothing is refused for its memory.
+    Raises ParseError for what is no plan of the model; Error for plans that take more devices or have no schedule.
+    """
+    return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).simulate(plan)
 
 
 def _takes_two(inputs: Callable[..., Any]) -> bool:

@@ -102,7 +102,24 @@ void bind_plans(py::module_& m) {
           "plan", [](PlanQuestions& questions) { return with_cost_rules([&] { return questions.plan(); }); },
           py::call_guard<CppCall>())
       .def("ask", &ask, py::arg("what"), py::arg("values"), py::arg("share"), py::arg("tokens"), py::arg("within"),
-           py::arg("prices"), py::arg("offers"), py::call_guard<CppCall>());
+           py::arg("prices"), py::arg("offers"), py::call_guard<CppCall>())
+      .def(
+          "simulate",
+          [](PlanQuestions& questions, const std::string& plan) {
+            return with_cost_rules([&] { return questions.simulate(plan); });
+          },
+          py::arg("plan"), py::call_guard<CppCall>());
+  py::class_<SimulatedPlan, std::shared_ptr<SimulatedPlan>>(m, "SimulatedPlan",
+                                                            "A plan, run on all ranks of one of its pipelines.")
+      .def_property_readonly(
+          "seconds", [](const SimulatedPlan& made) { return made.run.seconds(); }, "Of a step.")
+      .def_property_readonly("bytes", &SimulatedPlan::bytes, "Reserved, of the fullest rank.")
+      .def_property_readonly(
+          "run",
+          [](const std::shared_ptr<SimulatedPlan>& made) { return std::shared_ptr<PipelineRun>(made, &made->run); },
+          "All ranks of one of its pipelines.")
+      .def("dict", [](const SimulatedPlan& made) { return to_python(to_json(made.plan)); })
+      .def("__str__", [](const SimulatedPlan& made) { return to_string(made.plan); });
   py::class_<PlanAnswer, std::shared_ptr<PlanAnswer>>(m, "ClusterPlan", "How a model is trained on a cluster.")
       .def_property_readonly(
           "seconds", [](const PlanAnswer& answer) { return answer.best().run.seconds(); }, "Of a step, simulated.")

@@ -2,8 +2,8 @@
 
     python emitted_plan_ranks.py RANK SIZE STORE CASES.json
 
-A case is {"script": train.py, "model": "llama" | "gpt", "checkpoint": FOLDER | null}. The last line has the largest
-differences, by case.
+A case is {"script": train.py, "model": "llama" | "gpt", "checkpoint": FOLDER | null, "meta": whether the model is made
+without memory}. The last line has the largest differences, by case.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 # A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
-WORDS, WIDTH, LENGTH, STEPS = 64, 32, 16, 3
+WORDS, WIDTH, LENGTH, STEPS, SEED = 64, 32, 16, 3, 5
 
 
 class Attention(nn.Module):
@@ -82,9 +82,16 @@ def adamw(parameters, **how):
     return torch.optim.AdamW(parameters, lr=1e-2, eps=1e-3, **how)
 
 
-def alone(name, batches):
+def filled(train, name):
+    """The model that ranks make without memory, whole."""
+    with torch.device("meta"):
+        model = make(name)
+    train._fill(model, "", torch.device("cpu"), SEED)
+    return model
+
+
+def alone(model, batches):
     """Losses and gradients of each step on one process."""
-    model = make(name)
     optimizer = adamw(model.parameters())
     steps = []
     for ids in batches:
@@ -114,7 +121,8 @@ def after_a_checkpoint(make_training, training, ids, folder):
     return max(error.abs().max().item() for error in errors)
 
 
-def differences(path, name, checkpoint=None):
+def differences(script, model, checkpoint, meta):
+    path, name = script, model
     spec = importlib.util.spec_from_file_location(f"train_{os.path.basename(os.path.dirname(path))}", path)
     train = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(train)
@@ -123,11 +131,12 @@ def differences(path, name, checkpoint=None):
     batches = [torch.randint(WORDS, (samples, LENGTH), generator=generator) for _ in range(STEPS)]
 
     def make_training():
-        return train.Training(lambda: make(name), torch.device("cpu"), optimizer=adamw)
+        return train.Training(lambda: make(name), torch.device("cpu"), optimizer=adamw, meta=SEED if meta else None)
 
     training = make_training()
     of_loss = of_gradients = 0.0
-    for ids, (loss, gradients) in zip(batches, alone(name, batches), strict=True):
+    expected = alone(filled(train, name) if meta else make(name), batches)
+    for ids, (loss, gradients) in zip(batches, expected, strict=True):
         of_loss = max(of_loss, abs(training.backward(ids, ids) - loss))
         for parameter, value in training.parameters().items():
             error = (whole(value.grad) - gradients[parameter]).abs().max().item()
@@ -149,7 +158,7 @@ def main():
     with open(cases) as file, sdpa_kernel(SDPBackend.MATH):
         for case, given in json.load(file).items():
             print(case, flush=True)
-            results[case] = differences(given["script"], given["model"], given["checkpoint"])
+            results[case] = differences(**given)
             dist.barrier()
     dist.destroy_process_group()
     print(json.dumps(results))

@@ -10,6 +10,7 @@ import types
 import emitted_plan_ranks as ranks
 import pytest
 import torch
+import torch.distributed as dist
 from rank_processes import run_ranks
 
 import shadowgraph as sg
@@ -58,6 +59,7 @@ ON_EIGHT = {
         data_outermost=True,
     ),
 }
+META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2")  # made without memory
 SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again")
 
 
@@ -88,7 +90,7 @@ def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
         path.parent.mkdir()
         path.write_text(text)
         checkpoint = str(path.parent / "checkpoint") if case in SAVED else None
-        given[case] = {"script": str(path), "model": model, "checkpoint": checkpoint}
+        given[case] = {"script": str(path), "model": model, "checkpoint": checkpoint, "meta": case in META}
     (tmp_path / "cases.json").write_text(json.dumps(given))
     found = run_ranks(SCRIPT, size, tmp_path / "store", tmp_path / "cases.json")
     for case in cases:
@@ -101,11 +103,12 @@ def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
         assert (max(len(rank[case]["parameters"]) for rank in found) < len(parameters)) == ("pipeline" in knobs), case
 
 
-def test_torchrun_trains(steps, tmp_path):
+@pytest.mark.parametrize("meta", [(), ("--meta",)])
+def test_torchrun_trains(steps, tmp_path, meta):
     (tmp_path / "train.py").write_text(files_of(steps["gpt"], {"data": 2, "zero": 3}, sequence=16)["train.py"][0])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                str(tmp_path / "train.py"), "--model", "emitted_plan_ranks:Gpt", "--random-tokens", "64", "--steps", "2",
-               "--precision", "bfloat16", "--save", str(tmp_path / "saved")]  # fmt: skip
+               "--precision", "bfloat16", "--save", str(tmp_path / "saved"), *meta]  # fmt: skip
     done = subprocess.run(command, cwd=SCRIPT.parent, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert [line.split()[:3] for line in done.stdout.splitlines()] == [["step", "0", "loss"], ["step", "1", "loss"]]
@@ -135,6 +138,55 @@ class Fused(torch.nn.Module):
 
     def forward(self, x):
         return self.c_proj(self.c_attn(x).chunk(3, -1)[0])
+
+
+def train_of(text, folder):
+    (folder / "train.py").write_text(text)
+    spec = importlib.util.spec_from_file_location(f"train_of_{folder.name}", folder / "train.py")
+    train = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train)
+    return train
+
+
+class Unset(torch.nn.Module):
+    """One of its tensors has no first values but those that the constructor gives."""
+
+    def __init__(self, kind, value, initialized):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(4)
+        self.part = torch.nn.Module()
+        if kind == "parameter":
+            self.part.value = torch.nn.Parameter(value)
+        else:
+            self.part.register_buffer("value", value)
+        if initialized:
+            self.part.reset_parameters = lambda: self.part.value.fill_(1)
+
+
+@pytest.mark.parametrize("initialized", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("parameter", torch.ones(3)), ("buffer", torch.ones(3)), ("buffer", torch.ones(3, dtype=int))]
+)
+def test_what_has_no_first_values_is_not_made_without_memory(steps, tmp_path, kind, value, initialized):
+    train = train_of(files_of(steps["gpt"], {"data": 2})["train.py"][0], tmp_path)
+    model = Unset(kind, value.to("meta"), initialized)
+    if not initialized:
+        with pytest.raises(train.CannotRunError, match="nothing gives part.value a first value"):
+            train._fill(model, "", torch.device("cpu"), 1)
+        return
+    train._fill(model, "", torch.device("cpu"), 1)
+    assert model.part.value.tolist() == [1, 1, 1]
+
+
+def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
+    train = train_of(files_of(steps["gpt"], {})["train.py"][0], tmp_path)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(train.CannotRunError, match="share a parameter"):
+            train.Training(Tied, torch.device("cpu"), meta=1)
+        assert train.Training(ranks.Gpt, torch.device("cpu"), meta=1).parameters()["head.weight"].device.type == "cpu"
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
@@ -254,7 +306,6 @@ def test_torchtitan_recipe(steps):
     for other, why in (
         ({"schedule": "v_half"}, "no schedule of the name v_half"),
         ({"data_outermost": True}, "pipeline outermost"),
-        ({"recomputed": ["model.layers.1"]}, "all layers or none, and the plan 1 of 8"),
     ):
         text, why_not, _ = files_of(steps["llama"], {**knobs, **other})["torchtitan_recipe.py"]
         assert text == ""
@@ -271,10 +322,7 @@ def test_what_is_no_plan_is_refused(steps):
 
 def test_a_model_that_is_not_the_plan_s_is_refused(steps, tmp_path):
     text, _, _ = files_of(steps["gpt"], plan("gpt", pipeline=2, stages=["", "blocks.4"])[1])["train.py"]
-    (tmp_path / "train.py").write_text(text)
-    spec = importlib.util.spec_from_file_location("train_of_another", tmp_path / "train.py")
-    train = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(train)
+    train = train_of(text, tmp_path)
     model = ranks.make("gpt")
     del model.blocks[4:]
     with pytest.raises(train.CannotRunError, match=r"begins stages at \['blocks.4'\]"):

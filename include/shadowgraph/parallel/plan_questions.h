@@ -97,6 +97,8 @@ class PlanQuestions {
   PlanAnswer plan();
   // Throws Error for questions that make no sense for this source, and what captures throw.
   PlanTable ask(const PlanQuestion& question);
+  // A plan that somebody else made, as given_plan() reads it. It need not fit into a device.
+  SimulatedPlan simulate(std::string_view plan);
 
  private:
   struct Kept;

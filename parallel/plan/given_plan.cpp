@@ -1,0 +1,135 @@
+#include "shadowgraph/parallel/given_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "parallel/plan/unit_names.h"
+#include "support/json.h"
+#include "support/json_place.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
+
+void check_keys(const JsonPlace& plan) {
+  static const std::set<std::string> kKeys{"tensor",   "data",           "pipeline",     "stages_per_rank",
+                                           "experts",  "micro_batch",    "microbatches", "zero",
+                                           "schedule", "data_outermost", "stages",       "recomputed"};
+  for (const auto& [key, place] : plan.members()) {
+    if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
+  }
+}
+
+int64_t number_or(const JsonPlace& plan, std::string_view key, int64_t otherwise) {
+  const auto found = plan.find(key);
+  return found ? found->integer(1, kMostOfAKnob) : otherwise;
+}
+
+// How many units each stage has.
+std::vector<int64_t> sizes_of(const JsonPlace& plan, int64_t stages, int64_t units) {
+  std::vector<int64_t> sizes;
+  if (const auto found = plan.find("stages")) {
+    for (const JsonPlace& stage : found->elements()) {
+      sizes.push_back((stage.is_object() ? stage["units"] : stage).integer(1, kMostOfAKnob));
+    }
+    if (std::ssize(sizes) != stages) found->fail(fmt::format("has {} stages, not {}", sizes.size(), stages));
+    if (const int64_t all = std::reduce(sizes.begin(), sizes.end()); all != units) {
+      found->fail(
+          fmt::format("has {} units, and the model {}: layers, and what comes before and behind them", all, units));
+    }
+    return sizes;
+  }
+  if (stages > units) throw Error(fmt::format("{} stages of a model with {} units", stages, units));
+  for (int64_t s = 0; s < stages; ++s) sizes.push_back(units / stages + (s < units % stages ? 1 : 0));
+  return sizes;
+}
+
+// How many layers of each stage are computed again, its first ones.
+void read_recomputed(const JsonPlace& document, const std::vector<std::string>& units, TrainingPlan& plan) {
+  const auto found = document.find("recomputed");
+  if (!found) return;
+  const bool all = found->is_text();
+  if (all && found->text() != "all") found->fail("is \"all\", or a list");
+  const std::vector<JsonPlace> given = all ? std::vector<JsonPlace>() : found->elements();
+  const bool names = !given.empty() && given.front().is_text();
+  if (!all && !names && !given.empty() && given.size() != plan.stages.size()) {
+    found->fail(fmt::format("has {} stages, not {}", given.size(), plan.stages.size()));
+  }
+  std::set<std::string> named;
+  for (const JsonPlace& name : names ? given : std::vector<JsonPlace>()) named.insert(name.text());
+  size_t unit = 0;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    PlannedStage& stage = plan.stages[s];
+    const bool counted = !all && !names && !given.empty();
+    const int64_t wanted = all ? stage.units : counted ? given[s].integer(0, kMostOfAKnob) : 0;
+    for (int64_t i = 0; i < stage.units; ++i, ++unit) {
+      if (number_in_path(units[unit]).second == 0) continue;
+      if (names ? named.erase(units[unit]) == 0 : stage.recomputed == wanted) continue;
+      plan.recomputed.push_back(units[unit]);
+      ++stage.recomputed;
+    }
+    if (counted && stage.recomputed != wanted) {
+      given[s].fail(fmt::format("is more than the {} layers of the stage", stage.recomputed));
+    }
+  }
+  if (!named.empty()) found->fail("names " + *named.begin() + ", which is no layer of the model");
+}
+
+// What stages of a plan.json say beside their sizes follows from the rest, unless they are another model's.
+void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
+  const auto found = document.find("stages");
+  for (size_t s = 0; found && s < plan.stages.size(); ++s) {
+    const JsonPlace given = (*found)[s];
+    if (!given.is_object()) continue;
+    const std::string begins = given.text_or("begins", plan.stages[s].begins);
+    if (begins != plan.stages[s].begins) {
+      given.fail(
+          fmt::format("begins at \"{}\", and behind the units before it comes \"{}\"", begins, plan.stages[s].begins));
+    }
+    const auto again = given.find("recomputed");
+    if (again && again->integer() != plan.stages[s].recomputed) {
+      again->fail(fmt::format("is not the {} that the plan's \"recomputed\" has", plan.stages[s].recomputed));
+    }
+  }
+}
+
+}  // namespace
+
+TrainingPlan given_plan(std::string_view text, const StepSource& source, const ClusterRequest& request) {
+  const nlohmann::json document = parse_json(text, "plan");
+  const JsonPlace place(document, "a plan");
+  check_keys(place);
+  TrainingPlan plan{.tensor = number_or(place, "tensor", 1),
+                    .pipeline = number_or(place, "pipeline", 1),
+                    .stages_per_rank = number_or(place, "stages_per_rank", 1),
+                    .experts = number_or(place, "experts", 1),
+                    .micro_batch = number_or(place, "micro_batch", 1),
+                    .schedule = place.text_or("schedule", "1f1b")};
+  if (const auto zero = place.find("zero")) plan.zero = static_cast<int>(zero->integer(0, 3));
+  if (const auto outermost = place.find("data_outermost")) plan.data_outermost = outermost->boolean();
+  plan.data = number_or(place, "data", std::max<int64_t>(1, request.devices / (plan.tensor * plan.pipeline)));
+  if (plan.devices() > request.devices) {
+    throw Error(fmt::format("{} takes {} devices, and there are {}", to_string(plan), plan.devices(), request.devices));
+  }
+  if (plan.data % plan.experts != 0) {
+    throw Error(fmt::format("{} ranks that share experts do not divide {} data ranks", plan.experts, plan.data));
+  }
+  const int64_t samples = plan.data * plan.micro_batch;
+  plan.microbatches = number_or(place, "microbatches", (request.batch + samples - 1) / samples);
+  const std::vector<std::string> units = UnitNames::of(source.capture({.micro_batch = plan.micro_batch})).begins;
+  size_t unit = 0;
+  for (const int64_t size : sizes_of(place, plan.pipeline * plan.stages_per_rank, std::ssize(units))) {
+    plan.stages.push_back({units[unit], size, 0});
+    unit += static_cast<size_t>(size);
+  }
+  read_recomputed(place, units, plan);
+  check_stages(place, plan);
+  return plan;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,65 @@
+"""Recipes and arguments of a plan, read by their engines' own parsers where those are installed.
+
+The facts that the parsers told are held in any case: what torchtitan 0.3.0 and Megatron-LM (d98e8a64) refuse.
+"""
+
+import sys
+import types
+
+import emitted_plan_ranks as ranks
+import pytest
+import torch
+from test_emitted_plans import LLAMA, files_of, recipe_of, step_of
+
+PIPELINE = {"tensor": 2, "data": 2, "pipeline": 2, "stages_per_rank": 2, "schedule": "interleaved", "zero": 3,
+            "microbatches": 4, "stages": [{"begins": name} for name in LLAMA]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def step():
+    return step_of("llama")
+
+
+def recipe(step, **knobs):
+    text, why_not, _ = files_of(step, {**PIPELINE, **knobs}, sequence=ranks.LENGTH)["torchtitan_recipe.py"]
+    assert text, why_not
+    return text
+
+
+def test_a_pipeline_has_no_cuda_graphs(step):
+    """"CUDA graphs do not support pipeline parallelism yet", says torchtitan's Trainer.Config."""
+    assert "config.training.disable_cuda_graphs = True\n" in recipe(step)
+    assert "cuda_graphs" not in recipe(step, pipeline=1, stages_per_rank=1, stages=[{"begins": ""}])
+
+
+def test_some_layers_are_recomputed_by_a_policy_of_the_recipe(step):
+    again = [f"model.layers.{i}" for i in (0, 2, 5)]
+    text = recipe(step, recomputed=again)
+    assert 'RECOMPUTED = ["layers.0","layers.2","layers.5"]' in text
+    assert "class PlannedAC(FullAC):" in text
+
+
+def test_torchtitan_reads_the_recipe(step, monkeypatch):
+    config = pytest.importorskip("torchtitan.config")
+    registry = pytest.importorskip("torchtitan.models.llama3.config_registry")
+    text = recipe(step, recomputed=["model.layers.0", "model.layers.5"])
+    module = types.ModuleType("planned_recipe")
+    module.planned_debug = lambda: recipe_of(text)(registry.llama3_debugmodel())
+    monkeypatch.setitem(sys.modules, "planned_recipe", module)
+    read = config.ConfigManager().parse_args(["--module=planned_recipe", "--config=planned_debug"])
+    assert (read.parallelism.tensor_parallel_degree, read.parallelism.pipeline_parallel_degree) == (2, 2)
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleDict({str(i): torch.nn.Linear(2, 2) for i in range(8)})
+    read.activation_checkpoint.build().apply(model)
+    assert [n for n, layer in model.layers.items() if not isinstance(layer, torch.nn.Linear)] == ["0", "5"]
+
+
+def test_megatron_s_fsdp_has_a_format_of_checkpoints(step):
+    knobs = {"data": 4, "zero": 3}
+    text, _, differs = files_of(step, knobs)["megatron.args"]
+    assert "--use-megatron-fsdp\n" in text
+    assert "--ckpt-format fsdp_dtensor\n" in text
+    assert any("CUDA_DEVICE_MAX_CONNECTIONS is not 1" in one for one in differs)
+    text, _, differs = files_of(step, {"data": 2, "tensor": 2, "zero": 1})["megatron.args"]
+    assert "--ckpt-format" not in text
+    assert any("CUDA_DEVICE_MAX_CONNECTIONS=1" in one for one in differs)

@@ -1,0 +1,122 @@
+"""Plans that somebody else made, simulated; and what stages of a rank share."""
+
+import pytest
+from torch import nn
+from torch.nn import functional as F
+
+import shadowgraph as sg
+
+WIDTH, WORDS, LENGTH, LAYERS = 64, 256, 128, 6
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up_proj, self.down_proj = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        y = self.norm1(x)
+        q, k, v = (p(y).unflatten(-1, (-1, 16)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        x = x + self.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.down_proj(F.gelu(self.up_proj(self.norm2(x))))
+
+
+class Decoder(nn.Module):
+    def __init__(self, layers=LAYERS):
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(WORDS, WIDTH), nn.LayerNorm(WIDTH)
+        self.layers, self.head = nn.ModuleList(Layer() for _ in range(layers)), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), ids.flatten())
+
+
+def inputs(samples):
+    return f"i64[{samples},{LENGTH}]"
+
+
+HOW = {"devices": "8xh100", "batch": 16, "sequence": LENGTH, "loss": lambda loss: loss}
+
+
+def simulated(plan):
+    return sg.simulate_plan(Decoder, inputs, plan, **HOW)
+
+
+def test_a_plan_that_was_found_is_simulated_as_it_was():
+    found = sg.plan(Decoder, inputs, layers=(LAYERS, lambda count: lambda: Decoder(count)), **HOW, pipeline=[2, 4],
+                    schedules=["interleaved"])  # fmt: skip
+    for one in found.dict()["simulated"]:
+        made = simulated(one["plan"])
+        assert (made.seconds, made.bytes) == (one["seconds"], one["bytes"])
+        assert made.dict() == one["plan"]
+
+
+def test_numbers_say_what_names_say():
+    few = {"tensor": 2, "pipeline": 2, "zero": 1, "stages": [3, 5], "recomputed": [1, 2]}
+    short = simulated(few)
+    assert short.dict()["data"] == 2
+    assert short.dict()["microbatches"] == 8
+    assert [stage["begins"] for stage in short.dict()["stages"]] == ["", "layers.2"]
+    assert short.dict()["recomputed"] == ["layers.0", "layers.2", "layers.3"]
+    whole = simulated(short.dict())
+    assert (short.seconds, short.bytes) == (whole.seconds, whole.bytes)
+    even = simulated({"pipeline": 4, "recomputed": "all"}).dict()
+    assert [stage["units"] for stage in even["stages"]] == [2, 2, 2, 2]
+    assert even["recomputed"] == [f"layers.{i}" for i in range(LAYERS)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        ({"tensors": 2}, "is no key of a plan"),
+        ({"tensor": 0}, "tensor"),
+        ({"tensor": 16}, "takes 16 devices, and there are 8"),
+        ({"pipeline": 2, "stages": [3, 4]}, "has 7 units, and the model 8"),
+        ({"pipeline": 2, "stages": [8]}, "has 1 stages, not 2"),
+        ({"pipeline": 2, "recomputed": [1]}, "has 1 stages, not 2"),
+        ({"pipeline": 2, "recomputed": [1, 7]}, "is more than the 3 layers"),
+        ({"recomputed": ["layers.9"]}, "layers.9"),
+        ({"recomputed": ["norm"]}, "norm, which is no layer"),
+        ({"stages": [{"begins": "", "units": 8, "recomputed": 2}]}, "is not the 0"),
+        ({"pipeline": 2, "stages": [{"units": 4}, {"begins": "layers.2", "units": 4}]}, 'comes "layers.3"'),
+        ({"zero": 4}, "zero"),
+        ({"experts": 3}, "do not divide 8 data ranks"),
+        ({"recomputed": "some"}, "all"),
+        ({"pipeline": 2, "schedule": "rounds"}, "no schedule"),
+        ({"pipeline": 8, "stages_per_rank": 2, "schedule": "interleaved"}, "16 stages of a model with 8 units"),
+    ],
+)
+def test_what_is_no_plan_of_the_model_is_refused(plan, why):
+    with pytest.raises(sg.Error, match=why):
+        simulated(plan)
+
+
+def test_stages_of_a_rank_share_its_memory():
+    """Where each stage's part is too small for a layer that is kept, all parts together are not."""
+
+    def long(samples):
+        return f"i64[{samples},8192]"
+
+    how = {"layers": (LAYERS, lambda count: lambda: Decoder(count)), "tensor": [1], "pipeline": [2], "zero": [1],
+           "stages_per_rank": [4], "schedules": ["interleaved"], "micro_batch": [1], "simulated": 1}  # fmt: skip
+    memory = 40 * 2**30
+    roomy = sg.plan(Decoder, long, **HOW, **how, memory=memory)
+    beside = memory - roomy.dict()["memory"]
+    chosen = roomy.dict()["simulated"][0]["plan"]
+    assert chosen["recomputed"] == []
+    knobs = {key: chosen[key] for key in ("pipeline", "stages_per_rank", "schedule", "zero")}
+    full = sg.simulate_plan(Decoder, long, {**knobs, "recomputed": "all"}, **HOW)
+    again = []
+    for share in (0.5, 0.7, 0.8, 0.9):
+        memory = int(beside + share * roomy.bytes + (1 - share) * full.bytes)
+        tight = sg.plan(Decoder, long, **HOW, **how, memory=memory)
+        best = tight.dict()["simulated"][0]
+        assert best["bytes"] <= tight.dict()["memory"]
+        again.append(len(best["plan"]["recomputed"]))
+    assert again == sorted(again, reverse=True)
+    assert 0 < again[-1] <= again[1] < LAYERS
