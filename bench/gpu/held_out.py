@@ -1,7 +1,7 @@
-"""Operators of sizes on which no law of time was fitted. Importing this adds them to operators.OPERATORS."""
+"""Operators of sizes on which no law of time was fitted. Importing this adds them to single_operators.OPERATORS."""
 
 import torch
-from operators import (
+from single_operators import (
     BF16,
     E4,
     F16,

@@ -21,9 +21,9 @@ import time
 import traceback
 
 import held_out  # noqa: F401 - adds operators
-import operators
 import programs
 import ranks  # noqa: F401 - adds programs
+import single_operators as operators
 import torch
 import workspaces
 

@@ -10,9 +10,9 @@ import time
 import types
 
 import held_out  # noqa: F401 - adds operators
-import operators
 import programs
 import ranks  # noqa: F401 - adds programs
+import single_operators as operators
 import torch
 
 import shadowgraph as sg

@@ -109,7 +109,7 @@ class Call {
 double pace_beside(const Graph& graph, ValueId operand, ValueId result) {
   const auto sizes = graph.sizes(result), strides = graph.strides(result);
   const auto others = graph.sizes(operand), their = graph.strides(operand);
-  if (graph.numel(operand) <= 1) return 0;
+  if (graph.numel(operand) <= 1 || graph.numel(operand) > graph.numel(result)) return 0;  // parts are taken of it
   if (others.size() != sizes.size() || graph.numel(operand) != graph.numel(result)) return kByElement;
   // Narrow elements that become wide ones are not read in whole vectors; truth values are.
   const auto width = [&](ValueId value) { return c10::elementSize(graph.value(value).dtype); };
@@ -234,6 +234,7 @@ ValueId scattered(const Call& call) {
 }  // namespace
 
 ElementWork element_work(const Graph& graph, NodeId node, KernelClass kind) {
+  if (!graph.target(node).name().starts_with("aten::")) return {};  // kernels of others, which nobody measured
   const Call call(graph, node);
   if (const double pace = named_pace(call); pace > 0) {
     const ValueId gradient = kind == K::kScatter ? call.tensor("grad_output") : ValueId();
@@ -273,6 +274,7 @@ ElementWork element_work(const Graph& graph, NodeId node, KernelClass kind) {
 
 double moved_bytes(const Graph& graph, NodeId node, KernelClass kind, const NodeTraffic& traffic) {
   const auto read = static_cast<double>(traffic.read), written = static_cast<double>(traffic.written);
+  if (!graph.target(node).name().starts_with("aten::")) return read + written;
   const Call call(graph, node);
   const std::string_view name = call.name();
   if (name == "masked_fill") return read + 3 * written;  // copies its operand, then fills the copy

@@ -19,9 +19,10 @@ constexpr double kWrittenAfter = 0.5;
 // cuBLAS picks what is fastest; smaller tiles read their operands more often.
 struct Tile {
   double rows, columns, share;
+  bool of_hopper = false;
 };
-constexpr Tile kTiles[] = {{128, 256, 1},  {256, 128, 1},  {128, 192, 1},  {192, 128, 1}, {128, 128, 0.95},
-                           {64, 128, 0.8}, {64, 64, 0.65}, {16, 128, 0.5}, {128, 16, 0.5}};
+constexpr Tile kTiles[] = {{128, 256, 1},  {256, 128, 1},  {128, 192, 1, true}, {192, 128, 1, true}, {128, 128, 0.95},
+                           {64, 128, 0.8}, {64, 64, 0.65}, {16, 128, 0.5},      {128, 16, 0.5}};
 constexpr double kMostParts = 16;    // into which the inner dimension is cut
 constexpr double kLeastInner = 512;  // of a part
 constexpr double kPartialBytes = 8;  // of an element of a part: float32, written and read
@@ -54,7 +55,9 @@ bool is_convolution(KernelClass kind) { return kind >= K::kConvolution && kind <
 
 bool is_attention(KernelClass kind) { return kind == K::kAttention || kind == K::kAttentionBackward; }
 
-double gpu_fixed(KernelClass kind) {
+bool is_hopper(const DeviceSpec& spec) { return spec.architecture == "sm_90"; }
+
+double gpu_fixed(const DeviceSpec& spec, KernelClass kind) {
   switch (kind) {
     case K::kConvolutionBackward:
     case K::kPointwiseConvolutionBackward:
@@ -64,23 +67,27 @@ double gpu_fixed(KernelClass kind) {
     case K::kAttentionBackward:
       return 6e-6;
     case K::kSort:
-      return 40e-6;
+      return is_hopper(spec) ? 40e-6 : 10e-6;
     default:
       return 2e-6;
   }
 }
 
-double gpu_reached(const GpuFigures& gpu, KernelClass kind) {
+double gpu_reached(const DeviceSpec& spec, KernelClass kind) {
+  const GpuFigures& gpu = *spec.gpu;
+  const bool hopper = is_hopper(spec);
   switch (kind) {
     case K::kConvolution:
+      return (hopper ? 0.50 : 0.55) * gpu.sustained;
+    case K::kConvolutionBackward:
+      return (hopper ? 0.36 : 0.47) * gpu.sustained;
     case K::kPointwiseConvolution:
       return 0.50 * gpu.sustained;
-    case K::kConvolutionBackward:
     case K::kPointwiseConvolutionBackward:
-      return 0.36 * gpu.sustained;
+      return (hopper ? 0.36 : 0.43) * gpu.sustained;
     case K::kGroupedConvolution:
     case K::kGroupedConvolutionBackward:
-      return 0.04 * gpu.sustained;
+      return hopper ? 0.04 * gpu.sustained : 0;
     case K::kDepthwiseConvolution:
     case K::kDepthwiseConvolutionBackward:
       return 0;  // they only move
@@ -93,18 +100,11 @@ double gpu_reached(const GpuFigures& gpu, KernelClass kind) {
   }
 }
 
-double gpu_moved(const GpuFigures& gpu, KernelClass kind) {
+// Shares of kernels whose elements have a pace of their own are those of large and wide ones (element_pace.h).
+static double moved_on_hopper(KernelClass kind, double all) {
   switch (kind) {
-    case K::kCopy:
-    case K::kPointwise:
-    case K::kRandom:
-    case K::kReduction:
-    case K::kSoftmax:
-    case K::kTranscendental:
     case K::kPooling:
-      return gpu.moved;
-    case K::kMatmul:
-      return 0.96;
+      return all;
     case K::kNormalization:
       return 0.62;
     case K::kScatter:
@@ -115,12 +115,42 @@ double gpu_moved(const GpuFigures& gpu, KernelClass kind) {
   }
 }
 
-static bool is_hopper(const DeviceSpec& spec) { return spec.architecture == "sm_90"; }
+double gpu_moved(const DeviceSpec& spec, KernelClass kind) {
+  switch (kind) {
+    case K::kCopy:
+    case K::kPointwise:
+    case K::kRandom:
+    case K::kReduction:
+    case K::kSoftmax:
+    case K::kTranscendental:
+      return spec.gpu->moved;
+    case K::kMatmul:
+      return 0.96;
+    default:
+      if (is_hopper(spec)) return moved_on_hopper(kind, spec.gpu->moved);
+  }
+  switch (kind) {
+    case K::kNormalization:
+      return 0.6;
+    case K::kGroupedConvolution:
+    case K::kDepthwiseConvolution:
+    case K::kScatter:
+    case K::kGather:
+      return 0.5;
+    case K::kGroupedConvolutionBackward:
+    case K::kDepthwiseConvolutionBackward:
+      return 0.3;
+    case K::kSort:
+      return 0.1;
+    default:
+      return 1;
+  }
+}
 
 // FLOP/s of a product of this dtype whose tiles fill the device.
 static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   if (dtype == c10::kFloat && product.tensor_float32 && spec.gpu->tensor_float32 > 0) {
-    return spec.gpu->tensor_float32 * gpu_reached(*spec.gpu, K::kMatmul);
+    return spec.gpu->tensor_float32 * gpu_reached(spec, K::kMatmul);
   }
   const double peak = spec.peak(K::kMatmul, dtype), rate = spec.compute_rate(K::kMatmul, 0, dtype);
   if (dtype != c10::kFloat || spec.vector == 0) return rate;
@@ -132,12 +162,14 @@ static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::
 
 ProductSeconds gpu_product(const DeviceSpec& spec, const ProductShape& product, c10::ScalarType dtype) {
   const GpuFigures& gpu = *spec.gpu;
-  const double share = product.whole_vectors || dtype == c10::kFloat ? 1 : kBrokenVectors;
+  const bool hopper = is_hopper(spec);
+  const double share = product.whole_vectors || dtype == c10::kFloat || !hopper ? 1 : kBrokenVectors;
   const double rate = share * rate_of(spec, product, dtype) / static_cast<double>(gpu.multiprocessors);
   const double stream = spec.memory_rate(K::kCopy, 0);  // of results; operands are read at the whole of it
   double best = std::numeric_limits<double>::infinity();
-  const double begun = is_hopper(spec) ? kTileSecondsOfHopper : kTileSeconds;
+  const double begun = hopper ? kTileSecondsOfHopper : kTileSeconds;
   for (const Tile& tile : kTiles) {
+    if (tile.of_hopper && !hopper) continue;
     const double size = tile.rows * tile.columns;
     const double tiles =
         product.batch * std::ceil(product.rows / tile.rows) * std::ceil(product.columns / tile.columns);

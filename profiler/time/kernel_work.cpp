@@ -58,6 +58,11 @@ bool has_whole_vectors(const Graph& graph, NodeId node) {
   return whole;
 }
 
+// What eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand and then fills the copy.
+double copied_first(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
+  return short_name(graph.target(node).name()) == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
+}
+
 // Whether a convolution's input channels fill no vectors of 16 bytes.
 bool has_ragged_channels(const Graph& graph, NodeId node, KernelClass kind) {
   if (kind != KernelClass::kConvolution && kind != KernelClass::kConvolutionBackward) return false;
@@ -74,14 +79,16 @@ constexpr double kWithoutTensorCores = 0.45;  // of the peak of float32
 
 KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
   KernelSeconds seconds{.fixed = spec.fixed(work.kind)};
-  if (work.bytes > 0) seconds.memory = work.bytes / spec.memory_rate(work.kind, work.bytes);
+  const bool hopper = spec.gpu && is_hopper(spec) && !spec.classes.contains(work.kind);
+  const double bytes = hopper && work.moved > 0 ? work.moved : work.bytes;
+  if (bytes > 0) seconds.memory = bytes / spec.memory_rate(work.kind, bytes);
   const bool by_law = spec.gpu && !spec.classes.contains(work.kind);
   double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
   if (by_law && is_attention(work.kind)) {  // what it reaches has its exponentials
-    seconds.compute = work.blocks * work.flops / rate;
+    seconds.compute = (hopper ? work.kernel : 1) * work.blocks * work.flops / rate;
     return seconds;
   }
-  if (by_law) {
+  if (hopper) {
     const auto multiprocessors = static_cast<double>(spec.gpu->multiprocessors);
     seconds.memory = std::max({seconds.memory, work.elements.seconds / multiprocessors, work.elements.steps});
     seconds.after = work.elements.more / multiprocessors;
@@ -112,13 +119,14 @@ KernelWork KernelWorks::of(NodeId node) {
   work.elementwise = static_cast<double>(flops.elementwise);
   work.transcendental = static_cast<double>(flops.transcendental);
   const auto& traffic = costs_.traffic().of(node);
-  work.bytes = moved_bytes(graph_, node, work.kind, traffic);
+  work.bytes = static_cast<double>(traffic.total()) + copied_first(graph_, node, traffic);
+  work.moved = moved_bytes(graph_, node, work.kind, traffic);
   work.elements = element_work(graph_, node, work.kind);
   work.ragged = has_ragged_channels(graph_, node, work.kind);
   if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);
   if (is_attention(work.kind)) {
-    work.blocks = attention(node, work.kind == KernelClass::kAttentionBackward) *
-                  attention_kernel(short_name(graph_.target(node).name()), work.kind, work.dtype);
+    work.blocks = attention(node, work.kind == KernelClass::kAttentionBackward);
+    work.kernel = attention_kernel(short_name(graph_.target(node).name()), work.kind, work.dtype);
   }
   return work;
 }

@@ -17,10 +17,13 @@ struct KernelWork {
   double elementwise = 0;
   double transcendental = 0;
   double bytes = 0;  // read and written
+  // What Hopper's laws ask for beyond that.
+  double moved = 0;  // bytes, some of them again
   ElementWork elements;
   bool ragged = false;  // a convolution's channels fill no whole vectors
   std::optional<ProductShape> product;
   double blocks = 1;  // of attention: what is done for the scores, by what is counted for them
+  double kernel = 1;  // of attention: the time of its kernel by FlashAttention-2's
 };
 
 struct KernelSeconds {

@@ -60,7 +60,7 @@ def test_layers_that_differ_are_captured_whole():
     assert _layers_of(config)[0] == 0
 
 
-def test_a_plan_of_fully_sharded_ranks_is_what_fsdp2_takes():
+def test_a_plan_of_fully_sharded_ranks_is_what_fsdp2_takes(tmp_path):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -78,9 +78,12 @@ def test_a_plan_of_fully_sharded_ranks_is_what_fsdp2_takes():
             fully_shard(layer, **how)
         return fully_shard(model, **how)
 
+    # Plans wait for no Python.
+    (tmp_path / "h100.json").write_text(json.dumps({"version": 1, "base": "h100", "host_call": 5e-6}))
     with sg.fake_process_group(16):
         real = sg.profile(make, long, loss=".loss", optimizer=functools.partial(torch.optim.AdamW, fused=True),
-                          device="cuda", steady_state=True, spec="h100", interconnect="h100").dict()  # fmt: skip
+                          device="cuda", steady_state=True, spec=str(tmp_path / "h100.json"),
+                          interconnect="h100").dict()  # fmt: skip
     found = sg.plan(config, lambda n: long, loss=".loss", devices="16xh100", batch=16, sequence=4096, tensor=[1],
                     pipeline=[1], micro_batch=[1], zero=[3])  # fmt: skip
     rank = found.run.dict()["ranks"][0]
