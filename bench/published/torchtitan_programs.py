@@ -37,7 +37,8 @@ def device():
     clocks = (500 / 700) ** (1 / 2.5)
     # Stand-ins for Inductor's kernels here are PyTorch's, which on "sm_90" go by the pace of eager ones.
     figures = {"version": 1, "base": "h100", "architecture": "sm_90a", "title": "NVIDIA H100 96 GB, 500 W",
-               "memory_bytes": 102000000000, "bandwidth": 2.4e12, "matmul": {"float8_e4m3fn": 1978.9e12 * 0.709 / 0.803},
+               "memory_bytes": 102000000000, "bandwidth": 2.4e12,
+               "matmul": {"float8_e4m3fn": 1978.9e12 * 0.709 / 0.803},
                "gpu": {"stream": 2.2e12, "moved": 0.85, "sustained": 0.86 * clocks, "attention": 0.375 * clocks,
                        "attention_backward": 0.33 * clocks}}  # fmt: skip
     path = pathlib.Path(tempfile.mkdtemp()) / "h100_96gb.json"

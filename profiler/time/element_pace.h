@@ -1,8 +1,8 @@
 // What elements take in kernels that neither move whole vectors nor fill the tensor cores, however few bytes they have.
 //
 // Copies whose sides lie differently, casts and broadcasts go element by element. Norms over few elements, sorts, pools
-// and scatters have paces of their own. The figures were measured on an H100 (bench/gpu), and other devices are taken
-// to have the same pace on each multiprocessor. docs/time.md has them with their errors.
+// and scatters have paces of their own. The figures were measured on an H100 (bench/gpu) and hold for Hopper, by
+// multiprocessor. docs/time.md has them with their errors.
 #pragma once
 
 #include "shadowgraph/graph.h"

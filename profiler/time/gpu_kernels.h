@@ -15,8 +15,8 @@ namespace shadowgraph {
 
 bool is_convolution(KernelClass kind);
 bool is_attention(KernelClass kind);
-// Laws that were fitted on an H100 hold for its like alone: A100, V100 and RTX 3090 follow the older ones, by which Sailor's
-// layers are within 8 %.
+// Laws that were fitted on an H100 hold for its like alone. A100, V100 and RTX 3090 follow the older ones, by which
+// Sailor's layers are within 8 %.
 bool is_hopper(const DeviceSpec& spec);
 double gpu_fixed(const DeviceSpec& spec, KernelClass kind);    // seconds of a kernel that has nothing to do
 double gpu_reached(const DeviceSpec& spec, KernelClass kind);  // share of the peak FLOP/s, of large calls
