@@ -65,8 +65,7 @@ class TrainingRun {
 
   DeviceMemory steps() {
     for (const StorageId id : order_.before()) allocate(id, std::nullopt);
-    // A program that says what it is runs again and again: inference, too, finds cuBLAS's workspace from the second on.
-    const bool repeats = graph_.metadata.mode.has_value();
+    const bool repeats = graph_.metadata.mode == ProgramMode::kTrain;
     const int count = repeats ? std::max(1, options_.steps) : 1;
     for (int i = 0; i < count; ++i) {
       // The next step drops what one step leaves: gradients with zero_grad, results when the variable is set again. A

@@ -80,7 +80,7 @@ constexpr double kWithoutTensorCores = 0.45;  // of the peak of float32
 KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
   KernelSeconds seconds{.fixed = spec.fixed(work.kind)};
   const bool hopper = spec.gpu && is_hopper(spec) && !spec.classes.contains(work.kind);
-  const double bytes = hopper && work.moved > 0 ? work.moved : work.bytes;
+  const double bytes = std::max(0.0, work.bytes + (hopper ? work.again : 0));
   if (bytes > 0) seconds.memory = bytes / spec.memory_rate(work.kind, bytes);
   const bool by_law = spec.gpu && !spec.classes.contains(work.kind);
   double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
@@ -120,7 +120,7 @@ KernelWork KernelWorks::of(NodeId node) {
   work.transcendental = static_cast<double>(flops.transcendental);
   const auto& traffic = costs_.traffic().of(node);
   work.bytes = static_cast<double>(traffic.total()) + copied_first(graph_, node, traffic);
-  work.moved = moved_bytes(graph_, node, work.kind, traffic);
+  work.again = moved_bytes(graph_, node, work.kind, traffic) - work.bytes;
   work.elements = element_work(graph_, node, work.kind);
   work.ragged = has_ragged_channels(graph_, node, work.kind);
   if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);

@@ -18,7 +18,7 @@ struct KernelWork {
   double transcendental = 0;
   double bytes = 0;  // read and written
   // What Hopper's laws ask for beyond that.
-  double moved = 0;  // bytes, some of them again
+  double again = 0;  // bytes more, or fewer
   ElementWork elements;
   bool ragged = false;  // a convolution's channels fill no whole vectors
   std::optional<ProductShape> product;

@@ -65,6 +65,6 @@ def test_is_the_same_program(name, mode):
     expected["peak"] -= copied
     assert figures(plain) == expected
     # Which of two tensors that die together dies first decides what the allocator has left over.
-    for figure, tolerance in [("allocated_peak_bytes", 0.001), ("reserved_peak_bytes", 0.03)]:
+    for figure, tolerance in [("allocated_peak_bytes", 0.001 if trains else 0.03), ("reserved_peak_bytes", 0.03)]:
         there = built_in["device_memory"][figure] - copied
         assert plain["device_memory"][figure] == pytest.approx(there, rel=tolerance)
