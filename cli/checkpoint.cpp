@@ -106,9 +106,12 @@ const CheckpointChoice& choice_that_fits(const CheckpointRequest& request, const
     throw Error("--memory is of a whole step, and this is a forward alone: give the step, or --bytes of live tensors");
   }
   std::optional<Fits> last;
+  ProfileOptions options{.top_at_peak = 0, .limit = request.memory};
+  const std::string& named = request.memory->device;
+  options.memory.assumptions = DeviceAssumptions::of(DeviceSpec::named(named.empty() ? "h100" : named));
   for (const CheckpointChoice& choice : curve.choices()) {
     const Graph rewritten = rewritten_by(graph, choice, false);
-    last = fits(profile(rewritten, {.top_at_peak = 0, .limit = request.memory}));
+    last = fits(profile(rewritten, options));
     if (!last || !last->fits) continue;
     fmt::print(stderr, "shadowgraph: {}\n", to_text(*last));
     return choice;

@@ -105,8 +105,8 @@ def test_data_parallel_sums_every_gradient_once():
     assert first["kinds"]["all_reduce"]["calls"] == 1
     assert second["kinds"]["all_reduce"]["calls"] == third["kinds"]["all_reduce"]["calls"] == 4
     assert "broadcast" in second["kinds"] and "broadcast" not in third["kinds"]
-    # One bucket goes when backward is over; of several, some hide behind it.
-    assert first["overlap"]["seconds"] == pytest.approx(first["overlap"]["at_most_seconds"], rel=0.15)  # waits for Python
+    # One bucket goes when backward is over; of several, some hide behind it. The host is Python, and late.
+    assert first["overlap"]["seconds"] == pytest.approx(first["overlap"]["at_most_seconds"], rel=0.15)
     assert third["overlap"]["exposed_seconds"] < 0.6 * third["seconds"]
 
 

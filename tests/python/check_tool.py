@@ -589,10 +589,10 @@ def batches(folder):
 
 def sweep_by_reserved_bytes():
     """The batch that a sweep names by bytes on the device is the one that fit finds; the allocator's settings tell."""
-    step = ("resnet18", "--mode", "train", "--memory", "1GiB")
+    step = ("resnet18", "--mode", "train", "--memory", "1280MiB")
     sweep = (*step, "--batch", "4..20", "--json")
     by_device = json.loads(expect(0, "fit", *sweep))
-    fitted = json.loads(expect(0, "fit", "resnet18", "--memory", "1GiB", "--json"))
+    fitted = json.loads(expect(0, "fit", "resnet18", "--memory", "1280MiB", "--json"))
     held = {row["batch"]: row["footprint_bytes"] for row in by_device["batches"]}
     if by_device["largest_batch"] != fitted["batch"] or held[fitted["batch"]] != fitted["bytes"]:
         failures.append(f"fit --batch A..B says {by_device['largest_batch']}, fit {fitted}")
