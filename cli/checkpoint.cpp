@@ -107,8 +107,9 @@ const CheckpointChoice& choice_that_fits(const CheckpointRequest& request, const
   }
   std::optional<Fits> last;
   ProfileOptions options{.top_at_peak = 0, .limit = request.memory};
-  const std::string& named = request.memory->device;
-  options.memory.assumptions = DeviceAssumptions::of(DeviceSpec::named(named.empty() ? "h100" : named));
+  if (!request.memory->device.empty()) {
+    options.memory.assumptions = DeviceAssumptions::of(DeviceSpec::named(request.memory->device));
+  }
   for (const CheckpointChoice& choice : curve.choices()) {
     const Graph rewritten = rewritten_by(graph, choice, false);
     last = fits(profile(rewritten, options));

@@ -8,8 +8,8 @@ from single_operators import (
     F32,
     NAMES,
     add,
+    add_convolutions,
     both_ways,
-    convolution,
     embedding,
     entropy,
     grouped,
@@ -90,18 +90,13 @@ for dtype in (BF16, F32):
             embedding(24000, 50257, 2048, dtype, back),
         )
     add(f"cross_entropy both ways {NAMES[dtype]} 3000x50257", entropy(3000, 50257, dtype))
-for x, weight, stride, groups in [
-    ((48, 96, 80, 80), (96, 96, 3, 3), 1, 1),
-    ((48, 384, 20, 20), (384, 384, 3, 3), 1, 1),
-    ((48, 96, 80, 80), (192, 96, 3, 3), 2, 1),
-    ((48, 512, 20, 20), (2048, 512, 1, 1), 1, 1),
-    ((32, 3, 256, 256), (96, 3, 4, 4), 4, 1),
-    ((48, 192, 40, 40), (192, 1, 5, 5), 1, 192),
-]:
-    for dtype, last in [(F32, False), (BF16, False), (BF16, True)]:
-        for back in (False, True):
-            add(
-                f"conv2d{' both ways' if back else ''} {NAMES[dtype]}{' channels last' if last else ''} "
-                f"{'x'.join(map(str, x))} {'x'.join(map(str, weight))} by {stride}",
-                convolution(x, weight, dtype, stride, groups, last, back),
-            )
+add_convolutions(
+    [
+        ((48, 96, 80, 80), (96, 96, 3, 3), 1, 1),
+        ((48, 384, 20, 20), (384, 384, 3, 3), 1, 1),
+        ((48, 96, 80, 80), (192, 96, 3, 3), 2, 1),
+        ((48, 512, 20, 20), (2048, 512, 1, 1), 1, 1),
+        ((32, 3, 256, 256), (96, 3, 4, 4), 4, 1),
+        ((48, 192, 40, 40), (192, 1, 5, 5), 1, 192),
+    ]
+)

@@ -3,6 +3,7 @@
 Most move 100 MB and more, so that they neither fit into the L2 cache nor wait for the host.
 """
 
+import itertools
 import json
 import pathlib
 import statistics
@@ -323,25 +324,31 @@ def convolution(x, weight, dtype, stride=1, groups=1, last=False, back=False):
     return make
 
 
-for x, weight, stride, groups in [
-    ((64, 64, 56, 56), (64, 64, 3, 3), 1, 1),
-    ((64, 256, 14, 14), (256, 256, 3, 3), 1, 1),
-    ((64, 256, 56, 56), (64, 256, 1, 1), 1, 1),
-    ((64, 1024, 14, 14), (256, 1024, 1, 1), 1, 1),
-    ((64, 3, 224, 224), (64, 3, 7, 7), 2, 1),
-    ((64, 512, 7, 7), (512, 512, 3, 3), 1, 1),
-    ((32, 128, 56, 56), (128, 1, 7, 7), 1, 128),
-    ((32, 256, 28, 28), (256, 8, 3, 3), 1, 32),
-    ((4, 320, 64, 64), (320, 320, 3, 3), 1, 1),
-    ((64, 3, 224, 224), (768, 3, 16, 16), 16, 1),
-]:
-    for dtype, last in [(F32, False), (BF16, False), (BF16, True)]:
-        for back in (False, True):
-            add(
-                f"conv2d{' both ways' if back else ''} {NAMES[dtype]}{' channels last' if last else ''} "
-                f"{'x'.join(map(str, x))} {'x'.join(map(str, weight))} by {stride}",
-                convolution(x, weight, dtype, stride, groups, last, back),
-            )
+def add_convolutions(cases):
+    for (x, weight, stride, groups), (dtype, last), back in itertools.product(
+        cases, [(F32, False), (BF16, False), (BF16, True)], (False, True)
+    ):
+        add(
+            f"conv2d{' both ways' if back else ''} {NAMES[dtype]}{' channels last' if last else ''} "
+            f"{'x'.join(map(str, x))} {'x'.join(map(str, weight))} by {stride}",
+            convolution(x, weight, dtype, stride, groups, last, back),
+        )
+
+
+add_convolutions(
+    [
+        ((64, 64, 56, 56), (64, 64, 3, 3), 1, 1),
+        ((64, 256, 14, 14), (256, 256, 3, 3), 1, 1),
+        ((64, 256, 56, 56), (64, 256, 1, 1), 1, 1),
+        ((64, 1024, 14, 14), (256, 1024, 1, 1), 1, 1),
+        ((64, 3, 224, 224), (64, 3, 7, 7), 2, 1),
+        ((64, 512, 7, 7), (512, 512, 3, 3), 1, 1),
+        ((32, 128, 56, 56), (128, 1, 7, 7), 1, 128),
+        ((32, 256, 28, 28), (256, 8, 3, 3), 1, 32),
+        ((4, 320, 64, 64), (320, 320, 3, 3), 1, 1),
+        ((64, 3, 224, 224), (768, 3, 16, 16), 16, 1),
+    ]
+)
 
 
 def recurrent(kind, dtype):

@@ -23,7 +23,7 @@ bool begins_with_one_of(std::string_view text, std::initializer_list<std::string
 DeviceAssumptions DeviceAssumptions::of(const DeviceSpec& spec) {
   DeviceAssumptions assumptions;
   assumptions.architecture = spec.architecture;
-  if (spec.architecture == "sm_90") assumptions.context = 768 * kMebibyte;
+  if (!spec.architecture.empty() && spec.architecture != "sm_90") assumptions.context = 520 * kMebibyte;
   return assumptions;
 }
 

@@ -16,7 +16,7 @@ namespace {
 class StoredProducts {
  public:
   StoredProducts(const ProgramCosts& costs, const StoredWeights& weights, const ServingOptions& options)
-      : graph_(costs.graph()), works_(costs), weights_(weights), options_(options) {}
+      : graph_(costs.graph()), works_(costs, *options.spec), weights_(weights), options_(options) {}
 
   double seconds(NodeId node, const NodeTime& made) {
     double less = 0;

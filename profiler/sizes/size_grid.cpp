@@ -8,8 +8,6 @@
 #include <map>
 
 #include "shadowgraph/profile.h"
-#include "shadowgraph/profile/device_assumptions.h"
-#include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph {
 namespace {
@@ -87,7 +85,6 @@ class GridCosts {
     }
     ProfileOptions options{.top_at_peak = 0, .device = grid_.request.device};
     options.memory.allocator = grid_.request.allocator;
-    options.memory.assumptions = DeviceAssumptions::of(DeviceSpec::named("h100"));  // as SizeSweep
     return bytes_of(size_cost(profile(*graph, options)), grid_.request.by);
   }
 

@@ -131,10 +131,7 @@ SizeCost SizeSweep::at(const NamedSizes& sizes) {
   } else {
     const ProgramCosts costs(graph);
     cost.peak_bytes = steady_peak(graph, costs.timeline(device_));
-    // Profiles of a CUDA graph take an H100's where nobody names a device.
-    add(cost, device_memory(costs, {.device = device_,
-                                    .allocator = allocator_,
-                                    .assumptions = DeviceAssumptions::of(DeviceSpec::named("h100"))}));
+    add(cost, device_memory(costs, {.device = device_, .allocator = allocator_}));
   }
   std::vector<int64_t> point;
   for (const auto& [name, size] : sizes) point.push_back(size);

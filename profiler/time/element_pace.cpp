@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "ir/operators/operator_name.h"
+#include "profiler/time/gpu_kernels.h"
 
 namespace shadowgraph {
 namespace {
@@ -14,10 +15,12 @@ using K = KernelClass;
 
 // Elements a second on all multiprocessors of an H100.
 constexpr double kMultiprocessors = 132;
-constexpr double kByElement = 350e9;      // sides that lie differently, casts, broadcasts
-constexpr double kTransposed = 125e9;     // neither side can be read or written along the other's innermost dimension
-constexpr double kShortRuns = 250e9;      // cat of pieces of few elements
-constexpr int64_t kShortRun = 512;        // elements
+constexpr double kByElement = 350e9;   // sides that lie differently, casts, broadcasts
+constexpr double kTransposed = 125e9;  // neither side can be read or written along the other's innermost dimension
+constexpr double kShortRuns = 250e9;   // cat of pieces of few elements
+constexpr int64_t kShortRun = 512;     // elements
+constexpr double kTopOfLongRows = 74e9;
+constexpr int64_t kLongRow = 4096;        // elements
 constexpr double kWideSoftmax = 330e9;    // rows that no block holds
 constexpr int64_t kWideRow = 1024;        // elements
 constexpr double kNormRows = 0.9e9;       // rows of layer norms
@@ -165,23 +168,6 @@ double norm_rows(const Call& call) {
   return call.backward() ? 0 : rows;
 }
 
-double named_pace(const Call& call) {
-  const bool row_wise = names(call.name(), "topk") && row_of(call) > 0;
-  for (const NamedPace& named : kNamed) {
-    if (!names(call.name(), named.part)) continue;
-    if (names(named.part, "norm") && !call.backward() && !call.flag("training") && !call.flag("train") &&
-        !names(named.part, "group")) {
-      return 0;  // running statistics: pointwise
-    }
-    if (row_wise) {
-      const auto rows = call.graph().sizes(call.tensor("self"));
-      if (!rows.empty() && rows.back() > 4096) return 74e9;
-    }
-    return named.pace;
-  }
-  return 0;
-}
-
 bool channels_last(const Graph& graph, ValueId image) {
   const auto sizes = graph.sizes(image), strides = graph.strides(image);
   return sizes.size() < 3 || (strides[1] == 1 && sizes[1] > 1);
@@ -231,15 +217,19 @@ ValueId scattered(const Call& call) {
   return {};
 }
 
-}  // namespace
+double elements_by_name(const Call& call, KernelClass kind) {
+  const ValueId gradient = kind == K::kScatter ? call.tensor("grad_output") : ValueId();
+  return gradient.valid() ? call.elements(gradient) : call.largest();
+}
 
-ElementWork element_work(const Graph& graph, NodeId node, KernelClass kind) {
-  if (!graph.target(node).name().starts_with("aten::")) return {};  // kernels of others, which nobody measured
-  const Call call(graph, node);
-  if (const double pace = named_pace(call); pace > 0) {
-    const ValueId gradient = kind == K::kScatter ? call.tensor("grad_output") : ValueId();
-    return at_pace(gradient.valid() ? call.elements(gradient) : call.largest(), pace);
-  }
+// `topk` of long rows is quicker by element.
+double pace_by_name(const Call& call, double pace) {
+  if (!names(call.name(), "topk") || !call.tensor("self").valid()) return pace;
+  const auto rows = call.graph().sizes(call.tensor("self"));
+  return !rows.empty() && rows.back() > kLongRow ? kTopOfLongRows : pace;
+}
+
+ElementWork work_by_class(const Call& call, KernelClass kind) {
   switch (kind) {
     case K::kPointwise:
     case K::kPointwiseInPlace:
@@ -258,38 +248,52 @@ ElementWork element_work(const Graph& graph, NodeId node, KernelClass kind) {
       return at_pace(call.elements(scattered(call)), kScatter);
     case K::kRecurrent:
       return recurrent(call);
-    case K::kConvolution:
-    case K::kConvolutionBackward:
-    case K::kPointwiseConvolution:
-    case K::kPointwiseConvolutionBackward:
-    case K::kGroupedConvolution:
-    case K::kGroupedConvolutionBackward:
-    case K::kDepthwiseConvolution:
-    case K::kDepthwiseConvolutionBackward:
-      return convolution(call, kind);
     default:
-      return {};
+      return is_convolution(kind) ? convolution(call, kind) : ElementWork();
   }
 }
 
-double moved_bytes(const Graph& graph, NodeId node, KernelClass kind, const NodeTraffic& traffic) {
-  const auto read = static_cast<double>(traffic.read), written = static_cast<double>(traffic.written);
-  if (!graph.target(node).name().starts_with("aten::")) return read + written;
-  const Call call(graph, node);
-  const std::string_view name = call.name();
-  if (name == "masked_fill") return read + 3 * written;  // copies its operand, then fills the copy
+// Bytes that kernels of eager PyTorch move beyond a call's traffic.
+double moved_again(const Call& call, KernelClass kind, const NodeTraffic& traffic) {
+  const auto read = static_cast<double>(traffic.read), all = static_cast<double>(traffic.total());
   if (kind == K::kSoftmax) {
-    if (call.backward()) return names(name, "log") ? read + written : 2 * (read + written);  // a product first
-    return row_of(call) > kWideRow ? 2 * read + written : read + written;
+    if (call.backward()) return names(call.name(), "log") ? 0 : all;  // a product comes first
+    return row_of(call) > kWideRow ? read : 0;
   }
   // Gradients of the weight are a kernel of their own, which reads all again.
-  if (kind == K::kNormalization && call.backward()) return 2 * read + written;
-  if (kind == K::kScatter && name.ends_with('_')) {
-    if (const ValueId source = scattered(call); source.valid()) {
-      return 3 * static_cast<double>(graph.logical_bytes(source));
-    }
+  if (kind == K::kNormalization) return call.backward() ? read : 0;
+  if (kind != K::kScatter || !call.name().ends_with('_')) return 0;
+  const ValueId source = scattered(call);
+  return source.valid() ? 3 * static_cast<double>(call.graph().logical_bytes(source)) - all : 0;
+}
+
+}  // namespace
+
+const ElementWorks::OfTarget& ElementWorks::target_of(NodeId node) {
+  OfTarget& target = targets_[graph_.node(node).target];
+  if (target.known) return target;
+  target.known = true;
+  const std::string_view whole = graph_.target(node).name(), name = short_name(whole);
+  target.measured = whole.starts_with("aten::");
+  for (const NamedPace& named : kNamed) {
+    if (!names(name, named.part)) continue;
+    target.pace = named.pace;
+    target.trains = named.part == "batch_norm";
+    break;
   }
-  return read + written;
+  return target;
+}
+
+ElementWork ElementWorks::of(NodeId node, KernelClass kind, const NodeTraffic& traffic) {
+  const OfTarget& target = target_of(node);
+  if (kind == K::kFree || !target.measured) return {};  // nobody measured kernels of others
+  const Call call(graph_, node);
+  const bool running = target.trains && !call.flag("training") && !call.flag("train");  // pointwise
+  ElementWork work = target.pace > 0 && !running
+                         ? at_pace(elements_by_name(call, kind), pace_by_name(call, target.pace))
+                         : work_by_class(call, kind);
+  work.again = moved_again(call, kind, traffic);
+  return work;
 }
 
 }  // namespace shadowgraph

@@ -15,10 +15,26 @@ struct ElementWork {
   double seconds = 0;  // of one multiprocessor, if it had all elements; at the least, whatever is moved
   double more = 0;     // the same, before or after the rest: operands that are laid out anew
   double steps = 0;    // seconds of kernels that wait for one another, however many multiprocessors there are
+  double again = 0;    // bytes beyond the traffic: operands that are read twice, or rows that are left alone
 };
-ElementWork element_work(const Graph& graph, NodeId node, KernelClass kind);
 
-// Bytes that the kernels of eager PyTorch move in a call, which may read an operand again or leave rows alone.
-double moved_bytes(const Graph& graph, NodeId node, KernelClass kind, const NodeTraffic& traffic);
+// Reads the work of a graph's calls: names are looked up once a target.
+class ElementWorks {
+ public:
+  explicit ElementWorks(const Graph& graph) : graph_(graph) {}
+  ElementWork of(NodeId node, KernelClass kind, const NodeTraffic& traffic);
+
+ private:
+  struct OfTarget {
+    bool known = false;
+    bool measured = false;  // PyTorch's own operators were
+    bool trains = false;    // has its pace with statistics of the batch alone
+    double pace = 0;        // by its name; 0: as its class says
+  };
+  const OfTarget& target_of(NodeId node);
+
+  const Graph& graph_;
+  IdMap<TargetId, OfTarget> targets_;
+};
 
 }  // namespace shadowgraph

@@ -80,7 +80,7 @@ constexpr double kWithoutTensorCores = 0.45;  // of the peak of float32
 KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
   KernelSeconds seconds{.fixed = spec.fixed(work.kind)};
   const bool hopper = spec.gpu && is_hopper(spec) && !spec.classes.contains(work.kind);
-  const double bytes = std::max(0.0, work.bytes + (hopper ? work.again : 0));
+  const double bytes = std::max(0.0, work.bytes + (hopper ? work.elements.again : 0));
   if (bytes > 0) seconds.memory = bytes / spec.memory_rate(work.kind, bytes);
   const bool by_law = spec.gpu && !spec.classes.contains(work.kind);
   double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
@@ -106,7 +106,8 @@ KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
   return seconds;
 }
 
-KernelWorks::KernelWorks(const ProgramCosts& costs) : costs_(costs), graph_(costs.graph()), classes_(graph_) {
+KernelWorks::KernelWorks(const ProgramCosts& costs, const DeviceSpec& spec)
+    : costs_(costs), graph_(costs.graph()), classes_(graph_), elements_(graph_), hopper_(spec.gpu && is_hopper(spec)) {
   const auto& other = graph_.metadata.other;
   const auto precision = other.find("float32_matmul");
   tensor_float32_ = precision != other.end() && precision->second == "tf32";
@@ -120,8 +121,7 @@ KernelWork KernelWorks::of(NodeId node) {
   work.transcendental = static_cast<double>(flops.transcendental);
   const auto& traffic = costs_.traffic().of(node);
   work.bytes = static_cast<double>(traffic.total()) + copied_first(graph_, node, traffic);
-  work.again = moved_bytes(graph_, node, work.kind, traffic) - work.bytes;
-  work.elements = element_work(graph_, node, work.kind);
+  if (hopper_) work.elements = elements_.of(node, work.kind, traffic);
   work.ragged = has_ragged_channels(graph_, node, work.kind);
   if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);
   if (is_attention(work.kind)) {

@@ -16,11 +16,9 @@ struct KernelWork {
   double flops = 0;                     // of products, as kernels compute them
   double elementwise = 0;
   double transcendental = 0;
-  double bytes = 0;  // read and written
-  // What Hopper's laws ask for beyond that.
-  double again = 0;  // bytes more, or fewer
-  ElementWork elements;
-  bool ragged = false;  // a convolution's channels fill no whole vectors
+  double bytes = 0;      // read and written
+  ElementWork elements;  // where laws of Hopper hold
+  bool ragged = false;   // a convolution's channels fill no whole vectors
   std::optional<ProductShape> product;
   double blocks = 1;  // of attention: what is done for the scores, by what is counted for them
   double kernel = 1;  // of attention: the time of its kernel by FlashAttention-2's
@@ -39,7 +37,8 @@ KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work);
 // Reads the work of a graph's calls.
 class KernelWorks {
  public:
-  explicit KernelWorks(const ProgramCosts& costs);
+  // For times on this device.
+  KernelWorks(const ProgramCosts& costs, const DeviceSpec& spec);
   KernelWork of(NodeId node);
 
  private:
@@ -49,6 +48,8 @@ class KernelWorks {
   const ProgramCosts& costs_;
   const Graph& graph_;
   KernelClasses classes_;
+  ElementWorks elements_;
+  bool hopper_;
   bool tensor_float32_;  // of products of float32, as the graph's head says
 };
 

@@ -26,7 +26,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   time.by_node_.reserve(graph.node_capacity());
   time.spec_ = spec.title.empty() ? spec.name : spec.title;
   const Flops& flops = costs.flops();
-  KernelWorks works(costs);
+  KernelWorks works(costs, spec);
   TabledTimes tables(graph, spec);
   // Seconds of this machine's kernels say nothing of another device.
   const bool ask = measured != nullptr && measured->size() > 0 && spec.device == c10::kCPU;

@@ -8,8 +8,6 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/polynomial.h"
 #include "shadowgraph/passes/symbolic_graph.h"
-#include "shadowgraph/profile/device_assumptions.h"
-#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/memory_limit.h"
 #include "shadowgraph/profile/size_grid.h"
 #include "shadowgraph/profile/sweep.h"
@@ -110,8 +108,6 @@ void bind_costs_of_sizes(py::module_& m) {
         if (device) options.device = c10::Device(*device);
         options.memory.allocator = AllocatorSettings::parse(allocator);
         begin_cost_rules();
-        // As profiles of a CUDA graph where nobody names a device.
-        options.memory.assumptions = DeviceAssumptions::of(DeviceSpec::named("h100"));
         const SizeCost cost = size_cost(profile(graph, options));
         end_cost_rules();
         return to_python(cost);

@@ -31,9 +31,12 @@ class Paces : public ::testing::Test {
                                                  .storage = t.graph.value(call.value()).storage,
                                                  .device = t.device});
   }
-  double seconds(const TestGraph::Call& call, K kind) const { return element_work(t.graph, call.node, kind).seconds; }
+  ElementWork work(const TestGraph::Call& call, K kind) const {
+    return ElementWorks(t.graph).of(call.node, kind, Traffic::of(t.graph).of(call.node));
+  }
+  double seconds(const TestGraph::Call& call, K kind) const { return work(call, kind).seconds; }
   double bytes(const TestGraph::Call& call, K kind) const {
-    return moved_bytes(t.graph, call.node, kind, Traffic::of(t.graph).of(call.node));
+    return static_cast<double>(Traffic::of(t.graph).of(call.node).total()) + work(call, kind).again;
   }
   TestGraph t;
 };
@@ -127,10 +130,9 @@ TEST_F(Convolutions, AreLaidOutAnewUnlessChannelsAreLast) {
   const auto x = t.input("x", {2, 16, 8, 8});
   const auto weight = t.input("weight", {32, 16, 3, 3});
   const double elements = 2 * 16 * 64 + 32 * 16 * 9 + 2 * 32 * 64;
-  EXPECT_DOUBLE_EQ(element_work(t.graph, convolution(x, weight, 1, {2, 32, 8, 8}).node, K::kConvolution).more,
-                   132 * elements / 300e9);
+  EXPECT_DOUBLE_EQ(work(convolution(x, weight, 1, {2, 32, 8, 8}), K::kConvolution).more, 132 * elements / 300e9);
   const auto last = Argument::of_value(turned(x, {2, 16, 8, 8}, {1024, 1, 128, 16}));
-  EXPECT_EQ(element_work(t.graph, convolution(last, weight, 1, {2, 32, 8, 8}).node, K::kConvolution).more, 0);
+  EXPECT_EQ(work(convolution(last, weight, 1, {2, 32, 8, 8}), K::kConvolution).more, 0);
 }
 
 TEST_F(Convolutions, OfAChannelAGroupGoByTheirWindows) {
@@ -165,7 +167,45 @@ TEST_F(Paces, StepsOfRecurrentLayersFollowEachOther) {
     if (signature[i].name == "bidirectional") given[i] = flag(true);
   }
   const auto call = t.call("aten::_cudnn_rnn", given, {{4, 50, 16}});
-  EXPECT_DOUBLE_EQ(element_work(t.graph, call.node, K::kRecurrent).steps, 50 * 3 * 2 * 10e-6);
+  EXPECT_DOUBLE_EQ(work(call, K::kRecurrent).steps, 50 * 3 * 2 * 10e-6);
+}
+
+TEST_F(Paces, NormsOfBatchesHaveTheirOwnWhereTheyTrain) {
+  const auto x = t.input("x", {4, 8, 6, 6});
+  const auto norm = [&](bool trains) {
+    return t.call("aten::native_batch_norm",
+                  {x, Argument::none(), Argument::none(), Argument::none(), Argument::none(), flag(trains),
+                   Argument::of_float(0.1), Argument::of_float(1e-5)},
+                  {{4, 8, 6, 6}, {8}, {8}});
+  };
+  EXPECT_DOUBLE_EQ(seconds(norm(true), K::kNormalization), 132 * (4 * 8 * 36) / 180e9);
+  EXPECT_DOUBLE_EQ(seconds(norm(false), K::kNormalization), 132 * 8 / 0.9e9) << "as a norm of so many rows";
+}
+
+TEST_F(Paces, TopOfLongRowsIsQuickerByElement) {
+  const auto top = [&](int64_t row) {
+    const auto x = t.input("x", {16, row});
+    return seconds(t.call("aten::topk", {x, whole(4), whole(-1), flag(true), flag(true)}, {{16, 4}, {16, 4}}),
+                   K::kSort) /
+           static_cast<double>(row);
+  };
+  EXPECT_DOUBLE_EQ(top(4096), 132 * 16 / 22e9);
+  EXPECT_DOUBLE_EQ(top(8192), 132 * 16 / 74e9);
+}
+
+TEST_F(Paces, HoldForHopperAlone) {
+  const auto x = t.input("x", {4096, 8192});
+  const auto across = turned(x, {8192, 4096}, {1, 8192});
+  const auto turned_copy = t.call("aten::clone", {Argument::of_value(across)}, {{8192, 4096}});
+  const auto copy = t.call("aten::clone", {x}, {{4096, 8192}});
+  const auto both = [&](const char* device) {
+    const StepTime time = StepTime::of(t.graph, DeviceSpec::named(device));
+    return std::pair(time.of(turned_copy.node).seconds, time.of(copy.node).seconds);
+  };
+  const auto [hopper_turned, hopper] = both("h100");
+  EXPECT_GT(hopper_turned, 2 * hopper);
+  const auto [ampere_turned, ampere] = both("a100");
+  EXPECT_EQ(ampere_turned, ampere);
 }
 
 }  // namespace

@@ -178,8 +178,7 @@ TEST(SizeGrid, AgreesWithCapturesAtItsSizes) {
   EXPECT_EQ(grid.captures, captured);
   EXPECT_EQ(grid.why_captured, "");
   const auto held = [&](int64_t batch, int64_t seq) {
-    const ProfileOptions h100{.memory = {.assumptions = DeviceAssumptions::of(DeviceSpec::named("h100"))}};
-    return profile(adamw_step(0, {}, batch, seq), h100).device_memory->footprint();
+    return profile(adamw_step(0, {}, batch, seq)).device_memory->footprint();
   };
   for (const auto& [row, column] : {std::pair(0, 1), std::pair(2, 2), std::pair(3, 0)}) {
     EXPECT_EQ(grid.cells[row][column].bytes, held(request.batches[row], request.seqs[column]));

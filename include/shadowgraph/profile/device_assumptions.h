@@ -19,10 +19,10 @@ struct DeviceSpec;
 
 // Every figure can be set.
 struct DeviceAssumptions {
-  // The CUDA context with PyTorch's kernels loaded lazily: not the allocator's, but nvidia-smi's. On Hopper it is 768
-  // MiB. Measured with CUDA 13.0: 527 before a kernel, 693 of inference, 751 to 771 of training, 640 of convolutions.
-  // Elsewhere this is assumed: CUDA 12 took 480 to 560 on an H100, other drivers 300 to 800.
-  int64_t context = 520 * kMebibyte;
+  // The CUDA context with PyTorch's kernels loaded lazily: not the allocator's, but nvidia-smi's. This is Hopper's.
+  // Measured with CUDA 13.0: 527 MiB before a kernel, 693 of inference, 751 to 771 of training, 640 of convolutions. Other
+  // architectures are taken to have 520: CUDA 12 took 480 to 560 on an H100, other drivers 300 to 800.
+  int64_t context = 768 * kMebibyte;
   // NCCL's buffers for one process group, made when it is first used and kept; they are not the allocator's. NCCL has 4
   // MiB, 512 KiB and 4,915,200 bytes for its three protocols (NCCL src/init.cc, src/include/device.h). This is for two
   // neighbours on 16 channels; NCCL takes up to 32 channels, and fewer on slow links.
