@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs on a machine with an NVIDIA GPU: peaks and times of programs.py, times of operators.py, and constants.
+"""Runs on a machine with an NVIDIA GPU: peaks and times of programs.py, times of single_operators.py, and constants.
 
     python measure.py -o FOLDER [--only NAME ...] [--seconds 400]
 
@@ -268,9 +268,9 @@ def main():
     given = parser.parse_args()
     if given.one:
         name, *arguments = json.loads(given.one)
-        found = {each.__name__: each for each in (versions, constants, measured, kernels_of, traced, model,
-                                                  measure_gpu.machine)}  # fmt: skip
-        print(json.dumps((operators.measured if name == "operators" else found[name])(*arguments)))
+        functions = (versions, constants, measured, kernels_of, traced, model, measure_gpu.machine,
+                     operators.measured_operators, workspaces.measured_workspaces)  # fmt: skip
+        print(json.dumps({each.__name__: each for each in functions}[name](*arguments)))
         return
     began = time.monotonic()
     if given.pipelining:  # of another version of PyTorch
@@ -306,10 +306,10 @@ def main():
         print(f"{name:32} {told[-700:]}  {time.monotonic() - began:.0f} s", flush=True)
         write(path, rows)
     if given.operators:
-        answer = apart(operators.measured, str(given.output / "operators.json"), given.first, limit=150)
+        answer = apart(operators.measured_operators, str(given.output / "operators.json"), given.first, limit=150)
         print("operators", str(answer)[:2000], f"{time.monotonic() - began:.0f} s", flush=True)
     if given.workspaces:
-        print("workspaces", apart(workspaces.measured, str(given.output / "workspaces.json"), limit=120),
+        print("workspaces", apart(workspaces.measured_workspaces, str(given.output / "workspaces.json"), limit=120),
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
     if given.models:
         count = models(given.output / "models.json", began + given.seconds)

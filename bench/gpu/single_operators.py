@@ -428,7 +428,7 @@ def host_of(run):
     return issued
 
 
-def measured(path, first=0):
+def measured_operators(path, first=0):
     rows, failed = {}, {}
     for name, make in list(OPERATORS.items())[first:]:
         torch.backends.cuda.matmul.allow_tf32 = False

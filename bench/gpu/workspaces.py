@@ -59,7 +59,7 @@ def taken(x, weight, stride, groups, dtype, last):
     return row
 
 
-def measured(path):
+def measured_workspaces(path):
     rows, failed = [], []
     for case in CASES:
         for dtype, last in [
@@ -79,4 +79,4 @@ def measured(path):
 if __name__ == "__main__":
     import sys
 
-    print(measured(sys.argv[1]))
+    print(measured_workspaces(sys.argv[1]))

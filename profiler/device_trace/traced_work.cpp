@@ -56,7 +56,7 @@ std::vector<TracedWork> traced_work(const TracedCalls& calls) {
   for (size_t i = 0; i < result.size(); ++i) result[i].op = calls.events.ops[calls.distinct[i].op].name;
   const Graph graph = calls_captured(calls, result);
   const ProgramCosts costs(graph);
-  KernelWorks works(costs, {});  // of classes, FLOPs and bytes alone
+  KernelWorks works(costs, {});                   // of classes, FLOPs and bytes alone
   std::vector<double> weight(result.size(), -1);  // of the node that gives the class
   for (const NodeId node : graph.nodes()) {
     const std::string& phase = graph.phase_name(graph.node(node).phase);
