@@ -18,6 +18,7 @@
 #include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/parallel/engines.h"
 #include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 namespace {
