@@ -1,6 +1,7 @@
 #include "models/generation.h"
 
 #include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 
 #include <chrono>
 #include <stdexcept>

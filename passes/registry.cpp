@@ -6,6 +6,7 @@
 
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/decompose.h"
+#include "shadowgraph/passes/float8.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/passes/pass.h"
 #include "shadowgraph/passes/rewrite.h"
@@ -58,6 +59,8 @@ std::vector<Pass> built_in_passes() {
                decompose),
       pass_row("find-repeats", "Finds blocks that repeat, such as layers; notes repeat=\"run 0, block 3 of 32\"",
                find_repeats),
+      pass_row("float8", "Products of linear layers in float8: operands cast by their largest element, as torchao does",
+               float8_products),
       pass_row("free-at-last-use",
                "Storages die after their last use, as a replay frees them, not when the program let go",
                free_at_last_use),

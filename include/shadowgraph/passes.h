@@ -5,6 +5,7 @@
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/checkpoint_curve.h"
 #include "shadowgraph/passes/decompose.h"
+#include "shadowgraph/passes/float8.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/passes/options.h"
 #include "shadowgraph/passes/pass.h"

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "ir/analysis/kernel_note.h"
 #include "ir/operators/operator_name.h"
 #include "profiler/time/gpu_kernels.h"
 
@@ -15,10 +16,11 @@ using K = KernelClass;
 
 // Elements a second on all multiprocessors of an H100.
 constexpr double kMultiprocessors = 132;
-constexpr double kByElement = 350e9;   // sides that lie differently, casts, broadcasts
-constexpr double kTransposed = 125e9;  // neither side can be read or written along the other's innermost dimension
-constexpr double kShortRuns = 250e9;   // cat of pieces of few elements
-constexpr int64_t kShortRun = 512;     // elements
+constexpr double kByElement = 350e9;     // sides that lie differently, casts, broadcasts
+constexpr double kTransposed = 125e9;    // neither side can be read or written along the other's innermost dimension
+constexpr double kCastOnTheWay = 230e9;  // into a result of another dtype that was given
+constexpr double kShortRuns = 250e9;     // cat of pieces of few elements
+constexpr int64_t kShortRun = 512;       // elements
 constexpr double kTopOfLongRows = 74e9;
 constexpr int64_t kLongRow = 4096;        // elements
 constexpr double kWideSoftmax = 330e9;    // rows that no block holds
@@ -135,6 +137,12 @@ double layout_pace(const Call& call) {
   };
   if (call.result().valid()) {
     call.each_operand([&](ValueId operand) { take(pace_beside(call.graph(), operand, call.result())); });
+    if (const ValueId out = call.tensor("out"); out.valid()) {
+      const Argument& first = call.graph().arguments(call.node())[0];
+      const bool alike = first.kind != ArgumentKind::kValue ||
+                         call.graph().value(first.ref.value).dtype == call.graph().value(out).dtype;
+      take(alike ? 0 : kCastOnTheWay);
+    }
   }
   return slowest;
 }
@@ -287,6 +295,7 @@ const ElementWorks::OfTarget& ElementWorks::target_of(NodeId node) {
 ElementWork ElementWorks::of(NodeId node, KernelClass kind, const NodeTraffic& traffic) {
   const OfTarget& target = target_of(node);
   if (kind == K::kFree || !target.measured) return {};  // nobody measured kernels of others
+  if (graph_.has_notes(node) && graph_.note(node, kKernelNote) == kCompiledKernel) return {};
   const Call call(graph_, node);
   const bool running = target.trains && !call.flag("training") && !call.flag("train");  // pointwise
   ElementWork work = target.pace > 0 && !running

@@ -38,6 +38,9 @@ constexpr double kBrokenVectors = 0.35;
 constexpr double kFloat32 = 0.93;
 constexpr double kFloat32OfHopper = 0.82;  // measured on an H100 (bench/gpu)
 
+// Products of 8 bits draw so much power that an H100's clock falls further (bench/gpu/h100/float8.json).
+constexpr double kFloat8OfHopper = 0.92;
+
 // Keys go in blocks of so many (attention_work).
 constexpr double kBlock = 128;
 constexpr int64_t kNarrow = 64;
@@ -153,6 +156,7 @@ static double rate_of(const DeviceSpec& spec, const ProductShape& product, c10::
     return spec.gpu->tensor_float32 * gpu_reached(spec, K::kMatmul);
   }
   const double peak = spec.peak(K::kMatmul, dtype), rate = spec.compute_rate(K::kMatmul, 0, dtype);
+  if (is_hopper(spec) && c10::elementSize(dtype) == 1 && c10::isFloatingType(dtype)) return kFloat8OfHopper * rate;
   if (dtype != c10::kFloat || spec.vector == 0) return rate;
   if (peak <= spec.vector) {  // without tensor cores
     return (is_hopper(spec) ? kFloat32OfHopper : kFloat32) * spec.gpu->sustained * peak;

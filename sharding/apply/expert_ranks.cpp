@@ -12,6 +12,7 @@
 
 #include "core/fake/process_groups.h"
 #include "ir/analysis/module_tree.h"
+#include "ir/edit/deaths.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/shape_propagation.h"
@@ -137,7 +138,7 @@ class ExpertExchange {
       for (const ValueId value : comes) send_there(value, node);
       for (const ValueId value : goes) send_back(value, node);
     }
-    end_lives();
+    die_at_last_use(graph_, changed_);
     cut_parameters();
   }
 
@@ -270,33 +271,6 @@ class ExpertExchange {
   void is_used_less(ValueId value) {
     const StorageId storage = graph_.value(value).storage;
     if (graph_.storage(storage).freed_after.valid()) changed_.insert(storage);
-  }
-
-  // What is sent dies once it is, what arrives after its last use.
-  void end_lives() {
-    std::map<StorageId, NodeId> last;
-    for (const NodeId node : graph_.nodes()) {
-      const auto touch = [&](ValueId v) {
-        const StorageId storage = graph_.value(v).storage;
-        if (changed_.contains(storage)) last[storage] = node;
-      };
-      graph_.for_each_input(node, touch);
-      graph_.for_each_output(node, touch);
-    }
-    std::map<NodeId, std::vector<StorageId>> deaths;
-    for (const NodeId node : graph_.nodes()) {
-      const auto frees = graph_.frees(node);
-      const std::vector<StorageId> all(frees.begin(), frees.end());
-      std::vector<StorageId> kept;
-      std::ranges::copy_if(all, std::back_inserter(kept), [&](StorageId s) { return !changed_.contains(s); });
-      if (kept.size() != all.size()) graph_.set_frees(node, kept);
-    }
-    for (const auto& [storage, node] : last) deaths[node].push_back(storage);
-    for (auto& [node, storages] : deaths) {
-      const auto frees = graph_.frees(node);
-      storages.insert(storages.begin(), frees.begin(), frees.end());
-      graph_.set_frees(node, storages);
-    }
   }
 
   void cut_parameters() {
