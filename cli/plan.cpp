@@ -116,7 +116,7 @@ std::string write_engine_files(const PlanAnswer& answer, const StepSource& sourc
   const TrainingPlan& plan = answer.best().plan;
   const Graph step = source.capture({.micro_batch = plan.micro_batch});
   std::string text = "\nengines:\n";
-  for (const EngineFile& file : engine_files(plan, step, {answer.request.sequence, answer.request.batch})) {
+  for (const EngineFile& file : engine_files(plan, step, {answer.request.sequence, answer.request.batch, answer.request.float8})) {
     if (file.why_not.empty()) {
       write_file((folder / file.name).string(), file.text);
       text += fmt::format("  {:<16} {}\n", file.name, file.engine);
@@ -199,6 +199,7 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_list(command, "--input", options.capture.inputs, "An input of a TorchScript file, 'f32[batch,3,64,64]'; repeat");
   command.add_flag("--captured-state", options.captured_state,
                    "State as --optimizer and --dtype leave it (default: float32 gradients, weights and moments)");
+  command.add_flag("--float8", options.plan.float8, "Products of layers in float8, as torchao and TransformerEngine do");
   add_choice(command, "--optimizer", options.capture.optimizer,
              {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}}, "With --captured-state: sgd, adamw");
   begin_group(command, "What is tried (default: all that makes sense)");

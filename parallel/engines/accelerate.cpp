@@ -30,7 +30,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
   std::string& text = file.text;
   text += "compute_environment: LOCAL_MACHINE\n";
   text += fmt::format("distributed_type: {}\n", plan.zero > 0 ? "FSDP" : plan.data > 1 ? "MULTI_GPU" : "NO");
-  text += "mixed_precision: bf16\n";
+  text += request.float8 ? "mixed_precision: fp8\nfp8_config:\n  backend: ao\n" : "mixed_precision: bf16\n";
   text += fmt::format("num_processes: {}\n", plan.data);
   if (plan.zero > 0) {
     text += "fsdp_config:\n  fsdp_version: 2\n";

@@ -114,6 +114,11 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--recompute-method", "block");
     add("--recompute-num-layers", *layers);
   }
+  if (request.float8) {
+    add("--transformer-impl", "transformer_engine");
+    add("--fp8-format", "hybrid");
+    add("--fp8-recipe", "tensorwise");
+  }
   if (request.batch > 0 && samples > request.batch) {
     file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
   }

@@ -69,6 +69,11 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   if (plan.zero == 0 && plan.data > 1) {
     all.emplace_back("ZeRO 0: in float32, gradients are averaged behind backward, with nothing beside it");
   }
+  if (request.float8) {
+    all.emplace_back(
+        "float8: torch alone has no layers for it: let --model's function convert the model, by torchao's "
+        "convert_to_float8_training");
+  }
   const int64_t filled = plan.data * plan.micro_batch * plan.microbatches;
   if (request.batch > 0 && filled > request.batch) {
     all.push_back(fmt::format("batch: {} samples a step, as {} do not divide", filled, request.batch));

@@ -116,6 +116,12 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
     file.differs.push_back(
         fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
   }
+  if (request.float8) {
+    set("compile", "enable", "True");
+    file.differs.emplace_back(
+        "float8: the model's configuration decides: model_registry(.., converters=[Float8LinearConverter.Config("
+        "filter_fqns=[\"lm_head\"], model_compile_enabled=True)])");
+  }
   if (request.batch > 0 && samples > request.batch) {
     file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
   }

@@ -63,6 +63,7 @@ nlohmann::json to_json(const PlanAnswer& answer) {
           {"devices", answer.request.devices},
           {"batch", answer.request.batch},
           {"sequence", answer.request.sequence},
+          {"float8", answer.request.float8},
           {"memory", answer.memory},
           {"worst_routing", std::move(worst)},
           {"bound_seconds", answer.bound},

@@ -66,6 +66,9 @@ void check(const ClusterRequest& request) {
     throw Error(
         fmt::format("experts have room for the mean of rows at least, not for {} of it", request.expert_capacity));
   }
+  if (request.float8 && !request.device.matmul.contains(c10::kFloat8_e4m3fn)) {
+    throw Error(fmt::format("{} has no products in float8", request.device.title));
+  }
   for (const int zero : request.zero) {
     if (zero < 0 || zero > 3) throw Error(fmt::format("ZeRO has the stages 0 to 3, not {}", zero));
   }

@@ -58,6 +58,7 @@ std::string to_text(const PlanAnswer& answer) {
     text +=
         fmt::format("{} of {} samples are filling: the batch does not divide\n", filled - answer.request.batch, filled);
   }
+  if (answer.request.float8) text += "products of layers are in float8, the head's are not; shares are of the bfloat16 peak\n";
   if (answer.worst_routing) {
     const auto& [seconds, bytes] = *answer.worst_routing;
     text += fmt::format("routing is even, {}; at worst, with all rows of experts on one rank, {} and {}\n",

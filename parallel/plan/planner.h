@@ -42,7 +42,8 @@ struct FittingPlan {
 std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
                                            int64_t memory);
 
-// One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be.
+// One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be. Products are in the
+// precision that is asked for.
 Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request);
 
 // Bytes that a rank may reserve. Throws NoTrainingPlanError for devices without room for a program.

@@ -6,6 +6,7 @@
 #include "parallel/plan/planner.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/edit/copy.h"
+#include "shadowgraph/passes/float8.h"
 #include "shadowgraph/profile/device_assumptions.h"
 #include "shadowgraph/sharding/expert_ranks.h"
 #include "shadowgraph/sharding/plan_step.h"
@@ -13,7 +14,9 @@
 
 namespace shadowgraph {
 
-Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
+namespace {
+
+Graph cut_step(Graph step, int64_t tensor, const ClusterRequest& request) {
   if (tensor == 1) return step;
   StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", tensor)),
                      .device = request.device,
@@ -26,6 +29,16 @@ Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
     layout.by_hand = "tensor-parallel";
     return std::move(plan_step(std::move(step), layout).answer.rank->graph);
   }
+}
+
+}  // namespace
+
+Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
+  Graph rank = cut_step(std::move(step), tensor, request);
+  if (request.float8 && float8_products(rank).products == 0) {
+    throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
+  }
+  return rank;
 }
 
 int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }

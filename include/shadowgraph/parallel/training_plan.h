@@ -62,6 +62,7 @@ struct ClusterRequest {
   int64_t batch = 1;              // samples, or sequences, of a step on all devices
   int64_t sequence = 0;           // tokens of a sample; 0: tokens are not counted
   TrainingState state = kMixedPrecision;
+  bool float8 = false;  // products of layers, the head's left out (shadowgraph/passes/float8.h)
   // What may be tried; empty: all that makes sense.
   std::vector<int64_t> tensor, pipeline, stages_per_rank, micro_batch, experts;
   std::vector<int> zero;
