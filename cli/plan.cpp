@@ -144,7 +144,7 @@ void write_files(const PlanAnswer& answer, const StepSource& source, const Clust
   if (options.chakra) {
     const TrainingPlan& plan = answer.best().plan;
     write_chakra(answer.best().run, (folder / "chakra").string(),
-                 {.name = answer.name, .processes_per_stage = plan.tensor});
+                 {.name = answer.name, .processes_per_stage = plan.tensor * plan.context});
   }
 }
 

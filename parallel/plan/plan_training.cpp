@@ -188,9 +188,9 @@ std::vector<int64_t> Planner::contexts() {
   try {
     const StepSize size{.layers = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0};
     const Graph whole = source_.capture(size);
-    Graph part = part_of_sequence(source_, request(), *first).capture(size);
+    const Graph part = part_of_sequence(source_, request(), *first).capture(size);
+    with_context_over(clone(part), context_ranks(*first, 1));
     check_tokens_are_apart(whole, part, *first);
-    with_context_over(std::move(part), context_ranks(*first, 1));
     if (kept_.units.empty()) kept_.units = UnitNames::of(whole).begins;
     const LayerChain plain = chain(whole, {});
     kept_.flops = static_cast<double>(plain.flops(0, plain.size()));

@@ -42,6 +42,11 @@ bool is_one_of(const Names& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
+std::string place_of(const Graph& graph, NodeId node) {
+  const std::string module = module_path(graph, node);
+  return module.empty() ? "the model" : module;
+}
+
 // A call of attention, some of whose arguments may be others.
 class AttentionCall {
  public:
@@ -151,7 +156,7 @@ class ContextExchange {
     for (const NodeId node : calls) {
       const Argument* key = graph_.find_argument(node, "key");
       times_ = key != nullptr ? times_repeated(graph_, key->ref.value) : 1;
-      const std::string module = module_path(graph_, node), name = graph_.target(node).name();
+      const std::string module = place_of(graph_, node), name = graph_.target(node).name();
       try {
         if (const auto why = expander.expand(node)) throw Error(*why);
       } catch (const Error& error) {
@@ -200,7 +205,7 @@ class ContextExchange {
     throw Error(
         fmt::format("{} in {} is not put on several ranks: {}; call torch.nn.functional.scaled_dot_product_attention "
                     "without a mask",
-                    graph_.target(node).name(), module_path(graph_, node), why));
+                    graph_.target(node).name(), place_of(graph_, node), why));
   }
 
   void look_at_tokens(NodeId node) {
@@ -395,7 +400,7 @@ void check_tokens_are_apart(const Graph& whole, const Graph& part, int64_t ranks
   for (size_t i = 0; i < of_part.work.size(); ++i) {
     if (of_whole.work[i] == of_part.work[i] * ranks) continue;
     throw Error(fmt::format("{} in {} is {} times as much for {} times as many tokens: tokens are not apart there",
-                            part.target(of_part.nodes[i]).name(), module_path(part, of_part.nodes[i]),
+                            part.target(of_part.nodes[i]).name(), place_of(part, of_part.nodes[i]),
                             static_cast<double>(of_whole.work[i]) / static_cast<double>(of_part.work[i]), ranks));
   }
 }

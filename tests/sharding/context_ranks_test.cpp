@@ -8,7 +8,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <map>
-#include <numeric>
 
 #include "ir/analysis/module_tree.h"
 #include "models/program.h"
@@ -17,7 +16,6 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/process_group.h"
-#include "shadowgraph/profile.h"
 #include "shadowgraph/replay.h"
 #include "shadowgraph/verify.h"
 #include "tests/sharding/captured_step.h"
@@ -82,9 +80,10 @@ using Build = std::function<BuiltModel(int64_t tokens)>;
 Graph captured(const Build& build, int64_t tokens, const FakeTensorOptions& options = {}) {
   const FakeTensorMode mode(options);
   BuiltModel built = build(tokens);
-  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
-    return at::cross_entropy_loss(outputs[0].flatten(0, 1), inputs[1].flatten());
-  };
+  if (!built.loss || built.input_names.front() == "input_ids")
+    built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+      return at::cross_entropy_loss(outputs[0].flatten(0, 1), inputs[1].flatten());
+    };
   Graph step = capture_training_step(models::program_of(built)).graph;
   if (!options.device) compute_in_doubles(step);
   return step;
@@ -188,6 +187,124 @@ TEST(ContextRanks, WhatIsComputedAgainIsGatheredAgain) {
   const size_t kept = gathers(with_context_over(clone(part), {.ranks = 2}));
   checkpoint_modules(part, {.modules = "model.layers.*"});
   EXPECT_EQ(2 * gathers(with_context_over(std::move(part), {.ranks = 2})), 3 * kept);
+}
+
+// Of attention in forward, of one rank: queries times keys that it looks at.
+int64_t scores(const Graph& graph) {
+  int64_t all = 0;
+  for (const NodeId node : graph.nodes()) {
+    const std::string& name = graph.target(node).name();
+    if (!name.starts_with("aten::_scaled_dot_product") || name.ends_with("_backward")) continue;
+    const int64_t queries = graph.sizes(graph.find_argument(node, "query")->ref.value)[2];
+    const int64_t keys = graph.sizes(graph.find_argument(node, "key")->ref.value)[2];
+    const Argument* causal = graph.find_argument(node, "is_causal");
+    all += causal != nullptr && causal->b ? queries * (queries + 1) / 2 : queries * keys;
+  }
+  return all;
+}
+
+const FakeTensorOptions kOnGpu{.device = c10::kCUDA};
+Graph of_gpu(int64_t tokens) {
+  return captured([](int64_t n) { return llama(n, at::kBFloat16); }, tokens, kOnGpu);
+}
+
+TEST(ContextRanks, EachHasAsMuchWork) {
+  const Build build = [](int64_t tokens) { return attending(tokens, true, 0, at::kBFloat16); };
+  const int64_t whole = scores(captured(build, 48, kOnGpu));
+  const Graph part = captured(build, 12, kOnGpu);
+  int64_t all = 0;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const int64_t own = scores(with_context_over(clone(part), {.ranks = 4, .rank = rank}));
+    EXPECT_EQ(own, whole / 4) << rank;
+    all += own;
+  }
+  EXPECT_EQ(all, whole);
+}
+
+// Tiny: two heads of keys for four of queries, 8 wide, in two layers. Keys and values, in forward and in backward.
+TEST(ContextRanks, HeadsThatAreRepeatedAreSentOnce) {
+  const Graph rank = with_context_over(of_gpu(16), {.ranks = 4, .rank = 2});
+  verify(rank);
+  std::map<int64_t, int> sent;
+  for (const NodeId node : nodes_calling(rank, "_c10d_functional::all_gather_into_tensor")) {
+    ++sent[rank.logical_bytes(rank.find_argument(node, "input")->ref.value)];
+  }
+  EXPECT_THAT(sent, ::testing::ElementsAre(std::pair(kBatch * 2 * 16 * 8 * 2, 2 * 2 * 2)));
+  for (const NodeId node : nodes_calling(rank, "_c10d_functional::reduce_scatter_tensor")) {
+    EXPECT_EQ(rank.logical_bytes(rank.find_argument(node, "input")->ref.value), 4 * kBatch * 2 * 16 * 8 * 2);
+  }
+}
+
+TEST(ContextRanks, NothingLivesLonger) {
+  const Graph part = of_gpu(16), rank = with_context_over(clone(part), {.ranks = 4, .rank = 2});
+  const auto at_end = [](const Graph& graph) {
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+      const Storage& storage = graph.storage(StorageId(i));
+      const bool made = storage.born.valid() && !graph.is_erased(storage.born) && !graph.is_placeholder(storage.born);
+      if (made && !storage.freed_after.valid()) bytes += storage.bytes;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(at_end(rank), at_end(part));
+}
+
+TEST(ContextRanks, TheGroupLeavesRoomForTensorParallel) {
+  const Graph rank = with_context_over(of_gpu(16), {.ranks = 4, .rank = 2, .apart = 8});
+  const std::vector<ProcessGroupInfo> groups = process_groups(rank);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].rank, 2);
+  EXPECT_THAT(groups[0].ranks, ::testing::ElementsAre(0, 8, 16, 24));
+}
+
+std::string refused(const Graph& part, const ContextRanks& over = {.ranks = 2}) {
+  try {
+    with_context_over(clone(part), over);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ContextRanks, WhatIsNotKnownIsRefused) {
+  using ::testing::HasSubstr;
+  const auto of = [](const Build& build, int64_t tokens = 16) { return captured(build, tokens, kOnGpu); };
+  EXPECT_THAT(refused(of([](int64_t n) { return attending(n, true, 0.5, at::kBFloat16); })), HasSubstr("it drops out"));
+  EXPECT_THAT(refused(of_gpu(15)), HasSubstr("no two chunks"));
+  EXPECT_THAT(refused(of_gpu(16), {.ranks = 2, .rank = 2}), HasSubstr("there is no rank 2"));
+  EXPECT_THAT(refused(of([](int64_t) { return models::build("resnet18", {.tiny = true}); })),
+              HasSubstr("there is no attention"));
+  const auto changed = [](const std::function<at::Tensor(const at::Tensor&)>& mix) {
+    return [mix](int64_t n) {
+      BuiltModel built = attending(n, true, 0, at::kBFloat16);
+      built.forward = [mix, forward = built.forward](const BuiltModel::Tensors& inputs) {
+        return BuiltModel::Tensors{mix(forward(inputs)[0])};
+      };
+      return built;
+    };
+  };
+  const auto written_out =
+      changed([](const at::Tensor& y) { return at::matmul(at::softmax(at::matmul(y, y.transpose(1, 2)), -1), y); });
+  EXPECT_THAT(refused(of(written_out)), HasSubstr("attention that is written out"));
+  const auto masked = changed([](const at::Tensor& y) {
+    const at::Tensor heads = y.unsqueeze(1);
+    return at::scaled_dot_product_attention(heads, heads, heads, at::zeros({y.size(1), y.size(1)}, y.options()))
+        .squeeze(1);
+  });
+  EXPECT_THAT(refused(of(masked)), HasSubstr("it has a mask"));
+}
+
+TEST(ContextRanks, TokensThatAreMixedElsewhereAreNoticed) {
+  check_tokens_are_apart(of_gpu(64), of_gpu(16), 4);
+  const Build mixes = [](int64_t n) {
+    BuiltModel built = attending(n, true, 0, at::kBFloat16);
+    built.forward = [forward = built.forward](const BuiltModel::Tensors& inputs) {
+      const at::Tensor y = forward(inputs)[0];
+      return BuiltModel::Tensors{at::matmul(at::matmul(y, y.transpose(1, 2)), y)};
+    };
+    return built;
+  };
+  EXPECT_THROW(check_tokens_are_apart(captured(mixes, 64, kOnGpu), captured(mixes, 16, kOnGpu), 4), Error);
 }
 
 }  // namespace
