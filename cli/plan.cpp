@@ -144,7 +144,7 @@ void write_files(const PlanAnswer& answer, const StepSource& source, const Clust
   if (options.chakra) {
     const TrainingPlan& plan = answer.best().plan;
     write_chakra(answer.best().run, (folder / "chakra").string(),
-                 {.name = answer.name, .processes_per_stage = plan.tensor});
+                 {.name = answer.name, .processes_per_stage = plan.tensor * plan.context});
   }
 }
 
@@ -204,6 +204,8 @@ void add_options(CLI::App& command, ClusterOptions& options) {
              {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}}, "With --captured-state: sgd, adamw");
   begin_group(command, "What is tried (default: all that makes sense)");
   add_numbers(command, "--tensor", options.plan.tensor, "Ranks of tensor parallel: 4,8");
+  add_numbers(command, "--context", options.plan.context,
+              "Ranks that share each sequence: 2,16 (default: those with 8,192 tokens of it, or more)");
   add_numbers(command, "--pipeline", options.plan.pipeline, "Ranks of a pipeline");
   add_numbers(command, "--stages-per-rank", options.plan.stages_per_rank, "Stages of a rank");
   add_numbers(command, "--experts", options.plan.experts, "Data ranks that share the experts of a layer: 8,64");

@@ -19,7 +19,7 @@ struct LlamaConfig {
   int64_t hidden = 4096;
   int64_t intermediate = 14336;
   int64_t vocab = 128256;
-  int64_t max_positions = 8192;
+  int64_t max_positions = 131072;  // Llama 3.1; there is no table of them
   double rope_theta = 500000.0;
   double norm_eps = 1e-5;
 

@@ -23,6 +23,7 @@ bool recomputes(const PlannedModel& model, const TrainingPlan& plan) {
 EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   if (plan.pipeline > 1) throw CannotExpressError("accelerate's configuration has no pipelines that train");
   if (plan.experts > 1) throw CannotExpressError("accelerate's FSDP configuration puts no experts on several ranks");
+  if (plan.context > 1) throw CannotExpressError("accelerate's FSDP configuration cuts no sequences");
   if (plan.tensor > 1) throw CannotExpressError("accelerate's FSDP configuration has no tensor parallel");
   const bool again = recomputes(PlannedModel::of(step), plan);
   if (plan.zero == 0 && again) throw CannotExpressError("accelerate recomputes with FSDP alone: plan with --zero 1");

@@ -34,6 +34,7 @@ TrainingPlan read_training_plan(std::string_view text) {
   };
   try {
     read("tensor", plan.tensor);
+    read("context", plan.context);
     read("data", plan.data);
     read("pipeline", plan.pipeline);
     read("stages_per_rank", plan.stages_per_rank);
@@ -52,7 +53,8 @@ TrainingPlan read_training_plan(std::string_view text) {
   } catch (const nlohmann::json::exception& error) {
     throw ParseError(std::string("this is no plan: ") + error.what(), 1, 1);
   }
-  if (plan.tensor < 1 || plan.data < 1 || plan.pipeline < 1 || plan.micro_batch < 1 || plan.microbatches < 1) {
+  if (plan.tensor < 1 || plan.context < 1 || plan.data < 1 || plan.pipeline < 1 || plan.micro_batch < 1 ||
+      plan.microbatches < 1) {
     throw ParseError("this is no plan: a number of ranks, samples or micro-batches is below 1", 1, 1);
   }
   return plan;

@@ -84,6 +84,10 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   add("--num-layers", std::ranges::count_if(model.modules, is_layer));
   add("--tensor-model-parallel-size", plan.tensor);
   if (plan.tensor > 1) add("--sequence-parallel");
+  if (plan.context > 1) {
+    add("--context-parallel-size", plan.context);
+    add("--cp-comm-type", "all_gather");
+  }
   if (plan.experts > 1) {
     add("--expert-model-parallel-size", plan.experts);
     add("--expert-tensor-parallel-size", 1);

@@ -86,6 +86,12 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
 EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   const PlannedModel model = PlannedModel::of(step);
   check_cuts(step, model, plan);
+  if (plan.context > 1) {
+    throw CannotExpressError(
+        "the script cuts no sequences, as torch's context_parallel wants a model that is given its positions: plan "
+        "with "
+        "--context 1, or train with torchtitan or Megatron-LM");
+  }
   if (plan.experts > 1) throw CannotExpressError("the script puts no experts on several ranks: plan with --experts 1");
   if (plan.zero > 0 && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
     throw CannotExpressError(fmt::format(

@@ -98,6 +98,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   set("parallelism", "data_parallel_shard_degree", plan.zero == 0 ? 1 : plan.data);
   set("parallelism", "fsdp_reshard_after_forward", plan.zero == 3 ? "\"always\"" : "\"never\"");
   set("parallelism", "tensor_parallel_degree", plan.tensor);
+  if (plan.context > 1) set("parallelism", "context_parallel_degree", plan.context);
   if (plan.experts > 1) set("parallelism", "expert_parallel_degree", plan.experts);
   set("parallelism", "pipeline_parallel_degree", plan.pipeline);
   if (plan.pipeline > 1) {
@@ -112,6 +113,9 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (request.sequence > 0) set("training", "seq_len", request.sequence);
   text += fmt::format("    config.activation_checkpoint = {}\n    return config\n",
                       plan.recomputed.empty() ? "None" : "PlannedAC.Config()");
+  if (plan.context > 1 && plan.zero == 0) {
+    file.differs.emplace_back("ZeRO 0: ranks that share sequences cut parameters, as torchtitan always does");
+  }
   if (plan.zero == 1 || plan.zero == 2) {
     file.differs.push_back(
         fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));

@@ -67,19 +67,24 @@ const PlanSchedules::Entry* PlanSchedules::standing_for(const TrainingPlan& plan
   return of(plan, rounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
 }
 
-int64_t ranks_apart(const TrainingPlan& plan) { return plan.tensor * (plan.data_outermost ? 1 : plan.data); }
+int64_t ranks_apart(const TrainingPlan& plan) {
+  return plan.tensor * plan.context * (plan.data_outermost ? 1 : plan.data);
+}
 
 Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket) {
   Replicas replicas{
-      .count = plan.data, .zero = plan.zero, .experts = plan.experts, .bucket = bucket, .state = request.state};
-  const int64_t apart = plan.tensor * (plan.data_outermost ? plan.pipeline : 1);
-  for (int64_t d = 0; d < plan.data; ++d) replicas.ranks.push_back(d * apart);
+      .count = plan.replicas(), .zero = plan.zero, .experts = plan.experts, .bucket = bucket, .state = request.state};
+  const int64_t apart = plan.tensor * plan.context * (plan.data_outermost ? plan.pipeline : 1);
+  for (int64_t d = 0; d < plan.data; ++d) {
+    for (int64_t c = 0; c < plan.context; ++c) replicas.ranks.push_back(d * apart + c * plan.tensor);
+  }
   return replicas;
 }
 
 int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights) {
-  const int64_t groups = plan.experts > 1 ? 2 * DeviceAssumptions::of(request.device).nccl_group : 0;
-  if (plan.zero < 2 || plan.data == 1 || weights == 0) return groups;
+  const int64_t groups =
+      ((plan.experts > 1 ? 2 : 0) + (plan.context > 1 ? 1 : 0)) * DeviceAssumptions::of(request.device).nccl_group;
+  if (plan.zero < 2 || plan.replicas() == 1 || weights == 0) return groups;
   return groups + outside + weights * request.state.gradient.value_or(outside / weights);
 }
 

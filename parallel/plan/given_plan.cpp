@@ -17,9 +17,9 @@ namespace {
 constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
 
 void check_keys(const JsonPlace& plan) {
-  static const std::set<std::string> kKeys{"tensor",   "data",           "pipeline",     "stages_per_rank",
-                                           "experts",  "micro_batch",    "microbatches", "zero",
-                                           "schedule", "data_outermost", "stages",       "recomputed"};
+  static const std::set<std::string> kKeys{
+      "tensor",       "context", "data",     "pipeline",       "stages_per_rank", "experts",   "micro_batch",
+      "microbatches", "zero",    "schedule", "data_outermost", "stages",          "recomputed"};
   for (const auto& [key, place] : plan.members()) {
     if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
   }
@@ -105,6 +105,7 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
   const JsonPlace place(document, "a plan");
   check_keys(place);
   TrainingPlan plan{.tensor = number_or(place, "tensor", 1),
+                    .context = number_or(place, "context", 1),
                     .pipeline = number_or(place, "pipeline", 1),
                     .stages_per_rank = number_or(place, "stages_per_rank", 1),
                     .experts = number_or(place, "experts", 1),
@@ -112,12 +113,13 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
                     .schedule = place.text_or("schedule", "1f1b")};
   if (const auto zero = place.find("zero")) plan.zero = static_cast<int>(zero->integer(0, 3));
   if (const auto outermost = place.find("data_outermost")) plan.data_outermost = outermost->boolean();
-  plan.data = number_or(place, "data", std::max<int64_t>(1, request.devices / (plan.tensor * plan.pipeline)));
+  plan.data =
+      number_or(place, "data", std::max<int64_t>(1, request.devices / (plan.tensor * plan.context * plan.pipeline)));
   if (plan.devices() > request.devices) {
     throw Error(fmt::format("{} takes {} devices, and there are {}", to_string(plan), plan.devices(), request.devices));
   }
-  if (plan.data % plan.experts != 0) {
-    throw Error(fmt::format("{} ranks that share experts do not divide {} data ranks", plan.experts, plan.data));
+  if (plan.replicas() % plan.experts != 0) {
+    throw Error(fmt::format("{} ranks that share experts do not divide {} data ranks", plan.experts, plan.replicas()));
   }
   const int64_t samples = plan.data * plan.micro_batch;
   plan.microbatches = number_or(place, "microbatches", (request.batch + samples - 1) / samples);

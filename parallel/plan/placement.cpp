@@ -10,10 +10,12 @@
 namespace shadowgraph {
 
 std::vector<PlacedAxis> placement_of(const TrainingPlan& plan, const Interconnect& links) {
-  std::vector<PlacedAxis> axes{
-      {.axis = "tensor", .ranks = plan.tensor, .apart = 1},
-      {.axis = "data", .ranks = plan.data, .apart = plan.tensor * (plan.data_outermost ? plan.pipeline : 1)},
-      {.axis = "pipeline", .ranks = plan.pipeline, .apart = ranks_apart(plan)}};
+  std::vector<PlacedAxis> axes{{.axis = "tensor", .ranks = plan.tensor, .apart = 1},
+                               {.axis = "context", .ranks = plan.context, .apart = plan.tensor},
+                               {.axis = "data",
+                                .ranks = plan.data,
+                                .apart = plan.tensor * plan.context * (plan.data_outermost ? plan.pipeline : 1)},
+                               {.axis = "pipeline", .ranks = plan.pipeline, .apart = ranks_apart(plan)}};
   std::erase_if(axes, [](const PlacedAxis& axis) { return axis.ranks == 1; });
   std::ranges::stable_sort(axes, {}, &PlacedAxis::apart);
   for (PlacedAxis& axis : axes) {

@@ -10,7 +10,7 @@
 namespace shadowgraph {
 
 struct PlacedAxis {
-  std::string axis;   // "tensor", "data", "pipeline"
+  std::string axis;   // "tensor", "context", "data", "pipeline"
   int64_t ranks = 1;  // of a group
   int64_t apart = 1;  // neighbours of a group, in rank
   std::string level;  // the outermost links that a group goes over

@@ -12,6 +12,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
     stages.push_back({{"begins", stage.begins}, {"units", stage.units}, {"recomputed", stage.recomputed}});
   }
   return {{"tensor", plan.tensor},
+          {"context", plan.context},
           {"data", plan.data},
           {"pipeline", plan.pipeline},
           {"stages_per_rank", plan.stages_per_rank},

@@ -58,6 +58,7 @@ void check(const ClusterRequest& request) {
     }
   };
   positive("tensor", request.tensor);
+  positive("context", request.context);
   positive("pipeline", request.pipeline);
   positive("stages per rank", request.stages_per_rank);
   positive("micro-batch", request.micro_batch);
@@ -94,8 +95,15 @@ std::vector<int64_t> tensor_sizes(const ClusterRequest& request) {
   return sizes;
 }
 
-std::vector<int64_t> micro_batches(const ClusterRequest& request) {
-  std::vector<int64_t> sizes = given_or(request.micro_batch, powers_of_two(8));
+// Shorter parts send more than they compute.
+std::vector<int64_t> context_sizes(const ClusterRequest& request) {
+  constexpr int64_t kLeastTokens = 8192;
+  return given_or(request.context, powers_of_two(std::max<int64_t>(1, request.sequence / kLeastTokens)));
+}
+
+// Two sequences of which a rank has halves are as many tokens as one that it has whole, which sends less.
+std::vector<int64_t> micro_batches(const ClusterRequest& request, int64_t context) {
+  std::vector<int64_t> sizes = given_or(request.micro_batch, powers_of_two(context == 1 ? 8 : 1));
   std::erase_if(sizes, [&](int64_t size) { return size > request.batch; });
   return sizes;
 }
@@ -106,26 +114,28 @@ std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts
   return sizes;
 }
 
-std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor, int64_t micro_batch, int64_t experts,
-                                   int64_t units) {
+std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units) {
   std::vector<TrainingPlan> plans;
-  const int64_t rest = request.devices / tensor;
+  const auto [tensor, context, micro_batch, experts] = sizes;
+  if (request.devices % (tensor * context) != 0) return plans;
+  const int64_t rest = request.devices / (tensor * context);
   const int64_t machine = request.links.levels.empty() ? 0 : request.links.levels.front().size;
   for (const int64_t pipeline : given_or(request.pipeline, divisors(rest))) {
     if (rest % pipeline != 0 || pipeline > units) continue;
     const int64_t data = rest / pipeline;
-    if (data % experts != 0) continue;
+    if (data * context % experts != 0) continue;
     if (data * micro_batch > request.batch) continue;  // ranks without a sample
     const int64_t microbatches = (request.batch + data * micro_batch - 1) / (data * micro_batch);
     for (const int64_t stages_per_rank : given_or(request.stages_per_rank, {1, 2, 3, 4, 6, kMostStagesPerRank})) {
       if (pipeline * stages_per_rank > units) continue;
       for (const std::string& schedule : schedules_of(request, pipeline, stages_per_rank)) {
-        for (const int zero : data == 1 ? std::vector<int>{0} : given_or(request.zero, {1, 2, 3})) {
-          const bool orders_differ = pipeline > 1 && data > 1 && machine != 0 && tensor < request.devices;
+        for (const int zero : data* context == 1 ? std::vector<int>{0} : given_or(request.zero, {1, 2, 3})) {
+          const bool orders_differ = pipeline > 1 && data > 1 && machine != 0;
           for (const bool data_outermost : {false, true}) {
             // Ranks that share experts are neighbours.
             if (data_outermost && (!orders_differ || experts > 1)) continue;
             plans.push_back({.tensor = tensor,
+                             .context = context,
                              .data = data,
                              .pipeline = pipeline,
                              .stages_per_rank = stages_per_rank,

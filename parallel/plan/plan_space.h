@@ -11,12 +11,19 @@ namespace shadowgraph {
 void check(const ClusterRequest& request);
 
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
-std::vector<int64_t> micro_batches(const ClusterRequest& request);
+// Ranks that may share a sequence, where it is long: each has 8,192 tokens at least, unless asked.
+std::vector<int64_t> context_sizes(const ClusterRequest& request);
+std::vector<int64_t> micro_batches(const ClusterRequest& request, int64_t context);
 // Ranks that may share layers of so many experts.
 std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts);
 
-// Each plan of these sizes of a micro-batch and of ranks that share experts, without stages. `units`: of the model, which has at most so many stages.
-std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor, int64_t micro_batch, int64_t experts,
-                                   int64_t units);
+struct LayoutSizes {
+  int64_t tensor = 1;
+  int64_t context = 1;
+  int64_t micro_batch = 1;
+  int64_t experts = 1;  // ranks that share them
+};
+// Each plan of these sizes, without stages. `units`: of the model, which has at most so many stages.
+std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units);
 
 }  // namespace shadowgraph

@@ -9,7 +9,9 @@
 namespace shadowgraph {
 
 std::string to_string(const TrainingPlan& plan) {
-  std::string text = fmt::format("tp {}, pp {}", plan.tensor, plan.pipeline);
+  std::string text = fmt::format("tp {}", plan.tensor);
+  if (plan.context > 1) text += fmt::format(", cp {}", plan.context);
+  text += fmt::format(", pp {}", plan.pipeline);
   if (plan.stages_per_rank > 1) text += fmt::format(" x {}", plan.stages_per_rank);
   if (plan.pipeline > 1) text += " " + plan.schedule;
   text += fmt::format(", dp {}", plan.data);

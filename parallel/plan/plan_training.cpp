@@ -75,14 +75,16 @@ class Planner {
   struct LayersDiffer {};
 
   const ClusterRequest& request() const { return answer_.request; }
-  Graph step_of_tables(int64_t tensor, int64_t micro_batch, bool again);
+  Graph step_of_tables(const LayoutSizes& sizes, bool again);
   int64_t more_layers() const;
   void check_layers(int64_t wanted) const;
   LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
   std::vector<int64_t> ranks_of(const ExpertLayers& layers) const;
-  const LayoutTables* tables_of(int64_t tensor, int64_t micro_batch);
+  std::vector<int64_t> contexts();
+  const LayoutTables* tables_of(const LayoutSizes& sizes);
   void go_through_layouts();
+  void go_through_layouts(int64_t tensor, int64_t context);
   void make_candidates();
   void search(double near);
   void simulate_best();
@@ -104,15 +106,17 @@ class Planner {
 
 constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
 
-Graph Planner::step_of_tables(int64_t tensor, int64_t micro_batch, bool again) {
+Graph Planner::step_of_tables(const LayoutSizes& sizes, bool again) {
   const int64_t wanted = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0;
-  StepSize size{.micro_batch = micro_batch, .layers = wanted};
+  StepSize size{.micro_batch = sizes.micro_batch, .layers = wanted};
   if (again) {
     for (const std::string& unit : kept_.units) {
       if (number_in_path(unit).second > 0) size.recomputed.push_back(unit);
     }
   }
-  Graph step = rank_of_step(source_.capture(size), tensor, request());
+  const StepSource part = part_of_sequence(source_, request(), sizes.context);
+  Graph step = with_context_over(rank_of_step(part.capture(size), sizes.tensor, request()),
+                                 context_ranks(sizes.context, sizes.tensor));
   if (kept_.units.empty()) kept_.units = UnitNames::of(step).begins;
   if (wanted > 0) check_layers(wanted);
   return step;
@@ -175,24 +179,48 @@ std::vector<int64_t> Planner::ranks_of(const ExpertLayers& layers) const {
   return sizes;
 }
 
+// Where nobody asks for them, sequences that cannot be cut stay whole.
+std::vector<int64_t> Planner::contexts() {
+  std::vector<int64_t> sizes = context_sizes(request());
+  const auto is_cut = [](int64_t context) { return context > 1; };
+  const auto first = std::ranges::find_if(sizes, is_cut);
+  if (first == sizes.end()) return sizes;
+  try {
+    const StepSize size{.layers = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0};
+    const Graph whole = source_.capture(size);
+    const Graph part = part_of_sequence(source_, request(), *first).capture(size);
+    with_context_over(clone(part), context_ranks(*first, 1));
+    check_tokens_are_apart(whole, part, *first);
+    if (kept_.units.empty()) kept_.units = UnitNames::of(whole).begins;
+    const LayerChain plain = chain(whole, {});
+    kept_.flops = static_cast<double>(plain.flops(0, plain.size()));
+  } catch (const Error& error) {
+    if (!request().context.empty()) throw;
+    kept_.notes.push_back(fmt::format("sequences stay whole: {}", error.what()));
+    std::erase_if(sizes, is_cut);
+  }
+  return sizes;
+}
+
 // nullptr: the step cannot be cut so. Throws LayersDiffer.
-const LayoutTables* Planner::tables_of(int64_t tensor, int64_t micro_batch) {
-  const auto known = kept_.layouts.find({tensor, micro_batch});
+const LayoutTables* Planner::tables_of(const LayoutSizes& sizes) {
+  const auto& [tensor, context, micro_batch, experts] = sizes;
+  const auto known = kept_.layouts.find({tensor, context, micro_batch});
   if (known != kept_.layouts.end()) {
     const LayoutTables* tables = known->second.get();
     const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
     if (tables == nullptr || std::ranges::all_of(ranks_of(tables->experts), is_there)) return tables;
   }
   try {
-    const Graph kept = step_of_tables(tensor, micro_batch, false), again = step_of_tables(tensor, micro_batch, true);
-    auto& tables = kept_.layouts[{tensor, micro_batch}];
+    const Graph kept = step_of_tables(sizes, false), again = step_of_tables(sizes, true);
+    auto& tables = kept_.layouts[{tensor, context, micro_batch}];
     if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
     for (const int64_t ranks : ranks_of(tables->experts)) {
       if (tables->chains.contains(ranks)) continue;
       const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request().expert_capacity};
       tables->chains.emplace(ranks, LayoutChains{chain(kept, over), chain(again, over)});
     }
-    if (kept_.flops == 0) {
+    if (kept_.flops == 0) {  // no sequence is cut
       const LayerChain plain = chain(kept, {});
       kept_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
                     static_cast<double>(micro_batch);
@@ -203,20 +231,28 @@ const LayoutTables* Planner::tables_of(int64_t tensor, int64_t micro_batch) {
   } catch (const NoPlanError& error) {
     kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   }
-  kept_.layouts[{tensor, micro_batch}] = nullptr;
+  kept_.layouts[{tensor, context, micro_batch}] = nullptr;
   return nullptr;
 }
 
 void Planner::go_through_layouts() {
-  for (const int64_t tensor : tensor_sizes(request())) {
-    for (const int64_t micro_batch : micro_batches(request())) {
-      const LayoutTables* tables = tables_of(tensor, micro_batch);
-      if (tables == nullptr) break;
-      for (const int64_t ranks : ranks_of(tables->experts)) {
-        const LayoutChains& chains = tables->chains.at(ranks);
-        for (TrainingPlan& plan : plans_of(request(), tensor, micro_batch, ranks, chains.kept.size())) {
-          candidates_.emplace_back(std::move(plan), chains, request());
-        }
+  for (const int64_t context : contexts()) {
+    for (const int64_t tensor : tensor_sizes(request())) {
+      if (request().devices % (tensor * context) == 0) go_through_layouts(tensor, context);
+    }
+  }
+}
+
+void Planner::go_through_layouts(int64_t tensor, int64_t context) {
+  for (const int64_t micro_batch : micro_batches(request(), context)) {
+    LayoutSizes sizes{.tensor = tensor, .context = context, .micro_batch = micro_batch};
+    const LayoutTables* tables = tables_of(sizes);
+    if (tables == nullptr) break;
+    for (const int64_t ranks : ranks_of(tables->experts)) {
+      const LayoutChains& chains = tables->chains.at(ranks);
+      sizes.experts = ranks;
+      for (TrainingPlan& plan : plans_of(request(), sizes, chains.kept.size())) {
+        candidates_.emplace_back(std::move(plan), chains, request());
       }
     }
   }
@@ -363,6 +399,7 @@ void Planner::look_around() {
     return [knob](const TrainingPlan& plan) { return fmt::format("{}", plan.*knob); };
   };
   look("tensor", number(&TrainingPlan::tensor));
+  look("context", number(&TrainingPlan::context));
   look("pipeline", number(&TrainingPlan::pipeline));
   look("micro-batch", number(&TrainingPlan::micro_batch));
   look("experts", number(&TrainingPlan::experts));

@@ -1,6 +1,7 @@
 // One plan of several: what stays the same between them is kept.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "parallel/plan/candidate.h"
 #include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/sharding/context_ranks.h"
 #include "shadowgraph/sharding/expert_ranks.h"
 
 namespace shadowgraph {
@@ -24,8 +26,8 @@ struct LayoutTables {
 struct KeptTables {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
-  // By tensor parallel and micro-batch; nullptr: a step is not cut so.
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<LayoutTables>> layouts;
+  // By tensor and context parallel, and micro-batch; nullptr: a step is not cut so.
+  std::map<std::array<int64_t, 3>, std::unique_ptr<LayoutTables>> layouts;
   double flops = 0;  // of a sample
   std::vector<std::string> notes;
   PlanSchedules schedules;
@@ -45,6 +47,11 @@ std::optional<FittingPlan> first_that_fits(const StepSource& source, const Clust
 // One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be. Products are in the
 // precision that is asked for.
 Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request);
+// The same step on a rank's part of each sequence. Throws Error if its source makes no shorter ones, or for tokens that do
+// not divide.
+StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context);
+// A rank of `context`, of those the one that has most kinds of calls.
+ContextRanks context_ranks(int64_t context, int64_t tensor);
 
 // Bytes that a rank may reserve. Throws NoTrainingPlanError for devices without room for a program.
 int64_t memory_of(const ClusterRequest& request);

@@ -41,6 +41,25 @@ Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
   return rank;
 }
 
+StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context) {
+  if (context == 1) return source;
+  if (!source.with_sequence || request.sequence == 0) {
+    throw Error(
+        fmt::format("sequences of {} are not cut, as it makes none of other lengths: say how long they are "
+                    "(--seq, sequence=), and in Python give inputs of two arguments, samples and tokens",
+                    source.name));
+  }
+  if (request.sequence % (2 * context) != 0) {
+    throw Error(fmt::format("sequences of {} tokens are no {} equal chunks, two for each of {} ranks", request.sequence,
+                            2 * context, context));
+  }
+  return source.with_sequence(request.sequence / context);
+}
+
+ContextRanks context_ranks(int64_t context, int64_t tensor) {
+  return {.ranks = context, .rank = context / 2, .apart = tensor};
+}
+
 int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }
 
 double PlanAnswer::tokens_per_second() const {
@@ -77,8 +96,10 @@ std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
 
 SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
   const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
+  const StepSource part = part_of_sequence(source, request, plan.context);
   const Graph step =
-      with_experts_over(rank_of_step(source.capture(size), plan.tensor, request),
+      with_experts_over(with_context_over(rank_of_step(part.capture(size), plan.tensor, request),
+                                          context_ranks(plan.context, plan.tensor)),
                         {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
   for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);

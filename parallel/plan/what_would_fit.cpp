@@ -81,6 +81,7 @@ class Remedies {
     if (source_.any_micro_batch) let_free("micro-batch", &ClusterRequest::micro_batch);
     let_free("ZeRO", &ClusterRequest::zero);
     let_free("tensor parallel", &ClusterRequest::tensor);
+    let_free("context parallel", &ClusterRequest::context);
     let_free("pipeline", &ClusterRequest::pipeline);
     let_free("stages of a rank", &ClusterRequest::stages_per_rank);
     let_free("schedule", &ClusterRequest::schedules);

@@ -56,7 +56,8 @@ StageParts StageMemory::parts(std::vector<StageFigures>& figures, std::vector<st
   for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
     const StorageId s(i);
     const Storage& storage = graph_.storage(s);
-    if (!is_on(storage.device(), device) || !storage.born.valid()) continue;
+    // What was made by a node that a pass has replaced is nowhere any more.
+    if (!is_on(storage.device(), device) || !storage.born.valid() || graph_.is_erased(storage.born)) continue;
     if (existed_before(graph_, storage)) {
       place_resident(s);
     } else if (assignment_.piece(storage.born) == Piece::kOptimizer) {

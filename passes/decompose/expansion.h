@@ -20,6 +20,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/op_registration/infer_schema.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <source_location>
@@ -51,10 +52,10 @@ class ExpansionTable {
     places_.insert_or_assign(operator_name, place);
   }
   // For whole families: gets and leaves the stack as a boxed kernel does.
-  using Boxed = void (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  using Boxed = std::function<void(const c10::OperatorHandle& op, torch::jit::Stack* stack)>;
   void add_boxed(const std::string& operator_name, Boxed function,
                  std::source_location place = std::source_location::current()) {
-    boxed_.insert_or_assign(operator_name, function);
+    boxed_.insert_or_assign(operator_name, std::move(function));
     places_.insert_or_assign(operator_name, place);
   }
 

@@ -7,7 +7,7 @@ import sys
 from . import _capture
 from . import _shadowgraph as _C
 
-_NUMBERS = ("--tensor", "--pipeline", "--stages-per-rank", "--micro-batch", "--zero")
+_NUMBERS = ("--tensor", "--context", "--pipeline", "--stages-per-rank", "--micro-batch", "--zero")
 
 
 def add_options(command):

@@ -32,7 +32,7 @@ class PlanQuestions:
                  loss: Any = None, optimizer: Any = None, dtype: torch.dtype | None = torch.bfloat16,
                  layers: tuple[int, Callable[[int], Any]] | None = None, captured_state: bool = False,
                  interconnect: str = "", memory: int | str | None = None, tensor: Iterable[int] = (),
-                 pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (), micro_batch: Iterable[int] = (),
+                 context: Iterable[int] = (), pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (), micro_batch: Iterable[int] = (),
                  zero: Iterable[int] = (), schedules: Iterable[str] = (), simulated: int = 3, name: str = "model",
                  options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
         found = _DEVICES.fullmatch(str(devices))
@@ -56,7 +56,7 @@ class PlanQuestions:
         limit = _C.memory_limit(memory)[0] if isinstance(memory, str) else memory
         made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
         self._asked = made(captured, count, name, any_sequence, int(found[1]), found[2] or "", interconnect, limit,
-                           batch, sequence, captured_state, list(tensor), list(pipeline), list(stages_per_rank),
+                           batch, sequence, captured_state, list(tensor), list(context), list(pipeline), list(stages_per_rank),
                            list(micro_batch), list(zero), list(schedules), simulated)  # fmt: skip
 
     def plan(self) -> ClusterPlan:
@@ -109,7 +109,8 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     captured_state: gradients and optimizer state are as `optimizer` and `dtype` leave them; by default gradients, main
       weights and both moments are in float32.
     memory: bytes of a device, or "80GB"; by default its own.
-    tensor, pipeline, stages_per_rank, micro_batch, zero, schedules: what is tried; by default all that makes sense.
+    tensor, context, pipeline, stages_per_rank, micro_batch, zero, schedules: what is tried; by default all that makes
+      sense. Context parallel, ranks that share each sequence, wants `inputs` of two arguments.
     simulated: how many plans are simulated on all ranks, at least.
 
     Raises NoTrainingPlanError where nothing fits, with what would; Error for arguments that make no sense, and what the

@@ -35,7 +35,8 @@ std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t lay
                                             bool any_sequence, int64_t devices, const std::string& spec,
                                             const std::string& interconnect, std::optional<int64_t> memory,
                                             int64_t batch, int64_t sequence, bool captured_state,
-                                            const std::vector<int64_t>& tensor, const std::vector<int64_t>& pipeline,
+                                            const std::vector<int64_t>& tensor, const std::vector<int64_t>& context,
+                                            const std::vector<int64_t>& pipeline,
                                             const std::vector<int64_t>& stages_per_rank,
                                             const std::vector<int64_t>& micro_batch, const std::vector<int>& zero,
                                             const std::vector<std::string>& schedules, int simulated) {
@@ -46,6 +47,7 @@ std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t lay
                          .sequence = sequence,
                          .state = captured_state ? TrainingState{} : kMixedPrecision,
                          .tensor = tensor,
+                         .context = context,
                          .pipeline = pipeline,
                          .stages_per_rank = stages_per_rank,
                          .micro_batch = micro_batch,
@@ -95,7 +97,7 @@ void bind_plans(py::module_& m) {
   py::class_<PlanQuestions, std::shared_ptr<PlanQuestions>>(m, "_PlanQuestions")
       .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("name"), py::arg("any_sequence"),
            py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("memory"), py::arg("batch"),
-           py::arg("sequence"), py::arg("captured_state"), py::arg("tensor"), py::arg("pipeline"),
+           py::arg("sequence"), py::arg("captured_state"), py::arg("tensor"), py::arg("context"), py::arg("pipeline"),
            py::arg("stages_per_rank"), py::arg("micro_batch"), py::arg("zero"), py::arg("schedules"),
            py::arg("simulated"))
       .def(

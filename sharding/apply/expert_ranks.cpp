@@ -1,7 +1,6 @@
 #include "shadowgraph/sharding/expert_ranks.h"
 
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <array>
@@ -10,13 +9,12 @@
 #include <set>
 #include <vector>
 
-#include "core/fake/process_groups.h"
 #include "ir/analysis/module_tree.h"
 #include "ir/edit/deaths.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/shape_propagation.h"
-#include "shadowgraph/process_group.h"
+#include "sharding/apply/groups_of_graph.h"
 
 namespace shadowgraph {
 namespace {
@@ -96,33 +94,14 @@ class ExpertSide {
   IdMap<NodeId, uint8_t> side_;
 };
 
-// Groups that the graph names, in this process while its operators run on fakes.
-class GroupsOfGraph {
- public:
-  explicit GroupsOfGraph(const Graph& graph) {
-    for (const ProcessGroupInfo& info : process_groups(graph)) {
-      if (find_process_group(info.name)) continue;
-      fake_process_group(info);
-      names_.push_back(info.name);
-    }
-  }
-  ~GroupsOfGraph() {
-    for (const std::string& name : names_) unregister_fake_process_group(name);
-  }
-  GroupsOfGraph(const GroupsOfGraph&) = delete;
-  GroupsOfGraph& operator=(const GroupsOfGraph&) = delete;
-
- private:
-  std::vector<std::string> names_;
-};
-
 class ExpertExchange {
  public:
   ExpertExchange(Graph& graph, const ExpertRanks& over, const ExpertLayers& layers)
       : graph_(graph), over_(over), layers_(layers), products_(grouped_products(graph)), side_(graph, products_) {}
 
   void run() {
-    say_group();
+    say_group(graph_,
+              {.name = kGroup, .size = over_.ranks, .ranks = ranks_of_group(over_.ranks, over_.apart), .axis = kGroup});
     for (const GroupedProduct& product : products_) {
       exchange_ends(product);
       if (!product.parameter.valid()) gradients_.insert(product.node);
@@ -151,17 +130,6 @@ class ExpertExchange {
   bool is_rows(ValueId value) const {
     const auto sizes = graph_.sizes(value);
     return !sizes.empty() && sizes[0] == layers_.rows;
-  }
-
-  void say_group() {
-    std::vector<int64_t> ranks;
-    for (int64_t r = 0; r < over_.ranks; ++r) ranks.push_back(r * over_.apart);
-    NodeId first = graph_.first();
-    while (graph_.is_placeholder(first)) first = graph_.node(first).next;
-    InsertionPoint(graph_, first)
-        .insert(graph_.intern_target(process_group_target()),
-                {graph_.string_argument(kGroup), Argument::of_int(over_.ranks), Argument::of_int(0),
-                 graph_.int_list(ranks), graph_.string_argument(kGroup)});
   }
 
   // A call with one result, contiguous and in memory of its own unless it is a view.

@@ -200,6 +200,7 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
             "without gradients",
         ),
         (Fused, "f32[4,16]", {"tensor": 2}, "queries, keys and values in one"),
+        (ranks.Gpt, "i64[1,16]", {"context": 2}, "the script cuts no sequences"),
     ],
 )
 def test_what_a_script_cannot_say_is_named(make, inputs, knobs, why):
@@ -207,6 +208,16 @@ def test_what_a_script_cannot_say_is_named(make, inputs, knobs, why):
     text, why_not, _ = files_of(step, knobs)["train.py"]
     assert text == ""
     assert why in why_not
+
+
+def test_ranks_that_share_sequences_are_said(steps):
+    files = files_of(steps["gpt"], {"context": 4, "data": 2, "zero": 1}, sequence=16)
+    assert "--context-parallel-size 4\n--cp-comm-type all_gather\n" in files["megatron.args"][0]
+    assert "--use-distributed-optimizer" in files["megatron.args"][0]
+    assert "cuts no sequences" in files["accelerate.yaml"][1]
+    recipe = files_of(step_of("llama"), {"context": 4, "data": 2, "zero": 3}, sequence=16)["torchtitan_recipe.py"][0]
+    assert "config.parallelism.context_parallel_degree = 4\n" in recipe
+    assert "config.parallelism.data_parallel_shard_degree = 2\n" in recipe
 
 
 def test_what_differs_from_the_plan_is_said(steps):

@@ -154,7 +154,8 @@ void expect_the_best_of_all(const StepSource& source, ClusterRequest request, in
       LayoutChains chains;
       chains.kept = LayerChain(rank, begins, stage_options(request), request.state);
       chains.again = chains.kept;  // nothing has to be computed again
-      for (const TrainingPlan& plan : plans_of(request, 1, micro_batch, sharing, chains.kept.size())) {
+      for (const TrainingPlan& plan :
+           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, chains.kept.size())) {
         Candidate candidate(plan, chains, request);
         const Estimate* estimate =
             candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());

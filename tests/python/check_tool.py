@@ -448,7 +448,7 @@ def estimates(folder):
     left = (24 << 30) - fits["parameter_bytes"] - fits["device_memory"]["assumed"]["context_bytes"]
     if longest["bytes_per_token"] != 131072 or longest["cache_bytes"] < 0.8 * left:
         failures.append(f"fit --mode decode: {longest}, {left} bytes beside the weights")
-    if longest["context"] < 20000 or longest["positions"] != 8192:
+    if longest["context"] < 20000 or longest["positions"] != 131072:
         failures.append(f"fit --mode decode: {longest}")
     expect(1, "profile", "gpt2", "--mode", "decode", says=("--context",))
     expect(1, "profile", "resnet18", "--mode", "decode", "--context", 8, says=("keeps no keys and values",))

@@ -8,7 +8,7 @@
 //
 // How it is found:
 //   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again. Ways are
-//      tensor parallel sizes by micro-batch sizes by ranks that share experts. What a layer more costs is repeated for the rest (layer_chain.h).
+//      tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a layer more costs is repeated for the rest (layer_chain.h).
 //   2. All pipelines, schedules, stages of ZeRO and orders of the mesh are gone through, least bound first. Stages are
 //      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
 //   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
@@ -50,7 +50,7 @@ struct StepSource {
   int64_t first_layers = 0;                       // of these, so many are of another kind than the rest
   std::string name = "model";
   bool any_micro_batch = true;  // otherwise a capture has the size that it has, whatever StepSize says
-  // The same model on longer or shorter sequences; empty: that cannot be.
+  // The same model on longer or shorter sequences; empty: that cannot be, and no sequence is cut.
   std::function<StepSource(int64_t tokens)> with_sequence = {};
 };
 
@@ -64,7 +64,7 @@ struct ClusterRequest {
   TrainingState state = kMixedPrecision;
   bool float8 = false;  // products of layers, the head's left out (shadowgraph/passes/float8.h)
   // What may be tried; empty: all that makes sense.
-  std::vector<int64_t> tensor, pipeline, stages_per_rank, micro_batch, experts;
+  std::vector<int64_t> tensor, context, pipeline, stages_per_rank, micro_batch, experts;
   std::vector<int> zero;
   std::vector<std::string> schedules;
   // Rows that a rank of experts has room for, over the mean. 1: routing is even.
@@ -80,20 +80,22 @@ struct PlannedStage {
 
 struct TrainingPlan {
   int64_t tensor = 1;
+  int64_t context = 1;  // ranks that share each sequence (shadowgraph/sharding/context_ranks.h)
   int64_t data = 1;
   int64_t pipeline = 1;
   int64_t stages_per_rank = 1;
-  int64_t experts = 1;       // data ranks, neighbours, that share the experts of a layer
+  int64_t experts = 1;       // replicas, neighbours, that share the experts of a layer
   int64_t micro_batch = 1;   // samples
   int64_t microbatches = 1;  // of a step, on each replica
-  int zero = 0;              // of optimizer state, gradients, parameters over the data ranks
+  int zero = 0;              // of optimizer state, gradients, parameters over the replicas
   std::string schedule = "1f1b";
   bool data_outermost =
       false;  // ranks of a pipeline are neighbours of each other; otherwise those of data parallel are
   std::vector<PlannedStage> stages;
   std::vector<std::string> recomputed;  // modules
 
-  int64_t devices() const { return tensor * data * pipeline; }
+  int64_t replicas() const { return context * data; }  // that have the same weights
+  int64_t devices() const { return tensor * replicas() * pipeline; }
 };
 // "tp 8, pp 16 x 4 interleaved, dp 64 zero 1, micro-batch 1".
 std::string to_string(const TrainingPlan& plan);

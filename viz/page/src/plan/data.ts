@@ -1,6 +1,7 @@
 // What viz/plan_page.cpp writes: a plan's JSON as of the tool, and the actions of each rank.
 export interface Plan {
   tensor: number;
+  context: number;
   data: number;
   pipeline: number;
   stages_per_rank: number;
@@ -83,6 +84,7 @@ export const KNOBS: { name: string; of: (plan: Plan) => string | number }[] = [
   { name: 'zero', of: (plan) => plan.zero },
   { name: 'micro-batch', of: (plan) => plan.micro_batch },
   { name: 'schedule', of: (plan) => (plan.pipeline === 1 ? 'none' : `${plan.schedule} x ${plan.stages_per_rank}`) },
+  { name: 'context', of: (plan) => plan.context },
 ];
 
 // Values of a knob in the order in which people count.
