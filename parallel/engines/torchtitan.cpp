@@ -99,6 +99,10 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   set("parallelism", "fsdp_reshard_after_forward", plan.zero == 3 ? "\"always\"" : "\"never\"");
   set("parallelism", "tensor_parallel_degree", plan.tensor);
   if (plan.experts > 1) set("parallelism", "expert_parallel_degree", plan.experts);
+  if (plan.overlap == CollectiveOverlap::kPieces) {
+    set("compile", "enable", "True");  // asynchronous tensor parallel is a pass of the compiler
+    set("compile", "enable_async_tensor_parallel", "True");
+  }
   set("parallelism", "pipeline_parallel_degree", plan.pipeline);
   if (plan.pipeline > 1) {
     set("parallelism", "pipeline_parallel_schedule", fmt::format("\"{}\"", titan_schedule(plan.schedule)));
@@ -112,6 +116,11 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (request.sequence > 0) set("training", "seq_len", request.sequence);
   text += fmt::format("    config.activation_checkpoint = {}\n    return config\n",
                       plan.recomputed.empty() ? "None" : "PlannedAC.Config()");
+  if (plan.overlap == CollectiveOverlap::kBackward) {
+    file.differs.emplace_back(
+        "tensor parallel: collectives are waited for where they stand, and gathered inputs kept; plan with --overlap "
+        "none or pieces");
+  }
   if (plan.zero == 1 || plan.zero == 2) {
     file.differs.push_back(
         fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));

@@ -91,6 +91,10 @@ std::vector<int64_t> tensor_sizes(const ClusterRequest& request) {
   return sizes;
 }
 
+CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor) {
+  return tensor > 1 ? request.overlap : CollectiveOverlap::kNone;
+}
+
 std::vector<int64_t> micro_batches(const ClusterRequest& request) {
   std::vector<int64_t> sizes = given_or(request.micro_batch, powers_of_two(8));
   std::erase_if(sizes, [&](int64_t size) { return size > request.batch; });
@@ -131,6 +135,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, int64_t tensor
                              .microbatches = filled_rounds(schedule, microbatches, pipeline),
                              .zero = zero,
                              .schedule = schedule,
+                             .overlap = overlap_of(request, tensor),
                              .data_outermost = data_outermost});
           }
         }

@@ -10,6 +10,8 @@ namespace shadowgraph {
 // Throws Error for a request that leaves nothing to try, and says which knob.
 void check(const ClusterRequest& request);
 
+// Of collectives of tensor parallel.
+CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor);
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
 std::vector<int64_t> micro_batches(const ClusterRequest& request);
 // Ranks that may share layers of so many experts.

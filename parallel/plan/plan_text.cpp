@@ -16,6 +16,7 @@ std::string to_string(const TrainingPlan& plan) {
   if (plan.zero > 0) text += fmt::format(" zero {}", plan.zero);
   if (plan.experts > 1) text += fmt::format(", ep {}", plan.experts);
   text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
+  if (plan.overlap != CollectiveOverlap::kNone) text += fmt::format(", overlap {}", to_string(plan.overlap));
   if (plan.data_outermost) text += ", dp outermost";
   return text;
 }

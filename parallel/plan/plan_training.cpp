@@ -46,6 +46,7 @@ class Planner {
     if (answer_.simulated.empty()) return std::move(answer_);
     if (neighbours) {
       look_around();
+      look_at_overlaps();
       route_badly();
     }
     write_down();
@@ -75,19 +76,20 @@ class Planner {
   struct LayersDiffer {};
 
   const ClusterRequest& request() const { return answer_.request; }
-  Graph step_of_tables(int64_t tensor, int64_t micro_batch, bool again);
+  Graph step_of_tables(int64_t tensor, int64_t micro_batch, CollectiveOverlap overlap, bool again);
   int64_t more_layers() const;
   void check_layers(int64_t wanted) const;
   LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
   std::vector<int64_t> ranks_of(const ExpertLayers& layers) const;
-  const LayoutTables* tables_of(int64_t tensor, int64_t micro_batch);
+  const LayoutTables* tables_of(int64_t tensor, int64_t micro_batch, CollectiveOverlap overlap);
   void go_through_layouts();
   void make_candidates();
   void search(double near);
   void simulate_best();
   void count();
   void look_around();
+  void look_at_overlaps();
   void route_badly();
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
   void write_down();
@@ -104,7 +106,7 @@ class Planner {
 
 constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
 
-Graph Planner::step_of_tables(int64_t tensor, int64_t micro_batch, bool again) {
+Graph Planner::step_of_tables(int64_t tensor, int64_t micro_batch, CollectiveOverlap overlap, bool again) {
   const int64_t wanted = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0;
   StepSize size{.micro_batch = micro_batch, .layers = wanted};
   if (again) {
@@ -112,7 +114,7 @@ Graph Planner::step_of_tables(int64_t tensor, int64_t micro_batch, bool again) {
       if (number_in_path(unit).second > 0) size.recomputed.push_back(unit);
     }
   }
-  Graph step = rank_of_step(source_.capture(size), tensor, request());
+  Graph step = rank_of_step(source_.capture(size), tensor, overlap, request());
   if (kept_.units.empty()) kept_.units = UnitNames::of(step).begins;
   if (wanted > 0) check_layers(wanted);
   return step;
@@ -176,16 +178,17 @@ std::vector<int64_t> Planner::ranks_of(const ExpertLayers& layers) const {
 }
 
 // nullptr: the step cannot be cut so. Throws LayersDiffer.
-const LayoutTables* Planner::tables_of(int64_t tensor, int64_t micro_batch) {
-  const auto known = kept_.layouts.find({tensor, micro_batch});
+const LayoutTables* Planner::tables_of(int64_t tensor, int64_t micro_batch, CollectiveOverlap overlap) {
+  const auto known = kept_.layouts.find({tensor, micro_batch, overlap});
   if (known != kept_.layouts.end()) {
     const LayoutTables* tables = known->second.get();
     const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
     if (tables == nullptr || std::ranges::all_of(ranks_of(tables->experts), is_there)) return tables;
   }
   try {
-    const Graph kept = step_of_tables(tensor, micro_batch, false), again = step_of_tables(tensor, micro_batch, true);
-    auto& tables = kept_.layouts[{tensor, micro_batch}];
+    const Graph kept = step_of_tables(tensor, micro_batch, overlap, false);
+    const Graph again = step_of_tables(tensor, micro_batch, overlap, true);
+    auto& tables = kept_.layouts[{tensor, micro_batch, overlap}];
     if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
     for (const int64_t ranks : ranks_of(tables->experts)) {
       if (tables->chains.contains(ranks)) continue;
@@ -203,14 +206,14 @@ const LayoutTables* Planner::tables_of(int64_t tensor, int64_t micro_batch) {
   } catch (const NoPlanError& error) {
     kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   }
-  kept_.layouts[{tensor, micro_batch}] = nullptr;
+  kept_.layouts[{tensor, micro_batch, overlap}] = nullptr;
   return nullptr;
 }
 
 void Planner::go_through_layouts() {
   for (const int64_t tensor : tensor_sizes(request())) {
     for (const int64_t micro_batch : micro_batches(request())) {
-      const LayoutTables* tables = tables_of(tensor, micro_batch);
+      const LayoutTables* tables = tables_of(tensor, micro_batch, overlap_of(request(), tensor));
       if (tables == nullptr) break;
       for (const int64_t ranks : ranks_of(tables->experts)) {
         const LayoutChains& chains = tables->chains.at(ranks);
@@ -370,6 +373,22 @@ void Planner::look_around() {
   look("schedule", [](const TrainingPlan& plan) {
     return plan.pipeline == 1 ? "none" : fmt::format("{} x {}", plan.schedule, plan.stages_per_rank);
   });
+}
+
+// The same sizes under an engine that overlaps otherwise.
+void Planner::look_at_overlaps() {
+  const TrainingPlan& best = answer_.best().plan;
+  for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
+    if (best.tensor == 1 || other == best.overlap) continue;
+    const LayoutTables* tables = tables_of(best.tensor, best.micro_batch, other);
+    if (tables == nullptr) continue;
+    TrainingPlan plan = best;
+    plan.overlap = other;
+    plan.stages.clear();
+    plan.recomputed.clear();
+    Candidate candidate(std::move(plan), tables->chains.at(best.experts), request());
+    answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
+  }
 }
 
 // Each rank may have rows of all ranks of its group, as many of each token as it has experts for.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,8 @@ struct LayoutTables {
 struct KeptTables {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
-  // By tensor parallel and micro-batch; nullptr: a step is not cut so.
-  std::map<std::pair<int64_t, int64_t>, std::unique_ptr<LayoutTables>> layouts;
+  // By tensor parallel, micro-batch and overlap; nullptr: a step is not cut so.
+  std::map<std::tuple<int64_t, int64_t, CollectiveOverlap>, std::unique_ptr<LayoutTables>> layouts;
   double flops = 0;  // of a sample
   std::vector<std::string> notes;
   PlanSchedules schedules;
@@ -43,7 +44,7 @@ std::optional<FittingPlan> first_that_fits(const StepSource& source, const Clust
                                            int64_t memory);
 
 // One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be.
-Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request);
+Graph rank_of_step(Graph step, int64_t tensor, CollectiveOverlap overlap, const ClusterRequest& request);
 
 // Bytes that a rank may reserve. Throws NoTrainingPlanError for devices without room for a program.
 int64_t memory_of(const ClusterRequest& request);

@@ -13,8 +13,9 @@
 
 namespace shadowgraph {
 
-Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
-  if (tensor == 1) return step;
+namespace {
+
+Graph cut_by_hand(Graph step, int64_t tensor, const ClusterRequest& request) {
   StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", tensor)),
                      .device = request.device,
                      .links = request.links,
@@ -26,6 +27,15 @@ Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
     layout.by_hand = "tensor-parallel";
     return std::move(plan_step(std::move(step), layout).answer.rank->graph);
   }
+}
+
+}  // namespace
+
+Graph rank_of_step(Graph step, int64_t tensor, CollectiveOverlap overlap, const ClusterRequest& request) {
+  if (tensor == 1) return step;
+  Graph rank = cut_by_hand(std::move(step), tensor, request);
+  overlap_collectives(rank, overlap);
+  return rank;
 }
 
 int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }
@@ -65,7 +75,7 @@ std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
 SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
   const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
   const Graph step =
-      with_experts_over(rank_of_step(source.capture(size), plan.tensor, request),
+      with_experts_over(rank_of_step(source.capture(size), plan.tensor, plan.overlap, request),
                         {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
   for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
