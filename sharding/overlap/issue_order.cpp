@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "shadowgraph/analysis/dependences.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 class IssueOrder {
  public:
-  IssueOrder(const Graph& graph, std::span<const HeldBack> held) : graph_(graph), needs_(Dependences::of(graph)) {
+  IssueOrder(Graph& graph, std::span<const HeldBack> held) : graph_(graph), needs_(Dependences::of(graph)) {
     for (const HeldBack& one : held) behind_[one.node] = one.behind;
     NodeId before;
     for (const NodeId node : graph.nodes()) {
@@ -20,7 +21,7 @@ class IssueOrder {
     }
   }
 
-  std::vector<NodeId> run() {
+  void run() {
     for (const NodeId node : graph_.nodes()) {
       if (state_[node] == kIssued) continue;
       const bool ends = graph_.node(node).target == target_of(Builtin::kOutput) ||
@@ -41,15 +42,23 @@ class IssueOrder {
         behind_[node] = behind;
         state_[node] = kHeld;
         of_[behind].push_back(node);
+        leave_deaths(node);
       } else if (waits(node) || (is_view && needs_lazy)) {
         state_[node] = kLazy;
         lazy_.push_back(node);
+        leave_deaths(node);
       } else {
         issue(node);
+        if (!graph_.is_placeholder(node)) stays_ = node;
       }
     }
     issue_rest();
-    return std::move(order_);
+    for (const auto& [node, storages] : deaths_) {
+      std::vector<StorageId> all(graph_.frees(node).begin(), graph_.frees(node).end());
+      all.insert(all.end(), storages.begin(), storages.end());
+      graph_.set_frees(node, all);
+    }
+    graph_.reorder(order_);
   }
 
  private:
@@ -74,6 +83,14 @@ class IssueOrder {
       graph_.for_each_input(node, [&](ValueId v) { found |= graph_.value(v).storage == storage; });
     });
     return found;
+  }
+
+  // What the program let go of at a node that goes elsewhere dies at the one before, or after its last use.
+  void leave_deaths(NodeId node) {
+    if (!stays_.valid() || graph_.frees(node).empty()) return;
+    std::vector<StorageId>& left = deaths_[stays_];
+    left.insert(left.end(), graph_.frees(node).begin(), graph_.frees(node).end());
+    graph_.set_frees(node, {});
   }
 
   // What it needs comes first, in program order where nothing else is asked for.
@@ -111,19 +128,19 @@ class IssueOrder {
     while (!of_.empty()) issue(of_.begin()->first);
   }
 
-  const Graph& graph_;
+  Graph& graph_;
   const Dependences needs_;
   IdMap<NodeId, uint8_t> state_{kAhead};
   IdMap<NodeId, NodeId> behind_, collective_before_;
   std::unordered_map<NodeId, std::vector<NodeId>> of_;
   std::vector<NodeId> lazy_;
   std::vector<NodeId> order_;
+  NodeId stays_;  // the last one that was issued where it stands
+  std::unordered_map<NodeId, std::vector<StorageId>> deaths_;
 };
 
 }  // namespace
 
-std::vector<NodeId> issue_order(const Graph& graph, std::span<const HeldBack> held) {
-  return IssueOrder(graph, held).run();
-}
+void put_in_issue_order(Graph& graph, std::span<const HeldBack> held) { IssueOrder(graph, held).run(); }
 
 }  // namespace shadowgraph

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "shadowgraph/graph.h"
 
@@ -14,7 +13,8 @@ struct HeldBack {
 };
 
 // Program order, but for what is held back, and for waits of collectives: these, and views of what they give, come
-// before their first use. What a node needs comes before it in any case. Linear.
-std::vector<NodeId> issue_order(const Graph& graph, std::span<const HeldBack> held);
+// before their first use. What a node needs comes before it in any case. Memory dies where it did, or after the last
+// use. Linear.
+void put_in_issue_order(Graph& graph, std::span<const HeldBack> held);
 
 }  // namespace shadowgraph

@@ -60,7 +60,7 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
       }
     }
   }
-  rank.reorder(issue_order(rank, held));
+  put_in_issue_order(rank, held);
   keep_what_is_sent(rank);
   return result;
 }

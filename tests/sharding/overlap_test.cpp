@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
 #include <utility>
 
 #include "models/program.h"
@@ -126,6 +127,33 @@ TEST(Overlap, SumsRunBesideWeightGradientsAndPartsAreKept) {
   EXPECT_LT(other.step.seconds(), one.step.seconds());
   // A layer keeps an eighth of two inputs of 64 MiB in place of all; the last one's die before the peak or with it.
   EXPECT_LE(peak_of_live_bytes(rank), peak_of_live_bytes(before));
+}
+
+// How many storages live on for more than 50 nodes after their last use.
+int64_t lingering(const Graph& graph) {
+  std::map<StorageId, int64_t> last;
+  int64_t at = 0, count = 0;
+  for (const NodeId node : graph.nodes()) {
+    const auto touch = [&](ValueId v) { last[graph.value(v).storage] = at; };
+    graph.for_each_input(node, touch);
+    graph.for_each_output(node, touch);
+    ++at;
+  }
+  at = 0;
+  for (const NodeId node : graph.nodes()) {
+    for (const StorageId storage : graph.frees(node)) count += at > last[storage] + 50 ? 1 : 0;
+    ++at;
+  }
+  return count;
+}
+
+TEST(Overlap, MemoryDoesNotWaitForWhoGoesElsewhere) {
+  const Graph before = rank_of(wide_step(1, "model.layers.0"), "tp=4");
+  for (const CollectiveOverlap overlap : kBoth) {
+    Graph rank = clone(before);
+    overlap_collectives(rank, overlap);
+    EXPECT_LE(lingering(rank), lingering(before)) << to_string(overlap);
+  }
 }
 
 TEST(Overlap, NothingTakesLongerThanBefore) {
