@@ -213,6 +213,12 @@ void add_options(CLI::App& command, ClusterOptions& options) {
       .add_option("--expert-capacity", options.plan.expert_capacity,
                   "Rows that a rank of experts has room for, over the mean (default: 1, routing is even)")
       ->capture_default_str();
+  add_choice(command, "--overlap", options.plan.overlap,
+             {{"none", CollectiveOverlap::kNone},
+              {"backward", CollectiveOverlap::kBackward},
+              {"pieces", CollectiveOverlap::kPieces}},
+             "Tensor parallel's collectives: none are hidden, as by DTensor; backward's, as by Megatron-LM; pieces of "
+             "products, too, as by --tp-comm-overlap and asynchronous tensor parallel");
   add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
   add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
   add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");

@@ -88,6 +88,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--context-parallel-size", plan.context);
     add("--cp-comm-type", "all_gather");
   }
+  if (plan.overlap == CollectiveOverlap::kPieces) add("--tp-comm-overlap");
   if (plan.experts > 1) {
     add("--expert-model-parallel-size", plan.experts);
     add("--expert-tensor-parallel-size", 1);
@@ -125,6 +126,11 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   }
   if (request.batch > 0 && samples > request.batch) {
     file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
+  }
+  if (plan.tensor > 1 && plan.overlap == CollectiveOverlap::kNone) {
+    file.differs.emplace_back(
+        "tensor parallel: backward's collectives run beside products here, and gathered inputs are not kept; plan with "
+        "--overlap backward");
   }
   if (plan.zero > 1) {
     file.differs.emplace_back("the environment: CUDA_DEVICE_MAX_CONNECTIONS is not 1, as Megatron-LM's FSDP wants it");

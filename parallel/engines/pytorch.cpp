@@ -60,6 +60,9 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   if (plan.tensor > 1) {
     all.emplace_back("tensor parallel: activations between layers are whole on each rank, and so is what a head gives");
   }
+  if (plan.overlap != CollectiveOverlap::kNone) {
+    all.emplace_back("tensor parallel: collectives are waited for where they stand; plan with --overlap none");
+  }
   if (plan.zero == 1 || plan.zero == 2) {
     all.push_back(fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
   }

@@ -100,6 +100,10 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   set("parallelism", "tensor_parallel_degree", plan.tensor);
   if (plan.context > 1) set("parallelism", "context_parallel_degree", plan.context);
   if (plan.experts > 1) set("parallelism", "expert_parallel_degree", plan.experts);
+  if (plan.overlap == CollectiveOverlap::kPieces) {
+    set("compile", "enable", "True");  // asynchronous tensor parallel is a pass of the compiler
+    set("compile", "enable_async_tensor_parallel", "True");
+  }
   set("parallelism", "pipeline_parallel_degree", plan.pipeline);
   if (plan.pipeline > 1) {
     set("parallelism", "pipeline_parallel_schedule", fmt::format("\"{}\"", titan_schedule(plan.schedule)));
@@ -115,6 +119,11 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
                       plan.recomputed.empty() ? "None" : "PlannedAC.Config()");
   if (plan.context > 1 && plan.zero == 0) {
     file.differs.emplace_back("ZeRO 0: ranks that share sequences cut parameters, as torchtitan always does");
+  }
+  if (plan.overlap == CollectiveOverlap::kBackward) {
+    file.differs.emplace_back(
+        "tensor parallel: collectives are waited for where they stand, and gathered inputs kept; plan with --overlap "
+        "none or pieces");
   }
   if (plan.zero == 1 || plan.zero == 2) {
     file.differs.push_back(

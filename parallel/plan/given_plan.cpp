@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "parallel/plan/plan_space.h"
 #include "parallel/plan/unit_names.h"
 #include "support/json.h"
 #include "support/json_place.h"
@@ -18,8 +19,8 @@ constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
 
 void check_keys(const JsonPlace& plan) {
   static const std::set<std::string> kKeys{
-      "tensor",       "context", "data",     "pipeline",       "stages_per_rank", "experts",   "micro_batch",
-      "microbatches", "zero",    "schedule", "data_outermost", "stages",          "recomputed"};
+      "tensor",       "context", "data",     "pipeline",       "stages_per_rank", "experts",    "micro_batch",
+      "microbatches", "zero",    "schedule", "data_outermost", "stages",          "recomputed", "overlap"};
   for (const auto& [key, place] : plan.members()) {
     if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
   }
@@ -112,6 +113,13 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
                     .micro_batch = number_or(place, "micro_batch", 1),
                     .schedule = place.text_or("schedule", "1f1b")};
   if (const auto zero = place.find("zero")) plan.zero = static_cast<int>(zero->integer(0, 3));
+  plan.overlap = overlap_of(request, plan.tensor);
+  if (const auto overlap = place.find("overlap")) {
+    plan.overlap = collective_overlap(overlap->text());
+    if (plan.tensor == 1 && plan.overlap != CollectiveOverlap::kNone) {
+      overlap->fail("is of collectives of tensor parallel, of which the plan has none");
+    }
+  }
   if (const auto outermost = place.find("data_outermost")) plan.data_outermost = outermost->boolean();
   plan.data =
       number_or(place, "data", std::max<int64_t>(1, request.devices / (plan.tensor * plan.context * plan.pipeline)));

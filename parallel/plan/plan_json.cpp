@@ -21,6 +21,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
           {"microbatches", plan.microbatches},
           {"zero", plan.zero},
           {"schedule", plan.schedule},
+          {"overlap", to_string(plan.overlap)},
           {"data_outermost", plan.data_outermost},
           {"stages", std::move(stages)},
           {"recomputed", plan.recomputed}};

@@ -95,6 +95,10 @@ std::vector<int64_t> tensor_sizes(const ClusterRequest& request) {
   return sizes;
 }
 
+CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor) {
+  return tensor > 1 ? request.overlap : CollectiveOverlap::kNone;
+}
+
 // Shorter parts send more than they compute.
 std::vector<int64_t> context_sizes(const ClusterRequest& request) {
   constexpr int64_t kLeastTokens = 8192;
@@ -116,7 +120,7 @@ std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts
 
 std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units) {
   std::vector<TrainingPlan> plans;
-  const auto [tensor, context, micro_batch, experts] = sizes;
+  const auto [tensor, context, micro_batch, experts, overlap] = sizes;
   if (request.devices % (tensor * context) != 0) return plans;
   const int64_t rest = request.devices / (tensor * context);
   const int64_t machine = request.links.levels.empty() ? 0 : request.links.levels.front().size;
@@ -144,6 +148,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
                              .microbatches = filled_rounds(schedule, microbatches, pipeline),
                              .zero = zero,
                              .schedule = schedule,
+                             .overlap = overlap,
                              .data_outermost = data_outermost});
           }
         }

@@ -10,6 +10,8 @@ namespace shadowgraph {
 // Throws Error for a request that leaves nothing to try, and says which knob.
 void check(const ClusterRequest& request);
 
+// Of collectives of tensor parallel.
+CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor);
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
 // Ranks that may share a sequence, where it is long: each has 8,192 tokens at least, unless asked.
 std::vector<int64_t> context_sizes(const ClusterRequest& request);
@@ -22,6 +24,7 @@ struct LayoutSizes {
   int64_t context = 1;
   int64_t micro_batch = 1;
   int64_t experts = 1;  // ranks that share them
+  CollectiveOverlap overlap = CollectiveOverlap::kNone;
 };
 // Each plan of these sizes, without stages. `units`: of the model, which has at most so many stages.
 std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units);

@@ -18,6 +18,7 @@ std::string to_string(const TrainingPlan& plan) {
   if (plan.zero > 0) text += fmt::format(" zero {}", plan.zero);
   if (plan.experts > 1) text += fmt::format(", ep {}", plan.experts);
   text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
+  if (plan.overlap != CollectiveOverlap::kNone) text += fmt::format(", overlap {}", to_string(plan.overlap));
   if (plan.data_outermost) text += ", dp outermost";
   return text;
 }
@@ -60,7 +61,8 @@ std::string to_text(const PlanAnswer& answer) {
     text +=
         fmt::format("{} of {} samples are filling: the batch does not divide\n", filled - answer.request.batch, filled);
   }
-  if (answer.request.float8) text += "products of layers are in float8, the head's are not; shares are of the bfloat16 peak\n";
+  if (answer.request.float8)
+    text += "products of layers are in float8, the head's are not; shares are of the bfloat16 peak\n";
   if (answer.worst_routing) {
     const auto& [seconds, bytes] = *answer.worst_routing;
     text += fmt::format("routing is even, {}; at worst, with all rows of experts on one rank, {} and {}\n",

@@ -46,6 +46,7 @@ class Planner {
     if (answer_.simulated.empty()) return std::move(answer_);
     if (neighbours) {
       look_around();
+      look_at_overlaps();
       route_badly();
     }
     write_down();
@@ -90,6 +91,7 @@ class Planner {
   void simulate_best();
   void count();
   void look_around();
+  void look_at_overlaps();
   void route_badly();
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
   void write_down();
@@ -115,7 +117,7 @@ Graph Planner::step_of_tables(const LayoutSizes& sizes, bool again) {
     }
   }
   const StepSource part = part_of_sequence(source_, request(), sizes.context);
-  Graph step = with_context_over(rank_of_step(part.capture(size), sizes.tensor, request()),
+  Graph step = with_context_over(rank_of_step(part.capture(size), sizes.tensor, sizes.overlap, request()),
                                  context_ranks(sizes.context, sizes.tensor));
   if (kept_.units.empty()) kept_.units = UnitNames::of(step).begins;
   if (wanted > 0) check_layers(wanted);
@@ -204,8 +206,8 @@ std::vector<int64_t> Planner::contexts() {
 
 // nullptr: the step cannot be cut so. Throws LayersDiffer.
 const LayoutTables* Planner::tables_of(const LayoutSizes& sizes) {
-  const auto& [tensor, context, micro_batch, experts] = sizes;
-  const auto known = kept_.layouts.find({tensor, context, micro_batch});
+  const auto& [tensor, context, micro_batch, experts, overlap] = sizes;
+  const auto known = kept_.layouts.find({tensor, context, micro_batch, overlap});
   if (known != kept_.layouts.end()) {
     const LayoutTables* tables = known->second.get();
     const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
@@ -213,7 +215,7 @@ const LayoutTables* Planner::tables_of(const LayoutSizes& sizes) {
   }
   try {
     const Graph kept = step_of_tables(sizes, false), again = step_of_tables(sizes, true);
-    auto& tables = kept_.layouts[{tensor, context, micro_batch}];
+    auto& tables = kept_.layouts[{tensor, context, micro_batch, overlap}];
     if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
     for (const int64_t ranks : ranks_of(tables->experts)) {
       if (tables->chains.contains(ranks)) continue;
@@ -231,7 +233,7 @@ const LayoutTables* Planner::tables_of(const LayoutSizes& sizes) {
   } catch (const NoPlanError& error) {
     kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   }
-  kept_.layouts[{tensor, context, micro_batch}] = nullptr;
+  kept_.layouts[{tensor, context, micro_batch, overlap}] = nullptr;
   return nullptr;
 }
 
@@ -245,7 +247,8 @@ void Planner::go_through_layouts() {
 
 void Planner::go_through_layouts(int64_t tensor, int64_t context) {
   for (const int64_t micro_batch : micro_batches(request(), context)) {
-    LayoutSizes sizes{.tensor = tensor, .context = context, .micro_batch = micro_batch};
+    LayoutSizes sizes{
+        .tensor = tensor, .context = context, .micro_batch = micro_batch, .overlap = overlap_of(request(), tensor)};
     const LayoutTables* tables = tables_of(sizes);
     if (tables == nullptr) break;
     for (const int64_t ranks : ranks_of(tables->experts)) {
@@ -407,6 +410,23 @@ void Planner::look_around() {
   look("schedule", [](const TrainingPlan& plan) {
     return plan.pipeline == 1 ? "none" : fmt::format("{} x {}", plan.schedule, plan.stages_per_rank);
   });
+}
+
+// The same sizes under an engine that overlaps otherwise.
+void Planner::look_at_overlaps() {
+  const TrainingPlan& best = answer_.best().plan;
+  for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
+    if (best.tensor == 1 || other == best.overlap) continue;
+    const LayoutTables* tables =
+        tables_of({.tensor = best.tensor, .context = best.context, .micro_batch = best.micro_batch, .overlap = other});
+    if (tables == nullptr) continue;
+    TrainingPlan plan = best;
+    plan.overlap = other;
+    plan.stages.clear();
+    plan.recomputed.clear();
+    Candidate candidate(std::move(plan), tables->chains.at(best.experts), request());
+    answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
+  }
 }
 
 // Each rank may have rows of all ranks of its group, as many of each token as it has experts for.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,8 @@ struct LayoutTables {
 struct KeptTables {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
-  // By tensor and context parallel, and micro-batch; nullptr: a step is not cut so.
-  std::map<std::array<int64_t, 3>, std::unique_ptr<LayoutTables>> layouts;
+  // By tensor and context parallel, micro-batch and overlap; nullptr: a step is not cut so.
+  std::map<std::tuple<int64_t, int64_t, int64_t, CollectiveOverlap>, std::unique_ptr<LayoutTables>> layouts;
   double flops = 0;  // of a sample
   std::vector<std::string> notes;
   PlanSchedules schedules;
@@ -46,7 +47,7 @@ std::optional<FittingPlan> first_that_fits(const StepSource& source, const Clust
 
 // One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be. Products are in the
 // precision that is asked for.
-Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request);
+Graph rank_of_step(Graph step, int64_t tensor, CollectiveOverlap overlap, const ClusterRequest& request);
 // The same step on a rank's part of each sequence. Throws Error if its source makes no shorter ones, or for tokens that do
 // not divide.
 StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context);

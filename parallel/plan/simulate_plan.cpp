@@ -16,8 +16,7 @@ namespace shadowgraph {
 
 namespace {
 
-Graph cut_step(Graph step, int64_t tensor, const ClusterRequest& request) {
-  if (tensor == 1) return step;
+Graph cut_by_hand(Graph step, int64_t tensor, const ClusterRequest& request) {
   StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", tensor)),
                      .device = request.device,
                      .links = request.links,
@@ -33,11 +32,12 @@ Graph cut_step(Graph step, int64_t tensor, const ClusterRequest& request) {
 
 }  // namespace
 
-Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request) {
-  Graph rank = cut_step(std::move(step), tensor, request);
+Graph rank_of_step(Graph step, int64_t tensor, CollectiveOverlap overlap, const ClusterRequest& request) {
+  Graph rank = tensor == 1 ? std::move(step) : cut_by_hand(std::move(step), tensor, request);
   if (request.float8 && float8_products(rank).products == 0) {
     throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
   }
+  if (tensor > 1) overlap_collectives(rank, overlap);
   return rank;
 }
 
@@ -98,7 +98,7 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
   const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
   const StepSource part = part_of_sequence(source, request, plan.context);
   const Graph step =
-      with_experts_over(with_context_over(rank_of_step(part.capture(size), plan.tensor, request),
+      with_experts_over(with_context_over(rank_of_step(part.capture(size), plan.tensor, plan.overlap, request),
                                           context_ranks(plan.context, plan.tensor)),
                         {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;

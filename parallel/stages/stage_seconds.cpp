@@ -31,14 +31,15 @@ double NodeSeconds::exposed(std::span<const NodeId> nodes, const std::function<b
     return collective != nullptr && collective->cost.seconds() > 0 && takes(*collective);
   });
   if (!any) return 0;
-  const double alone = scheduled(nodes, [](const Collective&) { return 0.0; });
-  return scheduled(nodes, [&](const Collective& c) { return takes(c) ? c.cost.seconds() : 0.0; }) - alone;
+  const double alone = scheduled(nodes, false, [](const Collective&) { return 0.0; });
+  return scheduled(nodes, true, [&](const Collective& c) { return takes(c) ? c.cost.seconds() : 0.0; }) - alone;
 }
 
-double NodeSeconds::scheduled(std::span<const NodeId> nodes,
+double NodeSeconds::scheduled(std::span<const NodeId> nodes, bool communicate,
                               const std::function<double(const Collective&)>& seconds) const {
   StreamSchedule schedule;
-  StreamTasks tasks(graph_, communication_, time_, schedule, {.seconds = seconds, .is_part = true});
+  StreamTasks tasks(graph_, communication_, time_, schedule,
+                    {.seconds = seconds, .is_part = true, .whole = !communicate});
   for (const NodeId node : nodes) tasks.add(node);
   schedule.run(communication_.device_share());
   return schedule.seconds();

@@ -28,7 +28,9 @@ class NodeSeconds {
   double exposed(std::span<const NodeId> nodes, const std::function<bool(const Collective&)>& takes) const;
 
  private:
-  double scheduled(std::span<const NodeId> nodes, const std::function<double(const Collective&)>& seconds) const;
+  // `communicate` false: collectives take no time.
+  double scheduled(std::span<const NodeId> nodes, bool communicate,
+                   const std::function<double(const Collective&)>& seconds) const;
 
   const Graph& graph_;
   const StepTime time_;

@@ -17,7 +17,7 @@ class WholeStep {
  public:
   WholeStep(const Graph& graph, const Communication& communication, const StepTime& time, bool communicate)
       : tasks_(graph, communication, time, schedule_,
-               communicate ? StreamTaskRules{} : StreamTaskRules{.seconds = &none}) {
+               communicate ? StreamTaskRules{} : StreamTaskRules{.seconds = &none, .whole = true}) {
     for (const NodeId node : graph.nodes()) tasks_.add(node);
     schedule_.run(communicate ? communication.device_share() : 0);
   }

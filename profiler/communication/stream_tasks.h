@@ -1,5 +1,11 @@
 // Makes tasks of the nodes of a program: on which stream each runs, and what it waits for (shadowgraph/profile/
 // overlapped_step.h says by which rules).
+//
+// A product and a collective with the note "pieces" (shadowgraph/sharding/overlap.h) are as many tasks as it says. A rank
+// has its own piece, so one fewer is sent:
+//
+//     gathered           1 2 3           scattered            1 2 3
+//     product          0 1 2 3           product            1 2 3 0
 #pragma once
 
 #include <functional>
@@ -26,6 +32,8 @@ struct StreamTaskRules {
   std::function<uint32_t(const Collective&)> meeting;
   // The nodes are a part of a program: what came before is done.
   bool is_part = false;
+  // Products and collectives go as wholes, whatever their notes say.
+  bool whole = false;
 };
 
 class StreamTasks {
@@ -58,8 +66,13 @@ class StreamTasks {
   uint32_t task(NodeId node, uint32_t stream, StreamSchedule::Task what);
   void wait_for(uint32_t event);
   void communicate(NodeId node, const Collective& collective, uint32_t stream);
+  void communicate_in_pieces(NodeId node, uint32_t pieces, uint32_t stream, StreamSchedule::Task whole,
+                             const std::vector<uint32_t>& made);
   void compute(NodeId node, uint32_t stream);
+  uint32_t compute_in_pieces(NodeId node, uint32_t pieces, uint32_t stream, double seconds);
+  uint32_t pieces_of(NodeId node) const;
   void wait_for_inputs(NodeId node, uint32_t stream);
+  void wait_for_input(ValueId value, uint32_t stream);
   void makes(NodeId node, uint32_t made, uint32_t stream);
 
   const Graph& graph_;
@@ -70,11 +83,12 @@ class StreamTasks {
   const uint32_t first_;         // of the schedule's tasks, that is this program's
   std::vector<NodeId> node_of_;  // by task
   std::vector<std::pair<NodeId, uint32_t>> nodes_;
-  std::vector<uint32_t> after_;                             // what the next task waits for
-  std::unordered_map<uint32_t, uint32_t> last_on_;          // by stream
-  std::unordered_map<uint32_t, uint32_t> last_of_channel_;  // by channel
-  std::unordered_map<uint32_t, uint32_t> events_;           // the last task before each
-  LastWrites<Made> written_;                                // by the tasks
+  std::vector<uint32_t> after_;                                  // what the next task waits for
+  std::unordered_map<uint32_t, uint32_t> last_on_;               // by stream
+  std::unordered_map<uint32_t, uint32_t> last_of_channel_;       // by channel
+  std::unordered_map<uint32_t, uint32_t> events_;                // the last task before each
+  LastWrites<Made> written_;                                     // by the tasks
+  std::unordered_map<StorageId, std::vector<uint32_t>> pieces_;  // tasks that make what is sent or was gathered so
   double host_call_ = 0;
   double host_ = 0;  // when the host has issued the calls so far
 };

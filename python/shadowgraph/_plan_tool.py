@@ -31,6 +31,8 @@ def add_options(command):
     command.add_argument("--tokens", default="", metavar="15T", help="with --what price: tokens in all")
     command.add_argument("--within", default="", metavar="14d", help="with --what price: time for all of them")
     command.add_argument("--prices", metavar="FILE", help="with --what price: JSON of a device's price an hour")
+    command.add_argument("--overlap", default="none", choices=("none", "backward", "pieces"),
+                         help="what hides collectives of tensor parallel, as of the tool")  # fmt: skip
     command.add_argument("--schedule", action="append", default=[], help="1f1b, interleaved, ...; repeat")
 
 
@@ -51,6 +53,7 @@ def run(sg, given, program, inputs, how):
         batch=samples, sequence=given.seq,
         captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
         name=os.path.basename(given.source), schedules=given.schedule,
+        overlap=given.overlap,
         **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS}, **how,
     )  # fmt: skip
     if given.what:

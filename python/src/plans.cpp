@@ -31,35 +31,47 @@ StepSource source_of(const Captured& capture, int64_t layers, const std::string&
   return source;
 }
 
+// A knob that was not given keeps its default.
+template <class T>
+void read(const py::dict& knobs, const char* name, T& value) {
+  if (knobs.contains(name)) value = knobs[name].cast<T>();
+}
+
+ClusterRequest request_of(int64_t devices, const std::string& spec, const py::dict& knobs) {
+  ClusterRequest request{.devices = devices, .device = *DeviceSpec::find(spec, c10::kCUDA)};
+  bool captured_state = false;
+  std::string overlap(to_string(request.overlap));
+  read(knobs, "memory", request.memory);
+  read(knobs, "batch", request.batch);
+  read(knobs, "sequence", request.sequence);
+  read(knobs, "captured_state", captured_state);
+  read(knobs, "float8", request.float8);
+  read(knobs, "tensor", request.tensor);
+  read(knobs, "context", request.context);
+  read(knobs, "pipeline", request.pipeline);
+  read(knobs, "stages_per_rank", request.stages_per_rank);
+  read(knobs, "micro_batch", request.micro_batch);
+  read(knobs, "experts", request.experts);
+  read(knobs, "expert_capacity", request.expert_capacity);
+  read(knobs, "zero", request.zero);
+  read(knobs, "schedules", request.schedules);
+  read(knobs, "overlap", overlap);
+  read(knobs, "simulated", request.simulated);
+  request.overlap = collective_overlap(overlap);
+  if (captured_state) request.state = {};
+  return request;
+}
+
 std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t layers, const std::string& name,
                                             bool any_sequence, int64_t devices, const std::string& spec,
-                                            const std::string& interconnect, std::optional<int64_t> memory,
-                                            int64_t batch, int64_t sequence, bool captured_state,
-                                            const std::vector<int64_t>& tensor, const std::vector<int64_t>& context,
-                                            const std::vector<int64_t>& pipeline,
-                                            const std::vector<int64_t>& stages_per_rank,
-                                            const std::vector<int64_t>& micro_batch, const std::vector<int>& zero,
-                                            const std::vector<std::string>& schedules, int simulated) {
-  ClusterRequest request{.devices = devices,
-                         .device = *DeviceSpec::find(spec, c10::kCUDA),
-                         .memory = memory,
-                         .batch = batch,
-                         .sequence = sequence,
-                         .state = captured_state ? TrainingState{} : kMixedPrecision,
-                         .tensor = tensor,
-                         .context = context,
-                         .pipeline = pipeline,
-                         .stages_per_rank = stages_per_rank,
-                         .micro_batch = micro_batch,
-                         .zero = zero,
-                         .schedules = schedules,
-                         .simulated = simulated};
+                                            const std::string& interconnect, const py::dict& knobs) {
+  ClusterRequest request = request_of(devices, spec, knobs);
   const auto around = Interconnect::around(request.device.name);
   if (interconnect.empty() && !around) {
     throw Error("no links are known around " + request.device.title + ": name some, interconnect=\"pcie5\"");
   }
   request.links = interconnect.empty() ? *around : Interconnect::find(interconnect);
-  return std::make_shared<PlanQuestions>(source_of(capture, layers, name, any_sequence, sequence), std::move(request));
+  return std::make_shared<PlanQuestions>(source_of(capture, layers, name, any_sequence, request.sequence), request);
 }
 
 // What captures ask of cost rules is thrown at the end.
@@ -96,10 +108,7 @@ void bind_plans(py::module_& m) {
       .def("__str__", [](const PlanTable& table) { return to_text(table); });
   py::class_<PlanQuestions, std::shared_ptr<PlanQuestions>>(m, "_PlanQuestions")
       .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("name"), py::arg("any_sequence"),
-           py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("memory"), py::arg("batch"),
-           py::arg("sequence"), py::arg("captured_state"), py::arg("tensor"), py::arg("context"), py::arg("pipeline"),
-           py::arg("stages_per_rank"), py::arg("micro_batch"), py::arg("zero"), py::arg("schedules"),
-           py::arg("simulated"))
+           py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("knobs"))
       .def(
           "plan", [](PlanQuestions& questions) { return with_cost_rules([&] { return questions.plan(); }); },
           py::call_guard<CppCall>())

@@ -7,6 +7,7 @@
 //
 // Keys are those of to_json(TrainingPlan), in which plan.json has its plans. These may be less than that:
 //   data, microbatches  what devices and batch leave
+//   overlap             that of the request
 //   stages              numbers of units, such as [9, 8, 8, 7]; without it all have equally many, the first ones one more
 //   recomputed          names of layers; "all": all of them; or how many of each stage, its first ones: [4, 4, 0, 0]
 #pragma once

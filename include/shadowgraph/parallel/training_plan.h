@@ -33,6 +33,7 @@
 #include "shadowgraph/parallel/replicas.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/interconnect.h"
+#include "shadowgraph/sharding/overlap.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -69,6 +70,8 @@ struct ClusterRequest {
   std::vector<std::string> schedules;
   // Rows that a rank of experts has room for, over the mean. 1: routing is even.
   double expert_capacity = 1;
+  // What the engine does with collectives of tensor parallel.
+  CollectiveOverlap overlap = CollectiveOverlap::kNone;
   int simulated = 3;  // how many plans are simulated in full, at least
 };
 
@@ -89,6 +92,7 @@ struct TrainingPlan {
   int64_t microbatches = 1;  // of a step, on each replica
   int zero = 0;              // of optimizer state, gradients, parameters over the replicas
   std::string schedule = "1f1b";
+  CollectiveOverlap overlap = CollectiveOverlap::kNone;  // of tensor parallel's
   bool data_outermost =
       false;  // ranks of a pipeline are neighbours of each other; otherwise those of data parallel are
   std::vector<PlannedStage> stages;

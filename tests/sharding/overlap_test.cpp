@@ -1,0 +1,195 @@
+// Collectives of tensor parallel beside products: what is computed stays the same, seconds fall, parts are kept.
+#include "shadowgraph/sharding/overlap.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <utility>
+
+#include "models/program.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/interconnect.h"
+#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/sharding/plan_step.h"
+#include "shadowgraph/text.h"
+#include "shadowgraph/verify.h"
+#include "tests/sharding/captured_step.h"
+
+namespace shadowgraph {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::array kBoth{CollectiveOverlap::kBackward, CollectiveOverlap::kPieces};
+
+ShardingPlan megatron(const Graph& step, const char* mesh) {
+  StepRequest layout{.mesh = DeviceMesh::parse(mesh), .device = DeviceSpec::named("h100"), .by_hand = "megatron"};
+  try {
+    return plan_step(clone(step), layout).answer.plan;
+  } catch (const NoPlanError&) {  // GPT-2's tied embedding
+    layout.by_hand = "tensor-parallel";
+    return plan_step(clone(step), layout).answer.plan;
+  }
+}
+
+// A layer as wide as it pays to hide something.
+Graph wide_step(int64_t batch = 1, const std::string& recomputed = "") {
+  const FakeTensorMode mode({.device = at::kCUDA});
+  const models::BuiltModel model =
+      models::build("llama3_8b", {.batch = batch, .seq = 8192, .layers = 2, .dtype = at::kBFloat16});
+  Graph step = capture_training_step(models::program_of(model)).graph;
+  if (!recomputed.empty()) checkpoint_modules(step, {.modules = recomputed});
+  return step;
+}
+
+Graph rank_of(const Graph& step, const char* mesh) {
+  StepRequest layout{.mesh = DeviceMesh::parse(mesh),
+                     .device = DeviceSpec::named("h100"),
+                     .cut_vocabulary = true,
+                     .by_hand = "megatron"};
+  return std::move(plan_step(clone(step), layout).answer.rank->graph);
+}
+
+struct Seconds {
+  explicit Seconds(const Graph& graph)
+      : links(Interconnect::named("h100")),
+        communication(Communication::of(graph, {.interconnect = &links})),
+        time(StepTime::of(graph, DeviceSpec::named("h100"))),
+        step(OverlappedStep::of(graph, communication, time)) {}
+  Interconnect links;
+  Communication communication;
+  StepTime time;
+  OverlappedStep step;
+};
+
+// ---- Values
+
+class OverlappedModels : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(OverlappedModels, ComputeWhatOneDeviceDoes) {
+  for (const char* mesh : {"tp=2", "tp=4"}) {
+    const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 2);
+    const WholeRun whole = run_whole(step);
+    const ShardingPlan plan = megatron(step.graph, mesh);
+    for (const CollectiveOverlap overlap : kBoth) {
+      SCOPED_TRACE(std::string(mesh) + " " + std::string(to_string(overlap)));
+      std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
+      for (ShardedGraph& rank : ranks) {
+        const OverlapResult done = overlap_collectives(rank.graph, overlap);
+        EXPECT_GT(done.sums_hidden, 0);
+        const auto broken = violations(rank.graph);
+        ASSERT_TRUE(broken.empty()) << broken.size() << " broken rules, first: " << broken.front().message;
+      }
+      EXPECT_LT(worst_difference(whole, simulate(ranks, step.inputs)), 1e-10);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Zoo, OverlappedModels, ::testing::Values("gpt2", "llama3_8b"),
+                         [](const auto& info) { return info.param; });
+
+TEST(Overlap, OfStepsThatComputeAgainComputesWhatOneDeviceDoes) {
+  CapturedStep step = capture_step("llama3_8b", StepOptimizer::kSgd, 2);
+  const WholeRun whole = run_whole(step);
+  checkpoint_modules(step.graph, {.modules = "model.layers.*"});
+  const ShardingPlan plan = megatron(step.graph, "tp=2");
+  for (const CollectiveOverlap overlap : kBoth) {
+    std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
+    for (ShardedGraph& rank : ranks) {
+      overlap_collectives(rank.graph, overlap);
+      verify(rank.graph);
+    }
+    EXPECT_LT(worst_difference(whole, simulate(ranks, step.inputs)), 1e-10);
+  }
+}
+
+// ---- What changes
+
+TEST(Overlap, SumsRunBesideWeightGradientsAndPartsAreKept) {
+  const Graph step = wide_step();
+  const Graph before = rank_of(step, "tp=8");
+  Graph rank = clone(before);
+  const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kBackward);
+  verify(rank);
+  // Two sums a layer, of queries, keys and values, and of gate and up; one of the head.
+  EXPECT_EQ(done.sums_hidden, 5);
+  EXPECT_EQ(done.gathered_again, 5);
+  EXPECT_EQ(done.in_pieces, 0);
+  const Seconds one(before), other(rank);
+  EXPECT_NEAR(one.step.exposed(), one.step.communication(), 1e-9);
+  // What is hidden costs a share of the device; what is gathered again is hidden, too.
+  EXPECT_LT(other.step.seconds(), one.step.seconds());
+  // A layer keeps an eighth of two inputs of 64 MiB in place of all; the last one's die before the peak or with it.
+  EXPECT_LE(peak_of_live_bytes(rank), peak_of_live_bytes(before));
+}
+
+// How many storages live on for more than 50 nodes after their last use.
+int64_t lingering(const Graph& graph) {
+  std::map<StorageId, int64_t> last;
+  int64_t at = 0, count = 0;
+  for (const NodeId node : graph.nodes()) {
+    const auto touch = [&](ValueId v) { last[graph.value(v).storage] = at; };
+    graph.for_each_input(node, touch);
+    graph.for_each_output(node, touch);
+    ++at;
+  }
+  at = 0;
+  for (const NodeId node : graph.nodes()) {
+    for (const StorageId storage : graph.frees(node)) count += at > last[storage] + 50 ? 1 : 0;
+    ++at;
+  }
+  return count;
+}
+
+TEST(Overlap, MemoryDoesNotWaitForWhoGoesElsewhere) {
+  const Graph before = rank_of(wide_step(1, "model.layers.0"), "tp=4");
+  for (const CollectiveOverlap overlap : kBoth) {
+    Graph rank = clone(before);
+    overlap_collectives(rank, overlap);
+    EXPECT_LE(lingering(rank), lingering(before)) << to_string(overlap);
+  }
+}
+
+TEST(Overlap, NothingTakesLongerThanBefore) {
+  for (const char* mesh : {"tp=2", "tp=4", "tp=8"}) {
+    for (const auto& [batch, recomputed] : {std::pair<int64_t, std::string>{1, ""}, {2, ""}, {1, "model.layers.*"}}) {
+      const Graph before = rank_of(wide_step(batch, recomputed), mesh);
+      double most = Seconds(before).step.seconds();
+      for (const CollectiveOverlap overlap : kBoth) {
+        Graph rank = clone(before);
+        overlap_collectives(rank, overlap);
+        verify(rank);
+        const double seconds = Seconds(rank).step.seconds();
+        EXPECT_LE(seconds, most) << mesh << " " << batch << " " << recomputed << " " << to_string(overlap);
+        most = seconds;
+      }
+    }
+  }
+}
+
+TEST(Overlap, NoneLeavesAProgramAsItIs) {
+  Graph rank = rank_of(wide_step(), "tp=2");
+  const Graph before = clone(rank);
+  const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kNone);
+  EXPECT_EQ(done.sums_hidden + done.gathered_again + done.in_pieces, 0);
+  EXPECT_EQ(to_text(rank), to_text(before));
+}
+
+TEST(Overlap, NamesAreTheirs) {
+  for (const char* name : {"none", "backward", "pieces"}) EXPECT_EQ(to_string(collective_overlap(name)), name);
+  try {
+    collective_overlap("all");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("none, backward, pieces"));
+  }
+}
+
+}  // namespace
+}  // namespace shadowgraph
