@@ -9,6 +9,7 @@ import sys
 import time
 import types
 
+import float8
 import held_out  # noqa: F401 - adds operators
 import programs
 import ranks  # noqa: F401 - adds programs
@@ -76,6 +77,39 @@ def predict_operators(spec):
     return {"rows": rows, "failed": failed}
 
 
+def step_seconds(change, passes, spec):
+    def captured_steps(steps):
+        with sg.Capture("cuda", guards=False, source_lines=False) as session:
+            step = float8.trained(change)
+            for _ in range(steps):
+                step()
+            graph = session.finish(None)
+        if passes:
+            graph.run_passes(passes)
+        return sg.profile(graph, spec=spec).dict()["time"]["seconds"]
+
+    return captured_steps(3) - captured_steps(2)
+
+
+def predict_float8(spec):
+    """Kernels of float8.py, and its training steps: as they are written, and bf16's with the pass."""
+    kernels = {}
+    for name in float8.measured()["operators"]:
+
+        def device_seconds(calls, name=name):
+            with sg.Capture("cuda", guards=False, source_lines=False) as session:
+                run = next(run for each, run in float8.operators() if each == name)
+                for _ in range(calls):
+                    run()
+                graph = session.finish(None)
+            return sg.profile(graph, spec=spec).dict()["time"]["device_seconds"]
+
+        kernels[name] = 1e6 * (device_seconds(2) - device_seconds(1))
+    programs = {name: step_seconds(float8.PROGRAMS[name], "", spec) for name in ("bf16", "as the pass", "torchao")}
+    programs["the pass"] = step_seconds(float8.PROGRAMS["bf16"], "float8", spec)
+    return {"operators": kernels, "programs": programs}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
@@ -85,6 +119,9 @@ def main():
     given = parser.parse_args()
     if given.names == ["operators"]:
         given.output.write_text(json.dumps(predict_operators(given.spec), indent=1) + "\n")
+        return
+    if given.names == ["float8"]:
+        given.output.write_text(json.dumps(predict_float8(given.spec), indent=1) + "\n")
         return
     if given.one:
         print(json.dumps(predicted(programs.PROGRAMS[given.one], given.spec)))

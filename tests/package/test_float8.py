@@ -148,3 +148,37 @@ def test_steps_are_quicker_and_casts_are_kernels_of_a_compiler():
         return sg.profile(graph, spec="h100").dict()["time"]["device_seconds"]
 
     assert 0.55 < seconds("float8") / seconds("dce") < 0.75
+
+
+def plan(**how):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(
+        "llama", hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, num_attention_heads=8, vocab_size=1024)  # fmt: skip
+    return sg.plan(config, lambda n: {"input_ids": f"i64[{n},512]", "labels": f"i64[{n},512]"}, loss=".loss",
+                   **{"devices": "8xh100", "batch": 64, "sequence": 512, "micro_batch": [8]} | how)  # fmt: skip
+
+
+def test_plans_have_their_products_in_float8():
+    plain, float8 = plan(tensor=[2]), plan(tensor=[2], float8=True)
+    assert "products of layers are in float8" in str(float8)
+    assert float8.dict()["float8"]
+    assert not plain.dict()["float8"]
+    assert float8.seconds < plain.seconds
+    assert float8.bytes < plain.bytes
+    with pytest.raises(sg.Error, match="A100.* has no products in float8"):
+        plan(devices="8xa100", float8=True)
+    with pytest.raises(sg.Error, match="no product of a layer can be in float8"):
+        plan(dtype=torch.float32, float8=True)
+
+
+def test_engines_are_told():
+    import json
+
+    graph = sg.capture_training_step(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), "f32[16,64]")
+    words = json.dumps({"data": 8, "zero": 3, "micro_batch": 16, "stages": [{"begins": ""}]})
+    files = {name: (text, differs) for _, name, text, _, differs in
+             sg._shadowgraph.engine_files(graph, words, float8=True)}  # fmt: skip
+    assert "mixed_precision: fp8\nfp8_config:\n  backend: ao\n" in files["accelerate.yaml"][0]
+    assert any("convert_to_float8_training" in line for line in files["train.py"][1])
+    config = pytest.importorskip("accelerate.commands.config.config_args")
+    assert config.ClusterConfig.__dataclass_fields__.keys() >= {"mixed_precision", "fp8_config"}
