@@ -77,7 +77,7 @@ def megatron():
             each = next(n for n in (6, 4, 3, 2, 1) if layers % (pipeline * n) == 0)
             plan |= {"stages_per_rank": [each], "schedule": "interleaved" if each > 1 else "1f1b"}
         yield case(name, "Megatron-LM", sizes, devices, batch, 4096, plan, mfu,
-                   "tensor parallel overlapped, fused; micro-batch not said")  # fmt: skip
+                   "fused; micro-batch not said")  # fmt: skip
 
 
 def nanotron():
@@ -218,7 +218,8 @@ def figures():
                f"Ours is as good as the published plan, or better, in {len(rows) - worse} of {len(rows)} rows. "
                "Published sizes are in the space that is searched, so no row can be much worse."]  # fmt: skip
     table = {"about": "Plans that others published, and ours for the same devices, batch and sequence, under one "
-                      "model. Collectives of tensor parallel overlap as the run's engine has it. Shares are of the bfloat16 peak, attention counted whole.",
+                      "model. Collectives of tensor parallel overlap as the run's engine has it. Shares are of the "
+                      "bfloat16 peak, attention counted whole.",
              "command": "python bench/published_plans.py", "columns": COLUMNS, "rows": rows}  # fmt: skip
     explained = [why(one) for one in CASES if f"{one['source']} {one['name']}" in EXPLAINED]
     print("\n".join(" | ".join(cells) for cells in explained), flush=True)

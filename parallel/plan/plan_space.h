@@ -10,7 +10,7 @@ namespace shadowgraph {
 // Throws Error for a request that leaves nothing to try, and says which knob.
 void check(const ClusterRequest& request);
 
-// Of collectives of tensor parallel.
+// What hides collectives of tensor parallel; nothing where there is none.
 CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor);
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
 // Ranks that may share a sequence, where it is long: each has 8,192 tokens at least, unless asked.

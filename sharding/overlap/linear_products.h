@@ -18,8 +18,8 @@ std::vector<InputGradientSum> input_gradient_sums(const Graph& graph);
 
 // The all_gather that made an operand of a product, views between; invalid: none.
 NodeId gather_behind(const Graph& graph, ValueId operand);
-// A collective and the product that goes with it piece by piece: the first by rows of what was gathered, or the only one
-// of which rows are scattered. `others` read what was gathered and are no such products.
+// A collective and the product that goes with it piece by piece. It is the first by rows of what was gathered, or the one
+// whose rows are scattered. `others` read what was gathered, too, as a whole.
 struct ProductInPieces {
   NodeId collective, product;
   int64_t pieces = 0;

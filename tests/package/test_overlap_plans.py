@@ -52,7 +52,7 @@ class Rows(torch.autograd.Function):
 
 
 class Layer(nn.Module):
-    """Of one rank of `ranks`."""
+    """One rank has this of each layer."""
 
     def __init__(self, ranks):
         super().__init__()

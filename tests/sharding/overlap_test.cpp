@@ -129,6 +129,19 @@ TEST(Overlap, SumsRunBesideWeightGradientsAndPartsAreKept) {
   EXPECT_LE(peak_of_live_bytes(rank), peak_of_live_bytes(before));
 }
 
+TEST(Overlap, ProductsGoInPiecesWhereRowsLieTogether) {
+  for (const int64_t batch : {1, 2}) {
+    Graph rank = rank_of(wide_step(batch), "tp=4");
+    const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kPieces);
+    // A layer gathers two inputs and scatters two results in forward, and gathers two gradients in backward; the head
+    // gathers one input.
+    EXPECT_EQ(done.in_pieces, batch == 1 ? 2 * 6 + 1 : 0);
+    int64_t noted = 0;
+    for (const NodeId node : rank.nodes()) noted += rank.note(node, "pieces") == "4" ? 1 : 0;
+    EXPECT_EQ(noted, 2 * done.in_pieces);
+  }
+}
+
 // How many storages live on for more than 50 nodes after their last use.
 int64_t lingering(const Graph& graph) {
   std::map<StorageId, int64_t> last;

@@ -31,8 +31,8 @@ enum class CollectiveOverlap : uint8_t {
   // forward gathered is not kept, but gathered again while the input gradient is computed. So does Megatron-LM with
   // sequence parallel, always.
   kBackward,
-  // That, and a product goes in as many pieces as there are ranks where it reads what was gathered, or makes what is
-  // scattered: the collective of a piece runs beside the product of another. So do Megatron-LM with --tp-comm-overlap
+  // That, and products go in as many pieces as there are ranks, where they read what was gathered or make what is
+  // scattered. The collective of a piece runs beside the product of another. So do Megatron-LM with --tp-comm-overlap
   // (TransformerEngine's userbuffers) and PyTorch's asynchronous tensor parallel. The graph has notes "pieces" alone;
   // what they mean in seconds says docs/time.md.
   kPieces,
