@@ -365,10 +365,7 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
 }  // namespace
 
 void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  if (is_first_for_python(kFakeKey, keys)) {
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kFakeKey), stack);
-    return;
-  }
+  if (is_first_for_python(kFakeKey, keys)) return run_by_python(kFakeKey, op, stack);
   try {
     run_fake_call(op, keys, stack);
   } catch (const Error& error) {
