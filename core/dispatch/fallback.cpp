@@ -24,6 +24,7 @@
 #include "core/dispatch/zeros.h"
 #include "core/fake/converter.h"
 #include "core/fake/literals.h"
+#include "core/libtorch/python_key.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -364,6 +365,7 @@ void run_fake_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
 }  // namespace
 
 void fake_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  if (is_first_for_python(kFakeKey, keys)) return run_by_python(kFakeKey, op, stack);
   try {
     run_fake_call(op, keys, stack);
   } catch (const Error& error) {

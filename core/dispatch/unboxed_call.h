@@ -26,6 +26,7 @@
 #include "core/dispatch/unboxed_operands.h"
 #include "core/fake/literals.h"
 #include "core/fake/wrapper_tensors.h"
+#include "core/libtorch/python_key.h"
 
 namespace shadowgraph {
 
@@ -63,6 +64,7 @@ class UnboxedCall<Operator, Return(Args...)> {
 
   // Runs on kFakeKey.
   static Return fake(c10::DispatchKeySet keys, Args... args) {
+    if (is_first_for_python(kFakeKey, keys)) return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
     const OperatorInfo* info = operator_().info();
     if (C10_UNLIKELY(info == nullptr || (info->route != Route::kRule && info->route != Route::kMeta)))
       return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);

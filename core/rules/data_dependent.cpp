@@ -84,6 +84,11 @@ std::tuple<Tensor, Tensor, Tensor> unique2(const Tensor& x, bool /*sorted*/, boo
           rules::empty({counts ? count : 0}, c10::kLong)};
 }
 
+std::tuple<Tensor, Tensor> unique(const Tensor& x, bool /*sorted*/, bool inverse) {
+  const int64_t count = data_size("aten::_unique", "unique", x, x.numel());
+  return {rules::empty({count}, x), rules::empty(inverse ? x.sizes() : c10::IntArrayRef{0}, c10::kLong)};
+}
+
 std::tuple<Tensor, Tensor, Tensor> unique_consecutive(const Tensor& x, bool inverse, bool counts,
                                                       std::optional<int64_t> dim) {
   if (!dim) {
@@ -210,6 +215,7 @@ void register_data_dependent(RuleRegistry& registry) {
   registry.add("aten::_pack_padded_sequence", &pack_padded_sequence);
   registry.add("aten::masked_select", &masked_select);
   registry.add("aten::_unique2", &unique2);
+  registry.add("aten::_unique", &unique);
   registry.add("aten::unique_consecutive", &unique_consecutive);
   registry.add("aten::unique_dim", &unique_dim);
   registry.add("aten::bincount", &bincount);

@@ -136,7 +136,11 @@ _PROGRAMS = {
     "interleaved x fsdp": ("ScheduleInterleaved1F1B", {"parts": 2, "share": fsdp}),
 }
 PROGRAMS = {name: functools.partial(make, schedule, **how) for name, (schedule, how) in _PROGRAMS.items()}
-PROGRAMS |= {"split by export": split, "two tensors": two_tensors}
+PROGRAMS["split by export"] = split
+# Until 2.12 torch's stages refuse an input that no gradient flows back to.
+MASKS_ARE_SENT = torch.torch_version.TorchVersion(torch.__version__) >= "2.13"
+if MASKS_ARE_SENT:
+    PROGRAMS["two tensors"] = two_tensors
 
 
 def optimizer_of(name):

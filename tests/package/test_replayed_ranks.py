@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 import torch
+from pipeline_programs import MASKS_ARE_SENT
 from rank_processes import run_ranks
 
 import shadowgraph as sg
@@ -13,7 +14,8 @@ PROGRAMS = {
     2: ["ddp", "fsdp", "fsdp without reshard", "fsdp in bf16", "fsdp with checkpoints", "tp",
         "tp with sequence parallel", "expert parallel", "zero 1",
         "context parallel by all_gather", "context parallel by all_to_all"],
-    4: ["hsdp", "fsdp x tp", "gpipe", "1f1b", "interleaved", "zbv", "zbv x tp", "1f1b x fsdp", "two tensors"],
+    4: ["hsdp", "fsdp x tp", "gpipe", "1f1b", "interleaved", "zbv", "zbv x tp", "1f1b x fsdp",
+        *(["two tensors"] if MASKS_ARE_SENT else [])],
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ TEST(FakeDataDependent, TheErrorNamesTheOperatorAndTheWaysOut) {
       {"aten::nonzero", [&] { at::nonzero(x); }},
       {"aten::masked_select", [&] { x.masked_select(mask); }},
       {"aten::_unique2", [&] { at::_unique2(x); }},
+      {"aten::_unique", [&] { at::_unique(x); }},
       {"aten::_local_scalar_dense", [&] { x[0].item(); }},
       {"aten::equal", [&] { at::equal(x, x + 1); }},
       {"aten::nonzero", [&] { x.index({mask}); }},
