@@ -24,11 +24,14 @@ const ExpansionTable& table() {
 
 }  // namespace
 
-SplitBiasResult split_bias(Graph& graph) {
+SplitBiasResult split_bias(Graph& graph) { return split_bias_of(graph, nullptr); }
+
+SplitBiasResult split_bias_of(Graph& graph, const std::function<bool(NodeId)>& wanted) {
   std::vector<NodeId> candidates;
   for (const NodeId node : graph.nodes()) {
     const Target& target = graph.target(node);
     if (target.kind() != TargetKind::kOperator || !table().has(target.name())) continue;
+    if (wanted && !wanted(node)) continue;
     const Argument* bias = graph.find_argument(node, "bias");
     // A convolution without bias has nothing to split; addmm has its bias under another name.
     if (bias == nullptr || bias->kind == ArgumentKind::kValue) candidates.push_back(node);

@@ -89,6 +89,8 @@ std::vector<NodeId> summed(const Graph& graph, ValueId value) {
         if (!part.valid()) return {};
         open.push_back(part);
       }
+    } else if (calls(graph, producer, "aten::clone")) {  // pieces of each rank come to lie together
+      open.push_back(operand(graph, producer, "self"));
     } else {
       return {};
     }

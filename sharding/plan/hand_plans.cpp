@@ -12,6 +12,7 @@
 
 #include "ir/analysis/module_tree.h"
 #include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/passes/decompose.h"
 #include "shadowgraph/text.h"
 
 namespace shadowgraph {
@@ -132,6 +133,20 @@ class CutParameters {
 
   const Graph& graph_;
 };
+
+}  // namespace
+
+int64_t put_biases_behind_sums(Graph& graph) {
+  const CutParameters cut(graph);
+  return split_bias_of(graph,
+                       [&](NodeId node) {
+                         const std::optional<Placement> placement = cut.of_product(node);
+                         return placement && placement->is_partial();
+                       })
+      .split;
+}
+
+namespace {
 
 // Megatron sends activations, never weights. Without this a small batch would have weights gathered, which is quicker for
 // it, and are kept for backward.

@@ -121,6 +121,9 @@ PlannedStep plan_step(Graph graph, const StepRequest& request) {
   check(request);
   split_mean_losses(graph);
   if (request.cut_vocabulary) split_log_softmaxes(graph);
+  if (!request.by_hand.empty() && hand_plan(request.by_hand, request.mesh) == HandPlan::kMegatron) {
+    put_biases_behind_sums(graph);
+  }
   PlannedStep planned;
   planned.graph = std::move(graph);
   planned.device = device_of_step(request, planned.graph);

@@ -291,6 +291,20 @@ def recipe_of(text):
     return names["planned"]
 
 
+def test_engines_hide_collectives_as_the_plan_says(steps):
+    knobs = {"tensor": 2, "data": 2, "stages": [{"begins": LLAMA[0]}]}
+    found = {how: files_of(steps["llama"], {**knobs, "overlap": how}) for how in ("none", "backward", "pieces")}
+    assert {how: "--tp-comm-overlap\n" in files["megatron.args"][0] for how, files in found.items()} == {
+        "none": False, "backward": False, "pieces": True,
+    }  # fmt: skip
+    titan = found["pieces"]["torchtitan_recipe.py"][0]
+    assert "config.compile.enable = True\n    config.compile.enable_async_tensor_parallel = True\n" in titan
+    assert "compile" not in found["none"]["torchtitan_recipe.py"][0]
+    told = {how: [name for name, (_, _, differs) in files.items() if any("--overlap" in one for one in differs)]
+            for how, files in found.items()}  # fmt: skip
+    assert told == {"none": ["megatron.args"], "backward": ["train.py", "torchtitan_recipe.py"], "pieces": ["train.py"]}
+
+
 def test_torchtitan_recipe(steps):
     """The keys are those of torchtitan's classes, where it is installed; the values are the plan's."""
     knobs = {"tensor": 2, "data": 2, "pipeline": 2, "stages_per_rank": 2, "schedule": "interleaved", "zero": 3,

@@ -29,14 +29,9 @@ using ::testing::HasSubstr;
 
 constexpr std::array kBoth{CollectiveOverlap::kBackward, CollectiveOverlap::kPieces};
 
-ShardingPlan megatron(const Graph& step, const char* mesh) {
+PlannedStep megatron(const Graph& step, const char* mesh) {
   StepRequest layout{.mesh = DeviceMesh::parse(mesh), .device = DeviceSpec::named("h100"), .by_hand = "megatron"};
-  try {
-    return plan_step(clone(step), layout).answer.plan;
-  } catch (const NoPlanError&) {  // GPT-2's tied embedding
-    layout.by_hand = "tensor-parallel";
-    return plan_step(clone(step), layout).answer.plan;
-  }
+  return plan_step(clone(step), layout);
 }
 
 // A layer as wide as it pays to hide something.
@@ -77,10 +72,10 @@ TEST_P(OverlappedModels, ComputeWhatOneDeviceDoes) {
   for (const char* mesh : {"tp=2", "tp=4"}) {
     const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 2);
     const WholeRun whole = run_whole(step);
-    const ShardingPlan plan = megatron(step.graph, mesh);
+    const PlannedStep planned = megatron(step.graph, mesh);
     for (const CollectiveOverlap overlap : kBoth) {
       SCOPED_TRACE(std::string(mesh) + " " + std::string(to_string(overlap)));
-      std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
+      std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
       for (ShardedGraph& rank : ranks) {
         const OverlapResult done = overlap_collectives(rank.graph, overlap);
         EXPECT_GT(done.sums_hidden, 0);
@@ -98,9 +93,9 @@ TEST(Overlap, OfStepsThatComputeAgainComputesWhatOneDeviceDoes) {
   CapturedStep step = capture_step("llama3_8b", StepOptimizer::kSgd, 2);
   const WholeRun whole = run_whole(step);
   checkpoint_modules(step.graph, {.modules = "model.layers.*"});
-  const ShardingPlan plan = megatron(step.graph, "tp=2");
+  const PlannedStep planned = megatron(step.graph, "tp=2");
   for (const CollectiveOverlap overlap : kBoth) {
-    std::vector<ShardedGraph> ranks = apply_to_all(step.graph, plan);
+    std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
     for (ShardedGraph& rank : ranks) {
       overlap_collectives(rank.graph, overlap);
       verify(rank.graph);
@@ -133,6 +128,9 @@ TEST(Overlap, ProductsGoInPiecesWhereRowsLieTogether) {
   for (const int64_t batch : {1, 2}) {
     Graph rank = rank_of(wide_step(batch), "tp=4");
     const OverlapResult done = overlap_collectives(rank, CollectiveOverlap::kPieces);
+    EXPECT_EQ(done.sums_hidden, 2 * 2 + 1);
+    // With two samples sequences are copied on their way.
+    EXPECT_EQ(done.gathered_again, batch == 1 ? 2 * 2 + 1 : 0);
     // A layer gathers two inputs and scatters two results in forward, and gathers two gradients in backward; the head
     // gathers one input.
     EXPECT_EQ(done.in_pieces, batch == 1 ? 2 * 6 + 1 : 0);

@@ -89,6 +89,8 @@ struct SplitBiasResult {
   int64_t split = 0;  // nodes
   PassResult summary() const;
 };
+// Those alone that are wanted.
+SplitBiasResult split_bias_of(Graph& graph, const std::function<bool(NodeId)>& wanted);
 SplitBiasResult split_bias(Graph& graph);
 
 }  // namespace shadowgraph

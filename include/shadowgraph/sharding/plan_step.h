@@ -9,7 +9,7 @@
 //
 // What is done, in this order:
 //   1. Losses that are means are split, since a mean of means is wrong where devices count unequal targets.
-//      `cut_vocabulary` splits log_softmax as well.
+//      `cut_vocabulary` splits log_softmax as well. By hand as Megatron-LM, biases are added behind sums over ranks.
 //   2. The device's figures and its links are looked up, where the request has none.
 //   3. The step is sharded; with `recompute` sharded and computed again in turns.
 #pragma once
