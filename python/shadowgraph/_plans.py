@@ -34,7 +34,8 @@ class PlanQuestions:
                  interconnect: str = "", memory: int | str | None = None, tensor: Iterable[int] = (),
                  context: Iterable[int] = (), pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (),
                  micro_batch: Iterable[int] = (), zero: Iterable[int] = (), schedules: Iterable[str] = (),
-                 simulated: int = 3, name: str = "model", options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
+                 simulated: int = 3, name: str = "model", options: Mapping[str, Any] | None = None,
+                 **training: Any) -> None:  # fmt: skip
         found = _DEVICES.fullmatch(str(devices))
         if found is None:
             raise _C.Error(f"devices={devices!r} is not a number of devices such as '1024xh100'")
@@ -57,7 +58,8 @@ class PlanQuestions:
         made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
         self._asked = made(captured, count, name, any_sequence, int(found[1]), found[2] or "", interconnect, limit,
                            batch, sequence, captured_state, list(tensor), list(context), list(pipeline),
-                           list(stages_per_rank), list(micro_batch), list(zero), list(schedules), simulated)  # fmt: skip
+                           list(stages_per_rank), list(micro_batch), list(zero), list(schedules),
+                           simulated)  # fmt: skip
 
     def plan(self) -> ClusterPlan:
         """The best plan; raises NoTrainingPlanError where nothing fits, with what would."""
