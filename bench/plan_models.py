@@ -94,7 +94,7 @@ class Model(nn.Module):
 
 
 def flops(*, layers, width, heads, words, length, key_heads=None, inner=None, gated=False):
-    """One sequence's, forward and backward. Attention counts as a whole, as in Megatron-LM and Meta's paper."""
+    """One sequence's, forward and backward. Attention counts half of all scores, which a causal one has."""
     keys = (key_heads or heads) / heads
     inner = inner or 4 * width
     layer = 2 * width * width * (1 + keys) + (3 if gated else 2) * width * inner

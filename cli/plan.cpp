@@ -31,6 +31,7 @@ struct ClusterOptions {
   int64_t samples = 0;       // of a step
   std::optional<MemoryLimit> memory;
   bool captured_state = false;
+  bool bfloat16_gradients = false;
   ClusterRequest plan;
   std::string output;  // folder
   bool chakra = false;
@@ -116,7 +117,9 @@ std::string write_engine_files(const PlanAnswer& answer, const StepSource& sourc
   const TrainingPlan& plan = answer.best().plan;
   const Graph step = source.capture({.micro_batch = plan.micro_batch});
   std::string text = "\nengines:\n";
-  for (const EngineFile& file : engine_files(plan, step, {answer.request.sequence, answer.request.batch, answer.request.float8})) {
+  for (const EngineFile& file : engine_files(plan, step,
+                                             {answer.request.sequence, answer.request.batch, answer.request.float8,
+                                              answer.request.state.gradient == 2})) {
     if (file.why_not.empty()) {
       write_file((folder / file.name).string(), file.text);
       text += fmt::format("  {:<16} {}\n", file.name, file.engine);
@@ -165,6 +168,7 @@ int plan(const ClusterOptions& options) {
   take_batch_of_graph(step, request);
   step.steady_state = options.captured_state;
   if (options.captured_state) request.state = {};
+  if (options.bfloat16_gradients) request.state.gradient = 2;
   const StepSource source = source_of(step);
   if (!options.what.what.empty()) {
     answer_questions(options.what, source, request, options.output, options.json);
@@ -197,9 +201,14 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_number(command, "--samples-per-step", options.samples, 1, "The same in samples, or sequences");
   add_number(command, "--seq", options.capture.seq, 1, "Sequence length of a language model");
   add_list(command, "--input", options.capture.inputs, "An input of a TorchScript file, 'f32[batch,3,64,64]'; repeat");
-  command.add_flag("--captured-state", options.captured_state,
-                   "State as --optimizer and --dtype leave it (default: float32 gradients, weights and moments)");
-  command.add_flag("--float8", options.plan.float8, "Products of layers in float8, as torchao and TransformerEngine do");
+  CLI::Option* captured =
+      command.add_flag("--captured-state", options.captured_state,
+                       "State as --optimizer and --dtype leave it (default: float32 gradients, weights and moments)");
+  add_choice(command, "--gradients", options.bfloat16_gradients, {{"f32", false}, {"bf16", true}},
+             "How gradients are kept and summed over replicas: f32, bf16");
+  captured->excludes(command.get_option("--gradients"));
+  command.add_flag("--float8", options.plan.float8,
+                   "Products of layers in float8, as torchao and TransformerEngine do");
   add_choice(command, "--optimizer", options.capture.optimizer,
              {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}}, "With --captured-state: sgd, adamw");
   begin_group(command, "What is tried (default: all that makes sense)");

@@ -50,6 +50,10 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
                   "gradient_accumulation_steps={})",
                   plan.micro_batch, plan.microbatches));
   file.differs.emplace_back("machines are the launcher's: --num_machines, --machine_rank, --main_process_ip");
+  if (request.bfloat16_gradients) {
+    file.differs.emplace_back(
+        "gradients: in bfloat16 by MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) in the script");
+  }
   const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
   if (request.batch > 0 && samples > request.batch) {
     file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));

@@ -119,6 +119,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--recompute-method", "block");
     add("--recompute-num-layers", *layers);
   }
+  if (request.bfloat16_gradients) add("--grad-reduce-in-bf16");
   if (request.float8) {
     add("--transformer-impl", "transformer_engine");
     add("--fp8-format", "hybrid");

@@ -72,6 +72,9 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   if (plan.zero == 0 && plan.data > 1) {
     all.emplace_back("ZeRO 0: in float32, gradients are averaged behind backward, with nothing beside it");
   }
+  if (request.bfloat16_gradients) {
+    all.emplace_back("gradients: summed in float32, and by the plan in bfloat16");
+  }
   if (request.float8) {
     all.emplace_back(
         "float8: torch alone has no layers for it: let --model's function convert the model, by torchao's "

@@ -129,6 +129,9 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
     file.differs.push_back(
         fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
   }
+  if (request.bfloat16_gradients) {
+    file.differs.emplace_back("gradients: torchtitan sums them in float32, and the plan in bfloat16");
+  }
   if (request.float8) {
     set("compile", "enable", "True");
     file.differs.emplace_back(

@@ -78,10 +78,10 @@ class Planner {
   const ClusterRequest& request() const { return answer_.request; }
   Graph step_of_tables(const LayoutSizes& sizes, bool again);
   int64_t more_layers() const;
-  void check_layers(int64_t wanted) const;
   LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
   std::vector<int64_t> ranks_of(const ExpertLayers& layers) const;
+  void count_flops(const Graph& step, int64_t tensor, int64_t micro_batch);
   std::vector<int64_t> contexts();
   const LayoutTables* tables_of(const LayoutSizes& sizes);
   void go_through_layouts();
@@ -120,28 +120,12 @@ Graph Planner::step_of_tables(const LayoutSizes& sizes, bool again) {
   Graph step = with_context_over(rank_of_step(part.capture(size), sizes.tensor, sizes.overlap, request()),
                                  context_ranks(sizes.context, sizes.tensor));
   if (kept_.units.empty()) kept_.units = UnitNames::of(step).begins;
-  if (wanted > 0) check_layers(wanted);
+  if (wanted > 0) check_layers(kept_.units, wanted, source_.name);
   return step;
 }
 
 int64_t Planner::more_layers() const {
   return kept_.layers_differ ? 0 : std::max<int64_t>(0, source_.layers - source_.first_layers - kLayersOfTables);
-}
-
-// A source that makes more layers than it was asked for would be counted twice.
-void Planner::check_layers(int64_t wanted) const {
-  std::map<std::string, int64_t> lists;
-  for (const std::string& unit : kept_.units) {
-    const auto [at, length] = number_in_path(unit);
-    if (length > 0) ++lists[unit.substr(0, at)];
-  }
-  for (const auto& [list, layers] : lists) {
-    if (layers <= wanted) continue;
-    throw Error(
-        fmt::format("{} was to be made with {} layers and has {} in '{}': its source cannot make fewer; say so, "
-                    "and it is captured whole (StepSource::layers 0, layers=(0, ...) in Python)",
-                    source_.name, wanted, layers, list));
-  }
 }
 
 // Throws LayersDiffer.
@@ -181,6 +165,12 @@ std::vector<int64_t> Planner::ranks_of(const ExpertLayers& layers) const {
   return sizes;
 }
 
+void Planner::count_flops(const Graph& step, int64_t tensor, int64_t micro_batch) {
+  const LayerChain plain = chain(step, {});
+  kept_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
+                static_cast<double>(micro_batch);
+}
+
 // Where nobody asks for them, sequences that cannot be cut stay whole.
 std::vector<int64_t> Planner::contexts() {
   std::vector<int64_t> sizes = context_sizes(request());
@@ -190,12 +180,9 @@ std::vector<int64_t> Planner::contexts() {
   try {
     const StepSize size{.layers = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0};
     const Graph whole = source_.capture(size);
-    const Graph part = part_of_sequence(source_, request(), *first).capture(size);
-    with_context_over(clone(part), context_ranks(*first, 1));
-    check_tokens_are_apart(whole, part, *first);
+    check_sequence_parts(whole, part_of_sequence(source_, request(), *first).capture(size), *first);
     if (kept_.units.empty()) kept_.units = UnitNames::of(whole).begins;
-    const LayerChain plain = chain(whole, {});
-    kept_.flops = static_cast<double>(plain.flops(0, plain.size()));
+    count_flops(whole, 1, size.micro_batch);
   } catch (const Error& error) {
     if (!request().context.empty()) throw;
     kept_.notes.push_back(fmt::format("sequences stay whole: {}", error.what()));
@@ -222,11 +209,7 @@ const LayoutTables* Planner::tables_of(const LayoutSizes& sizes) {
       const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request().expert_capacity};
       tables->chains.emplace(ranks, LayoutChains{chain(kept, over), chain(again, over)});
     }
-    if (kept_.flops == 0) {  // no sequence is cut
-      const LayerChain plain = chain(kept, {});
-      kept_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
-                    static_cast<double>(micro_batch);
-    }
+    if (kept_.flops == 0) count_flops(kept, tensor, micro_batch);
     return tables.get();
   } catch (const ShardingError& error) {
     kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));

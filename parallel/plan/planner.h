@@ -53,6 +53,8 @@ Graph rank_of_step(Graph step, int64_t tensor, CollectiveOverlap overlap, const 
 StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context);
 // A rank of `context`, of those the one that has most kinds of calls.
 ContextRanks context_ranks(int64_t context, int64_t tensor);
+// Throws Error if a step cannot be cut so, of which `part` is on a rank's tokens.
+void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context);
 
 // Bytes that a rank may reserve. Throws NoTrainingPlanError for devices without room for a program.
 int64_t memory_of(const ClusterRequest& request);

@@ -60,6 +60,11 @@ ContextRanks context_ranks(int64_t context, int64_t tensor) {
   return {.ranks = context, .rank = context / 2, .apart = tensor};
 }
 
+void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context) {
+  with_context_over(clone(part), context_ranks(context, 1));
+  check_tokens_are_apart(whole, part, context);
+}
+
 int64_t SimulatedPlan::bytes() const { return run.rank(run.worst_rank()).reserved_peak + other_streams; }
 
 double PlanAnswer::tokens_per_second() const {

@@ -1,10 +1,14 @@
 #include "parallel/plan/unit_names.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/stages/forward_line.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
 namespace {
@@ -50,6 +54,21 @@ UnitNames UnitNames::of(const Graph& step) {
     entered.insert(path);
   }
   return names;
+}
+
+void check_layers(const std::vector<std::string>& units, int64_t wanted, const std::string& model) {
+  std::map<std::string, int64_t> lists;
+  for (const std::string& unit : units) {
+    const auto [at, length] = number_in_path(unit);
+    if (length > 0) ++lists[unit.substr(0, at)];
+  }
+  for (const auto& [list, layers] : lists) {
+    if (layers <= wanted) continue;
+    throw Error(
+        fmt::format("{} was to be made with {} layers and has {} in '{}': its source cannot make fewer; say so, "
+                    "and it is captured whole (StepSource::layers 0, layers=(0, ...) in Python)",
+                    model, wanted, layers, list));
+  }
 }
 
 }  // namespace shadowgraph

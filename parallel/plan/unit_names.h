@@ -16,6 +16,10 @@ struct UnitNames {
   static UnitNames of(const Graph& step);
 };
 
+// Throws Error if a model has more than so many layers: a source that makes more than it was asked for would be counted
+// twice.
+void check_layers(const std::vector<std::string>& units, int64_t wanted, const std::string& model);
+
 // The place of the number of a layer in its path: {13, 1} of "model.layers.7", {14, 1} of "encoder.layer_7"; {0, 0}: none.
 std::pair<size_t, size_t> number_in_path(const std::string& path);
 

@@ -4,6 +4,8 @@ import json
 import os
 import sys
 
+import torch
+
 from . import _capture
 from . import _shadowgraph as _C
 
@@ -21,6 +23,7 @@ def add_options(command):
     command.add_argument("--samples-per-step", type=int, help="samples, or sequences, on all devices")
     command.add_argument("--tokens-per-step", help="the same in tokens: 16M (of 1,048,576), 512k")
     command.add_argument("--captured-state", action="store_true", help="state as --optimizer and --dtype leave it")
+    command.add_argument("--gradients", choices=("f32", "bf16"), help="how they are kept and summed over replicas")
     command.add_argument("--float8", action="store_true", help="products of layers in float8")
     for name in _NUMBERS:
         command.add_argument(name, type=_numbers, default=[], metavar="N,N", help="what is tried, as of the tool")
@@ -55,6 +58,7 @@ def run(sg, given, program, inputs, how):
         captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
         name=os.path.basename(given.source), schedules=given.schedule,
         overlap=given.overlap, float8=given.float8,
+        gradients={"f32": torch.float32, "bf16": torch.bfloat16}.get(given.gradients),
         **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS}, **how,
     )  # fmt: skip
     if given.what:
@@ -93,7 +97,8 @@ def _answer(sg, given, questions):
 def _write_engine_files(sg, given, plan, step, samples):
     """The plan in the words of engines; on stderr those that have none for it, and what differs."""
     words = json.dumps(plan.dict()["simulated"][0]["plan"])
-    for engine, name, text, why_not, differs in _C.engine_files(step, words, given.seq, samples, given.float8):
+    for engine, name, text, why_not, differs in _C.engine_files(step, words, given.seq, samples, given.float8,
+                                                                  given.gradients == "bf16"):
         if text:
             sg._sharding.write_text(os.path.join(given.output, name), text)
         print(f"{name}: {engine}" if text else f"{name}: not written: {why_not}", file=sys.stderr)

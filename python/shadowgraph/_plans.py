@@ -35,7 +35,7 @@ class PlanQuestions:
                  context: Iterable[int] = (), pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (),
                  micro_batch: Iterable[int] = (), experts: Iterable[int] = (), expert_capacity: float = 1,
                  zero: Iterable[int] = (), schedules: Iterable[str] = (), overlap: str = "none", float8: bool = False,
-                 simulated: int = 3, name: str = "model",
+                 gradients: torch.dtype | None = None, simulated: int = 3, name: str = "model",
                  options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
         found = _DEVICES.fullmatch(str(devices))
         if found is None:
@@ -59,8 +59,10 @@ class PlanQuestions:
         made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
         tried = {"tensor": tensor, "context": context, "pipeline": pipeline, "stages_per_rank": stages_per_rank,
                  "micro_batch": micro_batch, "experts": experts, "zero": zero, "schedules": schedules}  # fmt: skip
+        if gradients not in (None, torch.float32, torch.bfloat16) or (captured_state and gradients is not None):
+            raise _C.Error(f"gradients={gradients} are neither torch.float32 nor torch.bfloat16, or state is captured")
         knobs = {"memory": limit, "batch": batch, "sequence": sequence, "captured_state": captured_state,
-                 "float8": float8, "overlap": overlap, "expert_capacity": expert_capacity, "simulated": simulated,
+                 "bfloat16_gradients": gradients is torch.bfloat16, "float8": float8, "overlap": overlap, "expert_capacity": expert_capacity, "simulated": simulated,
                  **{knob: list(values) for knob, values in tried.items()}}  # fmt: skip
         self._asked = made(captured, count, name, any_sequence, int(found[1]), found[2] or "", interconnect, knobs)
 
@@ -114,14 +116,15 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     captured_state: gradients and optimizer state are as `optimizer` and `dtype` leave them; by default gradients, main
       weights and both moments are in float32.
     memory: bytes of a device, or "80GB"; by default its own.
-    tensor, context, pipeline, stages_per_rank, micro_batch, experts, zero, schedules: what is tried; by default all that
-      makes sense. Context parallel, ranks that share each sequence, wants `inputs` of two arguments. `experts` are data
+    tensor, context, pipeline, stages_per_rank, micro_batch, experts, zero, schedules: what is tried; by default all
+      that makes sense. Context parallel, ranks that share each sequence, wants `inputs` of two arguments. `experts` are data
       ranks that share the experts of a layer.
     expert_capacity: rows that a rank of experts has room for, over the mean. 1: routing is even.
     overlap: what the engine does with collectives of tensor parallel. "none": they are waited for where they stand, as
       DTensor does. "backward": those of backward run beside products, as Megatron-LM's. "pieces": products go piece by
       piece, too, as with --tp-comm-overlap and asynchronous tensor parallel.
     float8: products of layers in float8, the head's left out.
+    gradients: how they are kept and summed over replicas, torch.float32 (default) or torch.bfloat16.
     simulated: how many plans are simulated on all ranks, at least.
 
     Raises NoTrainingPlanError where nothing fits, with what would; Error for arguments that make no sense, and what the

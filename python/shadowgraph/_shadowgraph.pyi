@@ -566,7 +566,8 @@ def take_node_names(graph: Graph, key: str) -> None: ...
 def write_weights(path: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[int, int]: ...
 
 def engine_files(
-    step: Graph, plan: str, sequence: int = 0, batch: int = 0, float8: bool = False
+    step: Graph, plan: str, sequence: int = 0, batch: int = 0, float8: bool = False,
+    bfloat16_gradients: bool = False,
 ) -> list[tuple[str, str, str, str, list[str]]]: ...
 
 class PipelineSchedule:

@@ -114,9 +114,10 @@ std::shared_ptr<RankGraphsRun> run_ranks(const std::vector<std::shared_ptr<Graph
 using EngineTuple = std::tuple<std::string, std::string, std::string, std::string, std::vector<std::string>>;
 
 std::vector<EngineTuple> files_of_engines(const Graph& step, const std::string& plan, int64_t sequence, int64_t batch,
-                                          bool float8) {
+                                          bool float8, bool bfloat16_gradients) {
   std::vector<EngineTuple> files;
-  const EngineRequest request{.sequence = sequence, .batch = batch, .float8 = float8};
+  const EngineRequest request{
+      .sequence = sequence, .batch = batch, .float8 = float8, .bfloat16_gradients = bfloat16_gradients};
   for (EngineFile& file : engine_files(read_training_plan(plan), step, request)) {
     files.emplace_back(std::move(file.engine), std::move(file.name), std::move(file.text), std::move(file.why_not),
                        std::move(file.differs));
@@ -128,7 +129,8 @@ std::vector<EngineTuple> files_of_engines(const Graph& step, const std::string& 
 
 void bind_pipelines(py::module_& m) {
   m.def("engine_files", &files_of_engines, py::arg("step"), py::arg("plan"), py::arg("sequence") = 0,
-        py::arg("batch") = 0, py::arg("float8") = false, py::call_guard<CppCall>(),
+        py::arg("batch") = 0, py::arg("float8") = false, py::arg("bfloat16_gradients") = false,
+        py::call_guard<CppCall>(),
         "A plan (JSON, of `shadowgraph plan --json`) in the words of engines: (engine, file name, text, why there is "
         "none, what differs) of each. `step`: of one device and one micro-batch.");
   py::class_<PipelineSchedule, std::shared_ptr<PipelineSchedule>>(

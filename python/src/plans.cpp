@@ -39,12 +39,13 @@ void read(const py::dict& knobs, const char* name, T& value) {
 
 ClusterRequest request_of(int64_t devices, const std::string& spec, const py::dict& knobs) {
   ClusterRequest request{.devices = devices, .device = *DeviceSpec::find(spec, c10::kCUDA)};
-  bool captured_state = false;
+  bool captured_state = false, bfloat16_gradients = false;
   std::string overlap(to_string(request.overlap));
   read(knobs, "memory", request.memory);
   read(knobs, "batch", request.batch);
   read(knobs, "sequence", request.sequence);
   read(knobs, "captured_state", captured_state);
+  read(knobs, "bfloat16_gradients", bfloat16_gradients);
   read(knobs, "float8", request.float8);
   read(knobs, "tensor", request.tensor);
   read(knobs, "context", request.context);
@@ -59,6 +60,7 @@ ClusterRequest request_of(int64_t devices, const std::string& spec, const py::di
   read(knobs, "simulated", request.simulated);
   request.overlap = collective_overlap(overlap);
   if (captured_state) request.state = {};
+  if (bfloat16_gradients) request.state.gradient = 2;
   return request;
 }
 

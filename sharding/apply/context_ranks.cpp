@@ -93,8 +93,7 @@ class AttentionCall {
   torch::jit::Stack arguments_;
 };
 
-// How often each head of keys is there, where a model repeats them for the queries that share them: a copy of heads with
-// stride 0.
+// How often a model repeats each head of keys, for the queries that share them: it copies heads of stride 0.
 int64_t times_repeated(const Graph& graph, ValueId keys) {
   const auto producer = [&](ValueId of) { return graph.value(of).producer; };
   const auto first = [&](NodeId node) { return graph.arguments(node)[0].ref.value; };
@@ -346,7 +345,7 @@ class ContextExchange {
     }
   }
 
-  // Of the two chunks.
+  // Gives those of the two chunks.
   void positions(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
     const bool has_start = op.operator_name().overload_name == "start";
     const auto argument = [&](const char* name) {

@@ -1,6 +1,7 @@
 """Plans with sequences over several ranks, beside PyTorch's own context parallel."""
 
 import contextlib
+import functools
 import json
 
 import pytest
@@ -102,8 +103,8 @@ def test_plans_of_long_sequences():
 
 def test_heads_that_are_repeated_are_sent_once():
     plain, repeated = (
-        planned(lambda: Decoder(repeated=repeated), context=[4], zero=[0], batch=2).run.dict()["stages"][0]
-        for repeated in (False, True)
+        planned(model, context=[4], zero=[0], batch=2).run.dict()["stages"][0]
+        for model in (Decoder, functools.partial(Decoder, repeated=True))
     )
     assert repeated["exposed_seconds"] < 0.5 * plain["exposed_seconds"]
 
@@ -134,9 +135,9 @@ def test_what_cannot_be_cut_is_refused_where_it_is_asked_for():
     assert any("sequences stay whole" in note for note in whole.dict()["notes"])
 
 
-def test_the_tool_cuts_sequences(capsys):
+def test_the_tool_cuts_sequences(capfd):
     words = ["plan", "llama3_8b", "--devices", "16xh100", "--samples-per-step", "4", "--seq", "32768", "--context", "4",
              "--pipeline", "1", "--json"]  # fmt: skip
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     assert found["simulated"][0]["plan"]["context"] == 4

@@ -160,7 +160,8 @@ def test_steps_are_quicker_and_casts_are_kernels_of_a_compiler():
 def plan(**how):
     transformers = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(
-        "llama", hidden_size=4096, intermediate_size=14336, num_hidden_layers=4, num_attention_heads=32, vocab_size=1024)  # fmt: skip
+        "llama", hidden_size=4096, intermediate_size=14336, num_hidden_layers=4, num_attention_heads=32,
+        vocab_size=1024)  # fmt: skip
     return sg.plan(config, lambda n: {"input_ids": f"i64[{n},2048]", "labels": f"i64[{n},2048]"}, loss=".loss",
                    **{"devices": "8xh100", "batch": 64, "sequence": 2048, "micro_batch": [4]} | how)  # fmt: skip
 

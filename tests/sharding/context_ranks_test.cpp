@@ -189,7 +189,7 @@ TEST(ContextRanks, WhatIsComputedAgainIsGatheredAgain) {
   EXPECT_EQ(2 * gathers(with_context_over(std::move(part), {.ranks = 2})), 3 * kept);
 }
 
-// Of attention in forward, of one rank: queries times keys that it looks at.
+// Queries times keys that a rank's attention looks at in forward.
 int64_t scores(const Graph& graph) {
   int64_t all = 0;
   for (const NodeId node : graph.nodes()) {

@@ -21,9 +21,10 @@
 namespace SHADOWGRAPH_API shadowgraph {
 
 struct EngineRequest {
-  int64_t sequence = 0;  // tokens of a sample; 0: samples are no sequences
-  int64_t batch = 0;     // samples of a step that were asked for; 0: as many as the plan has
-  bool float8 = false;   // products of layers, the head's left out
+  int64_t sequence = 0;             // tokens of a sample; 0: samples are no sequences
+  int64_t batch = 0;                // samples of a step that were asked for; 0: as many as the plan has
+  bool float8 = false;              // products of layers, the head's left out
+  bool bfloat16_gradients = false;  // kept and summed so; in float32 otherwise
 };
 
 struct EngineFile {

@@ -31,12 +31,12 @@ struct ContextRanks {
   int64_t rank = 0;   // in the group
   int64_t apart = 1;  // ranks of tensor parallel are neighbours
 };
-// `step`: of a rank's tokens, of one device or one rank of tensor parallel. Throws Error for attention that is not known, by name and module,
-// and for tokens that are no two equal chunks.
+// `step`: of a rank's tokens, of one device or one rank of tensor parallel. Throws Error for attention that is not known, by
+// name and module, and for tokens that are no two equal chunks.
 Graph with_context_over(Graph step, const ContextRanks& over);
 
-// Throws Error if a step on `ranks` times as many tokens is not `part` so many times, but for attention: then it mixes tokens elsewhere,
-// and cannot be cut so.
+// Throws Error if a step on `ranks` times as many tokens is not `part` so many times, but for attention. Such a model mixes
+// tokens elsewhere, and its sequences cannot be cut.
 void check_tokens_are_apart(const Graph& whole, const Graph& part, int64_t ranks);
 
 }  // namespace shadowgraph
