@@ -126,10 +126,9 @@ def test_a_handshake_that_nobody_answers():
             loop_of("1f1b with shapes given", "cpu", rank).verify()
 
 
-@pytest.mark.skipif(not pipeline_programs.MASKS_ARE_SENT, reason="torch refuses the program")
 def test_shapes_of_two_tensors():
     with sg.fake_process_group(RANKS, 1):
-        shapes = sg.pipeline_shapes(lambda: PROGRAMS["two tensors"]("cpu"), IDS, target=IDS, device="cpu")
+        shapes = sg.pipeline_shapes(lambda: pipeline_programs.two_tensors("cpu"), IDS, target=IDS, device="cpu")
     tensor, mask = shapes.forward[1].forward_metas
     assert tensor.shape == (1, LENGTH, WIDTH) and tensor.requires_grad
     assert mask.dtype == torch.bool and not mask.requires_grad
