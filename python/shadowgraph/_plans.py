@@ -62,7 +62,8 @@ class PlanQuestions:
         if gradients not in (None, torch.float32, torch.bfloat16) or (captured_state and gradients is not None):
             raise _C.Error(f"gradients={gradients} are neither torch.float32 nor torch.bfloat16, or state is captured")
         knobs = {"memory": limit, "batch": batch, "sequence": sequence, "captured_state": captured_state,
-                 "bfloat16_gradients": gradients is torch.bfloat16, "float8": float8, "overlap": overlap, "expert_capacity": expert_capacity, "simulated": simulated,
+                 "bfloat16_gradients": gradients is torch.bfloat16, "float8": float8, "overlap": overlap,
+                 "expert_capacity": expert_capacity, "simulated": simulated,
                  **{knob: list(values) for knob, values in tried.items()}}  # fmt: skip
         self._asked = made(captured, count, name, any_sequence, int(found[1]), found[2] or "", interconnect, knobs)
 
@@ -117,8 +118,8 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
       weights and both moments are in float32.
     memory: bytes of a device, or "80GB"; by default its own.
     tensor, context, pipeline, stages_per_rank, micro_batch, experts, zero, schedules: what is tried; by default all
-      that makes sense. Context parallel, ranks that share each sequence, wants `inputs` of two arguments. `experts` are data
-      ranks that share the experts of a layer.
+      that makes sense. Context parallel, ranks that share each sequence, wants `inputs` of two arguments. `experts` are
+      data ranks that share the experts of a layer.
     expert_capacity: rows that a rank of experts has room for, over the mean. 1: routing is even.
     overlap: what the engine does with collectives of tensor parallel. "none": they are waited for where they stand, as
       DTensor does. "backward": those of backward run beside products, as Megatron-LM's. "pieces": products go piece by
