@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <map>
 #include <unordered_set>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/compute_again.h"
 #include "parallel/plan/placement.h"
 #include "parallel/plan/plan_space.h"
 #include "parallel/plan/planner.h"
@@ -46,6 +48,7 @@ class Planner {
     if (answer_.simulated.empty()) return std::move(answer_);
     if (neighbours) {
       look_around();
+      look_at_recomputing();
       route_badly();
     }
     write_down();
@@ -75,19 +78,21 @@ class Planner {
   struct LayersDiffer {};
 
   const ClusterRequest& request() const { return answer_.request; }
-  Graph step_of_tables(int64_t tensor, int64_t micro_batch, bool again);
+  Graph step_of_tables(int64_t tensor, int64_t micro_batch);
+  std::vector<std::string> layers_of_tables() const;
   int64_t more_layers() const;
   void check_layers(int64_t wanted) const;
   LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
   std::vector<int64_t> ranks_of(const ExpertLayers& layers) const;
   const LayoutTables* tables_of(int64_t tensor, int64_t micro_batch);
-  void go_through_layouts();
+  std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed);
   void make_candidates();
   void search(double near);
   void simulate_best();
   void count();
   void look_around();
+  void look_at_recomputing();
   void route_badly();
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
   void write_down();
@@ -95,24 +100,26 @@ class Planner {
   const StepSource& source_;
   PlanAnswer answer_;
   KeptTables& kept_;
+  std::deque<LayoutChains> chains_;  // of candidates
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
   std::unordered_set<const Candidate*> seen_;
   double best_estimate_ = std::numeric_limits<double>::infinity();
   PlanSchedules& schedules_;
+  PlanSimulator simulator_;
 };
 
 constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
 
-Graph Planner::step_of_tables(int64_t tensor, int64_t micro_batch, bool again) {
+std::vector<std::string> Planner::layers_of_tables() const {
+  std::vector<std::string> layers = kept_.units;
+  std::erase_if(layers, [](const std::string& unit) { return number_in_path(unit).second == 0; });
+  return layers;
+}
+
+Graph Planner::step_of_tables(int64_t tensor, int64_t micro_batch) {
   const int64_t wanted = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0;
-  StepSize size{.micro_batch = micro_batch, .layers = wanted};
-  if (again) {
-    for (const std::string& unit : kept_.units) {
-      if (number_in_path(unit).second > 0) size.recomputed.push_back(unit);
-    }
-  }
-  Graph step = rank_of_step(source_.capture(size), tensor, request());
+  Graph step = rank_of_step(source_.capture({.micro_batch = micro_batch, .layers = wanted}), tensor, request());
   if (kept_.units.empty()) kept_.units = UnitNames::of(step).begins;
   if (wanted > 0) check_layers(wanted);
   return step;
@@ -184,13 +191,20 @@ const LayoutTables* Planner::tables_of(int64_t tensor, int64_t micro_batch) {
     if (tables == nullptr || std::ranges::all_of(ranks_of(tables->experts), is_there)) return tables;
   }
   try {
-    const Graph kept = step_of_tables(tensor, micro_batch, false), again = step_of_tables(tensor, micro_batch, true);
+    const Graph kept = step_of_tables(tensor, micro_batch);
+    Graph selective = clone(kept), again = clone(kept);
+    compute_again(selective, {}, layers_of_tables());
+    compute_again(again, layers_of_tables(), {});
     auto& tables = kept_.layouts[{tensor, micro_batch}];
     if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
     for (const int64_t ranks : ranks_of(tables->experts)) {
       if (tables->chains.contains(ranks)) continue;
       const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request().expert_capacity};
-      tables->chains.emplace(ranks, LayoutChains{chain(kept, over), chain(again, over)});
+      const auto level = [&](Recompute what, const Graph& step) {
+        return RecomputeLevel{what, std::make_shared<LayerChain>(chain(step, over))};
+      };
+      tables->chains[ranks] = {level(Recompute::kNothing, kept), level(Recompute::kSelective, selective),
+                               level(Recompute::kWhole, again)};
     }
     if (kept_.flops == 0) {
       const LayerChain plain = chain(kept, {});
@@ -207,37 +221,39 @@ const LayoutTables* Planner::tables_of(int64_t tensor, int64_t micro_batch) {
   return nullptr;
 }
 
-void Planner::go_through_layouts() {
+// Least bound first.
+std::vector<Candidate> Planner::candidates_with(const std::vector<Recompute>& allowed) {
+  std::vector<Candidate> candidates;
   for (const int64_t tensor : tensor_sizes(request())) {
     for (const int64_t micro_batch : micro_batches(request())) {
       const LayoutTables* tables = tables_of(tensor, micro_batch);
       if (tables == nullptr) break;
       for (const int64_t ranks : ranks_of(tables->experts)) {
-        const LayoutChains& chains = tables->chains.at(ranks);
-        for (TrainingPlan& plan : plans_of(request(), tensor, micro_batch, ranks, chains.kept.size())) {
-          candidates_.emplace_back(std::move(plan), chains, request());
+        const LayoutChains& chains = chains_.emplace_back(tables->chains.at(ranks), allowed);
+        for (TrainingPlan& plan : plans_of(request(), tensor, micro_batch, ranks, chains.units())) {
+          candidates.emplace_back(std::move(plan), chains, request());
         }
       }
     }
   }
+  std::ranges::stable_sort(candidates, {}, &Candidate::bound);
+  return candidates;
 }
 
 void Planner::make_candidates() {
   const auto begin = Clock::now();
   try {
-    go_through_layouts();
+    candidates_ = candidates_with(request().recompute);
   } catch (const LayersDiffer&) {
-    candidates_.clear();
     kept_.units.clear();
     kept_.layouts.clear();
     kept_.flops = 0;
     kept_.layers_differ = true;
     kept_.notes = {"layers differ: tables are of all of them"};
-    go_through_layouts();
+    candidates_ = candidates_with(request().recompute);
   }
   answer_.notes = kept_.notes;
   answer_.flops = kept_.flops;
-  std::ranges::stable_sort(candidates_, {}, &Candidate::bound);
   answer_.table_seconds = seconds_since(begin);
 }
 
@@ -303,7 +319,7 @@ void Planner::simulate_best() {
       continue;
     }
     if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
-    SimulatedPlan made = simulate(source_, request(), tried.candidate->with(tried.estimate.stages));
+    SimulatedPlan made = simulator_.of(source_, request(), tried.candidate->with(tried.estimate.stages));
     made.estimated = tried.estimate.seconds;
     made.estimated_bytes = tried.estimate.bytes;
     excess = std::min(excess, static_cast<double>(made.bytes()) / estimated);
@@ -370,6 +386,19 @@ void Planner::look_around() {
   look("schedule", [](const TrainingPlan& plan) {
     return plan.pipeline == 1 ? "none" : fmt::format("{} x {}", plan.schedule, plan.stages_per_rank);
   });
+}
+
+// Plans of the space in which nothing, parts or whole layers alone are computed again.
+void Planner::look_at_recomputing() {
+  for (const Recompute what : {Recompute::kNothing, Recompute::kSelective, Recompute::kWhole}) {
+    if (to_string(what) == recomputing_of(answer_.best().plan)) continue;
+    const std::vector<Recompute>& asked = request().recompute;
+    if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
+    std::vector<Candidate> others = candidates_with({what});
+    std::vector<Candidate*> all;
+    for (Candidate& candidate : others) all.push_back(&candidate);
+    answer_.neighbours.push_back(best_of("computed again", std::string(to_string(what)), all));
+  }
 }
 
 // Each rank may have rows of all ranks of its group, as many of each token as it has experts for.

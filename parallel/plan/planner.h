@@ -16,7 +16,7 @@ namespace shadowgraph {
 
 struct LayoutTables {
   ExpertLayers experts;
-  std::map<int64_t, LayoutChains> chains;  // by ranks that share experts
+  std::map<int64_t, std::vector<RecomputeLevel>> chains;  // by ranks that share experts
 };
 
 // Figures of layers of one source on one device and its links, with one training state and one length of sequences. How
@@ -41,6 +41,16 @@ struct FittingPlan {
 };
 std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
                                            int64_t memory);
+
+// Plans of one request. A step that was captured whole serves those that follow, if they cut it as the one before.
+class PlanSimulator {
+ public:
+  SimulatedPlan of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
+
+ private:
+  int64_t tensor_ = 0, micro_batch_ = 0;
+  std::optional<Graph> rank_;
+};
 
 // One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be.
 Graph rank_of_step(Graph step, int64_t tensor, const ClusterRequest& request);

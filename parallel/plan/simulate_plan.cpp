@@ -3,6 +3,7 @@
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/compute_again.h"
 #include "parallel/plan/planner.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/edit/copy.h"
@@ -62,11 +63,17 @@ std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
 
 }  // namespace
 
-SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
-  const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
-  const Graph step =
-      with_experts_over(rank_of_step(source.capture(size), plan.tensor, request),
-                        {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
+SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
+  if (!rank_ || tensor_ != plan.tensor || micro_batch_ != plan.micro_batch) {
+    rank_.reset();
+    rank_ = rank_of_step(source.capture({.micro_batch = plan.micro_batch}), plan.tensor, request);
+    tensor_ = plan.tensor;
+    micro_batch_ = plan.micro_batch;
+  }
+  Graph rank = clone(*rank_);
+  compute_again(rank, plan.recomputed, plan.selective);
+  const Graph step = with_experts_over(
+      std::move(rank), {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
   for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
   if (!cuts.empty()) cuts.erase(cuts.begin());
@@ -86,6 +93,10 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
   return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams};
+}
+
+SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
+  return PlanSimulator().of(source, request, std::move(plan));
 }
 
 int64_t memory_of(const ClusterRequest& request) {

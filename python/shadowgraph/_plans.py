@@ -33,7 +33,8 @@ class PlanQuestions:
                  layers: tuple[int, Callable[[int], Any]] | None = None, captured_state: bool = False,
                  interconnect: str = "", memory: int | str | None = None, tensor: Iterable[int] = (),
                  pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (), micro_batch: Iterable[int] = (),
-                 zero: Iterable[int] = (), schedules: Iterable[str] = (), simulated: int = 3, name: str = "model",
+                 zero: Iterable[int] = (), schedules: Iterable[str] = (), recompute: Iterable[str] = (),
+                 simulated: int = 3, name: str = "model",
                  options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
         found = _DEVICES.fullmatch(str(devices))
         if found is None:
@@ -57,7 +58,7 @@ class PlanQuestions:
         made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
         self._asked = made(captured, count, name, any_sequence, int(found[1]), found[2] or "", interconnect, limit,
                            batch, sequence, captured_state, list(tensor), list(pipeline), list(stages_per_rank),
-                           list(micro_batch), list(zero), list(schedules), simulated)  # fmt: skip
+                           list(micro_batch), list(zero), list(schedules), list(recompute), simulated)  # fmt: skip
 
     def plan(self) -> ClusterPlan:
         """The best plan; raises NoTrainingPlanError where nothing fits, with what would."""
@@ -110,6 +111,8 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
       weights and both moments are in float32.
     memory: bytes of a device, or "80GB"; by default its own.
     tensor, pipeline, stages_per_rank, micro_batch, zero, schedules: what is tried; by default all that makes sense.
+    recompute: what backward may compute again of a layer: "nothing", "selective" (all but products, attention and sums
+      over ranks), "whole"; by default each.
     simulated: how many plans are simulated on all ranks, at least.
 
     Raises NoTrainingPlanError where nothing fits, with what would; Error for arguments that make no sense, and what the
@@ -129,7 +132,7 @@ def simulate_plan(model: Any, inputs: Callable[..., Any], plan: Mapping[str, Any
 
     plan: as ClusterPlan.dict() has its plans. `data` and `microbatches` are what devices and batch leave.
       `stages` may be numbers of units: layers, and what comes before and behind them.
-      `recomputed` may be "all", or how many layers of each stage.
+      `recomputed` may be "all", or how many layers of each stage; so may `selective`, of the other layers.
 
     Other arguments are as for `plan`. Nothing is refused for its memory.
     Raises ParseError for what is no plan of the model; Error for plans that take more devices or have no schedule.

@@ -31,14 +31,12 @@ StepSource source_of(const Captured& capture, int64_t layers, const std::string&
   return source;
 }
 
-std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t layers, const std::string& name,
-                                            bool any_sequence, int64_t devices, const std::string& spec,
-                                            const std::string& interconnect, std::optional<int64_t> memory,
-                                            int64_t batch, int64_t sequence, bool captured_state,
-                                            const std::vector<int64_t>& tensor, const std::vector<int64_t>& pipeline,
-                                            const std::vector<int64_t>& stages_per_rank,
-                                            const std::vector<int64_t>& micro_batch, const std::vector<int>& zero,
-                                            const std::vector<std::string>& schedules, int simulated) {
+std::shared_ptr<PlanQuestions> questions_of(
+    const Captured& capture, int64_t layers, const std::string& name, bool any_sequence, int64_t devices,
+    const std::string& spec, const std::string& interconnect, std::optional<int64_t> memory, int64_t batch,
+    int64_t sequence, bool captured_state, const std::vector<int64_t>& tensor, const std::vector<int64_t>& pipeline,
+    const std::vector<int64_t>& stages_per_rank, const std::vector<int64_t>& micro_batch, const std::vector<int>& zero,
+    const std::vector<std::string>& schedules, const std::vector<std::string>& recompute, int simulated) {
   ClusterRequest request{.devices = devices,
                          .device = *DeviceSpec::find(spec, c10::kCUDA),
                          .memory = memory,
@@ -52,6 +50,7 @@ std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t lay
                          .zero = zero,
                          .schedules = schedules,
                          .simulated = simulated};
+  for (const std::string& what : recompute) request.recompute.push_back(parse_recompute(what));
   const auto around = Interconnect::around(request.device.name);
   if (interconnect.empty() && !around) {
     throw Error("no links are known around " + request.device.title + ": name some, interconnect=\"pcie5\"");
@@ -97,7 +96,7 @@ void bind_plans(py::module_& m) {
            py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("memory"), py::arg("batch"),
            py::arg("sequence"), py::arg("captured_state"), py::arg("tensor"), py::arg("pipeline"),
            py::arg("stages_per_rank"), py::arg("micro_batch"), py::arg("zero"), py::arg("schedules"),
-           py::arg("simulated"))
+           py::arg("recompute"), py::arg("simulated"))
       .def(
           "plan", [](PlanQuestions& questions) { return with_cost_rules([&] { return questions.plan(); }); },
           py::call_guard<CppCall>())
