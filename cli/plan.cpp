@@ -33,6 +33,7 @@ struct ClusterOptions {
   bool captured_state = false;
   bool bfloat16_gradients = false;
   ClusterRequest plan;
+  std::vector<std::string> recompute;
   std::string output;  // folder
   bool chakra = false;
   bool json = false;
@@ -163,6 +164,7 @@ int plan(const ClusterOptions& options) {
     throw Error("no links are known around " + request.device.title + ": name some with --interconnect");
   }
   request.links = options.interconnect.empty() ? *around : Interconnect::find(options.interconnect);
+  for (const std::string& what : options.recompute) request.recompute.push_back(parse_recompute(what));
   if (options.memory) request.memory = options.memory->bytes;
   CaptureRequest step = options.capture;
   take_batch_of_graph(step, request);
@@ -231,6 +233,12 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
   add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
   add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");
+  command
+      .add_option("--recompute", options.recompute,
+                  "What backward may compute again of a layer: nothing, whole, selective (all but products, attention "
+                  "and sums over ranks)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"nothing", "selective", "whole"}));
   add_what_options(command, options.what);
   begin_group(command, kOutput);
   command.add_option("-o,--output", options.output,

@@ -10,6 +10,8 @@ namespace {
 
 // All layers, or none.
 bool recomputes(const PlannedModel& model, const TrainingPlan& plan) {
+  if (!plan.selective.empty())
+    throw CannotExpressError("accelerate recomputes whole layers, and the plan parts of them");
   if (plan.recomputed.empty()) return false;
   const auto layers = std::ranges::count_if(model.modules, is_layer);
   const auto again = std::ranges::count_if(plan.recomputed, is_layer);

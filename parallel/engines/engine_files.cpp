@@ -46,10 +46,12 @@ TrainingPlan read_training_plan(std::string_view text) {
     plan.overlap = collective_overlap(json.value("overlap", "none"));
     read("data_outermost", plan.data_outermost);
     read("recomputed", plan.recomputed);
+    read("selective", plan.selective);
     for (const nlohmann::json& stage : json.value("stages", nlohmann::json::array())) {
       plan.stages.push_back({.begins = stage.at("begins").get<std::string>(),
                              .units = stage.value("units", int64_t{0}),
-                             .recomputed = stage.value("recomputed", int64_t{0})});
+                             .recomputed = stage.value("recomputed", int64_t{0}),
+                             .selective = stage.value("selective", int64_t{0})});
     }
   } catch (const nlohmann::json::exception& error) {
     throw ParseError(std::string("this is no plan: ") + error.what(), 1, 1);

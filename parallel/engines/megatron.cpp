@@ -30,6 +30,17 @@ void check_model(const PlannedModel& model) {
       fmt::format("Megatron-LM's layouts are of models with one list of layers, not of {} lists", lists));
 }
 
+// Whether norms are computed again in all layers. It is the part of selective recomputing that Megatron-LM has words for.
+bool recomputes_norms(const PlannedModel& model, const TrainingPlan& plan) {
+  if (plan.selective.empty()) return false;
+  const auto layers = std::ranges::count_if(model.modules, is_layer);
+  const auto parts = std::ranges::count_if(plan.selective, is_layer);
+  if (parts == layers && plan.recomputed.empty()) return true;
+  throw CannotExpressError(fmt::format(
+      "Megatron-LM recomputes parts of all layers, or whole ones, and the plan parts of {} and {} whole ones", parts,
+      plan.recomputed.size()));
+}
+
 // In how many layers of each stage activations are computed again; nothing: in none.
 std::optional<int64_t> recomputed_layers(const PlannedModel& model, const TrainingPlan& plan) {
   if (plan.recomputed.empty()) return std::nullopt;
@@ -114,7 +125,11 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--data-parallel-sharding-strategy", plan.zero == 2 ? "optim_grads" : "optim_grads_params");
     add("--ckpt-format", "fsdp_dtensor");  // Megatron-LM refuses others with its FSDP
   }
-  if (const auto layers = recomputed_layers(model, plan)) {
+  if (recomputes_norms(model, plan)) {
+    add("--recompute-granularity", "selective");
+    add("--recompute-modules", "layernorm");
+    file.differs.emplace_back("recomputing: norms alone; what activations of an MLP give is kept");
+  } else if (const auto layers = recomputed_layers(model, plan)) {
     add("--recompute-granularity", "full");
     add("--recompute-method", "block");
     add("--recompute-num-layers", *layers);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shadowgraph/graph.h"
@@ -18,6 +19,10 @@ struct PlannedModel {
 
   static PlannedModel of(const Graph& step);
 };
+
+// torch's policies see products of tensor parallel, and their sums over ranks.
+inline constexpr std::string_view kPartsOfSumsAreKept =
+    "selective recomputing: torch keeps products whose sums over ranks it keeps, too";
 
 bool is_layer(const std::string& module);
 // "model.layers.*.mlp.up_proj" of "model.layers.7.mlp.up_proj".

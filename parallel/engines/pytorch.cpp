@@ -51,6 +51,7 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   text += "ORDER = " + python_text(model.order) + "\n";
   text += "STAGES = " + python_text(begins) + "\n";
   text += "RECOMPUTED: list[str] = " + python_text(plan.recomputed) + "\n";
+  text += "SELECTIVE: list[str] = " + python_text(plan.selective) + "\n";
   text += "CUT: dict[str, str] = " + python_text(linear_cuts(step, plan.tensor)) + "\n";
   return text;
 }
@@ -63,6 +64,7 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   if (plan.overlap != CollectiveOverlap::kNone) {
     all.emplace_back("tensor parallel: collectives are waited for where they stand; plan with --overlap none");
   }
+  if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
   if (plan.zero == 1 || plan.zero == 2) {
     all.push_back(fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
   }

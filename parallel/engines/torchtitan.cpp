@@ -61,13 +61,53 @@ class PlannedAC(FullAC):
 
 )";
 
-std::string policy_of(const TrainingPlan& plan) {
+// The same where of some layers only what is cheap is computed again. torchtitan's own would compute each second product
+// again, and keeps scores of attention by hand.
+constexpr std::string_view kSelectivePolicy = R"(from dataclasses import dataclass
+
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+
+RECOMPUTED = {}
+SELECTIVE = {}
+
+
+class PlannedAC(SelectiveAC):
+    @dataclass(kw_only=True, slots=True)
+    class Config(SelectiveAC.Config):
+        pass
+
+    def get_save_ops(self):
+        return super().get_save_ops() - {{torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default}}
+
+    def _wrap_block(self, module, *, base_fqn=None):
+        if base_fqn in RECOMPUTED:
+            return FullAC._wrap_block(self, module, base_fqn=base_fqn)
+        if base_fqn not in SELECTIVE:
+            return module
+        kept = list(self.get_save_ops())
+        return checkpoint_wrapper(
+            module, context_fn=lambda: create_selective_checkpoint_contexts(kept), early_stop=False
+        )
+
+
+)";
+
+std::string titan_layers(const std::vector<std::string>& modules) {
   std::vector<std::string> layers;
-  for (const std::string& module : plan.recomputed) {
+  for (const std::string& module : modules) {
     if (!is_layer(module)) throw CannotExpressError("torchtitan recomputes layers, and the plan " + module);
     layers.push_back(titan_name(module));
   }
-  return fmt::format(fmt::runtime(kPolicy), json_text(layers));
+  return json_text(layers);
+}
+
+std::string policy_of(const TrainingPlan& plan) {
+  const std::string whole = titan_layers(plan.recomputed), parts = titan_layers(plan.selective);
+  return plan.selective.empty() ? fmt::format(fmt::runtime(kPolicy), whole)
+                                : fmt::format(fmt::runtime(kSelectivePolicy), whole, parts);
 }
 
 std::string titan_stages(const PlannedModel& model, const TrainingPlan& plan) {
@@ -89,7 +129,8 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
   std::string& text = file.text;
   text = "\"\"\"A plan as a recipe of torchtitan 0.3.0: `planned(llama3_8b())` in its config_registry.\"\"\"\n\n";
-  if (!plan.recomputed.empty()) text += policy_of(plan);
+  const bool recomputes = !plan.recomputed.empty() || !plan.selective.empty();
+  if (recomputes) text += policy_of(plan);
   text += "def planned(config):\n";
   const auto set = [&](std::string_view part, std::string_view key, const auto& value) {
     text += fmt::format("    config.{}.{} = {}\n", part, key, value);
@@ -116,7 +157,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   set("training", "global_batch_size", samples);
   if (request.sequence > 0) set("training", "seq_len", request.sequence);
   text += fmt::format("    config.activation_checkpoint = {}\n    return config\n",
-                      plan.recomputed.empty() ? "None" : "PlannedAC.Config()");
+                      recomputes ? "PlannedAC.Config()" : "None");
   if (plan.context > 1 && plan.zero == 0) {
     file.differs.emplace_back("ZeRO 0: ranks that share sequences cut parameters, as torchtitan always does");
   }
@@ -125,6 +166,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
         "tensor parallel: collectives are waited for where they stand, and gathered inputs kept; plan with --overlap "
         "none or pieces");
   }
+  if (plan.tensor > 1 && !plan.selective.empty()) file.differs.emplace_back(kPartsOfSumsAreKept);
   if (plan.zero == 1 || plan.zero == 2) {
     file.differs.push_back(
         fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));

@@ -13,6 +13,7 @@
 import argparse
 import contextlib
 import fnmatch
+import functools
 import importlib
 import itertools
 import os
@@ -31,7 +32,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 # -- the plan
 TENSOR, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1
@@ -42,6 +43,7 @@ MESH = ("pipeline", "data", "tensor")
 ORDER = ["layers.*"]
 STAGES = [""]
 RECOMPUTED: list[str] = []
+SELECTIVE: list[str] = []
 CUT: dict[str, str] = {}
 # -- end of the plan
 
@@ -226,9 +228,19 @@ def next_token(logits, labels):
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
-def _recompute(module):
+# What a layer of SELECTIVE keeps: products with weights, convolutions, attention, sums over ranks.
+KEPT = ("mm", "addmm", "linear", "_grouped_mm", "convolution", "_scaled_dot_product", "_flash_attention",
+        "_efficient_attention", "reduce_scatter", "all_reduce")  # fmt: skip
+
+
+def _keep(_, operator, *args, **kwargs):
+    kept = operator.__name__.startswith(KEPT)
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _recompute(module, **how):
     forward = module.forward
-    module.forward = lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    module.forward = lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **how, **kwargs)
 
 
 class Training:
@@ -288,6 +300,9 @@ class Training:
         for name in names:
             if name in RECOMPUTED:
                 _recompute(model.get_submodule(name))
+            elif name in SELECTIVE:
+                contexts = functools.partial(create_selective_checkpoint_contexts, _keep)
+                _recompute(model.get_submodule(name), context_fn=contexts)
         if self.sharded and prefix.rpartition(".")[2].isdigit():
             fully_shard(model.get_submodule(prefix), **self._sharding())
 

@@ -60,9 +60,8 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
 }
 
 const PlanSchedules::Entry* PlanSchedules::standing_for(const TrainingPlan& plan) {
-  // Those with backward in two pieces take longer to come to their round.
-  const bool one_piece = plan.schedule == "1f1b" || plan.schedule == "interleaved";
-  const int64_t rounds = one_piece ? 2 : 5;
+  // The more stages of a rank differ, the longer it takes to come to a round; so it does with backward in two pieces.
+  const int64_t rounds = plan.schedule == "1f1b" ? 2 : plan.schedule == "interleaved" ? 4 : 5;
   if (plan.microbatches <= (rounds + 1) * plan.pipeline) return own(plan);
   return of(plan, rounds * plan.pipeline + plan.microbatches % plan.pipeline, true);
 }
@@ -90,17 +89,17 @@ int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, i
 
 int64_t Candidate::other_streams() const {
   int64_t outside = 0, weights = 0;
-  for (int64_t unit = 0; unit < chains_->kept.size(); ++unit) {
-    if (number_in_path(chains_->kept.begins(unit)).second > 0) continue;
-    outside += chains_->kept.parameters(unit, unit + 1);
-    weights += chains_->kept.weights(unit, unit + 1);
+  for (int64_t unit = 0; unit < chains_->units(); ++unit) {
+    if (number_in_path(chains_->kept().begins(unit)).second > 0) continue;
+    outside += chains_->kept().parameters(unit, unit + 1);
+    weights += chains_->kept().weights(unit, unit + 1);
   }
   return ::shadowgraph::other_streams(plan_, *request_, outside, weights);
 }
 
 Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request)
     : plan_(std::move(plan)), chains_(&chains), request_(&request) {
-  const double all = chains.kept.seconds(0, chains.kept.size());
+  const double all = chains.kept().seconds(0, chains.units());
   const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);
   // A rank with the mean share or more computes it for each micro-batch, while the first and the last pass all others.
   const bool one_by_one = plan_.stages_per_rank == 1 && plan_.schedule != "zero_bubble";
@@ -111,8 +110,8 @@ Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const Cluste
 // many micro-batches it has between forward and backward.
 std::vector<int64_t> Candidate::shares(const PipelineSchedule& schedule, const SplitLimits& limits,
                                        int64_t memory) const {
-  const int64_t stages = schedule.stages(), units = chains_->kept.size();
-  const ChainStage whole{0, units, units};
+  const int64_t stages = schedule.stages(), units = chains_->units();
+  const ChainStage whole{0, units, most_again(*chains_, 0, units)};
   const int64_t standing = (bytes_of(*chains_, whole, {}, limits) - passing_of(*chains_, whole)) / stages;
   std::vector<int64_t> of_rank(static_cast<size_t>(schedule.ranks()), 0), all;
   for (int32_t s = 0; s < stages; ++s) {
@@ -128,21 +127,27 @@ std::vector<int64_t> Candidate::shares(const PipelineSchedule& schedule, const S
   return all;
 }
 
-// What all ranks compute at least for one micro-batch. As many layers are computed again as bring the bytes of all ranks
-// under their memory. Each stage counts as if it had as few micro-batches between forward and backward as any has.
+// What all ranks compute at least for one micro-batch. Levels are taken, the cheapest for a byte first, until the bytes of
+// all ranks are under their memory. Each stage counts as if it had as few micro-batches between forward and backward as any has.
 double Candidate::seconds_kept_again(const SplitLimits& limits) const {
-  const int64_t units = chains_->kept.size();
+  const int64_t units = chains_->units();
   const Between between{.gradients = std::ranges::min(limits.between, {}, &Between::gradients).gradients};
   const int64_t all = std::reduce(limits.memory.begin(), limits.memory.end());
-  const ChainStage kept{0, units, 0}, again{0, units, units};
-  const double fewest = ::shadowgraph::seconds_of(*chains_, kept), most = ::shadowgraph::seconds_of(*chains_, again);
   const auto carried = [&](const ChainStage& stage) {
     return static_cast<double>(bytes_of(*chains_, stage, between, limits) - passing_of(*chains_, stage));
   };
-  const double saved = carried(kept) - carried(again);
-  const double over = carried(kept) - static_cast<double>(all);
-  if (over <= 0 || saved <= 0) return fewest;
-  return fewest + std::min(1.0, over / saved) * std::max(0.0, most - fewest);
+  ChainStage stage{0, units, 0};
+  double seconds = ::shadowgraph::seconds_of(*chains_, stage);
+  double over = carried(stage) - static_cast<double>(all);
+  while (over > 0 && stage.again < most_again(*chains_, 0, units)) {
+    const ChainStage next{0, units, stage.again + units};
+    const double saved = carried(stage) - carried(next);
+    const double more = ::shadowgraph::seconds_of(*chains_, next) - ::shadowgraph::seconds_of(*chains_, stage);
+    if (saved > 0) seconds += std::min(1.0, over / saved) * std::max(0.0, more);
+    over -= saved;
+    stage = next;
+  }
+  return seconds;
 }
 
 // A rank waits for the first micro-batch until all stages before its first one had it. When it is done, those still have
@@ -183,12 +188,12 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   const PlanSchedules::Entry* entry = schedules.standing_for(plan_);
   fits_ = false;
   if (entry == nullptr) return std::nullopt;
-  const int64_t units = chains_->kept.size();
+  const int64_t units = chains_->units();
   const int64_t workspaces =
       2 * DeviceAssumptions::of(request_->device).workspace();  // of forward's and backward's thread
   SplitLimits limits{.between = entry->between,
                      .stages_per_rank = plan_.stages_per_rank,
-                     .replicas = replicas_of(plan_, *request_, chains_->kept.parameters(0, units) / units)};
+                     .replicas = replicas_of(plan_, *request_, chains_->kept().parameters(0, units) / units)};
   limits.memory = shares(entry->schedule, limits, memory - workspaces - other_streams());
   const auto times = static_cast<double>(plan_.microbatches);
   bound_ = std::max(bound_, seconds_kept_again(limits) * times / static_cast<double>(plan_.pipeline));
@@ -224,12 +229,14 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
 TrainingPlan Candidate::with(const std::vector<ChainStage>& stages) const {
   TrainingPlan plan = plan_;
   for (const ChainStage& stage : stages) {
-    plan.stages.push_back({chains_->kept.begins(stage.first), stage.last - stage.first, 0});
-    for (int64_t unit = stage.first; unit < stage.first + stage.again; ++unit) {
-      const std::string& name = chains_->kept.begins(unit);
-      if (number_in_path(name).second == 0) continue;
-      plan.recomputed.push_back(name);
-      ++plan.stages.back().recomputed;
+    PlannedStage& planned = plan.stages.emplace_back();
+    planned = {.begins = chains_->kept().begins(stage.first), .units = stage.last - stage.first};
+    for (int64_t unit = stage.first; unit < stage.last; ++unit) {
+      const std::string& name = chains_->kept().begins(unit);
+      const Recompute what = recompute_of(*chains_, stage, unit);
+      if (what == Recompute::kNothing || number_in_path(name).second == 0) continue;
+      (what == Recompute::kWhole ? plan.recomputed : plan.selective).push_back(name);
+      ++(what == Recompute::kWhole ? planned.recomputed : planned.selective);
     }
   }
   return plan;

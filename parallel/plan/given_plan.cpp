@@ -19,8 +19,8 @@ constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
 
 void check_keys(const JsonPlace& plan) {
   static const std::set<std::string> kKeys{
-      "tensor",       "context", "data",     "pipeline",       "stages_per_rank", "experts",    "micro_batch",
-      "microbatches", "zero",    "schedule", "data_outermost", "stages",          "recomputed", "overlap"};
+      "tensor", "context",  "data",           "pipeline", "stages_per_rank", "experts",   "micro_batch", "microbatches",
+      "zero",   "schedule", "data_outermost", "stages",   "recomputed",      "selective", "overlap"};
   for (const auto& [key, place] : plan.members()) {
     if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
   }
@@ -50,9 +50,18 @@ std::vector<int64_t> sizes_of(const JsonPlace& plan, int64_t stages, int64_t uni
   return sizes;
 }
 
-// How many layers of each stage are computed again, its first ones.
-void read_recomputed(const JsonPlace& document, const std::vector<std::string>& units, TrainingPlan& plan) {
-  const auto found = document.find("recomputed");
+struct Again {
+  const char* key;
+  std::vector<std::string> TrainingPlan::*layers;
+  int64_t PlannedStage::*count;
+};
+constexpr Again kWholeLayers{"recomputed", &TrainingPlan::recomputed, &PlannedStage::recomputed};
+constexpr Again kPartsOfLayers{"selective", &TrainingPlan::selective, &PlannedStage::selective};
+
+// How many layers of each stage are computed again: its first ones that are not `taken`, names that then are.
+void read_layers(const JsonPlace& document, const std::vector<std::string>& units, const Again& again,
+                 std::set<std::string>& taken, TrainingPlan& plan) {
+  const auto found = document.find(again.key);
   if (!found) return;
   const bool all = found->is_text();
   if (all && found->text() != "all") found->fail("is \"all\", or a list");
@@ -62,20 +71,25 @@ void read_recomputed(const JsonPlace& document, const std::vector<std::string>& 
     found->fail(fmt::format("has {} stages, not {}", given.size(), plan.stages.size()));
   }
   std::set<std::string> named;
-  for (const JsonPlace& name : names ? given : std::vector<JsonPlace>()) named.insert(name.text());
+  for (const JsonPlace& name : names ? given : std::vector<JsonPlace>()) {
+    if (taken.contains(name.text())) name.fail("is computed again whole: a layer is in one list");
+    named.insert(name.text());
+  }
   size_t unit = 0;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     PlannedStage& stage = plan.stages[s];
     const bool counted = !all && !names && !given.empty();
     const int64_t wanted = all ? stage.units : counted ? given[s].integer(0, kMostOfAKnob) : 0;
     for (int64_t i = 0; i < stage.units; ++i, ++unit) {
-      if (number_in_path(units[unit]).second == 0) continue;
-      if (names ? named.erase(units[unit]) == 0 : stage.recomputed == wanted) continue;
-      plan.recomputed.push_back(units[unit]);
-      ++stage.recomputed;
+      const std::string& name = units[unit];
+      if (number_in_path(name).second == 0 || taken.contains(name)) continue;
+      if (names ? named.erase(name) == 0 : stage.*again.count == wanted) continue;
+      (plan.*again.layers).push_back(name);
+      taken.insert(name);
+      ++(stage.*again.count);
     }
-    if (counted && stage.recomputed != wanted) {
-      given[s].fail(fmt::format("is more than the {} layers of the stage", stage.recomputed));
+    if (counted && stage.*again.count != wanted) {
+      given[s].fail(fmt::format("is more than the {} layers of the stage", stage.*again.count));
     }
   }
   if (!named.empty()) found->fail("names " + *named.begin() + ", which is no layer of the model");
@@ -92,9 +106,10 @@ void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
       given.fail(
           fmt::format("begins at \"{}\", and behind the units before it comes \"{}\"", begins, plan.stages[s].begins));
     }
-    const auto again = given.find("recomputed");
-    if (again && again->integer() != plan.stages[s].recomputed) {
-      again->fail(fmt::format("is not the {} that the plan's \"recomputed\" has", plan.stages[s].recomputed));
+    for (const Again& again : {kWholeLayers, kPartsOfLayers}) {
+      const auto count = given.find(again.key);
+      if (!count || count->integer() == plan.stages[s].*again.count) continue;
+      count->fail(fmt::format("is not the {} that the plan's \"{}\" has", plan.stages[s].*again.count, again.key));
     }
   }
 }
@@ -134,10 +149,12 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
   const std::vector<std::string> units = UnitNames::of(source.capture({.micro_batch = plan.micro_batch})).begins;
   size_t unit = 0;
   for (const int64_t size : sizes_of(place, plan.pipeline * plan.stages_per_rank, std::ssize(units))) {
-    plan.stages.push_back({units[unit], size, 0});
+    plan.stages.push_back({.begins = units[unit], .units = size});
     unit += static_cast<size_t>(size);
   }
-  read_recomputed(place, units, plan);
+  std::set<std::string> taken;
+  read_layers(place, units, kWholeLayers, taken, plan);
+  read_layers(place, units, kPartsOfLayers, taken, plan);
   check_stages(place, plan);
   return plan;
 }

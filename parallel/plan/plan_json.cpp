@@ -9,7 +9,10 @@ namespace shadowgraph {
 nlohmann::json to_json(const TrainingPlan& plan) {
   nlohmann::json stages = nlohmann::json::array();
   for (const PlannedStage& stage : plan.stages) {
-    stages.push_back({{"begins", stage.begins}, {"units", stage.units}, {"recomputed", stage.recomputed}});
+    stages.push_back({{"begins", stage.begins},
+                      {"units", stage.units},
+                      {"recomputed", stage.recomputed},
+                      {"selective", stage.selective}});
   }
   return {{"tensor", plan.tensor},
           {"context", plan.context},
@@ -24,7 +27,8 @@ nlohmann::json to_json(const TrainingPlan& plan) {
           {"overlap", to_string(plan.overlap)},
           {"data_outermost", plan.data_outermost},
           {"stages", std::move(stages)},
-          {"recomputed", plan.recomputed}};
+          {"recomputed", plan.recomputed},
+          {"selective", plan.selective}};
 }
 
 nlohmann::json to_json(const PlanAnswer& answer) {

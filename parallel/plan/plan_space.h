@@ -25,6 +25,7 @@ struct LayoutSizes {
   int64_t micro_batch = 1;
   int64_t experts = 1;  // ranks that share them
   CollectiveOverlap overlap = CollectiveOverlap::kNone;
+  friend bool operator==(const LayoutSizes&, const LayoutSizes&) = default;
 };
 // Each plan of these sizes, without stages. `units`: of the model, which has at most so many stages.
 std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units);

@@ -29,7 +29,10 @@ std::string stages_text(const TrainingPlan& plan) {
   std::string text;
   for (const PlannedStage& stage : plan.stages) {
     text += fmt::format("{}{}", text.empty() ? "" : " ", stage.units);
-    if (stage.recomputed > 0) text += fmt::format("({})", stage.recomputed);
+    std::vector<std::string> again;
+    if (stage.recomputed > 0) again.push_back(fmt::format("{}", stage.recomputed));
+    if (stage.selective > 0) again.push_back(fmt::format("{}s", stage.selective));
+    if (!again.empty()) text += fmt::format("({})", fmt::join(again, "+"));
   }
   return text;
 }
@@ -71,7 +74,8 @@ std::string to_text(const PlanAnswer& answer) {
                             : fmt::format("with room for {} times the mean", answer.request.expert_capacity),
                         human_seconds(seconds), human_bytes(bytes));
   }
-  text += fmt::format("stages, in layers (of which computed again): {}\n", stages_text(best.plan));
+  text += fmt::format("stages, in layers (of which computed again{}): {}\n",
+                      best.plan.selective.empty() ? "" : "; s: selective", stages_text(best.plan));
   const std::vector<PlacedAxis> placed = placement_of(best.plan, answer.request.links);
   if (!placed.empty()) text += fmt::format("placed, innermost first: {}\n", to_string(placed));
   std::vector<std::string> counts;

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <map>
 #include <unordered_set>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/compute_again.h"
 #include "parallel/plan/placement.h"
 #include "parallel/plan/plan_space.h"
 #include "parallel/plan/planner.h"
@@ -47,6 +49,7 @@ class Planner {
     if (neighbours) {
       look_around();
       look_at_overlaps();
+      look_at_recomputing();
       route_badly();
     }
     write_down();
@@ -76,7 +79,8 @@ class Planner {
   struct LayersDiffer {};
 
   const ClusterRequest& request() const { return answer_.request; }
-  Graph step_of_tables(const LayoutSizes& sizes, bool again);
+  Graph step_of_tables(const LayoutSizes& sizes);
+  std::vector<std::string> layers_of_tables() const;
   int64_t more_layers() const;
   LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
@@ -84,14 +88,15 @@ class Planner {
   void count_flops(const Graph& step, int64_t tensor, int64_t micro_batch);
   std::vector<int64_t> contexts();
   const LayoutTables* tables_of(const LayoutSizes& sizes);
-  void go_through_layouts();
-  void go_through_layouts(int64_t tensor, int64_t context);
+  std::vector<LayoutSizes> layouts();
+  std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed);
   void make_candidates();
   void search(double near);
   void simulate_best();
   void count();
   void look_around();
   void look_at_overlaps();
+  void look_at_recomputing();
   void route_badly();
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
   void write_down();
@@ -99,26 +104,26 @@ class Planner {
   const StepSource& source_;
   PlanAnswer answer_;
   KeptTables& kept_;
+  std::deque<LayoutChains> chains_;  // of candidates
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
   std::unordered_set<const Candidate*> seen_;
   double best_estimate_ = std::numeric_limits<double>::infinity();
   PlanSchedules& schedules_;
+  PlanSimulator simulator_;
 };
 
 constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
 
-Graph Planner::step_of_tables(const LayoutSizes& sizes, bool again) {
+std::vector<std::string> Planner::layers_of_tables() const {
+  std::vector<std::string> layers = kept_.units;
+  std::erase_if(layers, [](const std::string& unit) { return number_in_path(unit).second == 0; });
+  return layers;
+}
+
+Graph Planner::step_of_tables(const LayoutSizes& sizes) {
   const int64_t wanted = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0;
-  StepSize size{.micro_batch = sizes.micro_batch, .layers = wanted};
-  if (again) {
-    for (const std::string& unit : kept_.units) {
-      if (number_in_path(unit).second > 0) size.recomputed.push_back(unit);
-    }
-  }
-  const StepSource part = part_of_sequence(source_, request(), sizes.context);
-  Graph step = with_context_over(rank_of_step(part.capture(size), sizes.tensor, sizes.overlap, request()),
-                                 context_ranks(sizes.context, sizes.tensor));
+  Graph step = rank_of_step(source_, wanted, sizes, request());
   if (kept_.units.empty()) kept_.units = UnitNames::of(step).begins;
   if (wanted > 0) check_layers(kept_.units, wanted, source_.name);
   return step;
@@ -201,13 +206,20 @@ const LayoutTables* Planner::tables_of(const LayoutSizes& sizes) {
     if (tables == nullptr || std::ranges::all_of(ranks_of(tables->experts), is_there)) return tables;
   }
   try {
-    const Graph kept = step_of_tables(sizes, false), again = step_of_tables(sizes, true);
+    const Graph kept = step_of_tables(sizes);
+    Graph selective = clone(kept), again = clone(kept);
+    compute_again(selective, {}, layers_of_tables());
+    compute_again(again, layers_of_tables(), {});
     auto& tables = kept_.layouts[{tensor, context, micro_batch, overlap}];
     if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
     for (const int64_t ranks : ranks_of(tables->experts)) {
       if (tables->chains.contains(ranks)) continue;
       const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request().expert_capacity};
-      tables->chains.emplace(ranks, LayoutChains{chain(kept, over), chain(again, over)});
+      const auto level = [&](Recompute what, const Graph& step) {
+        return RecomputeLevel{what, std::make_shared<LayerChain>(chain(step, over))};
+      };
+      tables->chains[ranks] = {level(Recompute::kNothing, kept), level(Recompute::kSelective, selective),
+                               level(Recompute::kWhole, again)};
     }
     if (kept_.flops == 0) count_flops(kept, tensor, micro_batch);
     return tables.get();
@@ -220,46 +232,53 @@ const LayoutTables* Planner::tables_of(const LayoutSizes& sizes) {
   return nullptr;
 }
 
-void Planner::go_through_layouts() {
+std::vector<LayoutSizes> Planner::layouts() {
+  std::vector<LayoutSizes> all;
   for (const int64_t context : contexts()) {
     for (const int64_t tensor : tensor_sizes(request())) {
-      if (request().devices % (tensor * context) == 0) go_through_layouts(tensor, context);
-    }
-  }
-}
-
-void Planner::go_through_layouts(int64_t tensor, int64_t context) {
-  for (const int64_t micro_batch : micro_batches(request(), context)) {
-    LayoutSizes sizes{
-        .tensor = tensor, .context = context, .micro_batch = micro_batch, .overlap = overlap_of(request(), tensor)};
-    const LayoutTables* tables = tables_of(sizes);
-    if (tables == nullptr) break;
-    for (const int64_t ranks : ranks_of(tables->experts)) {
-      const LayoutChains& chains = tables->chains.at(ranks);
-      sizes.experts = ranks;
-      for (TrainingPlan& plan : plans_of(request(), sizes, chains.kept.size())) {
-        candidates_.emplace_back(std::move(plan), chains, request());
+      if (request().devices % (tensor * context) != 0) continue;
+      for (const int64_t micro_batch : micro_batches(request(), context)) {
+        const LayoutSizes sizes{
+            .tensor = tensor, .context = context, .micro_batch = micro_batch, .overlap = overlap_of(request(), tensor)};
+        if (tables_of(sizes) == nullptr) break;
+        all.push_back(sizes);
       }
     }
   }
+  return all;
+}
+
+// Least bound first.
+std::vector<Candidate> Planner::candidates_with(const std::vector<Recompute>& allowed) {
+  std::vector<Candidate> candidates;
+  for (LayoutSizes sizes : layouts()) {
+    const LayoutTables* tables = tables_of(sizes);
+    for (const int64_t ranks : ranks_of(tables->experts)) {
+      const LayoutChains& chains = chains_.emplace_back(tables->chains.at(ranks), allowed);
+      sizes.experts = ranks;
+      for (TrainingPlan& plan : plans_of(request(), sizes, chains.units())) {
+        candidates.emplace_back(std::move(plan), chains, request());
+      }
+    }
+  }
+  std::ranges::stable_sort(candidates, {}, &Candidate::bound);
+  return candidates;
 }
 
 void Planner::make_candidates() {
   const auto begin = Clock::now();
   try {
-    go_through_layouts();
+    candidates_ = candidates_with(request().recompute);
   } catch (const LayersDiffer&) {
-    candidates_.clear();
     kept_.units.clear();
     kept_.layouts.clear();
     kept_.flops = 0;
     kept_.layers_differ = true;
     kept_.notes = {"layers differ: tables are of all of them"};
-    go_through_layouts();
+    candidates_ = candidates_with(request().recompute);
   }
   answer_.notes = kept_.notes;
   answer_.flops = kept_.flops;
-  std::ranges::stable_sort(candidates_, {}, &Candidate::bound);
   answer_.table_seconds = seconds_since(begin);
 }
 
@@ -325,7 +344,7 @@ void Planner::simulate_best() {
       continue;
     }
     if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
-    SimulatedPlan made = simulate(source_, request(), tried.candidate->with(tried.estimate.stages));
+    SimulatedPlan made = simulator_.of(source_, request(), tried.candidate->with(tried.estimate.stages));
     made.estimated = tried.estimate.seconds;
     made.estimated_bytes = tried.estimate.bytes;
     excess = std::min(excess, static_cast<double>(made.bytes()) / estimated);
@@ -407,8 +426,23 @@ void Planner::look_at_overlaps() {
     plan.overlap = other;
     plan.stages.clear();
     plan.recomputed.clear();
-    Candidate candidate(std::move(plan), tables->chains.at(best.experts), request());
+    plan.selective.clear();
+    const LayoutChains& chains = chains_.emplace_back(tables->chains.at(best.experts), request().recompute);
+    Candidate candidate(std::move(plan), chains, request());
     answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
+  }
+}
+
+// Plans of the space in which nothing, parts or whole layers alone are computed again.
+void Planner::look_at_recomputing() {
+  for (const Recompute what : {Recompute::kNothing, Recompute::kSelective, Recompute::kWhole}) {
+    if (to_string(what) == recomputing_of(answer_.best().plan)) continue;
+    const std::vector<Recompute>& asked = request().recompute;
+    if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
+    std::vector<Candidate> others = candidates_with({what});
+    std::vector<Candidate*> all;
+    for (Candidate& candidate : others) all.push_back(&candidate);
+    answer_.neighbours.push_back(best_of("computed again", std::string(to_string(what)), all));
   }
 }
 

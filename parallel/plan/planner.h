@@ -1,7 +1,6 @@
 // One plan of several: what stays the same between them is kept.
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,15 +10,15 @@
 #include <vector>
 
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/plan_space.h"
 #include "shadowgraph/parallel/training_plan.h"
-#include "shadowgraph/sharding/context_ranks.h"
 #include "shadowgraph/sharding/expert_ranks.h"
 
 namespace shadowgraph {
 
 struct LayoutTables {
   ExpertLayers experts;
-  std::map<int64_t, LayoutChains> chains;  // by ranks that share experts
+  std::map<int64_t, std::vector<RecomputeLevel>> chains;  // by ranks that share experts
 };
 
 // Figures of layers of one source on one device and its links, with one training state and one length of sequences. How
@@ -45,16 +44,24 @@ struct FittingPlan {
 std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
                                            int64_t memory);
 
-// One rank's graph of a step that `tensor` ranks share: as Megatron lays it out, where that can be. Products are in the
-// precision that is asked for.
-Graph rank_of_step(Graph step, int64_t tensor, CollectiveOverlap overlap, const ClusterRequest& request);
+// One rank's graph of a micro-batch on its part of each sequence: as Megatron lays tensor parallel out, where that can be,
+// in the precision that is asked for. Experts are whole, nothing is computed again. `layers`: as StepSize has it.
+Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request);
 // The same step on a rank's part of each sequence. Throws Error if its source makes no shorter ones, or for tokens that do
 // not divide.
 StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context);
-// A rank of `context`, of those the one that has most kinds of calls.
-ContextRanks context_ranks(int64_t context, int64_t tensor);
 // Throws Error if a step cannot be cut so, of which `part` is on a rank's tokens.
 void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context);
+
+// Plans of one request. A step that was captured whole serves those that follow, if they cut it as the one before.
+class PlanSimulator {
+ public:
+  SimulatedPlan of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
+
+ private:
+  LayoutSizes sizes_;
+  std::optional<Graph> rank_;
+};
 
 // Bytes that a rank may reserve. Throws NoTrainingPlanError for devices without room for a program.
 int64_t memory_of(const ClusterRequest& request);

@@ -3,11 +3,13 @@
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/compute_again.h"
 #include "parallel/plan/planner.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/float8.h"
 #include "shadowgraph/profile/device_assumptions.h"
+#include "shadowgraph/sharding/context_ranks.h"
 #include "shadowgraph/sharding/expert_ranks.h"
 #include "shadowgraph/sharding/plan_step.h"
 #include "shadowgraph/units.h"
@@ -30,16 +32,12 @@ Graph cut_by_hand(Graph step, int64_t tensor, const ClusterRequest& request) {
   }
 }
 
-}  // namespace
-
-Graph rank_of_step(Graph step, int64_t tensor, CollectiveOverlap overlap, const ClusterRequest& request) {
-  Graph rank = tensor == 1 ? std::move(step) : cut_by_hand(std::move(step), tensor, request);
-  if (request.float8 && float8_products(rank).products == 0) {
-    throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
-  }
-  if (tensor > 1) overlap_collectives(rank, overlap);
-  return rank;
+// A rank of `context`, of those the one that has most kinds of calls.
+ContextRanks context_ranks(int64_t context, int64_t tensor) {
+  return {.ranks = context, .rank = context / 2, .apart = tensor};
 }
+
+}  // namespace
 
 StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context) {
   if (context == 1) return source;
@@ -56,8 +54,15 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
   return source.with_sequence(request.sequence / context);
 }
 
-ContextRanks context_ranks(int64_t context, int64_t tensor) {
-  return {.ranks = context, .rank = context / 2, .apart = tensor};
+Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
+  Graph step =
+      part_of_sequence(source, request, sizes.context).capture({.micro_batch = sizes.micro_batch, .layers = layers});
+  Graph rank = sizes.tensor == 1 ? std::move(step) : cut_by_hand(std::move(step), sizes.tensor, request);
+  if (request.float8 && float8_products(rank).products == 0) {
+    throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
+  }
+  if (sizes.tensor > 1) overlap_collectives(rank, sizes.overlap);
+  return with_context_over(std::move(rank), context_ranks(sizes.context, sizes.tensor));
 }
 
 void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context) {
@@ -99,13 +104,18 @@ std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
 
 }  // namespace
 
-SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
-  const StepSize size{.micro_batch = plan.micro_batch, .recomputed = plan.recomputed};
-  const StepSource part = part_of_sequence(source, request, plan.context);
-  const Graph step =
-      with_experts_over(with_context_over(rank_of_step(part.capture(size), plan.tensor, plan.overlap, request),
-                                          context_ranks(plan.context, plan.tensor)),
-                        {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
+SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
+  const LayoutSizes sizes{
+      .tensor = plan.tensor, .context = plan.context, .micro_batch = plan.micro_batch, .overlap = plan.overlap};
+  if (!rank_ || sizes != sizes_) {
+    rank_.reset();
+    rank_ = rank_of_step(source, 0, sizes, request);
+    sizes_ = sizes;
+  }
+  Graph rank = clone(*rank_);
+  compute_again(rank, plan.recomputed, plan.selective);
+  const Graph step = with_experts_over(
+      std::move(rank), {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
   for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
   if (!cuts.empty()) cuts.erase(cuts.begin());
@@ -125,6 +135,10 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
   return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams};
+}
+
+SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
+  return PlanSimulator().of(source, request, std::move(plan));
 }
 
 int64_t memory_of(const ClusterRequest& request) {

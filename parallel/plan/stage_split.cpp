@@ -4,41 +4,84 @@
 
 namespace shadowgraph {
 
-// Where units that are computed again end, the join is that of units that are kept.
-StageFigures figures_of(const LayoutChains& chains, const ChainStage& stage) {
-  if (stage.again == 0) return chains.kept.stage(stage.first, stage.last);
-  if (stage.again == stage.last - stage.first) return chains.again.stage(stage.first, stage.last);
-  const int64_t middle = stage.first + stage.again;
-  return LayerChain::joined(chains.again, stage.first, middle, chains.kept, stage.last);
-}
-
-double seconds_of(const LayoutChains& chains, const ChainStage& stage) {
-  const int64_t middle = stage.first + stage.again;
-  if (stage.again == 0) return chains.kept.seconds(stage.first, stage.last);
-  if (middle == stage.last) return chains.again.seconds(stage.first, stage.last);
-  return chains.again.seconds(stage.first, middle) + chains.kept.seconds(middle, stage.last);
-}
-
-int64_t passing_of(const LayoutChains& chains, const ChainStage& stage) {
-  const int64_t middle = stage.first + stage.again;
-  return std::max(stage.again > 0 ? chains.again.passing(stage.first, middle) : 0,
-                  middle < stage.last ? chains.kept.passing(middle, stage.last) : 0);
-}
-
 namespace {
+
+// A stage's first units are at the higher level of two.
+struct TwoLevels {
+  const LayerChain* more;
+  const LayerChain* less;
+  int64_t middle;  // where the lower one begins
+};
+
+TwoLevels levels_of(const LayoutChains& chains, const ChainStage& stage) {
+  const int64_t units = stage.last - stage.first, level = stage.again / units;
+  const LayerChain* less = chains.levels()[static_cast<size_t>(level)].chain.get();
+  const int64_t ahead = stage.again % units;
+  return {ahead > 0 ? chains.levels()[static_cast<size_t>(level) + 1].chain.get() : less, less, stage.first + ahead};
+}
 
 using Figure = int64_t (LayerChain::*)(int64_t first, int64_t last) const;
 int64_t sum_of(const LayoutChains& chains, const ChainStage& stage, Figure figure) {
-  const int64_t middle = stage.first + stage.again;
-  return (stage.again > 0 ? (chains.again.*figure)(stage.first, middle) : 0) +
-         (middle < stage.last ? (chains.kept.*figure)(middle, stage.last) : 0);
+  const auto [more, less, middle] = levels_of(chains, stage);
+  return (middle > stage.first ? (more->*figure)(stage.first, middle) : 0) + (less->*figure)(middle, stage.last);
 }
 
 }  // namespace
 
+// Levels are points of bytes and seconds. One above the line between two others is never worth it. Some layers at one of
+// these and some at the other are quicker with the same bytes.
+LayoutChains::LayoutChains(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed) {
+  const auto bytes = [](const RecomputeLevel& level) {
+    return static_cast<double>(level.chain->carried(0, level.chain->size()));
+  };
+  const auto seconds = [](const RecomputeLevel& level) { return level.chain->seconds(0, level.chain->size()); };
+  const auto price = [&](const RecomputeLevel& from, const RecomputeLevel& to) {
+    return (seconds(to) - seconds(from)) / (bytes(from) - bytes(to));
+  };
+  for (const RecomputeLevel& level : levels) {
+    if (levels_.empty()) {
+      levels_.push_back(level);
+      continue;
+    }
+    if (!allowed.empty() && std::ranges::find(allowed, level.what) == allowed.end()) continue;
+    if (bytes(level) >= bytes(levels_.back())) continue;
+    while (levels_.size() > 1 && price(levels_.back(), level) <= price(levels_[levels_.size() - 2], levels_.back())) {
+      levels_.pop_back();
+    }
+    levels_.push_back(level);
+  }
+}
+
+int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last) {
+  return (last - first) * (std::ssize(chains.levels()) - 1);
+}
+
+Recompute recompute_of(const LayoutChains& chains, const ChainStage& stage, int64_t unit) {
+  const int64_t units = stage.last - stage.first;
+  const int64_t level = stage.again / units + (unit - stage.first < stage.again % units ? 1 : 0);
+  return chains.levels()[static_cast<size_t>(level)].what;
+}
+
+// Where the higher level ends, the join is that of units of the lower one.
+StageFigures figures_of(const LayoutChains& chains, const ChainStage& stage) {
+  const auto [more, less, middle] = levels_of(chains, stage);
+  if (middle == stage.first) return less->stage(stage.first, stage.last);
+  return LayerChain::joined(*more, stage.first, middle, *less, stage.last);
+}
+
+double seconds_of(const LayoutChains& chains, const ChainStage& stage) {
+  const auto [more, less, middle] = levels_of(chains, stage);
+  return (middle > stage.first ? more->seconds(stage.first, middle) : 0) + less->seconds(middle, stage.last);
+}
+
+int64_t passing_of(const LayoutChains& chains, const ChainStage& stage) {
+  const auto [more, less, middle] = levels_of(chains, stage);
+  return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
+}
+
 int64_t bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between, const SplitLimits& limits) {
-  int64_t bytes = held_by(chains.kept.standing(stage.first, stage.last), limits.replicas).all();
-  bytes += chains.kept.fixed(stage.first, stage.last);
+  int64_t bytes = held_by(chains.kept().standing(stage.first, stage.last), limits.replicas).all();
+  bytes += chains.kept().fixed(stage.first, stage.last);
   bytes += between.gradients * sum_of(chains, stage, &LayerChain::carried);
   if (between.weights > 0) bytes += between.weights * sum_of(chains, stage, &LayerChain::awaiting);
   return bytes + passing_of(chains, stage) / limits.stages_per_rank;
@@ -49,11 +92,11 @@ namespace {
 class Splitter {
  public:
   Splitter(const LayoutChains& chains, const SplitLimits& limits)
-      : chains_(chains), limits_(limits), units_(chains.kept.size()), stages_(std::ssize(limits.between)) {}
+      : chains_(chains), limits_(limits), units_(chains.units()), stages_(std::ssize(limits.between)) {}
 
   std::optional<std::vector<ChainStage>> run() const {
     if (stages_ > units_) return std::nullopt;
-    double most = chains_.again.seconds(0, units_) + chains_.kept.seconds(0, units_), least = 0;
+    double most = chains_.most().seconds(0, units_) + chains_.kept().seconds(0, units_), least = 0;
     std::optional<std::vector<ChainStage>> found = under(most);
     if (!found) return std::nullopt;
     for (int i = 0; i < kHalvings && most - least > kClose * most; ++i) {
@@ -72,14 +115,17 @@ class Splitter {
   static constexpr int kHalvings = 40;
   static constexpr double kClose = 1e-4;
 
-  // The least number of units computed again with which a stage fits; nothing: none.
+  // The fewest steps with which a stage fits; nothing: none. A higher level may need more while it passes.
   std::optional<int64_t> again(int64_t first, int64_t last, size_t stage) const {
     const auto fits = [&](int64_t n) {
       return bytes_of(chains_, {first, last, n}, limits_.between[stage], limits_) <= limits_.memory[stage];
     };
     if (fits(0)) return 0;
-    int64_t least = 0, most = last - first;
-    if (!fits(most)) return std::nullopt;
+    const int64_t highest = most_again(chains_, first, last), units = last - first;
+    int64_t most = units;
+    while (most <= highest && !fits(most)) most += units;
+    if (most > highest) return std::nullopt;
+    int64_t least = most - units;
     while (most - least > 1) {
       const int64_t middle = (least + most) / 2;
       (fits(middle) ? most : least) = middle;

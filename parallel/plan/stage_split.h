@@ -2,17 +2,37 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "parallel/plan/layer_chain.h"
 #include "shadowgraph/parallel/replicas.h"
+#include "shadowgraph/parallel/training_plan.h"
 
 namespace shadowgraph {
 
-// The chain of one way to cut a micro-batch: activations kept, and computed again.
-struct LayoutChains {
-  LayerChain kept, again;
+// The chain of one way to cut a micro-batch where so much of each layer is computed again.
+struct RecomputeLevel {
+  Recompute what = Recompute::kNothing;
+  std::shared_ptr<const LayerChain> chain;
+};
+
+// Levels by what they compute again, nothing first. Each takes longer than the one before, holds less between forward and
+// backward, and costs more seconds for a byte that it saves.
+class LayoutChains {
+ public:
+  LayoutChains() = default;
+  // Those of `levels` that are allowed and worth it. The first one always is: nothing is computed again. No `allowed`: all.
+  explicit LayoutChains(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed = {});
+
+  const LayerChain& kept() const { return *levels_.front().chain; }
+  const LayerChain& most() const { return *levels_.back().chain; }
+  const std::vector<RecomputeLevel>& levels() const { return levels_; }
+  int64_t units() const { return kept().size(); }
+
+ private:
+  std::vector<RecomputeLevel> levels_;
 };
 
 // Micro-batches of a stage when its rank holds most.
@@ -21,10 +41,14 @@ struct Between {
   int64_t weights = 0;    // between the input's gradient and the weights', at most
 };
 
-// Units first to last - 1, of which the first `again` are computed again.
+// Units first to last - 1. `again` counts steps from level to level: first each unit takes the first step, one by one, then
+// each the second. So at most two levels that follow each other are in a stage, the higher one first.
 struct ChainStage {
   int64_t first = 0, last = 0, again = 0;
 };
+// With which every unit is at the highest level.
+int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last);
+Recompute recompute_of(const LayoutChains& chains, const ChainStage& stage, int64_t unit);
 StageFigures figures_of(const LayoutChains& chains, const ChainStage& stage);
 int64_t passing_of(const LayoutChains& chains, const ChainStage& stage);
 double seconds_of(const LayoutChains& chains, const ChainStage& stage);
@@ -39,7 +63,7 @@ struct SplitLimits {
 // The bytes of a stage at its peak.
 int64_t bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between, const SplitLimits& limits);
 
-// The cut whose slowest stage is quickest, where each stage computes again as few layers as its memory allows. Nothing:
+// The cut whose slowest stage is quickest, where each stage takes as few steps as its memory allows. Nothing:
 // no cut fits. Both time and bytes grow with a stage, so the longest stages that stay under a time cut best. The least
 // such time is found by bisection.
 std::optional<std::vector<ChainStage>> split(const LayoutChains& chains, const SplitLimits& limits);

@@ -85,6 +85,7 @@ class Remedies {
     let_free("pipeline", &ClusterRequest::pipeline);
     let_free("stages of a rank", &ClusterRequest::stages_per_rank);
     let_free("schedule", &ClusterRequest::schedules);
+    let_free("recomputing", &ClusterRequest::recompute);
     if (found_.empty() && held > 1) add(1, "with all knobs free", source_, all, kept_);
   }
 

@@ -20,7 +20,8 @@
 //   random numbers    the state of the generator is kept before the first of them (core/calls/random_state.h), put in
 //                     place around the copies, and then the one that was there again
 //   running statistics of a batch norm are not updated twice: the copy goes without them
-//   never made again  what reads the host, collectives, unknown targets, writers to what is made outside
+//   never made again  what reads the host, collectives unless the caller wants it, unknown targets, writers to what is
+//                     made outside
 //   to be kept        what the caller says; it counts as made outside, within one segment, and as made within the one
 //                     around it
 //
@@ -245,11 +246,12 @@ class Rewrite {
 
   // ---- What is kept, and how long
 
-  // Notes, before anything is changed, the storages whose lives may end earlier. These are those that are made again,
-  // and those that nodes of segments save and no node outside does, whether backward reads them or not.
+  // Notes, before anything is changed, the storages whose lives may end earlier. These are those that are made again, and
+  // those that nodes of segments save and no node outside does.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) changes_.touched[graph_.value(demand.value).storage] = 1;
+      for (const StorageId s : level.made_again) changes_.touched[s] = 1;
     }
     const std::set<size_t> outermost = outermost_with_copies();
     std::vector<bool> dealt_with(graph_.node_capacity(), false);

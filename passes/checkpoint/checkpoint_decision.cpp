@@ -73,7 +73,7 @@ class CheckpointPlan::Decision {
     const std::string& name = graph_.target(n).name();
     if (effects_.unknown(n)) return name + ": nothing is known of it";
     if (effects_.host_read(n)) return name + ": reads on the host";
-    if (effects_.collective(n)) return name + ": a collective";
+    if (effects_.collective(n) && !level_.segment->collectives) return name + ": a collective";
     if (changes_storage(graph_.facts(n))) return name + ": changes a tensor's storage";
     if (!graph_.note(n, kGeneratorNote).empty()) return name + ": draws from a generator of the program's own";
     std::string reason;

@@ -22,11 +22,12 @@ GPT = ["", "blocks.1", "blocks.4", "blocks.7"]
 EIGHT = ["", *(f"model.layers.{i}" for i in range(1, 8))]
 
 
-def plan(model, *, stages=("",), recomputed=(), **knobs):
+def plan(model, *, stages=("",), recomputed=(), selective=(), **knobs):
     layers = {"llama": "model.layers", "gpt": "blocks"}[model]
     made = {"microbatches": 4 if len(stages) > 1 else 2, **knobs}
     made["stages"] = [{"begins": name} for name in stages]
     made["recomputed"] = [f"{layers}.{i}" for i in recomputed]
+    made["selective"] = [f"{layers}.{i}" for i in selective]
     return model, made
 
 
@@ -41,6 +42,10 @@ ON_FOUR = {
     "dp tp zero 3": plan("gpt", tensor=2, data=2, zero=3),
     "pp": plan("llama", pipeline=4, stages=LLAMA),
     "pp gpipe, again": plan("llama", pipeline=4, stages=LLAMA, schedule="gpipe", recomputed=(1, 3)),
+    "pp dp zero 2, selective": plan(
+        "gpt", pipeline=2, data=2, zero=2, stages=["", "blocks.4"], recomputed=(0,), selective=(1, 5)
+    ),
+    "tp, selective": plan("llama", tensor=2, data=2, recomputed=(1,), selective=(0, *range(2, 8))),
     "pp dp": plan("llama", pipeline=2, data=2, stages=["", "model.layers.3"], micro_batch=2),
     "pp dp zero 1": plan("gpt", pipeline=2, data=2, zero=1, stages_per_rank=2, schedule="interleaved", stages=GPT),
     "pp tp zbv": plan("gpt", pipeline=2, tensor=2, stages_per_rank=2, schedule="zbv", stages=GPT),
@@ -243,6 +248,7 @@ def test_accelerate_reads_its_file(steps, tmp_path):
         ({"pipeline": 2, "stages": [{"begins": ""}, {"begins": "blocks.1"}]}, "no pipelines"),
         ({"tensor": 2}, "no tensor parallel"),
         ({"data": 2, "zero": 1, "recomputed": every[:3]}, "all layers or none, and the plan 3 of 8"),
+        ({"data": 2, "zero": 1, "selective": every}, "whole layers, and the plan parts"),
     ):
         text, why_not, _ = files_of(steps["gpt"], knobs)["accelerate.yaml"]
         assert text == ""
@@ -264,11 +270,16 @@ def test_megatron_arguments(steps):
     }  # fmt: skip
     again = {**knobs, "recomputed": [f"model.layers.{i}" for i in (0, 2, 4)]}
     assert "--recompute-num-layers 1\n" in files_of(steps["llama"], again)["megatron.args"][0]
+    parts = {**knobs, "selective": [f"model.layers.{i}" for i in range(8)]}
+    text, _, differs = files_of(steps["llama"], parts)["megatron.args"]
+    assert "--recompute-granularity selective\n--recompute-modules layernorm\n" in text
+    assert any("norms alone" in one for one in differs)
     for other, why in (
         ({"schedule": "zbv"}, "not zbv"),
         ({"zero": 3}, "no ZeRO 3 in a pipeline"),
         ({"recomputed": ["model.layers.1"]}, "first layers of a stage"),
         ({"recomputed": ["model.layers.0"]}, "as many layers in each stage"),
+        ({"selective": ["model.layers.0"]}, "parts of all layers, or whole ones, and the plan parts of 1"),
     ):
         text, why_not, _ = files_of(steps["llama"], {**knobs, **other})["megatron.args"]
         assert text == ""

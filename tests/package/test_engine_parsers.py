@@ -37,12 +37,16 @@ def test_some_layers_are_recomputed_by_a_policy_of_the_recipe(step):
     text = recipe(step, recomputed=again)
     assert 'RECOMPUTED = ["layers.0","layers.2","layers.5"]' in text
     assert "class PlannedAC(FullAC):" in text
+    text = recipe(step, recomputed=again, selective=["model.layers.1"])
+    assert 'SELECTIVE = ["layers.1"]' in text
+    assert "class PlannedAC(SelectiveAC):" in text
 
 
-def test_torchtitan_reads_the_recipe(step, monkeypatch):
+@pytest.mark.parametrize("selective", [[], ["model.layers.5", "model.layers.7"]])
+def test_torchtitan_reads_the_recipe(step, monkeypatch, selective):
     config = pytest.importorskip("torchtitan.config")
     registry = pytest.importorskip("torchtitan.models.llama3.config_registry")
-    text = recipe(step, recomputed=["model.layers.0", "model.layers.5"])
+    text = recipe(step, recomputed=["model.layers.0", "model.layers.3"], selective=selective)
     module = types.ModuleType("planned_recipe")
     module.planned_debug = lambda: recipe_of(text)(registry.llama3_debugmodel())
     monkeypatch.setitem(sys.modules, "planned_recipe", module)
@@ -51,7 +55,11 @@ def test_torchtitan_reads_the_recipe(step, monkeypatch):
     model = torch.nn.Module()
     model.layers = torch.nn.ModuleDict({str(i): torch.nn.Linear(2, 2) for i in range(8)})
     read.activation_checkpoint.build().apply(model)
-    assert [n for n, layer in model.layers.items() if not isinstance(layer, torch.nn.Linear)] == ["0", "5"]
+    wrapped = [n for n, layer in model.layers.items() if not isinstance(layer, torch.nn.Linear)]
+    assert wrapped == (["0", "3", "5", "7"] if selective else ["0", "3"])
+    x = torch.ones(1, 2, requires_grad=True)
+    for name in wrapped:
+        model.layers[name](x).sum().backward()
 
 
 def test_megatron_s_fsdp_has_a_format_of_checkpoints(step):

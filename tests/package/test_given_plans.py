@@ -1,8 +1,12 @@
 """Plans that somebody else made, simulated; and what stages of a rank share."""
 
+import functools
+
 import pytest
+import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import shadowgraph as sg
 
@@ -65,9 +69,59 @@ def test_numbers_say_what_names_say():
     assert short.dict()["recomputed"] == ["layers.0", "layers.2", "layers.3"]
     whole = simulated(short.dict())
     assert (short.seconds, short.bytes) == (whole.seconds, whole.bytes)
+    parts = simulated({**few, "selective": [1, 1]}).dict()
+    assert parts["recomputed"] == ["layers.0", "layers.2", "layers.3"]
+    assert parts["selective"] == ["layers.1", "layers.4"]
+    assert simulated({**few, "selective": "all"}).dict()["selective"] == ["layers.1", "layers.4", "layers.5"]
+    assert simulated(parts).dict() == parts
     even = simulated({"pipeline": 4, "recomputed": "all"}).dict()
     assert [stage["units"] for stage in even["stages"]] == [2, 2, 2, 2]
     assert even["recomputed"] == [f"layers.{i}" for i in range(LAYERS)]
+
+
+def test_what_products_give_is_kept():
+    knobs = {"tensor": 2, "pipeline": 2, "data": 2}
+    made = [simulated({**knobs, **again}) for again in ({}, {"selective": "all"}, {"recomputed": "all"})]
+    assert made[0].seconds < made[1].seconds < made[2].seconds
+    carried = [one.run.dict()["ranks"][0]["activations_peak_bytes"] for one in made]
+    assert carried[0] > carried[1] > carried[2]
+
+
+KEPT = ("mm", "addmm", "_scaled_dot_product")
+
+
+class Selective(Decoder):
+    """What torch computes again where it is told to keep what is dear."""
+
+    def forward(self, ids):
+        def policy(_, operator, *args, **kwargs):
+            kept = operator.__name__.startswith(KEPT)
+            return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+        contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+        x = self.tokens(ids)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False, context_fn=contexts)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), ids.flatten())
+
+
+@pytest.mark.parametrize("knobs", [{"micro_batch": 2}, {"micro_batch": 16}, {"pipeline": 2, "micro_batch": 8}])
+def test_selective_layers_are_those_of_torch(knobs):
+    """The program is captured with torch's own selective checkpoints, beside the one that the plan makes of it."""
+    devices = {**HOW, "devices": f"{knobs.get('pipeline', 1)}xh100"}
+
+    def long(samples):
+        return f"i64[{samples},2048]"
+
+    # A first checkpoint imports modules, which hold tensors of it for a while.
+    Selective()(torch.zeros(1, 16, dtype=torch.long)).backward()
+    ours = sg.simulate_plan(Decoder, long, {**knobs, "selective": "all"}, **devices)
+    torchs = sg.simulate_plan(Selective, long, knobs, **devices)
+    assert ours.seconds == pytest.approx(torchs.seconds, rel=1e-9)
+    for mine, its in zip(ours.run.dict()["ranks"], torchs.run.dict()["ranks"], strict=True):
+        assert mine["activations_peak_bytes"] == its["activations_peak_bytes"]
+        assert mine["peak_bytes"] == its["peak_bytes"]
+        assert mine["reserved_peak_bytes"] == pytest.approx(its["reserved_peak_bytes"], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +141,9 @@ def test_numbers_say_what_names_say():
         ({"zero": 4}, "zero"),
         ({"experts": 3}, "do not divide 8 data ranks"),
         ({"recomputed": "some"}, "all"),
+        ({"recomputed": ["layers.1"], "selective": ["layers.1"]}, "a layer is in one list"),
+        ({"pipeline": 2, "recomputed": [3, 0], "selective": [1, 0]}, "is more than the 0 layers"),
+        ({"stages": [{"begins": "", "units": 8, "selective": 2}]}, "is not the 0"),
         ({"pipeline": 2, "schedule": "rounds"}, "no schedule"),
         ({"pipeline": 8, "stages_per_rank": 2, "schedule": "interleaved"}, "16 stages of a model with 8 units"),
     ],

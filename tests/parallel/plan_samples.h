@@ -13,10 +13,10 @@
 
 namespace shadowgraph::plan_samples {
 
-inline Graph capture_small(const std::string& model, const StepSize& size, int64_t sequence = 0) {
+inline Graph capture_small(const std::string& model, const StepSize& size, int64_t sequence = 0, bool tiny = true) {
   const FakeTensorMode mode({.device = c10::kCUDA});
   const models::BuiltModel built = models::build(
-      model, {.batch = size.micro_batch, .seq = sequence, .layers = size.layers, .dtype = at::kBFloat16, .tiny = true});
+      model, {.batch = size.micro_batch, .seq = sequence, .layers = size.layers, .dtype = at::kBFloat16, .tiny = tiny});
   ProgramToCapture program = models::program_of(built);
   torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
   program.optimizer = &optimizer;
@@ -25,6 +25,17 @@ inline Graph capture_small(const std::string& model, const StepSize& size, int64
   for (const std::string& name : size.recomputed) modules += (modules.empty() ? "" : "+") + name;
   if (!modules.empty()) checkpoint_modules(step, {.modules = modules});
   return step;
+}
+
+// As wide as the model is, with few layers: what is dear for it is dear here.
+inline StepSource wide_source(const std::string& model, int64_t layers, int64_t sequence) {
+  return {.capture =
+              [=](StepSize size) {
+                if (size.layers == 0) size.layers = layers;
+                return capture_small(model, size, sequence, false);
+              },
+          .layers = layers,
+          .name = model};
 }
 
 inline StepSource small_source(const std::string& model, int64_t layers, int64_t sequence = 0) {

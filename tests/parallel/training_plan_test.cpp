@@ -9,9 +9,11 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "models/registry.h"
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/compute_again.h"
 #include "parallel/plan/plan_space.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/capture.h"
@@ -85,34 +87,39 @@ TEST_P(PlanOf, MoreLayersOfFourAreThoseOfTheLongerModel) {
   }
 }
 
-LayoutChains chains_of(const std::string& model) {
+RecomputeLevel level_of(Recompute what, const Graph& step, const std::vector<std::string>& begins) {
   const ClusterRequest request = eight_devices();
-  LayoutChains chains;
-  StepSize size{.layers = kLayers};
-  const Graph kept = capture_small(model, size);
-  const std::vector<std::string> begins = UnitNames::of(kept).begins;
-  for (const std::string& unit : begins) {
-    if (number_in_path(unit).second > 0) size.recomputed.push_back(unit);
-  }
-  chains.kept = LayerChain(kept, begins, stage_options(request), request.state);
-  chains.again = LayerChain(capture_small(model, size), begins, stage_options(request), request.state);
-  return chains;
+  return {what, std::make_shared<LayerChain>(step, begins, stage_options(request), request.state)};
 }
 
-// All cuts, each stage with as few layers again as fit.
+LayoutChains chains_of(const std::string& model) {
+  const Graph kept = capture_small(model, {.layers = kLayers});
+  std::vector<std::string> layers;
+  const std::vector<std::string> begins = UnitNames::of(kept).begins;
+  for (const std::string& unit : begins) {
+    if (number_in_path(unit).second > 0) layers.push_back(unit);
+  }
+  Graph selective = clone(kept), whole = clone(kept);
+  compute_again(selective, {}, layers);
+  compute_again(whole, layers, {});
+  return LayoutChains({level_of(Recompute::kNothing, kept, begins), level_of(Recompute::kSelective, selective, begins),
+                       level_of(Recompute::kWhole, whole, begins)});
+}
+
+// All cuts, each stage with as few steps of recomputing as fit.
 double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& limits, size_t stage = 0,
                               int64_t first = 0) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   double best = kNone;
-  for (int64_t last = first + 1; last <= chains.kept.size(); ++last) {
+  for (int64_t last = first + 1; last <= chains.units(); ++last) {
     double seconds = kNone;
-    for (int64_t again = 0; again <= last - first && seconds == kNone; ++again) {
+    for (int64_t again = 0; again <= most_again(chains, first, last) && seconds == kNone; ++again) {
       const ChainStage made{first, last, again};
       if (bytes_of(chains, made, limits.between[stage], limits) <= limits.memory[stage])
         seconds = seconds_of(chains, made);
     }
     const bool is_last = stage + 1 == limits.between.size();
-    if (is_last && last != chains.kept.size()) continue;
+    if (is_last && last != chains.units()) continue;
     const double rest = is_last ? 0 : quickest_slowest_stage(chains, limits, stage + 1, last);
     best = std::min(best, std::max(seconds, rest));
   }
@@ -151,11 +158,9 @@ void expect_the_best_of_all(const StepSource& source, ClusterRequest request, in
     const std::vector<std::string> begins = UnitNames::of(step).begins;
     for (const int64_t sharing : expert_sizes(request, experts)) {
       const Graph rank = with_experts_over(clone(step), {.ranks = sharing});
-      LayoutChains chains;
-      chains.kept = LayerChain(rank, begins, stage_options(request), request.state);
-      chains.again = chains.kept;  // nothing has to be computed again
+      const LayoutChains chains({level_of(Recompute::kNothing, rank, begins)});  // no more is needed
       for (const TrainingPlan& plan :
-           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, chains.kept.size())) {
+           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, chains.units())) {
         Candidate candidate(plan, chains, request);
         const Estimate* estimate =
             candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());
@@ -252,10 +257,11 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   const StepSource source = small("llama3_8b", 24);
   const PlanAnswer roomy = plan_training(source, request);
   EXPECT_TRUE(roomy.best().plan.recomputed.empty());
+  EXPECT_TRUE(roomy.best().plan.selective.empty());
   const int64_t beside = request.device.memory - roomy.memory;
   request.memory = beside + roomy.best().bytes() - 1;
   const PlanAnswer tight = plan_training(source, request);
-  EXPECT_FALSE(tight.best().plan.recomputed.empty());
+  EXPECT_FALSE(tight.best().plan.recomputed.empty() && tight.best().plan.selective.empty());
   EXPECT_LE(tight.best().bytes(), tight.memory);
   EXPECT_GT(tight.best().run.seconds(), roomy.best().run.seconds());
   request.memory = beside + 1'000'000;
@@ -265,6 +271,113 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   } catch (const NoTrainingPlanError& error) {
     EXPECT_THAT(error.what(), HasSubstr("smallest change first"));
     EXPECT_THAT(error.what(), HasSubstr("more: tp 1, pp 1, dp 1"));
+  }
+}
+
+// Each stage with any number of layers whole and any number in part: all of them simulated.
+struct Recomputed {
+  double seconds = 0;
+  int64_t bytes = 0;
+};
+std::vector<Recomputed> recomputed_in_all_ways(const StepSource& source, const ClusterRequest& request,
+                                               const TrainingPlan& plan) {
+  const std::vector<std::string> units = UnitNames::of(source.capture({.micro_batch = plan.micro_batch})).begins;
+  std::vector<Recomputed> all;
+  for (int64_t first = 1; first < std::ssize(units); ++first) {
+    std::vector<std::vector<std::string>> layers(2);
+    for (int64_t unit = 0; unit < std::ssize(units); ++unit) {
+      const std::string& name = units[static_cast<size_t>(unit)];
+      if (number_in_path(name).second > 0) layers[unit < first ? 0 : 1].push_back(name);
+    }
+    TrainingPlan cut = plan;
+    cut.stages = {{.begins = units[0], .units = first},
+                  {.begins = units[static_cast<size_t>(first)], .units = std::ssize(units) - first}};
+    const auto ways = [](size_t n) { return (n + 1) * (n + 1); };
+    for (size_t way = 0; way < ways(layers[0].size()) * ways(layers[1].size()); ++way) {
+      const size_t of[] = {way % ways(layers[0].size()), way / ways(layers[0].size())};
+      TrainingPlan made = cut;
+      bool possible = true;
+      for (size_t s = 0; s < 2; ++s) {
+        const size_t n = layers[s].size(), whole = of[s] % (n + 1), parts = of[s] / (n + 1);
+        possible = possible && whole + parts <= n;
+        for (size_t i = 0; possible && i < whole + parts; ++i) {
+          (i < whole ? made.recomputed : made.selective).push_back(layers[s][i]);
+        }
+      }
+      if (!possible) continue;
+      const SimulatedPlan simulated = simulate(source, request, made);
+      all.push_back({simulated.run.seconds(), simulated.bytes()});
+    }
+  }
+  return all;
+}
+
+TEST(TrainingPlan, WhatIsComputedAgainIsWithinAHundredthOfAllWays) {
+  ClusterRequest request = eight_devices();
+  request.devices = 2;
+  request.batch = 4;
+  request.tensor = {1}, request.pipeline = {2}, request.micro_batch = {1};
+  request.schedules = {"1f1b"}, request.stages_per_rank = {1};
+  request.simulated = 4;
+  const StepSource source = wide_source("llama3_8b", 4, 8192);
+  const std::vector<Recomputed> all = recomputed_in_all_ways(source, request, {.pipeline = 2, .microbatches = 4});
+  ASSERT_GT(all.size(), 100U);
+  const auto by_bytes = [](const Recomputed& a, const Recomputed& b) { return a.bytes < b.bytes; };
+  const auto [least, most] = std::ranges::minmax(all, by_bytes);
+  request.memory = int64_t{400} << 30;
+  const int64_t beside = *request.memory - plan_training(source, request).memory;
+  std::set<std::string> seen;
+  for (const double share : {0.1, 0.3, 0.5, 0.7, 0.9}) {
+    const auto memory = least.bytes + static_cast<int64_t>(share * static_cast<double>(most.bytes - least.bytes));
+    request.memory = beside + memory;
+    double best = std::numeric_limits<double>::infinity();
+    for (const Recomputed& one : all) {
+      if (one.bytes <= memory) best = std::min(best, one.seconds);
+    }
+    const PlanAnswer answer = plan_training(source, request);
+    EXPECT_LE(answer.best().run.seconds(), 1.01 * best) << share;
+    EXPECT_LE(answer.best().bytes(), memory);
+    EXPECT_LE(answer.bound, 1.0001 * best) << share;
+    seen.insert(recomputing_of(answer.best().plan));
+  }
+  EXPECT_TRUE(seen.contains("selective") || seen.contains("selective and whole"));
+}
+
+TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
+  ClusterRequest request = eight_devices();
+  request.devices = 1;
+  request.batch = 1;
+  request.sequence = 8192;
+  const StepSource source = wide_source("llama3_8b", 4, 8192);
+  request.memory = int64_t{200} << 30;
+  const PlanAnswer roomy = plan_training(source, request);
+  ASSERT_EQ(recomputing_of(roomy.best().plan), "nothing");
+  request.memory = *request.memory - roomy.memory + roomy.best().bytes() - (int64_t{3} << 30);
+  const PlanAnswer any = plan_training(source, request);
+  EXPECT_FALSE(any.best().plan.selective.empty());
+  std::vector<std::string> values;
+  for (const PlanNeighbour& neighbour : any.neighbours) {
+    if (neighbour.knob != "computed again") continue;
+    values.push_back(neighbour.value);
+    if (neighbour.value == "nothing") {
+      EXPECT_FALSE(neighbour.seconds);
+    }
+    if (neighbour.value == "whole") {
+      EXPECT_TRUE(neighbour.seconds);
+    }
+  }
+  EXPECT_THAT(values, ::testing::IsSupersetOf({"nothing", "whole"}));
+  EXPECT_THAT(to_text(any), HasSubstr("of which computed again; s: selective"));
+  request.recompute = {Recompute::kWhole};
+  const PlanAnswer whole = plan_training(source, request);
+  EXPECT_TRUE(whole.best().plan.selective.empty());
+  EXPECT_GT(whole.best().run.seconds(), any.best().run.seconds());
+  request.recompute = {Recompute::kNothing};
+  try {
+    plan_training(source, request);
+    FAIL() << "nothing is computed again, and all fits";
+  } catch (const NoTrainingPlanError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("with any recomputing: tp 1"));
   }
 }
 

@@ -10,6 +10,7 @@
 //   overlap             that of the request
 //   stages              numbers of units, such as [9, 8, 8, 7]; without it all have equally many, the first ones one more
 //   recomputed          names of layers; "all": all of them; or how many of each stage, its first ones: [4, 4, 0, 0]
+//   selective           the same, of layers that are not in `recomputed`
 #pragma once
 
 #include <string_view>

@@ -7,8 +7,9 @@
 //     std::puts(to_text(answer).c_str());
 //
 // How it is found:
-//   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again. Ways are
-//      tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a layer more costs is repeated for the rest (layer_chain.h).
+//   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again, whole or
+//      in part. Ways are tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a layer
+//      more costs is repeated for the rest (layer_chain.h).
 //   2. All pipelines, schedules, stages of ZeRO and orders of the mesh are gone through, least bound first. Stages are
 //      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
 //   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
@@ -24,6 +25,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shadowgraph/error.h"
@@ -55,6 +57,12 @@ struct StepSource {
   std::function<StepSource(int64_t tokens)> with_sequence = {};
 };
 
+// What backward computes again of a layer. kSelective: all but what products with weights, attention and convolutions
+// give, which is kept as the sums over ranks of it are.
+enum class Recompute : uint8_t { kNothing, kSelective, kWhole };
+std::string_view to_string(Recompute what);        // "nothing", "selective", "whole"
+Recompute parse_recompute(std::string_view text);  // throws Error
+
 struct ClusterRequest {
   int64_t devices = 1;
   DeviceSpec device;
@@ -68,6 +76,7 @@ struct ClusterRequest {
   std::vector<int64_t> tensor, context, pipeline, stages_per_rank, micro_batch, experts;
   std::vector<int> zero;
   std::vector<std::string> schedules;
+  std::vector<Recompute> recompute;  // besides nothing, which always may be
   // Rows that a rank of experts has room for, over the mean. 1: routing is even.
   double expert_capacity = 1;
   // What the engine does with collectives of tensor parallel.
@@ -79,6 +88,7 @@ struct PlannedStage {
   std::string begins;      // module
   int64_t units = 0;       // layers and the like
   int64_t recomputed = 0;  // the first so many of them
+  int64_t selective = 0;   // so many of the others, the first ones
 };
 
 struct TrainingPlan {
@@ -96,7 +106,8 @@ struct TrainingPlan {
   bool data_outermost =
       false;  // ranks of a pipeline are neighbours of each other; otherwise those of data parallel are
   std::vector<PlannedStage> stages;
-  std::vector<std::string> recomputed;  // modules
+  std::vector<std::string> recomputed;  // modules, whole
+  std::vector<std::string> selective;   // others, all but what is dear (Recompute::kSelective)
 
   int64_t replicas() const { return context * data; }  // that have the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }

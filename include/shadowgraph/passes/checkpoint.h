@@ -43,6 +43,8 @@ struct CheckpointSegment {
   // Kept storages that wait for backward on the host; only for segments that are in no other. What backward writes to,
   // what an output holds, and what no value fills as a whole stays where it is.
   std::vector<StorageId> offload = {};
+  // Collectives run again, too. That is right in a program that every rank of them has, with the same segments.
+  bool collectives = false;
 };
 
 struct CheckpointResult {

@@ -10,7 +10,7 @@ export interface Plan {
   zero: number;
   schedule: string;
   data_outermost: boolean;
-  stages: { begins: string; units: number; recomputed: number }[];
+  stages: { begins: string; units: number; recomputed: number; selective: number }[];
 }
 
 export interface Point {

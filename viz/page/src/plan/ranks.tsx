@@ -19,6 +19,12 @@ function partsOf(plan: PlanData, rank: number): number[] {
   return [parameters, state, gradients, of.activations_peak_bytes, rest, reserved];
 }
 
+// " (3+2s)": three layers whole, two selective.
+function again(stage: { recomputed: number; selective: number }): string {
+  const parts = [stage.recomputed > 0 ? `${stage.recomputed}` : '', stage.selective > 0 ? `${stage.selective}s` : ''].filter(Boolean);
+  return parts.length > 0 ? ` (${parts.join('+')})` : '';
+}
+
 export function Ranks({ plan }: { plan: PlanData }): VNode {
   const stages = plan.simulated[0].plan.stages;
   const shown = ranksShown(plan.run.ranks.length);
@@ -28,7 +34,7 @@ export function Ranks({ plan }: { plan: PlanData }): VNode {
       <h2>Memory by rank</h2>
       <div class="plan-tools">{PARTS.map((name, i) => <span key={name} class="entry"><i style={{ background: FILLS[i] }} />{name}</span>)}</div>
       <table class="compare-table plan-table">
-        <thead><tr><th>rank</th><th class="plan-bar">at its fullest, of {bytes(plan.memory)}</th><th class="number">reserved</th><th class="number">computing</th><th>stages: layers (computed again)</th></tr></thead>
+        <thead><tr><th>rank</th><th class="plan-bar">at its fullest, of {bytes(plan.memory)}</th><th class="number">reserved</th><th class="number">computing</th><th>stages: layers (computed again; s: selective)</th></tr></thead>
         <tbody>
           {shown.map((rank) => {
             const of = plan.run.ranks[rank];
@@ -45,7 +51,7 @@ export function Ranks({ plan }: { plan: PlanData }): VNode {
                 <td class="number">{percent(of.computing_seconds / plan.run.seconds)}</td>
                 <td>{of.stages.map((stage) => {
                   const planned = stages[stage];
-                  return planned ? <span key={stage} class="plan-stage" title={visible(planned.begins || 'the beginning')}>{planned.units}{planned.recomputed > 0 ? ` (${planned.recomputed})` : ''} </span> : null;
+                  return planned ? <span key={stage} class="plan-stage" title={visible(planned.begins || 'the beginning')}>{planned.units}{again(planned)} </span> : null;
                 })}</td>
               </tr>
             );

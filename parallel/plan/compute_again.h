@@ -1,0 +1,21 @@
+// Has backward compute layers again in the program of a rank.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "shadowgraph/graph.h"
+#include "shadowgraph/parallel/training_plan.h"
+
+namespace shadowgraph {
+
+// Backward computes modules again: some whole, of others all but what products with weights, convolutions, attention and
+// recurrent layers give. That is kept, or its sum over ranks. So norms, activations, rotations and scores of attention by
+// hand run twice. What ranks gather is gathered twice in both.
+// As in torch, all that is kept is held until the module's backward is through. Throws Error for unknown modules.
+void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective);
+
+// "nothing", "selective", "whole", or "selective and whole".
+std::string recomputing_of(const TrainingPlan& plan);
+
+}  // namespace shadowgraph

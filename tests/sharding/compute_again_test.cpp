@@ -1,0 +1,131 @@
+// What a rank computes again whole or in part: numbers are those of one device, and what is kept is what is dear.
+#include "parallel/plan/compute_again.h"
+
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+
+#include "models/program.h"
+#include "shadowgraph/capture.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/fake.h"
+#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/sharding/expert_ranks.h"
+#include "shadowgraph/sharding/plan_step.h"
+#include "shadowgraph/verify.h"
+#include "tests/sharding/captured_step.h"
+
+namespace shadowgraph {
+namespace {
+
+constexpr std::string_view kGather = "_c10d_functional::all_gather_into_tensor";
+constexpr std::string_view kSum = "_c10d_functional::reduce_scatter_tensor";
+
+std::vector<std::string> layers_of(const Graph& step) {
+  std::vector<std::string> names;
+  for (const RegionId region : regions_named(step, "auto")) names.push_back(step.text(step.region(region).name));
+  return names;
+}
+
+// On a device with slow memory sequences are cut, so that norms take half.
+PlannedStep cut_in_half(const Graph& step) {
+  DeviceSpec slow = DeviceSpec::named("h100");
+  slow.bandwidth /= 1e6;
+  slow.gpu->stream /= 1e6;
+  slow.tables = {};
+  return plan_step(clone(step), {.mesh = DeviceMesh::parse("tp=2"),
+                                 .device = slow,
+                                 .links = Interconnect::named("h100"),
+                                 .cut_vocabulary = true,
+                                 .by_hand = "megatron"});
+}
+
+int64_t count(const Graph& graph, std::string_view operation, PhaseId phase) {
+  int64_t found = 0;
+  for (const NodeId node : graph.nodes()) {
+    found += graph.node(node).phase == phase && graph.target(node).name() == operation ? 1 : 0;
+  }
+  return found;
+}
+
+int64_t gathers_in(const Graph& graph, const std::vector<std::string>& modules) {
+  int64_t found = 0;
+  for (const NodeId node : graph.nodes()) {
+    if (graph.node(node).phase != Graph::kForward || graph.target(node).name() != kGather) continue;
+    for (RegionId region = graph.node(node).region; region.valid() && region != Graph::kRootRegion;
+         region = graph.region(region).parent) {
+      found += std::ranges::find(modules, graph.text(graph.region(region).name)) != modules.end() ? 1 : 0;
+    }
+  }
+  return found;
+}
+
+void expect_same(const SimulatedRun& one, const SimulatedRun& other) {
+  ASSERT_EQ(one.gradients.size(), other.gradients.size());
+  for (const auto& [name, gradient] : one.gradients) {
+    EXPECT_LT(difference(gradient, other.gradients.at(name)), 1e-12) << name;
+  }
+  for (size_t i = 0; i < one.inputs.size(); ++i) EXPECT_LT(difference(one.inputs[i], other.inputs[i]), 1e-12) << i;
+}
+
+class ComputeAgain : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, ComputeAgain, ::testing::Values("llama3_8b", "bert_base"));
+
+TEST_P(ComputeAgain, PartsOfLayers) {
+  const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 4);
+  const std::vector<std::string> layers = layers_of(step.graph);
+  ASSERT_GE(layers.size(), 2U);
+  const PlannedStep planned = cut_in_half(step.graph);
+  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+  const SimulatedRun kept = simulate(ranks, step.inputs);
+  int64_t gathered = 0;
+  for (ShardedGraph& rank : ranks) {
+    const int64_t before = count(rank.graph, "aten::mm", Graph::kBackward);
+    const int64_t gathers = count(rank.graph, kGather, Graph::kBackward);
+    const int64_t peak = peak_of_live_bytes(rank.graph);
+    compute_again(rank.graph, {}, layers);
+    verify(rank.graph);
+    EXPECT_EQ(count(rank.graph, "aten::mm", Graph::kBackward), before) << "products are kept";
+    EXPECT_EQ(count(rank.graph, kGather, Graph::kBackward), gathers + gathers_in(rank.graph, layers));
+    gathered += gathers_in(rank.graph, layers);
+    EXPECT_LT(peak_of_live_bytes(rank.graph), peak);
+  }
+  EXPECT_GT(gathered, 0);
+  expect_same(kept, simulate(ranks, step.inputs));
+}
+
+TEST_P(ComputeAgain, SomeLayersWholeAndPartsOfOthers) {
+  const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 4);
+  const std::vector<std::string> layers = layers_of(step.graph);
+  const PlannedStep planned = cut_in_half(step.graph);
+  std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+  const SimulatedRun kept = simulate(ranks, step.inputs);
+  for (ShardedGraph& rank : ranks) {
+    const auto sums = [&] { return count(rank.graph, kSum, Graph::kBackward); };
+    const int64_t before = sums();
+    compute_again(rank.graph, std::vector{layers.front()}, std::vector{layers.back()});
+    EXPECT_GT(sums(), before) << "those of the first layer, for its second norm";
+    verify(rank.graph);
+  }
+  expect_same(kept, simulate(ranks, step.inputs));
+}
+
+// Rows go to the ranks of their experts again. What grouped products give is kept.
+TEST(ComputeAgainExperts, AreNotComputedAgain) {
+  const FakeTensorMode mode({.device = c10::kCUDA});
+  const models::BuiltModel built = models::build("deepseek_v3", {.layers = 3, .dtype = at::kBFloat16, .tiny = true});
+  ProgramToCapture program = models::program_of(built);
+  torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
+  program.optimizer = &optimizer;
+  Graph step = capture_training_step(program).graph;
+  const int64_t products = count(step, "aten::_grouped_mm", Graph::kBackward);
+  ASSERT_GT(products, 0);
+  compute_again(step, {}, layers_of(step));
+  const Graph rank = with_experts_over(std::move(step), {.ranks = 4});
+  verify(rank);
+  EXPECT_EQ(count(rank, "aten::_grouped_mm", Graph::kBackward), products);
+}
+
+}  // namespace
+}  // namespace shadowgraph
