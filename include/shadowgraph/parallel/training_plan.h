@@ -8,7 +8,8 @@
 //
 // How it is found:
 //   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again. Ways are
-//      tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a layer more costs is repeated for the rest (layer_chain.h).
+//      tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a layer more costs is
+//      repeated for the rest (layer_chain.h).
 //   2. All pipelines, schedules, stages of ZeRO and orders of the mesh are gone through, least bound first. Stages are
 //      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
 //   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
