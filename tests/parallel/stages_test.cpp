@@ -13,6 +13,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/parallel/pipeline.h"
 #include "shadowgraph/parallel/stage_pieces.h"
+#include "shadowgraph/passes/decompose.h"
 #include "shadowgraph/profile/collective_cost.h"
 #include "shadowgraph/profile/scratch.h"
 #include "shadowgraph/profile/timeline.h"
@@ -146,6 +147,18 @@ TEST(PipelineStages, BeginAtModules) {
   EXPECT_THAT(refusal({"model.layers.99"}), HasSubstr("no module model.layers.99"));
   EXPECT_THAT(refusal({"model.norm", "model.layers.1"}), HasSubstr("does not come after"));
   EXPECT_THAT(refusal({"model.embed_tokens"}), HasSubstr("does not come after the first node"));
+}
+
+// Results of products with a bias are no more, once these are products and additions.
+TEST(PipelineStages, HaveNothingThatAPassReplaced) {
+  Graph step = capture_tiny("gpt2", {.device = c10::kCUDA});
+  const auto others = [&] {
+    const PipelineStages stages = PipelineStages::balanced(step, 2, {.spec = &h100()});
+    return std::pair(stages.of(0).other, stages.of(1).other);
+  };
+  const auto before = others();
+  ASSERT_GT(split_bias(step).split, 0);
+  EXPECT_EQ(others(), before);
 }
 
 TEST(PipelineStages, StepAndAddGradientsOfTheirOwnWeights) {
