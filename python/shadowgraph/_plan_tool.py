@@ -7,7 +7,7 @@ import sys
 from . import _capture
 from . import _shadowgraph as _C
 
-_NUMBERS = ("--tensor", "--pipeline", "--stages-per-rank", "--micro-batch", "--zero")
+_NUMBERS = ("--tensor", "--pipeline", "--stages-per-rank", "--micro-batch", "--experts", "--zero")
 
 
 def add_options(command):
@@ -23,6 +23,8 @@ def add_options(command):
     command.add_argument("--captured-state", action="store_true", help="state as --optimizer and --dtype leave it")
     for name in _NUMBERS:
         command.add_argument(name, type=_numbers, default=[], metavar="N,N", help="what is tried, as of the tool")
+    command.add_argument("--expert-capacity", type=float, default=1,
+                         help="rows that a rank of experts has room for, over the mean (default: 1, routing is even)")
     command.add_argument("--what", type=lambda text: text.split(","), default=[], metavar="QUESTION,...",
                          help="tables in place of one plan: devices, network, memory, batch, sequence, price")
     command.add_argument("--values", type=lambda text: text.split(","), default=[], metavar="N,N",
@@ -50,7 +52,7 @@ def run(sg, given, program, inputs, how):
         program, (lambda samples, tokens: inputs(samples, tokens)) if sized else inputs, devices=given.devices,
         batch=samples, sequence=given.seq,
         captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
-        name=os.path.basename(given.source), schedules=given.schedule,
+        name=os.path.basename(given.source), schedules=given.schedule, expert_capacity=given.expert_capacity,
         **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS}, **how,
     )  # fmt: skip
     if given.what:

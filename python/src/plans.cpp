@@ -17,28 +17,30 @@ namespace {
 using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, std::vector<std::string>,
                                                       int64_t sequence)>;
 
-StepSource source_of(const Captured& capture, int64_t layers, const std::string& name, bool any_sequence,
-                     int64_t sequence) {
+StepSource source_of(const Captured& capture, int64_t layers, int64_t first_layers, const std::string& name,
+                     bool any_sequence, int64_t sequence) {
   StepSource source{.capture =
                         [capture, sequence](const StepSize& size) {
                           return clone(*capture(size.micro_batch, size.layers, size.recomputed, sequence));
                         },
                     .layers = layers,
+                    .first_layers = first_layers,
                     .name = name};
   if (any_sequence) {
-    source.with_sequence = [=](int64_t tokens) { return source_of(capture, layers, name, any_sequence, tokens); };
+    source.with_sequence = [=](int64_t tokens) {
+      return source_of(capture, layers, first_layers, name, any_sequence, tokens);
+    };
   }
   return source;
 }
 
-std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t layers, const std::string& name,
-                                            bool any_sequence, int64_t devices, const std::string& spec,
-                                            const std::string& interconnect, std::optional<int64_t> memory,
-                                            int64_t batch, int64_t sequence, bool captured_state,
-                                            const std::vector<int64_t>& tensor, const std::vector<int64_t>& pipeline,
-                                            const std::vector<int64_t>& stages_per_rank,
-                                            const std::vector<int64_t>& micro_batch, const std::vector<int>& zero,
-                                            const std::vector<std::string>& schedules, int simulated) {
+std::shared_ptr<PlanQuestions> questions_of(
+    const Captured& capture, int64_t layers, int64_t first_layers, const std::string& name, bool any_sequence,
+    int64_t devices, const std::string& spec, const std::string& interconnect, std::optional<int64_t> memory,
+    int64_t batch, int64_t sequence, bool captured_state, const std::vector<int64_t>& tensor,
+    const std::vector<int64_t>& pipeline, const std::vector<int64_t>& stages_per_rank,
+    const std::vector<int64_t>& micro_batch, const std::vector<int64_t>& experts, double expert_capacity,
+    const std::vector<int>& zero, const std::vector<std::string>& schedules, int simulated) {
   ClusterRequest request{.devices = devices,
                          .device = *DeviceSpec::find(spec, c10::kCUDA),
                          .memory = memory,
@@ -49,15 +51,18 @@ std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t lay
                          .pipeline = pipeline,
                          .stages_per_rank = stages_per_rank,
                          .micro_batch = micro_batch,
+                         .experts = experts,
                          .zero = zero,
                          .schedules = schedules,
+                         .expert_capacity = expert_capacity,
                          .simulated = simulated};
   const auto around = Interconnect::around(request.device.name);
   if (interconnect.empty() && !around) {
     throw Error("no links are known around " + request.device.title + ": name some, interconnect=\"pcie5\"");
   }
   request.links = interconnect.empty() ? *around : Interconnect::find(interconnect);
-  return std::make_shared<PlanQuestions>(source_of(capture, layers, name, any_sequence, sequence), std::move(request));
+  return std::make_shared<PlanQuestions>(source_of(capture, layers, first_layers, name, any_sequence, sequence),
+                                         std::move(request));
 }
 
 // What captures ask of cost rules is thrown at the end.
@@ -93,11 +98,11 @@ void bind_plans(py::module_& m) {
       .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })
       .def("__str__", [](const PlanTable& table) { return to_text(table); });
   py::class_<PlanQuestions, std::shared_ptr<PlanQuestions>>(m, "_PlanQuestions")
-      .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("name"), py::arg("any_sequence"),
-           py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("memory"), py::arg("batch"),
-           py::arg("sequence"), py::arg("captured_state"), py::arg("tensor"), py::arg("pipeline"),
-           py::arg("stages_per_rank"), py::arg("micro_batch"), py::arg("zero"), py::arg("schedules"),
-           py::arg("simulated"))
+      .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("first_layers"), py::arg("name"),
+           py::arg("any_sequence"), py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("memory"),
+           py::arg("batch"), py::arg("sequence"), py::arg("captured_state"), py::arg("tensor"), py::arg("pipeline"),
+           py::arg("stages_per_rank"), py::arg("micro_batch"), py::arg("experts"), py::arg("expert_capacity"),
+           py::arg("zero"), py::arg("schedules"), py::arg("simulated"))
       .def(
           "plan", [](PlanQuestions& questions) { return with_cost_rules([&] { return questions.plan(); }); },
           py::call_guard<CppCall>())
