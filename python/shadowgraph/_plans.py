@@ -42,6 +42,12 @@ class PlanQuestions:
             raise _C.Error(f"devices={devices!r} is not a number of devices such as '1024xh100'")
         if not callable(inputs):
             raise _C.Error("inputs is no function: give one from a micro-batch to inputs, lambda n: f'i64[{n},512]'")
+        for knob, values in (("tensor", tensor), ("pipeline", pipeline), ("stages_per_rank", stages_per_rank),
+                             ("micro_batch", micro_batch), ("experts", experts), ("zero", zero)):  # fmt: skip
+            if not isinstance(values, Iterable):
+                raise _C.Error(f"{knob}={values!r} is no list of what is tried: give {knob}=[{values!r}]")
+        if layers is not None and (not isinstance(layers, tuple) or len(layers) not in (2, 3)):
+            raise _C.Error(f"layers={layers!r} is not (how many, a function that makes the model with fewer)")
         count, fewer, *first = layers if layers is not None else _layers_of(model)
 
         any_sequence = sequence > 0 and _takes_two(inputs)

@@ -118,6 +118,9 @@ def test_a_module_without_layers_is_planned():
         (dict(memory="1GB"), sg.NoTrainingPlanError, "no room for a program"),
         (dict(schedules=["2f2b"]), sg.Error, "no schedule"),
         (dict(tensor=[3]), sg.Error, "does not divide"),
+        (dict(pipeline=[3]), sg.NoTrainingPlanError, "no size of tensor parallel(.|\\n)*with any pipeline"),
+        (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
+        (dict(layers=6), sg.Error, "how many, a function"),
     ],
 )
 def test_what_cannot_be_is_refused(changed, error, why):
