@@ -53,7 +53,12 @@ class Candidate {
   const Estimate* estimate(PlanSchedules& schedules, int64_t memory, double enough);
   // The same for less memory than the request has; `spend_spare`: what stages of a rank leave goes to kept layers.
   std::optional<Estimate> with_less(PlanSchedules& schedules, int64_t memory, double enough, bool spend_spare = true);
-  const Estimate* found() const { return found_ ? &*found_ : nullptr; }  // by estimate()
+  // What a simulation says in place of estimate(); nothing: the plan is too large, whatever is computed again.
+  void learn(std::optional<Estimate> known) {
+    fits_ = known.has_value();
+    found_ = std::move(known);
+  }
+  const Estimate* found() const { return found_ ? &*found_ : nullptr; }  // by estimate() or learn()
   // Whether estimate() found that nothing fits.
   bool fits() const { return fits_; }
   // The plan with these stages.

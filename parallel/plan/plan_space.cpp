@@ -52,6 +52,7 @@ int64_t filled_rounds(const std::string& schedule, int64_t microbatches, int64_t
 void check(const ClusterRequest& request) {
   if (request.devices < 1) throw Error(fmt::format("a plan is of one device at least, not of {}", request.devices));
   if (request.batch < 1) throw Error(fmt::format("a step has one sample at least, not {}", request.batch));
+  if (request.sequence < 0) throw Error(fmt::format("a sample has no {} tokens", request.sequence));
   const auto positive = [](const char* knob, const std::vector<int64_t>& values) {
     for (const int64_t value : values) {
       if (value < 1) throw Error(fmt::format("{} is 1 at least, not {}", knob, value));

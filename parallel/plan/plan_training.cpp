@@ -58,6 +58,11 @@ class Planner {
 
   std::optional<FittingPlan> first_that_fits(int64_t memory) {
     make_candidates();
+    return first_of(memory);
+  }
+
+ private:
+  std::optional<FittingPlan> first_of(int64_t memory) {
     constexpr double kForever = std::numeric_limits<double>::infinity();
     for (Candidate& candidate : candidates_) {
       if (auto estimate = candidate.with_less(schedules_, memory, kForever)) {
@@ -67,7 +72,6 @@ class Planner {
     return std::nullopt;
   }
 
- private:
   struct Tried {
     Candidate* candidate;
     Estimate estimate;
@@ -93,6 +97,7 @@ class Planner {
   void make_candidates();
   void search(double near);
   void simulate_best();
+  void simulate_above();
   void count();
   void look_around();
   void look_at_overlaps();
@@ -316,6 +321,7 @@ void Planner::simulate_best() {
       memory = answer_.memory;
       less = tried.candidate->with_less(schedules_, memory, kForever, false);
     }
+    tried.candidate->learn(less);
     if (!less) return;
     tried.estimate = std::move(*less);
     tried.memory = memory;
@@ -350,6 +356,8 @@ void Planner::simulate_best() {
     excess = std::min(excess, static_cast<double>(made.bytes()) / estimated);
     ++answer_.counted["simulated"];
     if (made.bytes() <= answer_.memory) {
+      tried.estimate.seconds = made.run.seconds();
+      tried.candidate->learn(std::move(tried.estimate));
       answer_.simulated.push_back(std::move(made));
       continue;
     }
@@ -359,9 +367,26 @@ void Planner::simulate_best() {
     const int64_t less = std::min(tried.memory, tried.estimate.bytes) - over;
     try_with(std::move(tried), less);
   }
+  if (answer_.simulated.empty()) simulate_above();
   std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& made) { return made.run.seconds(); });
   answer_.simulation_seconds = seconds_since(begin) - answer_.search_seconds;
   count();
+}
+
+// A plan whose estimate is too large may fit once it is simulated.
+void Planner::simulate_above() {
+  for (const double excess : {1.02, 1.05, 1.1}) {
+    const auto found = first_of(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
+    if (!found || schedules_.own(found->plan) == nullptr) continue;
+    SimulatedPlan made = simulate(source_, request(), found->plan);
+    ++answer_.counted["simulated"];
+    if (made.bytes() > answer_.memory) continue;
+    made.estimated = found->estimate.seconds;
+    made.estimated_bytes = found->estimate.bytes;
+    answer_.bound = std::min(answer_.bound, found->estimate.seconds);
+    answer_.simulated.push_back(std::move(made));
+    return;
+  }
 }
 
 void Planner::count() {

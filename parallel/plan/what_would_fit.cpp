@@ -37,7 +37,10 @@ class Remedies {
       more_memory();
       smaller_state();
     } else {
-      text += ": no size of tensor parallel, pipeline and micro-batch goes with these devices and this batch";
+      text = fmt::format(
+          "no plan of {} goes with {} devices and {} samples a step: no size of tensor parallel, pipeline "
+          "and micro-batch that may be tried divides them",
+          source_.name, request_.devices, request_.batch);
       more_samples();
     }
     more_devices();
@@ -119,6 +122,13 @@ class Remedies {
     const SimulatedPlan made = simulate(source_, request_, found->plan);
     excess_ = std::max(1.0, static_cast<double>(made.bytes()) / static_cast<double>(found->estimate.bytes));
     const int64_t beside = beside_program(request_.device);
+    if (made.bytes() <= memory_) {  // it was not found, since by figures of layers it is too large
+      found_.push_back({1, fmt::format("as it is by this plan, which the search passed over: {}, {} a step, {} of {} a "
+                                       "device",
+                                       to_string(made.plan), human_seconds(made.run.seconds()),
+                                       human_bytes(made.bytes()), human_bytes(memory_))});
+      return;
+    }
     const auto whole = static_cast<double>(made.bytes() + beside);
     found_.push_back(
         {whole / static_cast<double>(memory_ + beside),

@@ -9,7 +9,7 @@ import torch
 from . import _capture
 from . import _shadowgraph as _C
 
-_NUMBERS = ("--tensor", "--context", "--pipeline", "--stages-per-rank", "--micro-batch", "--zero")
+_NUMBERS = ("--tensor", "--context", "--pipeline", "--stages-per-rank", "--micro-batch", "--experts", "--zero")
 
 
 def add_options(command):
@@ -27,6 +27,8 @@ def add_options(command):
     command.add_argument("--float8", action="store_true", help="products of layers in float8")
     for name in _NUMBERS:
         command.add_argument(name, type=_numbers, default=[], metavar="N,N", help="what is tried, as of the tool")
+    command.add_argument("--expert-capacity", type=float, default=1,
+                         help="rows that a rank of experts has room for, over the mean (default: 1, routing is even)")
     command.add_argument("--what", type=lambda text: text.split(","), default=[], metavar="QUESTION,...",
                          help="tables in place of one plan: devices, network, memory, batch, sequence, price")
     command.add_argument("--values", type=lambda text: text.split(","), default=[], metavar="N,N",
@@ -35,6 +37,8 @@ def add_options(command):
     command.add_argument("--tokens", default="", metavar="15T", help="with --what price: tokens in all")
     command.add_argument("--within", default="", metavar="14d", help="with --what price: time for all of them")
     command.add_argument("--prices", metavar="FILE", help="with --what price: JSON of a device's price an hour")
+    command.add_argument("--recompute", type=lambda text: text.split(","), default=[], metavar="WHAT,...",
+                         help="what backward may compute again of a layer: nothing, selective, whole")
     command.add_argument("--overlap", default="none", choices=("none", "backward", "pieces"),
                          help="what hides collectives of tensor parallel, as of the tool")  # fmt: skip
     command.add_argument("--schedule", action="append", default=[], help="1f1b, interleaved, ...; repeat")
@@ -56,8 +60,8 @@ def run(sg, given, program, inputs, how):
         program, (lambda samples, tokens: inputs(samples, tokens)) if sized else inputs, devices=given.devices,
         batch=samples, sequence=given.seq,
         captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
-        name=os.path.basename(given.source), schedules=given.schedule,
-        overlap=given.overlap, float8=given.float8,
+        name=os.path.basename(given.source), schedules=given.schedule, recompute=given.recompute,
+        overlap=given.overlap, float8=given.float8, expert_capacity=given.expert_capacity,
         gradients={"f32": torch.float32, "bf16": torch.bfloat16}.get(given.gradients),
         **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS}, **how,
     )  # fmt: skip

@@ -30,7 +30,8 @@ class PlanQuestions:
 
     def __init__(self, model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, sequence: int = 0,
                  loss: Any = None, optimizer: Any = None, dtype: torch.dtype | None = torch.bfloat16,
-                 layers: tuple[int, Callable[[int], Any]] | None = None, captured_state: bool = False,
+                 layers: tuple[int, Callable[[int], Any]] | tuple[int, Callable[[int], Any], int] | None = None,
+                 captured_state: bool = False,
                  interconnect: str = "", memory: int | str | None = None, tensor: Iterable[int] = (),
                  context: Iterable[int] = (), pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (),
                  micro_batch: Iterable[int] = (), experts: Iterable[int] = (), expert_capacity: float = 1,
@@ -43,7 +44,13 @@ class PlanQuestions:
             raise _C.Error(f"devices={devices!r} is not a number of devices such as '1024xh100'")
         if not callable(inputs):
             raise _C.Error("inputs is no function: give one from a micro-batch to inputs, lambda n: f'i64[{n},512]'")
-        count, fewer = layers if layers is not None else _layers_of(model)
+        for knob, values in (("tensor", tensor), ("pipeline", pipeline), ("stages_per_rank", stages_per_rank),
+                             ("micro_batch", micro_batch), ("experts", experts), ("zero", zero)):  # fmt: skip
+            if not isinstance(values, Iterable):
+                raise _C.Error(f"{knob}={values!r} is no list of what is tried: give {knob}=[{values!r}]")
+        if layers is not None and (not isinstance(layers, tuple) or len(layers) not in (2, 3)):
+            raise _C.Error(f"layers={layers!r} is not (how many, a function that makes the model with fewer)")
+        count, fewer, *first = layers if layers is not None else _layers_of(model)
 
         any_sequence = sequence > 0 and _takes_two(inputs)
 
@@ -67,7 +74,8 @@ class PlanQuestions:
                  "bfloat16_gradients": gradients is torch.bfloat16, "float8": float8, "overlap": overlap,
                  "expert_capacity": expert_capacity, "simulated": simulated,
                  **{knob: list(values) for knob, values in tried.items()}}  # fmt: skip
-        self._asked = made(captured, count, name, any_sequence, int(found[1]), found[2] or "", interconnect, knobs)
+        self._asked = made(captured, count, first[0] if first else 0, name, any_sequence, int(found[1]),
+                           found[2] or "", interconnect, knobs)
 
     def plan(self) -> ClusterPlan:
         """The best plan; raises NoTrainingPlanError where nothing fits, with what would."""
@@ -114,8 +122,9 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     devices: how many of which device, "1024xh100"; a number alone: of the usual one.
     batch: samples, or sequences, of a step on all devices.
     sequence: tokens of a sample, for tokens a second.
-    layers: how many equal layers the model has, and a function that makes it with fewer. It is known of configurations
-      of transformers whose layers are alike. Without it each size is captured whole.
+    layers: how many layers the model has, and a function that makes it with fewer. All are alike, or all behind the
+      first few, whose number comes third. It is known of configurations of transformers with such layers. Without it
+      each size is captured whole.
     captured_state: gradients and optimizer state are as `optimizer` and `dtype` leave them; by default gradients, main
       weights and both moments are in float32.
     memory: bytes of a device, or "80GB"; by default its own.
@@ -167,23 +176,28 @@ def _takes_two(inputs: Callable[..., Any]) -> bool:
     return sum(one.kind in places and one.default is one.empty for one in parameters) == 2
 
 
-def _layers_of(model: Any) -> tuple[int, Callable[[int], Any]]:
-    """(how many layers, what makes the model with fewer); (0, ..) where they are not known to be alike."""
+def _layers_of(model: Any) -> tuple[int, Callable[[int], Any], int]:
+    """(how many layers, what makes the model with fewer, how many of another kind come first).
+
+    (0, ..) where layers are not known to be alike.
+    """
+    first = getattr(model, "first_k_dense_replace", 0) or 0
     alike = (
         _models._is_configuration(model)
         and isinstance(getattr(model, "num_hidden_layers", None), int)
-        and len(set(getattr(model, "layer_types", None) or ["one"])) == 1
+        and len(set((getattr(model, "layer_types", None) or ["one"])[first:])) == 1
         and not getattr(model, "is_encoder_decoder", False)
-        and not getattr(model, "first_k_dense_replace", 0)
         and not getattr(model, "mlp_only_layers", None)
         and getattr(model, "decoder_sparse_step", 1) == 1
+        and model.num_hidden_layers > first
     )
 
     def with_layers(count: int) -> Any:
         fewer = copy.deepcopy(model)
         fewer.num_hidden_layers = count
-        if getattr(fewer, "layer_types", None):
+        derived = isinstance(getattr(type(fewer), "layer_types", None), property)  # from the number of layers
+        if getattr(fewer, "layer_types", None) and not derived:
             fewer.layer_types = fewer.layer_types[:count]
         return fewer
 
-    return (model.num_hidden_layers, with_layers) if alike else (0, lambda count: model)
+    return (model.num_hidden_layers, with_layers, first) if alike else (0, lambda count: model, 0)

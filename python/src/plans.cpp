@@ -17,16 +17,19 @@ namespace {
 using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, std::vector<std::string>,
                                                       int64_t sequence)>;
 
-StepSource source_of(const Captured& capture, int64_t layers, const std::string& name, bool any_sequence,
-                     int64_t sequence) {
+StepSource source_of(const Captured& capture, int64_t layers, int64_t first_layers, const std::string& name,
+                     bool any_sequence, int64_t sequence) {
   StepSource source{.capture =
                         [capture, sequence](const StepSize& size) {
                           return clone(*capture(size.micro_batch, size.layers, size.recomputed, sequence));
                         },
                     .layers = layers,
+                    .first_layers = first_layers,
                     .name = name};
   if (any_sequence) {
-    source.with_sequence = [=](int64_t tokens) { return source_of(capture, layers, name, any_sequence, tokens); };
+    source.with_sequence = [=](int64_t tokens) {
+      return source_of(capture, layers, first_layers, name, any_sequence, tokens);
+    };
   }
   return source;
 }
@@ -67,16 +70,18 @@ ClusterRequest request_of(int64_t devices, const std::string& spec, const py::di
   return request;
 }
 
-std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t layers, const std::string& name,
-                                            bool any_sequence, int64_t devices, const std::string& spec,
-                                            const std::string& interconnect, const py::dict& knobs) {
+std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t layers, int64_t first_layers,
+                                            const std::string& name, bool any_sequence, int64_t devices,
+                                            const std::string& spec, const std::string& interconnect,
+                                            const py::dict& knobs) {
   ClusterRequest request = request_of(devices, spec, knobs);
   const auto around = Interconnect::around(request.device.name);
   if (interconnect.empty() && !around) {
     throw Error("no links are known around " + request.device.title + ": name some, interconnect=\"pcie5\"");
   }
   request.links = interconnect.empty() ? *around : Interconnect::find(interconnect);
-  return std::make_shared<PlanQuestions>(source_of(capture, layers, name, any_sequence, request.sequence), request);
+  return std::make_shared<PlanQuestions>(source_of(capture, layers, first_layers, name, any_sequence, request.sequence),
+                                         request);
 }
 
 // What captures ask of cost rules is thrown at the end.
@@ -112,8 +117,8 @@ void bind_plans(py::module_& m) {
       .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })
       .def("__str__", [](const PlanTable& table) { return to_text(table); });
   py::class_<PlanQuestions, std::shared_ptr<PlanQuestions>>(m, "_PlanQuestions")
-      .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("name"), py::arg("any_sequence"),
-           py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("knobs"))
+      .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("first_layers"), py::arg("name"),
+           py::arg("any_sequence"), py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("knobs"))
       .def(
           "plan", [](PlanQuestions& questions) { return with_cost_rules([&] { return questions.plan(); }); },
           py::call_guard<CppCall>())

@@ -53,6 +53,28 @@ std::vector<GroupedProduct> grouped_products(const Graph& graph) {
   return products;
 }
 
+// Throws Error for what a module holds of each expert beside the weights of its products. Rows would look it up by
+// experts that other ranks have.
+void check_other_parameters(const Graph& graph, const std::vector<GroupedProduct>& products, int64_t experts) {
+  std::set<std::string> modules;
+  std::set<NodeId> weights;
+  for (const GroupedProduct& product : products) {
+    modules.insert(module_path(graph, product.node));
+    weights.insert(product.parameter);
+  }
+  for (const NodeId node : graph.nodes()) {
+    if (!graph.is_placeholder(node)) break;
+    if (graph.node(node).target != target_of(Builtin::kParameter) || weights.contains(node)) continue;
+    const std::string name = placeholder_name(graph, node);
+    const auto sizes = graph.sizes(graph.results(node)[0].ref.value);
+    if (sizes.empty() || sizes[0] != experts || !modules.contains(name.substr(0, name.rfind('.')))) continue;
+    throw Error(
+        fmt::format("{} has a part for each expert and is not an operand of their products, as biases are: such "
+                    "experts are not put on several ranks",
+                    name));
+  }
+}
+
 // The part of a step that is computed where the experts are.
 class ExpertSide {
  public:
@@ -271,7 +293,8 @@ class ExpertExchange {
 
 ExpertLayers expert_layers(const Graph& step) {
   ExpertLayers layers;
-  for (const GroupedProduct& product : grouped_products(step)) {
+  const std::vector<GroupedProduct> products = grouped_products(step);
+  for (const GroupedProduct& product : products) {
     if (!product.parameter.valid()) continue;
     const ExpertLayers of{step.sizes(product.right)[0], step.sizes(product.left)[0]};
     if (layers.experts > 0 && (of.experts != layers.experts || of.rows != layers.rows)) {
@@ -280,6 +303,7 @@ ExpertLayers expert_layers(const Graph& step) {
     }
     layers = of;
   }
+  if (layers.experts > 0) check_other_parameters(step, products, layers.experts);
   return layers;
 }
 

@@ -1,6 +1,8 @@
 """Plans with experts on several ranks, beside the program that somebody writes for such a rank."""
 
 import json
+import sys
+import types
 
 import pytest
 import torch
@@ -11,6 +13,9 @@ from torch.nn import functional as F
 
 import shadowgraph as sg
 from shadowgraph.__main__ import main
+
+# transformers asks for torchvision, which is built for another torch.
+sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
 WIDTH, INNER, EXPERTS, CHOICES, HEADS, LAYERS, TOKENS, WORDS = 1024, 2048, 16, 4, 8, 4, 2048, 8192
 
@@ -102,3 +107,67 @@ def test_a_rank_is_as_it_is_written(ranks, tmp_path):
     seconds = best["seconds"] - stage["reduce_gradients_seconds"]
     assert seconds == pytest.approx(real["communication"]["overlap"]["seconds"], rel=0.05)
     assert stage["exposed_seconds"] == pytest.approx(real["communication"]["kinds"]["all_to_all"]["seconds"], rel=1e-3)
+
+
+# ---- transformers
+
+
+SIZES = dict(hidden_size=64, vocab_size=128, num_attention_heads=4, num_key_value_heads=4)
+MODELS = {
+    "Mixtral": dict(intermediate_size=128, num_hidden_layers=6, num_local_experts=8, num_experts_per_tok=2),
+    "Qwen3Moe": dict(moe_intermediate_size=32, num_hidden_layers=6, head_dim=16, num_experts=8, num_experts_per_tok=2),
+    "DeepseekV2": dict(intermediate_size=128, moe_intermediate_size=32, num_hidden_layers=7, n_routed_experts=8,
+                       num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, q_lora_rank=None,
+                       kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=16, n_group=1,
+                       topk_group=1),
+    "GptOss": dict(intermediate_size=64, num_hidden_layers=6, head_dim=16, num_local_experts=8, num_experts_per_tok=2),
+}  # fmt: skip
+
+
+def config_of(name, **more):
+    transformers = pytest.importorskip("transformers")
+    return getattr(transformers, f"{name}Config")(**(SIZES | MODELS[name]), **more)
+
+
+def of_transformers(config, **more):
+    inputs = {"input_ids": "i64[1,32]", "labels": "i64[1,32]"}
+    how = dict(loss=".loss", devices="8xh100", batch=16, sequence=32, micro_batch=[1], tensor=[1], pipeline=[1],
+               zero=[1])  # fmt: skip
+    return sg.plan(config, lambda n: inputs, **how | more)
+
+
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen3Moe", "DeepseekV2"])
+@pytest.mark.parametrize("how", [{}, {"experts_implementation": "grouped_mm"}])
+def test_experts_of_transformers_are_on_several_ranks(name, how):
+    config = config_of(name, **how)
+    found = of_transformers(config, experts=[4]).dict()
+    assert [made["plan"]["experts"] for made in found["simulated"]] == [4] * len(found["simulated"])
+    stage, alone = (made["run"]["stages"][0] for made in (found, of_transformers(config, experts=[1]).dict()))
+    assert stage["parameter_bytes"] < alone["parameter_bytes"] / 1.2
+    # Layers are known: what is captured with fewer gives what the whole model gives.
+    whole = of_transformers(config, experts=[4], layers=(0, lambda count: config)).dict()
+    figures = [[(made["plan"], made["seconds"], made["bytes"]) for made in one["simulated"]] for one in (found, whole)]
+    assert figures[0] == figures[1]
+
+
+def test_room_for_more_rows_takes_more():
+    even, padded = (of_transformers(config_of("Mixtral"), experts=[4], expert_capacity=factor) for factor in (1, 2))
+    assert padded.seconds > even.seconds
+    assert padded.run.dict()["stages"][0]["carried_bytes"] > even.run.dict()["stages"][0]["carried_bytes"]
+    with pytest.raises(sg.Error, match="room for the mean of rows at least"):
+        of_transformers(config_of("Mixtral"), experts=[4], expert_capacity=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "why"),
+    [
+        ("Mixtral", {"experts_implementation": "eager"}, "no experts that could be on several ranks.*grouped_mm"),
+        ("Mixtral", {"experts_implementation": "batched_mm"}, "no experts that could be on several ranks"),
+        ("GptOss", {}, "gate_up_proj_bias has a part for each expert"),
+    ],
+)
+def test_experts_that_cannot_be_on_several_ranks_are_so_only_where_asked(name, how, why):
+    config = config_of(name, **how)
+    assert of_transformers(config).dict()["simulated"][0]["plan"].get("experts", 1) == 1
+    with pytest.raises(sg.Error, match=why):
+        of_transformers(config, experts=[4])

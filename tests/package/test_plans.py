@@ -60,6 +60,14 @@ def test_layers_that_differ_are_captured_whole():
     assert _layers_of(config)[0] == 0
 
 
+def test_models_whose_kinds_of_layers_follow_from_their_number_are_planned():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MambaConfig(hidden_size=64, num_hidden_layers=6, vocab_size=128, state_size=4)
+    found = sg.plan(config, lambda n: {"input_ids": f"i64[{n},16]", "labels": f"i64[{n},16]"}, loss=".loss",
+                    devices="4xh100", batch=8, micro_batch=[1], tensor=[1])  # fmt: skip
+    assert found.dict()["simulated"][0]["plan"]["stages"]
+
+
 def test_a_plan_of_fully_sharded_ranks_is_what_fsdp2_takes(tmp_path):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -110,6 +118,9 @@ def test_a_module_without_layers_is_planned():
         (dict(memory="1GB"), sg.NoTrainingPlanError, "no room for a program"),
         (dict(schedules=["2f2b"]), sg.Error, "no schedule"),
         (dict(tensor=[3]), sg.Error, "does not divide"),
+        (dict(pipeline=[3]), sg.NoTrainingPlanError, "no size of tensor parallel(.|\\n)*with any pipeline"),
+        (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
+        (dict(layers=6), sg.Error, "how many, a function"),
     ],
 )
 def test_what_cannot_be_is_refused(changed, error, why):
@@ -164,6 +175,14 @@ def test_what_would_fit_was_planned():
     changes = str(refused.value).splitlines()[1:]
     assert "with any micro-batch" in changes[0]
     assert all(" a step" in change for change in changes)
+
+
+def test_neighbours_that_were_simulated_take_what_they_took():
+    found = plan(simulated=8).dict()
+    simulated = {made["text"]: made["seconds"] for made in found["simulated"]}
+    beside = [one for one in found["neighbours"] if one.get("plan") in simulated]
+    assert beside
+    assert [one["seconds"] for one in beside] == [simulated[one["plan"]] for one in beside]
 
 
 def test_a_page_holds_the_plan():
