@@ -181,7 +181,8 @@ def conformance(build):
 def package(build):
     path = f"{build.folder / 'bin'}:{os.environ['PATH']}"
     said = build.text_of(build.python, "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "tests/package",
-                         PATH=path, VIRTUAL_ENV=str(ROOT / ".venv"), HF_HUB_OFFLINE="1", **build.of_package())  # fmt: skip
+                         PATH=path, VIRTUAL_ENV=str(ROOT / ".venv"), HF_HUB_OFFLINE="1",
+                         **build.of_package())  # fmt: skip
     last = said.strip().splitlines()[-1]
     passed, failed = (int((re.search(rf"(\d+) {word}", last) or [0, 0])[1]) for word in ("passed", "failed"))
     if passed == 0:

@@ -1,4 +1,4 @@
-// Calls that are for Python, and found a dispatch key of ours first: a subclass with __torch_dispatch__ is among the
+// Calls that are for Python and found a dispatch key of ours first. A subclass with __torch_dispatch__ is among the
 // operands, or a TorchDispatchMode is on.
 //
 // Replaces: the order of keys, in which libtorch takes Python's before Fake.
