@@ -118,6 +118,8 @@ RankProgram PipelineClock::program_of(int32_t rank) const {
   std::unordered_map<int32_t, std::deque<uint32_t>> reduces_of;  // not waited for, by stage
   std::vector<int32_t> backwards(static_cast<size_t>(schedule_.stages()), 0);
   const auto row = schedule_.of(rank);
+  received.reserve(row.size());
+  sent.reserve(row.size());
   for (uint32_t i = 0; i < row.size(); ++i) {
     const PipelineAction& a = row[i];
     if (sends(a)) {

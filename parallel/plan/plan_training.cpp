@@ -1,4 +1,4 @@
-// Looks for the plan of a cluster: tables of layers, the search over them, and simulations of what looks best.
+// Looks for the plan of a cluster: the search over figures of layers, and simulations of what looks best.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,17 +10,12 @@
 #include <map>
 #include <unordered_set>
 
-#include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
 #include "parallel/plan/compute_again.h"
+#include "parallel/plan/layer_tables.h"
 #include "parallel/plan/placement.h"
-#include "parallel/plan/plan_space.h"
 #include "parallel/plan/planner.h"
-#include "parallel/plan/unit_names.h"
 #include "parallel/plan/what_would_fit.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/sharding/expert_ranks.h"
-#include "shadowgraph/sharding/plan_step.h"
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
@@ -32,11 +27,13 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 class Planner {
  public:
   Planner(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
-      : source_(source), kept_(kept), schedules_(kept.schedules) {
+      : source_(source),
+        answer_{.name = source.name, .request = request},
+        kept_(kept),
+        tables_(source, answer_.request, kept),
+        schedules_(kept.schedules) {
     check(request);
     check_links(request);
-    answer_.name = source.name;
-    answer_.request = request;
     answer_.memory = memory_of(request);
     answer_.bound = best_estimate_;
   }
@@ -80,19 +77,7 @@ class Planner {
     bool spend_spare = true;
   };
 
-  struct LayersDiffer {};
-
   const ClusterRequest& request() const { return answer_.request; }
-  Graph step_of_tables(const LayoutSizes& sizes);
-  std::vector<std::string> layers_of_tables() const;
-  int64_t more_layers() const;
-  LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
-  ExpertLayers experts_of(const Graph& step, int64_t tensor);
-  std::vector<int64_t> ranks_of(const ExpertLayers& layers) const;
-  void count_flops(const Graph& step, int64_t tensor, int64_t micro_batch);
-  std::vector<int64_t> contexts();
-  const LayoutTables* tables_of(const LayoutSizes& sizes);
-  std::vector<LayoutSizes> layouts();
   std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed);
   void make_candidates();
   void search(double near);
@@ -109,6 +94,7 @@ class Planner {
   const StepSource& source_;
   PlanAnswer answer_;
   KeptTables& kept_;
+  LayerTables tables_;
   std::deque<LayoutChains> chains_;  // of candidates
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
@@ -118,147 +104,12 @@ class Planner {
   PlanSimulator simulator_;
 };
 
-constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
-
-std::vector<std::string> Planner::layers_of_tables() const {
-  std::vector<std::string> layers = kept_.units;
-  std::erase_if(layers, [](const std::string& unit) { return number_in_path(unit).second == 0; });
-  return layers;
-}
-
-Graph Planner::step_of_tables(const LayoutSizes& sizes) {
-  const int64_t wanted = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0;
-  Graph step = rank_of_step(source_, wanted, sizes, request());
-  if (kept_.units.empty()) kept_.units = UnitNames::of(step).begins;
-  if (wanted > 0) check_layers(kept_.units, wanted, source_.name);
-  return step;
-}
-
-int64_t Planner::more_layers() const {
-  return kept_.layers_differ ? 0 : std::max<int64_t>(0, source_.layers - source_.first_layers - kLayersOfTables);
-}
-
-// Throws LayersDiffer.
-LayerChain Planner::chain(const Graph& step, const ExpertRanks& experts) const {
-  const Graph rank = with_experts_over(clone(step), experts);
-  const StageOptions options{.spec = &request().device, .interconnect = &request().links};
-  const LayerChain few(rank, kept_.units, options, request().state);
-  std::optional<LayerChain> all = few.with_more_layers(more_layers(), source_.first_layers);
-  if (!all) throw LayersDiffer{};
-  return std::move(*all);
-}
-
-// Where nobody asks for several ranks, experts that cannot be on them stay on each.
-ExpertLayers Planner::experts_of(const Graph& step, int64_t tensor) {
-  const bool asked = std::ranges::any_of(request().experts, [](int64_t ranks) { return ranks > 1; });
-  ExpertLayers layers;
-  try {
-    layers = expert_layers(step);
-  } catch (const Error& error) {
-    if (asked && tensor == 1) throw;
-    const std::string with = tensor > 1 ? fmt::format(" of tensor parallel of {}", tensor) : "";
-    const std::string note = fmt::format("experts are whole on each rank{}: {}", with, error.what());
-    if (std::ranges::find(kept_.notes, note) == kept_.notes.end()) kept_.notes.push_back(note);
-    return layers;
-  }
-  if (asked && layers.experts == 0) {
-    throw Error(source_.name +
-                " has no experts that could be on several ranks: experts are products of rows by group "
-                "(torch._grouped_mm; in transformers experts_implementation=\"grouped_mm\")");
-  }
-  return layers;
-}
-
-std::vector<int64_t> Planner::ranks_of(const ExpertLayers& layers) const {
-  std::vector<int64_t> sizes = expert_sizes(request(), std::max<int64_t>(1, layers.experts));
-  std::erase_if(sizes, [&](int64_t ranks) { return layers.rows % ranks != 0; });
-  return sizes;
-}
-
-void Planner::count_flops(const Graph& step, int64_t tensor, int64_t micro_batch) {
-  const LayerChain plain = chain(step, {});
-  kept_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
-                static_cast<double>(micro_batch);
-}
-
-// Where nobody asks for them, sequences that cannot be cut stay whole.
-std::vector<int64_t> Planner::contexts() {
-  std::vector<int64_t> sizes = context_sizes(request());
-  const auto is_cut = [](int64_t context) { return context > 1; };
-  const auto first = std::ranges::find_if(sizes, is_cut);
-  if (first == sizes.end()) return sizes;
-  try {
-    const StepSize size{.layers = more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0};
-    const Graph whole = source_.capture(size);
-    check_sequence_parts(whole, part_of_sequence(source_, request(), *first).capture(size), *first);
-    if (kept_.units.empty()) kept_.units = UnitNames::of(whole).begins;
-    count_flops(whole, 1, size.micro_batch);
-  } catch (const Error& error) {
-    if (!request().context.empty()) throw;
-    kept_.notes.push_back(fmt::format("sequences stay whole: {}", error.what()));
-    std::erase_if(sizes, is_cut);
-  }
-  return sizes;
-}
-
-// nullptr: the step cannot be cut so. Throws LayersDiffer.
-const LayoutTables* Planner::tables_of(const LayoutSizes& sizes) {
-  const auto& [tensor, context, micro_batch, experts, overlap] = sizes;
-  const auto known = kept_.layouts.find({tensor, context, micro_batch, overlap});
-  if (known != kept_.layouts.end()) {
-    const LayoutTables* tables = known->second.get();
-    const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
-    if (tables == nullptr || std::ranges::all_of(ranks_of(tables->experts), is_there)) return tables;
-  }
-  try {
-    const Graph kept = step_of_tables(sizes);
-    Graph selective = clone(kept), again = clone(kept);
-    compute_again(selective, {}, layers_of_tables());
-    compute_again(again, layers_of_tables(), {});
-    auto& tables = kept_.layouts[{tensor, context, micro_batch, overlap}];
-    if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
-    for (const int64_t ranks : ranks_of(tables->experts)) {
-      if (tables->chains.contains(ranks)) continue;
-      const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request().expert_capacity};
-      const auto level = [&](Recompute what, const Graph& step) {
-        return RecomputeLevel{what, std::make_shared<LayerChain>(chain(step, over))};
-      };
-      tables->chains[ranks] = {level(Recompute::kNothing, kept), level(Recompute::kSelective, selective),
-                               level(Recompute::kWhole, again)};
-    }
-    if (kept_.flops == 0) count_flops(kept, tensor, micro_batch);
-    return tables.get();
-  } catch (const ShardingError& error) {
-    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
-  } catch (const NoPlanError& error) {
-    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
-  }
-  kept_.layouts[{tensor, context, micro_batch, overlap}] = nullptr;
-  return nullptr;
-}
-
-std::vector<LayoutSizes> Planner::layouts() {
-  std::vector<LayoutSizes> all;
-  for (const int64_t context : contexts()) {
-    for (const int64_t tensor : tensor_sizes(request())) {
-      if (request().devices % (tensor * context) != 0) continue;
-      for (const int64_t micro_batch : micro_batches(request(), context)) {
-        const LayoutSizes sizes{
-            .tensor = tensor, .context = context, .micro_batch = micro_batch, .overlap = overlap_of(request(), tensor)};
-        if (tables_of(sizes) == nullptr) break;
-        all.push_back(sizes);
-      }
-    }
-  }
-  return all;
-}
-
 // Least bound first.
 std::vector<Candidate> Planner::candidates_with(const std::vector<Recompute>& allowed) {
   std::vector<Candidate> candidates;
-  for (LayoutSizes sizes : layouts()) {
-    const LayoutTables* tables = tables_of(sizes);
-    for (const int64_t ranks : ranks_of(tables->experts)) {
+  for (LayoutSizes sizes : tables_.layouts()) {
+    const LayoutTables* tables = tables_.of(sizes);
+    for (const int64_t ranks : tables_.expert_ranks(tables->experts)) {
       const LayoutChains& chains = chains_.emplace_back(tables->chains.at(ranks), allowed);
       sizes.experts = ranks;
       for (TrainingPlan& plan : plans_of(request(), sizes, chains.units())) {
@@ -272,16 +123,7 @@ std::vector<Candidate> Planner::candidates_with(const std::vector<Recompute>& al
 
 void Planner::make_candidates() {
   const auto begin = Clock::now();
-  try {
-    candidates_ = candidates_with(request().recompute);
-  } catch (const LayersDiffer&) {
-    kept_.units.clear();
-    kept_.layouts.clear();
-    kept_.flops = 0;
-    kept_.layers_differ = true;
-    kept_.notes = {"layers differ: tables are of all of them"};
-    candidates_ = candidates_with(request().recompute);
-  }
+  candidates_ = candidates_with(request().recompute);
   answer_.notes = kept_.notes;
   answer_.flops = kept_.flops;
   answer_.table_seconds = seconds_since(begin);
@@ -445,7 +287,7 @@ void Planner::look_at_overlaps() {
   for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
     if (best.tensor == 1 || other == best.overlap) continue;
     const LayoutTables* tables =
-        tables_of({.tensor = best.tensor, .context = best.context, .micro_batch = best.micro_batch, .overlap = other});
+        tables_.of({.tensor = best.tensor, .context = best.context, .micro_batch = best.micro_batch, .overlap = other});
     if (tables == nullptr) continue;
     TrainingPlan plan = best;
     plan.overlap = other;

@@ -1,37 +1,15 @@
 // One plan of several: what stays the same between them is kept.
 #pragma once
 
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
 
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/layer_tables.h"
 #include "parallel/plan/plan_space.h"
 #include "shadowgraph/parallel/training_plan.h"
-#include "shadowgraph/sharding/expert_ranks.h"
 
 namespace shadowgraph {
-
-struct LayoutTables {
-  ExpertLayers experts;
-  std::map<int64_t, std::vector<RecomputeLevel>> chains;  // by ranks that share experts
-};
-
-// Figures of layers of one source on one device and its links, with one training state and one length of sequences. How
-// many devices there are, their memory, the batch, and what is tried do not change them.
-struct KeptTables {
-  std::vector<std::string> units;  // where they begin, in the model that tables are made from
-  bool layers_differ = false;
-  // By tensor and context parallel, micro-batch and overlap; nullptr: a step is not cut so.
-  std::map<std::tuple<int64_t, int64_t, int64_t, CollectiveOverlap>, std::unique_ptr<LayoutTables>> layouts;
-  double flops = 0;  // of a sample
-  std::vector<std::string> notes;
-  PlanSchedules schedules;
-};
 
 // Nothing is simulated in the answer where nothing fits. Throws Error for requests that make no sense.
 PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours);
@@ -44,8 +22,8 @@ struct FittingPlan {
 std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
                                            int64_t memory);
 
-// One rank's graph of a micro-batch on its part of each sequence: as Megatron lays tensor parallel out, where that can be,
-// in the precision that is asked for. Experts are whole, nothing is computed again. `layers`: as StepSize has it.
+// One rank's graph of a micro-batch on its part of each sequence, in the precision that is asked for. Tensor parallel is
+// as Megatron lays it out, where that can be. Experts are whole, nothing is computed again. `layers`: as StepSize has it.
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request);
 // The same step on a rank's part of each sequence. Throws Error if its source makes no shorter ones, or for tokens that do
 // not divide.

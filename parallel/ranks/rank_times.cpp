@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 
 #include "parallel/ranks/how_to_meet.h"
 #include "shadowgraph/error.h"
@@ -18,7 +17,13 @@ class RankRun {
       : ranks_(ranks), groups_(groups), name_(name), next_(ranks.size(), 0), clock_(ranks.size(), 0) {
     result_.times_.resize(ranks.size());
     result_.computing_.resize(ranks.size());
-    for (size_t r = 0; r < ranks.size(); ++r) result_.times_[r].resize(ranks[r].steps().size());
+    lines_.resize(ranks.size());
+    places_.resize(ranks.size());
+    next_sleeper_.resize(ranks.size(), kNobody);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      result_.times_[r].resize(ranks[r].steps().size());
+      places_[r].resize(ranks[r].steps().size());
+    }
   }
 
   RankTimes run() {
@@ -42,27 +47,35 @@ class RankRun {
   }
 
  private:
+  static constexpr uint32_t kNobody = 0xFFFFFFFFU;
   struct Member {
-    uint32_t rank, step;
+    uint32_t rank = kNobody, step = 0;
   };
   // One send with its receive, or one collective.
   struct Meeting {
     uint32_t missing = 0;
     uint64_t match = 0;
     double ready = 0, seconds = 0;
-    std::vector<Member> members;
-    std::vector<uint32_t> sleepers;  // ranks that wait for its end
+    Member latest;               // who came last; places lead to those before
+    uint32_t sleeper = kNobody;  // a rank that waits for its end, and leads to the others
   };
   // What runs one after another: from one rank to another, or in a group.
   struct Channel {
     std::vector<Meeting> meetings;
-    std::unordered_map<uint32_t, size_t> next;  // by rank: which meeting it comes to next
     double free_at = 0;
-    size_t done = 0;
   };
+  // A rank's end of a channel. Ranks have few.
+  struct Line {
+    RankStep::Kind kind;
+    uint32_t other;
+    uint32_t channel;
+    size_t next = 0;  // the meeting that it comes to
+  };
+  // Where a step met others.
   struct Place {
     uint32_t channel = 0;
     size_t meeting = 0;
+    Member before;  // who came to the meeting before
   };
 
   std::string in_words(uint32_t rank, size_t step) const {
@@ -92,7 +105,7 @@ class RankRun {
     }
     for (const Channel& channel : channels_) {
       if (!stuck.empty() || channel.meetings.empty() || channel.meetings.back().missing == 0) continue;
-      const Member& first = channel.meetings.back().members.front();
+      const Member first = first_of(channel.meetings.back());
       stuck = fmt::format("rank {} {}, to which nobody comes", first.rank, in_words(first.rank, first.step));
     }
     throw Error("these ranks wait for ever: " + stuck + kHowToMeet);
@@ -122,39 +135,59 @@ class RankRun {
   }
 
   bool has_ended(uint32_t rank, uint32_t step) {
-    const Place& place = places_.at(key(rank, step));
+    const Place& place = places_[rank][step];
     Meeting& meeting = channels_[place.channel].meetings[place.meeting];
     if (meeting.missing == 0) return true;
-    meeting.sleepers.push_back(rank);
+    next_sleeper_[rank] = meeting.sleeper;
+    meeting.sleeper = rank;
     return false;
+  }
+
+  const Place& place_of(const Member& member) const { return places_[member.rank][member.step]; }
+  Member first_of(const Meeting& meeting) const {
+    Member member = meeting.latest;
+    while (place_of(member).before.rank != kNobody) member = place_of(member).before;
+    return member;
+  }
+
+  Line& line_of(uint32_t rank, const RankStep& step) {
+    for (Line& line : lines_[rank]) {
+      if (line.kind == step.kind && line.other == step.other) return line;
+    }
+    const uint32_t channel = channel_of(rank, step);
+    check_member(rank, step);
+    return lines_[rank].emplace_back(Line{.kind = step.kind, .other = step.other, .channel = channel});
   }
 
   void arrive(uint32_t rank, uint32_t at, std::vector<uint32_t>& awake) {
     const RankStep& step = ranks_[rank].steps()[at];
-    const uint32_t number = channel_of(rank, step);
-    Channel& channel = channels_[number];
-    const auto [place, is_first] = channel.next.try_emplace(rank, 0);
-    if (is_first) check_member(rank, step);
-    size_t& index = place->second;
-    if (index == channel.meetings.size())
+    Line& line = line_of(rank, step);
+    Channel& channel = channels_[line.channel];
+    if (line.next == channel.meetings.size()) {
       channel.meetings.push_back({.missing = members_of(step), .match = step.match});
-    Meeting& meeting = channel.meetings[index];
+    }
+    Meeting& meeting = channel.meetings[line.next];
     if (meeting.match != step.match) {
-      const Member& other = meeting.members.front();
+      const Member other = first_of(meeting);
       throw Error(fmt::format("ranks {} and {} do not meet: {} is at {}, {} at {}", rank, other.rank, rank,
                               in_words(rank, at), other.rank, in_words(other.rank, other.step)));
     }
-    places_.emplace(key(rank, at), Place{number, index});
-    ++index;
-    meeting.members.push_back({rank, at});
+    places_[rank][at] = {line.channel, line.next, meeting.latest};
+    meeting.latest = {rank, at};
+    ++line.next;
     meeting.ready = std::max(meeting.ready, clock_[rank]);
     meeting.seconds = std::max(meeting.seconds, step.seconds);
     if (--meeting.missing > 0) return;
     const double begin = std::max(meeting.ready, channel.free_at);
     channel.free_at = begin + meeting.seconds;
-    for (const Member& m : meeting.members) result_.times_[m.rank][m.step] = {begin, channel.free_at};
-    awake.insert(awake.end(), meeting.sleepers.begin(), meeting.sleepers.end());
-    meeting.sleepers.clear();
+    for (Member m = meeting.latest; m.rank != kNobody; m = place_of(m).before) {
+      result_.times_[m.rank][m.step] = {begin, channel.free_at};
+    }
+    // In the order in which they fell asleep.
+    const size_t first = awake.size();
+    for (uint32_t r = meeting.sleeper; r != kNobody; r = next_sleeper_[r]) awake.push_back(r);
+    std::reverse(awake.begin() + static_cast<std::ptrdiff_t>(first), awake.end());
+    meeting.sleeper = kNobody;
   }
 
   uint32_t channel_of(uint32_t rank, const RankStep& step) {
@@ -180,7 +213,6 @@ class RankRun {
   uint32_t members_of(const RankStep& step) const {
     return step.kind == RankStep::Kind::kCollective ? static_cast<uint32_t>(groups_[step.other].size()) : 2;
   }
-  static uint64_t key(uint32_t rank, uint32_t step) { return uint64_t{rank} << 32 | step; }
 
   static constexpr uint32_t kGroups = 0xFFFFFFFFU;
   std::span<const RankProgram> ranks_;
@@ -190,7 +222,9 @@ class RankRun {
   std::vector<double> clock_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> numbers_;  // of channels
   std::vector<Channel> channels_;
-  std::unordered_map<uint64_t, Place> places_;
+  std::vector<std::vector<Line>> lines_;    // by rank
+  std::vector<std::vector<Place>> places_;  // by rank and step
+  std::vector<uint32_t> next_sleeper_;      // by rank
   RankTimes result_;
 };
 

@@ -1,0 +1,171 @@
+#include "parallel/plan/layer_tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "ir/analysis/module_tree.h"
+#include "parallel/plan/compute_again.h"
+#include "parallel/plan/planner.h"
+#include "parallel/plan/unit_names.h"
+#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/sharding/plan_step.h"
+
+namespace shadowgraph {
+
+constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
+
+std::vector<std::string> LayerTables::layers() const {
+  std::vector<std::string> layers = kept_.units;
+  std::erase_if(layers, [](const std::string& unit) { return number_in_path(unit).second == 0; });
+  return layers;
+}
+
+int64_t LayerTables::layers_captured() const { return more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0; }
+
+int64_t LayerTables::more_layers() const {
+  return kept_.layers_differ ? 0 : std::max<int64_t>(0, source_.layers - source_.first_layers - kLayersOfTables);
+}
+
+// Throws LayersDiffer.
+LayerChain LayerTables::chain(const Graph& step, const ExpertRanks& experts) const {
+  const Graph rank = with_experts_over(clone(step), experts);
+  const StageOptions options{.spec = &request_.device, .interconnect = &request_.links};
+  const LayerChain few(rank, kept_.units, options, request_.state);
+  std::optional<LayerChain> all = few.with_more_layers(more_layers(), source_.first_layers);
+  if (!all) throw LayersDiffer{};
+  return std::move(*all);
+}
+
+// Where nobody asks for several ranks, experts that cannot be on them stay on each.
+ExpertLayers LayerTables::experts_of(const Graph& step, int64_t tensor) {
+  const bool asked = std::ranges::any_of(request_.experts, [](int64_t ranks) { return ranks > 1; });
+  ExpertLayers layers;
+  try {
+    layers = expert_layers(step);
+  } catch (const Error& error) {
+    if (asked && tensor == 1) throw;
+    const std::string with = tensor > 1 ? fmt::format(" of tensor parallel of {}", tensor) : "";
+    const std::string note = fmt::format("experts are whole on each rank{}: {}", with, error.what());
+    if (std::ranges::find(kept_.notes, note) == kept_.notes.end()) kept_.notes.push_back(note);
+    return layers;
+  }
+  if (asked && layers.experts == 0) {
+    throw Error(source_.name +
+                " has no experts that could be on several ranks: experts are products of rows by group "
+                "(torch._grouped_mm; in transformers experts_implementation=\"grouped_mm\")");
+  }
+  return layers;
+}
+
+std::vector<int64_t> LayerTables::expert_ranks(const ExpertLayers& layers) const {
+  std::vector<int64_t> sizes = expert_sizes(request_, std::max<int64_t>(1, layers.experts));
+  std::erase_if(sizes, [&](int64_t ranks) { return layers.rows % ranks != 0; });
+  return sizes;
+}
+
+void LayerTables::count_flops(const Graph& step, int64_t tensor, int64_t micro_batch) {
+  const LayerChain plain = chain(step, {});
+  kept_.flops = static_cast<double>(plain.flops(0, plain.size())) * static_cast<double>(tensor) /
+                static_cast<double>(micro_batch);
+}
+
+// Where nobody asks for them, sequences that cannot be cut stay whole.
+std::vector<int64_t> LayerTables::contexts() {
+  std::vector<int64_t> sizes = context_sizes(request_);
+  const auto is_cut = [](int64_t context) { return context > 1; };
+  const auto first = std::ranges::find_if(sizes, is_cut);
+  if (first == sizes.end()) return sizes;
+  try {
+    const StepSize size{.layers = layers_captured()};
+    const Graph whole = source_.capture(size);
+    check_sequence_parts(whole, part_of_sequence(source_, request_, *first).capture(size), *first);
+    if (kept_.units.empty()) kept_.units = UnitNames::of(whole).begins;
+    count_flops(whole, 1, size.micro_batch);
+  } catch (const Error& error) {
+    if (!request_.context.empty()) throw;
+    kept_.notes.push_back(fmt::format("sequences stay whole: {}", error.what()));
+    std::erase_if(sizes, is_cut);
+  }
+  return sizes;
+}
+
+// nullptr: the step cannot be cut so. Throws LayersDiffer.
+const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
+  const auto& [tensor, context, micro_batch, experts, overlap] = sizes;
+  const auto known = kept_.layouts.find({tensor, context, micro_batch, overlap});
+  if (known != kept_.layouts.end()) {
+    const LayoutTables* tables = known->second.get();
+    const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
+    if (tables == nullptr || std::ranges::all_of(expert_ranks(tables->experts), is_there)) return tables;
+  }
+  try {
+    const Graph kept = rank_of_step(source_, layers_captured(), sizes, request_);
+    if (kept_.units.empty()) kept_.units = UnitNames::of(kept).begins;
+    if (layers_captured() > 0) check_layers(kept_.units, layers_captured(), source_.name);
+    Graph selective = clone(kept), again = clone(kept);
+    compute_again(selective, {}, layers());
+    compute_again(again, layers(), {});
+    auto& tables = kept_.layouts[{tensor, context, micro_batch, overlap}];
+    if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
+    for (const int64_t ranks : expert_ranks(tables->experts)) {
+      if (tables->chains.contains(ranks)) continue;
+      const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request_.expert_capacity};
+      const auto level = [&](Recompute what, const Graph& step) {
+        return RecomputeLevel{what, std::make_shared<LayerChain>(chain(step, over))};
+      };
+      tables->chains[ranks] = {level(Recompute::kNothing, kept), level(Recompute::kSelective, selective),
+                               level(Recompute::kWhole, again)};
+    }
+    if (kept_.flops == 0) count_flops(kept, tensor, micro_batch);
+    return tables.get();
+  } catch (const ShardingError& error) {
+    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+  } catch (const NoPlanError& error) {
+    kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
+  }
+  kept_.layouts[{tensor, context, micro_batch, overlap}] = nullptr;
+  return nullptr;
+}
+
+std::vector<LayoutSizes> LayerTables::all_layouts() {
+  std::vector<LayoutSizes> all;
+  for (const int64_t context : contexts()) {
+    for (const int64_t tensor : tensor_sizes(request_)) {
+      if (request_.devices % (tensor * context) != 0) continue;
+      for (const int64_t micro_batch : micro_batches(request_, context)) {
+        const LayoutSizes sizes{
+            .tensor = tensor, .context = context, .micro_batch = micro_batch, .overlap = overlap_of(request_, tensor)};
+        if (tables_of(sizes) == nullptr) break;
+        all.push_back(sizes);
+      }
+    }
+  }
+  return all;
+}
+
+const std::vector<LayoutSizes>& LayerTables::layouts() {
+  if (layouts_) return *layouts_;
+  try {
+    layouts_ = all_layouts();
+  } catch (const LayersDiffer&) {
+    kept_.units.clear();
+    kept_.layouts.clear();
+    kept_.flops = 0;
+    kept_.layers_differ = true;
+    kept_.notes = {"layers differ: tables are of all of them"};
+    layouts_ = all_layouts();
+  }
+  return *layouts_;
+}
+
+const LayoutTables* LayerTables::of(const LayoutSizes& sizes) {
+  try {
+    return tables_of(sizes);
+  } catch (const LayersDiffer&) {  // under this way alone
+    return nullptr;
+  }
+}
+
+}  // namespace shadowgraph
