@@ -22,9 +22,6 @@ constexpr bool kFlopsOfCpuFlashCounted = kLibtorchMinor >= 215;
 // 2.14: its formula of _flash_attention_forward takes dense operands as (batch, tokens, heads, depth), as they are.
 constexpr bool kFlopsOfFlashReadHeadsLast = kLibtorchMinor >= 214;
 
-// 2.14: _cudnn_rnn refuses a buffer of weights that autograd takes for one that needs a gradient.
-constexpr bool kRnnBufferHasNoGradient = kLibtorchMinor >= 214;
-
 // 2.14 has the dtype, number 46, and no kernels on the CPU that compute with it. bfloat16 and a complex number promote to it.
 constexpr bool is_bcomplex32(c10::ScalarType dtype) {
   return static_cast<int>(dtype) == 46 && dtype != c10::ScalarType::Undefined;

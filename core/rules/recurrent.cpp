@@ -30,7 +30,6 @@
 #include <array>
 
 #include "core/fake/autocast.h"
-#include "core/libtorch/kernels.h"
 #include "core/rules/cudnn_rnn.h"
 #include "core/rules/families.h"
 #include "core/rules/onednn.h"
@@ -74,11 +73,8 @@ at::Tensor shared_buffer(TensorList weights) {
       return {};
     }
   }
-  const at::NoGradGuard no_grad;
-  if (kRnnBufferHasNoGradient) {
-    const at::AutoDispatchBelowADInplaceOrView no_autograd;
-    return weights[0].as_strided({total}, {1}, 0);
-  }
+  // Autograd would take it for a view of a weight that needs a gradient, which _cudnn_rnn refuses.
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   return weights[0].as_strided({total}, {1}, 0);
 }
 
