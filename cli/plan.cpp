@@ -92,7 +92,6 @@ void take_batch_of_graph(const CaptureRequest& step, ClusterRequest& request) {
 Graph capture_step(CaptureRequest request, const StepSize& size) {
   request.batch = size.micro_batch;
   request.layers = size.layers;
-  request.checkpoint = fmt::format("{}", fmt::join(size.recomputed, "+"));
   return load(request).graph;
 }
 

@@ -90,10 +90,10 @@ bool Asker::fits(const StepSource& source, const ClusterRequest& request, KeptTa
 
 StepSource remembered(const StepSource& source) {
   StepSource made = source;
-  const auto known = std::make_shared<std::map<std::string, Graph>>();
+  const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, Graph>>();
   made.capture = [capture = source.capture, layers = source.layers, known](const StepSize& size) {
     if (layers > 0 && size.layers == 0) return capture(size);  // whole, and seldom the same again
-    const std::string key = fmt::format("{} {} {}", size.micro_batch, size.layers, fmt::join(size.recomputed, "+"));
+    const std::pair key{size.micro_batch, size.layers};
     const auto found = known->find(key);
     return clone(found != known->end() ? found->second : known->emplace(key, capture(size)).first->second);
   };

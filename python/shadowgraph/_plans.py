@@ -54,13 +54,11 @@ class PlanQuestions:
 
         any_sequence = sequence > 0 and _takes_two(inputs)
 
-        def captured(samples: int, wanted: int, recomputed: list[str], tokens: int) -> Graph:
+        def captured(samples: int, wanted: int, tokens: int) -> Graph:
             given = inputs(samples, tokens) if any_sequence else inputs(samples)
             graph, _ = _capture.of_model(fewer(wanted) if wanted else model, given, loss=loss,
                                          optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
                                          steady_state=captured_state, options=options, **training)  # fmt: skip
-            if recomputed:
-                graph.run_passes(f"checkpoint{{modules={'+'.join(recomputed)}}}")
             return graph
 
         limit = _C.memory_limit(memory)[0] if isinstance(memory, str) else memory

@@ -14,18 +14,16 @@ namespace shadowgraph::python {
 namespace {
 
 // `sequence`: 0 for the one that inputs have by themselves.
-using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, std::vector<std::string>,
-                                                      int64_t sequence)>;
+using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, int64_t sequence)>;
 
 StepSource source_of(const Captured& capture, int64_t layers, int64_t first_layers, const std::string& name,
                      bool any_sequence, int64_t sequence) {
-  StepSource source{.capture =
-                        [capture, sequence](const StepSize& size) {
-                          return clone(*capture(size.micro_batch, size.layers, size.recomputed, sequence));
-                        },
-                    .layers = layers,
-                    .first_layers = first_layers,
-                    .name = name};
+  StepSource source{
+      .capture = [capture,
+                  sequence](const StepSize& size) { return clone(*capture(size.micro_batch, size.layers, sequence)); },
+      .layers = layers,
+      .first_layers = first_layers,
+      .name = name};
   if (any_sequence) {
     source.with_sequence = [=](int64_t tokens) {
       return source_of(capture, layers, first_layers, name, any_sequence, tokens);

@@ -9,7 +9,6 @@
 #include "models/registry.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/parallel/training_plan.h"
-#include "shadowgraph/passes/checkpoint.h"
 
 namespace shadowgraph::plan_samples {
 
@@ -20,11 +19,7 @@ inline Graph capture_small(const std::string& model, const StepSize& size, int64
   ProgramToCapture program = models::program_of(built);
   torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
   program.optimizer = &optimizer;
-  Graph step = capture_training_step(program).graph;
-  std::string modules;
-  for (const std::string& name : size.recomputed) modules += (modules.empty() ? "" : "+") + name;
-  if (!modules.empty()) checkpoint_modules(step, {.modules = modules});
-  return step;
+  return capture_training_step(program).graph;
 }
 
 // As wide as the model is, with few layers: what is dear for it is dear here.

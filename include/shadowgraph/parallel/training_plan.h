@@ -42,8 +42,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Which step is captured.
 struct StepSize {
   int64_t micro_batch = 1;
-  int64_t layers = 0;                   // that the model shall have; 0: all
-  std::vector<std::string> recomputed;  // modules whose activations backward computes again
+  int64_t layers = 0;  // that the model shall have; 0: all
 };
 
 // Where steps come from.
