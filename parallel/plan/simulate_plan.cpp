@@ -58,10 +58,10 @@ Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& 
   Graph step =
       part_of_sequence(source, request, sizes.context).capture({.micro_batch = sizes.micro_batch, .layers = layers});
   Graph rank = sizes.tensor == 1 ? std::move(step) : cut_by_hand(std::move(step), sizes.tensor, request);
+  if (sizes.tensor > 1) overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
   if (request.float8 && float8_products(rank).products == 0) {
     throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
   }
-  if (sizes.tensor > 1) overlap_collectives(rank, sizes.overlap);
   return with_context_over(std::move(rank), context_ranks(sizes.context, sizes.tensor));
 }
 

@@ -173,6 +173,7 @@ def test_plans_have_their_products_in_float8():
     assert not plain.dict()["float8"]
     assert float8.seconds < plain.seconds
     assert float8.bytes < plain.bytes
+    assert plan(tensor=[2], float8=True, overlap="backward").seconds < float8.seconds  # products are still known
     with pytest.raises(sg.Error, match="A100.* has no products in float8"):
         plan(devices="8xa100", float8=True)
     with pytest.raises(sg.Error, match="no product of a layer can be in float8"):
