@@ -302,6 +302,7 @@ void Planner::look_at_overlaps() {
 
 // Plans of the space in which nothing, parts or whole layers alone are computed again.
 void Planner::look_at_recomputing() {
+  if (recomputing_of(answer_.best().plan) == to_string(Recompute::kNothing)) return;  // the others may do that, too
   for (const Recompute what : {Recompute::kNothing, Recompute::kSelective, Recompute::kWhole}) {
     if (to_string(what) == recomputing_of(answer_.best().plan)) continue;
     const std::vector<Recompute>& asked = request().recompute;
@@ -327,6 +328,7 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
                                const std::vector<Candidate*>& candidates) {
   constexpr double kMuchSlower = 1.5;
   PlanNeighbour best{.knob = knob, .value = value, .why_not = "no plan fits, or no schedule is made for its sizes"};
+  std::optional<TrainingPlan> plan;
   double enough = kMuchSlower * answer_.best().run.seconds();
   for (Candidate* candidate : candidates) {
     const Estimate* estimate = candidate->estimate(schedules_, answer_.memory, enough);
@@ -336,6 +338,12 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
     if (estimate == nullptr) continue;
     best = {knob, value, estimate->seconds, estimate->bytes, to_string(candidate->plan()), ""};
     enough = estimate->seconds;
+    plan = candidate->with(estimate->stages);
+  }
+  for (const SimulatedPlan& made : answer_.simulated) {
+    const bool same = plan && to_string(made.plan) == best.plan && made.plan.recomputed == plan->recomputed &&
+                      made.plan.selective == plan->selective;
+    if (same) best.seconds = made.run.seconds();
   }
   return best;
 }

@@ -1,5 +1,7 @@
 #include "passes/precision/float8_operands.h"
 
+#include <c10/core/MemoryFormat.h>
+
 #include <limits>
 
 #include "ir/analysis/kernel_note.h"
