@@ -150,10 +150,11 @@ COLUMNS = ["source", "model", "devices", "published plan", "published", "simulat
 
 
 def again(found):
-    """How many layers a plan computes again."""
+    """How many layers a plan computes again, and how many in part."""
     plan = found.dict()["simulated"][0]["plan"]
-    layers, all_units = len(plan["recomputed"]), sum(stage["units"] for stage in plan["stages"]) - 2
-    return f", {layers} of {all_units} again" if layers else ""
+    units = sum(stage["units"] for stage in plan["stages"]) - 2
+    whole, part = len(plan["recomputed"]), len(plan["selective"])
+    return (f", {whole} of {units} again" if whole else "") + (f", {part} in part" if part else "")
 
 
 def row(one):
