@@ -264,14 +264,23 @@ class ContextExchange {
         .with("is_causal", false);
   }
 
+  // A causal call is done for a rank's own keys while all of them arrive.
+  struct Gathered {
+    torch::jit::Stack own;
+    Tensor keys, values;
+  };
+  Gathered among_own_keys(const AttentionCall& call) const {
+    const Tensor keys = sent(call.tensor("key")), values = sent(call.tensor("value"));
+    torch::jit::Stack own;
+    if (call.causal()) own = call.results();
+    return {std::move(own), arrived(keys), arrived(values)};
+  }
+
   void forward(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
     const AttentionCall call(op, *stack);
     check_call(op, *stack);
-    const Tensor keys = sent(call.tensor("key")), values = sent(call.tensor("value"));
+    auto [found, all_keys, all_values] = among_own_keys(call);
     const bool causal = call.causal();
-    torch::jit::Stack found;
-    if (causal) found = call.results();
-    const Tensor all_keys = arrived(keys), all_values = arrived(values);
     for (const Part& part : parts_of(call)) {
       torch::jit::Stack more = on(call, part, all_keys, all_values).results();
       if (!causal) {
@@ -290,11 +299,8 @@ class ContextExchange {
   void backward(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
     const AttentionCall call(op, *stack);
     check_call(op, *stack);
-    const Tensor keys = sent(call.tensor("key")), values = sent(call.tensor("value"));
+    auto [found, all_keys, all_values] = among_own_keys(call);
     const bool causal = call.causal();
-    torch::jit::Stack found;
-    if (causal) found = call.results();
-    const Tensor all_keys = arrived(keys), all_values = arrived(values);
     const auto nothing = [](const Tensor& all) { return at::zeros_like(all.permute({2, 0, 1, 3})); };
     const Tensor of_keys = nothing(all_keys), of_values = nothing(all_values);
     for (const Part& part : parts_of(call)) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/edit/deaths.h"
 #include "shadowgraph/analysis/effects.h"
 #include "shadowgraph/edit/insertion_point.h"
 
@@ -21,7 +22,7 @@ class GatherAgain {
     for (const InputGradientSum& sum : sums) count += again(sum);
     if (count > 0) {
       keep_parts();
-      end_lives();
+      die_at_last_use(graph_, changed_);
     }
     return count;
   }
@@ -125,30 +126,6 @@ class GatherAgain {
         if (!wholes.contains(storage) || still_read.contains(storage)) kept.push_back(saved);
       }
       if (kept.size() != graph_.saved(node).size()) graph_.set_saved(node, kept);
-    }
-  }
-
-  // What was gathered dies after its last use, in both passes.
-  void end_lives() {
-    std::map<StorageId, NodeId> last;
-    for (const NodeId node : graph_.nodes()) {
-      const auto touch = [&](ValueId v) {
-        if (changed_.contains(graph_.value(v).storage)) last[graph_.value(v).storage] = node;
-      };
-      graph_.for_each_input(node, touch);
-      graph_.for_each_output(node, touch);
-    }
-    for (const NodeId node : graph_.nodes()) {
-      std::vector<StorageId> kept;
-      for (const StorageId s : graph_.frees(node)) {
-        if (!changed_.contains(s)) kept.push_back(s);
-      }
-      if (kept.size() != graph_.frees(node).size()) graph_.set_frees(node, kept);
-    }
-    for (const auto& [storage, node] : last) {
-      std::vector<StorageId> all(graph_.frees(node).begin(), graph_.frees(node).end());
-      all.push_back(storage);
-      graph_.set_frees(node, all);
     }
   }
 

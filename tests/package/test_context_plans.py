@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from decoder import DecoderOf
 from torch import nn
 from torch.nn import functional as F
 
@@ -35,18 +36,9 @@ class Layer(nn.Module):
         return x + self.down_proj(F.silu(self.up_proj(self.norm(x))))
 
 
-class Decoder(nn.Module):
+class Decoder(DecoderOf):
     def __init__(self, layers=LAYERS, repeated=False):
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.layers = nn.ModuleList(Layer(repeated) for _ in range(layers))
-        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
-
-    def forward(self, ids):
-        x = self.words(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), ids.flatten())
+        super().__init__((Layer(repeated) for _ in range(layers)), WIDTH, WORDS)
 
 
 def inputs(samples, tokens):

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from decoder import DecoderOf
 from torch import nn
 from torch.nn import functional as F
 
@@ -66,18 +67,9 @@ class Layer(nn.Module):
         return x + self.experts(tokens, chosen, weights).view_as(x)
 
 
-class Decoder(nn.Module):
+class Decoder(DecoderOf):
     def __init__(self, ranks=1):
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.layers = nn.ModuleList(Layer(ranks) for _ in range(LAYERS))
-        self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
-
-    def forward(self, ids):
-        x = self.words(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), ids.flatten())
+        super().__init__((Layer(ranks) for _ in range(LAYERS)), WIDTH, WORDS)
 
 
 HOW = dict(loss=lambda loss: loss, optimizer=torch.optim.SGD, dtype=torch.bfloat16, device="cuda")

@@ -237,4 +237,13 @@ std::string first_wrong_node(const CapturedStep& step, const ShardingPlan& plan,
   return "none";
 }
 
+Graph capture_tiny_deepseek() {
+  const FakeTensorMode mode({.device = c10::kCUDA});
+  const models::BuiltModel built = models::build("deepseek_v3", {.layers = 3, .dtype = at::kBFloat16, .tiny = true});
+  ProgramToCapture program = models::program_of(built);
+  torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
+  program.optimizer = &optimizer;
+  return capture_training_step(program).graph;
+}
+
 }  // namespace shadowgraph

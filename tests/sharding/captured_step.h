@@ -30,6 +30,9 @@ CapturedStep capture_step(const std::function<models::BuiltModel()>& build, Step
 CapturedStep capture_step(const std::string& name, StepOptimizer kind, int64_t batch, int64_t seq = 0,
                           int warmup_steps = 1);
 
+// Three layers of DeepSeek-V3 in bfloat16, on a pretended GPU, with SGD.
+Graph capture_tiny_deepseek();
+
 // What one device alone makes of it.
 struct WholeRun {
   ReplayResult result;

@@ -2,10 +2,7 @@
 #include "parallel/plan/compute_again.h"
 
 #include <gtest/gtest.h>
-#include <torch/optim/sgd.h>
 
-#include "models/program.h"
-#include "shadowgraph/capture.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/fake.h"
 #include "shadowgraph/passes/checkpoint.h"
@@ -106,12 +103,7 @@ TEST_P(ComputeAgain, SomeLayersWholeAndPartsOfOthers) {
 
 // Rows go to the ranks of their experts again. What grouped products give is kept.
 TEST(ComputeAgainExperts, AreNotComputedAgain) {
-  const FakeTensorMode mode({.device = c10::kCUDA});
-  const models::BuiltModel built = models::build("deepseek_v3", {.layers = 3, .dtype = at::kBFloat16, .tiny = true});
-  ProgramToCapture program = models::program_of(built);
-  torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
-  program.optimizer = &optimizer;
-  Graph step = capture_training_step(program).graph;
+  Graph step = capture_tiny_deepseek();
   const int64_t products = count(step, "aten::_grouped_mm", Graph::kBackward);
   ASSERT_GT(products, 0);
   compute_again(step, {}, layers_of(step));

@@ -3,28 +3,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/optim/sgd.h>
 
 #include <map>
 
-#include "models/program.h"
-#include "models/registry.h"
-#include "shadowgraph/capture.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/process_group.h"
 #include "shadowgraph/verify.h"
+#include "tests/sharding/captured_step.h"
 
 namespace shadowgraph {
 namespace {
 
 Graph deepseek(const std::string& recomputed = "") {
-  const FakeTensorMode mode({.device = c10::kCUDA});
-  const models::BuiltModel built = models::build("deepseek_v3", {.layers = 3, .dtype = at::kBFloat16, .tiny = true});
-  ProgramToCapture program = models::program_of(built);
-  torch::optim::SGD optimizer(built.module->parameters(), torch::optim::SGDOptions(0.1));
-  program.optimizer = &optimizer;
-  Graph step = capture_training_step(program).graph;
+  Graph step = capture_tiny_deepseek();
   if (!recomputed.empty()) checkpoint_modules(step, {.modules = recomputed});
   return step;
 }

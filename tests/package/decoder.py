@@ -1,0 +1,20 @@
+"""A language model around the layers that a test is of."""
+
+from torch import nn
+from torch.nn import functional as F
+
+
+class DecoderOf(nn.Module):
+    """Gives the loss of tokens, each against itself."""
+
+    def __init__(self, layers, width, words):
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(layers)
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), ids.flatten())
