@@ -78,10 +78,11 @@ def made(kind, *arguments):
     return kind(*arguments).bfloat16()
 
 
-def by_hand(x):
+def by_hand(x, times=1):
     model = made(Net, ByHand.apply)
-    loss = model(x)
-    loss.backward()
+    for _ in range(times):
+        loss = model(x)
+        (loss / times).backward()
     return loss.detach(), {name: each.grad for name, each in model.named_parameters()}
 
 
@@ -102,6 +103,17 @@ def test_values_and_gradients_are_those_of_products_by_hand(before, products):
     plain = made(Net)
     plain(x).backward()
     assert not torch.equal(replay.gradients["body.q.weight"], plain.body.q.weight.grad)
+
+
+def test_micro_batches_cast_weights_again():
+    model = made(Net)
+    graph, said = step_of(model, "float8", accumulate=2)
+    assert "22 products" in said
+    assert len(graph.find("aten::div.out")) == 2 * (3 + 4 + 4 + 3)
+    x = torch.randn(48, 64).bfloat16()
+    replay = graph.compile(model, check_results=True).run(x)
+    for name, gradient in by_hand(x, times=2)[1].items():
+        assert torch.equal(replay.gradients[name], gradient), name
 
 
 def test_what_is_read_twice_is_cast_once():
