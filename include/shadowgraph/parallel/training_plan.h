@@ -76,6 +76,8 @@ struct ClusterRequest {
   std::vector<int> zero;
   std::vector<std::string> schedules;
   std::vector<Recompute> recompute;  // besides nothing, which always may be
+  // What may be on the host: what layers keep for backward, and main weights and moments, whose step is then run there.
+  bool offload_activations = false, offload_optimizer = false;
   // Rows that a rank of experts has room for, over the mean. 1: routing is even.
   double expert_capacity = 1;
   // What the engine does with collectives of tensor parallel.
@@ -88,6 +90,7 @@ struct PlannedStage {
   int64_t units = 0;       // layers and the like
   int64_t recomputed = 0;  // the first so many of them
   int64_t selective = 0;   // so many of the others, the first ones
+  int64_t offloaded = 0;   // of all of them, whose tensors wait on the host
 };
 
 struct TrainingPlan {
@@ -107,6 +110,8 @@ struct TrainingPlan {
   std::vector<PlannedStage> stages;
   std::vector<std::string> recomputed;  // modules, whole
   std::vector<std::string> selective;   // others, all but what is dear (Recompute::kSelective)
+  std::vector<std::string> offloaded;   // of all, those whose kept tensors wait for backward on the host
+  bool optimizer_on_host = false;       // its state is there, and its step is run there
 
   int64_t replicas() const { return context * data; }  // that have the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }
