@@ -33,7 +33,7 @@ struct ClusterOptions {
   bool captured_state = false;
   bool bfloat16_gradients = false;
   ClusterRequest plan;
-  std::vector<std::string> recompute;
+  std::vector<std::string> recompute, offload;
   std::string output;  // folder
   bool chakra = false;
   bool json = false;
@@ -164,6 +164,7 @@ int plan(const ClusterOptions& options) {
   }
   request.links = options.interconnect.empty() ? *around : Interconnect::find(options.interconnect);
   for (const std::string& what : options.recompute) request.recompute.push_back(parse_recompute(what));
+  for (const std::string& what : options.offload) allow_on_host(request, what);
   if (options.memory) request.memory = options.memory->bytes;
   CaptureRequest step = options.capture;
   take_batch_of_graph(step, request);
@@ -238,6 +239,11 @@ void add_options(CLI::App& command, ClusterOptions& options) {
                   "and sums over ranks)")
       ->delimiter(',')
       ->check(CLI::IsMember({"nothing", "selective", "whole"}));
+  command
+      .add_option("--offload", options.offload,
+                  "What may be on the host: activations (what layers keep for backward), optimizer (its state and step)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"activations", "optimizer"}));
   add_what_options(command, options.what);
   begin_group(command, kOutput);
   command.add_option("-o,--output", options.output,

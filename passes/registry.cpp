@@ -8,6 +8,7 @@
 #include "shadowgraph/passes/decompose.h"
 #include "shadowgraph/passes/float8.h"
 #include "shadowgraph/passes/functional.h"
+#include "shadowgraph/passes/offload.h"
 #include "shadowgraph/passes/pass.h"
 #include "shadowgraph/passes/rewrite.h"
 #include "shadowgraph/passes/shape_propagation.h"
@@ -69,6 +70,7 @@ std::vector<Pass> built_in_passes() {
       pass_row("fuse-groups", "Finds chains of elementwise operators that one kernel could do; notes fuse=\"g0\"",
                fuse_groups),
       pass_row("merge-constants", "Of constants with the same contents, one stays", merge_constants),
+      pass_row("offload", "What modules keep for backward waits on the host meanwhile", offload_modules),
       pass_row("partition", "Finds parts of given operators that can run as one; notes part=\"0\"", partition),
       pass_row("reinplace",
                "Runs operators in place where nobody needs the memory any more: the reverse of functionalize",

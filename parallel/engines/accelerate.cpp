@@ -27,6 +27,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
   if (plan.experts > 1) throw CannotExpressError("accelerate's FSDP configuration puts no experts on several ranks");
   if (plan.context > 1) throw CannotExpressError("accelerate's FSDP configuration cuts no sequences");
   if (plan.tensor > 1) throw CannotExpressError("accelerate's FSDP configuration has no tensor parallel");
+  check_nothing_on_host(plan, "accelerate's FSDP configuration");
   const bool again = recomputes(PlannedModel::of(step), plan);
   if (plan.zero == 0 && again) throw CannotExpressError("accelerate recomputes with FSDP alone: plan with --zero 1");
   EngineFile file{.engine = "accelerate 1.15", .name = "accelerate.yaml"};

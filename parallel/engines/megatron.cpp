@@ -73,6 +73,23 @@ std::optional<int64_t> recomputed_layers(const PlannedModel& model, const Traini
   return most;
 }
 
+// TransformerEngine's offload is of the first layers, and goes with neither recomputing nor pipelines.
+int64_t layers_on_host(const PlannedModel& model, const TrainingPlan& plan) {
+  if (plan.offloaded.empty()) return 0;
+  const char* why = plan.pipeline > 1                                      ? "in no pipeline"
+                    : !plan.recomputed.empty() || !plan.selective.empty() ? "without recomputing"
+                                                                          : nullptr;
+  if (why != nullptr) throw CannotExpressError(fmt::format("Megatron-LM keeps layers on the host {}", why));
+  int64_t first = 0;
+  for (const std::string& module : model.modules) {
+    if (!is_layer(module)) continue;
+    if (std::ranges::find(plan.offloaded, module) == plan.offloaded.end()) break;
+    ++first;
+  }
+  if (first == std::ssize(plan.offloaded)) return first;
+  throw CannotExpressError("Megatron-LM keeps the first layers on the host, and the plan others");
+}
+
 void check_schedule(const TrainingPlan& plan) {
   if (plan.pipeline == 1 || plan.schedule == "1f1b" || plan.schedule == "interleaved") return;
   throw CannotExpressError("Megatron-LM has the schedules 1f1b and interleaved, not " + plan.schedule);
@@ -133,6 +150,15 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--recompute-granularity", "full");
     add("--recompute-method", "block");
     add("--recompute-num-layers", *layers);
+  }
+  if (const int64_t layers = layers_on_host(model, plan); layers > 0) add("--cpu-offloading-num-layers", layers);
+  if (plan.optimizer_on_host) {
+    if (plan.zero != 1) {
+      throw CannotExpressError("Megatron-LM has an optimizer on the host with its distributed one alone: plan with --zero 1");
+    }
+    add("--optimizer-cpu-offload");
+    add("--optimizer-offload-fraction", "1.0");
+    add("--use-precision-aware-optimizer");
   }
   if (request.bfloat16_gradients) add("--grad-reduce-in-bf16");
   if (request.float8) {

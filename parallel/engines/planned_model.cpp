@@ -50,6 +50,12 @@ std::vector<NamedSizes> parameters_of(const Graph& step) {
 
 }  // namespace
 
+void check_nothing_on_host(const TrainingPlan& plan, std::string_view engine) {
+  if (plan.offloaded.empty() && !plan.optimizer_on_host) return;
+  throw CannotExpressError(fmt::format("{} keeps {} on the device: plan without --offload", engine,
+                                       plan.offloaded.empty() ? "the optimizer's state" : "what layers keep"));
+}
+
 bool is_layer(const std::string& module) {
   const auto [at, length] = number_in_path(module);
   return length > 0 && at + length == module.size();

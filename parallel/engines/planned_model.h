@@ -36,6 +36,9 @@ std::map<std::string, std::string> linear_cuts(const Graph& step, int64_t tensor
 // Modules of each stage. Throws CannotExpressError where stages begin at no module of the list.
 std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan);
 
+// Throws CannotExpressError for plans that have something on the host.
+void check_nothing_on_host(const TrainingPlan& plan, std::string_view engine);
+
 // Throws CannotExpressError where more than one tensor goes to the next stage, and where two stages hold one parameter.
 // Parameters of modules that have layers inside are refused, too.
 void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan);

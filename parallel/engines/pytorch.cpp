@@ -101,6 +101,7 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
         "--context 1, or train with torchtitan or Megatron-LM");
   }
   if (plan.experts > 1) throw CannotExpressError("the script puts no experts on several ranks: plan with --experts 1");
+  check_nothing_on_host(plan, "the script");
   if (plan.zero > 0 && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
     throw CannotExpressError(fmt::format(
         "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "

@@ -125,6 +125,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (plan.data_outermost && plan.pipeline > 1 && plan.data > 1) {
     throw CannotExpressError("torchtitan's meshes have the pipeline outermost, and the plan data parallel");
   }
+  check_nothing_on_host(plan, "torchtitan");
   EngineFile file{.engine = "torchtitan 0.3.0", .name = "torchtitan_recipe.py"};
   const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
   std::string& text = file.text;

@@ -84,15 +84,19 @@ PipelineClock::Parts PipelineClock::parts_of(const PipelineAction& a, std::vecto
   const auto adding = [&] { return backwards[static_cast<size_t>(a.stage)]++ > 0 ? of.accumulate : 0; };
   const double input = of.input_gradient - of.exposed.input_gradient;
   const double weight = of.weight_gradient - of.exposed.weight_gradient;
+  // Copies to the host and back run beside all else.
+  const auto parts = [](double computing, double waiting, double copies) {
+    return Parts{computing, std::max(waiting, copies - computing)};
+  };
   switch (a.work) {
     case kForward:
-      return {of.forward - of.exposed.forward, exposed.forward};
+      return parts(of.forward - of.exposed.forward, exposed.forward, of.copies.forward);
     case kBackward:
-      return {input + weight + adding(), exposed.backward};
+      return parts(input + weight + adding(), exposed.backward, of.copies.backward);
     case kInputGradient:
-      return {input, exposed.input_gradient};
+      return parts(input, exposed.input_gradient, of.copies.input_gradient);
     case kWeightGradient:
-      return {weight + adding(), exposed.weight_gradient};
+      return parts(weight + adding(), exposed.weight_gradient, of.copies.weight_gradient);
     default:
       return {};
   }

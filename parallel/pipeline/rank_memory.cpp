@@ -72,14 +72,17 @@ void RankMemory::receive(std::span<const PieceEvent> events, Slots& slots) {
 }
 
 void RankMemory::count(const PipelineAction& a) {
-  const int64_t carried = stages_.of(a.stage).carried;
+  const StageFigures& of = stages_.of(a.stage);
   if (a.work == kForward) {
     ++between_[static_cast<size_t>(a.stage)];
-    carried_ += carried;
+    carried_ += of.carried;
+    on_host_ += of.on_host;
   } else if (a.work == kBackward || a.work == kWeightGradient) {
     --between_[static_cast<size_t>(a.stage)];
-    carried_ -= carried;
+    carried_ -= of.carried;
+    on_host_ -= of.on_host;
   }
+  figures_.host_peak = std::max(figures_.host_peak, on_host_);
   figures_.activations_peak = std::max(figures_.activations_peak, carried_);
   figures_.microbatches_peak =
       std::max(figures_.microbatches_peak, std::accumulate(between_.begin(), between_.end(), int32_t{0}));
@@ -184,6 +187,7 @@ void RankMemory::run(PipelineRank& of, std::span<PipelineActionTime> actions) {
   of.peak = figures_.peak;
   of.peak_at = figures_.peak_at;
   of.activations_peak = figures_.activations_peak;
+  of.host_peak = figures_.host_peak;
   of.microbatches_peak = figures_.microbatches_peak;
   of.stages = own_;
   of.allocated_peak = allocator_.stats().allocated.peak;

@@ -53,7 +53,7 @@ class RankMemory {
   std::vector<Slots> gradients_;               // by stage
   std::vector<int32_t> between_;               // by stage: micro-batches between forward and backward
   PipelineAction now_{.stage = -1};
-  int64_t live_ = 0, carried_ = 0;
+  int64_t live_ = 0, carried_ = 0, on_host_ = 0;
   PipelineRank figures_;
 };
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "parallel/plan/spare_memory.h"
 #include "parallel/plan/unit_names.h"
@@ -71,13 +73,32 @@ int64_t ranks_apart(const TrainingPlan& plan) {
 }
 
 Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket) {
-  Replicas replicas{
-      .count = plan.replicas(), .zero = plan.zero, .experts = plan.experts, .bucket = bucket, .state = request.state};
+  Replicas replicas{.count = plan.replicas(),
+                    .zero = plan.zero,
+                    .experts = plan.experts,
+                    .optimizer_on_host = plan.optimizer_on_host,
+                    .bucket = bucket,
+                    .state = request.state};
   const int64_t apart = plan.tensor * plan.context * (plan.data_outermost ? plan.pipeline : 1);
   for (int64_t d = 0; d < plan.data; ++d) {
     for (int64_t c = 0; c < plan.context; ++c) replicas.ranks.push_back(d * apart + c * plan.tensor);
   }
   return replicas;
+}
+
+int64_t host_bytes(const PipelineRun& run, const PipelineStages& stages, Replicas replicas) {
+  const bool has_state = std::exchange(replicas.optimizer_on_host, false);
+  int64_t most = 0;
+  for (int32_t rank = 0; rank < run.ranks(); ++rank) {
+    int64_t bytes = run.rank(rank).host_peak;
+    for (const int32_t s : run.rank(rank).stages) bytes += has_state ? held_by(stages.of(s), replicas).state : 0;
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+int64_t host_memory_of(const DeviceSpec& device) {
+  return device.host && device.host->memory > 0 ? device.host->memory : std::numeric_limits<int64_t>::max();
 }
 
 int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights) {
@@ -97,9 +118,10 @@ int64_t Candidate::other_streams() const {
   return ::shadowgraph::other_streams(plan_, *request_, outside, weights);
 }
 
-Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request)
-    : plan_(std::move(plan)), chains_(&chains), request_(&request) {
-  const double all = chains.kept().seconds(0, chains.units());
+Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request,
+                     const LayoutChains* without_host)
+    : plan_(std::move(plan)), chains_(&chains), without_host_(without_host), request_(&request) {
+  const double all = chains.kept().seconds(0, chains.units()).all();
   const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);
   // A rank with the mean share or more computes it for each micro-batch, while the first and the last pass all others.
   const bool one_by_one = plan_.stages_per_rank == 1 && plan_.schedule != "zero_bubble";
@@ -127,25 +149,36 @@ std::vector<int64_t> Candidate::shares(const PipelineSchedule& schedule, const S
   return all;
 }
 
-// What all ranks compute at least for one micro-batch. Levels are taken, the cheapest for a byte first, until the bytes of
-// all ranks are under their memory. Each stage counts as if it had as few micro-batches between forward and backward as any has.
+// What all ranks compute at least for one micro-batch, copies to the host left out. Levels are taken, the cheapest for a
+// byte first, until the bytes of all ranks are under their memory. Each stage counts as if it had as few micro-batches
+// between forward and backward as any has.
 double Candidate::seconds_kept_again(const SplitLimits& limits) const {
+  struct Point {
+    double bytes, seconds;
+  };
   const int64_t units = chains_->units();
   const Between between{.gradients = std::ranges::min(limits.between, {}, &Between::gradients).gradients};
   const int64_t all = std::reduce(limits.memory.begin(), limits.memory.end());
-  const auto carried = [&](const ChainStage& stage) {
-    return static_cast<double>(bytes_of(*chains_, stage, between, limits) - passing_of(*chains_, stage));
-  };
-  ChainStage stage{0, units, 0};
-  double seconds = ::shadowgraph::seconds_of(*chains_, stage);
-  double over = carried(stage) - static_cast<double>(all);
-  while (over > 0 && stage.again < most_again(*chains_, 0, units)) {
-    const ChainStage next{0, units, stage.again + units};
-    const double saved = carried(stage) - carried(next);
-    const double more = ::shadowgraph::seconds_of(*chains_, next) - ::shadowgraph::seconds_of(*chains_, stage);
-    if (saved > 0) seconds += std::min(1.0, over / saved) * std::max(0.0, more);
+  std::vector<Point> points;  // the lower hull of levels
+  for (int64_t again = 0; again <= most_again(*chains_, 0, units); again += units) {
+    const ChainStage stage{0, units, again};
+    const LayerChain& chain = *level_of(*chains_, stage, 0).chain;
+    const Point point{static_cast<double>(bytes_of(*chains_, stage, between, limits) - passing_of(*chains_, stage)),
+                      chain.seconds(0, units).computing()};
+    const auto price = [](const Point& from, const Point& to) {
+      return (to.seconds - from.seconds) / std::max(1.0, from.bytes - to.bytes);
+    };
+    while (points.size() > 1 && price(points.back(), point) <= price(points[points.size() - 2], points.back())) {
+      points.pop_back();
+    }
+    points.push_back(point);
+  }
+  double seconds = points.front().seconds;
+  double over = points.front().bytes - static_cast<double>(all);
+  for (size_t p = 1; p < points.size() && over > 0; ++p) {
+    const double saved = points[p - 1].bytes - points[p].bytes;
+    if (saved > 0) seconds += std::min(1.0, over / saved) * std::max(0.0, points[p].seconds - points[p - 1].seconds);
     over -= saved;
-    stage = next;
   }
   return seconds;
 }
@@ -160,7 +193,7 @@ double Candidate::bound_of(const std::vector<ChainStage>& stages, const Pipeline
     const auto rank = static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)));
     if (before[rank] < 0) before[rank] = passed;
     passed += of.forward + of.input_gradient;
-    works[rank] += of.forward + of.backward();
+    works[rank] += std::max(of.forward, of.copies.forward) + std::max(of.backward(), of.copies.backward);
   }
   for (size_t rank = 0; rank < works.size(); ++rank) {
     most = std::max(most, before[rank] + static_cast<double>(plan_.microbatches) * works[rank]);
@@ -208,14 +241,21 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   if (bound_ >= enough) return std::nullopt;
   std::vector<StageFigures> figures;
   for (const ChainStage& stage : *stages) figures.push_back(figures_of(*chains_, stage));
-  const PipelineStages shared =
-      replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links);
+  const PipelineStages apart = PipelineStages::of_figures(std::move(figures));
+  const PipelineStages shared = replicated(apart, limits.replicas, request_->device, &request_->links);
   const PipelineRun run =
       PipelineRun::of(shared, entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
   Estimate estimate{.stages = std::move(*stages), .seconds = seconds_of(run, *entry, shared)};
   // The plan's own schedule may not be made for as many micro-batches as the short ones that stand for it.
   fits_ = estimate.seconds >= enough || schedules.own(plan_) != nullptr;
   if (!fits_) return std::nullopt;
+  const int64_t room = host_memory_of(request_->device);
+  if (host_bytes(run, apart, limits.replicas) > room) {
+    fits_ = without_host_ != nullptr;
+    if (!fits_) return std::nullopt;
+    chains_ = std::exchange(without_host_, nullptr);
+    return with_less(schedules, memory, enough, spend_spare);
+  }
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t passing = 0;
     for (const int32_t s : run.rank(rank).stages) {
@@ -233,10 +273,15 @@ TrainingPlan Candidate::with(const std::vector<ChainStage>& stages) const {
     planned = {.begins = chains_->kept().begins(stage.first), .units = stage.last - stage.first};
     for (int64_t unit = stage.first; unit < stage.last; ++unit) {
       const std::string& name = chains_->kept().begins(unit);
-      const Recompute what = recompute_of(*chains_, stage, unit);
-      if (what == Recompute::kNothing || number_in_path(name).second == 0) continue;
-      (what == Recompute::kWhole ? plan.recomputed : plan.selective).push_back(name);
-      ++(what == Recompute::kWhole ? planned.recomputed : planned.selective);
+      const RecomputeLevel& level = level_of(*chains_, stage, unit);
+      if (number_in_path(name).second == 0) continue;
+      if (level.on_host) {
+        plan.offloaded.push_back(name);
+        ++planned.offloaded;
+      }
+      if (level.what == Recompute::kNothing) continue;
+      (level.what == Recompute::kWhole ? plan.recomputed : plan.selective).push_back(name);
+      ++(level.what == Recompute::kWhole ? planned.recomputed : planned.selective);
     }
   }
   return plan;

@@ -29,6 +29,13 @@ class PlanSchedules {
   std::map<std::string, std::unique_ptr<Entry>> entries_;
 };
 
+// Bytes that wait on the host, of the rank that has most there: what layers keep, and the optimizer's state. `stages`: of
+// one replica.
+int64_t host_bytes(const PipelineRun& run, const PipelineStages& stages, Replicas replicas);
+
+// Of its host, for each device; as much as one likes where it is unknown.
+int64_t host_memory_of(const DeviceSpec& device);
+
 // Ranks that share a stage, and how far apart neighbours of a pipeline are, as tensor parallel is innermost.
 Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, int64_t bucket);
 int64_t ranks_apart(const TrainingPlan& plan);
@@ -43,7 +50,9 @@ struct Estimate {
 
 class Candidate {
  public:
-  Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request);
+  // `without_host`: those that are taken where the host has no room for what `chains` keep there; nullptr: none.
+  Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request,
+            const LayoutChains* without_host = nullptr);
 
   const TrainingPlan& plan() const { return plan_; }
   // Seconds that no cut into stages brings it below. It rises once memory has been looked at.
@@ -73,6 +82,7 @@ class Candidate {
 
   TrainingPlan plan_;
   const LayoutChains* chains_;
+  const LayoutChains* without_host_;
   const ClusterRequest* request_;
   double bound_ = 0;
   bool fits_ = true;

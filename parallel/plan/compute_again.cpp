@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <map>
 #include <unordered_map>
 #include <vector>
 
+#include "ir/edit/deaths.h"
 #include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/passes/offload.h"
 #include "shadowgraph/profile/kernel_class.h"
 
 namespace shadowgraph {
@@ -32,6 +35,11 @@ std::string recomputing_of(const TrainingPlan& plan) {
 }
 
 namespace {
+
+std::vector<RegionId> regions_of(const Graph& rank, std::span<const std::string> modules) {
+  if (modules.empty()) return {};
+  return regions_named(rank, fmt::format("{}", fmt::join(modules, "+")));
+}
 
 // Batches of small products are what attention by hand is made of: large results for little work.
 bool is_dear(const Graph& step, NodeId node) {
@@ -94,29 +102,21 @@ void hold_what_is_kept(Graph& rank, const CheckpointSegment& segment) {
     }
   }
   if (!end.valid()) return;
-  const auto frees_of = [&](NodeId node) {
-    const std::span<const StorageId> frees = rank.frees(node);
-    return std::vector<StorageId>(frees.begin(), frees.end());
-  };
-  for (const StorageId storage : early) {
-    const NodeId before = rank.storage(storage).freed_after;
-    if (before == end) continue;  // named twice
-    std::vector<StorageId> others = frees_of(before), last = frees_of(end);
-    std::erase(others, storage);
-    last.push_back(storage);
-    rank.set_frees(before, others);
-    rank.set_frees(end, last);
-  }
+  std::map<StorageId, NodeId> deaths;
+  for (const StorageId storage : early) deaths.emplace(storage, end);
+  die_at(rank, deaths);
 }
 
 }  // namespace
 
+void keep_on_host(Graph& rank, std::span<const std::string> modules) {
+  if (!modules.empty()) offload_regions(rank, regions_of(rank, modules));
+}
+
 void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective) {
   std::vector<CheckpointSegment> segments;
   const auto add = [&](std::span<const std::string> modules) {
-    if (modules.empty()) return;
-    for (CheckpointSegment& segment :
-         each_region()(rank, regions_named(rank, fmt::format("{}", fmt::join(modules, "+"))))) {
+    for (CheckpointSegment& segment : each_region()(rank, regions_of(rank, modules))) {
       segment.collectives = true;
       segments.push_back(std::move(segment));
     }

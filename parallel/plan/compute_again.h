@@ -1,4 +1,4 @@
-// Has backward compute layers again in the program of a rank.
+// What layers keep for backward in the program of a rank: in part, nothing, on the host.
 #pragma once
 
 #include <span>
@@ -14,6 +14,9 @@ namespace shadowgraph {
 // hand run twice. What ranks gather is gathered twice in both.
 // As in torch, all that is kept is held until the module's backward is through. Throws Error for unknown modules.
 void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective);
+
+// What these modules keep then waits for backward on the host. Throws Error for unknown ones.
+void keep_on_host(Graph& rank, std::span<const std::string> modules);
 
 // "nothing", "selective", "whole", or "selective and whole".
 std::string recomputing_of(const TrainingPlan& plan);

@@ -20,7 +20,8 @@ constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
 void check_keys(const JsonPlace& plan) {
   static const std::set<std::string> kKeys{
       "tensor", "context",  "data",           "pipeline", "stages_per_rank", "experts",   "micro_batch", "microbatches",
-      "zero",   "schedule", "data_outermost", "stages",   "recomputed",      "selective", "overlap"};
+      "zero",   "schedule", "data_outermost", "stages",   "recomputed",      "selective", "overlap",     "offloaded",
+      "optimizer_on_host"};
   for (const auto& [key, place] : plan.members()) {
     if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
   }
@@ -57,8 +58,10 @@ struct Again {
 };
 constexpr Again kWholeLayers{"recomputed", &TrainingPlan::recomputed, &PlannedStage::recomputed};
 constexpr Again kPartsOfLayers{"selective", &TrainingPlan::selective, &PlannedStage::selective};
+constexpr Again kLayersOnHost{"offloaded", &TrainingPlan::offloaded, &PlannedStage::offloaded};
 
-// How many layers of each stage are computed again: its first ones that are not `taken`, names that then are.
+// How many layers of each stage are computed again, or on the host: its first ones that are not `taken`, names that then
+// are.
 void read_layers(const JsonPlace& document, const std::vector<std::string>& units, const Again& again,
                  std::set<std::string>& taken, TrainingPlan& plan) {
   const auto found = document.find(again.key);
@@ -106,7 +109,7 @@ void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
       given.fail(
           fmt::format("begins at \"{}\", and behind the units before it comes \"{}\"", begins, plan.stages[s].begins));
     }
-    for (const Again& again : {kWholeLayers, kPartsOfLayers}) {
+    for (const Again& again : {kWholeLayers, kPartsOfLayers, kLayersOnHost}) {
       const auto count = given.find(again.key);
       if (!count || count->integer() == plan.stages[s].*again.count) continue;
       count->fail(fmt::format("is not the {} that the plan's \"{}\" has", plan.stages[s].*again.count, again.key));
@@ -155,6 +158,12 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
   std::set<std::string> taken;
   read_layers(place, units, kWholeLayers, taken, plan);
   read_layers(place, units, kPartsOfLayers, taken, plan);
+  std::set<std::string> on_host;
+  read_layers(place, units, kLayersOnHost, on_host, plan);
+  if (const auto optimizer = place.find("optimizer_on_host")) plan.optimizer_on_host = optimizer->boolean();
+  if (!plan.offloaded.empty() && !request.device.host) {
+    place["offloaded"].fail("takes unknown seconds: the device has no host.link");
+  }
   check_stages(place, plan);
   return plan;
 }

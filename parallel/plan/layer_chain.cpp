@@ -26,6 +26,7 @@ void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
   each(a.weight_gradient, b.weight_gradient);
   pieces(a.exposed, b.exposed);
   pieces(a.exposed_unsharded, b.exposed_unsharded);
+  pieces(a.copies, b.copies);
   each(a.unshard, b.unshard);
   each(a.reduce_gradients, b.reduce_gradients);
   each(a.accumulate, b.accumulate);
@@ -39,6 +40,7 @@ void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
   each(a.inputs, b.inputs);
   each(a.gradients, b.gradients);
   each(a.carried, b.carried);
+  each(a.on_host, b.on_host);
   each(a.awaiting, b.awaiting);
 }
 
@@ -49,8 +51,6 @@ StageFigures difference(StageFigures a, const StageFigures& b) {
   for_figures(a, b, [](auto& x, const auto& y) { x -= y; });
   return a;
 }
-
-double seconds_of(const StageFigures& of) { return of.forward + of.backward(); }
 
 // What a rank holds at most while it works on one micro-batch, beyond what stays.
 std::vector<int64_t> passing_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
@@ -106,8 +106,11 @@ void LayerChain::add_up() {
     std::vector<Sums> before(1);
     for (const StageFigures& f : of) {
       const Sums& last = before.back();
-      before.push_back({.seconds = last.seconds + seconds_of(f),
+      before.push_back({.forward = last.forward + f.forward,
+                        .backward = last.backward + f.backward(),
+                        .copies = last.copies + f.copies.forward,
                         .carried = last.carried + f.carried,
+                        .on_host = last.on_host + f.on_host,
                         .awaiting = last.awaiting + f.awaiting,
                         .fixed = last.fixed + f.other,
                         .parameters = last.parameters + f.parameters,
@@ -225,11 +228,15 @@ Number between(const std::vector<Sums>& units, const std::vector<Sums>& joins, i
 
 }  // namespace
 
-double LayerChain::seconds(int64_t first, int64_t last) const {
-  return between(units_before_, joins_before_, first, last, &Sums::seconds);
+ChainSeconds LayerChain::seconds(int64_t first, int64_t last) const {
+  const auto sum = [&](double Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };
+  return {sum(&Sums::forward), sum(&Sums::backward), sum(&Sums::copies)};
 }
 int64_t LayerChain::carried(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::carried);
+}
+int64_t LayerChain::on_host(int64_t first, int64_t last) const {
+  return between(units_before_, joins_before_, first, last, &Sums::on_host);
 }
 int64_t LayerChain::awaiting(int64_t first, int64_t last) const {
   return between(units_before_, joins_before_, first, last, &Sums::awaiting);
@@ -258,11 +265,13 @@ int64_t LayerChain::flops(int64_t first, int64_t last) const {
   return std::accumulate(flops_.begin() + first, flops_.begin() + last, int64_t{0});
 }
 
-// Backward of a unit runs when what later ones carried is gone.
+// Backward of a unit runs when what later ones carried is gone. Meanwhile what the unit before has on the host comes
+// back, as what the unit before kept in forward leaves.
 int64_t LayerChain::passing(int64_t first, int64_t last) const {
   int64_t most = 0, gone = 0;
   for (int64_t unit = last - 1; unit >= first; --unit) {
-    most = std::max(most, passing_[static_cast<size_t>(unit)] - gone);
+    const int64_t comes_back = unit > first ? units_[static_cast<size_t>(unit - 1)].on_host : 0;
+    most = std::max(most, passing_[static_cast<size_t>(unit)] + comes_back - gone);
     gone += units_[static_cast<size_t>(unit)].carried;
     if (gone > most) break;
   }

@@ -1,6 +1,7 @@
 // What a step's layers cost, one by one and together, so that any stretch of them is a sum.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +11,19 @@
 #include "shadowgraph/parallel/stages.h"
 
 namespace shadowgraph {
+
+// Of a stretch of units, for one micro-batch. Copies to the host go beside forward, those back beside backward.
+struct ChainSeconds {
+  double forward = 0, backward = 0, copies = 0;  // copies: in each direction
+  double computing() const { return forward + backward; }
+  double all() const { return std::max(forward, copies) + std::max(backward, copies); }
+  ChainSeconds& operator+=(const ChainSeconds& more) {
+    forward += more.forward;
+    backward += more.backward;
+    copies += more.copies;
+    return *this;
+  }
+};
 
 // A unit is a stretch of forward that a cut may lie before: a layer, the embedding, the head.
 class LayerChain {
@@ -30,8 +44,9 @@ class LayerChain {
   StageFigures stage(int64_t first, int64_t last) const;
   // The same, of `a` up to a unit and of `b` from there on.
   static StageFigures joined(const LayerChain& a, int64_t first, int64_t middle, const LayerChain& b, int64_t last);
-  double seconds(int64_t first, int64_t last) const;      // forward and backward
+  ChainSeconds seconds(int64_t first, int64_t last) const;
   int64_t carried(int64_t first, int64_t last) const;     // bytes from forward to backward
+  int64_t on_host(int64_t first, int64_t last) const;     // bytes from forward to backward
   int64_t awaiting(int64_t first, int64_t last) const;    // bytes from the input's gradient to the weights'
   int64_t parameters(int64_t first, int64_t last) const;  // bytes
   int64_t weights(int64_t first, int64_t last) const;     // elements
@@ -61,8 +76,8 @@ class LayerChain {
   std::vector<Tied> tied_;
   // Sums of all units before, and of joins between them.
   struct Sums {
-    double seconds = 0;
-    int64_t carried = 0, awaiting = 0, fixed = 0;
+    double forward = 0, backward = 0, copies = 0;
+    int64_t carried = 0, on_host = 0, awaiting = 0, fixed = 0;
     int64_t parameters = 0, expert_parameters = 0, weights = 0, expert_weights = 0, gradients = 0, state = 0;
   };
   std::vector<Sums> units_before_, joins_before_;

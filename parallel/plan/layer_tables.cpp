@@ -91,10 +91,25 @@ std::vector<int64_t> LayerTables::contexts() {
   return sizes;
 }
 
+std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) const {
+  std::vector<StepLevel> levels;
+  levels.push_back({Recompute::kNothing, false, clone(kept)});
+  levels.push_back({Recompute::kSelective, false, clone(kept)});
+  compute_again(levels.back().step, {}, layers());
+  levels.push_back({Recompute::kWhole, false, clone(kept)});
+  compute_again(levels.back().step, layers(), {});
+  for (size_t level = 0; request_.offload_activations && level < 3; ++level) {
+    levels.push_back({levels[level].what, true, clone(levels[level].step)});
+    keep_on_host(levels.back().step, layers());
+  }
+  return levels;
+}
+
 // nullptr: the step cannot be cut so. Throws LayersDiffer.
 const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
   const auto& [tensor, context, micro_batch, experts, overlap] = sizes;
-  const auto known = kept_.layouts.find({tensor, context, micro_batch, overlap});
+  const std::tuple key{tensor, context, micro_batch, overlap, request_.offload_activations};
+  const auto known = kept_.layouts.find(key);
   if (known != kept_.layouts.end()) {
     const LayoutTables* tables = known->second.get();
     const auto is_there = [&](int64_t ranks) { return tables->chains.contains(ranks); };
@@ -104,19 +119,17 @@ const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
     const Graph kept = rank_of_step(source_, layers_captured(), sizes, request_);
     if (kept_.units.empty()) kept_.units = UnitNames::of(kept).begins;
     if (layers_captured() > 0) check_layers(kept_.units, layers_captured(), source_.name);
-    Graph selective = clone(kept), again = clone(kept);
-    compute_again(selective, {}, layers());
-    compute_again(again, layers(), {});
-    auto& tables = kept_.layouts[{tensor, context, micro_batch, overlap}];
+    const std::vector<StepLevel> steps = levels_of(kept);
+    auto& tables = kept_.layouts[key];
     if (!tables) tables = std::make_unique<LayoutTables>(LayoutTables{.experts = experts_of(kept, tensor)});
     for (const int64_t ranks : expert_ranks(tables->experts)) {
       if (tables->chains.contains(ranks)) continue;
       const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request_.expert_capacity};
-      const auto level = [&](Recompute what, const Graph& step) {
-        return RecomputeLevel{what, std::make_shared<LayerChain>(chain(step, over))};
-      };
-      tables->chains[ranks] = {level(Recompute::kNothing, kept), level(Recompute::kSelective, selective),
-                               level(Recompute::kWhole, again)};
+      std::vector<RecomputeLevel> levels;
+      for (const auto& [what, on_host, step] : steps) {
+        levels.push_back({what, on_host, std::make_shared<LayerChain>(chain(step, over))});
+      }
+      tables->chains[ranks] = std::move(levels);
     }
     if (kept_.flops == 0) count_flops(kept, tensor, micro_batch);
     return tables.get();
@@ -125,7 +138,7 @@ const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
   } catch (const NoPlanError& error) {
     kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   }
-  kept_.layouts[{tensor, context, micro_batch, overlap}] = nullptr;
+  kept_.layouts[key] = nullptr;
   return nullptr;
 }
 

@@ -25,8 +25,9 @@ struct LayoutTables {
 struct KeptTables {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
-  // By tensor and context parallel, micro-batch and overlap; nullptr: a step is not cut so.
-  std::map<std::tuple<int64_t, int64_t, int64_t, CollectiveOverlap>, std::unique_ptr<LayoutTables>> layouts;
+  // By tensor and context parallel, micro-batch, overlap, and whether layers may be on the host; nullptr: a step is not
+  // cut so.
+  std::map<std::tuple<int64_t, int64_t, int64_t, CollectiveOverlap, bool>, std::unique_ptr<LayoutTables>> layouts;
   double flops = 0;  // of a sample
   std::vector<std::string> notes;
   PlanSchedules schedules;
@@ -47,10 +48,16 @@ class LayerTables {
 
  private:
   struct LayersDiffer {};
+  struct StepLevel {
+    Recompute what;
+    bool on_host;
+    Graph step;
+  };
 
   int64_t layers_captured() const;  // 0: all
   int64_t more_layers() const;
   std::vector<std::string> layers() const;
+  std::vector<StepLevel> levels_of(const Graph& kept) const;
   LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
   ExpertLayers experts_of(const Graph& step, int64_t tensor);
   void count_flops(const Graph& step, int64_t tensor, int64_t micro_batch);

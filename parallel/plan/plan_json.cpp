@@ -12,7 +12,8 @@ nlohmann::json to_json(const TrainingPlan& plan) {
     stages.push_back({{"begins", stage.begins},
                       {"units", stage.units},
                       {"recomputed", stage.recomputed},
-                      {"selective", stage.selective}});
+                      {"selective", stage.selective},
+                      {"offloaded", stage.offloaded}});
   }
   return {{"tensor", plan.tensor},
           {"context", plan.context},
@@ -28,7 +29,9 @@ nlohmann::json to_json(const TrainingPlan& plan) {
           {"data_outermost", plan.data_outermost},
           {"stages", std::move(stages)},
           {"recomputed", plan.recomputed},
-          {"selective", plan.selective}};
+          {"selective", plan.selective},
+          {"offloaded", plan.offloaded},
+          {"optimizer_on_host", plan.optimizer_on_host}};
 }
 
 nlohmann::json to_json(const PlanAnswer& answer) {
@@ -39,6 +42,7 @@ nlohmann::json to_json(const PlanAnswer& answer) {
                          {"seconds", made.run.seconds()},
                          {"bytes", made.bytes()},
                          {"other_streams_bytes", made.other_streams},
+                         {"host_bytes", made.on_host},
                          {"estimated_seconds", made.estimated},
                          {"estimated_bytes", made.estimated_bytes}});
   }

@@ -68,6 +68,11 @@ void check(const ClusterRequest& request) {
     throw Error(
         fmt::format("experts have room for the mean of rows at least, not for {} of it", request.expert_capacity));
   }
+  if (request.offload_activations && !request.device.host) {
+    throw Error(fmt::format("copies to the host take unknown seconds: {} has no host.link; give a file of the device "
+                            "with it",
+                            request.device.title));
+  }
   if (request.float8 && !request.device.matmul.contains(c10::kFloat8_e4m3fn)) {
     throw Error(fmt::format("{} has no products in float8", request.device.title));
   }
@@ -84,6 +89,13 @@ void check(const ClusterRequest& request) {
       throw Error(fmt::format("tensor parallel of {} does not divide {} devices", tensor, request.devices));
     }
   }
+}
+
+void allow_on_host(ClusterRequest& request, std::string_view what) {
+  if (what != "activations" && what != "optimizer") {
+    throw Error(fmt::format("activations and the optimizer may be on the host, not '{}'", what));
+  }
+  (what == "optimizer" ? request.offload_optimizer : request.offload_activations) = true;
 }
 
 // Within a machine unless asked for: beyond it each layer's sums would go over the slow links.
@@ -139,7 +151,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
           for (const bool data_outermost : {false, true}) {
             // Ranks that share experts are neighbours.
             if (data_outermost && (!orders_differ || experts > 1)) continue;
-            plans.push_back({.tensor = tensor,
+            TrainingPlan plan{.tensor = tensor,
                              .context = context,
                              .data = data,
                              .pipeline = pipeline,
@@ -150,7 +162,10 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
                              .zero = zero,
                              .schedule = schedule,
                              .overlap = overlap,
-                             .data_outermost = data_outermost});
+                             .data_outermost = data_outermost};
+            plans.push_back(plan);
+            plan.optimizer_on_host = true;
+            if (request.offload_optimizer) plans.push_back(std::move(plan));
           }
         }
       }

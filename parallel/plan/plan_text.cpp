@@ -20,6 +20,7 @@ std::string to_string(const TrainingPlan& plan) {
   text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
   if (plan.overlap != CollectiveOverlap::kNone) text += fmt::format(", overlap {}", to_string(plan.overlap));
   if (plan.data_outermost) text += ", dp outermost";
+  if (plan.optimizer_on_host) text += ", optimizer on the host";
   return text;
 }
 
@@ -32,6 +33,7 @@ std::string stages_text(const TrainingPlan& plan) {
     std::vector<std::string> again;
     if (stage.recomputed > 0) again.push_back(fmt::format("{}", stage.recomputed));
     if (stage.selective > 0) again.push_back(fmt::format("{}s", stage.selective));
+    if (stage.offloaded > 0) again.push_back(fmt::format("{}h", stage.offloaded));
     if (!again.empty()) text += fmt::format("({})", fmt::join(again, "+"));
   }
   return text;
@@ -74,8 +76,10 @@ std::string to_text(const PlanAnswer& answer) {
                             : fmt::format("with room for {} times the mean", answer.request.expert_capacity),
                         human_seconds(seconds), human_bytes(bytes));
   }
-  text += fmt::format("stages, in layers (of which computed again{}): {}\n",
-                      best.plan.selective.empty() ? "" : "; s: selective", stages_text(best.plan));
+  text += fmt::format("stages, in layers (of which computed again{}{}): {}\n",
+                      best.plan.selective.empty() ? "" : "; s: selective",
+                      best.plan.offloaded.empty() ? "" : "; h: kept on the host", stages_text(best.plan));
+  if (best.on_host > 0) text += fmt::format("on the host: at most {} of a rank\n", human_bytes(best.on_host));
   const std::vector<PlacedAxis> placed = placement_of(best.plan, answer.request.links);
   if (!placed.empty()) text += fmt::format("placed, innermost first: {}\n", to_string(placed));
   std::vector<std::string> counts;

@@ -78,7 +78,7 @@ class Planner {
   };
 
   const ClusterRequest& request() const { return answer_.request; }
-  std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed);
+  std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed, bool host_allowed = true);
   void make_candidates();
   void search(double near);
   void simulate_best();
@@ -105,15 +105,17 @@ class Planner {
 };
 
 // Least bound first.
-std::vector<Candidate> Planner::candidates_with(const std::vector<Recompute>& allowed) {
+std::vector<Candidate> Planner::candidates_with(const std::vector<Recompute>& allowed, bool host_allowed) {
   std::vector<Candidate> candidates;
   for (LayoutSizes sizes : tables_.layouts()) {
     const LayoutTables* tables = tables_.of(sizes);
     for (const int64_t ranks : tables_.expert_ranks(tables->experts)) {
-      const LayoutChains& chains = chains_.emplace_back(tables->chains.at(ranks), allowed);
+      const LayoutChains& chains = chains_.emplace_back(tables->chains.at(ranks), allowed, host_allowed);
+      const bool may_leave = host_allowed && request().offload_activations;
+      const LayoutChains* here = may_leave ? &chains_.emplace_back(tables->chains.at(ranks), allowed, false) : nullptr;
       sizes.experts = ranks;
       for (TrainingPlan& plan : plans_of(request(), sizes, chains.units())) {
-        candidates.emplace_back(std::move(plan), chains, request());
+        candidates.emplace_back(std::move(plan), chains, request(), here);
       }
     }
   }
@@ -197,13 +199,17 @@ void Planner::simulate_best() {
     made.estimated_bytes = tried.estimate.bytes;
     excess = std::min(excess, static_cast<double>(made.bytes()) / estimated);
     ++answer_.counted["simulated"];
-    if (made.bytes() <= answer_.memory) {
+    if (made.bytes() <= answer_.memory && made.on_host <= host_memory_of(request().device)) {
       tried.estimate.seconds = made.run.seconds();
       tried.candidate->learn(std::move(tried.estimate));
       answer_.simulated.push_back(std::move(made));
       continue;
     }
     ++answer_.counted["simulated, and too large"];
+    if (made.bytes() <= answer_.memory) {  // the host is full
+      tried.candidate->learn(std::nullopt);
+      continue;
+    }
     // More each time, since a layer computed again may free less than it should: blocks of the allocator are large.
     const int64_t over = std::max(made.bytes() - answer_.memory, answer_.memory / 200) * (tried.tries + 1);
     const int64_t less = std::min(tried.memory, tried.estimate.bytes) - over;
@@ -267,6 +273,7 @@ void Planner::look_around() {
       if (value != chosen) answer_.neighbours.push_back(best_of(name, value, candidates));
     }
   };
+  look("optimizer on", [](const TrainingPlan& plan) { return plan.optimizer_on_host ? "host" : "device"; });
   const auto number = [](int64_t TrainingPlan::*knob) {
     return [knob](const TrainingPlan& plan) { return fmt::format("{}", plan.*knob); };
   };
@@ -294,23 +301,30 @@ void Planner::look_at_overlaps() {
     plan.stages.clear();
     plan.recomputed.clear();
     plan.selective.clear();
+    plan.offloaded.clear();
     const LayoutChains& chains = chains_.emplace_back(tables->chains.at(best.experts), request().recompute);
     Candidate candidate(std::move(plan), chains, request());
     answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
   }
 }
 
-// Plans of the space in which nothing, parts or whole layers alone are computed again.
+// Plans of the space in which nothing, parts or whole layers alone are computed again, and in which no layer is on the
+// host.
 void Planner::look_at_recomputing() {
+  const auto best_with = [&](const char* knob, std::string_view value, std::vector<Candidate> others) {
+    std::vector<Candidate*> all;
+    for (Candidate& candidate : others) all.push_back(&candidate);
+    answer_.neighbours.push_back(best_of(knob, std::string(value), all));
+  };
+  if (!answer_.best().plan.offloaded.empty()) {
+    best_with("activations on", "device", candidates_with(request().recompute, false));
+  }
   if (recomputing_of(answer_.best().plan) == to_string(Recompute::kNothing)) return;  // the others may do that, too
   for (const Recompute what : {Recompute::kNothing, Recompute::kSelective, Recompute::kWhole}) {
     if (to_string(what) == recomputing_of(answer_.best().plan)) continue;
     const std::vector<Recompute>& asked = request().recompute;
     if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
-    std::vector<Candidate> others = candidates_with({what});
-    std::vector<Candidate*> all;
-    for (Candidate& candidate : others) all.push_back(&candidate);
-    answer_.neighbours.push_back(best_of("computed again", std::string(to_string(what)), all));
+    best_with("computed again", to_string(what), candidates_with({what}));
   }
 }
 
@@ -342,7 +356,7 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
   }
   for (const SimulatedPlan& made : answer_.simulated) {
     const bool same = plan && to_string(made.plan) == best.plan && made.plan.recomputed == plan->recomputed &&
-                      made.plan.selective == plan->selective;
+                      made.plan.selective == plan->selective && made.plan.offloaded == plan->offloaded;
     if (same) best.seconds = made.run.seconds();
   }
   return best;

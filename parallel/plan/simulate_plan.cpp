@@ -114,6 +114,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   }
   Graph rank = clone(*rank_);
   compute_again(rank, plan.recomputed, plan.selective);
+  keep_on_host(rank, plan.offloaded);
   const Graph step = with_experts_over(
       std::move(rank), {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});
   std::vector<std::string> cuts;
@@ -132,9 +133,10 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   const PipelineStages shared = replicated(stages, replicas, request.device, &request.links);
   PipelineRun run =
       PipelineRun::of(shared, entry->schedule, {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
+  const int64_t on_host = host_bytes(run, stages, replicas);
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
-  return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams};
+  return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams, .on_host = on_host};
 }
 
 SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {

@@ -30,20 +30,23 @@ int64_t sum_of(const LayoutChains& chains, const ChainStage& stage, Figure figur
 
 // Levels are points of bytes and seconds. One above the line between two others is never worth it. Some layers at one of
 // these and some at the other are quicker with the same bytes.
-LayoutChains::LayoutChains(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed) {
+LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
+                           bool host_allowed) {
   const auto bytes = [](const RecomputeLevel& level) {
     return static_cast<double>(level.chain->carried(0, level.chain->size()));
   };
-  const auto seconds = [](const RecomputeLevel& level) { return level.chain->seconds(0, level.chain->size()); };
+  const auto seconds = [](const RecomputeLevel& level) { return level.chain->seconds(0, level.chain->size()).all(); };
   const auto price = [&](const RecomputeLevel& from, const RecomputeLevel& to) {
     return (seconds(to) - seconds(from)) / (bytes(from) - bytes(to));
   };
+  if (!levels.empty()) std::ranges::stable_sort(levels.begin() + 1, levels.end(), std::ranges::greater(), bytes);
   for (const RecomputeLevel& level : levels) {
     if (levels_.empty()) {
       levels_.push_back(level);
       continue;
     }
     if (!allowed.empty() && std::ranges::find(allowed, level.what) == allowed.end()) continue;
+    if (level.on_host && !host_allowed) continue;
     if (bytes(level) >= bytes(levels_.back())) continue;
     while (levels_.size() > 1 && price(levels_.back(), level) <= price(levels_[levels_.size() - 2], levels_.back())) {
       levels_.pop_back();
@@ -56,10 +59,10 @@ int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last) {
   return (last - first) * (std::ssize(chains.levels()) - 1);
 }
 
-Recompute recompute_of(const LayoutChains& chains, const ChainStage& stage, int64_t unit) {
+const RecomputeLevel& level_of(const LayoutChains& chains, const ChainStage& stage, int64_t unit) {
   const int64_t units = stage.last - stage.first;
   const int64_t level = stage.again / units + (unit - stage.first < stage.again % units ? 1 : 0);
-  return chains.levels()[static_cast<size_t>(level)].what;
+  return chains.levels()[static_cast<size_t>(level)];
 }
 
 // Where the higher level ends, the join is that of units of the lower one.
@@ -71,12 +74,18 @@ StageFigures figures_of(const LayoutChains& chains, const ChainStage& stage) {
 
 double seconds_of(const LayoutChains& chains, const ChainStage& stage) {
   const auto [more, less, middle] = levels_of(chains, stage);
-  return (middle > stage.first ? more->seconds(stage.first, middle) : 0) + less->seconds(middle, stage.last);
+  ChainSeconds seconds = less->seconds(middle, stage.last);
+  if (middle > stage.first) seconds += more->seconds(stage.first, middle);
+  return seconds.all();
 }
 
 int64_t passing_of(const LayoutChains& chains, const ChainStage& stage) {
   const auto [more, less, middle] = levels_of(chains, stage);
   return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
+}
+
+int64_t host_bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between) {
+  return between.gradients * sum_of(chains, stage, &LayerChain::on_host);
 }
 
 int64_t bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between, const SplitLimits& limits) {
@@ -96,7 +105,7 @@ class Splitter {
 
   std::optional<std::vector<ChainStage>> run() const {
     if (stages_ > units_) return std::nullopt;
-    double most = chains_.most().seconds(0, units_) + chains_.kept().seconds(0, units_), least = 0;
+    double most = chains_.most().seconds(0, units_).all() + chains_.kept().seconds(0, units_).all(), least = 0;
     std::optional<std::vector<ChainStage>> found = under(most);
     if (!found) return std::nullopt;
     for (int i = 0; i < kHalvings && most - least > kClose * most; ++i) {

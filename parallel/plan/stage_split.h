@@ -12,19 +12,22 @@
 
 namespace shadowgraph {
 
-// The chain of one way to cut a micro-batch where so much of each layer is computed again.
+// The chain of one way to cut a micro-batch where so much of each layer is computed again, and the rest waits for
+// backward on the device or on the host.
 struct RecomputeLevel {
   Recompute what = Recompute::kNothing;
+  bool on_host = false;
   std::shared_ptr<const LayerChain> chain;
 };
 
-// Levels by what they compute again, nothing first. Each takes longer than the one before, holds less between forward and
-// backward, and costs more seconds for a byte that it saves.
+// Levels by what they hold between forward and backward, all first. Each takes longer than the one before, holds less,
+// and costs more seconds for a byte that it saves.
 class LayoutChains {
  public:
   LayoutChains() = default;
-  // Those of `levels` that are allowed and worth it. The first one always is: nothing is computed again. No `allowed`: all.
-  explicit LayoutChains(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed = {});
+  // Those of `levels` that are allowed and worth it. The first one always is: all is kept where it is. No `allowed`: all.
+  explicit LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed = {},
+                        bool host_allowed = true);
 
   const LayerChain& kept() const { return *levels_.front().chain; }
   const LayerChain& most() const { return *levels_.back().chain; }
@@ -48,7 +51,7 @@ struct ChainStage {
 };
 // With which every unit is at the highest level.
 int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last);
-Recompute recompute_of(const LayoutChains& chains, const ChainStage& stage, int64_t unit);
+const RecomputeLevel& level_of(const LayoutChains& chains, const ChainStage& stage, int64_t unit);
 StageFigures figures_of(const LayoutChains& chains, const ChainStage& stage);
 int64_t passing_of(const LayoutChains& chains, const ChainStage& stage);
 double seconds_of(const LayoutChains& chains, const ChainStage& stage);
@@ -59,6 +62,9 @@ struct SplitLimits {
   int64_t stages_per_rank = 1;   // that share a rank's passing bytes
   Replicas replicas;
 };
+
+// The bytes of a stage that wait on the host at its peak.
+int64_t host_bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between);
 
 // The bytes of a stage at its peak.
 int64_t bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between, const SplitLimits& limits);

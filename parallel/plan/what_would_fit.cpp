@@ -1,5 +1,6 @@
 // Changes are tried one by one:
 //   - a knob that the request holds is let free;
+//   - what layers keep, and the optimizer, on the host;
 //   - moments and gradients in bfloat16, without main weights;
 //   - more memory, more devices, shorter sequences, more samples: the least of each by bisection.
 // By how much a change changes its figure is its size.
@@ -34,6 +35,7 @@ class Remedies {
                                    human_bytes(memory_), request_.devices);
     free_knobs();
     if (has_plans()) {
+      use_host();
       more_memory();
       smaller_state();
     } else {
@@ -90,6 +92,24 @@ class Remedies {
     let_free("schedule", &ClusterRequest::schedules);
     let_free("recomputing", &ClusterRequest::recompute);
     if (found_.empty() && held > 1) add(1, "with all knobs free", source_, all, kept_);
+  }
+
+  // What takes nothing away but time.
+  void use_host() {
+    const auto with = [&](const char* what, auto... knobs) {
+      if (((request_.*knobs) && ...)) return false;
+      ClusterRequest changed = request_;
+      ((changed.*knobs = true), ...);
+      return add(1, fmt::format("with {} on the host", what), source_, changed, kept_);
+    };
+    const DeviceSpec& device = request_.device;
+    const bool state = device.host && device.host->bandwidth > 0 && request_.state.optimizer;
+    bool fits = device.host && with("what layers keep", &ClusterRequest::offload_activations);
+    fits = (state && with("the optimizer", &ClusterRequest::offload_optimizer)) || fits;
+    if (state && !fits) {
+      with("what layers keep, and the optimizer,", &ClusterRequest::offload_activations,
+           &ClusterRequest::offload_optimizer);
+    }
   }
 
   void smaller_state() {

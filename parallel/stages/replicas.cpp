@@ -53,7 +53,9 @@ HeldBytes held_by(const StageFigures& stage, const Replicas& replicas) {
     if (ranks(2) > 1) held.whole_gradients += part_of(bucket, kind.gradients + kind.parameters);
     if (replicas.state.optimizer) held.state += share_of(kind.weights * *replicas.state.optimizer, ranks(1));
   }
-  if (!replicas.state.optimizer) {
+  if (replicas.optimizer_on_host) {
+    held.state = 0;
+  } else if (!replicas.state.optimizer) {
     held.state = share_of(stage.optimizer_state, replicas.zero >= 1 ? replicas.count : 1);
   }
   return held;
@@ -105,8 +107,28 @@ class ReplicatedStages {
     of.parameters = held.parameters + held.gathered;
   }
 
+  // Bytes of a rank's share over all kinds of parameters.
+  double share(int64_t KindOfWeights::*bytes, int64_t width = 1) const {
+    double all = 0;
+    for (const KindOfWeights& kind : kinds_) {
+      all += static_cast<double>(kind.*bytes * width) / static_cast<double>(replicas_.zero >= 1 ? kind.ranks : 1);
+    }
+    return all;
+  }
+
+  // The host reads gradients, and reads and writes its state.
+  double step_on_host() const {
+    const double gradients = share(&KindOfWeights::gradients), parameters = share(&KindOfWeights::parameters);
+    const double state = 2 * share(&KindOfWeights::weights, *replicas_.state.optimizer);
+    return (gradients + parameters) / spec_.host->link + (gradients + state + parameters) / spec_.host->bandwidth;
+  }
+
   void hold_state(StageFigures& of, StagePart& part, const HeldBytes& held) {
-    if (replicas_.state.optimizer) {
+    if (replicas_.optimizer_on_host) {
+      part.state.clear();
+      part.optimizer.clear();
+      of.optimizer = step_on_host();
+    } else if (replicas_.state.optimizer) {
       const double gradient = of.weights > 0 ? static_cast<double>(of.gradients) / static_cast<double>(of.weights) : 0;
       double moved = 0;
       for (const KindOfWeights& kind : kinds_) {
@@ -196,6 +218,14 @@ PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas
   }
   if (replicas.experts < 1 || replicas.count % replicas.experts != 0) {
     throw Error(fmt::format("{} replicas do not share experts by {}", replicas.count, replicas.experts));
+  }
+  if (replicas.optimizer_on_host && (!spec.host || spec.host->bandwidth <= 0)) {
+    throw Error(fmt::format("an optimizer on the host takes unknown seconds: {} has no host.bandwidth; give a file of "
+                            "the device with it",
+                            spec.title));
+  }
+  if (replicas.optimizer_on_host && !replicas.state.optimizer) {
+    throw Error("an optimizer on the host needs bytes of its state by element: leave --captured-state out");
   }
   return ReplicatedStages(stages, replicas, spec, links).made();
 }

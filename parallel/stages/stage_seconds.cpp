@@ -13,7 +13,7 @@ NodeSeconds::NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, cons
       communication_(Communication::of(costs.graph(), {.interconnect = links})) {
   for (const NodeId n : costs.nodes) {
     const NodeTime& at = time_.of(n);
-    if (at.kind != KernelClass::kFree) seconds_[n] = std::max(at.seconds, spec.host_call);
+    if (at.kind != KernelClass::kFree && !is_beside_kernels(graph_, n)) seconds_[n] = std::max(at.seconds, spec.host_call);
   }
   for (const Collective& collective : communication_.collectives()) {
     seconds_[collective.node] += collective.cost.seconds();
@@ -40,7 +40,9 @@ double NodeSeconds::scheduled(std::span<const NodeId> nodes, bool communicate,
   StreamSchedule schedule;
   StreamTasks tasks(graph_, communication_, time_, schedule,
                     {.seconds = seconds, .is_part = true, .whole = !communicate});
-  for (const NodeId node : nodes) tasks.add(node);
+  for (const NodeId node : nodes) {
+    if (!is_beside_kernels(graph_, node)) tasks.add(node);
+  }
   schedule.run(communication_.device_share());
   return schedule.seconds();
 }
@@ -138,6 +140,17 @@ PieceSeconds exposed(const StageNodes& nodes, const NodeSeconds& seconds,
           .weight_gradient = seconds.exposed(nodes.weight_gradient, takes)};
 }
 
+void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& seconds, StageFigures& of) {
+  for (const NodeId n : nodes.forward) {
+    if (!is_beside_kernels(graph, n)) continue;
+    of.copies.forward += seconds.copying(n);
+    of.on_host += graph.logical_bytes(graph.results(n)[0].ref.value);
+  }
+  for (const NodeId n : nodes.input_gradient) of.copies.input_gradient += seconds.copying(n);
+  for (const NodeId n : nodes.weight_gradient) of.copies.weight_gradient += seconds.copying(n);
+  of.copies.backward = of.copies.input_gradient + of.copies.weight_gradient;
+}
+
 }  // namespace
 
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
@@ -150,6 +163,7 @@ void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, c
     for (const NodeId n : nodes[s].forward) of.forward += seconds.computing(n);
     for (const NodeId n : nodes[s].input_gradient) of.input_gradient += seconds.computing(n);
     for (const NodeId n : nodes[s].weight_gradient) of.weight_gradient += seconds.computing(n);
+    add_copies(graph, nodes[s], seconds, of);
     of.exposed = exposed(nodes[s], seconds, [](const Collective&) { return true; });
     of.exposed_unsharded =
         exposed(nodes[s], seconds, [&](const Collective& c) { return !sharded.gathers(c) && !sharded.reduces(c); });

@@ -8,6 +8,7 @@
 #include "parallel/stages/stage_assignment.h"
 #include "parallel/stages/stage_memory.h"
 #include "parallel/stages/stage_parts.h"
+#include "profiler/time/copy_engines.h"
 #include "shadowgraph/parallel/stages.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/step_time.h"
@@ -18,8 +19,9 @@ namespace shadowgraph {
 class NodeSeconds {
  public:
   NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, const Interconnect* links);
-  // A collective's are those it takes, whatever hides them.
+  // A collective's are those it takes, whatever hides them; a copy of an engine takes none.
   double of(NodeId node) const { return seconds_[node]; }
+  double copying(NodeId node) const { return is_beside_kernels(graph_, node) ? time_.of(node).seconds : 0; }
   double computing(NodeId node) const;
   const Communication& communication() const { return communication_; }
 

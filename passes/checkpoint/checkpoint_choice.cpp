@@ -46,9 +46,6 @@ std::vector<RegionId> nameable_regions(const Graph& graph) {
   return result;
 }
 
-namespace {
-
-// "layers.12" is number 12 of "layers", "encoder_layer_3" number 3 of "encoder_layer".
 std::string_view family_of(std::string_view path) {
   const size_t last = path.find_last_not_of("0123456789");
   // A separator must stand before the digits: "conv2d1" is a name, no number of "conv2d".
@@ -56,6 +53,8 @@ std::string_view family_of(std::string_view path) {
       last != std::string_view::npos && last + 1 < path.size() && last > 0 && (path[last] == '.' || path[last] == '_');
   return numbered ? path.substr(0, last) : std::string_view();
 }
+
+namespace {
 
 // The longest family of numbered modules is nearly always the model's layers.
 std::vector<RegionId> longest_family(const Graph& graph, const std::vector<RegionId>& nameable) {
@@ -109,6 +108,18 @@ std::vector<RegionId> regions_named(const Graph& graph, std::string_view pattern
     if (chosen[r.index]) result.push_back(r);
   }
   return result;
+}
+
+std::vector<RegionId> regions_that_match(const Graph& graph, const std::string& patterns) {
+  std::vector<RegionId> regions = regions_named(graph, patterns);
+  if (!regions.empty()) return regions;
+  std::string names;
+  int listed = 0;
+  for (const RegionId r : nameable_regions(graph)) {
+    if (const std::string name = name_of_region(graph, r); !name.empty() && ++listed <= 12) names += "\n  " + name;
+  }
+  throw Error(fmt::format("no region matches modules={}{}{}", patterns,
+                          names.empty() ? "; the graph has no named regions" : "; among those there are:", names));
 }
 
 // ---- Policies

@@ -20,16 +20,9 @@ namespace {
 
 using Policy = CheckpointModulesOptions::Policy;
 
-std::vector<RegionId> regions_of(const Graph& graph, const std::string& patterns) {
-  std::vector<RegionId> regions = regions_named(graph, patterns);
-  if (!regions.empty() || patterns.empty()) return regions;
-  std::string names;
-  int listed = 0;
-  for (const RegionId r : nameable_regions(graph)) {
-    if (const std::string name = name_of_region(graph, r); !name.empty() && ++listed <= 12) names += "\n  " + name;
-  }
-  throw Error(fmt::format("no region matches modules={}{}{}", patterns,
-                          names.empty() ? "; the graph has no named regions" : "; among those there are:", names));
+// "" may match nothing: no region is marked as a checkpoint.
+std::vector<RegionId> named_regions(const Graph& graph, const std::string& patterns) {
+  return patterns.empty() ? regions_named(graph, patterns) : regions_that_match(graph, patterns);
 }
 
 CheckpointPolicy policy_of(const CheckpointModulesOptions& options, bool whole_stages) {
@@ -89,7 +82,7 @@ CheckpointResult checkpoint_inference(const Graph& graph, const CheckpointModule
 
 // What a checkpoint dropped is no longer in the graph, so the peak of its backward is not known.
 CheckpointResult checkpoint_forward(Graph& graph, const CheckpointModulesOptions& options) {
-  const std::vector<RegionId> regions = regions_of(graph, options.modules);
+  const std::vector<RegionId> regions = named_regions(graph, options.modules);
   if (!has_gradients(graph)) return checkpoint_inference(graph, options);
   const bool checkpointed = has_checkpoints(graph);
   if (checkpointed && plans_for_bytes(options)) {
@@ -144,7 +137,7 @@ int64_t bytes_from_text(const std::string& text) {
 
 CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options) {
   if (is_forward_alone(graph)) return checkpoint_forward(graph, options);
-  const std::vector<RegionId> regions = regions_of(graph, options.modules);
+  const std::vector<RegionId> regions = named_regions(graph, options.modules);
   const std::vector<CheckpointSegment> segments = policy_of(options, /*whole_stages=*/false)(graph, regions);
   const int64_t before = peak_of_live_bytes(graph);
   CheckpointResult done = checkpoint_segments(graph, segments);

@@ -102,6 +102,7 @@ struct HostTrip {
   ValueId whole;              // a value that fills it
   std::vector<ValueId> read;  // those that backward reads: parts of it, or other views
   NodeId last_forward;        // after which forward does not touch it; invalid: it has to stay
+  NodeId fetch;               // before which it is copied back, at the latest for its first reader
 };
 HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage);
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "ir/analysis/kernel_note.h"
 #include "ir/records.h"
 
 namespace shadowgraph {
@@ -20,6 +21,7 @@ class HostCopies {
       if (!readers.empty() && (!first.valid() || graph_.is_before(readers.front(), first))) first = readers.front();
     }
     if (!first.valid()) return;  // they all read copies
+    if (trip.fetch.valid() && graph_.is_before(trip.fetch, first)) first = trip.fetch;
     const ValueId whole = trip.whole;
     const StorageId storage = graph_.value(whole).storage;
     const NodeId born = graph_.storage(storage).born;
@@ -84,6 +86,7 @@ class HostCopies {
     const NodeId n = graph_.insert_before(position, to_copy, arguments);
     mutable_node(graph_, n).region = graph_.node(like).region;
     mutable_node(graph_, n).phase = Graph::kForward;
+    graph_.set_note(n, kKernelNote, kCopyEngine);
     const Storage& from = graph_.storage(graph_.value(v).storage);
     const StorageId storage = graph_.add_storage(
         {.bytes = from.bytes, .device_type = device.type(), .device_index = device.index(), .born = n});

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "profiler/stream_notes.h"
+#include "profiler/time/copy_engines.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/profile/kernel_class.h"
 
@@ -57,6 +58,8 @@ void StreamTasks::add(NodeId node) {
   for (const uint32_t event : notes.waits) wait_for(event);
   if (const Collective* collective = communication_.find(node)) {
     communicate(node, *collective, notes.stream);
+  } else if (is_beside_kernels(graph_, node)) {
+    copy(node, notes.stream);
   } else {
     compute(node, notes.stream);
   }
@@ -138,6 +141,18 @@ void StreamTasks::compute(NodeId node, uint32_t stream) {
     }
   }
   nodes_.emplace_back(node, last_of(last_on_, stream));
+}
+
+// An engine begins when the stream has done what was issued before.
+void StreamTasks::copy(NodeId node, uint32_t stream) {
+  host_ += host_call_;
+  if (!after_.empty()) task(node, stream, {});
+  after_.push_back(last_of(last_on_, stream));
+  stream = kFirstEngine + (graph_.value(graph_.results(node)[0].ref.value).device().is_cpu() ? 0 : 1);
+  wait_for_inputs(node, stream);
+  const uint32_t made = task(node, stream, {.seconds = time_.of(node).seconds, .is_copy = true});
+  makes(node, made, stream);
+  nodes_.emplace_back(node, made);
 }
 
 // The first piece of what was gathered is the rank's own. Where nothing was, pieces are made for who sends them.

@@ -59,6 +59,8 @@ class StreamTasks {
   };
   // Streams of channels come behind those of the program.
   static constexpr uint32_t kFirstChannel = 1U << 30;
+  // And those of copy engines, to the host and back.
+  static constexpr uint32_t kFirstEngine = 1U << 31;
 
   static uint32_t& last_of(std::unordered_map<uint32_t, uint32_t>& tasks, uint32_t key) {
     return tasks.try_emplace(key, StreamSchedule::kNone).first->second;
@@ -69,6 +71,7 @@ class StreamTasks {
   void communicate_in_pieces(NodeId node, uint32_t pieces, uint32_t stream, StreamSchedule::Task whole,
                              const std::vector<uint32_t>& made);
   void compute(NodeId node, uint32_t stream);
+  void copy(NodeId node, uint32_t stream);
   uint32_t compute_in_pieces(NodeId node, uint32_t pieces, uint32_t stream, double seconds);
   uint32_t pieces_of(NodeId node) const;
   void wait_for_inputs(NodeId node, uint32_t stream);

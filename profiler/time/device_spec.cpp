@@ -97,6 +97,14 @@ GpuFigures gpu_figures(const JsonPlace& entry) {
   return gpu;
 }
 
+HostFigures host_figures(const JsonPlace& entry) {
+  HostFigures host{.link = entry["link"].amount(),
+                   .bandwidth = entry.amount_or("bandwidth", 0),
+                   .memory = static_cast<int64_t>(std::min(entry.amount_or("memory_bytes", 0), 9e18))};
+  if (host.link <= 0) entry["link"].fail("is 0; it is bytes a second");
+  return host;
+}
+
 json to_json(const GpuFigures& gpu) {
   json object{{"multiprocessors", gpu.multiprocessors}};
   for (const GpuKey& key : kGpuKeys) object[key.name] = gpu.*key.figure;
@@ -198,6 +206,10 @@ nlohmann::json to_json(const DeviceSpec& spec) {
               {"transcendental", spec.transcendental},
               {"host_call", spec.host_call},
               {"sources", spec.sources}};
+  if (spec.host) {
+    object["host"] = {
+        {"link", spec.host->link}, {"bandwidth", spec.host->bandwidth}, {"memory_bytes", spec.host->memory}};
+  }
   if (spec.gpu) object["gpu"] = to_json(*spec.gpu);
   if (!spec.architecture.empty()) object["architecture"] = spec.architecture;
   for (const auto& [kind, rates] : spec.classes) {
@@ -236,6 +248,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   spec.matmul = figures_by_dtype(place["matmul"]);
   if (!spec.matmul.contains(c10::ScalarType::Float)) place["matmul"].fail("has no float32");
   if (const auto gpu = place.find("gpu")) spec.gpu = gpu_figures(*gpu);
+  if (const auto host = place.find("host")) spec.host = host_figures(*host);
   if (const auto classes = place.find("classes")) {
     for (const auto& [word, entry] : classes->members()) {
       const auto kind = parse_kernel_class(word);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "profiler/program_costs.h"
+#include "profiler/time/copy_engines.h"
 #include "profiler/time/kernel_work.h"
 #include "profiler/time/operator_tables.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -34,7 +35,19 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
   double host = 0;    // when the host has issued the call
   double device = 0;  // when the device is done with it
   double possible = 0;
+  CopyEngines engines(graph, spec);
   for (const NodeId node : costs.nodes) {
+    if (is_beside_kernels(graph, node)) {
+      const double issued = std::max({host, device, engines.ready(node)});
+      NodeTime& at = time.by_node_[node];
+      at = {.kind = KernelClass::kCopy, .bound = TimeBound::kMemory};
+      at.seconds = at.memory = engines.seconds(node);
+      at.issued = spec.host_call > 0 ? host : device;
+      at.start = engines.run(node, issued);
+      host += spec.host_call;
+      ++time.calls_;
+      continue;
+    }
     // The links decide what a collective takes (shadowgraph/profile/communication.h).
     KernelWork work;
     if (!graph.facts(node).collective) work = works.of(node);
@@ -65,7 +78,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
       }
       at.issued = spec.host_call > 0 ? host : device;
       host += spec.host_call;
-      at.start = std::max(device, host);
+      at.start = std::max({device, host, engines.ready(node)});
       device = at.start + at.seconds;
       time.busy_ += at.seconds;
     }
@@ -74,6 +87,7 @@ StepTime StepTime::of(const ProgramCosts& costs, const DeviceSpec& spec, const M
     if (at.kind != KernelClass::kFree) time.by_node_[node] = at;
   }
   time.host_ = host;
+  device = std::max(device, engines.end());
   time.seconds_ = device;
   time.utilization_ = device > 0 ? possible / device : 0;
   return time;

@@ -116,7 +116,7 @@ class StreamSchedule::Run {
     while (!collectives_.empty() && collectives_.top().first <= now) {
       const uint32_t task = collectives_.top().second;
       collectives_.pop();
-      change_rate(device_of(task), now, -1);
+      if (!s_.tasks_[task].is_copy) change_rate(device_of(task), now, -1);
       finish(task, now);
     }
     while (!upcoming_.empty() && upcoming_.top().first <= now) {
@@ -167,6 +167,8 @@ class StreamSchedule::Run {
     s_.start_[task] = now;
     if (seconds <= 0) {
       finish(task, now);
+    } else if (s_.tasks_[task].is_copy) {
+      collectives_.emplace(now + seconds, task);
     } else if (s_.tasks_[task].is_collective) {
       collectives_.emplace(now + seconds, task);
       change_rate(device_of(task), now, 1);
@@ -235,6 +237,10 @@ class StreamSchedule::Run {
         const double from = std::max(came_[by], begin);  // waiting for the others included
         if (until > from) s_.waits_.push_back({by, waiter, until - from, number});
         until = from;
+      } else if (task.is_copy) {
+        const double from = std::max(came_[by], begin);
+        for_host += std::max(0.0, until - from);
+        until = std::min(until, from);
       } else if (task.seconds > 0) {
         break;  // a kernel, which ended when the waiting began
       }
@@ -252,7 +258,7 @@ class StreamSchedule::Run {
   std::vector<double> came_;                    // when a task could begin
   std::vector<std::vector<uint32_t>> arrived_;  // by meeting
   std::vector<Device> devices_;
-  Moments upcoming_, collectives_, kernel_ends_;  // by when they are ready, end, end
+  Moments upcoming_, collectives_, kernel_ends_;  // by when they are ready, end, end; copies among collectives
   std::vector<uint32_t> changed_;                 // devices where a kernel may begin now
 };
 

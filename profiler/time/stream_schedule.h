@@ -2,14 +2,14 @@
 //
 // A task begins when the host has issued it, what its stream was given before is done, and so is all that it waits for.
 // Kernels take turns: the device computes one at a time, first what was first ready. Collectives run beside kernels, and
-// each of them takes its share of the device, so that kernels go on at (1 - share) of their speed. A task of no seconds
-// is a mark that others wait for.
+// each of them takes its share of the device, so that kernels go on at (1 - share) of their speed. Copies of engines run
+// beside both, and take nothing. A task of no seconds is a mark that others wait for.
 //
 // A task may be one device's part of a meeting: a collective, or a send with its receive. The parts begin together, when
 // all of them could, and last as long as the longest.
 //
 // While no kernel runs, the device waits, and for what is known: the chain of collectives that held up what comes next,
-// and the host.
+// and the host, its copies included.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@ class StreamSchedule {
     double issued = 0;  // by the host; seconds from the beginning, as all here
     double seconds = 0;
     bool is_collective = false;
+    bool is_copy = false;  // of an engine
     uint32_t device = 0;
     uint32_t meeting = kNone;  // of add_meeting()
   };

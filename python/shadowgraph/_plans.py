@@ -36,6 +36,7 @@ class PlanQuestions:
                  context: Iterable[int] = (), pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (),
                  micro_batch: Iterable[int] = (), experts: Iterable[int] = (), expert_capacity: float = 1,
                  zero: Iterable[int] = (), schedules: Iterable[str] = (), recompute: Iterable[str] = (),
+                 offload: Iterable[str] = (),
                  overlap: str = "none", float8: bool = False, gradients: torch.dtype | None = None, simulated: int = 3,
                  name: str = "model",
                  options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
@@ -65,7 +66,7 @@ class PlanQuestions:
         made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
         tried = {"tensor": tensor, "context": context, "pipeline": pipeline, "stages_per_rank": stages_per_rank,
                  "micro_batch": micro_batch, "experts": experts, "zero": zero, "schedules": schedules,
-                 "recompute": recompute}  # fmt: skip
+                 "recompute": recompute, "offload": offload}  # fmt: skip
         if gradients not in (None, torch.float32, torch.bfloat16) or (captured_state and gradients is not None):
             raise _C.Error(f"gradients={gradients} are neither torch.float32 nor torch.bfloat16, or state is captured")
         knobs = {"memory": limit, "batch": batch, "sequence": sequence, "captured_state": captured_state,
@@ -132,6 +133,7 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     expert_capacity: rows that a rank of experts has room for, over the mean. 1: routing is even.
     recompute: what backward may compute again of a layer: "nothing", "selective" (all but products, attention and sums
       over ranks), "whole"; by default each.
+    offload: what may be on the host: "activations" (what layers keep for backward), "optimizer" (its state and step).
     overlap: what the engine does with collectives of tensor parallel. "none": they are waited for where they stand, as
       DTensor does. "backward": those of backward run beside products, as Megatron-LM's. "pieces": products go piece by
       piece, too, as with --tp-comm-overlap and asynchronous tensor parallel.
@@ -156,7 +158,8 @@ def simulate_plan(model: Any, inputs: Callable[..., Any], plan: Mapping[str, Any
 
     plan: as ClusterPlan.dict() has its plans. `data` and `microbatches` are what devices and batch leave.
       `stages` may be numbers of units: layers, and what comes before and behind them.
-      `recomputed` may be "all", or how many layers of each stage; so may `selective`, of the other layers.
+      `recomputed` may be "all", or how many layers of each stage; so may `selective`, of the other layers, and
+      `offloaded`, of all.
 
     Other arguments are as for `plan`. Nothing is refused for its memory.
     Raises ParseError for what is no plan of the model; Error for plans that take more devices or have no schedule.

@@ -42,7 +42,7 @@ ClusterRequest request_of(int64_t devices, const std::string& spec, const py::di
   ClusterRequest request{.devices = devices, .device = *DeviceSpec::find(spec, c10::kCUDA)};
   bool captured_state = false, bfloat16_gradients = false;
   std::string overlap(to_string(request.overlap));
-  std::vector<std::string> recompute;
+  std::vector<std::string> recompute, offload;
   read(knobs, "memory", request.memory);
   read(knobs, "batch", request.batch);
   read(knobs, "sequence", request.sequence);
@@ -59,10 +59,12 @@ ClusterRequest request_of(int64_t devices, const std::string& spec, const py::di
   read(knobs, "zero", request.zero);
   read(knobs, "schedules", request.schedules);
   read(knobs, "recompute", recompute);
+  read(knobs, "offload", offload);
   read(knobs, "overlap", overlap);
   read(knobs, "simulated", request.simulated);
   request.overlap = collective_overlap(overlap);
   for (const std::string& what : recompute) request.recompute.push_back(parse_recompute(what));
+  for (const std::string& what : offload) allow_on_host(request, what);
   if (captured_state) request.state = {};
   if (bfloat16_gradients) request.state.gradient = 2;
   return request;

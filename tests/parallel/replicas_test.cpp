@@ -53,6 +53,36 @@ TEST(Replicas, ZeroCutsStateThenGradientsThenParameters) {
   EXPECT_EQ(resident(replicas_of_million(3, 200'000)), 250'000 + 400'000 + 500'000 + 1'500'000 + 600'000);
 }
 
+TEST(Replicas, AnOptimizerOnTheHostIsCopiedAndStepsThere) {
+  const Replicas replicas{.count = 8, .zero = 1, .optimizer_on_host = true, .state = kMixedPrecision};
+  const PipelineStages one = PipelineStages::of_figures({million()});
+  const PipelineStages made = replicated(one, replicas, spec(), &h100_links());
+  EXPECT_EQ(resident(made), 2'000'000 + 4'000'000);
+  EXPECT_EQ(made.of(0).optimizer_state, 0);
+  const HostFigures& host = *spec().host;
+  const double gradients = 4e6 / 8, parameters = 2e6 / 8, state = 12e6 / 8;
+  EXPECT_NEAR(made.of(0).optimizer,
+              (gradients + parameters) / host.link + (gradients + 2 * state + parameters) / host.bandwidth, 1e-9);
+  DeviceSpec alone = spec();
+  alone.host.reset();
+  EXPECT_THROW(replicated(one, replicas, alone, &h100_links()), Error);
+  Replicas captured = replicas;
+  captured.state = {};
+  EXPECT_THROW(replicated(one, captured, spec(), &h100_links()), Error);
+}
+
+TEST(Replicas, APieceTakesAsLongAsItsCopies) {
+  StageFigures of = million();
+  const auto seconds = [&](double copies) {
+    of.copies = {copies, copies, copies, 0};
+    const auto four = PipelineSchedule::named("1f1b", {.ranks = 1, .microbatches = 4});
+    return PipelineRun::of(PipelineStages::of_figures({of}), four).seconds();
+  };
+  EXPECT_DOUBLE_EQ(seconds(1e-3), seconds(0));
+  // Forward of 2 ms waits for a millisecond, backward of 4 for none.
+  EXPECT_NEAR(seconds(3e-3), seconds(0) + 4e-3, 1e-5);
+}
+
 TEST(Replicas, WithoutAStateTheCapturedOneIsCut) {
   StageFigures of = million();
   of.optimizer_state = 8'000'000;

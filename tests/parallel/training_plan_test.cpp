@@ -60,7 +60,7 @@ TEST_P(PlanOf, AStretchOfLayersIsWhatItsStageIs) {
       // A step that is not cut has a number more that waits.
       EXPECT_NEAR(chain.stage(first, last).awaiting, cut.awaiting, cuts.empty() ? 4 : 0);
       EXPECT_EQ(chain.stage(first, last).gradients, cut.gradients);
-      EXPECT_NEAR(chain.seconds(first, last), cut.forward + cut.backward(), 1e-9);
+      EXPECT_NEAR(chain.seconds(first, last).computing(), cut.forward + cut.backward(), 1e-9);
       EXPECT_EQ(chain.stage(first, last).sends_forward, cut.sends_forward);
       EXPECT_EQ(chain.stage(first, last).sends_backward, cut.sends_backward);
     }
@@ -82,14 +82,14 @@ TEST_P(PlanOf, MoreLayersOfFourAreThoseOfTheLongerModel) {
       EXPECT_EQ(longer.parameters(first, last), repeated.parameters(first, last));
       EXPECT_EQ(longer.passing(first, last), repeated.passing(first, last));
       EXPECT_EQ(longer.flops(first, last), repeated.flops(first, last));
-      EXPECT_NEAR(longer.seconds(first, last), repeated.seconds(first, last), 1e-9);
+      EXPECT_NEAR(longer.seconds(first, last).computing(), repeated.seconds(first, last).computing(), 1e-9);
     }
   }
 }
 
 RecomputeLevel level_of(Recompute what, const Graph& step, const std::vector<std::string>& begins) {
   const ClusterRequest request = eight_devices();
-  return {what, std::make_shared<LayerChain>(step, begins, stage_options(request), request.state)};
+  return {what, false, std::make_shared<LayerChain>(step, begins, stage_options(request), request.state)};
 }
 
 LayoutChains chains_of(const std::string& model) {
@@ -341,6 +341,92 @@ TEST(TrainingPlan, WhatIsComputedAgainIsWithinAHundredthOfAllWays) {
     seen.insert(recomputing_of(answer.best().plan));
   }
   EXPECT_TRUE(seen.contains("selective") || seen.contains("selective and whole"));
+}
+
+// Four layers on one device, so many at each of six ways: kept, in part, not at all, each here or on the host.
+std::vector<Recomputed> kept_in_all_ways(const StepSource& source, const ClusterRequest& request) {
+  const std::vector<std::string> units = UnitNames::of(source.capture({})).begins;
+  std::vector<std::string> layers;
+  for (const std::string& unit : units) {
+    if (number_in_path(unit).second > 0) layers.push_back(unit);
+  }
+  std::vector<Recomputed> all;
+  std::vector<size_t> ways(layers.size(), 0);  // falling
+  for (;;) {
+    TrainingPlan plan{.microbatches = 2, .stages = {{.begins = units[0], .units = std::ssize(units)}}};
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      if (ways[layer] % 2 == 1) plan.offloaded.push_back(layers[layer]);
+      if (ways[layer] / 2 == 1) plan.selective.push_back(layers[layer]);
+      if (ways[layer] / 2 == 2) plan.recomputed.push_back(layers[layer]);
+    }
+    const SimulatedPlan made = simulate(source, request, plan);
+    all.push_back({made.run.seconds(), made.bytes()});
+    size_t next = 0;
+    while (next < ways.size() && ways[next] == 5) ++next;
+    if (next == ways.size()) return all;
+    std::fill_n(ways.begin(), next + 1, ways[next] + 1);
+  }
+}
+
+TEST(TrainingPlan, WhatIsOnTheHostIsWithinAHundredthOfAllWays) {
+  ClusterRequest request = eight_devices();
+  request.devices = 1;
+  request.batch = 2;
+  request.sequence = 8192;
+  request.tensor = {1}, request.micro_batch = {1};
+  request.offload_activations = true;
+  request.simulated = 4;
+  const StepSource source = wide_source("llama3_8b", 4, 8192);
+  const std::vector<Recomputed> all = kept_in_all_ways(source, request);
+  ASSERT_EQ(all.size(), 126U);
+  const auto by_bytes = [](const Recomputed& a, const Recomputed& b) { return a.bytes < b.bytes; };
+  const auto [least, most] = std::ranges::minmax(all, by_bytes);
+  request.memory = int64_t{400} << 30;
+  const int64_t beside = *request.memory - plan_training(source, request).memory;
+  bool used = false;
+  for (const double share : {0.05, 0.2, 0.4, 0.6, 0.8}) {
+    const auto memory = least.bytes + static_cast<int64_t>(share * static_cast<double>(most.bytes - least.bytes));
+    request.memory = beside + memory;
+    double best = std::numeric_limits<double>::infinity();
+    for (const Recomputed& one : all) {
+      if (one.bytes <= memory) best = std::min(best, one.seconds);
+    }
+    const PlanAnswer answer = plan_training(source, request);
+    EXPECT_LE(answer.best().run.seconds(), 1.01 * best) << share;
+    EXPECT_LE(answer.best().bytes(), memory);
+    EXPECT_LE(answer.bound, 1.0001 * best) << share;
+    used = used || !answer.best().plan.offloaded.empty();
+    EXPECT_EQ(answer.best().on_host > 0, !answer.best().plan.offloaded.empty());
+  }
+  EXPECT_TRUE(used);
+}
+
+TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
+  ClusterRequest request = eight_devices();
+  request.devices = 1;
+  request.batch = 1;
+  request.sequence = 8192;
+  const StepSource source = wide_source("llama3_8b", 4, 8192);
+  request.memory = int64_t{200} << 30;
+  const PlanAnswer roomy = plan_training(source, request);
+  // Less than any plan takes that has all on the device.
+  request.memory = *request.memory - roomy.memory + roomy.best().bytes() / 2;
+  try {
+    plan_training(source, request);
+    FAIL() << "half of it is enough";
+  } catch (const NoTrainingPlanError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("with the optimizer on the host: tp 1"));
+  }
+  request.offload_optimizer = true;
+  const PlanAnswer with = plan_training(source, request);
+  EXPECT_TRUE(with.best().plan.optimizer_on_host);
+  EXPECT_GT(with.best().on_host, 0);
+  EXPECT_LE(with.best().bytes(), with.memory);
+  EXPECT_THAT(to_text(with), HasSubstr("optimizer on the host"));
+  request.device.host->memory = with.best().on_host - 1;
+  EXPECT_THROW(plan_training(source, request), NoTrainingPlanError);
+  request.device.host.reset();
+  EXPECT_THROW(plan_training(source, request), Error);
 }
 
 TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {

@@ -64,6 +64,7 @@ struct PipelineRank {
   int64_t allocated_peak = 0;     // of the allocator, in blocks
   int64_t reserved_peak = 0;      // in segments
   int64_t activations_peak = 0;   // most bytes carried from forward to backward
+  int64_t host_peak = 0;          // most bytes that waited on the host
   int32_t microbatches_peak = 0;  // most that were between forward and backward, counted by stage
 };
 

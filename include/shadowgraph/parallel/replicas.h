@@ -17,6 +17,9 @@
 // Experts that are on several ranks (shadowgraph/sharding/expert_ranks.h) have fewer replicas: those ranks that have the
 // same ones. Theirs is the same law over these.
 //
+// An optimizer on the host has its state there (ZeRO-Offload, arXiv:2101.06840). Behind the last backward a rank's share
+// of gradients is copied, the host reads and writes the state, and parameters are copied back, one after another.
+//
 // What is sent goes bucket by bucket beside forward and backward. It costs what they do not hide, one bucket at least,
 // and what it takes of the device meanwhile (Interconnect::device_share).
 #pragma once
@@ -48,6 +51,7 @@ struct Replicas {
   int zero = 0;
   int64_t experts = 1;         // of these ranks, neighbours, share the experts of a layer
   std::vector<int64_t> ranks;  // of those that share a stage, in the whole program; empty: neighbours
+  bool optimizer_on_host = false;  // its state is there: gradients go, weights come back, the host runs the step
   int64_t bucket = 0;          // bytes of parameters that are sent at once, such as a layer's; 0: all of a stage
   TrainingState state;
 };
@@ -65,7 +69,8 @@ struct HeldBytes {
 HeldBytes held_by(const StageFigures& stage, const Replicas& replicas);
 
 // Throws Error for a stage of ZeRO that there is none of, and for a count below 1. Throws it, too, for experts on a number
-// of ranks that does not divide the count, and for those with captured optimizer state.
+// of ranks that does not divide the count, and for those with captured optimizer state. An optimizer on the host needs
+// a device whose host's bandwidth is known, and its state by element.
 PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas, const DeviceSpec& spec,
                           const Interconnect* links);
 

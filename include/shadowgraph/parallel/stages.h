@@ -49,6 +49,9 @@ struct StageFigures {
   // The same where schedules gather the stage's parameters (UNSHARD) and add up gradients (REDUCE_GRAD): those
   // collectives are then in no piece, and take these seconds.
   PieceSeconds exposed_unsharded;
+  // What copies of engines take, to the host in forward and back in backward (shadowgraph/passes/offload.h). They run
+  // beside all that the rank computes and communicates: a piece takes as long as its copies at least.
+  PieceSeconds copies;
   double unshard = 0;
   double reduce_gradients = 0;
   double accumulate = 0;       // adding gradients to those of earlier micro-batches
@@ -62,6 +65,7 @@ struct StageFigures {
   int64_t inputs = 0;          // bytes of the program's inputs that it uses, of one micro-batch
   int64_t gradients = 0;       // bytes of gradients of its weights
   int64_t carried = 0;         // bytes alive from forward to backward, of one micro-batch
+  int64_t on_host = 0;         // bytes that wait on the host from forward to backward, of one micro-batch
   int64_t awaiting = 0;        // bytes alive from the input's gradient to the weights' beside those, of one micro-batch
   int64_t sends_forward = 0;   // bytes to the next stage
   int64_t sends_backward = 0;  // bytes to the stage before

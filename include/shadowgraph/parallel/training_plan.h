@@ -85,6 +85,9 @@ struct ClusterRequest {
   int simulated = 3;  // how many plans are simulated in full, at least
 };
 
+// "activations" and "optimizer" may be on the host. Throws Error for other words.
+void allow_on_host(ClusterRequest& request, std::string_view what);
+
 struct PlannedStage {
   std::string begins;      // module
   int64_t units = 0;       // layers and the like
@@ -116,7 +119,7 @@ struct TrainingPlan {
   int64_t replicas() const { return context * data; }  // that have the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }
 };
-// "tp 8, pp 16 x 4 interleaved, dp 64 zero 1, micro-batch 1".
+// "tp 8, pp 16 x 4 interleaved, dp 64 zero 1, 128 x 1, optimizer on the host".
 std::string to_string(const TrainingPlan& plan);
 
 struct SimulatedPlan {
@@ -127,7 +130,8 @@ struct SimulatedPlan {
   // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream. NCCL's
   // buffers for groups of experts count here, too.
   int64_t other_streams = 0;
-  int64_t bytes() const;  // reserved, of the fullest rank, these included
+  int64_t on_host = 0;    // bytes, of the rank that has most there
+  int64_t bytes() const;  // reserved on the device, of the fullest rank, other streams included
 };
 
 // The best plan with another value of one knob, by the figures of layers.

@@ -51,6 +51,14 @@ struct GpuFigures {
   friend bool operator==(const GpuFigures&, const GpuFigures&) = default;
 };
 
+// A device's share of the machine that it is in.
+struct HostFigures {
+  double link = 0;       // B/s of a copy between device and pinned memory, in one direction
+  double bandwidth = 0;  // B/s of the host's own memory, where all devices use it at once; 0: unknown
+  int64_t memory = 0;    // bytes; 0: unknown
+  friend bool operator==(const HostFigures&, const HostFigures&) = default;
+};
+
 struct DeviceSpec {
   std::string name;   // "h100"
   std::string title;  // "NVIDIA H100 SXM5 80 GB"
@@ -68,6 +76,7 @@ struct DeviceSpec {
   // depthwise, pointwise for in-place. Without that it goes by kOther, or by kMatmul if it computes.
   std::map<KernelClass, ClassRates> classes;
   std::optional<GpuFigures> gpu;
+  std::optional<HostFigures> host;
   OperatorTables tables;                       // of measured calls, which come before the rates
   std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
 

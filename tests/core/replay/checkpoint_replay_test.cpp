@@ -12,6 +12,7 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/checkpoint_curve.h"
+#include "shadowgraph/passes/offload.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/profile.h"
 #include "shadowgraph/replay.h"
@@ -275,6 +276,21 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsOnTheHost) {
     sent += done.offloaded;
   }
   EXPECT_GT(sent, 0);
+}
+
+TEST_P(CheckpointedModel, TrainsAsBeforeWithModulesOnTheHost) {
+  begin(2);
+  for (const bool again : {false, true}) {
+    OffloadResult done;
+    Graph graph = clone(graph_);
+    if (again) checkpoint_modules(graph, {.modules = "auto"});
+    done = offload_modules(graph, {.least = 0});
+    EXPECT_GT(done.tensors, 0);
+    verify(graph);
+    const Left left = replay_step(GetParam(), graph, batch_);
+    expect_same(*expected_, left);
+    expect_predicted(graph, left);
+  }
 }
 
 // The policy optimal: what it says of its plans is what a replay holds.
