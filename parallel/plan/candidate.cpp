@@ -86,15 +86,8 @@ Replicas replicas_of(const TrainingPlan& plan, const ClusterRequest& request, in
   return replicas;
 }
 
-int64_t host_bytes(const PipelineRun& run, const PipelineStages& stages, Replicas replicas) {
-  const bool has_state = std::exchange(replicas.optimizer_on_host, false);
-  int64_t most = 0;
-  for (int32_t rank = 0; rank < run.ranks(); ++rank) {
-    int64_t bytes = run.rank(rank).host_peak;
-    for (const int32_t s : run.rank(rank).stages) bytes += has_state ? held_by(stages.of(s), replicas).state : 0;
-    most = std::max(most, bytes);
-  }
-  return most;
+int64_t state_on_host(const StageFigures& stage, Replicas replicas) {
+  return std::exchange(replicas.optimizer_on_host, false) ? held_by(stage, replicas).state : 0;
 }
 
 int64_t host_memory_of(const DeviceSpec& device) {
@@ -109,19 +102,19 @@ int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, i
 }
 
 int64_t Candidate::other_streams() const {
+  const LayerChain& kept = ways_->kept();
   int64_t outside = 0, weights = 0;
-  for (int64_t unit = 0; unit < chains_->units(); ++unit) {
-    if (number_in_path(chains_->kept().begins(unit)).second > 0) continue;
-    outside += chains_->kept().parameters(unit, unit + 1);
-    weights += chains_->kept().weights(unit, unit + 1);
+  for (int64_t unit = 0; unit < kept.size(); ++unit) {
+    if (number_in_path(kept.begins(unit)).second > 0) continue;
+    outside += kept.parameters(unit, unit + 1);
+    weights += kept.weights(unit, unit + 1);
   }
   return ::shadowgraph::other_streams(plan_, *request_, outside, weights);
 }
 
-Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request,
-                     const LayoutChains* without_host)
-    : plan_(std::move(plan)), chains_(&chains), without_host_(without_host), request_(&request) {
-  const double all = chains.kept().seconds(0, chains.units()).all();
+Candidate::Candidate(TrainingPlan plan, const WaysDown& ways, const ClusterRequest& request)
+    : plan_(std::move(plan)), ways_(&ways), request_(&request) {
+  const double all = ways.kept().seconds(0, ways.kept().size()).all();
   const auto ranks = static_cast<double>(plan_.pipeline), times = static_cast<double>(plan_.microbatches);
   // A rank with the mean share or more computes it for each micro-batch, while the first and the last pass all others.
   const bool one_by_one = plan_.stages_per_rank == 1 && plan_.schedule != "zero_bubble";
@@ -130,11 +123,11 @@ Candidate::Candidate(TrainingPlan plan, const LayoutChains& chains, const Cluste
 
 // What each stage may take of its rank: what the mean stage holds all the time, and a share of the rest. That goes by how
 // many micro-batches it has between forward and backward.
-std::vector<int64_t> Candidate::shares(const PipelineSchedule& schedule, const SplitLimits& limits,
-                                       int64_t memory) const {
-  const int64_t stages = schedule.stages(), units = chains_->units();
-  const ChainStage whole{0, units, most_again(*chains_, 0, units)};
-  const int64_t standing = (bytes_of(*chains_, whole, {}, limits) - passing_of(*chains_, whole)) / stages;
+std::vector<int64_t> Candidate::shares(const LayoutChains& chains, const PipelineSchedule& schedule,
+                                       const SplitLimits& limits, int64_t memory) const {
+  const int64_t stages = schedule.stages(), units = chains.units();
+  const ChainStage whole{0, units, most_again(chains, 0, units)};
+  const int64_t standing = (bytes_of(chains, whole, {}, limits) - passing_of(chains, whole)) / stages;
   std::vector<int64_t> of_rank(static_cast<size_t>(schedule.ranks()), 0), all;
   for (int32_t s = 0; s < stages; ++s) {
     of_rank[static_cast<size_t>(schedule.rank_of(s))] += limits.between[static_cast<size_t>(s)].gradients;
@@ -152,19 +145,18 @@ std::vector<int64_t> Candidate::shares(const PipelineSchedule& schedule, const S
 // What all ranks compute at least for one micro-batch, copies to the host left out. Levels are taken, the cheapest for a
 // byte first, until the bytes of all ranks are under their memory. Each stage counts as if it had as few micro-batches
 // between forward and backward as any has.
-double Candidate::seconds_kept_again(const SplitLimits& limits) const {
+double Candidate::seconds_kept_again(const LayoutChains& chains, const SplitLimits& limits) const {
   struct Point {
     double bytes, seconds;
   };
-  const int64_t units = chains_->units();
+  const int64_t units = chains.units();
   const Between between{.gradients = std::ranges::min(limits.between, {}, &Between::gradients).gradients};
   const int64_t all = std::reduce(limits.memory.begin(), limits.memory.end());
   std::vector<Point> points;  // the lower hull of levels
-  for (int64_t again = 0; again <= most_again(*chains_, 0, units); again += units) {
-    const ChainStage stage{0, units, again};
-    const LayerChain& chain = *level_of(*chains_, stage, 0).chain;
-    const Point point{static_cast<double>(bytes_of(*chains_, stage, between, limits) - passing_of(*chains_, stage)),
-                      chain.seconds(0, units).computing()};
+  for (const RecomputeLevel& level : chains.levels()) {
+    const ChainStage stage{0, units, units * (&level - chains.levels().data())};
+    const Point point{static_cast<double>(bytes_of(chains, stage, between, limits) - passing_of(chains, stage)),
+                      level.chain->seconds(0, units).computing()};
     const auto price = [](const Point& from, const Point& to) {
       return (to.seconds - from.seconds) / std::max(1.0, from.bytes - to.bytes);
     };
@@ -185,11 +177,11 @@ double Candidate::seconds_kept_again(const SplitLimits& limits) const {
 
 // A rank waits for the first micro-batch until all stages before its first one had it. When it is done, those still have
 // the last one to differentiate.
-double Candidate::bound_of(const std::vector<ChainStage>& stages, const PipelineSchedule& schedule) const {
+double Candidate::bound_of(const Estimate& cut, const PipelineSchedule& schedule) const {
   std::vector<double> works(static_cast<size_t>(plan_.pipeline), 0), before(works.size(), -1);
   double passed = 0, most = 0;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    const StageFigures of = figures_of(*chains_, stages[s]);
+  for (size_t s = 0; s < cut.stages.size(); ++s) {
+    const StageFigures of = figures_of(*cut.chains, cut.stages[s]);
     const auto rank = static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)));
     if (before[rank] < 0) before[rank] = passed;
     passed += of.forward + of.input_gradient;
@@ -216,64 +208,88 @@ const Estimate* Candidate::estimate(PlanSchedules& schedules, int64_t memory, do
   return found_ && found_->seconds < enough ? &*found_ : nullptr;
 }
 
+bool Candidate::fits_host(const LayoutChains& chains, const PipelineSchedule& schedule,
+                          const std::vector<ChainStage>& stages, const SplitLimits& limits) const {
+  std::vector<int64_t> bytes(static_cast<size_t>(schedule.ranks()), 0);
+  for (size_t s = 0; s < stages.size(); ++s) {
+    int64_t& of_rank = bytes[static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)))];
+    of_rank += host_bytes_of(chains, stages[s], limits.between[s]);
+    of_rank += state_on_host(chains.kept().standing(stages[s].first, stages[s].last), limits.replicas);
+  }
+  return std::ranges::max(bytes) <= host_memory_of(request_->device);
+}
+
 std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t memory, double enough,
                                              bool spend_spare) {
   const PlanSchedules::Entry* entry = schedules.standing_for(plan_);
   fits_ = false;
   if (entry == nullptr) return std::nullopt;
-  const int64_t units = chains_->units();
+  const int64_t units = ways_->kept().size();
   const int64_t workspaces =
       2 * DeviceAssumptions::of(request_->device).workspace();  // of forward's and backward's thread
   SplitLimits limits{.between = entry->between,
                      .stages_per_rank = plan_.stages_per_rank,
-                     .replicas = replicas_of(plan_, *request_, chains_->kept().parameters(0, units) / units)};
-  limits.memory = shares(entry->schedule, limits, memory - workspaces - other_streams());
-  const auto times = static_cast<double>(plan_.microbatches);
-  bound_ = std::max(bound_, seconds_kept_again(limits) * times / static_cast<double>(plan_.pipeline));
+                     .replicas = replicas_of(plan_, *request_, ways_->kept().parameters(0, units) / units)};
+  const auto share_memory = [&](const LayoutChains& chains) {
+    limits.memory = shares(chains, entry->schedule, limits, memory - workspaces - other_streams());
+  };
+  double least = std::numeric_limits<double>::infinity();
+  for (const LayoutChains& chains : ways_->ways) {
+    share_memory(chains);
+    least = std::min(least, seconds_kept_again(chains, limits));
+  }
+  bound_ = std::max(bound_, least * static_cast<double>(plan_.microbatches) / static_cast<double>(plan_.pipeline));
   fits_ = true;
   if (bound_ >= enough) return std::nullopt;
-  std::optional<std::vector<ChainStage>> stages = split(*chains_, limits);
-  fits_ = stages.has_value();
-  if (!stages) return std::nullopt;
-  if (spend_spare) keep_more(*chains_, limits, entry->schedule, *stages);
+  Estimate estimate;
+  double quickest = std::numeric_limits<double>::infinity();
+  for (const LayoutChains& chains : ways_->ways) {
+    share_memory(chains);
+    std::optional<std::vector<ChainStage>> stages = split(chains, limits);
+    if (!stages) continue;
+    if (spend_spare) keep_more(chains, limits, entry->schedule, *stages);
+    if (!fits_host(chains, entry->schedule, *stages, limits)) continue;
+    double slowest = 0;
+    for (const ChainStage& stage : *stages) slowest = std::max(slowest, ::shadowgraph::seconds_of(chains, stage));
+    if (slowest < quickest) {
+      quickest = slowest;
+      estimate = {.chains = &chains, .stages = std::move(*stages)};
+    }
+  }
+  fits_ = estimate.chains != nullptr;
+  if (!fits_) return std::nullopt;
   // This is the bound of the cut whose slowest stage is quickest. No other is tried.
-  bound_ = std::max(bound_, bound_of(*stages, entry->schedule));
+  bound_ = std::max(bound_, bound_of(estimate, entry->schedule));
   if (bound_ >= enough) return std::nullopt;
   std::vector<StageFigures> figures;
-  for (const ChainStage& stage : *stages) figures.push_back(figures_of(*chains_, stage));
-  const PipelineStages apart = PipelineStages::of_figures(std::move(figures));
-  const PipelineStages shared = replicated(apart, limits.replicas, request_->device, &request_->links);
+  for (const ChainStage& stage : estimate.stages) figures.push_back(figures_of(*estimate.chains, stage));
+  const PipelineStages shared =
+      replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links);
   const PipelineRun run =
       PipelineRun::of(shared, entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
-  Estimate estimate{.stages = std::move(*stages), .seconds = seconds_of(run, *entry, shared)};
+  estimate.seconds = seconds_of(run, *entry, shared);
   // The plan's own schedule may not be made for as many micro-batches as the short ones that stand for it.
   fits_ = estimate.seconds >= enough || schedules.own(plan_) != nullptr;
   if (!fits_) return std::nullopt;
-  const int64_t room = host_memory_of(request_->device);
-  if (host_bytes(run, apart, limits.replicas) > room) {
-    fits_ = without_host_ != nullptr;
-    if (!fits_) return std::nullopt;
-    chains_ = std::exchange(without_host_, nullptr);
-    return with_less(schedules, memory, enough, spend_spare);
-  }
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t passing = 0;
     for (const int32_t s : run.rank(rank).stages) {
-      passing = std::max(passing, passing_of(*chains_, estimate.stages[static_cast<size_t>(s)]));
+      passing = std::max(passing, passing_of(*estimate.chains, estimate.stages[static_cast<size_t>(s)]));
     }
     estimate.bytes = std::max(estimate.bytes, run.rank(rank).peak + passing + workspaces + other_streams());
   }
   return estimate;
 }
 
-TrainingPlan Candidate::with(const std::vector<ChainStage>& stages) const {
+TrainingPlan Candidate::with(const Estimate& estimate) const {
+  const LayoutChains& chains = *estimate.chains;
   TrainingPlan plan = plan_;
-  for (const ChainStage& stage : stages) {
+  for (const ChainStage& stage : estimate.stages) {
     PlannedStage& planned = plan.stages.emplace_back();
-    planned = {.begins = chains_->kept().begins(stage.first), .units = stage.last - stage.first};
+    planned = {.begins = chains.kept().begins(stage.first), .units = stage.last - stage.first};
     for (int64_t unit = stage.first; unit < stage.last; ++unit) {
-      const std::string& name = chains_->kept().begins(unit);
-      const RecomputeLevel& level = level_of(*chains_, stage, unit);
+      const std::string& name = chains.kept().begins(unit);
+      const RecomputeLevel& level = level_of(chains, stage, unit);
       if (number_in_path(name).second == 0) continue;
       if (level.on_host) {
         plan.offloaded.push_back(name);

@@ -29,9 +29,8 @@ class PlanSchedules {
   std::map<std::string, std::unique_ptr<Entry>> entries_;
 };
 
-// Bytes that wait on the host, of the rank that has most there: what layers keep, and the optimizer's state. `stages`: of
-// one replica.
-int64_t host_bytes(const PipelineRun& run, const PipelineStages& stages, Replicas replicas);
+// Bytes of the optimizer's state of a stage of one replica, where that is on the host.
+int64_t state_on_host(const StageFigures& stage, Replicas replicas);
 
 // Of its host, for each device; as much as one likes where it is unknown.
 int64_t host_memory_of(const DeviceSpec& device);
@@ -43,6 +42,7 @@ int64_t ranks_apart(const TrainingPlan& plan);
 int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, int64_t outside, int64_t weights);
 
 struct Estimate {
+  const LayoutChains* chains = nullptr;  // of which the stages are
   std::vector<ChainStage> stages;
   double seconds = 0;
   int64_t bytes = 0;  // of the fullest rank
@@ -50,9 +50,8 @@ struct Estimate {
 
 class Candidate {
  public:
-  // `without_host`: those that are taken where the host has no room for what `chains` keep there; nullptr: none.
-  Candidate(TrainingPlan plan, const LayoutChains& chains, const ClusterRequest& request,
-            const LayoutChains* without_host = nullptr);
+  // The latter two outlive it.
+  Candidate(TrainingPlan plan, const WaysDown& ways, const ClusterRequest& request);
 
   const TrainingPlan& plan() const { return plan_; }
   // Seconds that no cut into stages brings it below. It rises once memory has been looked at.
@@ -70,19 +69,21 @@ class Candidate {
   const Estimate* found() const { return found_ ? &*found_ : nullptr; }  // by estimate() or learn()
   // Whether estimate() found that nothing fits.
   bool fits() const { return fits_; }
-  // The plan with these stages.
-  TrainingPlan with(const std::vector<ChainStage>& stages) const;
+  // The plan with the stages of an estimate.
+  TrainingPlan with(const Estimate& estimate) const;
 
  private:
-  std::vector<int64_t> shares(const PipelineSchedule& schedule, const SplitLimits& limits, int64_t memory) const;
+  std::vector<int64_t> shares(const LayoutChains& chains, const PipelineSchedule& schedule, const SplitLimits& limits,
+                              int64_t memory) const;
   int64_t other_streams() const;
-  double seconds_kept_again(const SplitLimits& limits) const;
-  double bound_of(const std::vector<ChainStage>& stages, const PipelineSchedule& schedule) const;
+  double seconds_kept_again(const LayoutChains& chains, const SplitLimits& limits) const;
+  bool fits_host(const LayoutChains& chains, const PipelineSchedule& schedule, const std::vector<ChainStage>& stages,
+                 const SplitLimits& limits) const;
+  double bound_of(const Estimate& cut, const PipelineSchedule& schedule) const;
   double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry, const PipelineStages& stages) const;
 
   TrainingPlan plan_;
-  const LayoutChains* chains_;
-  const LayoutChains* without_host_;
+  const WaysDown* ways_;
   const ClusterRequest* request_;
   double bound_ = 0;
   bool fits_ = true;

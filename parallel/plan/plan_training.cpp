@@ -63,7 +63,7 @@ class Planner {
     constexpr double kForever = std::numeric_limits<double>::infinity();
     for (Candidate& candidate : candidates_) {
       if (auto estimate = candidate.with_less(schedules_, memory, kForever)) {
-        return FittingPlan{candidate.with(estimate->stages), std::move(*estimate)};
+        return FittingPlan{candidate.with(*estimate), std::move(*estimate)};
       }
     }
     return std::nullopt;
@@ -75,6 +75,7 @@ class Planner {
     int64_t memory;  // that it was looked for with
     int tries = 0;
     bool spend_spare = true;
+    std::optional<Estimate> fits = {};  // what was simulated with less memory, and fits
   };
 
   const ClusterRequest& request() const { return answer_.request; }
@@ -82,6 +83,7 @@ class Planner {
   void make_candidates();
   void search(double near);
   void simulate_best();
+  void keep(SimulatedPlan made);
   void simulate_above();
   void count();
   void look_around();
@@ -95,7 +97,7 @@ class Planner {
   PlanAnswer answer_;
   KeptTables& kept_;
   LayerTables tables_;
-  std::deque<LayoutChains> chains_;  // of candidates
+  std::deque<WaysDown> ways_;  // of candidates
   std::vector<Candidate> candidates_;
   std::vector<Tried> tried_;
   std::unordered_set<const Candidate*> seen_;
@@ -110,12 +112,10 @@ std::vector<Candidate> Planner::candidates_with(const std::vector<Recompute>& al
   for (LayoutSizes sizes : tables_.layouts()) {
     const LayoutTables* tables = tables_.of(sizes);
     for (const int64_t ranks : tables_.expert_ranks(tables->experts)) {
-      const LayoutChains& chains = chains_.emplace_back(tables->chains.at(ranks), allowed, host_allowed);
-      const bool may_leave = host_allowed && request().offload_activations;
-      const LayoutChains* here = may_leave ? &chains_.emplace_back(tables->chains.at(ranks), allowed, false) : nullptr;
+      const WaysDown& ways = ways_.emplace_back(tables->chains.at(ranks), allowed, host_allowed);
       sizes.experts = ranks;
-      for (TrainingPlan& plan : plans_of(request(), sizes, chains.units())) {
-        candidates.emplace_back(std::move(plan), chains, request(), here);
+      for (TrainingPlan& plan : plans_of(request(), sizes, ways.kept().size())) {
+        candidates.emplace_back(std::move(plan), ways, request());
       }
     }
   }
@@ -172,6 +172,17 @@ void Planner::simulate_best() {
     tried_.push_back(std::move(tried));
     std::ranges::push_heap(tried_, slower);
   };
+  const auto try_with_more = [&](Tried tried, int64_t left) {
+    constexpr double kWorthIt = 0.995;
+    std::optional<Estimate> more =
+        tried.candidate->with_less(schedules_, tried.memory + left, kForever, tried.spend_spare);
+    tried.fits = *tried.candidate->found();
+    tried.candidate->learn(tried.fits);
+    if (!more || more->seconds > kWorthIt * tried.estimate.seconds) return;
+    tried.estimate = std::move(*more);
+    tried_.push_back(std::move(tried));
+    std::ranges::push_heap(tried_, slower);
+  };
   while (std::ssize(answer_.simulated) < request().simulated) {
     if (tried_.empty()) {
       if (!answer_.simulated.empty() || near > kFarthest) break;
@@ -194,24 +205,32 @@ void Planner::simulate_best() {
       continue;
     }
     if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
-    SimulatedPlan made = simulator_.of(source_, request(), tried.candidate->with(tried.estimate.stages));
+    SimulatedPlan made = simulator_.of(source_, request(), tried.candidate->with(tried.estimate));
     made.estimated = tried.estimate.seconds;
     made.estimated_bytes = tried.estimate.bytes;
     excess = std::min(excess, static_cast<double>(made.bytes()) / estimated);
     ++answer_.counted["simulated"];
-    if (made.bytes() <= answer_.memory && made.on_host <= host_memory_of(request().device)) {
+    const int64_t left = answer_.memory - made.bytes();
+    if (left >= 0 && made.on_host <= host_memory_of(request().device)) {
       tried.estimate.seconds = made.run.seconds();
-      tried.candidate->learn(std::move(tried.estimate));
-      answer_.simulated.push_back(std::move(made));
+      const bool went_down = tried.tries > 0 && !tried.fits;
+      tried.candidate->learn(tried.estimate);
+      keep(std::move(made));
+      // It may have gone too far down.
+      if (went_down) try_with_more(std::move(tried), left);
+      continue;
+    }
+    if (tried.fits) {
+      tried.candidate->learn(std::move(tried.fits));
       continue;
     }
     ++answer_.counted["simulated, and too large"];
-    if (made.bytes() <= answer_.memory) {  // the host is full
+    if (left >= 0) {  // the host is full
       tried.candidate->learn(std::nullopt);
       continue;
     }
     // More each time, since a layer computed again may free less than it should: blocks of the allocator are large.
-    const int64_t over = std::max(made.bytes() - answer_.memory, answer_.memory / 200) * (tried.tries + 1);
+    const int64_t over = std::max(-left, answer_.memory / 200) * (tried.tries + 1);
     const int64_t less = std::min(tried.memory, tried.estimate.bytes) - over;
     try_with(std::move(tried), less);
   }
@@ -219,6 +238,17 @@ void Planner::simulate_best() {
   std::ranges::stable_sort(answer_.simulated, {}, [](const SimulatedPlan& made) { return made.run.seconds(); });
   answer_.simulation_seconds = seconds_since(begin) - answer_.search_seconds;
   count();
+}
+
+// Of two cuts of one plan the quicker one.
+void Planner::keep(SimulatedPlan made) {
+  const auto same = std::ranges::find(answer_.simulated, to_string(made.plan),
+                                      [](const SimulatedPlan& other) { return to_string(other.plan); });
+  if (same == answer_.simulated.end()) {
+    answer_.simulated.push_back(std::move(made));
+  } else if (made.run.seconds() < same->run.seconds()) {
+    *same = std::move(made);
+  }
 }
 
 // A plan whose estimate is too large may fit once it is simulated.
@@ -302,8 +332,8 @@ void Planner::look_at_overlaps() {
     plan.recomputed.clear();
     plan.selective.clear();
     plan.offloaded.clear();
-    const LayoutChains& chains = chains_.emplace_back(tables->chains.at(best.experts), request().recompute);
-    Candidate candidate(std::move(plan), chains, request());
+    const WaysDown& ways = ways_.emplace_back(tables->chains.at(best.experts), request().recompute, true);
+    Candidate candidate(std::move(plan), ways, request());
     answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
   }
 }
@@ -352,7 +382,7 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
     if (estimate == nullptr) continue;
     best = {knob, value, estimate->seconds, estimate->bytes, to_string(candidate->plan()), ""};
     enough = estimate->seconds;
-    plan = candidate->with(estimate->stages);
+    plan = candidate->with(*estimate);
   }
   for (const SimulatedPlan& made : answer_.simulated) {
     const bool same = plan && to_string(made.plan) == best.plan && made.plan.recomputed == plan->recomputed &&

@@ -133,7 +133,12 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   const PipelineStages shared = replicated(stages, replicas, request.device, &request.links);
   PipelineRun run =
       PipelineRun::of(shared, entry->schedule, {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
-  const int64_t on_host = host_bytes(run, stages, replicas);
+  int64_t on_host = 0;  // of the rank that has most there
+  for (int32_t rank = 0; rank < run.ranks(); ++rank) {
+    int64_t bytes = run.rank(rank).host_peak;
+    for (const int32_t s : run.rank(rank).stages) bytes += state_on_host(stages.of(s), replicas);
+    on_host = std::max(on_host, bytes);
+  }
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
   return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams, .on_host = on_host};

@@ -31,11 +31,14 @@ int64_t sum_of(const LayoutChains& chains, const ChainStage& stage, Figure figur
 // Levels are points of bytes and seconds. One above the line between two others is never worth it. Some layers at one of
 // these and some at the other are quicker with the same bytes.
 LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
-                           bool host_allowed) {
+                           std::optional<double> exposed) {
   const auto bytes = [](const RecomputeLevel& level) {
     return static_cast<double>(level.chain->carried(0, level.chain->size()));
   };
-  const auto seconds = [](const RecomputeLevel& level) { return level.chain->seconds(0, level.chain->size()).all(); };
+  const auto seconds = [&](const RecomputeLevel& level) {
+    const ChainSeconds of = level.chain->seconds(0, level.chain->size());
+    return of.computing() + exposed.value_or(1) * (of.all() - of.computing());
+  };
   const auto price = [&](const RecomputeLevel& from, const RecomputeLevel& to) {
     return (seconds(to) - seconds(from)) / (bytes(from) - bytes(to));
   };
@@ -46,12 +49,26 @@ LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector
       continue;
     }
     if (!allowed.empty() && std::ranges::find(allowed, level.what) == allowed.end()) continue;
-    if (level.on_host && !host_allowed) continue;
+    if (level.on_host && !exposed) continue;
     if (bytes(level) >= bytes(levels_.back())) continue;
     while (levels_.size() > 1 && price(levels_.back(), level) <= price(levels_[levels_.size() - 2], levels_.back())) {
       levels_.pop_back();
     }
     levels_.push_back(level);
+  }
+}
+
+WaysDown::WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed, bool host_allowed) {
+  ways.emplace_back(levels, allowed);
+  if (!host_allowed || std::ranges::none_of(levels, &RecomputeLevel::on_host)) return;
+  const auto is_known = [&](const LayoutChains& way) {
+    return std::ranges::any_of(ways, [&](const LayoutChains& other) {
+      return std::ranges::equal(way.levels(), other.levels(), {}, &RecomputeLevel::chain, &RecomputeLevel::chain);
+    });
+  };
+  for (const double exposed : {0.0, 0.06, 0.12, 0.25, 0.5, 1.0}) {
+    LayoutChains way(levels, allowed, exposed);
+    if (!is_known(way)) ways.push_back(std::move(way));
   }
 }
 

