@@ -16,8 +16,9 @@ from torchtitan_programs import Row, device
 
 TABLE, TITLE, UNIT = "torchtitan.csv", "torchtitan, Llama 3", "tokens/s and GPU"
 WORST = ("The card is one of 500 W and HBM2e, whose clocks nobody published. The two longest sequences ran as slow as "
-         "if context parallel had not balanced its causal halves. What was reserved there is 5 to 6 % too high. In the "
-         "405B pipeline under 1F1B the last rank has 7 GiB less than was published; the cause is not known.")  # fmt: skip
+         "if context parallel had not balanced its causal halves. What was reserved there is 5 to 6 % too high. "
+         "In the 405B pipeline under 1F1B the last rank has 7 GiB less than was published; the cause is not "
+         "known.")  # fmt: skip
 
 
 def predicted(row):
