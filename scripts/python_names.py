@@ -77,10 +77,10 @@ def rows_of(text):
 def page_of(rows):
     """The page: what Python has, without functions that print or write JSON."""
     lines = ["# C++ in Python", "<!-- scripts/python_names.py writes this page from scripts/python_names.txt. -->", "",
-             "What public classes and functions of C++ are [from Python](python.md). `sg` is the package; `Graph`, `Node`,",
-             "`Value`, `Storage`, `Region`, `Report`, `Sharding` are its classes. Functions that print or write JSON are left",
-             "out: Python's objects print, and have `dict()` or `json()`. `scripts/python_names.txt` names the rest, which",
-             "Python has not, and why.",
+             "What public classes and functions of C++ are [from Python](python.md). `sg` is the package. `Graph`,",
+             "`Node`, `Value`, `Storage`, `Region`, `Report` and `Sharding` are its classes. Functions that print or",
+             "write JSON are left out: Python's objects print, and have `dict()` or `json()`.",
+             "`scripts/python_names.txt` names the rest, which Python has not, and why.",
              "", "| header | C++ | Python |", "|---|---|---|"]  # fmt: skip
     before = None
     for row in rows:
