@@ -92,8 +92,7 @@ def main():
     others = [module.figures() for module in (published_plans, peer_plans)]
     figures = {
         "title": "Plans for a cluster",
-        "about": "`shadowgraph plan` from its start to its end: captures, tables of layers, the search, simulations of "
-                 "the best on all ranks of a pipeline. The last two rows are plans that were run, evaluated.",
+        "about": "`shadowgraph plan` from its start to its end. The last two rows are plans that were run, evaluated.",
         "measured": datetime.date.today().isoformat(),
         "machine": "two cores of a shared x86-64 virtual machine, libtorch 2.13.0 CPU build, g++ 12.2, Release",
         "command": "python bench/plans.py --figures",

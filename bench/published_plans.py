@@ -222,8 +222,7 @@ def figures():
     pairs["all in bfloat16"] = [pair for source, of in pairs.items() if source not in FLOAT8 for pair in of]
     orders = ", ".join(f"{source} {correlation(of):.2f}" for source, of in pairs.items() if len(of) > 2)
     reading = [f"Rank correlation of published and simulated shares of the peak: {orders}.",
-               f"Ours is as good as the published plan, or better, in {len(rows) - worse} of {len(rows)} rows. "
-               "Published sizes are in the space that is searched, so no row can be much worse."]  # fmt: skip
+               f"Ours is as good as the published plan, or better, in {len(rows) - worse} of {len(rows)} rows."]
     table = {"about": "Plans that others published, and ours for the same devices, batch and sequence, under one "
                       "model. Collectives of tensor parallel overlap as the run's engine has it. Shares are of the "
                       "bfloat16 peak, half of attention's scores counted.",

@@ -22,6 +22,7 @@ MEMBER = re.compile(r"  (?!//|friend|explicit|~)(?!.*= (?:default|delete)).*[\w>
 BEFORE = re.compile(r"^template <.*?> (?=\w)|^\[\[nodiscard\]\] |^requires .*?> (?=\w)")
 OTHERS = ("//", "#", "}", " ", "class ", "struct ", "enum ", "using ", "namespace ", "extern ", "friend ", "static_",
           "template", "requires")  # fmt: skip
+PRINTING = ("to_chrome_trace", "to_csv", "to_json", "to_string", "to_text")
 
 
 def public_names(text):
@@ -52,6 +53,7 @@ class Row:
     names: list[str]
     in_python: list[str]  # "sg.fake", "Graph.find"
     words: str
+    has_python: bool
 
 
 def rows_of(text):
@@ -68,20 +70,26 @@ def rows_of(text):
         names, kind, words = found[1].split(), found[2], found[3]
         in_python = words.split(", ") if kind == "=" else re.findall(r"`((?:sg\.)?\w[\w.]*)`", words)
         shown = ", ".join(f"`{name}`" for name in in_python) if kind == "=" else words
-        rows.append(Row(header, names, in_python, shown if kind != "-" else f"none: {words}"))
+        rows.append(Row(header, names, in_python, shown, kind != "-"))
     return rows
 
 
 def page_of(rows):
+    """The page: what Python has, without functions that print or write JSON."""
     lines = ["# C++ in Python", "<!-- scripts/python_names.py writes this page from scripts/python_names.txt. -->", "",
-             "Every public function of C++, with the classes that have some, and what it is [from Python](python.md).",
-             "`sg` is the package; `Graph`, `Node`, `Value`, `Storage`, `Region`, `Report`, `Sharding` its classes.",
+             "What public classes and functions of C++ are [from Python](python.md). `sg` is the package. `Graph`,",
+             "`Node`, `Value`, `Storage`, `Region`, `Report` and `Sharding` are its classes. Functions that print or",
+             "write JSON are left out: Python's objects print, and have `dict()` or `json()`.",
+             "`scripts/python_names.txt` names the rest, which Python has not, and why.",
              "", "| header | C++ | Python |", "|---|---|---|"]  # fmt: skip
     before = None
     for row in rows:
+        names = [name for name in row.names if name not in PRINTING]
+        if not row.has_python or not names:
+            continue
         header = "" if row.header == before else f"`shadowgraph/{row.header}`"
         before = row.header
-        lines.append(f"| {header} | {', '.join(f'`{name}`' for name in row.names)} | {row.words} |")
+        lines.append(f"| {header} | {', '.join(f'`{name}`' for name in names)} | {row.words} |")
     return "\n".join(lines) + "\n"
 
 

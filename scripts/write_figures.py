@@ -39,11 +39,12 @@ class FiguresError(Exception):
 
 
 def source_lines(part):
-    """What was measured when, where and how, a line each."""
+    """When, where and how it was measured, in a line."""
     commands = ", ".join(f"`{command.strip()}`" for command in part.get("command", "").split(";") if command)
     machine = part.get("machine")
-    said = {"Measured": part.get("measured"), "Machine": machine if machine != MACHINE else None, "Command": commands}
-    return [f"- *{name}*: {text}" for name, text in said.items() if text]
+    said = [part.get("measured"), f"on {machine}" if machine not in (None, MACHINE) else None,
+            commands and f"by {commands}"]  # fmt: skip
+    return [f"- *Measured* {'; '.join(filter(None, said))}"] if any(said) else []
 
 
 def table(path, part):

@@ -24,8 +24,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import shadowgraph as sg
 
 TABLE, TITLE, UNIT = "llm_foundry.csv", "llm-foundry, MPT under FSDP", "tokens/s and GPU"
-WORST = ("Runs on 32 and 64 A100s of 40 GB are slower than those on 8 and 128 of their own table. The A100s of 80 GB "
-         "train 760m slower than those of 40 GB.")  # fmt: skip
+WORST = "Runs on 32 and 64 A100s of 40 GB are slower than those on 8 and 128 of their own table."
 SPECS = {"a100_40gb": "a100_40gb", "a100_80gb": "a100", "h100_80gb": "h100"}
 # The runs are of llm-foundry 0.0.4, which had FlashAttention 1. On an A100 it reaches 30 to 50 % of the peak forward,
 # 25 to 35 % backward (FlashAttention-2 paper, 2.3). On an H100 it gains as much as FlashAttention-2 does.

@@ -15,12 +15,10 @@ from torchtitan_pipeline import ranks_of
 from torchtitan_programs import Row, device
 
 TABLE, TITLE, UNIT = "torchtitan.csv", "torchtitan, Llama 3", "tokens/s and GPU"
-WORST = ("The card is one of 500 W and HBM2e, whose clocks nobody published; they follow from its share of 700 watts. "
-         "The two longest sequences ran as slow as if context parallel had not balanced its causal halves. The "
-         "last rank would then reach 951 and 469 tokens/s. What was reserved there is 5 to 6 % too high, since "
-         "sums of parts of attention are eager here. In the 405B pipelines the last rank, which keeps the logits of "
-         "all micro-batches, has most. Under 1F1B it has 7 GiB less than was published, and we do not know "
-         "why.")  # fmt: skip
+WORST = ("The card is one of 500 W and HBM2e, whose clocks nobody published. The two longest sequences ran as slow as "
+         "if context parallel had not balanced its causal halves. What was reserved there is 5 to 6 % too high. "
+         "In the 405B pipeline under 1F1B the last rank has 7 GiB less than was published; the cause is not "
+         "known.")  # fmt: skip
 
 
 def predicted(row):
