@@ -76,7 +76,7 @@ std::optional<int64_t> recomputed_layers(const PlannedModel& model, const Traini
 // TransformerEngine's offload is of the first layers, and goes with neither recomputing nor pipelines.
 int64_t layers_on_host(const PlannedModel& model, const TrainingPlan& plan) {
   if (plan.offloaded.empty()) return 0;
-  const char* why = plan.pipeline > 1                                      ? "in no pipeline"
+  const char* why = plan.pipeline > 1                                     ? "in no pipeline"
                     : !plan.recomputed.empty() || !plan.selective.empty() ? "without recomputing"
                                                                           : nullptr;
   if (why != nullptr) throw CannotExpressError(fmt::format("Megatron-LM keeps layers on the host {}", why));
@@ -88,6 +88,19 @@ int64_t layers_on_host(const PlannedModel& model, const TrainingPlan& plan) {
   }
   if (first == std::ssize(plan.offloaded)) return first;
   throw CannotExpressError("Megatron-LM keeps the first layers on the host, and the plan others");
+}
+
+std::string offload_arguments(const PlannedModel& model, const TrainingPlan& plan) {
+  std::string text;
+  if (const int64_t layers = layers_on_host(model, plan); layers > 0) {
+    text += fmt::format("--cpu-offloading-num-layers {}\n", layers);
+  }
+  if (!plan.optimizer_on_host) return text;
+  if (plan.zero != 1) {
+    throw CannotExpressError(
+        "Megatron-LM has an optimizer on the host with its distributed one alone: plan with --zero 1");
+  }
+  return text + "--optimizer-cpu-offload\n--optimizer-offload-fraction 1.0\n--use-precision-aware-optimizer\n";
 }
 
 void check_schedule(const TrainingPlan& plan) {
@@ -151,15 +164,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--recompute-method", "block");
     add("--recompute-num-layers", *layers);
   }
-  if (const int64_t layers = layers_on_host(model, plan); layers > 0) add("--cpu-offloading-num-layers", layers);
-  if (plan.optimizer_on_host) {
-    if (plan.zero != 1) {
-      throw CannotExpressError("Megatron-LM has an optimizer on the host with its distributed one alone: plan with --zero 1");
-    }
-    add("--optimizer-cpu-offload");
-    add("--optimizer-offload-fraction", "1.0");
-    add("--use-precision-aware-optimizer");
-  }
+  text += offload_arguments(model, plan);
   if (request.bfloat16_gradients) add("--grad-reduce-in-bf16");
   if (request.float8) {
     add("--transformer-impl", "transformer_engine");

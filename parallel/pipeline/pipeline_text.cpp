@@ -117,6 +117,7 @@ nlohmann::json to_json(const PipelineRun& run) {
                          {"peak_bytes", rank.peak},
                          {"peak_at", peak_moment(rank)},
                          {"activations_peak_bytes", rank.activations_peak},
+                         {"host_peak_bytes", rank.host_peak},
                          {"microbatches_peak", rank.microbatches_peak}};
     if (rank.reserved_peak > 0) {
       entry["allocated_peak_bytes"] = rank.allocated_peak;

@@ -32,7 +32,7 @@ class PlanSchedules {
 // Bytes of the optimizer's state of a stage of one replica, where that is on the host.
 int64_t state_on_host(const StageFigures& stage, Replicas replicas);
 
-// Of its host, for each device; as much as one likes where it is unknown.
+// Bytes of the host for each device; as much as one likes where it is unknown.
 int64_t host_memory_of(const DeviceSpec& device);
 
 // Ranks that share a stage, and how far apart neighbours of a pipeline are, as tensor parallel is innermost.

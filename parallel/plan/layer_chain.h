@@ -12,7 +12,7 @@
 
 namespace shadowgraph {
 
-// Of a stretch of units, for one micro-batch. Copies to the host go beside forward, those back beside backward.
+// What a stretch of units takes for one micro-batch. Copies to the host go beside forward, those back beside backward.
 struct ChainSeconds {
   double forward = 0, backward = 0, copies = 0;  // copies: in each direction
   double computing() const { return forward + backward; }

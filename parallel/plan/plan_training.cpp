@@ -60,7 +60,6 @@ class Planner {
 
  private:
   std::optional<FittingPlan> first_of(int64_t memory) {
-    constexpr double kForever = std::numeric_limits<double>::infinity();
     for (Candidate& candidate : candidates_) {
       if (auto estimate = candidate.with_less(schedules_, memory, kForever)) {
         return FittingPlan{candidate.with(*estimate), std::move(*estimate)};
@@ -75,15 +74,25 @@ class Planner {
     int64_t memory;  // that it was looked for with
     int tries = 0;
     bool spend_spare = true;
-    std::optional<Estimate> fits = {};  // what was simulated with less memory, and fits
   };
+
+  static bool is_slower(const Tried& a, const Tried& b) { return a.estimate.seconds > b.estimate.seconds; }
+  static constexpr auto kSlower = is_slower;
+  static constexpr double kForever = std::numeric_limits<double>::infinity();
 
   const ClusterRequest& request() const { return answer_.request; }
   std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed, bool host_allowed = true);
   void make_candidates();
   void search(double near);
   void simulate_best();
-  void keep(SimulatedPlan made);
+  void push(Tried tried);
+  Tried pop();
+  void try_with(Tried tried, int64_t memory);
+  SimulatedPlan simulated(const Candidate& candidate, const Estimate& estimate);
+  bool fits(const SimulatedPlan& made) const {
+    return made.bytes() <= answer_.memory && made.on_host <= host_memory_of(request().device);
+  }
+  void use_what_is_left(Tried tried, SimulatedPlan made);
   void simulate_above();
   void count();
   void look_around();
@@ -144,60 +153,88 @@ void Planner::search(double near) {
   answer_.search_seconds += seconds_since(begin);
 }
 
+void Planner::push(Tried tried) {
+  tried_.push_back(std::move(tried));
+  std::ranges::push_heap(tried_, kSlower);
+}
+
+Planner::Tried Planner::pop() {
+  std::ranges::pop_heap(tried_, kSlower);
+  Tried tried = std::move(tried_.back());
+  tried_.pop_back();
+  return tried;
+}
+
+void Planner::try_with(Tried tried, int64_t memory) {
+  constexpr int kMostTries = 7;
+  std::optional<Estimate> less;
+  if (++tried.tries < kMostTries) less = tried.candidate->with_less(schedules_, memory, kForever, tried.spend_spare);
+  // A rank that is packed to its last byte leaves no room for what a simulation finds.
+  if (!less && tried.spend_spare && tried.candidate->plan().stages_per_rank > 1) {
+    tried.spend_spare = false;
+    tried.tries = 1;
+    memory = answer_.memory;
+    less = tried.candidate->with_less(schedules_, memory, kForever, false);
+  }
+  tried.candidate->learn(less);
+  if (!less) return;
+  tried.estimate = std::move(*less);
+  tried.memory = memory;
+  push(std::move(tried));
+}
+
+SimulatedPlan Planner::simulated(const Candidate& candidate, const Estimate& estimate) {
+  SimulatedPlan made = simulator_.of(source_, request(), candidate.with(estimate));
+  made.estimated = estimate.seconds;
+  made.estimated_bytes = estimate.bytes;
+  ++answer_.counted["simulated"];
+  return made;
+}
+
+// A plan that was looked for with less memory may have been given too little: what it leaves is tried, too.
+void Planner::use_what_is_left(Tried tried, SimulatedPlan made) {
+  constexpr double kWorthIt = 0.995;
+  const double seconds = made.run.seconds();
+  const int64_t left = answer_.memory - made.bytes();
+  tried.estimate.seconds = seconds;
+  answer_.simulated.push_back(std::move(made));
+  if (tried.tries > 0) {
+    std::optional<Estimate> more =
+        tried.candidate->with_less(schedules_, tried.memory + left, kForever, tried.spend_spare);
+    if (more && more->seconds < kWorthIt * seconds) {
+      SimulatedPlan quicker = simulated(*tried.candidate, *more);
+      if (fits(quicker) && quicker.run.seconds() < seconds) {
+        more->seconds = quicker.run.seconds();
+        tried.estimate = std::move(*more);
+        answer_.simulated.back() = std::move(quicker);
+      }
+    }
+  }
+  tried.candidate->learn(std::move(tried.estimate));
+}
+
 // What is too large once it is simulated is looked for again, with as much less memory. The same goes for what would be
 // too large if it exceeds its estimate as others did.
 void Planner::simulate_best() {
   const auto begin = Clock::now();
-  constexpr int kMostTries = 7;
-  constexpr double kNearest = 1.05, kWider = 1.3, kFarthest = 4, kForever = std::numeric_limits<double>::infinity();
-  const auto slower = [](const Tried& a, const Tried& b) { return a.estimate.seconds > b.estimate.seconds; };
+  constexpr double kNearest = 1.05, kWider = 1.3, kFarthest = 4;
   double near = kNearest;
-  search(near);
-  std::ranges::make_heap(tried_, slower);
+  const auto search_within = [&](double times) {
+    search(near = times);
+    std::ranges::make_heap(tried_, kSlower);
+  };
+  search_within(near);
   double excess = kForever;  // least of simulated bytes over estimated ones
-  const auto try_with = [&](Tried tried, int64_t memory) {
-    std::optional<Estimate> less;
-    if (++tried.tries < kMostTries) less = tried.candidate->with_less(schedules_, memory, kForever, tried.spend_spare);
-    // A rank that is packed to its last byte leaves no room for what a simulation finds.
-    if (!less && tried.spend_spare && tried.candidate->plan().stages_per_rank > 1) {
-      tried.spend_spare = false;
-      tried.tries = 1;
-      memory = answer_.memory;
-      less = tried.candidate->with_less(schedules_, memory, kForever, false);
-    }
-    tried.candidate->learn(less);
-    if (!less) return;
-    tried.estimate = std::move(*less);
-    tried.memory = memory;
-    tried_.push_back(std::move(tried));
-    std::ranges::push_heap(tried_, slower);
-  };
-  const auto try_with_more = [&](Tried tried, int64_t left) {
-    constexpr double kWorthIt = 0.995;
-    std::optional<Estimate> more =
-        tried.candidate->with_less(schedules_, tried.memory + left, kForever, tried.spend_spare);
-    tried.fits = *tried.candidate->found();
-    tried.candidate->learn(tried.fits);
-    if (!more || more->seconds > kWorthIt * tried.estimate.seconds) return;
-    tried.estimate = std::move(*more);
-    tried_.push_back(std::move(tried));
-    std::ranges::push_heap(tried_, slower);
-  };
   while (std::ssize(answer_.simulated) < request().simulated) {
     if (tried_.empty()) {
       if (!answer_.simulated.empty() || near > kFarthest) break;
-      search(near *= kWider);
-      std::ranges::make_heap(tried_, slower);
+      search_within(near * kWider);
       continue;
     }
     // With less memory a plan may be slower than others that were not looked at yet.
-    if (tried_.front().estimate.seconds > near * best_estimate_) {
-      search(near = 1.001 * tried_.front().estimate.seconds / best_estimate_);
-      std::ranges::make_heap(tried_, slower);
-    }
-    std::ranges::pop_heap(tried_, slower);
-    Tried tried = std::move(tried_.back());
-    tried_.pop_back();
+    const double quickest = tried_.front().estimate.seconds / best_estimate_;
+    if (quickest > near) search_within(1.001 * quickest);
+    Tried tried = pop();
     const auto estimated = static_cast<double>(tried.estimate.bytes);
     const auto memory = static_cast<double>(answer_.memory);
     if (tried.tries == 0 && std::isfinite(excess) && estimated * excess > memory) {
@@ -205,32 +242,19 @@ void Planner::simulate_best() {
       continue;
     }
     if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
-    SimulatedPlan made = simulator_.of(source_, request(), tried.candidate->with(tried.estimate));
-    made.estimated = tried.estimate.seconds;
-    made.estimated_bytes = tried.estimate.bytes;
+    SimulatedPlan made = simulated(*tried.candidate, tried.estimate);
     excess = std::min(excess, static_cast<double>(made.bytes()) / estimated);
-    ++answer_.counted["simulated"];
-    const int64_t left = answer_.memory - made.bytes();
-    if (left >= 0 && made.on_host <= host_memory_of(request().device)) {
-      tried.estimate.seconds = made.run.seconds();
-      const bool went_down = tried.tries > 0 && !tried.fits;
-      tried.candidate->learn(tried.estimate);
-      keep(std::move(made));
-      // It may have gone too far down.
-      if (went_down) try_with_more(std::move(tried), left);
-      continue;
-    }
-    if (tried.fits) {
-      tried.candidate->learn(std::move(tried.fits));
+    if (fits(made)) {
+      use_what_is_left(std::move(tried), std::move(made));
       continue;
     }
     ++answer_.counted["simulated, and too large"];
-    if (left >= 0) {  // the host is full
+    if (made.bytes() <= answer_.memory) {  // the host is full
       tried.candidate->learn(std::nullopt);
       continue;
     }
     // More each time, since a layer computed again may free less than it should: blocks of the allocator are large.
-    const int64_t over = std::max(-left, answer_.memory / 200) * (tried.tries + 1);
+    const int64_t over = std::max(made.bytes() - answer_.memory, answer_.memory / 200) * (tried.tries + 1);
     const int64_t less = std::min(tried.memory, tried.estimate.bytes) - over;
     try_with(std::move(tried), less);
   }
@@ -240,17 +264,6 @@ void Planner::simulate_best() {
   count();
 }
 
-// Of two cuts of one plan the quicker one.
-void Planner::keep(SimulatedPlan made) {
-  const auto same = std::ranges::find(answer_.simulated, to_string(made.plan),
-                                      [](const SimulatedPlan& other) { return to_string(other.plan); });
-  if (same == answer_.simulated.end()) {
-    answer_.simulated.push_back(std::move(made));
-  } else if (made.run.seconds() < same->run.seconds()) {
-    *same = std::move(made);
-  }
-}
-
 // A plan whose estimate is too large may fit once it is simulated.
 void Planner::simulate_above() {
   for (const double excess : {1.02, 1.05, 1.1}) {
@@ -258,7 +271,7 @@ void Planner::simulate_above() {
     if (!found || schedules_.own(found->plan) == nullptr) continue;
     SimulatedPlan made = simulate(source_, request(), found->plan);
     ++answer_.counted["simulated"];
-    if (made.bytes() > answer_.memory) continue;
+    if (!fits(made)) continue;
     made.estimated = found->estimate.seconds;
     made.estimated_bytes = found->estimate.bytes;
     answer_.bound = std::min(answer_.bound, found->estimate.seconds);

@@ -12,8 +12,8 @@
 
 namespace shadowgraph {
 
-// The chain of one way to cut a micro-batch where so much of each layer is computed again, and the rest waits for
-// backward on the device or on the host.
+// The chain of one way to cut a micro-batch where so much of each layer is computed again. The rest waits for backward on
+// the device, or on the host.
 struct RecomputeLevel {
   Recompute what = Recompute::kNothing;
   bool on_host = false;
@@ -45,8 +45,8 @@ struct Between {
   int64_t weights = 0;    // between the input's gradient and the weights', at most
 };
 
-// Ways down from keeping all, one of which serves. With copies to the host no single one is best: those of a few layers
-// are hidden behind the others' kernels, those of all are not.
+// Ways down from keeping all, one of which serves. With copies to the host no single one is best: kernels of other layers
+// hide those of a few, not those of all.
 struct WaysDown {
   WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed, bool host_allowed);
   const LayerChain& kept() const { return ways.front().kept(); }

@@ -13,7 +13,8 @@ NodeSeconds::NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, cons
       communication_(Communication::of(costs.graph(), {.interconnect = links})) {
   for (const NodeId n : costs.nodes) {
     const NodeTime& at = time_.of(n);
-    if (at.kind != KernelClass::kFree && !is_beside_kernels(graph_, n)) seconds_[n] = std::max(at.seconds, spec.host_call);
+    if (at.kind != KernelClass::kFree && !is_beside_kernels(graph_, n))
+      seconds_[n] = std::max(at.seconds, spec.host_call);
   }
   for (const Collective& collective : communication_.collectives()) {
     seconds_[collective.node] += collective.cost.seconds();

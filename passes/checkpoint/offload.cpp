@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <ranges>
 #include <unordered_map>
 #include <vector>
 
@@ -120,7 +121,8 @@ class Offload {
     StorageChanges changes;
     CheckpointResult done;
     std::map<StorageId, NodeId> held;
-    for (const auto& [trip, module] : trips) {
+    // What backward reads first comes back first.
+    for (const auto& [trip, module] : std::views::reverse(trips)) {
       send_to_host(graph_, trip, changes, done);
       const NodeId last = module->held;
       if (last.valid() && graph_.is_before(trip.last_forward, last)) {
@@ -162,7 +164,10 @@ OffloadResult offload_regions(Graph& graph, std::span<const RegionId> regions, i
 }
 
 OffloadResult offload_modules(Graph& graph, const OffloadOptions& options) {
-  return offload_regions(graph, regions_that_match(graph, options.modules), options.least);
+  // A program without numbered modules is no mistake of whoever named none.
+  const bool any = options.modules == "auto";
+  return offload_regions(
+      graph, any ? regions_named(graph, options.modules) : regions_that_match(graph, options.modules), options.least);
 }
 
 PassResult OffloadResult::summary() const {

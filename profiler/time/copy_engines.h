@@ -19,7 +19,7 @@ class CopyEngines {
  public:
   CopyEngines(const Graph& graph, const DeviceSpec& spec) : graph_(graph), link_(spec.host ? spec.host->link : 0) {}
 
-  // Of one copy. No link is known: it costs nothing.
+  // What one copy takes. No link is known: nothing.
   double seconds(NodeId copy) const { return link_ > 0 ? static_cast<double>(bytes(copy)) / link_ : 0; }
   int64_t bytes(NodeId copy) const { return graph_.logical_bytes(graph_.results(copy)[0].ref.value); }
 

@@ -233,14 +233,11 @@ class StreamSchedule::Run {
       }
       if (by == kNone) break;
       const Task& task = s_.tasks_[by];
-      if (task.is_collective && (task.seconds > 0 || task.meeting != kNone)) {
+      if (task.is_copy || (task.is_collective && (task.seconds > 0 || task.meeting != kNone))) {
         const double from = std::max(came_[by], begin);  // waiting for the others included
-        if (until > from) s_.waits_.push_back({by, waiter, until - from, number});
+        if (until > from && task.is_copy) for_host += until - from;
+        if (until > from && !task.is_copy) s_.waits_.push_back({by, waiter, until - from, number});
         until = from;
-      } else if (task.is_copy) {
-        const double from = std::max(came_[by], begin);
-        for_host += std::max(0.0, until - from);
-        until = std::min(until, from);
       } else if (task.seconds > 0) {
         break;  // a kernel, which ended when the waiting began
       }

@@ -8,8 +8,8 @@
 // A task may be one device's part of a meeting: a collective, or a send with its receive. The parts begin together, when
 // all of them could, and last as long as the longest.
 //
-// While no kernel runs, the device waits, and for what is known: the chain of collectives that held up what comes next,
-// and the host, its copies included.
+// While no kernel runs, the device waits, and for what is known. It is the chain of collectives that held up what comes
+// next, or the host, its copies included.
 #pragma once
 
 #include <cstdint>

@@ -136,6 +136,8 @@ void bind_plans(py::module_& m) {
           "seconds", [](const SimulatedPlan& made) { return made.run.seconds(); }, "Of a step.")
       .def_property_readonly("bytes", &SimulatedPlan::bytes, "Reserved, of the fullest rank.")
       .def_property_readonly(
+          "on_host", [](const SimulatedPlan& made) { return made.on_host; }, "Bytes, of the rank that has most there.")
+      .def_property_readonly(
           "run",
           [](const std::shared_ptr<SimulatedPlan>& made) { return std::shared_ptr<PipelineRun>(made, &made->run); },
           "All ranks of one of its pipelines.")

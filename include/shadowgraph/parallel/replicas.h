@@ -18,7 +18,7 @@
 // same ones. Theirs is the same law over these.
 //
 // An optimizer on the host has its state there (ZeRO-Offload, arXiv:2101.06840). Behind the last backward a rank's share
-// of gradients is copied, the host reads and writes the state, and parameters are copied back, one after another.
+// of gradients is copied, the host steps, and parameters are copied back, one after another.
 //
 // What is sent goes bucket by bucket beside forward and backward. It costs what they do not hide, one bucket at least,
 // and what it takes of the device meanwhile (Interconnect::device_share).
@@ -49,10 +49,10 @@ constexpr TrainingState kMixedPrecision{.gradient = 4, .optimizer = 12};
 struct Replicas {
   int64_t count = 1;
   int zero = 0;
-  int64_t experts = 1;         // of these ranks, neighbours, share the experts of a layer
-  std::vector<int64_t> ranks;  // of those that share a stage, in the whole program; empty: neighbours
+  int64_t experts = 1;             // of these ranks, neighbours, share the experts of a layer
+  std::vector<int64_t> ranks;      // of those that share a stage, in the whole program; empty: neighbours
   bool optimizer_on_host = false;  // its state is there: gradients go, weights come back, the host runs the step
-  int64_t bucket = 0;          // bytes of parameters that are sent at once, such as a layer's; 0: all of a stage
+  int64_t bucket = 0;              // bytes of parameters that are sent at once, such as a layer's; 0: all of a stage
   TrainingState state;
 };
 

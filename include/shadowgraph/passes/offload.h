@@ -44,7 +44,7 @@ struct OffloadResult {
   PassResult summary() const;
 };
 
-// Throws Error if no region matches. A graph without backward is left as it is. Linear.
+// Throws Error if no region matches but for "auto". A graph without backward is left as it is. Linear.
 OffloadResult offload_modules(Graph& graph, const OffloadOptions& options = {});
 OffloadResult offload_regions(Graph& graph, std::span<const RegionId> regions, int64_t least = int64_t{1} << 20);
 
