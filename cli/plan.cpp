@@ -240,8 +240,9 @@ void add_options(CLI::App& command, ClusterOptions& options) {
       ->delimiter(',')
       ->check(CLI::IsMember({"nothing", "selective", "whole"}));
   command
-      .add_option("--offload", options.offload,
-                  "What may be on the host: activations (what layers keep for backward), optimizer (its state and step)")
+      .add_option(
+          "--offload", options.offload,
+          "What may be on the host: activations (what layers keep for backward), optimizer (its state and step)")
       ->delimiter(',')
       ->check(CLI::IsMember({"activations", "optimizer"}));
   add_what_options(command, options.what);

@@ -19,9 +19,9 @@ constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
 
 void check_keys(const JsonPlace& plan) {
   static const std::set<std::string> kKeys{
-      "tensor", "context",  "data",           "pipeline", "stages_per_rank", "experts",   "micro_batch", "microbatches",
-      "zero",   "schedule", "data_outermost", "stages",   "recomputed",      "selective", "overlap",     "offloaded",
-      "optimizer_on_host"};
+      "tensor",      "context",      "data",    "pipeline",  "stages_per_rank",  "experts",
+      "micro_batch", "microbatches", "zero",    "schedule",  "data_outermost",   "stages",
+      "recomputed",  "selective",    "overlap", "offloaded", "optimizer_on_host"};
   for (const auto& [key, place] : plan.members()) {
     if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
   }

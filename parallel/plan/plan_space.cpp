@@ -69,9 +69,10 @@ void check(const ClusterRequest& request) {
         fmt::format("experts have room for the mean of rows at least, not for {} of it", request.expert_capacity));
   }
   if (request.offload_activations && !request.device.host) {
-    throw Error(fmt::format("copies to the host take unknown seconds: {} has no host.link; give a file of the device "
-                            "with it",
-                            request.device.title));
+    throw Error(
+        fmt::format("copies to the host take unknown seconds: {} has no host.link; give a file of the device "
+                    "with it",
+                    request.device.title));
   }
   if (request.float8 && !request.device.matmul.contains(c10::kFloat8_e4m3fn)) {
     throw Error(fmt::format("{} has no products in float8", request.device.title));
@@ -152,17 +153,17 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
             // Ranks that share experts are neighbours.
             if (data_outermost && (!orders_differ || experts > 1)) continue;
             TrainingPlan plan{.tensor = tensor,
-                             .context = context,
-                             .data = data,
-                             .pipeline = pipeline,
-                             .stages_per_rank = stages_per_rank,
-                             .experts = experts,
-                             .micro_batch = micro_batch,
-                             .microbatches = filled_rounds(schedule, microbatches, pipeline),
-                             .zero = zero,
-                             .schedule = schedule,
-                             .overlap = overlap,
-                             .data_outermost = data_outermost};
+                              .context = context,
+                              .data = data,
+                              .pipeline = pipeline,
+                              .stages_per_rank = stages_per_rank,
+                              .experts = experts,
+                              .micro_batch = micro_batch,
+                              .microbatches = filled_rounds(schedule, microbatches, pipeline),
+                              .zero = zero,
+                              .schedule = schedule,
+                              .overlap = overlap,
+                              .data_outermost = data_outermost};
             plans.push_back(plan);
             plan.optimizer_on_host = true;
             if (request.offload_optimizer) plans.push_back(std::move(plan));

@@ -58,7 +58,8 @@ LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector
   }
 }
 
-WaysDown::WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed, bool host_allowed) {
+WaysDown::WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed,
+                   bool host_allowed) {
   ways.emplace_back(levels, allowed);
   if (!host_allowed || std::ranges::none_of(levels, &RecomputeLevel::on_host)) return;
   const auto is_known = [&](const LayoutChains& way) {

@@ -220,9 +220,10 @@ PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas
     throw Error(fmt::format("{} replicas do not share experts by {}", replicas.count, replicas.experts));
   }
   if (replicas.optimizer_on_host && (!spec.host || spec.host->bandwidth <= 0)) {
-    throw Error(fmt::format("an optimizer on the host takes unknown seconds: {} has no host.bandwidth; give a file of "
-                            "the device with it",
-                            spec.title));
+    throw Error(
+        fmt::format("an optimizer on the host takes unknown seconds: {} has no host.bandwidth; give a file of "
+                    "the device with it",
+                    spec.title));
   }
   if (replicas.optimizer_on_host && !replicas.state.optimizer) {
     throw Error("an optimizer on the host needs bytes of its state by element: leave --captured-state out");
