@@ -33,7 +33,7 @@ struct ClusterOptions {
   bool captured_state = false;
   bool bfloat16_gradients = false;
   ClusterRequest plan;
-  std::vector<std::string> recompute, offload;
+  std::vector<std::string> recompute, offload, attention;
   std::string output;  // folder
   bool chakra = false;
   bool json = false;
@@ -92,6 +92,7 @@ void take_batch_of_graph(const CaptureRequest& step, ClusterRequest& request) {
 Graph capture_step(CaptureRequest request, const StepSize& size) {
   request.batch = size.micro_batch;
   request.layers = size.layers;
+  if (size.attention != AttentionKernel::kDevices) request.attention = size.attention;
   return load(request).graph;
 }
 
@@ -164,6 +165,7 @@ int plan(const ClusterOptions& options) {
   }
   request.links = options.interconnect.empty() ? *around : Interconnect::find(options.interconnect);
   for (const std::string& what : options.recompute) request.recompute.push_back(parse_recompute(what));
+  for (const std::string& kernel : options.attention) request.attention.push_back(parse_attention_kernel(kernel));
   for (const std::string& what : options.offload) allow_on_host(request, what);
   if (options.memory) request.memory = options.memory->bytes;
   CaptureRequest step = options.capture;
@@ -245,6 +247,11 @@ void add_options(CLI::App& command, ClusterOptions& options) {
           "What may be on the host: activations (what layers keep for backward), optimizer (its state and step)")
       ->delimiter(',')
       ->check(CLI::IsMember({"activations", "optimizer"}));
+  command
+      .add_option("--attention", options.attention,
+                  "Kernels of scaled_dot_product_attention (default: device, what PyTorch takes there)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"device", "flash", "efficient", "cudnn", "math"}));
   add_what_options(command, options.what);
   begin_group(command, kOutput);
   command.add_option("-o,--output", options.output,

@@ -100,13 +100,8 @@ NamedDataSizes data_sizes(const CaptureRequest& request) {
 FakeTensorOptions mode_options(const CaptureRequest& request) {
   FakeTensorOptions options{
       .device = request.device, .data_sizes = data_sizes(request), .host_reads = host_reads(request)};
-  if (request.attention == AttentionKind::kMath) {
-    DeviceProfile& profile = options.profile.emplace();
-    profile.flash_attention = false;
-    profile.efficient_attention = false;
-    profile.cudnn_attention = false;
-    at::globalContext().setSDPUseFlash(false);  // what the CPU's choice asks
-  }
+  at::globalContext().setSDPUseFlash(request.attention != AttentionKernel::kMath);  // what the CPU's choice asks
+  if (request.attention != AttentionKernel::kDevices) allow_only(options.profile.emplace(), request.attention);
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shadowgraph/attention_kernel.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/graph.h"
 
@@ -18,7 +19,6 @@ namespace shadowgraph::cli {
 // Prefill and decode are inference with a cache of keys and values.
 enum class CaptureMode : uint8_t { kInfer, kTrain, kPrefill, kDecode };
 enum class OptimizerKind : uint8_t { kSgd, kAdamW };
-enum class AttentionKind : uint8_t { kAuto, kMath };  // which kernel scaled_dot_product_attention takes
 enum class CacheKind : uint8_t { kGrown, kStatic };   // grown by concatenation, or written to in place
 std::string_view to_string(CaptureMode mode);         // as options spell them
 std::string_view to_string(OptimizerKind optimizer);
@@ -30,7 +30,7 @@ struct CaptureRequest {
   c10::Device device = c10::kCUDA;               // CPU, or CUDA with an index or without
   std::optional<c10::ScalarType> dtype = {};     // kFloat, kBFloat16; nothing: as the program was made
   std::optional<c10::ScalarType> autocast = {};  // kBFloat16 or kHalf
-  AttentionKind attention = AttentionKind::kAuto;
+  AttentionKernel attention = AttentionKernel::kDevices;
   int64_t batch = 0;  // 0: the model's default
   int64_t seq = 0;
   int64_t layers = 0;                   // of a built-in model; 0: all

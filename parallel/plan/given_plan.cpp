@@ -19,9 +19,9 @@ constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
 
 void check_keys(const JsonPlace& plan) {
   static const std::set<std::string> kKeys{
-      "tensor",      "context",      "data",    "pipeline",  "stages_per_rank",  "experts",
-      "micro_batch", "microbatches", "zero",    "schedule",  "data_outermost",   "stages",
-      "recomputed",  "selective",    "overlap", "offloaded", "optimizer_on_host"};
+      "tensor",      "context",      "data",    "pipeline",  "stages_per_rank",   "experts",
+      "micro_batch", "microbatches", "zero",    "schedule",  "data_outermost",    "stages",
+      "recomputed",  "selective",    "overlap", "offloaded", "optimizer_on_host", "attention"};
   for (const auto& [key, place] : plan.members()) {
     if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
   }
@@ -138,6 +138,7 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
       overlap->fail("is of collectives of tensor parallel, of which the plan has none");
     }
   }
+  if (const auto attention = place.find("attention")) plan.attention = parse_attention_kernel(attention->text());
   if (const auto outermost = place.find("data_outermost")) plan.data_outermost = outermost->boolean();
   plan.data =
       number_or(place, "data", std::max<int64_t>(1, request.devices / (plan.tensor * plan.context * plan.pipeline)));
@@ -149,7 +150,8 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
   }
   const int64_t samples = plan.data * plan.micro_batch;
   plan.microbatches = number_or(place, "microbatches", (request.batch + samples - 1) / samples);
-  const std::vector<std::string> units = UnitNames::of(source.capture({.micro_batch = plan.micro_batch})).begins;
+  const std::vector<std::string> units =
+      UnitNames::of(source.capture({.micro_batch = plan.micro_batch, .attention = plan.attention})).begins;
   size_t unit = 0;
   for (const int64_t size : sizes_of(place, plan.pipeline * plan.stages_per_rank, std::ssize(units))) {
     plan.stages.push_back({.begins = units[unit], .units = size});

@@ -78,7 +78,7 @@ std::vector<int64_t> LayerTables::contexts() {
   const auto first = std::ranges::find_if(sizes, is_cut);
   if (first == sizes.end()) return sizes;
   try {
-    const StepSize size{.layers = layers_captured()};
+    const StepSize size{.layers = layers_captured(), .attention = attention_kernels(request_).front()};
     const Graph whole = source_.capture(size);
     check_sequence_parts(whole, part_of_sequence(source_, request_, *first).capture(size), *first);
     if (kept_.units.empty()) kept_.units = UnitNames::of(whole).begins;
@@ -107,8 +107,9 @@ std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) co
 
 // nullptr: the step cannot be cut so. Throws LayersDiffer.
 const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
-  const auto& [tensor, context, micro_batch, experts, overlap] = sizes;
-  const std::tuple key{tensor, context, micro_batch, overlap, request_.offload_activations};
+  const int64_t tensor = sizes.tensor;
+  std::pair key{sizes, request_.offload_activations};
+  key.first.experts = 1;
   const auto known = kept_.layouts.find(key);
   if (known != kept_.layouts.end()) {
     const LayoutTables* tables = known->second.get();
@@ -131,7 +132,7 @@ const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
       }
       tables->chains[ranks] = std::move(levels);
     }
-    if (kept_.flops == 0) count_flops(kept, tensor, micro_batch);
+    if (kept_.flops == 0) count_flops(kept, tensor, sizes.micro_batch);
     return tables.get();
   } catch (const ShardingError& error) {
     kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
@@ -148,10 +149,13 @@ std::vector<LayoutSizes> LayerTables::all_layouts() {
     for (const int64_t tensor : tensor_sizes(request_)) {
       if (request_.devices % (tensor * context) != 0) continue;
       for (const int64_t micro_batch : micro_batches(request_, context)) {
-        const LayoutSizes sizes{
+        LayoutSizes sizes{
             .tensor = tensor, .context = context, .micro_batch = micro_batch, .overlap = overlap_of(request_, tensor)};
+        for (const AttentionKernel attention : attention_kernels(request_)) {
+          sizes.attention = attention;
+          if (tables_of(sizes) != nullptr) all.push_back(sizes);
+        }
         if (tables_of(sizes) == nullptr) break;
-        all.push_back(sizes);
       }
     }
   }

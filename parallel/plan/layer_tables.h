@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "parallel/plan/candidate.h"
@@ -25,9 +25,8 @@ struct LayoutTables {
 struct KeptTables {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
-  // By tensor and context parallel, micro-batch, overlap, and whether layers may be on the host; nullptr: a step is not
-  // cut so.
-  std::map<std::tuple<int64_t, int64_t, int64_t, CollectiveOverlap, bool>, std::unique_ptr<LayoutTables>> layouts;
+  // By sizes, experts on one rank, and whether layers may be on the host; nullptr: a step is not cut so.
+  std::map<std::pair<LayoutSizes, bool>, std::unique_ptr<LayoutTables>> layouts;
   double flops = 0;  // of a sample
   std::vector<std::string> notes;
   PlanSchedules schedules;

@@ -26,6 +26,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
           {"zero", plan.zero},
           {"schedule", plan.schedule},
           {"overlap", to_string(plan.overlap)},
+          {"attention", to_string(plan.attention)},
           {"data_outermost", plan.data_outermost},
           {"stages", std::move(stages)},
           {"recomputed", plan.recomputed},

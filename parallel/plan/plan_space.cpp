@@ -99,6 +99,10 @@ void allow_on_host(ClusterRequest& request, std::string_view what) {
   (what == "optimizer" ? request.offload_optimizer : request.offload_activations) = true;
 }
 
+std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request) {
+  return given_or(request.attention, {AttentionKernel::kDevices});
+}
+
 // Within a machine unless asked for: beyond it each layer's sums would go over the slow links.
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request) {
   const int64_t machine = request.links.levels.empty() || request.links.levels.front().size == 0
@@ -134,7 +138,7 @@ std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts
 
 std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units) {
   std::vector<TrainingPlan> plans;
-  const auto [tensor, context, micro_batch, experts, overlap] = sizes;
+  const auto [tensor, context, micro_batch, experts, overlap, attention] = sizes;
   if (request.devices % (tensor * context) != 0) return plans;
   const int64_t rest = request.devices / (tensor * context);
   const int64_t machine = request.links.levels.empty() ? 0 : request.links.levels.front().size;
@@ -163,6 +167,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
                               .zero = zero,
                               .schedule = schedule,
                               .overlap = overlap,
+                              .attention = attention,
                               .data_outermost = data_outermost};
             plans.push_back(plan);
             plan.optimizer_on_host = true;

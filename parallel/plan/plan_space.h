@@ -1,6 +1,7 @@
 // Goes through the knobs of a plan.
 #pragma once
 
+#include <compare>
 #include <vector>
 
 #include "shadowgraph/parallel/training_plan.h"
@@ -12,6 +13,7 @@ void check(const ClusterRequest& request);
 
 // What hides collectives of tensor parallel; nothing where there is none.
 CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor);
+std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request);
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
 // Ranks that may share a sequence, where it is long: each has 8,192 tokens at least, unless asked.
 std::vector<int64_t> context_sizes(const ClusterRequest& request);
@@ -25,7 +27,8 @@ struct LayoutSizes {
   int64_t micro_batch = 1;
   int64_t experts = 1;  // ranks that share them
   CollectiveOverlap overlap = CollectiveOverlap::kNone;
-  friend bool operator==(const LayoutSizes&, const LayoutSizes&) = default;
+  AttentionKernel attention = AttentionKernel::kDevices;
+  friend auto operator<=>(const LayoutSizes&, const LayoutSizes&) = default;
 };
 // Each plan of these sizes, without stages. `units`: of the model, which has at most so many stages.
 std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units);

@@ -19,6 +19,7 @@ std::string to_string(const TrainingPlan& plan) {
   if (plan.experts > 1) text += fmt::format(", ep {}", plan.experts);
   text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
   if (plan.overlap != CollectiveOverlap::kNone) text += fmt::format(", overlap {}", to_string(plan.overlap));
+  if (plan.attention != AttentionKernel::kDevices) text += fmt::format(", {} attention", to_string(plan.attention));
   if (plan.data_outermost) text += ", dp outermost";
   if (plan.optimizer_on_host) text += ", optimizer on the host";
   return text;

@@ -320,6 +320,7 @@ void Planner::look_around() {
   const auto number = [](int64_t TrainingPlan::*knob) {
     return [knob](const TrainingPlan& plan) { return fmt::format("{}", plan.*knob); };
   };
+  look("attention", [](const TrainingPlan& plan) { return std::string(to_string(plan.attention)); });
   look("tensor", number(&TrainingPlan::tensor));
   look("context", number(&TrainingPlan::context));
   look("pipeline", number(&TrainingPlan::pipeline));
@@ -336,8 +337,11 @@ void Planner::look_at_overlaps() {
   const TrainingPlan& best = answer_.best().plan;
   for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
     if (best.tensor == 1 || other == best.overlap) continue;
-    const LayoutTables* tables =
-        tables_.of({.tensor = best.tensor, .context = best.context, .micro_batch = best.micro_batch, .overlap = other});
+    const LayoutTables* tables = tables_.of({.tensor = best.tensor,
+                                             .context = best.context,
+                                             .micro_batch = best.micro_batch,
+                                             .overlap = other,
+                                             .attention = best.attention});
     if (tables == nullptr) continue;
     TrainingPlan plan = best;
     plan.overlap = other;

@@ -55,8 +55,8 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
 }
 
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
-  Graph step =
-      part_of_sequence(source, request, sizes.context).capture({.micro_batch = sizes.micro_batch, .layers = layers});
+  Graph step = part_of_sequence(source, request, sizes.context)
+                   .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
   Graph rank = sizes.tensor == 1 ? std::move(step) : cut_by_hand(std::move(step), sizes.tensor, request);
   if (sizes.tensor > 1) overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
   if (request.float8 && float8_products(rank).products == 0) {
@@ -105,8 +105,11 @@ std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
 }  // namespace
 
 SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
-  const LayoutSizes sizes{
-      .tensor = plan.tensor, .context = plan.context, .micro_batch = plan.micro_batch, .overlap = plan.overlap};
+  const LayoutSizes sizes{.tensor = plan.tensor,
+                          .context = plan.context,
+                          .micro_batch = plan.micro_batch,
+                          .overlap = plan.overlap,
+                          .attention = plan.attention};
   if (!rank_ || sizes != sizes_) {
     rank_.reset();
     rank_ = rank_of_step(source, 0, sizes, request);

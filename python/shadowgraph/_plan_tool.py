@@ -41,6 +41,8 @@ def add_options(command):
                          help="what backward may compute again of a layer: nothing, selective, whole")
     command.add_argument("--offload", type=lambda text: text.split(","), default=[], metavar="WHAT,...",
                          help="what may be on the host: activations, optimizer")  # fmt: skip
+    command.add_argument("--attention", type=lambda text: text.split(","), default=[], metavar="KERNEL,...",
+                         help="kernels of attention: device, flash, efficient, cudnn, math")  # fmt: skip
     command.add_argument("--overlap", default="none", choices=("none", "backward", "pieces"),
                          help="what hides collectives of tensor parallel, as of the tool")  # fmt: skip
     command.add_argument("--schedule", action="append", default=[], help="1f1b, interleaved, ...; repeat")
@@ -63,7 +65,7 @@ def run(sg, given, program, inputs, how):
         batch=samples, sequence=given.seq,
         captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
         name=os.path.basename(given.source), schedules=given.schedule, recompute=given.recompute,
-        offload=given.offload,
+        offload=given.offload, attention=given.attention,
         overlap=given.overlap, float8=given.float8, expert_capacity=given.expert_capacity,
         gradients={"f32": torch.float32, "bf16": torch.bfloat16}.get(given.gradients),
         **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS}, **how,

@@ -1,5 +1,6 @@
 """Plans of training on a cluster."""
 
+import contextlib
 import copy
 import inspect
 import json
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import _capture, _models
 from . import _shadowgraph as _C
@@ -16,6 +18,8 @@ from ._shadowgraph import ClusterPlan, Graph, PlanTable, SimulatedPlan
 
 __all__ = ["PlanQuestions", "plan", "simulate_plan"]
 
+_ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
+              "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}  # fmt: skip
 _DEVICES = re.compile(r"(\d+)(?:x(\S+))?")
 
 
@@ -36,7 +40,7 @@ class PlanQuestions:
                  context: Iterable[int] = (), pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (),
                  micro_batch: Iterable[int] = (), experts: Iterable[int] = (), expert_capacity: float = 1,
                  zero: Iterable[int] = (), schedules: Iterable[str] = (), recompute: Iterable[str] = (),
-                 offload: Iterable[str] = (),
+                 offload: Iterable[str] = (), attention: Iterable[str] = (),
                  overlap: str = "none", float8: bool = False, gradients: torch.dtype | None = None, simulated: int = 3,
                  name: str = "model",
                  options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
@@ -55,18 +59,19 @@ class PlanQuestions:
 
         any_sequence = sequence > 0 and _takes_two(inputs)
 
-        def captured(samples: int, wanted: int, tokens: int) -> Graph:
+        def captured(samples: int, wanted: int, tokens: int, kernel: str) -> Graph:
             given = inputs(samples, tokens) if any_sequence else inputs(samples)
-            graph, _ = _capture.of_model(fewer(wanted) if wanted else model, given, loss=loss,
-                                         optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
-                                         steady_state=captured_state, options=options, **training)  # fmt: skip
+            with sdpa_kernel(_ATTENTION[kernel]) if kernel != "device" else contextlib.nullcontext():
+                graph, _ = _capture.of_model(fewer(wanted) if wanted else model, given, loss=loss,
+                                             optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
+                                             steady_state=captured_state, options=options, **training)  # fmt: skip
             return graph
 
         limit = _C.memory_limit(memory)[0] if isinstance(memory, str) else memory
         made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
         tried = {"tensor": tensor, "context": context, "pipeline": pipeline, "stages_per_rank": stages_per_rank,
                  "micro_batch": micro_batch, "experts": experts, "zero": zero, "schedules": schedules,
-                 "recompute": recompute, "offload": offload}  # fmt: skip
+                 "recompute": recompute, "offload": offload, "attention": attention}  # fmt: skip
         if gradients not in (None, torch.float32, torch.bfloat16) or (captured_state and gradients is not None):
             raise _C.Error(f"gradients={gradients} are neither torch.float32 nor torch.bfloat16, or state is captured")
         knobs = {"memory": limit, "batch": batch, "sequence": sequence, "captured_state": captured_state,
@@ -134,6 +139,8 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     recompute: what backward may compute again of a layer: "nothing", "selective" (all but products, attention and sums
       over ranks), "whole"; by default each.
     offload: what may be on the host: "activations" (what layers keep for backward), "optimizer" (its state and step).
+    attention: kernels of scaled_dot_product_attention that are tried: "flash", "efficient", "cudnn", "math"; by default
+      "device", what PyTorch takes there.
     overlap: what the engine does with collectives of tensor parallel. "none": they are waited for where they stand, as
       DTensor does. "backward": those of backward run beside products, as Megatron-LM's. "pieces": products go piece by
       piece, too, as with --tp-comm-overlap and asynchronous tensor parallel.

@@ -14,13 +14,16 @@ namespace shadowgraph::python {
 namespace {
 
 // `sequence`: 0 for the one that inputs have by themselves.
-using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, int64_t sequence)>;
+using Captured = std::function<std::shared_ptr<Graph>(int64_t micro_batch, int64_t layers, int64_t sequence,
+                                                      const std::string& attention)>;
 
 StepSource source_of(const Captured& capture, int64_t layers, int64_t first_layers, const std::string& name,
                      bool any_sequence, int64_t sequence) {
   StepSource source{
-      .capture = [capture,
-                  sequence](const StepSize& size) { return clone(*capture(size.micro_batch, size.layers, sequence)); },
+      .capture =
+          [capture, sequence](const StepSize& size) {
+            return clone(*capture(size.micro_batch, size.layers, sequence, std::string(to_string(size.attention))));
+          },
       .layers = layers,
       .first_layers = first_layers,
       .name = name};
@@ -42,7 +45,7 @@ ClusterRequest request_of(int64_t devices, const std::string& spec, const py::di
   ClusterRequest request{.devices = devices, .device = *DeviceSpec::find(spec, c10::kCUDA)};
   bool captured_state = false, bfloat16_gradients = false;
   std::string overlap(to_string(request.overlap));
-  std::vector<std::string> recompute, offload;
+  std::vector<std::string> recompute, offload, attention;
   read(knobs, "memory", request.memory);
   read(knobs, "batch", request.batch);
   read(knobs, "sequence", request.sequence);
@@ -60,10 +63,12 @@ ClusterRequest request_of(int64_t devices, const std::string& spec, const py::di
   read(knobs, "schedules", request.schedules);
   read(knobs, "recompute", recompute);
   read(knobs, "offload", offload);
+  read(knobs, "attention", attention);
   read(knobs, "overlap", overlap);
   read(knobs, "simulated", request.simulated);
   request.overlap = collective_overlap(overlap);
   for (const std::string& what : recompute) request.recompute.push_back(parse_recompute(what));
+  for (const std::string& kernel : attention) request.attention.push_back(parse_attention_kernel(kernel));
   for (const std::string& what : offload) allow_on_host(request, what);
   if (captured_state) request.state = {};
   if (bfloat16_gradients) request.state.gradient = 2;

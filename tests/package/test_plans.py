@@ -241,3 +241,18 @@ def test_the_tool_plans_a_configuration(tmp_path, capsys):
     assert (folder / "train.py").exists() == ("train.py: not written" not in capsys.readouterr().err)
     assert main([*words, "--tokens-per-step", "512"]) == 1
     assert "give one of" in capsys.readouterr().err
+
+
+def test_kernels_of_attention_are_a_knob():
+    found = plan(attention=["math", "flash", "cudnn"])
+    best = found.dict()["simulated"][0]
+    assert best["plan"]["attention"] in ("flash", "cudnn")
+    others = {row["value"] for row in found.dict()["neighbours"] if row["knob"] == "attention"}
+    assert others == {"math", "flash", "cudnn"} - {best["plan"]["attention"]}
+    given = {"tensor": 1, "pipeline": 2, "micro_batch": 1}
+    how = dict(loss=".loss", devices="8xh100", batch=16, sequence=32)
+    seconds = {kernel: sg.simulate_plan(llama(), ids, given | {"attention": kernel}, **how).seconds
+               for kernel in ("device", "cudnn", "flash", "math")}  # fmt: skip
+    assert seconds["device"] == seconds["cudnn"] < seconds["math"]  # what PyTorch takes on an H100
+    with pytest.raises(sg.Error, match="no kernel of attention 'fast'"):
+        plan(attention=["fast"])

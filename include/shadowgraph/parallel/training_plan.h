@@ -28,6 +28,7 @@
 #include <string_view>
 #include <vector>
 
+#include "shadowgraph/attention_kernel.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph.h"
@@ -43,6 +44,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 struct StepSize {
   int64_t micro_batch = 1;
   int64_t layers = 0;  // that the model shall have; 0: all
+  AttentionKernel attention = AttentionKernel::kDevices;
 };
 
 // Where steps come from.
@@ -75,7 +77,8 @@ struct ClusterRequest {
   std::vector<int64_t> tensor, context, pipeline, stages_per_rank, micro_batch, experts;
   std::vector<int> zero;
   std::vector<std::string> schedules;
-  std::vector<Recompute> recompute;  // besides nothing, which always may be
+  std::vector<AttentionKernel> attention;  // empty: what PyTorch takes on the device
+  std::vector<Recompute> recompute;        // besides nothing, which always may be
   // What may be on the host: what layers keep for backward, and main weights and moments, whose step is then run there.
   bool offload_activations = false, offload_optimizer = false;
   // Rows that a rank of experts has room for, over the mean. 1: routing is even.
@@ -108,6 +111,7 @@ struct TrainingPlan {
   int zero = 0;              // of optimizer state, gradients, parameters over the replicas
   std::string schedule = "1f1b";
   CollectiveOverlap overlap = CollectiveOverlap::kNone;  // of tensor parallel's
+  AttentionKernel attention = AttentionKernel::kDevices;
   bool data_outermost =
       false;  // ranks of a pipeline are neighbours of each other; otherwise those of data parallel are
   std::vector<PlannedStage> stages;
