@@ -7,6 +7,7 @@
 #include <array>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 

@@ -8,9 +8,10 @@
 #include <string_view>
 
 #include "shadowgraph/export.h"
-#include "shadowgraph/fake.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+struct DeviceProfile;  // shadowgraph/fake.h
 
 // kDevices: what PyTorch takes there.
 enum class AttentionKernel : uint8_t { kDevices, kFlash, kEfficient, kCudnn, kMath };

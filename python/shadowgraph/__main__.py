@@ -9,7 +9,6 @@ Exit codes: 0 done, 1 the input's fault, 2 usage, 3 ours, 4 check found growth.
 """
 
 import argparse
-import contextlib
 import difflib
 import importlib
 import json
@@ -83,8 +82,10 @@ def _in_python(given, command):
 
 
 def _command(sg, given):
+    from . import _capture
+
     _check(sg, given)
-    with _attention(given):
+    with _capture.attention("device" if given.command == "plan" else given.attention):
         if given.command == "shard":
             return _shard(sg, given)
         if given.command in _graph_verbs.COMMANDS:
@@ -248,8 +249,10 @@ def _parsers():
                              "infinities finds none unless --host-reads says so")  # fmt: skip
         command.add_argument("--ema", type=float, metavar="DECAY", help="an average of the parameters, 0.999")
         command.add_argument("--zero-grads", action="store_true", help="zero_grad(set_to_none=False)")
-        command.add_argument("--attention", choices=["auto", "math"], default="auto",
-                             help="auto: the kernel that the device would take; math: never a fused one")  # fmt: skip
+        if name != "plan":  # has a list of them
+            kernels = ["device", "flash", "efficient", "cudnn", "math"]
+            command.add_argument("--attention", choices=kernels, default="device",
+                                 help="the kernel of scaled_dot_product_attention")  # fmt: skip
         command.add_argument("--host-reads", action="append", default=[], metavar="NAME=VALUE|finite|mask-full",
                              help="what the program reads and data decides: item0=2.5 by name, bool=false for all of a "
                              "kind, finite, mask-full")  # fmt: skip
@@ -365,17 +368,6 @@ def _check(sg, given):
         _changes(sg, given.what_if)
     if given.command == "profile" and given.export and not given.output:
         raise sg.Error("--export writes into the folder of -o: name one")
-
-
-@contextlib.contextmanager
-def _attention(given):
-    if given.attention == "auto":
-        yield
-        return
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    with sdpa_kernel(SDPBackend.MATH):
-        yield
 
 
 def _how(given):

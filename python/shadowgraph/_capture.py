@@ -10,6 +10,7 @@ import threading
 import time
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import _attributes, _compiled, _inputs, _models, _own_loop, _pipelines, _schedules, _wrappers
 from . import _shadowgraph as _C
@@ -203,6 +204,15 @@ def capture(fn, /, *args, device="cpu", train=None, dtype=None, options=None, **
     Raises DataDependentError if the program reads data that a fake does not have.
     """
     return _run(fn, args, kwargs, device=device, dtype=dtype, train=train, options=options)[0]
+
+
+ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
+             "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}  # fmt: skip
+
+
+def attention(kernel):
+    """A context in which scaled_dot_product_attention takes this kernel; "device": what PyTorch takes there."""
+    return contextlib.nullcontext() if kernel == "device" else sdpa_kernel(ATTENTION[kernel])
 
 
 def capture_training_step(model, inputs, *, loss=None, optimizer=None, device="cpu", dtype=None, steady_state=False,

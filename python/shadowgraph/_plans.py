@@ -1,6 +1,5 @@
 """Plans of training on a cluster."""
 
-import contextlib
 import copy
 import inspect
 import json
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import _capture, _models
 from . import _shadowgraph as _C
@@ -18,8 +16,6 @@ from ._shadowgraph import ClusterPlan, Graph, PlanTable, SimulatedPlan
 
 __all__ = ["PlanQuestions", "plan", "simulate_plan"]
 
-_ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
-              "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}  # fmt: skip
 _DEVICES = re.compile(r"(\d+)(?:x(\S+))?")
 
 
@@ -61,7 +57,7 @@ class PlanQuestions:
 
         def captured(samples: int, wanted: int, tokens: int, kernel: str) -> Graph:
             given = inputs(samples, tokens) if any_sequence else inputs(samples)
-            with sdpa_kernel(_ATTENTION[kernel]) if kernel != "device" else contextlib.nullcontext():
+            with _capture.attention(kernel):
                 graph, _ = _capture.of_model(fewer(wanted) if wanted else model, given, loss=loss,
                                              optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
                                              steady_state=captured_state, options=options, **training)  # fmt: skip

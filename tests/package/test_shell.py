@@ -163,7 +163,7 @@ def test_options_do_what_they_do_in_the_tool(tmp_path, capsys):
     again = json.loads(ran("profile", *net, "--batch", "64", "--json", "--checkpoint", "*").out)
     assert again["flops"]["backward"] > plain["flops"]["backward"]
     attention = ["test_shell:Attention", "--input", "f32[2,4,64,32]", "-o", str(tmp_path / "a.sg")]
-    for kind, operator in (("auto", "_scaled_dot_product_efficient_attention"), ("math", "_safe_softmax")):
+    for kind, operator in (("device", "_scaled_dot_product_efficient_attention"), ("math", "_safe_softmax")):
         ran("capture", *attention, "--attention", kind)
         assert f"aten::{operator}" in (tmp_path / "a.sg").read_text()
 
