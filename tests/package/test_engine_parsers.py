@@ -62,6 +62,18 @@ def test_torchtitan_reads_the_recipe(step, monkeypatch, selective):
         model.layers[name](x).sum().backward()
 
 
+def test_megatron_keeps_the_first_layers_and_the_optimizer_on_the_host(step):
+    first = ["model.layers.0", "model.layers.1"]
+    knobs = {"data": 4, "zero": 1, "offloaded": first, "optimizer_on_host": True}
+    text, _, _ = files_of(step, knobs)["megatron.args"]
+    assert "--cpu-offloading-num-layers 2\n" in text
+    assert "--optimizer-cpu-offload\n--optimizer-offload-fraction 1.0\n--use-precision-aware-optimizer\n" in text
+    for changed, why in (({"offloaded": first[1:]}, "the plan others"), ({"recomputed": first}, "without recomputing"),
+                         ({"zero": 0}, "--zero 1")):  # fmt: skip
+        text, why_not, _ = files_of(step, knobs | changed)["megatron.args"]
+        assert not text and why in why_not
+
+
 def test_megatron_s_fsdp_has_a_format_of_checkpoints(step):
     knobs = {"data": 4, "zero": 3}
     text, _, differs = files_of(step, knobs)["megatron.args"]

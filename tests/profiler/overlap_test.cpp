@@ -239,6 +239,29 @@ TEST(Overlap, KernelsOfSeveralStreamsTakeTurns) {
   EXPECT_NEAR(step_of(graph).seconds(), 5, 1e-9);
 }
 
+// A megabyte a second on its way to the host and back, beside products.
+TEST(Overlap, CopiesOfEnginesRunBesideKernelsOneAfterAnother) {
+  Program p;
+  const at::Tensor kept = p.compute(1);
+  const auto away = [&](int megabytes) {
+    return at::empty({megabytes * 250'000}).to(at::Device(at::kCPU), at::kFloat, /*non_blocking=*/true);
+  };
+  const at::Tensor first = away(2), second = away(3);
+  const at::Tensor last = p.compute(3);
+  Graph graph = p.finish({kept, first, second, last});
+  for (const NodeId node : graph.nodes()) {
+    if (graph.target(node).name() == "aten::_to_copy") graph.set_note(node, "kernel", "copy engine");
+  }
+  DeviceSpec spec = products_alone();
+  spec.host = {.link = 1e6};
+  const Interconnect wire = links();
+  const StepTime time = StepTime::of(graph, spec);
+  EXPECT_NEAR(time.seconds(), 1 + 2 + 3, 1e-9);
+  EXPECT_NEAR(time.busy(), 4, 1e-9);
+  const OverlappedStep step = OverlappedStep::of(graph, Communication::of(graph, {.interconnect = &wire}), time);
+  EXPECT_NEAR(step.seconds(), 1 + 2 + 3, 1e-9);
+}
+
 // What a kernel reads is there first, though the program forgot to wait.
 TEST(Overlap, AKernelWaitsForWhatItReads) {
   Program p;

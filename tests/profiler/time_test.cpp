@@ -233,6 +233,10 @@ TEST(DeviceSpec, EveryKnownDeviceReadsBackAndNamesItsSources) {
     for (const char* figure : {"memory_bytes", "bandwidth", "matmul", "vector", "transcendental", "host_call"}) {
       EXPECT_TRUE(spec.sources.contains(figure)) << name << ": " << figure;
     }
+    ASSERT_TRUE(spec.host) << name;
+    EXPECT_TRUE(spec.sources.contains("host.link")) << name;
+    EXPECT_EQ(spec.host->bandwidth > 0, spec.sources.contains("host.bandwidth")) << name;
+    EXPECT_EQ(spec.host->memory > 0, spec.sources.contains("host.memory_bytes")) << name;
   }
   EXPECT_THROW(DeviceSpec::named("h1000"), Error);
 }
@@ -262,6 +266,7 @@ TEST(DeviceSpec, FilesGoThereAndBackAndNonsenseIsRefused) {
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"x": {}}})",
           "classes.x is of no class");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1, "fp8": 1}})", "matmul.fp8");
+  refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "host": {"link": 0}})", "host.link is 0");
   refused(R"({"version": 1, "bandwidth": 1, "matmul": {"float32": 1}, "classes": {"copy": {"scale": {"bf16": 2}}}})",
           "copy.scale.bf16");
   refused(
