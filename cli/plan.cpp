@@ -238,9 +238,9 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   command
       .add_option("--recompute", options.recompute,
                   "What backward may compute again of a layer: nothing, whole, selective (all but products, attention "
-                  "and sums over ranks)")
+                  "and sums over ranks), curve (what is worth it; no engine but train.py has words for it)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"nothing", "selective", "whole"}));
+      ->check(CLI::IsMember({"nothing", "selective", "whole", "curve"}));
   command
       .add_option(
           "--offload", options.offload,

@@ -47,6 +47,10 @@ TrainingPlan read_training_plan(std::string_view text) {
     read("data_outermost", plan.data_outermost);
     read("recomputed", plan.recomputed);
     read("selective", plan.selective);
+    for (const nlohmann::json& part : json.value("in_part", nlohmann::json::array())) {
+      plan.in_part.push_back(
+          {part.at("layers").get<std::vector<std::string>>(), part.at("keeps").get<std::vector<std::string>>()});
+    }
     read("offloaded", plan.offloaded);
     read("optimizer_on_host", plan.optimizer_on_host);
     plan.attention = parse_attention_kernel(json.value("attention", "device"));

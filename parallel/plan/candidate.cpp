@@ -126,7 +126,7 @@ Candidate::Candidate(TrainingPlan plan, const WaysDown& ways, const ClusterReque
 std::vector<int64_t> Candidate::shares(const LayoutChains& chains, const PipelineSchedule& schedule,
                                        const SplitLimits& limits, int64_t memory) const {
   const int64_t stages = schedule.stages(), units = chains.units();
-  const ChainStage whole{0, units, most_again(chains, 0, units)};
+  const StageUnits whole{0, units, most_again(chains, 0, units)};
   const int64_t standing = (bytes_of(chains, whole, {}, limits) - passing_of(chains, whole)) / stages;
   std::vector<int64_t> of_rank(static_cast<size_t>(schedule.ranks()), 0), all;
   for (int32_t s = 0; s < stages; ++s) {
@@ -154,7 +154,7 @@ double Candidate::seconds_kept_again(const LayoutChains& chains, const SplitLimi
   const int64_t all = std::reduce(limits.memory.begin(), limits.memory.end());
   std::vector<Point> points;  // the lower hull of levels
   for (const RecomputeLevel& level : chains.levels()) {
-    const ChainStage stage{0, units, units * (&level - chains.levels().data())};
+    const StageUnits stage{0, units, units * (&level - chains.levels().data())};
     const Point point{static_cast<double>(bytes_of(chains, stage, between, limits) - passing_of(chains, stage)),
                       level.chain->seconds(0, units).computing()};
     const auto price = [](const Point& from, const Point& to) {
@@ -209,7 +209,7 @@ const Estimate* Candidate::estimate(PlanSchedules& schedules, int64_t memory, do
 }
 
 bool Candidate::fits_host(const LayoutChains& chains, const PipelineSchedule& schedule,
-                          const std::vector<ChainStage>& stages, const SplitLimits& limits) const {
+                          const std::vector<StageUnits>& stages, const SplitLimits& limits) const {
   std::vector<int64_t> bytes(static_cast<size_t>(schedule.ranks()), 0);
   for (size_t s = 0; s < stages.size(); ++s) {
     int64_t& of_rank = bytes[static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)))];
@@ -245,12 +245,12 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   double quickest = std::numeric_limits<double>::infinity();
   for (const LayoutChains& chains : ways_->ways) {
     share_memory(chains);
-    std::optional<std::vector<ChainStage>> stages = split(chains, limits);
+    std::optional<std::vector<StageUnits>> stages = split(chains, limits);
     if (!stages) continue;
     if (spend_spare) keep_more(chains, limits, entry->schedule, *stages);
     if (!fits_host(chains, entry->schedule, *stages, limits)) continue;
     double slowest = 0;
-    for (const ChainStage& stage : *stages) slowest = std::max(slowest, ::shadowgraph::seconds_of(chains, stage));
+    for (const StageUnits& stage : *stages) slowest = std::max(slowest, ::shadowgraph::seconds_of(chains, stage));
     if (slowest < quickest) {
       quickest = slowest;
       estimate = {.chains = &chains, .stages = std::move(*stages)};
@@ -262,7 +262,7 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   bound_ = std::max(bound_, bound_of(estimate, entry->schedule));
   if (bound_ >= enough) return std::nullopt;
   std::vector<StageFigures> figures;
-  for (const ChainStage& stage : estimate.stages) figures.push_back(figures_of(*estimate.chains, stage));
+  for (const StageUnits& stage : estimate.stages) figures.push_back(figures_of(*estimate.chains, stage));
   const PipelineStages shared =
       replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links);
   const PipelineRun run =
@@ -284,7 +284,7 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
 TrainingPlan Candidate::with(const Estimate& estimate) const {
   const LayoutChains& chains = *estimate.chains;
   TrainingPlan plan = plan_;
-  for (const ChainStage& stage : estimate.stages) {
+  for (const StageUnits& stage : estimate.stages) {
     PlannedStage& planned = plan.stages.emplace_back();
     planned = {.begins = chains.kept().begins(stage.first), .units = stage.last - stage.first};
     for (int64_t unit = stage.first; unit < stage.last; ++unit) {
@@ -296,6 +296,13 @@ TrainingPlan Candidate::with(const Estimate& estimate) const {
         ++planned.offloaded;
       }
       if (level.what == Recompute::kNothing) continue;
+      if (level.what == Recompute::kCurve) {
+        auto part = std::ranges::find(plan.in_part, level.keeps, &PartlyKept::keeps);
+        if (part == plan.in_part.end()) part = plan.in_part.insert(part, {.layers = {}, .keeps = level.keeps});
+        part->layers.push_back(name);
+        ++planned.in_part;
+        continue;
+      }
       (level.what == Recompute::kWhole ? plan.recomputed : plan.selective).push_back(name);
       ++(level.what == Recompute::kWhole ? planned.recomputed : planned.selective);
     }

@@ -43,7 +43,7 @@ int64_t other_streams(const TrainingPlan& plan, const ClusterRequest& request, i
 
 struct Estimate {
   const LayoutChains* chains = nullptr;  // of which the stages are
-  std::vector<ChainStage> stages;
+  std::vector<StageUnits> stages;
   double seconds = 0;
   int64_t bytes = 0;  // of the fullest rank
 };
@@ -77,7 +77,7 @@ class Candidate {
                               int64_t memory) const;
   int64_t other_streams() const;
   double seconds_kept_again(const LayoutChains& chains, const SplitLimits& limits) const;
-  bool fits_host(const LayoutChains& chains, const PipelineSchedule& schedule, const std::vector<ChainStage>& stages,
+  bool fits_host(const LayoutChains& chains, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
                  const SplitLimits& limits) const;
   double bound_of(const Estimate& cut, const PipelineSchedule& schedule) const;
   double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry, const PipelineStages& stages) const;

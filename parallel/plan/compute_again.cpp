@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/edit/deaths.h"
+#include "parallel/plan/layer_ways.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/passes/offload.h"
 #include "shadowgraph/profile/kernel_class.h"
@@ -16,22 +17,25 @@
 namespace shadowgraph {
 
 std::string_view to_string(Recompute what) {
-  constexpr std::array<std::string_view, 3> kWords{"nothing", "selective", "whole"};
+  constexpr std::array<std::string_view, 4> kWords{"nothing", "selective", "whole", "curve"};
   return kWords[static_cast<size_t>(what)];
 }
 
 Recompute parse_recompute(std::string_view text) {
-  for (const Recompute what : {Recompute::kNothing, Recompute::kSelective, Recompute::kWhole}) {
+  using enum Recompute;
+  for (const Recompute what : {kNothing, kSelective, kWhole, kCurve}) {
     if (to_string(what) == text) return what;
   }
-  throw Error(fmt::format("backward computes again nothing, selective or whole layers, not '{}'", text));
+  throw Error(
+      fmt::format("backward computes again nothing, selective or whole layers, or by the curve, not '{}'", text));
 }
 
 std::string recomputing_of(const TrainingPlan& plan) {
-  if (!plan.selective.empty() && !plan.recomputed.empty()) return "selective and whole";
-  return std::string(to_string(!plan.selective.empty()    ? Recompute::kSelective
-                               : !plan.recomputed.empty() ? Recompute::kWhole
-                                                          : Recompute::kNothing));
+  std::vector<std::string_view> words;
+  if (!plan.selective.empty()) words.push_back(to_string(Recompute::kSelective));
+  if (!plan.in_part.empty()) words.push_back(to_string(Recompute::kCurve));
+  if (!plan.recomputed.empty()) words.push_back(to_string(Recompute::kWhole));
+  return words.empty() ? std::string(to_string(Recompute::kNothing)) : fmt::format("{}", fmt::join(words, " and "));
 }
 
 namespace {
@@ -113,7 +117,8 @@ void keep_on_host(Graph& rank, std::span<const std::string> modules) {
   if (!modules.empty()) offload_regions(rank, regions_of(rank, modules));
 }
 
-void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective) {
+void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
+                   std::span<const PartlyKept> in_part) {
   std::vector<CheckpointSegment> segments;
   const auto add = [&](std::span<const std::string> modules) {
     for (CheckpointSegment& segment : each_region()(rank, regions_of(rank, modules))) {
@@ -123,6 +128,13 @@ void compute_again(Graph& rank, std::span<const std::string> whole, std::span<co
   };
   add(selective);
   keep_what_is_dear(rank, segments);
+  for (const PartlyKept& part : in_part) {
+    const size_t before = segments.size();
+    add(part.layers);
+    for (size_t s = before; s < segments.size(); ++s) {
+      segments[s].keep = kept_by(rank, segments[s].regions.front(), part.keeps);
+    }
+  }
   const size_t selected = segments.size();
   add(whole);
   checkpoint_segments(rank, segments);

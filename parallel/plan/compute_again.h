@@ -9,16 +9,17 @@
 
 namespace shadowgraph {
 
-// Backward computes modules again: some whole, of others all but what products with weights, convolutions, attention and
-// recurrent layers give. That is kept, or its sum over ranks. So norms, activations, rotations and scores of attention by
+// Backward computes modules again: some whole, of some what the plan does not keep, of others all but what products with
+// weights, convolutions, attention and recurrent layers give. That is kept, or its sum over ranks. So norms, activations, rotations and scores of attention by
 // hand run twice. What ranks gather is gathered twice in both.
 // As in torch, all that is kept is held until the module's backward is through. Throws Error for unknown modules.
-void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective);
+void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
+                   std::span<const PartlyKept> in_part = {});
 
 // What these modules keep then waits for backward on the host. Throws Error for unknown ones.
 void keep_on_host(Graph& rank, std::span<const std::string> modules);
 
-// "nothing", "selective", "whole", or "selective and whole".
+// "nothing", or what there is of "selective", "curve" and "whole": "curve and whole".
 std::string recomputing_of(const TrainingPlan& plan);
 
 }  // namespace shadowgraph

@@ -21,7 +21,8 @@ void check_keys(const JsonPlace& plan) {
   static const std::set<std::string> kKeys{
       "tensor",      "context",      "data",    "pipeline",  "stages_per_rank",   "experts",
       "micro_batch", "microbatches", "zero",    "schedule",  "data_outermost",    "stages",
-      "recomputed",  "selective",    "overlap", "offloaded", "optimizer_on_host", "attention"};
+      "recomputed",  "selective",    "overlap", "offloaded", "optimizer_on_host", "attention",
+      "in_part"};
   for (const auto& [key, place] : plan.members()) {
     if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
   }
@@ -98,6 +99,29 @@ void read_layers(const JsonPlace& document, const std::vector<std::string>& unit
   if (!named.empty()) found->fail("names " + *named.begin() + ", which is no layer of the model");
 }
 
+// Layers of which parts are kept, by name.
+void read_parts(const JsonPlace& document, const std::vector<std::string>& units, std::set<std::string>& taken,
+                TrainingPlan& plan) {
+  const auto found = document.find("in_part");
+  if (!found) return;
+  for (const JsonPlace& given : found->elements()) {
+    PartlyKept part;
+    for (const JsonPlace& keeps : given["keeps"].elements()) part.keeps.emplace_back(keeps.text());
+    for (const JsonPlace& layer : given["layers"].elements()) {
+      const auto unit = std::ranges::find(units, layer.text());
+      if (unit == units.end() || number_in_path(*unit).second == 0) layer.fail("is no layer of the model");
+      if (!taken.insert(*unit).second) layer.fail("is computed again already: a layer is in one list");
+      part.layers.push_back(*unit);
+      int64_t behind = unit - units.begin();
+      for (PlannedStage& stage : plan.stages) {
+        if (behind >= 0 && behind < stage.units) ++stage.in_part;
+        behind -= stage.units;
+      }
+    }
+    plan.in_part.push_back(std::move(part));
+  }
+}
+
 // What stages of a plan.json say beside their sizes follows from the rest, unless they are another model's.
 void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
   const auto found = document.find("stages");
@@ -160,6 +184,7 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
   std::set<std::string> taken;
   read_layers(place, units, kWholeLayers, taken, plan);
   read_layers(place, units, kPartsOfLayers, taken, plan);
+  read_parts(place, units, taken, plan);
   std::set<std::string> on_host;
   read_layers(place, units, kLayersOnHost, on_host, plan);
   if (const auto optimizer = place.find("optimizer_on_host")) plan.optimizer_on_host = optimizer->boolean();

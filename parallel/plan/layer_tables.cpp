@@ -7,6 +7,7 @@
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/compute_again.h"
+#include "parallel/plan/layer_ways.h"
 #include "parallel/plan/planner.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/edit/copy.h"
@@ -91,6 +92,10 @@ std::vector<int64_t> LayerTables::contexts() {
   return sizes;
 }
 
+bool LayerTables::by_curve() const {
+  return std::ranges::find(request_.recompute, Recompute::kCurve) != request_.recompute.end();
+}
+
 std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) const {
   std::vector<StepLevel> levels;
   levels.push_back({Recompute::kNothing, false, clone(kept)});
@@ -98,8 +103,18 @@ std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) co
   compute_again(levels.back().step, {}, layers());
   levels.push_back({Recompute::kWhole, false, clone(kept)});
   compute_again(levels.back().step, layers(), {});
-  for (size_t level = 0; request_.offload_activations && level < 3; ++level) {
-    levels.push_back({levels[level].what, true, clone(levels[level].step)});
+  if (by_curve()) {
+    const std::vector<std::string> names = layers();
+    const StageOptions options{.spec = &request_.device, .interconnect = &request_.links};
+    for (LayerWay& way : ways_to_keep(kept, names[names.size() / 2], options)) {
+      levels.push_back({Recompute::kCurve, false, clone(kept), way});
+      const PartlyKept part{names, std::move(way)};
+      compute_again(levels.back().step, {}, {}, {&part, 1});
+    }
+  }
+  const size_t here = levels.size();
+  for (size_t level = 0; request_.offload_activations && level < here; ++level) {
+    levels.push_back({levels[level].what, true, clone(levels[level].step), levels[level].keeps});
     keep_on_host(levels.back().step, layers());
   }
   return levels;
@@ -108,8 +123,8 @@ std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) co
 // nullptr: the step cannot be cut so. Throws LayersDiffer.
 const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
   const int64_t tensor = sizes.tensor;
-  std::pair key{sizes, request_.offload_activations};
-  key.first.experts = 1;
+  std::tuple key{sizes, request_.offload_activations, by_curve()};
+  std::get<0>(key).experts = 1;
   const auto known = kept_.layouts.find(key);
   if (known != kept_.layouts.end()) {
     const LayoutTables* tables = known->second.get();
@@ -127,8 +142,8 @@ const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
       if (tables->chains.contains(ranks)) continue;
       const ExpertRanks over{.ranks = ranks, .apart = tensor, .capacity = request_.expert_capacity};
       std::vector<RecomputeLevel> levels;
-      for (const auto& [what, on_host, step] : steps) {
-        levels.push_back({what, on_host, std::make_shared<LayerChain>(chain(step, over))});
+      for (const auto& [what, on_host, step, keeps] : steps) {
+        levels.push_back({what, on_host, keeps, std::make_shared<LayerChain>(chain(step, over))});
       }
       tables->chains[ranks] = std::move(levels);
     }

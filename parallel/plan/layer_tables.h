@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "parallel/plan/candidate.h"
@@ -25,8 +25,9 @@ struct LayoutTables {
 struct KeptTables {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
-  // By sizes, experts on one rank, and whether layers may be on the host; nullptr: a step is not cut so.
-  std::map<std::pair<LayoutSizes, bool>, std::unique_ptr<LayoutTables>> layouts;
+  // By sizes, experts on one rank, whether layers may be on the host, and in part by the curve; nullptr: a step is not
+  // cut so.
+  std::map<std::tuple<LayoutSizes, bool, bool>, std::unique_ptr<LayoutTables>> layouts;
   double flops = 0;  // of a sample
   std::vector<std::string> notes;
   PlanSchedules schedules;
@@ -51,11 +52,13 @@ class LayerTables {
     Recompute what;
     bool on_host;
     Graph step;
+    std::vector<std::string> keeps = {};
   };
 
   int64_t layers_captured() const;  // 0: all
   int64_t more_layers() const;
   std::vector<std::string> layers() const;
+  bool by_curve() const;
   std::vector<StepLevel> levels_of(const Graph& kept) const;
   LayerChain chain(const Graph& step, const ExpertRanks& experts) const;
   ExpertLayers experts_of(const Graph& step, int64_t tensor);

@@ -13,8 +13,11 @@ nlohmann::json to_json(const TrainingPlan& plan) {
                       {"units", stage.units},
                       {"recomputed", stage.recomputed},
                       {"selective", stage.selective},
+                      {"in_part", stage.in_part},
                       {"offloaded", stage.offloaded}});
   }
+  nlohmann::json in_part = nlohmann::json::array();
+  for (const PartlyKept& part : plan.in_part) in_part.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
   return {{"tensor", plan.tensor},
           {"context", plan.context},
           {"data", plan.data},
@@ -31,6 +34,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
           {"stages", std::move(stages)},
           {"recomputed", plan.recomputed},
           {"selective", plan.selective},
+          {"in_part", std::move(in_part)},
           {"offloaded", plan.offloaded},
           {"optimizer_on_host", plan.optimizer_on_host}};
 }

@@ -34,6 +34,7 @@ std::string stages_text(const TrainingPlan& plan) {
     std::vector<std::string> again;
     if (stage.recomputed > 0) again.push_back(fmt::format("{}", stage.recomputed));
     if (stage.selective > 0) again.push_back(fmt::format("{}s", stage.selective));
+    if (stage.in_part > 0) again.push_back(fmt::format("{}c", stage.in_part));
     if (stage.offloaded > 0) again.push_back(fmt::format("{}h", stage.offloaded));
     if (!again.empty()) text += fmt::format("({})", fmt::join(again, "+"));
   }
@@ -77,8 +78,9 @@ std::string to_text(const PlanAnswer& answer) {
                             : fmt::format("with room for {} times the mean", answer.request.expert_capacity),
                         human_seconds(seconds), human_bytes(bytes));
   }
-  text += fmt::format("stages, in layers (of which computed again{}{}): {}\n",
+  text += fmt::format("stages, in layers (of which computed again{}{}{}): {}\n",
                       best.plan.selective.empty() ? "" : "; s: selective",
+                      best.plan.in_part.empty() ? "" : "; c: by the curve",
                       best.plan.offloaded.empty() ? "" : "; h: kept on the host", stages_text(best.plan));
   if (best.on_host > 0) text += fmt::format("on the host: at most {} of a rank\n", human_bytes(best.on_host));
   const std::vector<PlacedAxis> placed = placement_of(best.plan, answer.request.links);

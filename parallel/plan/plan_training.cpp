@@ -348,6 +348,7 @@ void Planner::look_at_overlaps() {
     plan.stages.clear();
     plan.recomputed.clear();
     plan.selective.clear();
+    plan.in_part.clear();
     plan.offloaded.clear();
     const WaysDown& ways = ways_.emplace_back(tables->chains.at(best.experts), request().recompute, true);
     Candidate candidate(std::move(plan), ways, request());
@@ -367,9 +368,11 @@ void Planner::look_at_recomputing() {
     best_with("activations on", "device", candidates_with(request().recompute, false));
   }
   if (recomputing_of(answer_.best().plan) == to_string(Recompute::kNothing)) return;  // the others may do that, too
-  for (const Recompute what : {Recompute::kNothing, Recompute::kSelective, Recompute::kWhole}) {
+  using enum Recompute;
+  const std::vector<Recompute>& asked = request().recompute;
+  for (const Recompute what :
+       asked.empty() ? std::vector{kNothing, kSelective, kWhole} : std::vector{kNothing, kSelective, kWhole, kCurve}) {
     if (to_string(what) == recomputing_of(answer_.best().plan)) continue;
-    const std::vector<Recompute>& asked = request().recompute;
     if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
     best_with("computed again", to_string(what), candidates_with({what}));
   }
@@ -403,7 +406,8 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
   }
   for (const SimulatedPlan& made : answer_.simulated) {
     const bool same = plan && to_string(made.plan) == best.plan && made.plan.recomputed == plan->recomputed &&
-                      made.plan.selective == plan->selective && made.plan.offloaded == plan->offloaded;
+                      made.plan.selective == plan->selective && made.plan.offloaded == plan->offloaded &&
+                      made.plan.in_part == plan->in_part;
     if (same) best.seconds = made.run.seconds();
   }
   return best;

@@ -116,7 +116,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
     sizes_ = sizes;
   }
   Graph rank = clone(*rank_);
-  compute_again(rank, plan.recomputed, plan.selective);
+  compute_again(rank, plan.recomputed, plan.selective, plan.in_part);
   keep_on_host(rank, plan.offloaded);
   const Graph step = with_experts_over(
       std::move(rank), {.ranks = plan.experts, .apart = plan.tensor, .capacity = request.expert_capacity});

@@ -9,11 +9,11 @@ namespace {
 class RankMemory {
  public:
   RankMemory(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
-             std::vector<ChainStage>& stages)
+             std::vector<StageUnits>& stages)
       : chains_(chains), limits_(limits), actions_(schedule.of(rank)) {
     for (int32_t s = 0; s < schedule.stages(); ++s) {
       if (schedule.rank_of(s) != rank) continue;
-      ChainStage& stage = stages[static_cast<size_t>(s)];
+      StageUnits& stage = stages[static_cast<size_t>(s)];
       memory_ += limits.memory[static_cast<size_t>(s)];
       standing_ += without_passing(stage, {});
       own_.emplace(s, Own{&stage, figures(stage)});
@@ -23,7 +23,7 @@ class RankMemory {
   void spend() {
     int64_t bytes = needed();
     while (own_.size() > 1) {
-      ChainStage* best = nullptr;
+      StageUnits* best = nullptr;
       double most = 0;
       int64_t best_bytes = 0;
       for (auto& [s, own] : own_) {
@@ -57,14 +57,14 @@ class RankMemory {
     int64_t carried = 0, awaiting = 0, passing = 0;
   };
   struct Own {
-    ChainStage* stage;
+    StageUnits* stage;
     Figures figures;
   };
 
-  int64_t without_passing(const ChainStage& stage, Between between) const {
+  int64_t without_passing(const StageUnits& stage, Between between) const {
     return bytes_of(chains_, stage, between, limits_) - passing_of(chains_, stage) / limits_.stages_per_rank;
   }
-  Figures figures(const ChainStage& stage) const {
+  Figures figures(const StageUnits& stage) const {
     const int64_t standing = without_passing(stage, {});
     return {without_passing(stage, {.gradients = 1}) - standing, without_passing(stage, {.weights = 1}) - standing,
             passing_of(chains_, stage)};
@@ -105,7 +105,7 @@ class RankMemory {
 }  // namespace
 
 void keep_more(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
-               std::vector<ChainStage>& stages) {
+               std::vector<StageUnits>& stages) {
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
     RankMemory(chains, limits, schedule, rank, stages).spend();
   }

@@ -12,6 +12,6 @@ namespace shadowgraph {
 // small for one more of them, while all together are not. Here they go to layers that then need not be computed again:
 // those first that save most seconds for a byte.
 void keep_more(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
-               std::vector<ChainStage>& stages);
+               std::vector<StageUnits>& stages);
 
 }  // namespace shadowgraph

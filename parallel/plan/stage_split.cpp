@@ -13,7 +13,7 @@ struct TwoLevels {
   int64_t middle;  // where the lower one begins
 };
 
-TwoLevels levels_of(const LayoutChains& chains, const ChainStage& stage) {
+TwoLevels levels_of(const LayoutChains& chains, const StageUnits& stage) {
   const int64_t units = stage.last - stage.first, level = stage.again / units;
   const LayerChain* less = chains.levels()[static_cast<size_t>(level)].chain.get();
   const int64_t ahead = stage.again % units;
@@ -21,7 +21,7 @@ TwoLevels levels_of(const LayoutChains& chains, const ChainStage& stage) {
 }
 
 using Figure = int64_t (LayerChain::*)(int64_t first, int64_t last) const;
-int64_t sum_of(const LayoutChains& chains, const ChainStage& stage, Figure figure) {
+int64_t sum_of(const LayoutChains& chains, const StageUnits& stage, Figure figure) {
   const auto [more, less, middle] = levels_of(chains, stage);
   return (middle > stage.first ? (more->*figure)(stage.first, middle) : 0) + (less->*figure)(middle, stage.last);
 }
@@ -77,36 +77,36 @@ int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last) {
   return (last - first) * (std::ssize(chains.levels()) - 1);
 }
 
-const RecomputeLevel& level_of(const LayoutChains& chains, const ChainStage& stage, int64_t unit) {
+const RecomputeLevel& level_of(const LayoutChains& chains, const StageUnits& stage, int64_t unit) {
   const int64_t units = stage.last - stage.first;
   const int64_t level = stage.again / units + (unit - stage.first < stage.again % units ? 1 : 0);
   return chains.levels()[static_cast<size_t>(level)];
 }
 
 // Where the higher level ends, the join is that of units of the lower one.
-StageFigures figures_of(const LayoutChains& chains, const ChainStage& stage) {
+StageFigures figures_of(const LayoutChains& chains, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(chains, stage);
   if (middle == stage.first) return less->stage(stage.first, stage.last);
   return LayerChain::joined(*more, stage.first, middle, *less, stage.last);
 }
 
-double seconds_of(const LayoutChains& chains, const ChainStage& stage) {
+double seconds_of(const LayoutChains& chains, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(chains, stage);
   ChainSeconds seconds = less->seconds(middle, stage.last);
   if (middle > stage.first) seconds += more->seconds(stage.first, middle);
   return seconds.all();
 }
 
-int64_t passing_of(const LayoutChains& chains, const ChainStage& stage) {
+int64_t passing_of(const LayoutChains& chains, const StageUnits& stage) {
   const auto [more, less, middle] = levels_of(chains, stage);
   return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
 }
 
-int64_t host_bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between) {
+int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between) {
   return between.gradients * sum_of(chains, stage, &LayerChain::on_host);
 }
 
-int64_t bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between, const SplitLimits& limits) {
+int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
   int64_t bytes = held_by(chains.kept().standing(stage.first, stage.last), limits.replicas).all();
   bytes += chains.kept().fixed(stage.first, stage.last);
   bytes += between.gradients * sum_of(chains, stage, &LayerChain::carried);
@@ -121,10 +121,10 @@ class Splitter {
   Splitter(const LayoutChains& chains, const SplitLimits& limits)
       : chains_(chains), limits_(limits), units_(chains.units()), stages_(std::ssize(limits.between)) {}
 
-  std::optional<std::vector<ChainStage>> run() const {
+  std::optional<std::vector<StageUnits>> run() const {
     if (stages_ > units_) return std::nullopt;
     double most = chains_.most().seconds(0, units_).all() + chains_.kept().seconds(0, units_).all(), least = 0;
-    std::optional<std::vector<ChainStage>> found = under(most);
+    std::optional<std::vector<StageUnits>> found = under(most);
     if (!found) return std::nullopt;
     for (int i = 0; i < kHalvings && most - least > kClose * most; ++i) {
       const double middle = (least + most) / 2;
@@ -160,19 +160,19 @@ class Splitter {
     return most;
   }
 
-  std::optional<ChainStage> stage(int64_t first, int64_t last, size_t number, double seconds) const {
+  std::optional<StageUnits> stage(int64_t first, int64_t last, size_t number, double seconds) const {
     const std::optional<int64_t> computed_again = again(first, last, number);
     if (!computed_again) return std::nullopt;
-    const ChainStage made{first, last, *computed_again};
+    const StageUnits made{first, last, *computed_again};
     return seconds_of(chains_, made) <= seconds ? std::optional(made) : std::nullopt;
   }
 
-  std::optional<std::vector<ChainStage>> under(double seconds) const {
-    std::vector<ChainStage> made;
+  std::optional<std::vector<StageUnits>> under(double seconds) const {
+    std::vector<StageUnits> made;
     int64_t first = 0;
     for (int64_t s = 0; s < stages_; ++s) {
       const int64_t end = units_ - (stages_ - s - 1);  // one for each stage behind
-      std::optional<ChainStage> largest = stage(first, first + 1, static_cast<size_t>(s), seconds);
+      std::optional<StageUnits> largest = stage(first, first + 1, static_cast<size_t>(s), seconds);
       if (!largest) return std::nullopt;
       int64_t fits = first + 1, step = 1;
       while (fits < end) {
@@ -201,7 +201,7 @@ class Splitter {
 
 }  // namespace
 
-std::optional<std::vector<ChainStage>> split(const LayoutChains& chains, const SplitLimits& limits) {
+std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits) {
   return Splitter(chains, limits).run();
 }
 

@@ -17,6 +17,7 @@ namespace shadowgraph {
 struct RecomputeLevel {
   Recompute what = Recompute::kNothing;
   bool on_host = false;
+  std::vector<std::string> keeps = {};  // of kCurve
   std::shared_ptr<const LayerChain> chain;
 };
 
@@ -55,15 +56,15 @@ struct WaysDown {
 
 // Units first to last - 1. `again` counts steps from level to level: first each unit takes the first step, one by one, then
 // each the second. So at most two levels that follow each other are in a stage, the higher one first.
-struct ChainStage {
+struct StageUnits {
   int64_t first = 0, last = 0, again = 0;
 };
 // With which every unit is at the highest level.
 int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last);
-const RecomputeLevel& level_of(const LayoutChains& chains, const ChainStage& stage, int64_t unit);
-StageFigures figures_of(const LayoutChains& chains, const ChainStage& stage);
-int64_t passing_of(const LayoutChains& chains, const ChainStage& stage);
-double seconds_of(const LayoutChains& chains, const ChainStage& stage);
+const RecomputeLevel& level_of(const LayoutChains& chains, const StageUnits& stage, int64_t unit);
+StageFigures figures_of(const LayoutChains& chains, const StageUnits& stage);
+int64_t passing_of(const LayoutChains& chains, const StageUnits& stage);
+double seconds_of(const LayoutChains& chains, const StageUnits& stage);
 
 struct SplitLimits {
   std::vector<Between> between;  // by stage
@@ -73,14 +74,14 @@ struct SplitLimits {
 };
 
 // The bytes of a stage that wait on the host at its peak.
-int64_t host_bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between);
+int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between);
 
 // The bytes of a stage at its peak.
-int64_t bytes_of(const LayoutChains& chains, const ChainStage& stage, Between between, const SplitLimits& limits);
+int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits);
 
 // The cut whose slowest stage is quickest, where each stage takes as few steps as its memory allows. Nothing:
 // no cut fits. Both time and bytes grow with a stage, so the longest stages that stay under a time cut best. The least
 // such time is found by bisection.
-std::optional<std::vector<ChainStage>> split(const LayoutChains& chains, const SplitLimits& limits);
+std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits);
 
 }  // namespace shadowgraph

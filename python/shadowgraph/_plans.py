@@ -133,7 +133,7 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
       data ranks that share the experts of a layer.
     expert_capacity: rows that a rank of experts has room for, over the mean. 1: routing is even.
     recompute: what backward may compute again of a layer: "nothing", "selective" (all but products, attention and sums
-      over ranks), "whole"; by default each.
+      over ranks), "whole"; by default each. "curve" adds up to six ways to keep what is worth its bytes.
     offload: what may be on the host: "activations" (what layers keep for backward), "optimizer" (its state and step).
     attention: kernels of scaled_dot_product_attention that are tried: "flash", "efficient", "cudnn", "math"; by default
       "device", what PyTorch takes there.

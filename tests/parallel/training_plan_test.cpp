@@ -18,6 +18,7 @@
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/capture.h"
 #include "shadowgraph/edit/copy.h"
+#include "shadowgraph/parallel/given_plan.h"
 #include "shadowgraph/passes/checkpoint.h"
 #include "shadowgraph/sharding/expert_ranks.h"
 #include "tests/parallel/plan_samples.h"
@@ -89,7 +90,7 @@ TEST_P(PlanOf, MoreLayersOfFourAreThoseOfTheLongerModel) {
 
 RecomputeLevel level_of(Recompute what, const Graph& step, const std::vector<std::string>& begins) {
   const ClusterRequest request = eight_devices();
-  return {what, false, std::make_shared<LayerChain>(step, begins, stage_options(request), request.state)};
+  return {what, false, {}, std::make_shared<LayerChain>(step, begins, stage_options(request), request.state)};
 }
 
 LayoutChains chains_of(const std::string& model) {
@@ -114,7 +115,7 @@ double quickest_slowest_stage(const LayoutChains& chains, const SplitLimits& lim
   for (int64_t last = first + 1; last <= chains.units(); ++last) {
     double seconds = kNone;
     for (int64_t again = 0; again <= most_again(chains, first, last) && seconds == kNone; ++again) {
-      const ChainStage made{first, last, again};
+      const StageUnits made{first, last, again};
       if (bytes_of(chains, made, limits.between[stage], limits) <= limits.memory[stage])
         seconds = seconds_of(chains, made);
     }
@@ -139,7 +140,7 @@ TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
     if (!stages) continue;
     ++found;
     double slowest = 0;
-    for (const ChainStage& stage : *stages) slowest = std::max(slowest, seconds_of(chains, stage));
+    for (const StageUnits& stage : *stages) slowest = std::max(slowest, seconds_of(chains, stage));
     EXPECT_NEAR(slowest, best, 1e-3 * best) << part;
   }
   EXPECT_GE(found, 2);
@@ -466,6 +467,40 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   } catch (const NoTrainingPlanError& error) {
     EXPECT_THAT(error.what(), HasSubstr("with any recomputing: tp 1"));
   }
+}
+
+TEST(TrainingPlan, TheCurveIsAsQuickAsWholeLayersAndTheirParts) {
+  ClusterRequest request = eight_devices();
+  request.devices = 1;
+  request.batch = 1;
+  request.sequence = 8192;
+  const StepSource source = wide_source("llama3_8b", 8, 8192);
+  request.memory = int64_t{200} << 30;
+  const PlanAnswer roomy = plan_training(source, request);
+  const int64_t beside = *request.memory - roomy.memory;
+  bool used = false;
+  for (const int64_t less : {1, 2, 4, 6}) {
+    request.memory = beside + roomy.best().bytes() - (less << 30);
+    request.recompute = {Recompute::kSelective, Recompute::kWhole};
+    const PlanAnswer layers = plan_training(source, request);
+    request.recompute.push_back(Recompute::kCurve);
+    const PlanAnswer curve = plan_training(source, request);
+    EXPECT_LE(curve.best().run.seconds(), 1.002 * layers.best().run.seconds()) << less;
+    EXPECT_LE(curve.best().bytes(), curve.memory);
+    EXPECT_NEAR(curve.best().estimated, curve.best().run.seconds(), 1e-3 * curve.best().estimated);
+    if (curve.best().plan.in_part.empty()) continue;
+    used = true;
+    EXPECT_THAT(to_text(curve), HasSubstr("c: by the curve"));
+    // The plan as somebody else's is the same plan.
+    const SimulatedPlan again =
+        simulate(source, request, given_plan(to_json(curve.best().plan).dump(), source, request));
+    EXPECT_EQ(again.bytes(), curve.best().bytes());
+    EXPECT_DOUBLE_EQ(again.run.seconds(), curve.best().run.seconds());
+    TrainingPlan other = curve.best().plan;
+    other.in_part.front().keeps.emplace_back("aten::mm#99");
+    EXPECT_THROW(simulate(source, request, other), Error);
+  }
+  EXPECT_TRUE(used);
 }
 
 TEST(TrainingPlan, WhatMakesNoSenseIsRefused) {

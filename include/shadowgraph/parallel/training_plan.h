@@ -59,9 +59,10 @@ struct StepSource {
 };
 
 // What backward computes again of a layer. kSelective: all but what products with weights, attention and convolutions
-// give, which is kept as the sums over ranks of it are.
-enum class Recompute : uint8_t { kNothing, kSelective, kWhole };
-std::string_view to_string(Recompute what);        // "nothing", "selective", "whole"
+// give, which is kept as the sums over ranks of it are. kCurve: what is worth it, by rotor's curve; there are several
+// ways.
+enum class Recompute : uint8_t { kNothing, kSelective, kWhole, kCurve };
+std::string_view to_string(Recompute what);        // "nothing", "selective", "whole", "curve"
 Recompute parse_recompute(std::string_view text);  // throws Error
 
 struct ClusterRequest {
@@ -78,7 +79,7 @@ struct ClusterRequest {
   std::vector<int> zero;
   std::vector<std::string> schedules;
   std::vector<AttentionKernel> attention;  // empty: what PyTorch takes on the device
-  std::vector<Recompute> recompute;        // besides nothing, which always may be
+  std::vector<Recompute> recompute;        // besides nothing, which always may be; empty: all but kCurve
   // What may be on the host: what layers keep for backward, and main weights and moments, whose step is then run there.
   bool offload_activations = false, offload_optimizer = false;
   // Rows that a rank of experts has room for, over the mean. 1: routing is even.
@@ -91,11 +92,19 @@ struct ClusterRequest {
 // "activations" and "optimizer" may be on the host. Throws Error for other words.
 void allow_on_host(ClusterRequest& request, std::string_view what);
 
+// Layers of which the same is kept; the rest is computed again (Recompute::kCurve).
+struct PartlyKept {
+  std::vector<std::string> layers;
+  std::vector<std::string> keeps;  // results of forward: "aten::mm#2" is the third one's of that operator in the layer
+  friend bool operator==(const PartlyKept&, const PartlyKept&) = default;
+};
+
 struct PlannedStage {
   std::string begins;      // module
   int64_t units = 0;       // layers and the like
   int64_t recomputed = 0;  // the first so many of them
   int64_t selective = 0;   // so many of the others, the first ones
+  int64_t in_part = 0;     // so many behind those, by the curve
   int64_t offloaded = 0;   // of all of them, whose tensors wait on the host
 };
 
@@ -117,6 +126,7 @@ struct TrainingPlan {
   std::vector<PlannedStage> stages;
   std::vector<std::string> recomputed;  // modules, whole
   std::vector<std::string> selective;   // others, all but what is dear (Recompute::kSelective)
+  std::vector<PartlyKept> in_part;      // others, each once
   std::vector<std::string> offloaded;   // of all, those whose kept tensors wait for backward on the host
   bool optimizer_on_host = false;       // its state is there, and its step is run there
 
