@@ -19,8 +19,8 @@ namespace shadowgraph::cli {
 // Prefill and decode are inference with a cache of keys and values.
 enum class CaptureMode : uint8_t { kInfer, kTrain, kPrefill, kDecode };
 enum class OptimizerKind : uint8_t { kSgd, kAdamW };
-enum class CacheKind : uint8_t { kGrown, kStatic };   // grown by concatenation, or written to in place
-std::string_view to_string(CaptureMode mode);         // as options spell them
+enum class CacheKind : uint8_t { kGrown, kStatic };  // grown by concatenation, or written to in place
+std::string_view to_string(CaptureMode mode);        // as options spell them
 std::string_view to_string(OptimizerKind optimizer);
 
 struct CaptureRequest {

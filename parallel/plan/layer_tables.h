@@ -25,7 +25,7 @@ struct LayoutTables {
 struct KeptTables {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
-  // By sizes, experts on one rank, whether layers may be on the host, and in part by the curve; nullptr: a step is not
+  // By sizes, experts on one rank, and whether layers may be on the host, and kept by the curve. nullptr: a step is not
   // cut so.
   std::map<std::tuple<LayoutSizes, bool, bool>, std::unique_ptr<LayoutTables>> layouts;
   double flops = 0;  // of a sample
