@@ -66,7 +66,13 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   }
   if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
   if (plan.zero == 1 || plan.zero == 2) {
-    all.push_back(fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
+    all.push_back(
+        fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward, beside the rank's "
+                    "part of them",
+                    plan.zero));
+  }
+  if (plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
+    all.push_back(fmt::format("{}: torch keeps what both pieces of backward read until the second", plan.schedule));
   }
   if (plan.zero > 0 && plan.pipeline > 1) {
     all.emplace_back("gradients: torch's pipelines add them up over data ranks once, behind all micro-batches");

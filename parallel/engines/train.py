@@ -12,6 +12,7 @@
 
 import argparse
 import contextlib
+import copy
 import fnmatch
 import functools
 import importlib
@@ -217,6 +218,59 @@ class Stage(nn.Module):
         return output if isinstance(output, torch.Tensor) else output.logits
 
 
+class PipelinedStage(PipelineStage):
+    """Has memory for what it is sent of a micro-batch from when that comes until backward has read it.
+
+    torch's own stage has memory for all micro-batches at once. It keeps what comes out while backward runs, and by the
+    graphs of losses what came in until the step ends.
+    """
+
+    def _setup_forward_recv_info(self, microbatches, has_backward):
+        super()._setup_forward_recv_info(1, has_backward)
+        _without_memory(self.args_recv_info, microbatches)
+
+    def _setup_backward_recv_info(self, microbatches):
+        super()._setup_backward_recv_info(1)
+        _without_memory(self.grad_recv_info, microbatches)
+        self.chunks = microbatches
+
+    def _get_recv_ops(self, infos):
+        for info in infos:
+            if (meta := info.tensor_meta) is not None and not info.is_root_arg:
+                info.buffer = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=self.device)
+        return super()._get_recv_ops(infos)
+
+    def _retrieve_recv_activations(self, microbatch):
+        return _handed_out(super()._retrieve_recv_activations(microbatch), self.args_recv_info[microbatch])
+
+    def _retrieve_recv_grads(self, microbatch):
+        return _handed_out(super()._retrieve_recv_grads(microbatch), self.grad_recv_info[microbatch])
+
+    def forward_one_chunk(self, microbatch, *args, **kwargs):
+        output = super().forward_one_chunk(microbatch, *args, **kwargs)
+        if not self.is_last:
+            return output
+        self.fwd_cache[microbatch] = ((), self.fwd_cache[microbatch][1])
+        return [output]  # that the loss empties
+
+    def backward_one_chunk(self, microbatch, loss=None, full_backward=True, **kwargs):
+        super().backward_one_chunk(microbatch, loss=loss, full_backward=full_backward, **kwargs)
+        if loss is not None and full_backward:
+            loss.detach_()
+
+
+def _without_memory(infos, microbatches):
+    for info in infos[0]:
+        info.buffer = None
+    infos.update({microbatch: tuple(map(copy.copy, infos[0])) for microbatch in range(1, microbatches)})
+
+
+def _handed_out(tensors, infos):
+    for info in infos:
+        info.buffer = None
+    return tensors
+
+
 def stages_of_rank(rank):
     """Which stages a rank of the pipeline has."""
     if SCHEDULE in ("zbv", "dualpipe_v", "v_half", "v_min"):
@@ -314,12 +368,12 @@ class Training:
     def _schedule(self):
         group, count = self.mesh["pipeline"].get_group(), len(STAGES)
         stages = [
-            PipelineStage(stage, number, count, self.device, group=group)
+            PipelinedStage(stage, number, count, self.device, group=group)
             for stage, number in zip(self.stages, self.numbers, strict=True)
         ]
 
         def loss(output, target):
-            return self.loss(output, target) / MICROBATCHES
+            return self.loss(output.pop() if isinstance(output, list) else output, target) / MICROBATCHES
 
         if SCHEDULE_ROWS:
             schedule = schedules._PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss, scale_grads=False)

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 # A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
-WORDS, WIDTH, LENGTH, STEPS, SEED = 64, 32, 16, 3, 5
+WORDS, WIDTH, LENGTH, KEYS, STEPS, SEED = 64, 32, 16, 2, 3, 5  # KEYS: heads of Llama's keys and values
 
 
 class Attention(nn.Module):
@@ -65,7 +65,7 @@ def llama():
 
     config = transformers.LlamaConfig(
         vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=8, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=LENGTH, tie_word_embeddings=False,
+        num_key_value_heads=KEYS, max_position_embeddings=LENGTH, tie_word_embeddings=False,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config)
 
@@ -121,11 +121,15 @@ def after_a_checkpoint(make_training, training, ids, folder):
     return max(error.abs().max().item() for error in errors)
 
 
-def differences(script, model, checkpoint, meta):
-    path, name = script, model
+def script_of(path):
     spec = importlib.util.spec_from_file_location(f"train_{os.path.basename(os.path.dirname(path))}", path)
     train = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(train)
+    return train
+
+
+def differences(script, model, checkpoint, meta):
+    name, train = model, script_of(script)
     samples = train.DATA * train.MICRO_BATCH * train.MICROBATCHES
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randint(WORDS, (samples, LENGTH), generator=generator) for _ in range(STEPS)]
