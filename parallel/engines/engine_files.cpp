@@ -47,11 +47,14 @@ TrainingPlan read_training_plan(std::string_view text) {
     read("data_outermost", plan.data_outermost);
     read("recomputed", plan.recomputed);
     read("selective", plan.selective);
+    read("offloaded", plan.offloaded);
+    read("optimizer_on_host", plan.optimizer_on_host);
     for (const nlohmann::json& stage : json.value("stages", nlohmann::json::array())) {
       plan.stages.push_back({.begins = stage.at("begins").get<std::string>(),
                              .units = stage.value("units", int64_t{0}),
                              .recomputed = stage.value("recomputed", int64_t{0}),
-                             .selective = stage.value("selective", int64_t{0})});
+                             .selective = stage.value("selective", int64_t{0}),
+                             .offloaded = stage.value("offloaded", int64_t{0})});
     }
   } catch (const nlohmann::json::exception& error) {
     throw ParseError(std::string("this is no plan: ") + error.what(), 1, 1);

@@ -21,9 +21,21 @@ LENGTH = 256
 ranks.WORDS, ranks.WIDTH, ranks.LENGTH, ranks.KEYS = 1024, 256, LENGTH, 4
 
 
+def count_no_host(train):
+    """What waits on the host is in memory that is not counted."""
+    start = train.OnHost.__init__
+
+    def started(one, *args):
+        start(one, *args)
+        one.host = torch.from_numpy(one.host.numpy().copy())
+
+    train.OnHost.__init__ = started
+
+
 def second_step(script, model, live):
     gc.collect()
     before, train = live(), ranks.script_of(script)
+    count_no_host(train)
     training = train.Training(lambda: ranks.make(model), torch.device("cpu"), optimizer=torch.optim.AdamW)
     ids = torch.zeros(train.DATA * train.MICRO_BATCH * train.MICROBATCHES, LENGTH, dtype=torch.int64)
     training.step(ids, ids)

@@ -19,11 +19,11 @@ import shadowgraph as sg
 TOLERANCE, SIZE = 0.05, 4
 
 
-def plan(model, *, recomputed=(), selective=(), **knobs):
+def plan(model, *, recomputed=(), selective=(), offloaded=(), **knobs):
     layers = {"llama": "model.layers", "gpt": "blocks"}[model]
     made = {"micro_batch": 2, "microbatches": 4 if "pipeline" in knobs else 2, **knobs}
-    return model, made | {"recomputed": [f"{layers}.{i}" for i in recomputed],
-                          "selective": [f"{layers}.{i}" for i in selective]}  # fmt: skip
+    lists = {"recomputed": recomputed, "selective": selective, "offloaded": offloaded}
+    return model, made | {key: [f"{layers}.{i}" for i in of] for key, of in lists.items()}
 
 
 CASES = {
@@ -40,6 +40,10 @@ CASES = {
     "pp gpipe, again": plan("llama", pipeline=4, stages=(3, 2, 4, 1), schedule="gpipe", recomputed=(1, 3)),
     "dp zero 1 pp": plan("gpt", pipeline=2, data=2, zero=1, stages_per_rank=2, schedule="interleaved"),
     "dp zero 3 pp": plan("llama", pipeline=2, data=2, zero=3, stages=(4, 6)),
+    "dp, offloaded": plan("gpt", data=4, micro_batch=4, microbatches=1, offloaded=range(8)),
+    "dp zero 3, again, offloaded": plan(
+        "llama", data=4, zero=3, micro_batch=4, microbatches=1, recomputed=range(4), offloaded=range(6)
+    ),
     "tp pp zbv": plan("gpt", pipeline=2, tensor=2, stages_per_rank=2, schedule="zbv"),
 }
 # What a script holds more than its plan, as its head says, relative to the simulation.
