@@ -52,6 +52,8 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   text += "STAGES = " + python_text(begins) + "\n";
   text += "RECOMPUTED: list[str] = " + python_text(plan.recomputed) + "\n";
   text += "SELECTIVE: list[str] = " + python_text(plan.selective) + "\n";
+  text += "OFFLOADED: list[str] = " + python_text(plan.offloaded) + "\n";
+  text += fmt::format("OPTIMIZER_ON_HOST = {}\n", plan.optimizer_on_host ? "True" : "False");
   text += "CUT: dict[str, str] = " + python_text(linear_cuts(step, plan.tensor)) + "\n";
   return text;
 }
@@ -66,13 +68,25 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   }
   if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
   if (plan.zero == 1 || plan.zero == 2) {
-    all.push_back(fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
+    all.push_back(
+        fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward, beside the rank's "
+                    "part of them",
+                    plan.zero));
+  }
+  if (plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
+    all.push_back(fmt::format("{}: torch keeps what both pieces of backward read until the second", plan.schedule));
   }
   if (plan.zero > 0 && plan.pipeline > 1) {
     all.emplace_back("gradients: torch's pipelines add them up over data ranks once, behind all micro-batches");
   }
-  if (plan.zero == 0 && plan.data > 1) {
+  if (plan.zero == 0 && plan.data > 1 && !plan.optimizer_on_host) {
     all.emplace_back("ZeRO 0: in float32, gradients are averaged behind backward, with nothing beside it");
+  }
+  if (plan.optimizer_on_host) {
+    all.emplace_back("optimizer on the host: parameters go to the device in float32, whenever they are gathered");
+    if (plan.zero >= 2 && plan.pipeline == 1 && plan.microbatches > 1) {
+      all.emplace_back("optimizer on the host: gradients of each micro-batch are copied, and added up there");
+    }
   }
   if (request.bfloat16_gradients) {
     all.emplace_back("gradients: summed in float32, and by the plan in bfloat16");
@@ -89,6 +103,17 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   return all;
 }
 
+// torch's policies hold what they keep themselves.
+void check_offloaded(const TrainingPlan& plan) {
+  for (const std::string& layer : plan.offloaded) {
+    if (std::ranges::find(plan.selective, layer) == plan.selective.end()) continue;
+    throw CannotExpressError(
+        fmt::format("{} is computed again in part, and what torch keeps of such a layer cannot go to the host: plan "
+                    "with --recompute whole, or without --offload activations",
+                    layer));
+  }
+}
+
 }  // namespace
 
 EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
@@ -101,12 +126,12 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
         "--context 1, or train with torchtitan or Megatron-LM");
   }
   if (plan.experts > 1) throw CannotExpressError("the script puts no experts on several ranks: plan with --experts 1");
-  check_nothing_on_host(plan, "the script");
-  if (plan.zero > 0 && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
+  check_offloaded(plan);
+  if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
     throw CannotExpressError(fmt::format(
         "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "
-        "--zero 0, or --schedule 1f1b",
-        plan.schedule));
+        "{}--schedule 1f1b",
+        plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
   }
   EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, request)};
   const std::span<const EmbeddedFile> templates = engine_templates();

@@ -12,6 +12,7 @@
 
 import argparse
 import contextlib
+import copy
 import fnmatch
 import functools
 import importlib
@@ -19,15 +20,17 @@ import itertools
 import os
 import sys
 import tempfile
+import weakref
 import zlib
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.checkpoint import state_dict as states
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -44,6 +47,8 @@ ORDER = ["layers.*"]
 STAGES = [""]
 RECOMPUTED: list[str] = []
 SELECTIVE: list[str] = []
+OFFLOADED: list[str] = []
+OPTIMIZER_ON_HOST = False
 CUT: dict[str, str] = {}
 # -- end of the plan
 
@@ -217,6 +222,59 @@ class Stage(nn.Module):
         return output if isinstance(output, torch.Tensor) else output.logits
 
 
+class PipelinedStage(PipelineStage):
+    """Has memory for what it is sent of a micro-batch from when that comes until backward has read it.
+
+    torch's own stage has memory for all micro-batches at once. It keeps what comes out while backward runs, and by the
+    graphs of losses what came in until the step ends.
+    """
+
+    def _setup_forward_recv_info(self, microbatches, has_backward):
+        super()._setup_forward_recv_info(1, has_backward)
+        _without_memory(self.args_recv_info, microbatches)
+
+    def _setup_backward_recv_info(self, microbatches):
+        super()._setup_backward_recv_info(1)
+        _without_memory(self.grad_recv_info, microbatches)
+        self.chunks = microbatches
+
+    def _get_recv_ops(self, infos):
+        for info in infos:
+            if (meta := info.tensor_meta) is not None and not info.is_root_arg:
+                info.buffer = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=self.device)
+        return super()._get_recv_ops(infos)
+
+    def _retrieve_recv_activations(self, microbatch):
+        return _handed_out(super()._retrieve_recv_activations(microbatch), self.args_recv_info[microbatch])
+
+    def _retrieve_recv_grads(self, microbatch):
+        return _handed_out(super()._retrieve_recv_grads(microbatch), self.grad_recv_info[microbatch])
+
+    def forward_one_chunk(self, microbatch, *args, **kwargs):
+        output = super().forward_one_chunk(microbatch, *args, **kwargs)
+        if not self.is_last:
+            return output
+        self.fwd_cache[microbatch] = ((), self.fwd_cache[microbatch][1])
+        return [output]  # that the loss empties
+
+    def backward_one_chunk(self, microbatch, loss=None, full_backward=True, **kwargs):
+        super().backward_one_chunk(microbatch, loss=loss, full_backward=full_backward, **kwargs)
+        if loss is not None and full_backward:
+            loss.detach_()
+
+
+def _without_memory(infos, microbatches):
+    for info in infos[0]:
+        info.buffer = None
+    infos.update({microbatch: tuple(map(copy.copy, infos[0])) for microbatch in range(1, microbatches)})
+
+
+def _handed_out(tensors, infos):
+    for info in infos:
+        info.buffer = None
+    return tensors
+
+
 def stages_of_rank(rank):
     """Which stages a rank of the pipeline has."""
     if SCHEDULE in ("zbv", "dualpipe_v", "v_half", "v_min"):
@@ -243,6 +301,111 @@ def _recompute(module, **how):
     module.forward = lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **how, **kwargs)
 
 
+LEAST_ON_HOST = 1 << 20  # bytes of a tensor that a layer of OFFLOADED keeps; smaller ones stay
+
+
+def _storage_of(tensor):
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+
+
+def _bytes(storage):
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+class OnHost:
+    """The bytes of a storage that wait on the host: they leave on one stream, and come back on another."""
+
+    def __init__(self, storage, leaving, coming):
+        self.source, self.back, self.device, self.coming = _bytes(storage), None, storage.device, coming
+        self.host = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=leaving is not None)
+        self.done = self._copy(self.host, self.source, leaving)
+
+    @staticmethod
+    def _copy(to, source, stream):
+        if stream is None:
+            to.copy_(source)
+            return None
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            to.copy_(source, non_blocking=True)
+        return stream.record_event()
+
+    def _wait(self):
+        if self.done is not None:
+            torch.cuda.current_stream().wait_event(self.done)
+
+    def has_left(self):
+        self._wait()
+        self.source = None
+
+    def fetch(self):
+        if self.back is None:
+            self.back = torch.empty_like(self.host, device=self.device)
+            self.done = self._copy(self.back, self.host, self.coming)
+
+    def storage(self):
+        self._wait()
+        return self.back.untyped_storage()
+
+
+class Offload:
+    """What layers of OFFLOADED keep for backward waits on the host.
+
+    It has left when forward of the layer behind ends, and comes back when backward of that one begins.
+    """
+
+    def __init__(self, device):
+        self.streams = [torch.cuda.Stream(device) if device.type == "cuda" else None for _ in range(2)]
+        self.before, self.leaving = (), []  # of the layer that ran last
+
+    def end_of_stage(self):
+        self._leave([])
+        self.before = ()
+
+    def _leave(self, kept):
+        for one in self.leaving:
+            one.has_left()
+        self.leaving = kept
+
+    def around(self, module):
+        forward = module.forward
+        module.forward = lambda *args, **kwargs: self._run(module, forward, args, kwargs)
+
+    def _run(self, module, forward, args, kwargs):
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        # Parameters and buffers stay, and so does what other layers are given, too.
+        stays = (*module.parameters(), *module.buffers(), *given[1:])
+        stays = {_storage_of(tensor).data_ptr() for tensor in stays}
+        kept, mine, before = {}, weakref.WeakSet(), self.before
+
+        def pack(tensor):
+            storage = _storage_of(tensor)
+            if storage.nbytes() < LEAST_ON_HOST or storage.data_ptr() in stays:
+                return tensor
+            if storage.data_ptr() not in kept:
+                mine.add(kept.setdefault(storage.data_ptr(), OnHost(storage, *self.streams)))
+            cut = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
+            local = tensor.to_local() if cut else tensor
+            place = (local.storage_offset(), local.shape, local.stride())
+            return kept[storage.data_ptr()], local.dtype, place, cut, tensor.shape, tensor.stride()
+
+        def unpack(packed):
+            if isinstance(packed, torch.Tensor):
+                return packed
+            one, dtype, place, cut, shape, stride = packed
+            for other in (*mine, *before):
+                other.fetch()
+            local = torch.empty(0, dtype=dtype, device=one.device).set_(one.storage(), *place)
+            return DTensor.from_local(local, *cut, run_check=False, shape=shape, stride=stride) if cut else local
+
+        with saved_tensors_hooks(pack, unpack):
+            output = forward(*args, **kwargs)
+        self._leave(list(kept.values()))
+        kept.clear()
+        self.before = mine
+        return output
+
+
 class Training:
     """The stages of this rank, in place, and their optimizers. All ranks make theirs at the same time."""
 
@@ -260,12 +423,14 @@ class Training:
             device.type, tuple(size for _, size in shape), mesh_dim_names=tuple(axis for axis, _ in shape)
         )
         self.device, self.loss, self.precision, self.meta = device, loss, precision, meta
-        self.sharded = ZERO > 0 or precision != torch.float32
+        self.sharded = ZERO > 0 or precision != torch.float32 or OPTIMIZER_ON_HOST
+        self.offload = Offload(device)
         if self.sharded and PIPELINE > 1 and SCHEDULE not in ("gpipe", "1f1b", "interleaved", "looped_bfs"):
             raise CannotRunError(f"{SCHEDULE} with FSDP2: backward in two pieces leaves parameters without gradients")
         self.numbers = stages_of_rank(self.mesh["pipeline"].get_local_rank())
         self.stages = [self._stage(make, number) for number in self.numbers]
-        self.optimizers = [optimizer(list(stage.parameters()), foreach=False) for stage in self.stages]
+        how = {"fused": True} if OPTIMIZER_ON_HOST else {"foreach": False}
+        self.optimizers = [optimizer(list(stage.parameters()), **how) for stage in self.stages]
         self.schedule = self._schedule() if PIPELINE > 1 else None
 
     def _stage(self, make, number):
@@ -289,6 +454,7 @@ class Training:
         if self.sharded:
             fully_shard(stage, **self._sharding())
         stage.connect()
+        stage.register_forward_hook(lambda *_: self.offload.end_of_stage())
         return stage
 
     def _prepare(self, model, prefix, names):
@@ -303,23 +469,27 @@ class Training:
             elif name in SELECTIVE:
                 contexts = functools.partial(create_selective_checkpoint_contexts, _keep)
                 _recompute(model.get_submodule(name), context_fn=contexts)
+            if name in OFFLOADED:  # around a checkpoint, what that keeps
+                self.offload.around(model.get_submodule(name))
         if self.sharded and prefix.rpartition(".")[2].isdigit():
             fully_shard(model.get_submodule(prefix), **self._sharding())
 
     def _sharding(self):
         mesh = self.mesh["replicas", "parts"] if ZERO == 0 else self.mesh["parts"]
         policy = MixedPrecisionPolicy(param_dtype=self.precision, reduce_dtype=torch.float32)
-        return {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": ZERO == 3}
+        # Parameters in float32, their gradients and the optimizer's state are on the host, and its step runs there.
+        host = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if OPTIMIZER_ON_HOST else OffloadPolicy()
+        return {"mesh": mesh, "mp_policy": policy, "offload_policy": host, "reshard_after_forward": ZERO == 3}
 
     def _schedule(self):
         group, count = self.mesh["pipeline"].get_group(), len(STAGES)
         stages = [
-            PipelineStage(stage, number, count, self.device, group=group)
+            PipelinedStage(stage, number, count, self.device, group=group)
             for stage, number in zip(self.stages, self.numbers, strict=True)
         ]
 
         def loss(output, target):
-            return self.loss(output, target) / MICROBATCHES
+            return self.loss(output.pop() if isinstance(output, list) else output, target) / MICROBATCHES
 
         if SCHEDULE_ROWS:
             schedule = schedules._PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss, scale_grads=False)
@@ -443,7 +613,8 @@ def main():
     device = torch.device(options.device, int(os.environ["LOCAL_RANK"]) if options.device == "cuda" else None)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    on_cuda = "cpu:gloo,cuda:nccl" if OPTIMIZER_ON_HOST else "nccl"
+    dist.init_process_group(on_cuda if device.type == "cuda" else "gloo")
 
     def make():
         torch.manual_seed(options.seed)

@@ -9,9 +9,9 @@
 
 namespace shadowgraph {
 
-// Backward computes modules again: some whole, of some what the plan does not keep. Of others it computes all but what
-// products with weights, convolutions, attention and recurrent layers give. That is kept, or its sum over ranks. So norms, activations, rotations and scores of attention by
-// hand run twice. What ranks gather is gathered twice in both.
+// Backward computes modules again: some whole, some but for what the plan keeps. The selective ones keep what products
+// with weights, convolutions, attention and recurrent layers give, or its sum over ranks. So norms, activations, rotations
+// and scores of attention by hand run twice. What ranks gather is gathered twice in all of them.
 // As in torch, all that is kept is held until the module's backward is through. Throws Error for unknown modules.
 void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
                    std::span<const PartlyKept> in_part = {});

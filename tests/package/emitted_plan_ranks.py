@@ -3,7 +3,7 @@
     python emitted_plan_ranks.py RANK SIZE STORE CASES.json
 
 A case is {"script": train.py, "model": "llama" | "gpt", "checkpoint": FOLDER | null, "meta": whether the model is made
-without memory}. The last line has the largest differences, by case.
+without memory}. The last line has the largest differences, by case, and how many tensors came back from the host.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 # A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
-WORDS, WIDTH, LENGTH, STEPS, SEED = 64, 32, 16, 3, 5
+WORDS, WIDTH, LENGTH, KEYS, STEPS, SEED = 64, 32, 16, 2, 3, 5  # KEYS: heads of Llama's keys and values
 
 
 class Attention(nn.Module):
@@ -65,7 +65,7 @@ def llama():
 
     config = transformers.LlamaConfig(
         vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=8, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=LENGTH, tie_word_embeddings=False,
+        num_key_value_heads=KEYS, max_position_embeddings=LENGTH, tie_word_embeddings=False,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config)
 
@@ -121,11 +121,30 @@ def after_a_checkpoint(make_training, training, ids, folder):
     return max(error.abs().max().item() for error in errors)
 
 
-def differences(script, model, checkpoint, meta):
-    path, name = script, model
+def script_of(path):
     spec = importlib.util.spec_from_file_location(f"train_{os.path.basename(os.path.dirname(path))}", path)
     train = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(train)
+    return train
+
+
+def count_fetched(train):
+    """A list that grows by one with each tensor that comes back from the host."""
+    fetched, fetch = [], train.OnHost.fetch
+
+    def counted(one):
+        if one.back is None:
+            assert one.source is None, "it is on the device still"
+            fetched.append(one)
+        fetch(one)
+
+    train.OnHost.fetch = counted
+    return fetched
+
+
+def differences(script, model, checkpoint, meta):
+    name, train = model, script_of(script)
+    fetched, train.LEAST_ON_HOST = count_fetched(train), 1
     samples = train.DATA * train.MICRO_BATCH * train.MICROBATCHES
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randint(WORDS, (samples, LENGTH), generator=generator) for _ in range(STEPS)]
@@ -135,7 +154,8 @@ def differences(script, model, checkpoint, meta):
 
     training = make_training()
     of_loss = of_gradients = 0.0
-    expected = alone(filled(train, name) if meta else make(name), batches)
+    one = filled(train, name) if meta else make(name)
+    expected, after = alone(one, batches), dict(one.named_parameters())
     for ids, (loss, gradients) in zip(batches, expected, strict=True):
         of_loss = max(of_loss, abs(training.backward(ids, ids) - loss))
         for parameter, value in training.parameters().items():
@@ -145,6 +165,8 @@ def differences(script, model, checkpoint, meta):
             optimizer.step()
             optimizer.zero_grad()
     found = {"loss": of_loss, "gradients": of_gradients, "parameters": sorted(training.parameters())}
+    found["after"] = max((whole(value) - after[key]).abs().max().item() for key, value in training.parameters().items())
+    found["fetched"] = len(fetched)
     if checkpoint:
         found["resumed"] = after_a_checkpoint(make_training, training, batches[0], checkpoint)
     return found

@@ -363,18 +363,33 @@ def watched(step, optimizer, live, before):
 
 
 def run(rank, size, store, library, names, second_step):
-    counting = ctypes.CDLL(library)
-    counting.live_bytes.restype = ctypes.c_int64
-    counting.install()
+    live = count_with(library)
     flash_on_cpu.register()
     done = {}
     for name in names:
         dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(f"{store}.{name}", size))
-        done[name] = second_step(name, size, counting.live_bytes)
+        done[name] = second_step(name, size, live)
         dist.destroy_process_group()
         gc.collect()
     print(json.dumps(done), flush=True)
     os._exit(0)  # gloo's threads may outlive the interpreter, which then aborts
+
+
+def counting_library(folder):
+    """counting_allocator.cpp, compiled."""
+    library, torch_folder = folder / "libcounting.so", torch.__path__[0]
+    source = pathlib.Path(__file__).with_name("counting_allocator.cpp")
+    subprocess.run(["g++", "-std=c++20", "-O1", "-shared", "-fPIC", source, "-o", library, "-isystem",
+                    f"{torch_folder}/include", "-L", f"{torch_folder}/lib", "-lc10"], check=True)  # fmt: skip
+    return library
+
+
+def count_with(library):
+    """From now on counts what this thread asks the CPU's allocator for; gives a function of the bytes alive."""
+    counting = ctypes.CDLL(library)
+    counting.live_bytes.restype = ctypes.c_int64
+    counting.install()
+    return counting.live_bytes
 
 
 class RealRanks(dict[str, list]):
@@ -383,11 +398,7 @@ class RealRanks(dict[str, list]):
     def __init__(self, folder, program, names):
         super().__init__()
         self._folder, self._program, self._runs = folder, program, 0
-        self._library = folder / "libcounting.so"
-        here, torch_folder = pathlib.Path(__file__).parent, torch.__path__[0]
-        subprocess.run(["g++", "-std=c++20", "-O1", "-shared", "-fPIC", here / "counting_allocator.cpp", "-o",
-                        self._library, "-isystem", f"{torch_folder}/include", "-L", f"{torch_folder}/lib", "-lc10"],
-                       check=True)  # fmt: skip
+        self._library = counting_library(folder)
         self._sizes = {name: size for size, of_size in names.items() for name in of_size}
         for size, of_size in names.items():
             self._run(size, of_size)

@@ -22,12 +22,13 @@ GPT = ["", "blocks.1", "blocks.4", "blocks.7"]
 EIGHT = ["", *(f"model.layers.{i}" for i in range(1, 8))]
 
 
-def plan(model, *, stages=("",), recomputed=(), selective=(), **knobs):
+def plan(model, *, stages=("",), recomputed=(), selective=(), offloaded=(), **knobs):
     layers = {"llama": "model.layers", "gpt": "blocks"}[model]
     made = {"microbatches": 4 if len(stages) > 1 else 2, **knobs}
     made["stages"] = [{"begins": name} for name in stages]
     made["recomputed"] = [f"{layers}.{i}" for i in recomputed]
     made["selective"] = [f"{layers}.{i}" for i in selective]
+    made["offloaded"] = [f"{layers}.{i}" for i in offloaded]
     return model, made
 
 
@@ -64,8 +65,27 @@ ON_EIGHT = {
         data_outermost=True,
     ),
 }
+ON_HOST = {
+    "dp, offloaded": plan("llama", data=4, offloaded=range(8)),
+    "dp tp zero 3, again, offloaded": plan(
+        "gpt", tensor=2, data=2, zero=3, recomputed=(0, 3, 4), selective=(7,), offloaded=range(6)
+    ),
+    "pp dp zero 1, offloaded": plan("gpt", pipeline=2, data=2, zero=1, stages=["", "blocks.4"], offloaded=(0, 1, 5)),
+    "pp tp zbv, offloaded": plan(
+        "gpt", pipeline=2, tensor=2, stages_per_rank=2, schedule="zbv", stages=GPT, offloaded=range(4)
+    ),
+    "optimizer on the host": plan("llama", data=4, optimizer_on_host=True),
+    "tp, optimizer on the host": plan("gpt", tensor=4, optimizer_on_host=True, microbatches=1),
+    "tp dp zero 3, both on the host": plan(
+        "gpt", tensor=2, data=2, zero=3, optimizer_on_host=True, offloaded=range(8)
+    ),
+    "pp dp zero 1, optimizer on the host": plan(
+        "llama", pipeline=2, data=2, zero=1, stages=["", "model.layers.3"], optimizer_on_host=True
+    ),
+}
 META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2")  # made without memory
-SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again")
+SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again", "tp dp zero 3, both on the host",
+         "pp dp zero 1, optimizer on the host")  # fmt: skip
 
 
 def step_of(model, micro_batch=1):
@@ -85,7 +105,7 @@ def files_of(step, plan, **sizes):
     return {name: (text, why_not, differs) for _, name, text, why_not, differs in files}
 
 
-@pytest.mark.parametrize(("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT)])
+@pytest.mark.parametrize(("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST)])
 def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
     given = {}
     for number, (case, (model, knobs)) in enumerate(cases.items()):
@@ -99,12 +119,13 @@ def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
     (tmp_path / "cases.json").write_text(json.dumps(given))
     found = run_ranks(SCRIPT, size, tmp_path / "store", tmp_path / "cases.json")
     for case in cases:
-        measured = ("loss", "gradients", *(("resumed",) if case in SAVED else ()))
+        measured = ("loss", "gradients", "after", *(("resumed",) if case in SAVED else ()))
         worst = {what: max(rank[case][what] for rank in found) for what in measured}
         assert max(worst.values()) <= TOLERANCE, (case, worst)
+        _, knobs = cases[case]
         parameters = {name for rank in found for name in rank[case]["parameters"]}
         assert parameters == {name for name, _ in ranks.make(given[case]["model"]).named_parameters()}, case
-        _, knobs = cases[case]
+        assert all((rank[case]["fetched"] > 0) == bool(knobs["offloaded"]) for rank in found), case
         assert (max(len(rank[case]["parameters"]) for rank in found) < len(parameters)) == ("pipeline" in knobs), case
 
 
@@ -206,6 +227,12 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
         ),
         (Fused, "f32[4,16]", {"tensor": 2}, "queries, keys and values in one"),
         (ranks.Gpt, "i64[1,16]", {"context": 2}, "the script cuts no sequences"),
+        (ranks.Gpt, "i64[1,16]", plan("gpt", selective=(1, 2), offloaded=(0, 2))[1], "blocks.2 is computed again in"),
+        (
+            ranks.Gpt, "i64[1,16]",
+            plan("gpt", pipeline=2, stages_per_rank=2, schedule="zbv", stages=GPT, optimizer_on_host=True)[1],
+            "plan with --schedule 1f1b",
+        ),
     ],
 )
 def test_what_a_script_cannot_say_is_named(make, inputs, knobs, why):
