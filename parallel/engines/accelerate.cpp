@@ -28,6 +28,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
   if (plan.context > 1) throw CannotExpressError("accelerate's FSDP configuration cuts no sequences");
   if (plan.tensor > 1) throw CannotExpressError("accelerate's FSDP configuration has no tensor parallel");
   check_nothing_on_host(plan, "accelerate's FSDP configuration");
+  check_no_curve(plan, "accelerate's FSDP configuration");
   const bool again = recomputes(PlannedModel::of(step), plan);
   if (plan.zero == 0 && again) throw CannotExpressError("accelerate recomputes with FSDP alone: plan with --zero 1");
   EngineFile file{.engine = "accelerate 1.15", .name = "accelerate.yaml"};
@@ -53,6 +54,7 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
                   "gradient_accumulation_steps={})",
                   plan.micro_batch, plan.microbatches));
   file.differs.emplace_back("machines are the launcher's: --num_machines, --machine_rank, --main_process_ip");
+  if (plan.attention != AttentionKernel::kDevices) file.differs.emplace_back(kAttentionIsTheScripts);
   if (request.bfloat16_gradients) {
     file.differs.emplace_back(
         "gradients: in bfloat16 by MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) in the script");

@@ -103,6 +103,22 @@ std::string offload_arguments(const PlannedModel& model, const TrainingPlan& pla
   return text + "--optimizer-cpu-offload\n--optimizer-offload-fraction 1.0\n--use-precision-aware-optimizer\n";
 }
 
+std::string attention_argument(const TrainingPlan& plan) {
+  switch (plan.attention) {
+    case AttentionKernel::kDevices:
+      return "";
+    case AttentionKernel::kFlash:
+      return "--attention-backend flash\n";
+    case AttentionKernel::kCudnn:
+      return "--attention-backend fused\n";
+    case AttentionKernel::kMath:
+      return "--attention-backend unfused\n";
+    case AttentionKernel::kEfficient:
+      break;
+  }
+  throw CannotExpressError("Megatron-LM has flash, fused and unfused attention, no memory-efficient one");
+}
+
 void check_schedule(const TrainingPlan& plan) {
   if (plan.pipeline == 1 || plan.schedule == "1f1b" || plan.schedule == "interleaved") return;
   throw CannotExpressError("Megatron-LM has the schedules 1f1b and interleaved, not " + plan.schedule);
@@ -114,6 +130,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   const PlannedModel model = PlannedModel::of(step);
   check_schedule(plan);
   check_model(model);
+  check_no_curve(plan, "Megatron-LM");
   const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
   EngineFile file{.engine = "Megatron-LM core 0.16", .name = "megatron.args"};
   std::string& text = file.text;
@@ -165,6 +182,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--recompute-num-layers", *layers);
   }
   text += offload_arguments(model, plan);
+  text += attention_argument(plan);
   if (request.bfloat16_gradients) add("--grad-reduce-in-bf16");
   if (request.float8) {
     add("--transformer-impl", "transformer_engine");

@@ -50,6 +50,12 @@ std::vector<NamedSizes> parameters_of(const Graph& step) {
 
 }  // namespace
 
+void check_no_curve(const TrainingPlan& plan, std::string_view engine) {
+  if (plan.in_part.empty()) return;
+  throw CannotExpressError(fmt::format(
+      "{} has no words for results of a layer that are kept: plan with --recompute selective,whole", engine));
+}
+
 void check_nothing_on_host(const TrainingPlan& plan, std::string_view engine) {
   if (plan.offloaded.empty() && !plan.optimizer_on_host) return;
   throw CannotExpressError(fmt::format("{} keeps {} on the device: plan without --offload", engine,

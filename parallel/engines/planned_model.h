@@ -24,6 +24,9 @@ struct PlannedModel {
 inline constexpr std::string_view kPartsOfSumsAreKept =
     "selective recomputing: torch keeps products whose sums over ranks it keeps, too";
 
+inline constexpr std::string_view kAttentionIsTheScripts =
+    "the kernel of attention is what PyTorch takes, unless torch.nn.attention.sdpa_kernel says so";
+
 bool is_layer(const std::string& module);
 // "model.layers.*.mlp.up_proj" of "model.layers.7.mlp.up_proj".
 std::string with_star(const std::string& path);
@@ -35,6 +38,9 @@ std::map<std::string, std::string> linear_cuts(const Graph& step, int64_t tensor
 
 // Modules of each stage. Throws CannotExpressError where stages begin at no module of the list.
 std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan);
+
+// Throws CannotExpressError for plans that keep layers in part by the curve.
+void check_no_curve(const TrainingPlan& plan, std::string_view engine);
 
 // Throws CannotExpressError for plans that have something on the host.
 void check_nothing_on_host(const TrainingPlan& plan, std::string_view engine);

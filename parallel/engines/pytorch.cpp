@@ -52,8 +52,14 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   text += "STAGES = " + python_text(begins) + "\n";
   text += "RECOMPUTED: list[str] = " + python_text(plan.recomputed) + "\n";
   text += "SELECTIVE: list[str] = " + python_text(plan.selective) + "\n";
+  nlohmann::json parts = nlohmann::json::array();
+  for (const PartlyKept& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
+  text += "IN_PART: list[dict[str, list[str]]] = " + python_text(parts) + "\n";
   text += "OFFLOADED: list[str] = " + python_text(plan.offloaded) + "\n";
   text += fmt::format("OPTIMIZER_ON_HOST = {}\n", plan.optimizer_on_host ? "True" : "False");
+  const bool efficient = plan.attention == AttentionKernel::kEfficient;
+  const bool any = plan.attention == AttentionKernel::kDevices;
+  text += fmt::format("ATTENTION = \"{}\"\n", efficient ? "mem_efficient" : any ? "" : to_string(plan.attention));
   text += "CUT: dict[str, str] = " + python_text(linear_cuts(step, plan.tensor)) + "\n";
   return text;
 }
@@ -105,8 +111,10 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
 
 // torch's policies hold what they keep themselves.
 void check_offloaded(const TrainingPlan& plan) {
+  std::vector<std::string> parts = plan.selective;
+  for (const PartlyKept& part : plan.in_part) parts.insert(parts.end(), part.layers.begin(), part.layers.end());
   for (const std::string& layer : plan.offloaded) {
-    if (std::ranges::find(plan.selective, layer) == plan.selective.end()) continue;
+    if (std::ranges::find(parts, layer) == parts.end()) continue;
     throw CannotExpressError(
         fmt::format("{} is computed again in part, and what torch keeps of such a layer cannot go to the host: plan "
                     "with --recompute whole, or without --offload activations",
@@ -127,6 +135,10 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
   }
   if (plan.experts > 1) throw CannotExpressError("the script puts no experts on several ranks: plan with --experts 1");
   check_offloaded(plan);
+  if (plan.tensor > 1 && !plan.in_part.empty()) {
+    throw CannotExpressError(
+        "the script counts operators of a layer, of which DTensor calls others: plan with --recompute selective,whole");
+  }
   if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
     throw CannotExpressError(fmt::format(
         "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "

@@ -126,6 +126,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
     throw CannotExpressError("torchtitan's meshes have the pipeline outermost, and the plan data parallel");
   }
   check_nothing_on_host(plan, "torchtitan");
+  check_no_curve(plan, "torchtitan");
   EngineFile file{.engine = "torchtitan 0.3.0", .name = "torchtitan_recipe.py"};
   const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
   std::string& text = file.text;
@@ -184,6 +185,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (request.batch > 0 && samples > request.batch) {
     file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
   }
+  if (plan.attention != AttentionKernel::kDevices) file.differs.emplace_back(kAttentionIsTheScripts);
   file.differs.emplace_back("the model is the recipe's: give planned() the configuration of the same one");
   return file;
 }

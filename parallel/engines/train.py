@@ -11,6 +11,7 @@
 """
 
 import argparse
+import collections
 import contextlib
 import copy
 import fnmatch
@@ -47,8 +48,10 @@ ORDER = ["layers.*"]
 STAGES = [""]
 RECOMPUTED: list[str] = []
 SELECTIVE: list[str] = []
+IN_PART: list[dict[str, list[str]]] = []
 OFFLOADED: list[str] = []
 OPTIMIZER_ON_HOST = False
+ATTENTION = ""
 CUT: dict[str, str] = {}
 # -- end of the plan
 
@@ -296,6 +299,19 @@ def _keep(_, operator, *args, **kwargs):
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+def _contexts_that_keep(keeps):
+    """Of a layer of IN_PART: "aten::mm#2" is what the third call of that operator in its forward gives."""
+    calls = collections.defaultdict(collections.Counter)
+
+    def keep(context, operator, *args, **kwargs):
+        seen, name = calls[context.is_recompute], operator.name()
+        seen[name] += 1
+        kept = f"{name}#{seen[name] - 1}" in keeps
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(keep)
+
+
 def _recompute(module, **how):
     forward = module.forward
     module.forward = lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **how, **kwargs)
@@ -422,6 +438,8 @@ class Training:
         self.mesh = init_device_mesh(
             device.type, tuple(size for _, size in shape), mesh_dim_names=tuple(axis for axis, _ in shape)
         )
+        for kernel in ("flash", "mem_efficient", "cudnn", "math") if ATTENTION else ():
+            getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(kernel == ATTENTION)
         self.device, self.loss, self.precision, self.meta = device, loss, precision, meta
         self.sharded = ZERO > 0 or precision != torch.float32 or OPTIMIZER_ON_HOST
         self.offload = Offload(device)
@@ -469,6 +487,10 @@ class Training:
             elif name in SELECTIVE:
                 contexts = functools.partial(create_selective_checkpoint_contexts, _keep)
                 _recompute(model.get_submodule(name), context_fn=contexts)
+            for part in IN_PART:
+                if name in part["layers"]:
+                    contexts = functools.partial(_contexts_that_keep, part["keeps"])
+                    _recompute(model.get_submodule(name), context_fn=contexts)
             if name in OFFLOADED:  # around a checkpoint, what that keeps
                 self.offload.around(model.get_submodule(name))
         if self.sharded and prefix.rpartition(".")[2].isdigit():

@@ -35,6 +35,10 @@ CASES = {
     "tp": plan("gpt", tensor=4),
     "dp zero 2 tp, again": plan("llama", tensor=2, data=2, zero=2, recomputed=(0, 1, 5)),
     "dp tp, selective": plan("llama", tensor=2, data=2, recomputed=(1,), selective=(0, *range(2, 8))),
+    "dp, by the curve": plan(
+        "llama", data=4, in_part=[{"layers": [f"model.layers.{i}" for i in range(1, 7)],
+                                   "keeps": ["aten::mm#0", "aten::mm#4", "aten::mul.Tensor#2"]}]
+    ),
     "dp pp, selective": plan("gpt", data=2, pipeline=2, selective=range(8)),
     "pp": plan("llama", pipeline=4, stages=(3, 2, 4, 1)),
     "pp gpipe, again": plan("llama", pipeline=4, stages=(3, 2, 4, 1), schedule="gpipe", recomputed=(1, 3)),

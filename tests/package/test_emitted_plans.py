@@ -53,6 +53,11 @@ ON_FOUR = {
     "pp dp zero 3": plan("llama", pipeline=2, data=2, zero=3, stages=["", "model.layers.3"], data_outermost=True),
     "v_half": plan("llama", pipeline=2, data=2, stages_per_rank=2, schedule="v_half", stages=LLAMA),
 }
+IN_PART = [
+    {"layers": ["model.layers.0", "model.layers.5"], "keeps": ["aten::mm#0", "aten::mm#4", "aten::mul.Tensor#2"]},
+    {"layers": ["model.layers.6"], "keeps": ["aten::mm#6"]},
+]
+ON_FOUR["dp zero 3, by the curve"] = plan("llama", data=4, zero=3, recomputed=(3,), in_part=IN_PART)
 ON_EIGHT = {
     "dp tp pp": plan("llama", tensor=2, data=2, pipeline=2, stages=["", "model.layers.5"]),
     "dp tp pp zero 1, again": plan(
