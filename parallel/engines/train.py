@@ -300,7 +300,7 @@ def _keep(_, operator, *args, **kwargs):
 
 
 def _contexts_that_keep(keeps):
-    """Of a layer of IN_PART: "aten::mm#2" is what the third call of that operator in its forward gives."""
+    """What a layer of IN_PART keeps: "aten::mm#2" is what the third call of that operator in its forward gives."""
     calls = collections.defaultdict(collections.Counter)
 
     def keep(context, operator, *args, **kwargs):
