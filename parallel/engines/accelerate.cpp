@@ -27,8 +27,11 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
   if (plan.experts > 1) throw CannotExpressError("accelerate's FSDP configuration puts no experts on several ranks");
   if (plan.context > 1) throw CannotExpressError("accelerate's FSDP configuration cuts no sequences");
   if (plan.tensor > 1) throw CannotExpressError("accelerate's FSDP configuration has no tensor parallel");
-  check_nothing_on_host(plan, "accelerate's FSDP configuration");
   check_no_curve(plan, "accelerate's FSDP configuration");
+  check_layers_are_on_device(plan, "accelerate's FSDP configuration");
+  if (plan.zero == 0 && plan.optimizer_on_host) {
+    throw CannotExpressError("accelerate has an optimizer on the host with FSDP alone: plan with --zero 1");
+  }
   const bool again = recomputes(PlannedModel::of(step), plan);
   if (plan.zero == 0 && again) throw CannotExpressError("accelerate recomputes with FSDP alone: plan with --zero 1");
   EngineFile file{.engine = "accelerate 1.15", .name = "accelerate.yaml"};
@@ -42,13 +45,14 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
     text += fmt::format("  fsdp_reshard_after_forward: {}\n", plan.zero == 3);
     text += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_state_dict_type: SHARDED_STATE_DICT\n";
     text += fmt::format("  fsdp_activation_checkpointing: {}\n", again);
-    text += "  fsdp_offload_params: false\n  fsdp_cpu_ram_efficient_loading: true\n";
+    text += fmt::format("  fsdp_offload_params: {}\n  fsdp_cpu_ram_efficient_loading: true\n", plan.optimizer_on_host);
     file.differs.emplace_back("layers are those of the model's _no_split_modules");
   }
   if (plan.zero == 1 || plan.zero == 2) {
     file.differs.push_back(
         fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
   }
+  say_what_is_on_host(plan, file.differs);
   file.differs.push_back(
       fmt::format("the batch is the script's: {} samples a process and micro-batch, Accelerator("
                   "gradient_accumulation_steps={})",

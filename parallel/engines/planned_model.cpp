@@ -56,10 +56,18 @@ void check_no_curve(const TrainingPlan& plan, std::string_view engine) {
       "{} has no words for results of a layer that are kept: plan with --recompute selective,whole", engine));
 }
 
-void check_nothing_on_host(const TrainingPlan& plan, std::string_view engine) {
-  if (plan.offloaded.empty() && !plan.optimizer_on_host) return;
-  throw CannotExpressError(fmt::format("{} keeps {} on the device: plan without --offload", engine,
-                                       plan.offloaded.empty() ? "the optimizer's state" : "what layers keep"));
+void check_layers_are_on_device(const TrainingPlan& plan, std::string_view engine) {
+  if (plan.offloaded.empty()) return;
+  throw CannotExpressError(fmt::format(
+      "{} keeps what layers keep on the device: plan without --offload, or with --offload optimizer", engine));
+}
+
+void say_what_is_on_host(const TrainingPlan& plan, std::vector<std::string>& differs) {
+  if (!plan.optimizer_on_host) return;
+  differs.emplace_back("optimizer on the host: FSDP2 copies parameters in float32, whenever they are gathered");
+  if (plan.zero >= 2 && plan.pipeline == 1 && plan.microbatches > 1) {
+    differs.emplace_back("optimizer on the host: gradients of each micro-batch are copied, and added up there");
+  }
 }
 
 bool is_layer(const std::string& module) {

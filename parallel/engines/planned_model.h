@@ -42,8 +42,10 @@ std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& mode
 // Throws CannotExpressError for plans that keep layers in part by the curve.
 void check_no_curve(const TrainingPlan& plan, std::string_view engine);
 
-// Throws CannotExpressError for plans that have something on the host.
-void check_nothing_on_host(const TrainingPlan& plan, std::string_view engine);
+// Throws CannotExpressError for plans whose layers have tensors that wait on the host.
+void check_layers_are_on_device(const TrainingPlan& plan, std::string_view engine);
+// FSDP2's CPUOffloadPolicy is how engines have an optimizer on the host.
+void say_what_is_on_host(const TrainingPlan& plan, std::vector<std::string>& differs);
 
 // Throws CannotExpressError where more than one tensor goes to the next stage, and where two stages hold one parameter.
 // Parameters of modules that have layers inside are refused, too.

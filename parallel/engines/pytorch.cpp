@@ -88,12 +88,7 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   if (plan.zero == 0 && plan.data > 1 && !plan.optimizer_on_host) {
     all.emplace_back("ZeRO 0: in float32, gradients are averaged behind backward, with nothing beside it");
   }
-  if (plan.optimizer_on_host) {
-    all.emplace_back("optimizer on the host: parameters go to the device in float32, whenever they are gathered");
-    if (plan.zero >= 2 && plan.pipeline == 1 && plan.microbatches > 1) {
-      all.emplace_back("optimizer on the host: gradients of each micro-batch are copied, and added up there");
-    }
-  }
+  say_what_is_on_host(plan, all);
   if (request.bfloat16_gradients) {
     all.emplace_back("gradients: summed in float32, and by the plan in bfloat16");
   }

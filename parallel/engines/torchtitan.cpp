@@ -125,8 +125,8 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (plan.data_outermost && plan.pipeline > 1 && plan.data > 1) {
     throw CannotExpressError("torchtitan's meshes have the pipeline outermost, and the plan data parallel");
   }
-  check_nothing_on_host(plan, "torchtitan");
   check_no_curve(plan, "torchtitan");
+  check_layers_are_on_device(plan, "torchtitan");
   EngineFile file{.engine = "torchtitan 0.3.0", .name = "torchtitan_recipe.py"};
   const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
   std::string& text = file.text;
@@ -152,8 +152,10 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
     set("parallelism", "pipeline_parallel_schedule", fmt::format("\"{}\"", titan_schedule(plan.schedule)));
     set("parallelism", "pipeline_parallel_microbatch_size", plan.micro_batch);
     set("parallelism", "module_fqns_per_model_part", titan_stages(model, plan));
-    set("training", "disable_cuda_graphs", "True");  // torchtitan refuses them in a pipeline
   }
+  if (plan.optimizer_on_host) set("training", "enable_cpu_offload", "True");
+  // torchtitan refuses them in a pipeline, and nothing that is captured may wait for the host.
+  if (plan.pipeline > 1 || plan.optimizer_on_host) set("training", "disable_cuda_graphs", "True");
   // A pipeline's micro-batches are parts of a local batch.
   set("training", "local_batch_size", plan.micro_batch * (plan.pipeline > 1 ? plan.microbatches : 1));
   set("training", "global_batch_size", samples);
@@ -173,6 +175,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
     file.differs.push_back(
         fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward", plan.zero));
   }
+  say_what_is_on_host(plan, file.differs);
   if (request.bfloat16_gradients) {
     file.differs.emplace_back("gradients: torchtitan sums them in float32, and the plan in bfloat16");
   }

@@ -264,6 +264,20 @@ def test_what_differs_from_the_plan_is_said(steps):
     assert all(one in text for one in differs)
 
 
+def test_an_optimizer_on_the_host_is_said(steps):
+    knobs = {"data": 2, "zero": 2, "microbatches": 2, "optimizer_on_host": True}
+    files = files_of(steps["llama"], knobs, sequence=16)
+    assert "    config.training.enable_cpu_offload = True\n" in files["torchtitan_recipe.py"][0]
+    assert "  fsdp_offload_params: true\n" in files["accelerate.yaml"][0]
+    for name in ("train.py", "torchtitan_recipe.py", "accelerate.yaml"):
+        assert sum("optimizer on the host" in one for one in files[name][2]) == 2, name
+    without = files_of(steps["llama"], {"data": 2, "optimizer_on_host": True})["accelerate.yaml"]
+    assert (without[0], "with FSDP alone" in without[1]) == ("", True)
+    layers = files_of(steps["llama"], {**knobs, "offloaded": ["model.layers.0"]})
+    for name in ("torchtitan_recipe.py", "accelerate.yaml"):
+        assert (layers[name][0], "on the device" in layers[name][1]) == ("", True)
+
+
 def test_accelerate_reads_its_file(steps, tmp_path):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
     text, why_not, _ = files_of(steps["gpt"], {"data": 8, "zero": 3}, sequence=16)["accelerate.yaml"]
