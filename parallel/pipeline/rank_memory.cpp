@@ -41,10 +41,15 @@ void RankMemory::drop(Held& held) {
 }
 
 RankMemory::Slots& RankMemory::slots_of(int32_t stage, int32_t microbatch) {
-  const uint64_t key = static_cast<uint64_t>(stage) << 32 | static_cast<uint32_t>(microbatch);
-  Slots& slots = slots_[key];
+  Slots& slots = slots_[key_of(stage, microbatch)];
   if (slots.empty()) slots.resize(part(stage).slots);
   return slots;
+}
+
+// Thousands of micro-batches that are through are no longer looked at.
+void RankMemory::forget_if_empty(int32_t stage, int32_t microbatch) {
+  const auto found = slots_.find(key_of(stage, microbatch));
+  if (std::ranges::none_of(found->second, [](const Held& held) { return held.bytes > 0; })) slots_.erase(found);
 }
 
 // A gradient of a weight that is there already takes the new one in, which then goes.
@@ -90,6 +95,7 @@ void RankMemory::count(const PipelineAction& a) {
 
 void RankMemory::act(const PipelineAction& a) {
   now_ = a;
+  if (a.work == kSendForward || a.work == kSendBackward) return;
   const StagePart& of = part(a.stage);
   Slots& slots = slots_of(a.stage, a.microbatch);
   Slots& gradients = gradients_[static_cast<size_t>(a.stage)];
@@ -119,6 +125,7 @@ void RankMemory::act(const PipelineAction& a) {
     Slots& before = slots_of(a.stage - 1, a.microbatch);
     for (const PieceEvent& event : part(a.stage - 1).received_gradients) take(before[event.slot], event.bytes);
   }
+  forget_if_empty(a.stage, a.microbatch);
 }
 
 void RankMemory::optimizer_step() {

@@ -36,7 +36,11 @@ class RankMemory {
   void count(const PipelineAction& action);
   void step(std::span<PipelineActionTime> actions);
   void optimizer_step();
+  static uint64_t key_of(int32_t stage, int32_t microbatch) {
+    return static_cast<uint64_t>(stage) << 32 | static_cast<uint32_t>(microbatch);
+  }
   Slots& slots_of(int32_t stage, int32_t microbatch);
+  void forget_if_empty(int32_t stage, int32_t microbatch);
   const StagePart& part(int32_t stage) const { return parts_.stages[static_cast<size_t>(stage)]; }
   bool is_here(int32_t stage) const {
     return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of(stage) == rank_;
@@ -49,7 +53,7 @@ class RankMemory {
   int32_t rank_;
   std::vector<int32_t> own_;  // stages
   CachingAllocator allocator_;
-  std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch
+  std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while anything is held
   std::vector<Slots> gradients_;               // by stage
   std::vector<int32_t> between_;               // by stage: micro-batches between forward and backward
   PipelineAction now_{.stage = -1};

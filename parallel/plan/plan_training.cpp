@@ -99,6 +99,7 @@ class Planner {
   void look_at_overlaps();
   void look_at_recomputing();
   void route_badly();
+  std::optional<Estimate> fitting(Candidate& candidate, double enough);
   PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
   void write_down();
 
@@ -388,6 +389,21 @@ void Planner::route_badly() {
   answer_.worst_routing = {made.run.seconds(), made.bytes()};
 }
 
+// An estimate that has spent spare memory may need more than there is. It is looked for again with as much less.
+std::optional<Estimate> Planner::fitting(Candidate& candidate, double enough) {
+  constexpr int kMostTries = 4;
+  const Estimate* known = candidate.estimate(schedules_, answer_.memory, enough);
+  if (known == nullptr) return std::nullopt;
+  std::optional<Estimate> found = *known;
+  int64_t memory = answer_.memory;
+  for (int tries = 0; found && found->bytes > answer_.memory; ++tries) {
+    memory -= found->bytes - answer_.memory;
+    found = tries < kMostTries ? candidate.with_less(schedules_, memory, enough, false) : std::nullopt;
+    if (found) candidate.learn(found);
+  }
+  return found;
+}
+
 PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value,
                                const std::vector<Candidate*>& candidates) {
   constexpr double kMuchSlower = 1.5;
@@ -395,11 +411,11 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
   std::optional<TrainingPlan> plan;
   double enough = kMuchSlower * answer_.best().run.seconds();
   for (Candidate* candidate : candidates) {
-    const Estimate* estimate = candidate->estimate(schedules_, answer_.memory, enough);
+    const std::optional<Estimate> estimate = fitting(*candidate, enough);
     if (candidate->fits() && !best.seconds) {
       best.why_not = fmt::format("none within {} times the best", kMuchSlower);
     }
-    if (estimate == nullptr) continue;
+    if (!estimate) continue;
     best = {knob, value, estimate->seconds, estimate->bytes, to_string(candidate->plan()), ""};
     enough = estimate->seconds;
     plan = candidate->with(*estimate);
@@ -408,7 +424,9 @@ PlanNeighbour Planner::best_of(const std::string& knob, const std::string& value
     const bool same = plan && to_string(made.plan) == best.plan && made.plan.recomputed == plan->recomputed &&
                       made.plan.selective == plan->selective && made.plan.offloaded == plan->offloaded &&
                       made.plan.in_part == plan->in_part;
-    if (same) best.seconds = made.run.seconds();
+    if (!same) continue;
+    best.seconds = made.run.seconds();
+    best.bytes = made.bytes();
   }
   return best;
 }

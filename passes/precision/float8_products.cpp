@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "ir/analysis/module_tree.h"
+#include "ir/analysis/operand_source.h"
 #include "ir/edit/deaths.h"
 #include "passes/precision/float8_operands.h"
 #include "shadowgraph/analysis/recompute_regions.h"
@@ -81,26 +82,10 @@ class Float8Products {
     return {value("mat1"), value("mat2"), *graph_.find_argument(node, "self")};
   }
 
-  // What a tensor was before views, casts, copies and gathering.
-  ValueId source_of(ValueId value) const {
-    for (;;) {
-      const NodeId node = graph_.value(value).producer;
-      if (graph_.is_placeholder(node)) return value;
-      const std::string_view name = graph_.target(node).name();
-      const bool passes = graph_.facts(node).is_view || name == "aten::_to_copy" || name == "aten::clone" ||
-                          name == "aten::cat" || name.starts_with("_c10d_functional::all_gather_into_tensor") ||
-                          name == "_c10d_functional::wait_tensor";
-      ValueId from;
-      graph_.for_each_input(node, [&](ValueId v) {
-        if (!from.valid()) from = v;
-      });
-      if (!passes || !from.valid()) return value;
-      value = from;
-    }
-  }
+  ValueId source(ValueId value) const { return source_of(graph_, value, Behind::kGathering); }
   // A placeholder, or what the program has made and kept as one.
   bool is_parameter(ValueId value) const {
-    return graph_.storage(graph_.value(source_of(value)).storage).kind == StorageKind::kParameter;
+    return graph_.storage(graph_.value(source(value)).storage).kind == StorageKind::kParameter;
   }
   bool has_parameter(NodeId node) const {
     const Product product = product_of(node);
@@ -108,7 +93,7 @@ class Float8Products {
   }
   bool is_gradient(NodeId node, ValueId value) const {
     if (is_parameter(value) || operands_.was_cast(node, value)) return false;
-    const NodeId made = graph_.value(source_of(value)).producer;
+    const NodeId made = graph_.value(source(value)).producer;
     return is_backward(made) && !is_recomputed(made);
   }
 

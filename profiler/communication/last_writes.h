@@ -1,13 +1,14 @@
 // Who wrote a part of a storage last, so that a reader of one part does not wait for who writes another.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 #include "ir/text/tensor_bytes.h"
+#include "profiler/communication/written_parts.h"
 #include "shadowgraph/graph.h"
 
 namespace shadowgraph {
@@ -21,11 +22,8 @@ class LastWrites {
   void note(ValueId value, const Writer& writer) {
     const Value& tensor = graph_.value(value);
     if (tensor.kind != ValueKind::kTensor || !tensor.storage.valid()) return;
-    Part part = reached(value);
-    part.writer = writer;
-    std::vector<Part>& parts = parts_[tensor.storage.index];
-    std::erase_if(parts, [&](const Part& old) { return part.begin <= old.begin && old.end <= part.end; });
-    parts.push_back(part);
+    const auto [begin, end] = reached(value);
+    parts_[tensor.storage.index].note(begin, end, writer);
   }
 
   // Calls f(writer) for each that wrote something of what the value reaches.
@@ -35,33 +33,24 @@ class LastWrites {
     if (tensor.kind != ValueKind::kTensor || !tensor.storage.valid()) return;
     const auto found = parts_.find(tensor.storage.index);
     if (found == parts_.end()) return;
-    const Part read = reached(value);
-    for (const Part& part : found->second) {
-      if (part.begin < read.end && read.begin < part.end) f(part.writer);
-    }
+    const auto [begin, end] = reached(value);
+    found->second.for_each(begin, end, std::forward<F>(f));
   }
 
  private:
-  struct Part {
-    int64_t begin = 0;
-    int64_t end = std::numeric_limits<int64_t>::max();  // of a tensor without strides, all
-    Writer writer{};
-  };
-
-  Part reached(ValueId value) const {
+  // The first byte and the one behind the last; of a tensor without strides, all.
+  std::pair<int64_t, int64_t> reached(ValueId value) const {
+    constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
     const Value& tensor = graph_.value(value);
-    Part part;
-    if (tensor.layout != c10::kStrided) return part;
+    if (tensor.layout != c10::kStrided) return {0, kAll};
     const std::optional<int64_t> extent = extent_of(graph_.sizes(value), graph_.strides(value));
-    if (!extent) return part;
+    if (!extent) return {0, kAll};
     const auto bytes = static_cast<int64_t>(c10::elementSize(tensor.dtype));
-    part.begin = tensor.offset * bytes;
-    part.end = part.begin + *extent * bytes;
-    return part;
+    return {tensor.offset * bytes, (tensor.offset + *extent) * bytes};
   }
 
   const Graph& graph_;
-  std::unordered_map<uint32_t, std::vector<Part>> parts_;  // by storage
+  std::unordered_map<uint32_t, WrittenParts<Writer>> parts_;  // by storage
 };
 
 }  // namespace shadowgraph

@@ -172,7 +172,22 @@ void Application::finish() {
     const NodeId made = program_.rebuild.made(node);
     if (made.valid()) program_.rebuild.saved(node, made, self);
   }
-  program_.rebuild.finish(self, [this](StorageId storage) { return program_.self_of(storage); });
+  // A program that holds a tensor to the end holds its last alias. Where that lives in a copy, such as the sum of a
+  // gradient's parts, the parts die.
+  IdMap<StorageId, StorageId> held;
+  for (const NodeId node : read_.nodes()) {
+    read_.for_each_output(node, [&](ValueId value) {
+      const StorageId storage = read_.value(value).storage;
+      if (!storage.valid() || read_.storage(storage).freed_after.valid()) return;
+      if (read_.is_placeholder(read_.storage(storage).born)) return;
+      const ValueId made = std::as_const(values_)[value].made;
+      if (made.valid()) held[storage] = made_.value(made).storage;
+    });
+  }
+  program_.rebuild.finish(self, [&](StorageId storage) {
+    const StorageId last = std::as_const(held)[storage];
+    return last.valid() ? last : program_.self_of(storage);
+  });
   std::vector<bool> cut(made_.value_capacity());
   for (uint32_t i = 0; i < read_.value_capacity(); ++i) {
     const LocalValue& local = std::as_const(values_)[ValueId(i)];

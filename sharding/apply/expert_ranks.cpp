@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ir/analysis/module_tree.h"
+#include "ir/analysis/operand_source.h"
 #include "ir/edit/deaths.h"
 #include "shadowgraph/edit/insertion_point.h"
 #include "shadowgraph/error.h"
@@ -39,14 +40,10 @@ std::vector<GroupedProduct> grouped_products(const Graph& graph) {
     }
     GroupedProduct product{.node = node, .left = operand("self"), .right = operand("mat2"), .ends = ends->ref.value};
     if (graph.sizes(product.right).size() == 3) {
-      NodeId made = graph.value(product.right).producer;
-      while (!graph.is_placeholder(made) && graph.facts(made).is_view) {
-        made = graph.value(graph.arguments(made)[0].ref.value).producer;
-      }
-      if (graph.node(made).target != target_of(Builtin::kParameter)) {
+      product.parameter = parameter_behind(graph, product.right, Behind::kViews);
+      if (!product.parameter.valid()) {
         throw Error(fmt::format("the weights of experts in {} are no parameter", module_path(graph, node)));
       }
-      product.parameter = made;
     }
     products.push_back(product);
   }

@@ -4,6 +4,8 @@
 #include <set>
 #include <string_view>
 
+#include "ir/analysis/operand_source.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -25,25 +27,9 @@ bool is_plain_view(const Graph& graph, NodeId node) {
   return graph.facts(node).is_view && !graph.facts(node).collective && !graph.is_placeholder(node);
 }
 
-// What a value is a view of.
-ValueId behind_views(const Graph& graph, ValueId value) {
-  while (is_plain_view(graph, graph.value(value).producer)) {
-    value = graph.arguments(graph.value(value).producer)[0].ref.value;
-  }
-  return value;
-}
+ValueId behind_views(const Graph& graph, ValueId value) { return source_of(graph, value, Behind::kViews); }
 
-// A parameter as it lies, or cast.
-bool is_weight(const Graph& graph, ValueId value) {
-  while (true) {
-    value = behind_views(graph, value);
-    const NodeId producer = graph.value(value).producer;
-    if (!calls(graph, producer, "aten::_to_copy")) {
-      return graph.node(producer).target == target_of(Builtin::kParameter);
-    }
-    value = operand(graph, producer, "self");
-  }
-}
+bool is_weight(const Graph& graph, ValueId value) { return parameter_behind(graph, value, Behind::kCasts).valid(); }
 
 // The operand of a product that is no weight, where the other one is; invalid: it is no such product.
 ValueId beside_weight(const Graph& graph, NodeId product) {

@@ -445,6 +445,7 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   EXPECT_FALSE(any.best().plan.selective.empty());
   std::vector<std::string> values;
   for (const PlanNeighbour& neighbour : any.neighbours) {
+    EXPECT_TRUE(!neighbour.seconds || neighbour.bytes <= any.memory) << neighbour.knob << " " << neighbour.value;
     if (neighbour.knob != "computed again") continue;
     values.push_back(neighbour.value);
     if (neighbour.value == "nothing") {

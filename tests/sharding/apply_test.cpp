@@ -273,6 +273,32 @@ TEST(Apply, ARankHoldsWhatItsTimelineSaysAfterEveryNode) {
   }
 }
 
+// The parts of a gradient die once they are added up, even though the program holds their storage to the end.
+TEST(Apply, PartsOfWhatIsHeldDieWithTheirSum) {
+  const Graph graph = samples::graph_of(R"(operator aten::mm(Tensor self, Tensor mat2) -> Tensor
+operator aten::detach(Tensor(a) self) -> Tensor(a)
+s0 = 192 cpu parameter
+s1 = 256 cpu input
+s2 = 96 cpu input
+s3 = 192 cpu gradient
+n0: %0 = sg::parameter(name="w") : f64[8,3] @s0 grad
+n1: %1 = sg::input(name="x") : f64[8,4] @s1
+n2: %2 = sg::input(name="dy") : f64[4,3] @s2
+n3: %3 = aten::mm(self=%1, mat2=%2) : f64[8,3] @s3 | backward
+n4: %4 = aten::detach(self=%3) : f64[8,3] @s3 | backward
+n5: sg::gradient(parameter=%0, gradient=%4)
+)");
+  const ShardingPlan plan =
+      plan_of(graph, "tp=2", {"-> R", "-> S(1)", "-> S(0)", "S(1) S(0) -> P(sum)", "R -> R", "R R ->"});
+  const Graph rank = apply(graph, plan, 0).graph;
+  const NodeId sum = nodes_calling(rank, "_c10d_functional::all_reduce").at(0);
+  const StorageId parts = rank.value(rank.find_argument(sum, "input")->ref.value).storage;
+  EXPECT_EQ(rank.storage(parts).freed_after, sum);
+  const StorageId held = rank.value(rank.find_argument(rank.last(), "gradient")->ref.value).storage;
+  EXPECT_NE(held, parts);
+  EXPECT_FALSE(rank.storage(held).freed_after.valid());
+}
+
 // A copy stands for one version of what it was made of: once the base is written, a view's copy is made again.
 TEST(Apply, AViewThatIsReadBeforeAndAfterAWriteIsCopiedTwice) {
   const Graph graph = samples::graph_of(R"(operator aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)

@@ -140,7 +140,7 @@ TEST(Overlap, ProductsGoInPiecesWhereRowsLieTogether) {
   }
 }
 
-// How many storages live on for more than 50 nodes after their last use.
+// How many storages live on for more than 50 nodes after their last use. What is sent is used until the wait.
 int64_t lingering(const Graph& graph) {
   std::map<StorageId, int64_t> last;
   int64_t at = 0, count = 0;
@@ -148,6 +148,9 @@ int64_t lingering(const Graph& graph) {
     const auto touch = [&](ValueId v) { last[graph.value(v).storage] = at; };
     graph.for_each_input(node, touch);
     graph.for_each_output(node, touch);
+    if (graph.target(node).name() == "_c10d_functional::wait_tensor") {
+      graph.for_each_input(graph.value(graph.arguments(node)[0].ref.value).producer, touch);
+    }
     ++at;
   }
   at = 0;

@@ -1,0 +1,53 @@
+// What an operand was before it was looked at, cast or brought together: of a product's weight, the parameter.
+//
+//     %5 = aten::_to_copy(self=%0, dtype=bf16)
+//     %6 = aten::t(self=%5)
+//     %7 = aten::mm(self=%1, mat2=%6)
+//
+// source_of(graph, %6, Behind::kViews) is %5, and with Behind::kCasts %0.
+#pragma once
+
+#include <string_view>
+
+#include "shadowgraph/graph.h"
+
+namespace shadowgraph {
+
+// Each has those before it.
+enum class Behind : uint8_t {
+  kViews,      // wait_tensor is none, though it gives its operand back
+  kCasts,      // _to_copy
+  kGathering,  // clone, cat and all_gather, with the wait for it
+};
+
+// A placeholder is as far as it goes. Linear in the calls that are passed.
+inline ValueId source_of(const Graph& graph, ValueId value, Behind behind) {
+  const auto passes = [&](NodeId node) {
+    const OperatorFacts& facts = graph.facts(node);
+    if (facts.is_view && !facts.collective) return true;
+    if (behind == Behind::kViews) return false;
+    const std::string_view name = graph.target(node).name();
+    if (name == "aten::_to_copy") return true;
+    return behind == Behind::kGathering &&
+           (name == "aten::clone" || name == "aten::cat" || name == "_c10d_functional::wait_tensor" ||
+            name.starts_with("_c10d_functional::all_gather_into_tensor"));
+  };
+  for (;;) {
+    const NodeId node = graph.value(value).producer;
+    if (graph.is_placeholder(node) || !passes(node)) return value;
+    ValueId from;
+    graph.for_each_input(node, [&](ValueId input) {
+      if (!from.valid()) from = input;
+    });
+    if (!from.valid()) return value;
+    value = from;
+  }
+}
+
+// The placeholder of the parameter that an operand comes from; invalid: it comes from something else.
+inline NodeId parameter_behind(const Graph& graph, ValueId value, Behind behind) {
+  const NodeId node = graph.value(source_of(graph, value, behind)).producer;
+  return graph.node(node).target == target_of(Builtin::kParameter) ? node : NodeId();
+}
+
+}  // namespace shadowgraph
