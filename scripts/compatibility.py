@@ -86,13 +86,18 @@ class Build:
         found = [*self.site_packages().glob("torch-*.dist-info/RECORD")]
         return found[0].parent.name.removesuffix(".dist-info").partition("-")[2].split("+")[0] if found else None
 
+    def lacks(self, *packages):
+        """Whether one of them is not in the environment: `--second` installs torch alone."""
+        return any(not [*self.site_packages().glob(f"{name}-*.dist-info/RECORD")] for name in packages)
+
     def pip_install(self, *what, seconds=None):
         self.run(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", *what,
                  seconds=seconds)  # fmt: skip
 
     def install(self, *more, seconds=None):
         without_dependencies = self.environment / "lean"  # a file that says so
-        if self.installed() != self.version or (without_dependencies.exists() and not self.lean):
+        lean_before = without_dependencies.exists() and not self.lean
+        if self.installed() != self.version or lean_before or (not self.lean and self.lacks(*more)):
             self.run(ROOT / ".venv/bin/python", "-m", "venv", self.environment)
             if self.lean:
                 without_dependencies.touch()
@@ -133,7 +138,7 @@ def install(build):
 
 
 def build_all(build):
-    build.configure()
+    build.configure("-DSHADOWGRAPH_BUILD_TESTS=ON")  # `--second` turns them off
     of_python = () if build.lean else ("shadowgraph_python", "conformance")
     build.compile("shadowgraph", "shadowgraph_tool", *of_python, *UNIT, "passes_tests", "replay_tests")
 

@@ -14,6 +14,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import compatibility  # noqa: E402
 import torch_versions  # noqa: E402
 
 
@@ -56,3 +57,24 @@ def test_version_says_all_versions():
     installed = importlib.metadata.version("torch")
     assert re.search(r"^shadowgraph \d+\.\d+\.\d+$", said, re.M) and f"installed: {installed}" in said
     assert ", ".join(_shadowgraph_build.TORCH_VERSIONS) in said and f"Python {sys.version_info.major}." in said
+
+
+def test_an_environment_with_torch_alone_gets_what_the_tests_need(tmp_path, monkeypatch):
+    """CI's second torch is installed without torchvision, into the folder that `make compatibility` uses."""
+    packages = tmp_path / "env/lib/python3.11/site-packages"
+    build = compatibility.Build("2.15.0", tmp_path, tmp_path / "env")
+    asked = []
+
+    def pip_install(_, *what, **options):
+        asked.append(what)
+        for name in ("torch-2.15.0", *(f"{name}-1.0" for name in what if name == "torchvision")):
+            (packages / f"{name}.dist-info").mkdir(parents=True, exist_ok=True)
+            (packages / f"{name}.dist-info/RECORD").touch()
+
+    monkeypatch.setattr(compatibility.Build, "run", lambda *_, **options: build.python.parent.mkdir(exist_ok=True))
+    monkeypatch.setattr(compatibility.Build, "pip_install", pip_install)
+    packages.mkdir(parents=True)
+    for more in ((), (), ("torchvision",), ("torchvision",)):
+        build.install(*more)
+        build.python.touch()
+    assert asked == [("torch==2.15.0", "numpy"), ("torch==2.15.0", "numpy", "torchvision")]
