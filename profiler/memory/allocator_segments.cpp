@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <iterator>
 
 #include "profiler/memory/caching_allocator_state.h"
 #include "shadowgraph/units.h"
@@ -35,22 +34,22 @@ bool CachingAllocator::State::should_split(const Block& block, int64_t size) con
 uint32_t CachingAllocator::State::find_free(bool small, int32_t stream, int64_t size) {
   Pool& pool = pools[small];
   if (collects()) ++pool.searches;
-  auto at = pool.free.lower_bound({stream, size, 0, 0});
-  if (at == pool.free.end() || std::get<0>(*at) != stream) return kNone;
-  if (blocks[std::get<3>(*at)].expandable) {
+  FreeBlocks::Place at = pool.free.lower_bound(stream, size);
+  if (at == pool.free.end() || pool.free[at].stream != stream) return kNone;
+  if (blocks[pool.free[at].block].expandable) {
     // What a block may grow into counts as its size.
-    const auto reach = [&](Free::iterator it) {
-      const Block& block = blocks[std::get<3>(*it)];
+    const auto reach = [&](FreeBlocks::Place place) {
+      const Block& block = blocks[pool.free[place].block];
       const bool grows = block.next != kNone && !blocks[block.next].mapped;
       return block.size + (grows ? blocks[block.next].size : 0);
     };
-    for (auto next = std::next(at); blocks[std::get<3>(*at)].expandable && next != pool.free.end() &&
-                                    std::get<0>(*next) == stream && reach(next) < reach(at);
-         ++next) {
+    for (auto next = pool.free.next(at); blocks[pool.free[at].block].expandable && next != pool.free.end() &&
+                                         pool.free[next].stream == stream && reach(next) < reach(at);
+         next = pool.free.next(next)) {
       at = next;
     }
   }
-  const uint32_t id = std::get<3>(*at);
+  const uint32_t id = pool.free[at].block;
   const int64_t found = blocks[id].size;
   if (size < settings.max_split_size && found >= settings.max_split_size) return kNone;
   // The right side saturates: max_split_size may be "unlimited".
@@ -81,15 +80,16 @@ void CachingAllocator::State::release_segment(uint32_t id) {
 void CachingAllocator::State::release_cached() {
   finish_waiting();
   for (Pool* pool : {&pools[0], &pools[1]}) {
-    std::vector<uint32_t> expandable;
-    for (auto at = pool->free.begin(); at != pool->free.end();) {
-      const uint32_t id = std::get<3>(*at++);
+    std::vector<uint32_t> whole, expandable;
+    for (auto at = pool->free.begin(); at != pool->free.end(); at = pool->free.next(at)) {
+      const uint32_t id = pool->free[at].block;
       if (blocks[id].expandable) {
         expandable.push_back(id);
       } else if (!blocks[id].is_split()) {
-        release_segment(id);
+        whole.push_back(id);
       }
     }
+    for (const uint32_t id : whole) release_segment(id);
     for (const uint32_t id : expandable) unmap(id);
   }
 }
@@ -98,20 +98,21 @@ bool CachingAllocator::State::release_oversize(bool small, int32_t stream, int64
   if (settings.max_split_size == AllocatorSettings::kUnlimited) return false;
   Pool& pool = pools[small];
   const int64_t wanted = std::max(size, settings.max_split_size);
-  auto at = pool.free.lower_bound({stream, wanted, 0, 0});
-  if (at != pool.free.end() && std::get<0>(*at) == stream) {
-    if (blocks[std::get<3>(*at)].is_split()) return false;
-    release_segment(std::get<3>(*at));
+  FreeBlocks::Place at = pool.free.lower_bound(stream, wanted);
+  if (at != pool.free.end() && pool.free[at].stream == stream) {
+    const uint32_t id = pool.free[at].block;
+    if (blocks[id].is_split()) return false;
+    release_segment(id);
     return true;
   }
   int64_t released = 0;
   while (released < wanted && at != pool.free.begin()) {
-    const auto largest = std::prev(at);
-    const uint32_t id = std::get<3>(*largest);
-    if (std::get<0>(*largest) != stream || blocks[id].size < settings.max_split_size || blocks[id].is_split()) break;
+    const FreeBlock largest = pool.free[pool.free.previous(at)];
+    const uint32_t id = largest.block;
+    if (largest.stream != stream || blocks[id].size < settings.max_split_size || blocks[id].is_split()) break;
     released += blocks[id].size;
     release_segment(id);
-    at = pool.free.lower_bound({stream, wanted, 0, 0});
+    at = pool.free.lower_bound(stream, wanted);
   }
   return released >= wanted;
 }
@@ -125,8 +126,8 @@ void CachingAllocator::State::collect_garbage() {
     int64_t ages = 0;
     int64_t count = 0;
     std::vector<uint32_t> candidates;
-    for (const auto& entry : pools[0].free) {
-      const uint32_t id = std::get<3>(entry);
+    for (auto at = pools[0].free.begin(); at != pools[0].free.end(); at = pools[0].free.next(at)) {
+      const uint32_t id = pools[0].free[at].block;
       if (blocks[id].is_split() || blocks[id].expandable) continue;
       candidates.push_back(id);
       ages += pools[0].searches - blocks[id].age_base;

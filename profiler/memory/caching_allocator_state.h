@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "profiler/memory/free_blocks.h"
 #include "shadowgraph/profile/allocator_settings.h"
 #include "shadowgraph/profile/caching_allocator.h"
 
@@ -47,11 +48,10 @@ struct CachingAllocator::State {
     int64_t age_base = 0;    // of its pool when it went in
     bool is_split() const { return previous != kNone || next != kNone; }
   };
-  // Free blocks by stream, size, address; what is left of expandable segments by stream, address.
-  using Free = std::set<std::tuple<int32_t, int64_t, int64_t, uint32_t>>;
+  // What is left of expandable segments, by stream and address.
   using Unmapped = std::set<std::tuple<int32_t, int64_t, uint32_t>>;
   struct Pool {
-    Free free;
+    FreeBlocks free;
     Unmapped unmapped;
     int64_t searches = 0;  // the clock of garbage collection
   };
@@ -88,11 +88,11 @@ struct CachingAllocator::State {
   void put(uint32_t id) {
     Block& block = blocks[id];
     block.age_base = pool_of(block).searches;
-    pool_of(block).free.emplace(block.stream, block.size, block.address, id);
+    pool_of(block).free.insert({block.stream, block.size, block.address, id});
   }
   void take(uint32_t id) {
     const Block& block = blocks[id];
-    pool_of(block).free.erase({block.stream, block.size, block.address, id});
+    pool_of(block).free.erase(FreeBlock{block.stream, block.size, block.address, id});
   }
   void put_unmapped(uint32_t id) {
     const Block& block = blocks[id];
