@@ -41,8 +41,12 @@ TEST(FreeBlocks, AreInTheOrderOfASet) {
       const FreeBlocks::Place found = blocks.lower_bound(stream, size);
       ASSERT_EQ(found == blocks.end(), expected == tree.end());
       ASSERT_EQ(found == blocks.begin(), expected == tree.begin());
-      if (expected != tree.end()) ASSERT_EQ(blocks[found].block, expected->block);
-      if (expected != tree.begin()) ASSERT_EQ(blocks[blocks.previous(found)].block, std::prev(expected)->block);
+      if (expected != tree.end()) {
+        ASSERT_EQ(blocks[found].block, expected->block);
+      }
+      if (expected != tree.begin()) {
+        ASSERT_EQ(blocks[blocks.previous(found)].block, std::prev(expected)->block);
+      }
     }
     FreeBlocks::Place at = blocks.begin();
     for (const FreeBlock& block : tree) {
