@@ -1,15 +1,14 @@
 """Captures around training loops as people write them, against profiles of one line and real steps."""
 
-import pathlib
-import re
+import copy
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 import shadowgraph as sg
-
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
 
 
 class Net(nn.Sequential):
@@ -21,13 +20,36 @@ def storages_of(graph, kind):
     return sum(storage.nbytes for storage in graph.storages if storage.kind == kind)
 
 
-def test_the_loop_of_the_page(capsys):
-    """Exactly the text of docs/python.md runs."""
-    section = PAGE.read_text().split("## A loop of your own")[1].split("\n## ")[0]
-    names = {"Net": Net}
-    exec(compile(re.search(r"```python\n(.*?)```", section, re.DOTALL)[1], "page", "exec"), names)
-    text = capsys.readouterr().out
-    graph = names["graph"]
+def loop_of_a_newcomer():
+    """Autocast, a scaler, accumulation, a schedule and an average of the weights, by PyTorch's own pieces."""
+    rows = TensorDataset(torch.randn(64, 3, 32, 32), torch.randint(10, (64,)))
+    with sg.Capture("cuda", host_reads="finite") as session:
+        model = Net().cuda()
+        average = copy.deepcopy(model)
+        session.name_module(average, "average", state=True)  # nobody calls it
+        optimizer = torch.optim.AdamW(model.parameters())
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=4)
+        scaler = torch.amp.GradScaler("cuda")
+        for step, (images, labels) in enumerate(DataLoader(rows, batch_size=8, shuffle=True)):
+            images, labels = images.cuda(), labels.cuda()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = F.cross_entropy(model(images), labels) / 2
+            scaler.scale(loss).backward()
+            if step % 2 == 1:
+                scaler.step(optimizer)
+                scaler.update()
+                scheduler.step()
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    for kept, now in zip(average.parameters(), model.parameters(), strict=True):
+                        kept.lerp_(now, 0.01)
+        graph = session.finish(loss)
+    return graph
+
+
+def test_a_loop_as_people_write_it():
+    graph = loop_of_a_newcomer()
+    text = str(sg.profile(graph, spec="l4"))
     graph.verify()
     parameters = sum(parameter.numel() for parameter in Net().parameters())
     kept = parameters + 2 * sum(buffer.numel() for buffer in Net().buffers())
