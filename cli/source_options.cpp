@@ -15,14 +15,13 @@ void add_model_options(CLI::App& command, CaptureRequest& request) {
              "Convert parameters and inputs to f32 or bf16 (default: as made; built-in models: f32)");
   add_list(command, "--input", request.inputs,
            "An input of a TorchScript file, 'f32[batch,3,64,64]'; repeat. A .pt2 file: for other sizes");
-  add_choice(
-      command, "--attention", request.attention,
-      {{"device", AttentionKernel::kDevices},
-       {"flash", AttentionKernel::kFlash},
-       {"efficient", AttentionKernel::kEfficient},
-       {"cudnn", AttentionKernel::kCudnn},
-       {"math", AttentionKernel::kMath}},
-      "Kernel of scaled_dot_product_attention: device (what PyTorch takes there), flash, efficient, cudnn, math");
+  add_choice(command, "--attention", request.attention,
+             {{"device", AttentionKernel::kDevices},
+              {"flash", AttentionKernel::kFlash},
+              {"efficient", AttentionKernel::kEfficient},
+              {"cudnn", AttentionKernel::kCudnn},
+              {"math", AttentionKernel::kMath}},
+             "Kernel of attention: device (PyTorch's choice), flash, efficient, cudnn, math");
   add_list(command, "--host-reads", request.host_reads,
            "What the program reads from data: item0=2.5, bool=false, finite, mask-full; repeat", ',');
   add_list(command, "--data-sizes", request.data_sizes, "Sizes of results that depend on data: nonzero0=17; repeat",
