@@ -54,8 +54,9 @@ const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t 
   std::unique_ptr<Entry> made;
   try {
     const PipelineSchedule schedule = named(microbatches);
-    made = std::make_unique<Entry>(Entry{with_sums(schedule), std::nullopt, between_at_peak(schedule)});
-    if (shorter) made->shorter = with_sums(named(microbatches - plan.pipeline));
+    made =
+        std::make_unique<Entry>(Entry{with_sums(schedule).with_transfers(), std::nullopt, between_at_peak(schedule)});
+    if (shorter) made->shorter = with_sums(named(microbatches - plan.pipeline)).with_transfers();
   } catch (const Error&) {  // not made for such sizes
   }
   return entries_.emplace(std::move(key), std::move(made)).first->second.get();

@@ -15,7 +15,7 @@ namespace shadowgraph {
 class PlanSchedules {
  public:
   struct Entry {
-    PipelineSchedule schedule;                // with sums; the longer of two
+    PipelineSchedule schedule;                // with sums and transfers; the longer of two
     std::optional<PipelineSchedule> shorter;  // by one micro-batch for each rank; nothing: `schedule` is the plan's own
     std::vector<Between> between;             // by stage
   };
