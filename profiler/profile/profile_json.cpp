@@ -1,4 +1,4 @@
-// Writes a profile as JSON: docs/memory.md has the keys.
+// Writes a profile as JSON: docs/profile.schema.json has the keys.
 #include <nlohmann/json.hpp>
 
 #include <span>
