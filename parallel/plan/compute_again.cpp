@@ -131,9 +131,10 @@ void compute_again(Graph& rank, std::span<const std::string> whole, std::span<co
   for (const PartlyKept& part : in_part) {
     const size_t before = segments.size();
     add(part.layers);
-    for (size_t s = before; s < segments.size(); ++s) {
-      segments[s].keep = kept_by(rank, segments[s].regions.front(), part.keeps);
-    }
+    std::vector<RegionId> layers;
+    for (size_t s = before; s < segments.size(); ++s) layers.push_back(segments[s].regions.front());
+    std::vector<std::vector<StorageId>> kept = kept_by(rank, layers, part.keeps);
+    for (size_t s = before; s < segments.size(); ++s) segments[s].keep = std::move(kept[s - before]);
   }
   const size_t selected = segments.size();
   add(whole);

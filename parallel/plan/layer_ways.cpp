@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <unordered_map>
 
 #include "ir/analysis/module_tree.h"
@@ -21,14 +20,19 @@ bool lies_in(const Graph& graph, RegionId region, RegionId layer) {
   return region.valid();
 }
 
-// Calls f(name, node) for each forward node of a layer.
+// Calls f(layer, name, node) for each forward node of these layers, in one walk.
 template <class F>
-void for_each_result(const Graph& graph, RegionId layer, F&& f) {
-  std::unordered_map<std::string, int> seen;
+void for_each_result(const Graph& graph, std::span<const RegionId> layers, F&& f) {
+  std::unordered_map<RegionId, size_t> numbers;
+  for (size_t layer = 0; layer < layers.size(); ++layer) numbers.emplace(layers[layer], layer);
+  std::vector<std::unordered_map<TargetId, int>> seen(layers.size());
   for (const NodeId node : graph.nodes()) {
-    if (graph.node(node).phase != Graph::kForward || !lies_in(graph, graph.node(node).region, layer)) continue;
-    const std::string& name = graph.target(node).name();
-    f(fmt::format("{}#{}", name, seen[name]++), node);
+    if (graph.node(node).phase != Graph::kForward) continue;
+    RegionId region = graph.node(node).region;
+    while (region.valid() && !numbers.contains(region)) region = graph.region(region).parent;
+    if (!region.valid()) continue;
+    const size_t layer = numbers.at(region);
+    f(layer, fmt::format("{}#{}", graph.target(node).name(), seen[layer][graph.node(node).target]++), node);
   }
 }
 
@@ -64,7 +68,7 @@ std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, 
   for (const CheckpointStage& part : chain.parts) {
     for (size_t option = 1; option < part.keep.size(); ++option) {
       LayerWay way;
-      for_each_result(rank, region, [&](std::string name, NodeId node) {
+      for_each_result(rank, regions, [&](size_t, std::string name, NodeId node) {
         bool kept = false;
         rank.for_each_output(node, [&](ValueId value) {
           const StorageId storage = rank.value(value).storage;
@@ -80,19 +84,24 @@ std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, 
   return ways;
 }
 
-std::vector<StorageId> kept_by(const Graph& rank, RegionId layer, const LayerWay& way) {
-  std::vector<StorageId> storages;
-  size_t found = 0;
-  for_each_result(rank, layer, [&](const std::string& name, NodeId node) {
+std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const RegionId> layers, const LayerWay& way) {
+  std::vector<std::vector<StorageId>> storages(layers.size());
+  std::vector<size_t> found(layers.size(), 0);
+  for_each_result(rank, layers, [&](size_t layer, const std::string& name, NodeId node) {
     if (std::ranges::find(way, name) == way.end()) return;
-    ++found;
+    ++found[layer];
     rank.for_each_output(node, [&](ValueId value) {
-      if (rank.value(value).storage.valid()) storages.push_back(rank.value(value).storage);
+      if (rank.value(value).storage.valid()) storages[layer].push_back(rank.value(value).storage);
     });
   });
-  if (found == way.size()) return storages;
-  throw Error(fmt::format("{} has {} of the {} results that the plan keeps: it is of another model",
-                          rank.text_or_empty(rank.region(layer).name), found, way.size()));
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    if (found[layer] == way.size()) continue;
+    throw Error(
+        fmt::format("{} has {} of the {} results that the plan keeps: it is of another model, or of another way "
+                    "to cut it; plan again with --recompute curve",
+                    rank.text_or_empty(rank.region(layers[layer]).name), found[layer], way.size()));
+  }
+  return storages;
 }
 
 }  // namespace shadowgraph

@@ -17,7 +17,7 @@ using LayerWay = std::vector<std::string>;
 // those of collectives. `rank`: of one device or one rank, in which backward computes nothing again.
 std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, const StageOptions& options);
 
-// The storages of a layer that a way names. Throws Error for a result that the layer has not.
-std::vector<StorageId> kept_by(const Graph& rank, RegionId layer, const LayerWay& way);
+// The storages of each layer that a way names. Throws Error for a result that a layer has not. Linear.
+std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const RegionId> layers, const LayerWay& way);
 
 }  // namespace shadowgraph

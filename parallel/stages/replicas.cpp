@@ -130,12 +130,8 @@ class ReplicatedStages {
       of.optimizer = step_on_host();
     } else if (replicas_.state.optimizer) {
       const double gradient = of.weights > 0 ? static_cast<double>(of.gradients) / static_cast<double>(of.weights) : 0;
-      double moved = 0;
-      for (const KindOfWeights& kind : kinds_) {
-        const auto state = static_cast<double>(2 * *replicas_.state.optimizer) + gradient;
-        const double bytes = state * static_cast<double>(kind.weights) + static_cast<double>(kind.parameters);
-        moved += bytes / static_cast<double>(replicas_.zero >= 1 ? kind.ranks : 1);
-      }
+      const double of_weight = static_cast<double>(2 * *replicas_.state.optimizer) + gradient;
+      const double moved = of_weight * share(&KindOfWeights::weights) + share(&KindOfWeights::parameters);
       part.state = {held.state};
       part.optimizer.clear();
       of.optimizer = moved / spec_.bandwidth;

@@ -7,8 +7,9 @@
 // A kernel takes its class's fixed time and the longer of computing and moving. On a GPU the laws of docs/time.md say how
 // long these are. On a device with host_call > 0 kernels
 // run one after another behind the host, which needs host_call for each call that is no view. A step whose kernels are
-// shorter than that waits for the host. Elsewhere calls add up. Not counted are copies between devices, collectives
-// (shadowgraph/profile/communication.h) and what the host does between calls.
+// shorter than that waits for the host. Elsewhere calls add up. Not counted are links of copies between devices,
+// but for those of engines (shadowgraph/passes/offload.h), collectives (shadowgraph/profile/communication.h) and what the
+// host does between calls.
 #pragma once
 
 #include <array>
