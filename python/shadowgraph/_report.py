@@ -69,7 +69,7 @@ class Report:
         return _C.profiled_node(self._costs, node)
 
     def dict(self):
-        """Every figure as plain dicts and lists; docs/profile.schema.json says what each is. What is unknown is absent."""
+        """Every figure as dicts and lists; docs/profile.schema.json says what each is. What is unknown is absent."""
         return self._costs.dict()
 
     def what_if(self, *, dtype=None, optimizer="", accumulate=1, checkpoint="", zero=0, ranks=1):
