@@ -33,7 +33,7 @@ struct ClusterOptions {
   bool captured_state = false;
   bool bfloat16_gradients = false;
   ClusterRequest plan;
-  std::vector<std::string> recompute, offload, attention;
+  std::vector<std::string> recompute, offload, attention, layout;
   std::string output;  // folder
   bool chakra = false;
   bool json = false;
@@ -142,6 +142,7 @@ void write_files(const PlanAnswer& answer, const StepSource& source, const Clust
   file("plan.txt", to_text(answer) + engines);
   file("report.html", plan_html(answer));
   file("plan.json", json_text(to_json(answer)));
+  if (!answer.best().layouts.empty()) file("layout.json", json_text(nlohmann::json(answer.best().layouts)));
   file("pipeline.txt", to_text(answer.best().run));
   file("schedule.csv", answer.best().run.schedule().to_csv());
   file("trace.json", to_chrome_trace(answer.best().run));
@@ -165,6 +166,7 @@ int plan(const ClusterOptions& options) {
   }
   request.links = options.interconnect.empty() ? *around : Interconnect::find(options.interconnect);
   for (const std::string& what : options.recompute) request.recompute.push_back(parse_recompute(what));
+  for (const std::string& who : options.layout) request.layouts.push_back(parse_tensor_layout(who));
   for (const std::string& kernel : options.attention) request.attention.push_back(parse_attention_kernel(kernel));
   for (const std::string& what : options.offload) allow_on_host(request, what);
   if (options.memory) request.memory = options.memory->bytes;
@@ -187,6 +189,52 @@ int plan(const ClusterOptions& options) {
 template <class Number>
 void add_numbers(CLI::App& command, const std::string& name, std::vector<Number>& numbers, const std::string& about) {
   command.add_option(name, numbers, about)->delimiter(',')->check(whole_number_from(0));
+}
+
+void add_tried_options(CLI::App& command, ClusterOptions& options) {
+  begin_group(command, "What is tried (default: all that makes sense)");
+  add_numbers(command, "--tensor", options.plan.tensor, "Ranks of tensor parallel: 4,8");
+  add_numbers(command, "--context", options.plan.context,
+              "Ranks that share each sequence: 2,16 (default: those with 8,192 tokens of it, or more)");
+  add_numbers(command, "--pipeline", options.plan.pipeline, "Ranks of a pipeline");
+  add_numbers(command, "--stages-per-rank", options.plan.stages_per_rank, "Stages of a rank");
+  add_numbers(command, "--experts", options.plan.experts, "Data ranks that share the experts of a layer: 8,64");
+  command
+      .add_option("--expert-capacity", options.plan.expert_capacity,
+                  "Rows that a rank of experts has room for, over the mean (default: 1, routing is even)")
+      ->capture_default_str();
+  add_choice(command, "--overlap", options.plan.overlap,
+             {{"none", CollectiveOverlap::kNone},
+              {"backward", CollectiveOverlap::kBackward},
+              {"pieces", CollectiveOverlap::kPieces}},
+             "Tensor parallel's collectives: none are hidden, as by DTensor; backward's, as by Megatron-LM; pieces of "
+             "products, too, as by --tp-comm-overlap and asynchronous tensor parallel");
+  command
+      .add_option("--layout", options.layout,
+                  "Who lays tensors out over ranks of tensor parallel: megatron (its rules, the default), solved (the "
+                  "solver of shard; no engine has words for it, and layout.json has what it says)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"megatron", "solved"}));
+  add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
+  add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
+  add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");
+  command
+      .add_option("--recompute", options.recompute,
+                  "What backward may compute again of a layer: nothing, whole, selective (all but products, attention "
+                  "and sums over ranks), curve (what is worth it; no engine but train.py has words for it)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"nothing", "selective", "whole", "curve"}));
+  command
+      .add_option(
+          "--offload", options.offload,
+          "What may be on the host: activations (what layers keep for backward), optimizer (its state and step)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"activations", "optimizer"}));
+  command
+      .add_option("--attention", options.attention,
+                  "Kernels of scaled_dot_product_attention (default: device, what PyTorch takes there)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"device", "flash", "efficient", "cudnn", "math"}));
 }
 
 void add_options(CLI::App& command, ClusterOptions& options) {
@@ -215,43 +263,7 @@ void add_options(CLI::App& command, ClusterOptions& options) {
                    "Products of layers in float8, as torchao and TransformerEngine do");
   add_choice(command, "--optimizer", options.capture.optimizer,
              {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}}, "With --captured-state: sgd, adamw");
-  begin_group(command, "What is tried (default: all that makes sense)");
-  add_numbers(command, "--tensor", options.plan.tensor, "Ranks of tensor parallel: 4,8");
-  add_numbers(command, "--context", options.plan.context,
-              "Ranks that share each sequence: 2,16 (default: those with 8,192 tokens of it, or more)");
-  add_numbers(command, "--pipeline", options.plan.pipeline, "Ranks of a pipeline");
-  add_numbers(command, "--stages-per-rank", options.plan.stages_per_rank, "Stages of a rank");
-  add_numbers(command, "--experts", options.plan.experts, "Data ranks that share the experts of a layer: 8,64");
-  command
-      .add_option("--expert-capacity", options.plan.expert_capacity,
-                  "Rows that a rank of experts has room for, over the mean (default: 1, routing is even)")
-      ->capture_default_str();
-  add_choice(command, "--overlap", options.plan.overlap,
-             {{"none", CollectiveOverlap::kNone},
-              {"backward", CollectiveOverlap::kBackward},
-              {"pieces", CollectiveOverlap::kPieces}},
-             "Tensor parallel's collectives: none are hidden, as by DTensor; backward's, as by Megatron-LM; pieces of "
-             "products, too, as by --tp-comm-overlap and asynchronous tensor parallel");
-  add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
-  add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
-  add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");
-  command
-      .add_option("--recompute", options.recompute,
-                  "What backward may compute again of a layer: nothing, whole, selective (all but products, attention "
-                  "and sums over ranks), curve (what is worth it; no engine but train.py has words for it)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"nothing", "selective", "whole", "curve"}));
-  command
-      .add_option(
-          "--offload", options.offload,
-          "What may be on the host: activations (what layers keep for backward), optimizer (its state and step)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"activations", "optimizer"}));
-  command
-      .add_option("--attention", options.attention,
-                  "Kernels of scaled_dot_product_attention (default: device, what PyTorch takes there)")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"device", "flash", "efficient", "cudnn", "math"}));
+  add_tried_options(command, options);
   add_what_options(command, options.what);
   begin_group(command, kOutput);
   command.add_option("-o,--output", options.output,

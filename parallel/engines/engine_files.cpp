@@ -43,6 +43,7 @@ TrainingPlan read_training_plan(std::string_view text) {
     read("microbatches", plan.microbatches);
     read("zero", plan.zero);
     read("schedule", plan.schedule);
+    plan.layout = parse_tensor_layout(json.value("layout", "megatron"));
     plan.overlap = collective_overlap(json.value("overlap", "none"));
     read("data_outermost", plan.data_outermost);
     read("recomputed", plan.recomputed);

@@ -130,6 +130,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   const PlannedModel model = PlannedModel::of(step);
   check_schedule(plan);
   check_model(model);
+  check_laid_out_by_hand(plan, "Megatron-LM");
   check_no_curve(plan, "Megatron-LM");
   const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
   EngineFile file{.engine = "Megatron-LM core 0.16", .name = "megatron.args"};

@@ -50,6 +50,13 @@ std::vector<NamedSizes> parameters_of(const Graph& step) {
 
 }  // namespace
 
+void check_laid_out_by_hand(const TrainingPlan& plan, std::string_view engine) {
+  if (plan.layout == TensorLayout::kMegatron) return;
+  throw CannotExpressError(fmt::format(
+      "{} lays tensors out by its own rules: plan with --layout megatron, or run layout.json by `shadowgraph shard`",
+      engine));
+}
+
 void check_no_curve(const TrainingPlan& plan, std::string_view engine) {
   if (plan.in_part.empty()) return;
   throw CannotExpressError(fmt::format(

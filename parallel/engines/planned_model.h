@@ -39,6 +39,9 @@ std::map<std::string, std::string> linear_cuts(const Graph& step, int64_t tensor
 // Modules of each stage. Throws CannotExpressError where stages begin at no module of the list.
 std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan);
 
+// Throws CannotExpressError for tensors that the solver laid out over ranks of tensor parallel.
+void check_laid_out_by_hand(const TrainingPlan& plan, std::string_view engine);
+
 // Throws CannotExpressError for plans that keep layers in part by the curve.
 void check_no_curve(const TrainingPlan& plan, std::string_view engine);
 

@@ -121,6 +121,7 @@ void check_offloaded(const TrainingPlan& plan) {
 
 EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   const PlannedModel model = PlannedModel::of(step);
+  check_laid_out_by_hand(plan, "the script");
   check_cuts(step, model, plan);
   if (plan.context > 1) {
     throw CannotExpressError(

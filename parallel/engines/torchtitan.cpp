@@ -125,6 +125,7 @@ EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const 
   if (plan.data_outermost && plan.pipeline > 1 && plan.data > 1) {
     throw CannotExpressError("torchtitan's meshes have the pipeline outermost, and the plan data parallel");
   }
+  check_laid_out_by_hand(plan, "torchtitan");
   check_no_curve(plan, "torchtitan");
   check_layers_are_on_device(plan, "torchtitan");
   EngineFile file{.engine = "torchtitan 0.3.0", .name = "torchtitan_recipe.py"};

@@ -22,7 +22,7 @@ void check_keys(const JsonPlace& plan) {
       "tensor",      "context",      "data",    "pipeline",  "stages_per_rank",   "experts",
       "micro_batch", "microbatches", "zero",    "schedule",  "data_outermost",    "stages",
       "recomputed",  "selective",    "overlap", "offloaded", "optimizer_on_host", "attention",
-      "in_part"};
+      "in_part",     "layout"};
   for (const auto& [key, place] : plan.members()) {
     if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
   }
@@ -162,6 +162,7 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
       overlap->fail("is of collectives of tensor parallel, of which the plan has none");
     }
   }
+  if (const auto layout = place.find("layout")) plan.layout = parse_tensor_layout(layout->text());
   if (const auto attention = place.find("attention")) plan.attention = parse_attention_kernel(attention->text());
   if (const auto outermost = place.find("data_outermost")) plan.data_outermost = outermost->boolean();
   plan.data =

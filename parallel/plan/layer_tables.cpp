@@ -166,11 +166,17 @@ std::vector<LayoutSizes> LayerTables::all_layouts() {
       for (const int64_t micro_batch : micro_batches(request_, context)) {
         LayoutSizes sizes{
             .tensor = tensor, .context = context, .micro_batch = micro_batch, .overlap = overlap_of(request_, tensor)};
+        bool any = false;
         for (const AttentionKernel attention : attention_kernels(request_)) {
-          sizes.attention = attention;
-          if (tables_of(sizes) != nullptr) all.push_back(sizes);
+          for (const TensorLayout layout : tensor_layouts(request_, tensor)) {
+            sizes.attention = attention;
+            sizes.layout = layout;
+            if (tables_of(sizes) == nullptr) continue;
+            all.push_back(sizes);
+            any = true;
+          }
         }
-        if (tables_of(sizes) == nullptr) break;
+        if (!any) break;
       }
     }
   }

@@ -24,6 +24,7 @@ void PlanSearch::look_around() {
     return [knob](const TrainingPlan& plan) { return fmt::format("{}", plan.*knob); };
   };
   look("attention", [](const TrainingPlan& plan) { return std::string(to_string(plan.attention)); });
+  look("layout", [](const TrainingPlan& plan) { return std::string(to_string(plan.layout)); });
   look("tensor", number(&TrainingPlan::tensor));
   look("context", number(&TrainingPlan::context));
   look("pipeline", number(&TrainingPlan::pipeline));
@@ -40,14 +41,10 @@ void PlanSearch::look_at_overlaps() {
   const TrainingPlan& best = answer_.best().plan;
   for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
     if (best.tensor == 1 || other == best.overlap) continue;
-    const LayoutTables* tables = tables_.of({.tensor = best.tensor,
-                                             .context = best.context,
-                                             .micro_batch = best.micro_batch,
-                                             .overlap = other,
-                                             .attention = best.attention});
-    if (tables == nullptr) continue;
     TrainingPlan plan = best;
     plan.overlap = other;
+    const LayoutTables* tables = tables_.of(LayoutSizes::of(plan));
+    if (tables == nullptr) continue;
     plan.stages.clear();
     plan.recomputed.clear();
     plan.selective.clear();

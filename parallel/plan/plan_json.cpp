@@ -28,6 +28,7 @@ nlohmann::json to_json(const TrainingPlan& plan) {
           {"microbatches", plan.microbatches},
           {"zero", plan.zero},
           {"schedule", plan.schedule},
+          {"layout", to_string(plan.layout)},
           {"overlap", to_string(plan.overlap)},
           {"attention", to_string(plan.attention)},
           {"data_outermost", plan.data_outermost},
@@ -50,6 +51,7 @@ nlohmann::json to_json(const PlanAnswer& answer) {
                          {"host_bytes", made.on_host},
                          {"estimated_seconds", made.estimated},
                          {"estimated_bytes", made.estimated_bytes}});
+    if (!made.layouts.empty()) simulated.back()["layouts"] = made.layouts;
   }
   nlohmann::json neighbours = nlohmann::json::array();
   for (const PlanNeighbour& neighbour : answer.neighbours) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <map>
 
 #include "shadowgraph/units.h"
 
@@ -125,7 +125,7 @@ void PlanSearch::simulate_best() {
     std::ranges::make_heap(tried_, kSlower);
   };
   search_within(near);
-  double excess = kForever;  // least of simulated bytes over estimated ones
+  std::map<TensorLayout, double> excess;  // least of simulated bytes over estimated ones
   while (std::ssize(answer_.simulated) < request().simulated) {
     if (tried_.empty()) {
       if (!answer_.simulated.empty() || near > kFarthest) break;
@@ -138,13 +138,15 @@ void PlanSearch::simulate_best() {
     Tried tried = pop();
     const auto estimated = static_cast<double>(tried.estimate.bytes);
     const auto memory = static_cast<double>(answer_.memory);
-    if (tried.tries == 0 && std::isfinite(excess) && estimated * excess > memory) {
-      try_with(std::move(tried), static_cast<int64_t>(memory / excess));
+    const auto known = excess.find(tried.candidate->plan().layout);
+    if (tried.tries == 0 && known != excess.end() && estimated * known->second > memory) {
+      try_with(std::move(tried), static_cast<int64_t>(memory / known->second));
       continue;
     }
     if (schedules_.own(tried.candidate->plan()) == nullptr) continue;  // short ones stood for one that there is not
     SimulatedPlan made = simulated(*tried.candidate, tried.estimate);
-    excess = std::min(excess, static_cast<double>(made.bytes()) / estimated);
+    double& least = excess.try_emplace(made.plan.layout, kForever).first->second;
+    least = std::min(least, static_cast<double>(made.bytes()) / estimated);
     if (fits(made)) {
       use_what_is_left(std::move(tried), std::move(made));
       continue;

@@ -99,8 +99,31 @@ void allow_on_host(ClusterRequest& request, std::string_view what) {
   (what == "optimizer" ? request.offload_optimizer : request.offload_activations) = true;
 }
 
+std::string_view to_string(TensorLayout layout) { return layout == TensorLayout::kMegatron ? "megatron" : "solved"; }
+
+TensorLayout parse_tensor_layout(std::string_view text) {
+  for (const TensorLayout layout : {TensorLayout::kMegatron, TensorLayout::kSolved}) {
+    if (to_string(layout) == text) return layout;
+  }
+  throw Error(fmt::format("tensors are laid out as megatron or solved, not as '{}'", text));
+}
+
 std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request) {
   return given_or(request.attention, {AttentionKernel::kDevices});
+}
+
+std::vector<TensorLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor) {
+  if (tensor == 1) return {TensorLayout::kMegatron};
+  return given_or(request.layouts, {TensorLayout::kMegatron});
+}
+
+LayoutSizes LayoutSizes::of(const TrainingPlan& plan) {
+  return {.tensor = plan.tensor,
+          .context = plan.context,
+          .micro_batch = plan.micro_batch,
+          .overlap = plan.overlap,
+          .attention = plan.attention,
+          .layout = plan.layout};
 }
 
 // Within a machine unless asked for: beyond it each layer's sums would go over the slow links.
@@ -138,7 +161,7 @@ std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts
 
 std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units) {
   std::vector<TrainingPlan> plans;
-  const auto [tensor, context, micro_batch, experts, overlap, attention] = sizes;
+  const auto [tensor, context, micro_batch, experts, overlap, attention, layout] = sizes;
   if (request.devices % (tensor * context) != 0) return plans;
   const int64_t rest = request.devices / (tensor * context);
   const int64_t machine = request.links.levels.empty() ? 0 : request.links.levels.front().size;
@@ -166,6 +189,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
                               .microbatches = filled_rounds(schedule, microbatches, pipeline),
                               .zero = zero,
                               .schedule = schedule,
+                              .layout = layout,
                               .overlap = overlap,
                               .attention = attention,
                               .data_outermost = data_outermost};

@@ -13,6 +13,7 @@ void check(const ClusterRequest& request);
 
 // What hides collectives of tensor parallel; nothing where there is none.
 CollectiveOverlap overlap_of(const ClusterRequest& request, int64_t tensor);
+std::vector<TensorLayout> tensor_layouts(const ClusterRequest& request, int64_t tensor);
 std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request);
 std::vector<int64_t> tensor_sizes(const ClusterRequest& request);
 // Ranks that may share a sequence, where it is long: each has 8,192 tokens at least, unless asked.
@@ -28,6 +29,8 @@ struct LayoutSizes {
   int64_t experts = 1;  // ranks that share them
   CollectiveOverlap overlap = CollectiveOverlap::kNone;
   AttentionKernel attention = AttentionKernel::kDevices;
+  TensorLayout layout = TensorLayout::kMegatron;
+  static LayoutSizes of(const TrainingPlan& plan);
   friend auto operator<=>(const LayoutSizes&, const LayoutSizes&) = default;
 };
 // Each plan of these sizes, without stages. `units`: of the model, which has at most so many stages.

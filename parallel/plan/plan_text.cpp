@@ -18,6 +18,7 @@ std::string to_string(const TrainingPlan& plan) {
   if (plan.zero > 0) text += fmt::format(" zero {}", plan.zero);
   if (plan.experts > 1) text += fmt::format(", ep {}", plan.experts);
   text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
+  if (plan.layout != TensorLayout::kMegatron) text += fmt::format(", {} layout", to_string(plan.layout));
   if (plan.overlap != CollectiveOverlap::kNone) text += fmt::format(", overlap {}", to_string(plan.overlap));
   if (plan.attention != AttentionKernel::kDevices) text += fmt::format(", {} attention", to_string(plan.attention));
   if (plan.data_outermost) text += ", dp outermost";

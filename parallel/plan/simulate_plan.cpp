@@ -18,12 +18,25 @@ namespace shadowgraph {
 
 namespace {
 
-Graph cut_by_hand(Graph step, int64_t tensor, const ClusterRequest& request) {
-  StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", tensor)),
+// For each micro-batch, where there is no pipeline: replicas sum and gather a byte once a step. What hides that is not
+// known yet, so all of it counts. Less memory is then best of what is as quick.
+double seconds_of_parameter_byte(const LayoutSizes& sizes, const ClusterRequest& request) {
+  if (request.links.levels.empty()) return 0;
+  const auto samples = static_cast<double>(request.devices / (sizes.tensor * sizes.context) * sizes.micro_batch);
+  return 2 / request.links.levels.back().bandwidth / std::max(1.0, static_cast<double>(request.batch) / samples);
+}
+
+Graph cut_over_ranks(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
+  StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", sizes.tensor)),
                      .device = request.device,
                      .links = request.links,
                      .cut_vocabulary = true,
-                     .by_hand = "megatron"};
+                     .overlap = sizes.overlap};
+  if (sizes.layout == TensorLayout::kSolved) {
+    layout.parameter_byte = seconds_of_parameter_byte(sizes, request);
+    return std::move(plan_step(std::move(step), layout).answer.rank->graph);
+  }
+  layout.by_hand = "megatron";
   try {
     return std::move(plan_step(clone(step), layout).answer.rank->graph);
   } catch (const NoPlanError&) {
@@ -57,7 +70,7 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
   Graph step = part_of_sequence(source, request, sizes.context)
                    .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
-  Graph rank = sizes.tensor == 1 ? std::move(step) : cut_by_hand(std::move(step), sizes.tensor, request);
+  Graph rank = sizes.tensor == 1 ? std::move(step) : cut_over_ranks(std::move(step), sizes, request);
   if (sizes.tensor > 1) overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
   if (request.float8 && float8_products(rank).products == 0) {
     throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
@@ -102,14 +115,20 @@ std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
   return {bytes, weights};
 }
 
+std::map<std::string, std::string> layouts_of(const Graph& rank) {
+  std::map<std::string, std::string> layouts;
+  for (const NodeId node : rank.nodes()) {
+    if (!rank.is_placeholder(node)) break;
+    if (rank.node(node).target != target_of(Builtin::kParameter)) continue;
+    layouts[placeholder_name(rank, node)] = rank.note(node, "layout");
+  }
+  return layouts;
+}
+
 }  // namespace
 
 SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
-  const LayoutSizes sizes{.tensor = plan.tensor,
-                          .context = plan.context,
-                          .micro_batch = plan.micro_batch,
-                          .overlap = plan.overlap,
-                          .attention = plan.attention};
+  const LayoutSizes sizes = LayoutSizes::of(plan);
   if (!rank_ || sizes != sizes_) {
     rank_.reset();
     rank_ = rank_of_step(source, 0, sizes, request);
@@ -144,7 +163,10 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   }
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
-  return {.plan = std::move(plan), .run = std::move(run), .other_streams = streams, .on_host = on_host};
+  SimulatedPlan made{.run = std::move(run), .other_streams = streams, .on_host = on_host};
+  if (plan.layout == TensorLayout::kSolved) made.layouts = layouts_of(*rank_);
+  made.plan = std::move(plan);
+  return made;
 }
 
 SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {

@@ -43,6 +43,8 @@ def add_options(command):
                          help="what may be on the host: activations, optimizer")  # fmt: skip
     command.add_argument("--attention", type=lambda text: text.split(","), default=[], metavar="KERNEL,...",
                          help="kernels of attention: device, flash, efficient, cudnn, math")  # fmt: skip
+    command.add_argument("--layout", type=lambda text: text.split(","), default=[], metavar="WHO,...",
+                         help="who lays tensors out over ranks of tensor parallel: megatron, solved")  # fmt: skip
     command.add_argument("--overlap", default="none", choices=("none", "backward", "pieces"),
                          help="what hides collectives of tensor parallel, as of the tool")  # fmt: skip
     command.add_argument("--schedule", action="append", default=[], help="1f1b, interleaved, ...; repeat")
@@ -66,7 +68,7 @@ def run(sg, given, program, inputs, how):
         captured_state=given.captured_state, interconnect=given.interconnect, memory=given.memory,
         name=os.path.basename(given.source), schedules=given.schedule, recompute=given.recompute,
         offload=given.offload, attention=given.attention,
-        overlap=given.overlap, float8=given.float8, expert_capacity=given.expert_capacity,
+        layout=given.layout, overlap=given.overlap, float8=given.float8, expert_capacity=given.expert_capacity,
         gradients={"f32": torch.float32, "bf16": torch.bfloat16}.get(given.gradients),
         **{name[2:].replace("-", "_"): getattr(given, name[2:].replace("-", "_")) for name in _NUMBERS}, **how,
     )  # fmt: skip
@@ -78,6 +80,8 @@ def run(sg, given, program, inputs, how):
         files = {"report.html": plan.html(), "plan.txt": str(plan), "pipeline.txt": str(plan.run),
                  "plan.json": json.dumps(plan.dict(), indent=1) + "\n", "schedule.csv": plan.run.schedule.csv(),
                  "trace.json": plan.run.chrome_trace()}  # fmt: skip
+        if layouts := plan.dict()["simulated"][0].get("layouts"):
+            files["layout.json"] = json.dumps(layouts, indent=1) + "\n"
         for name, text in files.items():
             sg._sharding.write_text(os.path.join(given.output, name), text)
         _write_engine_files(sg, given, plan, _capture.of_model(

@@ -36,7 +36,7 @@ class PlanQuestions:
                  context: Iterable[int] = (), pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (),
                  micro_batch: Iterable[int] = (), experts: Iterable[int] = (), expert_capacity: float = 1,
                  zero: Iterable[int] = (), schedules: Iterable[str] = (), recompute: Iterable[str] = (),
-                 offload: Iterable[str] = (), attention: Iterable[str] = (),
+                 offload: Iterable[str] = (), attention: Iterable[str] = (), layout: Iterable[str] = (),
                  overlap: str = "none", float8: bool = False, gradients: torch.dtype | None = None, simulated: int = 3,
                  name: str = "model",
                  options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
@@ -67,7 +67,7 @@ class PlanQuestions:
         made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
         tried = {"tensor": tensor, "context": context, "pipeline": pipeline, "stages_per_rank": stages_per_rank,
                  "micro_batch": micro_batch, "experts": experts, "zero": zero, "schedules": schedules,
-                 "recompute": recompute, "offload": offload, "attention": attention}  # fmt: skip
+                 "recompute": recompute, "offload": offload, "attention": attention, "layout": layout}  # fmt: skip
         if gradients not in (None, torch.float32, torch.bfloat16) or (captured_state and gradients is not None):
             raise _C.Error(f"gradients={gradients} are neither torch.float32 nor torch.bfloat16, or state is captured")
         knobs = {"memory": limit, "batch": batch, "sequence": sequence, "captured_state": captured_state,
@@ -137,6 +137,8 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     offload: what may be on the host: "activations" (what layers keep for backward), "optimizer" (its state and step).
     attention: kernels of scaled_dot_product_attention that are tried: "flash", "efficient", "cudnn", "math"; by default
       "device", what PyTorch takes there.
+    layout: who lays tensors out over ranks of tensor parallel. "megatron" (default): its rules. "solved": the solver
+      of `shard`, to which collectives cost what `overlap` does not hide. Engines have no words for it.
     overlap: what the engine does with collectives of tensor parallel. "none": they are waited for where they stand, as
       DTensor does. "backward": those of backward run beside products, as Megatron-LM's. "pieces": products go piece by
       piece, too, as with --tp-comm-overlap and asynchronous tensor parallel.

@@ -45,7 +45,7 @@ ClusterRequest request_of(int64_t devices, const std::string& spec, const py::di
   ClusterRequest request{.devices = devices, .device = *DeviceSpec::find(spec, c10::kCUDA)};
   bool captured_state = false, bfloat16_gradients = false;
   std::string overlap(to_string(request.overlap));
-  std::vector<std::string> recompute, offload, attention;
+  std::vector<std::string> recompute, offload, attention, layout;
   read(knobs, "memory", request.memory);
   read(knobs, "batch", request.batch);
   read(knobs, "sequence", request.sequence);
@@ -64,11 +64,13 @@ ClusterRequest request_of(int64_t devices, const std::string& spec, const py::di
   read(knobs, "recompute", recompute);
   read(knobs, "offload", offload);
   read(knobs, "attention", attention);
+  read(knobs, "layout", layout);
   read(knobs, "overlap", overlap);
   read(knobs, "simulated", request.simulated);
   request.overlap = collective_overlap(overlap);
   for (const std::string& what : recompute) request.recompute.push_back(parse_recompute(what));
   for (const std::string& kernel : attention) request.attention.push_back(parse_attention_kernel(kernel));
+  for (const std::string& who : layout) request.layouts.push_back(parse_tensor_layout(who));
   for (const std::string& what : offload) allow_on_host(request, what);
   if (captured_state) request.state = {};
   if (bfloat16_gradients) request.state.gradient = 2;

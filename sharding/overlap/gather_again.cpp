@@ -43,8 +43,9 @@ class GatherAgain {
         }
       });
     }
+    const auto before = std::ssize(made_);
     for (const auto& [gather, users] : readers) gather_for(gather, first, users);
-    return std::ssize(readers);
+    return std::ssize(made_) - before;
   }
 
   // Nobody wrote to the part since.
@@ -86,8 +87,9 @@ class GatherAgain {
     const ValueId part = graph_.arguments(gather)[0].ref.value;
     const ValueId whole = graph_.results(gather)[0].ref.value;
     changed_.insert(graph_.value(whole).storage);
-    parts_.emplace_back(gather, part);
-    std::map<ValueId, ValueId> made{{whole, repeat(at, gather, part, /*is_view=*/false)}};
+    // Sums that follow one another, as of queries and keys, have one gather.
+    std::map<ValueId, ValueId>& made = made_[gather];
+    if (made.empty()) made[whole] = repeat(at, gather, part, /*is_view=*/false);
     for (const NodeId user : users) {
       std::vector<ValueId> operands;
       graph_.for_each_input(user, [&](ValueId v) { operands.push_back(v); });
@@ -109,7 +111,8 @@ class GatherAgain {
   // Autograd keeps the part in place of the whole.
   void keep_parts() {
     std::set<StorageId> wholes;
-    for (const auto& [gather, part] : parts_) {
+    for (const auto& [gather, made] : made_) {
+      const ValueId part = graph_.arguments(gather)[0].ref.value;
       wholes.insert(graph_.value(graph_.results(gather)[0].ref.value).storage);
       const SavedTensor saved{.value = part, .role = SavedRole::kArgument, .index = 0};
       graph_.set_saved(gather, {&saved, 1});
@@ -131,8 +134,8 @@ class GatherAgain {
 
   Graph& graph_;
   const Effects effects_;
-  std::set<StorageId> changed_;                    // gathered in forward, and again
-  std::vector<std::pair<NodeId, ValueId>> parts_;  // by what gathered them
+  std::set<StorageId> changed_;                        // gathered in forward, and again
+  std::map<NodeId, std::map<ValueId, ValueId>> made_;  // by what gathered: what it made, and views of it, once more
 };
 
 }  // namespace

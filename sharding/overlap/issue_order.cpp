@@ -24,13 +24,12 @@ class IssueOrder {
   void run() {
     for (const NodeId node : graph_.nodes()) {
       if (state_[node] == kIssued) continue;
-      const bool ends = graph_.node(node).target == target_of(Builtin::kOutput) ||
-                        graph_.node(node).target == target_of(Builtin::kGradient);
-      if (ends) {
+      if (ends(node)) {
         issue_rest();
         issue(node);
         continue;
       }
+      if (graph_.facts(node).collective && !waits(node)) issue_waits_like(node);
       NodeId behind = std::as_const(behind_)[node];
       bool needs_lazy = false;
       for_each_need(node, [&](NodeId need) {
@@ -65,6 +64,33 @@ class IssueOrder {
   enum State : uint8_t { kAhead, kHeld, kLazy, kIssued };
 
   bool waits(NodeId node) const { return graph_.target(node).name() == "_c10d_functional::wait_tensor"; }
+
+  bool ends(NodeId node) const {
+    return graph_.node(node).target == target_of(Builtin::kOutput) ||
+           graph_.node(node).target == target_of(Builtin::kGradient);
+  }
+  // Nobody in its phase reads what it gives, but for views.
+  bool leaves_phase(NodeId node) const {
+    bool leaves = true;
+    graph_.for_each_output(node, [&](ValueId made) {
+      graph_.for_each_use(made, [&](NodeId user) {
+        const bool here = graph_.node(user).phase == graph_.node(node).phase && !ends(user);
+        leaves &= !here || (state_[user] == kLazy && leaves_phase(user));
+      });
+    });
+    return leaves;
+  }
+
+  // What a phase gives is waited for before its next collective of the kind: a sum of gradients holds what is sent.
+  void issue_waits_like(NodeId collective) {
+    const std::vector<NodeId> lazy = lazy_;
+    for (const NodeId node : lazy) {
+      if (state_[node] != kLazy || !waits(node) || !leaves_phase(node)) continue;
+      const NodeId waited = graph_.value(graph_.arguments(node)[0].ref.value).producer;
+      if (graph_.node(waited).target == graph_.node(collective).target) issue(node);
+    }
+    std::erase_if(lazy_, [&](NodeId node) { return state_[node] == kIssued; });
+  }
 
   // Collectives keep their order. A wait is in no order but with what is waited for, and with who reads that.
   template <class F>

@@ -135,7 +135,9 @@ PlannedStep plan_step(Graph graph, const StepRequest& request) {
                            .memory = request.memory.value_or(kNoLimit),
                            .pins = request.pins,
                            .unfold = request.unfold,
-                           .cut_random = request.cut_random};
+                           .cut_random = request.cut_random,
+                           .overlap = request.overlap,
+                           .parameter_byte = request.parameter_byte};
   if (!request.recompute) {
     planned.answer = searched_or_given(planned.graph, sharding, request);
     return planned;

@@ -98,7 +98,8 @@ ShardingProblemBuilder::ShardingProblemBuilder(const Graph& graph, const Shardin
       factors_(FactorAnalysis::run(graph, rules_)),
       classes_(NodeClasses::of(graph, !options.unfold)),
       memory_(MemoryUse::of(graph)),
-      time_(StepTime::of(graph, *options.device)) {
+      time_(StepTime::of(graph, *options.device)),
+      hidden_(graph, time_, options.overlap, options.mesh.size()) {
   problem_.graph_ = &graph;
   problem_.mesh_ = options.mesh;
   problem_.planner_ = std::make_unique<RedistributionPlanner>(options.mesh, redistribution_rates(options));
@@ -179,6 +180,8 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
                                      .results = static_cast<uint32_t>(tensors.results.size())};
   AssignmentNode made;
   const double fixed = time.seconds - std::max(time.compute, time.memory);
+  const bool parameter = graph_.node(node).target == target_of(Builtin::kParameter);
+  const double byte = parameter ? options_.parameter_byte : 0;
   double whole_bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) whole_bytes += static_cast<double>(graph_.logical_bytes(tensors[i]));
   for (const MeshStrategy& strategy : mesh) {
@@ -188,8 +191,10 @@ uint32_t ShardingProblemBuilder::make_variable(NodeId node, const NodeTensors& t
       local_bytes +=
           static_cast<double>(graph_.logical_bytes(tensors[i])) / static_cast<double>(parts_of(strategy.layouts[i]));
     }
-    const double seconds = fixed + std::max(time.compute / static_cast<double>(strategy.shares),
-                                            whole_bytes > 0 ? time.memory * local_bytes / whole_bytes : time.memory);
+    const double seconds = fixed +
+                           std::max(time.compute / static_cast<double>(strategy.shares),
+                                    whole_bytes > 0 ? time.memory * local_bytes / whole_bytes : time.memory) +
+                           byte * local_bytes;
     made.costs.push_back(std::llround(seconds * 1e12));
     made.strategies.push_back(name_of(strategy, tensors));
   }

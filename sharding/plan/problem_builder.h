@@ -13,6 +13,7 @@
 #include "shadowgraph/sharding/factor_analysis.h"
 #include "shadowgraph/sharding/plan.h"
 #include "shadowgraph/sharding/problem.h"
+#include "sharding/plan/hidden_collectives.h"
 #include "sharding/plan/node_classes.h"
 #include "sharding/plan/node_strategies.h"
 
@@ -62,6 +63,8 @@ class ShardingProblemBuilder {
     std::vector<int64_t> sizes;
     int64_t element_bytes = 0;
     bool tied = false;
+    // Picoseconds of HiddenCollectives::Products.
+    int64_t reduce = 0, scatter = 0, gather = 0, gather_again = 0, weight_gradient = 0;
     auto operator<=>(const MatrixKey&) const = default;
   };
   struct Distances {
@@ -88,6 +91,7 @@ class ShardingProblemBuilder {
   void add_edge(const EdgeKey& key, ValueId value, const LiveInterval& live);
   void finish_edges();
   MatrixKey matrix_key(const EdgeKey& key, const Edge& edge) const;
+  int64_t exposed(const MatrixKey& key, uint16_t from, uint16_t to, int64_t cost) const;
   CostMatrix cost_matrix(const MatrixKey& key);
 
   uint16_t layout_number(const Layout& layout);
@@ -104,6 +108,7 @@ class ShardingProblemBuilder {
   NodeClasses classes_;
   const MemoryUse memory_;
   const StepTime time_;
+  const HiddenCollectives hidden_;
   ShardingProblem problem_;
   std::vector<std::pair<uint32_t, uint32_t>> ties_;  // variables, and the variables of their other results
   std::vector<RuleSource> sources_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "sharding/plan/problem_builder.h"
 
@@ -146,11 +147,18 @@ ShardingProblemBuilder::MatrixKey ShardingProblemBuilder::matrix_key(const EdgeK
     for (uint32_t s = 0; s < strategies; ++s) layouts.push_back(problem_.variables_[variable].layout(s, tensor));
     return layouts;
   };
+  const auto picoseconds = [](double seconds) { return static_cast<int64_t>(std::llround(seconds * 1e12)); };
+  const HiddenCollectives::Products& beside = hidden_.beside(edge.value);
   return {.from = layouts_of(key.producer, key.result),
           .to = layouts_of(key.user, key.slot),
           .sizes = {graph_.sizes(edge.value).begin(), graph_.sizes(edge.value).end()},
           .element_bytes = static_cast<int64_t>(c10::elementSize(graph_.value(edge.value).dtype)),
-          .tied = key.tied};
+          .tied = key.tied,
+          .reduce = picoseconds(beside.reduce),
+          .scatter = picoseconds(beside.scatter),
+          .gather = picoseconds(beside.gather),
+          .gather_again = picoseconds(beside.gather_again),
+          .weight_gradient = picoseconds(beside.weight_gradient)};
 }
 
 void ShardingProblemBuilder::finish_edges() {
@@ -201,6 +209,32 @@ void ShardingProblemBuilder::tie_memory() {
   }
 }
 
+// What products leave of the cost of a redistribution, and what it takes of them.
+int64_t ShardingProblemBuilder::exposed(const MatrixKey& key, uint16_t from, uint16_t to, int64_t cost) const {
+  // Rows lie behind one another where dimensions before them are one.
+  const auto cuts_rows = [&](const Placement& placement) {
+    if (!placement.is_shard() || placement.outer != 1) return false;
+    const auto rows = key.sizes.begin() + placement.dim;
+    return std::all_of(key.sizes.begin(), rows, [](int64_t size) { return size == 1; });
+  };
+  const auto behind = [&](int64_t products) {
+    const int64_t hidden = std::min(cost, products);
+    return cost - hidden + std::llround(options_.interconnect->device_share * static_cast<double>(hidden));
+  };
+  const Layout& before = problem_.layouts_[from];
+  const Layout& after = problem_.layouts_[to];
+  for (size_t axis = 0; axis < before.size(); ++axis) {
+    const bool sums = before[axis].is_partial() && !after[axis].is_partial();
+    if (sums && key.weight_gradient > 0) return behind(key.weight_gradient);
+    if (sums && after[axis].is_replicate()) return behind(key.reduce);
+    if (sums && cuts_rows(after[axis])) return behind(key.scatter);
+    if (cuts_rows(before[axis]) && after[axis].is_replicate()) {
+      return behind(key.gather) + (key.gather_again > 0 ? behind(key.gather_again) : 0);
+    }
+  }
+  return cost;
+}
+
 CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
   CostMatrix matrix{.rows = static_cast<uint32_t>(key.from.size()), .columns = static_cast<uint32_t>(key.to.size())};
   matrix.costs.reserve(key.from.size() * key.to.size());
@@ -222,7 +256,8 @@ CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
     }
     for (size_t j = 0; j < key.to.size(); ++j) {
       const bool same = from == key.to[j];
-      const int64_t cost = same ? 0 : key.tied ? kForbidden : row[column[j]];
+      int64_t cost = same ? 0 : key.tied ? kForbidden : row[column[j]];
+      if (cost != 0 && cost != kForbidden) cost = exposed(key, from, key.to[j], cost);
       matrix.costs.push_back(cost);
       if (usages) matrix.usages.push_back(same || cost == kForbidden ? 0 : bytes[j]);
     }

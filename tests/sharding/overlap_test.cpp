@@ -34,6 +34,14 @@ PlannedStep megatron(const Graph& step, const char* mesh) {
   return plan_step(clone(step), layout);
 }
 
+PlannedStep solved(const Graph& step, const char* mesh, CollectiveOverlap overlap, bool cut_vocabulary = true) {
+  StepRequest layout{.mesh = DeviceMesh::parse(mesh),
+                     .device = DeviceSpec::named("h100"),
+                     .cut_vocabulary = cut_vocabulary,
+                     .overlap = overlap};
+  return plan_step(clone(step), layout);
+}
+
 // A layer as wide as it pays to hide something.
 Graph wide_step(int64_t batch = 1, const std::string& recomputed = "") {
   const FakeTensorMode mode({.device = at::kCUDA});
@@ -88,6 +96,20 @@ TEST_P(OverlappedModels, ComputeWhatOneDeviceDoes) {
 }
 INSTANTIATE_TEST_SUITE_P(Zoo, OverlappedModels, ::testing::Values("gpt2", "llama3_8b"),
                          [](const auto& info) { return info.param; });
+
+TEST_P(OverlappedModels, AsTheSolverLaysThemOutComputeWhatOneDeviceDoes) {
+  const CapturedStep step = capture_step(GetParam(), StepOptimizer::kAdamW, 2);
+  const WholeRun whole = run_whole(step);
+  for (const CollectiveOverlap overlap : kBoth) {
+    const PlannedStep planned = solved(step.graph, "tp=4", overlap, /*cut_vocabulary=*/false);
+    std::vector<ShardedGraph> ranks = apply_to_all(planned.graph, planned.answer.plan);
+    for (ShardedGraph& rank : ranks) {
+      overlap_collectives(rank.graph, overlap);
+      verify(rank.graph);
+    }
+    EXPECT_LT(worst_difference(whole, simulate(ranks, step.inputs)), 1e-10) << to_string(overlap);
+  }
+}
 
 TEST(Overlap, OfStepsThatComputeAgainComputesWhatOneDeviceDoes) {
   CapturedStep step = capture_step("llama3_8b", StepOptimizer::kSgd, 2);
@@ -184,6 +206,36 @@ TEST(Overlap, NothingTakesLongerThanBefore) {
         most = seconds;
       }
     }
+  }
+}
+
+// To the solver a collective costs what is left of it. Its own plan is then at least as quick as Megatron's, and as the
+// one that was found as if nothing were hidden.
+TEST(Overlap, TheSolverKnowsWhatIsHidden) {
+  for (const int64_t batch : {1, 2}) {
+    const Graph step = wide_step(batch);
+    for (const CollectiveOverlap overlap : kBoth) {
+      const auto seconds = [&](Graph rank) {
+        overlap_collectives(rank, overlap);
+        return Seconds(rank).step.seconds();
+      };
+      const double found = seconds(std::move(solved(step, "tp=8", overlap).answer.rank->graph));
+      EXPECT_LT(found, seconds(rank_of(step, "tp=8"))) << batch << " " << to_string(overlap);
+      EXPECT_LE(found, 1.001 * seconds(std::move(solved(step, "tp=8", CollectiveOverlap::kNone).answer.rank->graph)))
+          << batch << " " << to_string(overlap);
+    }
+  }
+}
+
+// Eight samples on eight ranks: each has its own, and sums gradients of whole weights.
+TEST(Overlap, SumsOfGradientsDoNotPileUp) {
+  const PlannedStep planned = solved(wide_step(8), "tp=8", CollectiveOverlap::kBackward);
+  const Graph& before = planned.answer.rank->graph;
+  for (const CollectiveOverlap overlap : kBoth) {
+    Graph rank = clone(before);
+    overlap_collectives(rank, overlap);
+    EXPECT_LE(static_cast<double>(peak_of_live_bytes(rank)), 1.05 * static_cast<double>(peak_of_live_bytes(before)))
+        << to_string(overlap);
   }
 }
 

@@ -65,6 +65,12 @@ enum class Recompute : uint8_t { kNothing, kSelective, kWhole, kCurve };
 std::string_view to_string(Recompute what);        // "nothing", "selective", "whole", "curve"
 Recompute parse_recompute(std::string_view text);  // throws Error
 
+// Who lays out a stage's tensors over the ranks of tensor parallel: Megatron-LM's rules, or the solver of
+// shadowgraph/sharding/shard.h. To that collectives cost what the engine does not hide.
+enum class TensorLayout : uint8_t { kMegatron, kSolved };
+std::string_view to_string(TensorLayout layout);          // "megatron", "solved"
+TensorLayout parse_tensor_layout(std::string_view text);  // throws Error
+
 struct ClusterRequest {
   int64_t devices = 1;
   DeviceSpec device;
@@ -79,6 +85,7 @@ struct ClusterRequest {
   std::vector<int> zero;
   std::vector<std::string> schedules;
   std::vector<AttentionKernel> attention;  // empty: what PyTorch takes on the device
+  std::vector<TensorLayout> layouts;       // empty: Megatron-LM's
   std::vector<Recompute> recompute;        // besides nothing, which always may be; empty: all but kCurve
   // What may be on the host: what layers keep for backward, and main weights and moments, whose step is then run there.
   bool offload_activations = false, offload_optimizer = false;
@@ -119,6 +126,7 @@ struct TrainingPlan {
   int64_t microbatches = 1;  // of a step, on each replica
   int zero = 0;              // of optimizer state, gradients, parameters over the replicas
   std::string schedule = "1f1b";
+  TensorLayout layout = TensorLayout::kMegatron;
   CollectiveOverlap overlap = CollectiveOverlap::kNone;  // of tensor parallel's
   AttentionKernel attention = AttentionKernel::kDevices;
   bool data_outermost =
@@ -144,7 +152,10 @@ struct SimulatedPlan {
   // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream. NCCL's
   // buffers for groups of experts count here, too.
   int64_t other_streams = 0;
-  int64_t on_host = 0;    // bytes, of the rank that has most there
+  int64_t on_host = 0;  // bytes, of the rank that has most there
+  // How parameters lie over ranks of tensor parallel where the solver laid them out: "model.embed_tokens.weight" is
+  // "S(0)". `shadowgraph shard` takes them as --answer.
+  std::map<std::string, std::string> layouts;
   int64_t bytes() const;  // reserved on the device, of the fullest rank, other streams included
 };
 

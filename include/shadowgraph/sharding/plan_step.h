@@ -28,6 +28,7 @@
 #include "shadowgraph/graph.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/sharding/overlap.h"
 #include "shadowgraph/sharding/shard.h"
 #include "shadowgraph/sharding/shard_and_recompute.h"
 
@@ -49,7 +50,9 @@ struct StepRequest {
   bool unfold = false;          // layers that repeat are decided one by one
   bool cut_random = false;      // each device may draw random numbers of its own
   bool cut_vocabulary = false;  // losses may be cut along the vocabulary; split_log_softmaxes says what that costs
-  bool recompute = false;       // computes again what costs less so than cutting more; needs `memory`
+  CollectiveOverlap overlap = CollectiveOverlap::kNone;  // ShardingOptions::overlap
+  double parameter_byte = 0;                             // ShardingOptions::parameter_byte
+  bool recompute = false;  // computes again what costs less so than cutting more; needs `memory`
 
   // An answer that is measured in place of a search (given_answer.h): its JSON, and its file's name for messages.
   std::string answer, answer_name = "the answer";

@@ -25,6 +25,7 @@
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/sharding/assignment.h"
 #include "shadowgraph/sharding/layout.h"
+#include "shadowgraph/sharding/overlap.h"
 #include "shadowgraph/sharding/plan.h"
 #include "shadowgraph/sharding/redistribution.h"
 #include "shadowgraph/sharding/rules.h"
@@ -48,6 +49,8 @@ struct ShardingOptions {
   std::vector<ShardingPin> pins;
   bool unfold = false;      // a variable for each node, not one for all like it in layers that repeat
   bool cut_random = false;  // random operators may be cut: each device draws its own numbers
+  CollectiveOverlap overlap = CollectiveOverlap::kNone;  // what this hides of redistributions costs nothing
+  double parameter_byte = 0;  // seconds that each byte of a device's parameters costs beside the step: its replicas
 };
 
 // What redistributions cost by these options; needs a device and an interconnect.
