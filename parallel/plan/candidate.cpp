@@ -185,8 +185,9 @@ double Candidate::bound_of(const Estimate& cut, const PipelineSchedule& schedule
     const StageFigures of = figures_of(*cut.chains, cut.stages[s]);
     const auto rank = static_cast<size_t>(schedule.rank_of(static_cast<int32_t>(s)));
     if (before[rank] < 0) before[rank] = passed;
-    passed += of.forward + of.input_gradient;
-    works[rank] += std::max(of.forward, of.copies.forward) + std::max(of.backward(), of.copies.backward);
+    const PieceSeconds each = of.unsharded();
+    passed += each.forward + each.input_gradient;
+    works[rank] += std::max(each.forward, of.copies.forward) + std::max(each.backward, of.copies.backward);
   }
   for (size_t rank = 0; rank < works.size(); ++rank) {
     most = std::max(most, before[rank] + static_cast<double>(plan_.microbatches) * works[rank]);

@@ -106,8 +106,9 @@ void LayerChain::add_up() {
     std::vector<Sums> before(1);
     for (const StageFigures& f : of) {
       const Sums& last = before.back();
-      before.push_back({.forward = last.forward + f.forward,
-                        .backward = last.backward + f.backward(),
+      const PieceSeconds seconds = f.unsharded();
+      before.push_back({.forward = last.forward + seconds.forward,
+                        .backward = last.backward + seconds.backward,
                         .copies = last.copies + f.copies.forward,
                         .carried = last.carried + f.carried,
                         .on_host = last.on_host + f.on_host,

@@ -32,7 +32,7 @@ int64_t LayerTables::more_layers() const {
 // Throws LayersDiffer.
 LayerChain LayerTables::chain(const Graph& step, const ExpertRanks& experts) const {
   const Graph rank = with_experts_over(clone(step), experts);
-  const StageOptions options{.spec = &request_.device, .interconnect = &request_.links};
+  const StageOptions options{.spec = &request_.device, .interconnect = &request_.links, .gathers_once = false};
   const LayerChain few(rank, kept_.units, options, request_.state);
   std::optional<LayerChain> all = few.with_more_layers(more_layers(), source_.first_layers);
   if (!all) throw LayersDiffer{};
@@ -105,7 +105,7 @@ std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) co
   compute_again(levels.back().step, layers(), {});
   if (by_curve()) {
     const std::vector<std::string> names = layers();
-    const StageOptions options{.spec = &request_.device, .interconnect = &request_.links};
+    const StageOptions options{.spec = &request_.device, .interconnect = &request_.links, .gathers_once = false};
     for (LayerWay& way : ways_to_keep(kept, names[names.size() / 2], options)) {
       levels.push_back({Recompute::kCurve, false, clone(kept), way});
       const PartlyKept part{names, std::move(way)};

@@ -26,7 +26,8 @@ double seconds_of_parameter_byte(const LayoutSizes& sizes, const ClusterRequest&
   return 2 / request.links.levels.back().bandwidth / std::max(1.0, static_cast<double>(request.batch) / samples);
 }
 
-Graph cut_over_ranks(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
+// `times`: of as many layers the step has one.
+Graph cut_over_ranks(Graph step, const LayoutSizes& sizes, const ClusterRequest& request, double times) {
   StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", sizes.tensor)),
                      .device = request.device,
                      .links = request.links,
@@ -34,6 +35,7 @@ Graph cut_over_ranks(Graph step, const LayoutSizes& sizes, const ClusterRequest&
                      .overlap = sizes.overlap};
   if (sizes.layout == TensorLayout::kSolved) {
     layout.parameter_byte = seconds_of_parameter_byte(sizes, request);
+    layout.layer_times = times;
     return std::move(plan_step(std::move(step), layout).answer.rank->graph);
   }
   layout.by_hand = "megatron";
@@ -70,7 +72,9 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
   Graph step = part_of_sequence(source, request, sizes.context)
                    .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
-  Graph rank = sizes.tensor == 1 ? std::move(step) : cut_over_ranks(std::move(step), sizes, request);
+  const auto layers_in_all = static_cast<double>(source.layers - source.first_layers);
+  const double times = layers == 0 ? 1 : layers_in_all / static_cast<double>(layers - source.first_layers);
+  Graph rank = sizes.tensor == 1 ? std::move(step) : cut_over_ranks(std::move(step), sizes, request, times);
   if (sizes.tensor > 1) overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
   if (request.float8 && float8_products(rank).products == 0) {
     throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
@@ -142,7 +146,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   std::vector<std::string> cuts;
   for (const PlannedStage& stage : plan.stages) cuts.push_back(stage.begins);
   if (!cuts.empty()) cuts.erase(cuts.begin());
-  const StageOptions options{.spec = &request.device, .interconnect = &request.links};
+  const StageOptions options{.spec = &request.device, .interconnect = &request.links, .gathers_once = false};
   const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
   PlanSchedules schedules;
   const PlanSchedules::Entry* entry = schedules.own(plan);

@@ -5,13 +5,14 @@
 namespace shadowgraph {
 
 ShardedParameters::ShardedParameters(const ProgramCosts& costs, const StageAssignment& assignment,
-                                     const Communication& communication) {
+                                     const Communication& communication, bool gathers_once) {
   const ParameterSources sources(costs);
   for (const Collective& collective : communication.collectives()) {
     const NodeId n = collective.node;
-    const bool adds =
-        collective.kind == CollectiveKind::kReduceScatter || collective.kind == CollectiveKind::kAllReduce;
-    if (collective.kind == CollectiveKind::kAllGather && sources.reads_parameters_alone(n)) gathers_[n] = 1;
+    const bool scatters = gathers_once && collective.kind == CollectiveKind::kReduceScatter;
+    const bool adds = scatters || collective.kind == CollectiveKind::kAllReduce;
+    const bool gathers = gathers_once && collective.kind == CollectiveKind::kAllGather;
+    if (gathers && sources.reads_parameters_alone(n)) gathers_[n] = 1;
     if (adds && assignment.piece(n) == Piece::kWeightGradient) reduces_[n] = 1;
   }
 }

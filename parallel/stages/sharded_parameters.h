@@ -9,7 +9,9 @@ namespace shadowgraph {
 
 class ShardedParameters {
  public:
-  ShardedParameters(const ProgramCosts& costs, const StageAssignment& assignment, const Communication& communication);
+  // `gathers_once`: as StageOptions has it; otherwise gradients that stay whole are all that there is.
+  ShardedParameters(const ProgramCosts& costs, const StageAssignment& assignment, const Communication& communication,
+                    bool gathers_once);
   // What it reads comes from parameters alone: FSDP's all_gather, in forward and again in backward.
   bool gathers(const Collective& collective) const { return gathers_[collective.node] != 0; }
   // It leads to gradients of weights alone: FSDP's reduce_scatter, DistributedDataParallel's all_reduce.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "parallel/stages/sharded_parameters.h"
 #include "profiler/communication/stream_tasks.h"
 
 namespace shadowgraph {
@@ -155,10 +154,9 @@ void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& 
 }  // namespace
 
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
-                 const NodeSeconds& seconds, const DeviceSpec& spec, std::span<const StageNodes> nodes,
-                 std::vector<StageFigures>& figures) {
+                 const NodeSeconds& seconds, const ShardedParameters& sharded, const DeviceSpec& spec,
+                 std::span<const StageNodes> nodes, std::vector<StageFigures>& figures) {
   const Graph& graph = costs.graph();
-  const ShardedParameters sharded(costs, assignment, seconds.communication());
   for (size_t s = 0; s < figures.size(); ++s) {
     StageFigures& of = figures[s];
     for (const NodeId n : nodes[s].forward) of.forward += seconds.computing(n);

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "parallel/stages/sharded_parameters.h"
 #include "parallel/stages/stage_assignment.h"
 #include "parallel/stages/stage_memory.h"
 #include "parallel/stages/stage_parts.h"
@@ -47,7 +48,7 @@ void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, 
                   StageParts& parts);
 
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
-                 const NodeSeconds& seconds, const DeviceSpec& spec, std::span<const StageNodes> nodes,
-                 std::vector<StageFigures>& figures);
+                 const NodeSeconds& seconds, const ShardedParameters& sharded, const DeviceSpec& spec,
+                 std::span<const StageNodes> nodes, std::vector<StageFigures>& figures);
 
 }  // namespace shadowgraph

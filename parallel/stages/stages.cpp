@@ -23,7 +23,8 @@ class StageCutting {
       : costs_(of_one_microbatch(step)),
         line_(costs_),
         spec_(given_or_usual_spec(options.spec, step)),
-        seconds_(costs_, spec_, options.interconnect) {}
+        seconds_(costs_, spec_, options.interconnect),
+        gathers_once_(options.gathers_once) {}
 
   std::vector<int32_t> at_modules(std::span<const std::string> modules) const {
     std::vector<int32_t> cuts;
@@ -68,7 +69,8 @@ class StageCutting {
     parts.nodes = nodes_by_stage(costs_, assignment);
     parts.step_nodes = costs_.graph().node_count();
     parts.workspace = DeviceAssumptions::of(spec_).workspace();
-    add_seconds(costs_, assignment, memory, seconds_, spec_, parts.nodes, stages.figures_);
+    const ShardedParameters sharded(costs_, assignment, seconds_.communication(), gathers_once_);
+    add_seconds(costs_, assignment, memory, seconds_, sharded, spec_, parts.nodes, stages.figures_);
     stages.parts_ = std::make_shared<const StageParts>(std::move(parts));
     return stages;
   }
@@ -148,6 +150,7 @@ class StageCutting {
   const ForwardLine line_;
   const DeviceSpec spec_;
   const NodeSeconds seconds_;
+  const bool gathers_once_;
 };
 
 PipelineStages PipelineStages::at_modules(const Graph& step, std::span<const std::string> modules,

@@ -14,11 +14,14 @@ namespace shadowgraph {
 
 std::string without_numbers(std::string_view path) {
   std::string result;
-  while (true) {
+  for (bool first = true;;) {
     const size_t end = std::min(path.find('.'), path.size());
     const std::string_view word = path.substr(0, end);
-    const bool number = !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
-    result += number ? "#" : std::string(word);
+    const size_t begin = word.find_last_not_of("0123456789") + 1;
+    const bool number = begin < word.size() && (begin == 0 || (first && word[begin - 1] == '_'));
+    result += word.substr(0, number ? begin : end);
+    if (number) result += '#';
+    first &= !number;
     if (end == path.size()) return result;
     result += '.';
     path.remove_prefix(end + 1);

@@ -25,7 +25,7 @@ struct NodeClasses {
   static NodeClasses of(const Graph& graph, bool fold);
 };
 
-// Returns "layers.#.mlp" for "layers.3.mlp".
+// "layers.#.mlp" for "layers.3.mlp", "layer_#.norm_1" for "layer_3.norm_1": where a number ends a name, the first counts.
 std::string without_numbers(std::string_view path);
 
 }  // namespace shadowgraph

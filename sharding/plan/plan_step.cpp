@@ -137,7 +137,8 @@ PlannedStep plan_step(Graph graph, const StepRequest& request) {
                            .unfold = request.unfold,
                            .cut_random = request.cut_random,
                            .overlap = request.overlap,
-                           .parameter_byte = request.parameter_byte};
+                           .parameter_byte = request.parameter_byte,
+                           .layer_times = request.layer_times};
   if (!request.recompute) {
     planned.answer = searched_or_given(planned.graph, sharding, request);
     return planned;

@@ -283,7 +283,19 @@ void ShardingProblemBuilder::finish_variable(uint32_t number) {
   problem_.coverage_.nodes += nodes;
   if (sources_[number] == RuleSource::kRule) problem_.coverage_.by_rule += nodes;
   if (sources_[number] == RuleSource::kClass) problem_.coverage_.by_class += nodes;
+  in_layer_.push_back(is_in_layer(first));
+  node.times = counted(node.times, in_layer_[number]);
   add_memory(number);
+}
+
+bool ShardingProblemBuilder::is_in_layer(NodeId node) const {
+  const std::string placeholder = placeholder_name(graph_, node);
+  const std::string path = placeholder.empty() ? module_path(graph_, node) : placeholder;
+  return without_numbers(path) != path;
+}
+
+int64_t ShardingProblemBuilder::counted(int64_t times, bool in_layer) const {
+  return in_layer ? std::llround(static_cast<double>(times) * options_.layer_times) : times;
 }
 
 // Adds the memory of results of a variable's nodes, from where they are made to where they die. Results that die

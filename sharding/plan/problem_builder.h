@@ -81,6 +81,8 @@ class ShardingProblemBuilder {
   void make_places(NodeId node, const NodeTensors& tensors);
   NodeStrategies strategies_of(NodeId node, const NodeTensors& tensors) const;
   void finish_variable(uint32_t number);
+  bool is_in_layer(NodeId node) const;
+  int64_t counted(int64_t times, bool in_layer) const;
   void add_memory(uint32_t number);
   void tie_memory();
   void find_uses();
@@ -112,6 +114,7 @@ class ShardingProblemBuilder {
   ShardingProblem problem_;
   std::vector<std::pair<uint32_t, uint32_t>> ties_;  // variables, and the variables of their other results
   std::vector<RuleSource> sources_;
+  std::vector<bool> in_layer_;  // by variable, of nodes and of copies
   std::unordered_map<std::string, size_t> layout_numbers_;
   IdMap<ValueId, ShardingProblem::TensorOf> made_by_;
   std::map<std::vector<uint64_t>, uint32_t> alike_;  // places that are, by what they are: their variable

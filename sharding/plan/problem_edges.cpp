@@ -74,6 +74,8 @@ uint32_t ShardingProblemBuilder::make_copy(uint32_t producer, uint32_t result, u
   problem_.variables_.push_back(std::move(variable));
   problem_.assignment_.nodes.push_back(std::move(node));
   sources_.push_back(RuleSource::kRule);
+  in_layer_.resize(number);
+  in_layer_.push_back(in_layer_[producer]);
   add_layouts(number, producer, result);
   return number;
 }
@@ -186,7 +188,9 @@ void ShardingProblemBuilder::finish_edges() {
   for (const auto& [key, number] : matrices_) problem_.assignment_.matrices[number] = cost_matrix(key);
   for (const auto& [key, matrix] : made) {
     Edge& edge = edges_.at(*key);
-    AssignmentEdge assigned{.a = key->producer, .b = key->user, .matrix = matrix, .times = edge.times};
+    const bool in_layer = in_layer_[key->producer] && in_layer_[key->user];
+    AssignmentEdge assigned{
+        .a = key->producer, .b = key->user, .matrix = matrix, .times = counted(edge.times, in_layer)};
     if (!key->tied) assigned.live = stacked(std::move(edge.live));
     problem_.assignment_.edges.push_back(std::move(assigned));
   }

@@ -28,6 +28,10 @@ namespace SHADOWGRAPH_API shadowgraph {
 struct StageOptions {
   const DeviceSpec* spec = nullptr;            // none: what fits the graph's device (DeviceSpec::find)
   const Interconnect* interconnect = nullptr;  // of collectives inside a stage; none: they cost nothing
+  // Schedules gather what the program itself gathers of parameters (UNSHARD), and scatter sums of gradients once a step:
+  // FSDP. Otherwise each micro-batch does, as a layout of tensor parallel may. Whole gradients are summed once in any
+  // case.
+  bool gathers_once = true;
 };
 
 // Seconds by piece. Backward as a whole may hide more than its two pieces apart.
@@ -71,6 +75,14 @@ struct StageFigures {
   int64_t sends_backward = 0;  // bytes to the stage before
   double backward() const {
     return input_gradient - exposed.input_gradient + weight_gradient - exposed.weight_gradient + exposed.backward;
+  }
+  // What each micro-batch takes where a schedule gathers and sums once a step.
+  PieceSeconds unsharded() const {
+    const PieceSeconds &with = exposed, &without = exposed_unsharded;
+    return {.forward = forward - with.forward + without.forward,
+            .backward = backward() - with.backward + without.backward,
+            .input_gradient = input_gradient - with.input_gradient + without.input_gradient,
+            .weight_gradient = weight_gradient - with.weight_gradient + without.weight_gradient};
   }
 };
 

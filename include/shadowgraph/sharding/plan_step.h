@@ -52,6 +52,7 @@ struct StepRequest {
   bool cut_vocabulary = false;  // losses may be cut along the vocabulary; split_log_softmaxes says what that costs
   CollectiveOverlap overlap = CollectiveOverlap::kNone;  // ShardingOptions::overlap
   double parameter_byte = 0;                             // ShardingOptions::parameter_byte
+  double layer_times = 1;                                // ShardingOptions::layer_times
   bool recompute = false;  // computes again what costs less so than cutting more; needs `memory`
 
   // An answer that is measured in place of a search (given_answer.h): its JSON, and its file's name for messages.
