@@ -4,6 +4,7 @@
 #include <exception>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "parallel/pipeline/pipeline_clock.h"
 #include "parallel/pipeline/rank_memory.h"
@@ -12,14 +13,14 @@
 
 namespace shadowgraph {
 
-PipelineRun PipelineRun::of(const PipelineStages& stages, const PipelineSchedule& schedule,
+PipelineRun PipelineRun::of(PipelineStages stages, const PipelineSchedule& schedule,
                             const PipelineRunOptions& options) {
   if (stages.count() != schedule.stages()) {
     throw Error(fmt::format("schedule {} has {} stages, and the step is cut into {}", schedule.name(),
                             schedule.stages(), stages.count()));
   }
   PipelineRun run;
-  run.stages_ = std::make_shared<const PipelineStages>(stages);
+  run.stages_ = std::make_shared<const PipelineStages>(std::move(stages));
   run.schedule_ = std::make_shared<const PipelineSchedule>(schedule.with_transfers());
   run.ranks_.resize(static_cast<size_t>(schedule.ranks()));
   PipelineClock(*run.stages_, *run.schedule_, options).run(run);
@@ -31,7 +32,7 @@ PipelineRun PipelineRun::of(const PipelineStages& stages, const PipelineSchedule
   };
   // Ranks know nothing of each other's memory. Most time is its allocators'.
   std::exception_ptr failed;
-  if (schedule.ranks() > 1 && stages.parts().has_allocator) {
+  if (schedule.ranks() > 1 && run.stages_->parts().has_allocator) {
     const std::jthread other([&] {
       try {
         every_other_rank(1);

@@ -194,11 +194,10 @@ double Candidate::bound_of(const Estimate& cut, const PipelineSchedule& schedule
   return most;
 }
 
-double Candidate::seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry,
-                             const PipelineStages& stages) const {
+double Candidate::seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry) const {
   if (!entry.shorter) return run.seconds();
-  const PipelineRun shorter =
-      PipelineRun::of(stages, *entry.shorter, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
+  const PipelineRun shorter = PipelineRun::of(run.stages(), *entry.shorter,
+                                              {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
   const auto rounds =
       static_cast<double>(plan_.microbatches - entry.schedule.microbatches()) / static_cast<double>(plan_.pipeline);
   return run.seconds() + rounds * (run.seconds() - shorter.seconds());
@@ -264,11 +263,10 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   if (bound_ >= enough) return std::nullopt;
   std::vector<StageFigures> figures;
   for (const StageUnits& stage : estimate.stages) figures.push_back(figures_of(*estimate.chains, stage));
-  const PipelineStages shared =
-      replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links);
-  const PipelineRun run =
-      PipelineRun::of(shared, entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
-  estimate.seconds = seconds_of(run, *entry, shared);
+  const PipelineRun run = PipelineRun::of(
+      replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links),
+      entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
+  estimate.seconds = seconds_of(run, *entry);
   // The plan's own schedule may not be made for as many micro-batches as the short ones that stand for it.
   fits_ = estimate.seconds >= enough || schedules.own(plan_) != nullptr;
   if (!fits_) return std::nullopt;

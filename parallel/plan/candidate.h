@@ -80,7 +80,7 @@ class Candidate {
   bool fits_host(const LayoutChains& chains, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
                  const SplitLimits& limits) const;
   double bound_of(const Estimate& cut, const PipelineSchedule& schedule) const;
-  double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry, const PipelineStages& stages) const;
+  double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry) const;
 
   TrainingPlan plan_;
   const WaysDown* ways_;

@@ -78,7 +78,7 @@ struct PipelineActionTime {
 class PipelineRun {
  public:
   // Throws Error where the schedule has another number of stages. Linear in what the actions allocate.
-  static PipelineRun of(const PipelineStages& stages, const PipelineSchedule& schedule,
+  static PipelineRun of(PipelineStages stages, const PipelineSchedule& schedule,
                         const PipelineRunOptions& options = {});
 
   double seconds() const { return seconds_; }  // of a step
