@@ -87,7 +87,7 @@ void PlanSearch::route_badly() {
   if (plan.experts == 1) return;
   ClusterRequest worst = request();
   worst.expert_capacity = static_cast<double>(plan.experts);
-  const SimulatedPlan made = simulate(source_, worst, plan);
+  const SimulatedPlan made = kept_.simulator.of(source_, worst, plan);
   answer_.worst_routing = {made.run.seconds(), made.bytes()};
 }
 

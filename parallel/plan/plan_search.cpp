@@ -85,7 +85,7 @@ void PlanSearch::try_with(Tried tried, int64_t memory) {
 }
 
 SimulatedPlan PlanSearch::simulated(const Candidate& candidate, const Estimate& estimate) {
-  SimulatedPlan made = simulator_.of(source_, request(), candidate.with(estimate));
+  SimulatedPlan made = kept_.simulator.of(source_, request(), candidate.with(estimate));
   made.estimated = estimate.seconds;
   made.estimated_bytes = estimate.bytes;
   ++answer_.counted["simulated"];
@@ -170,7 +170,7 @@ void PlanSearch::simulate_above() {
   for (const double excess : {1.02, 1.05, 1.1}) {
     const auto found = first_of(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
     if (!found || schedules_.own(found->plan) == nullptr) continue;
-    SimulatedPlan made = simulate(source_, request(), found->plan);
+    SimulatedPlan made = kept_.simulator.of(source_, request(), found->plan);
     ++answer_.counted["simulated"];
     if (!fits(made)) continue;
     made.estimated = found->estimate.seconds;

@@ -4,6 +4,7 @@
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
 #include "parallel/plan/compute_again.h"
+#include "parallel/plan/plan_simulator.h"
 #include "parallel/plan/planner.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/edit/copy.h"
@@ -110,12 +111,9 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
                           .micro_batch = plan.micro_batch,
                           .overlap = plan.overlap,
                           .attention = plan.attention};
-  if (!rank_ || sizes != sizes_) {
-    rank_.reset();
-    rank_ = rank_of_step(source, 0, sizes, request);
-    sizes_ = sizes;
-  }
-  Graph rank = clone(*rank_);
+  auto known = ranks_.find(sizes);
+  if (known == ranks_.end()) known = ranks_.emplace(sizes, rank_of_step(source, 0, sizes, request)).first;
+  Graph rank = clone(known->second);
   compute_again(rank, plan.recomputed, plan.selective, plan.in_part);
   keep_on_host(rank, plan.offloaded);
   const Graph step = with_experts_over(
@@ -133,9 +131,8 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   int64_t parameters = 0;
   for (int32_t s = 0; s < stages.count(); ++s) parameters += stages.of(s).parameters;
   const Replicas replicas = replicas_of(plan, request, units > 0 ? parameters / units : 0);
-  const PipelineStages shared = replicated(stages, replicas, request.device, &request.links);
-  PipelineRun run =
-      PipelineRun::of(shared, entry->schedule, {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
+  PipelineRun run = PipelineRun::of(replicated(stages, replicas, request.device, &request.links), entry->schedule,
+                                    {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
   int64_t on_host = 0;  // of the rank that has most there
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t bytes = run.rank(rank).host_peak;
