@@ -123,10 +123,7 @@ PlanNeighbour PlanSearch::best_of(const std::string& knob, const std::string& va
     plan = candidate->with(*estimate);
   }
   for (const SimulatedPlan& made : answer_.simulated) {
-    const bool same = plan && to_string(made.plan) == best.plan && made.plan.recomputed == plan->recomputed &&
-                      made.plan.selective == plan->selective && made.plan.offloaded == plan->offloaded &&
-                      made.plan.in_part == plan->in_part;
-    if (!same) continue;
+    if (made.plan != plan) continue;
     best.seconds = made.run.seconds();
     best.bytes = made.bytes();
   }
