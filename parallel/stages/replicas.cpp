@@ -123,25 +123,20 @@ class ReplicatedStages {
     return all;
   }
 
-  // The host reads gradients, and reads and writes its state.
-  double step_on_host() const {
-    const double gradients = share(&KindOfWeights::gradients), parameters = share(&KindOfWeights::parameters);
-    const double state = 2 * share(&KindOfWeights::weights, *replicas_.state.optimizer);
-    return (gradients + parameters) / spec_.host->link + (gradients + state + parameters) / spec_.host->bandwidth;
+  // Gradients are read, the state is read and written, and parameters are written. The host is sent the first, and sends
+  // the last.
+  double step_seconds() const {
+    const double passed = share(&KindOfWeights::gradients) + share(&KindOfWeights::parameters);
+    const double moved = passed + 2 * share(&KindOfWeights::weights, *replicas_.state.optimizer);
+    if (!replicas_.optimizer_on_host) return moved / spec_.bandwidth;
+    return passed / spec_.host->link + moved / spec_.host->bandwidth;
   }
 
   void hold_state(StageFigures& of, StagePart& part, const HeldBytes& held) {
-    if (replicas_.optimizer_on_host) {
-      part.state.clear();
-      part.optimizer.clear();
-      of.optimizer = step_on_host();
-    } else if (replicas_.state.optimizer) {
-      const double gradient = of.weights > 0 ? static_cast<double>(of.gradients) / static_cast<double>(of.weights) : 0;
-      const double of_weight = static_cast<double>(2 * *replicas_.state.optimizer) + gradient;
-      const double moved = of_weight * share(&KindOfWeights::weights) + share(&KindOfWeights::parameters);
+    if (replicas_.state.optimizer) {
       part.state = {held.state};
       part.optimizer.clear();
-      of.optimizer = moved / spec_.bandwidth;
+      of.optimizer = step_seconds();
     } else {
       for (int64_t& bytes : part.state) bytes = share_of(bytes, cut_from(1));
       of.optimizer /= static_cast<double>(cut_from(1));
