@@ -44,6 +44,7 @@ std::vector<Between> between_at_peak(const PipelineSchedule& schedule) {
 const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t microbatches, bool shorter) {
   std::string key =
       fmt::format("{} {} {} {} {}", plan.schedule, plan.pipeline, plan.stages_per_rank, microbatches, shorter);
+  const std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second.get();
   const auto named = [&](int64_t times) {
@@ -196,8 +197,9 @@ double Candidate::bound_of(const Estimate& cut, const PipelineSchedule& schedule
 
 double Candidate::seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry) const {
   if (!entry.shorter) return run.seconds();
-  const PipelineRun shorter = PipelineRun::of(run.stages(), *entry.shorter,
-                                              {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
+  const PipelineRun shorter =
+      PipelineRun::of(run.stages(), *entry.shorter,
+                      {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_), .memory = false});
   const auto rounds =
       static_cast<double>(plan_.microbatches - entry.schedule.microbatches()) / static_cast<double>(plan_.pipeline);
   return run.seconds() + rounds * (run.seconds() - shorter.seconds());

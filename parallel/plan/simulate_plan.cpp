@@ -1,6 +1,8 @@
 // Runs one plan in full: the step captured whole, cut, and played on all ranks of a pipeline.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
 #include "parallel/plan/compute_again.h"
@@ -123,16 +125,27 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   if (!cuts.empty()) cuts.erase(cuts.begin());
   const StageOptions options{.spec = &request.device, .interconnect = &request.links};
   const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
-  PlanSchedules schedules;
-  const PlanSchedules::Entry* entry = schedules.own(plan);
+  const PlanSchedules::Entry* entry = schedules_.own(plan);
   if (entry == nullptr) throw Error("there is no schedule of " + to_string(plan));
   int64_t units = 0;
   for (const PlannedStage& stage : plan.stages) units += stage.units;
   int64_t parameters = 0;
   for (int32_t s = 0; s < stages.count(); ++s) parameters += stages.of(s).parameters;
   const Replicas replicas = replicas_of(plan, request, units > 0 ? parameters / units : 0);
+  TrainingPlan played = plan;
+  played.data_outermost = false;
+  const auto like = std::ranges::find_if(played_, [&](const Played& other) {
+    return other.plan == played && other.expert_capacity == request.expert_capacity;
+  });
   PipelineRun run = PipelineRun::of(replicated(stages, replicas, request.device, &request.links), entry->schedule,
-                                    {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
+                                    {.interconnect = &request.links,
+                                     .ranks_apart = ranks_apart(plan),
+                                     .bytes_of = like != played_.end() ? &like->run : nullptr});
+  if (like == played_.end()) {
+    constexpr size_t kKept = 3;
+    if (played_.size() == kKept) played_.pop_front();
+    played_.push_back({std::move(played), request.expert_capacity, run});
+  }
   int64_t on_host = 0;  // of the rank that has most there
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t bytes = run.rank(rank).host_peak;
