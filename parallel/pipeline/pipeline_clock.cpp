@@ -37,15 +37,15 @@ int32_t PipelineClock::other_end(const PipelineAction& a) const {
 }
 
 double PipelineClock::transfer_seconds(const PipelineAction& a) const {
-  if (options_.interconnect == nullptr) return 0;
-  const int32_t sender = receives(a) ? (a.work == kReceiveForward ? a.stage - 1 : a.stage + 1) : a.stage;
-  const StageFigures& of = stages_.of(sender);
-  const bool forward = a.work == kSendForward || a.work == kReceiveForward;
-  const int64_t bytes = forward ? of.sends_forward : of.sends_backward;
-  if (bytes == 0) return 0;
+  const auto sender =
+      static_cast<size_t>(receives(a) ? (a.work == kReceiveForward ? a.stage - 1 : a.stage + 1) : a.stage);
+  return a.work == kSendForward || a.work == kReceiveForward ? transfers_[sender].forward : transfers_[sender].backward;
+}
+
+double PipelineClock::seconds_between(int32_t sender, int32_t receiver, int64_t bytes) const {
+  if (options_.interconnect == nullptr || bytes == 0 || receiver < 0 || receiver == schedule_.stages()) return 0;
   ProcessGroupInfo pair{.name = "pp", .size = 2};
-  for (const int32_t rank : {schedule_.rank_of(a.stage), other_end(a)})
-    pair.ranks.push_back(rank * options_.ranks_apart);
+  for (const int32_t stage : {sender, receiver}) pair.ranks.push_back(schedule_.rank_of(stage) * options_.ranks_apart);
   return collective_cost(CollectiveKind::kSend, bytes, pair, *options_.interconnect, 1).seconds();
 }
 
@@ -53,6 +53,11 @@ PipelineClock::PipelineClock(const PipelineStages& stages, const PipelineSchedul
                              const PipelineRunOptions& options)
     : stages_(stages), schedule_(schedule), options_(options) {
   unsharded_.resize(static_cast<size_t>(schedule.stages()), 0);
+  for (int32_t s = 0; s < schedule.stages(); ++s) {
+    const StageFigures& of = stages.of(s);
+    transfers_.push_back({.forward = seconds_between(s, s + 1, of.sends_forward),
+                          .backward = seconds_between(s, s - 1, of.sends_backward)});
+  }
   for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
     groups_.push_back({static_cast<uint32_t>(rank)});
     for (const PipelineAction& a : schedule.of(rank)) {

@@ -28,12 +28,14 @@ class PipelineClock {
   double seconds_of(std::span<const Parts> together) const;
   double tied_seconds(size_t number) const;
   double transfer_seconds(const PipelineAction& action) const;
+  double seconds_between(int32_t sender, int32_t receiver, int64_t bytes) const;
   int32_t other_end(const PipelineAction& action) const;
   void read_rank(int32_t rank, const RankProgram& program, const RankTimes& times, PipelineRun& run) const;
 
   const PipelineStages& stages_;
   const PipelineSchedule& schedule_;
   const PipelineRunOptions& options_;
+  std::vector<PieceSeconds> transfers_;        // by stage: what it sends to the next one, and to the one before
   std::vector<char> unsharded_;                // by stage: the schedule gathers its parameters
   std::vector<std::vector<uint32_t>> groups_;  // each rank alone, then the ranks of each tied parameter
 };

@@ -1,51 +1,52 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
-#include <thread>
 #include <tuple>
+#include <utility>
 
 #include "parallel/pipeline/pipeline_clock.h"
 #include "parallel/pipeline/rank_memory.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/parallel/pipeline.h"
+#include "support/on_two_threads.h"
 
 namespace shadowgraph {
 
-PipelineRun PipelineRun::of(const PipelineStages& stages, const PipelineSchedule& schedule,
+PipelineRun PipelineRun::of(PipelineStages stages, const PipelineSchedule& schedule,
                             const PipelineRunOptions& options) {
   if (stages.count() != schedule.stages()) {
     throw Error(fmt::format("schedule {} has {} stages, and the step is cut into {}", schedule.name(),
                             schedule.stages(), stages.count()));
   }
   PipelineRun run;
-  run.stages_ = std::make_shared<const PipelineStages>(stages);
+  run.stages_ = std::make_shared<const PipelineStages>(std::move(stages));
   run.schedule_ = std::make_shared<const PipelineSchedule>(schedule.with_transfers());
   run.ranks_.resize(static_cast<size_t>(schedule.ranks()));
   PipelineClock(*run.stages_, *run.schedule_, options).run(run);
-  const auto every_other_rank = [&](int32_t first) {
-    for (int32_t rank = first; rank < schedule.ranks(); rank += 2) {
-      const auto r = static_cast<size_t>(rank);
-      RankMemory(*run.stages_, *run.schedule_, options, rank).run(run.ranks_[r], run.actions_[r]);
-    }
+  if (options.bytes_of != nullptr) run.take_bytes(*options.bytes_of);
+  if (options.bytes_of != nullptr || !options.memory) return run;
+  const auto play = [&](size_t rank) {
+    RankMemory(*run.stages_, *run.schedule_, options, static_cast<int32_t>(rank))
+        .run(run.ranks_[rank], run.actions_[rank]);
   };
-  // Ranks know nothing of each other's memory. Most time is its allocators'.
-  std::exception_ptr failed;
-  if (schedule.ranks() > 1 && stages.parts().has_allocator) {
-    const std::jthread other([&] {
-      try {
-        every_other_rank(1);
-      } catch (...) {
-        failed = std::current_exception();
-      }
-    });
-    every_other_rank(0);
+  // Most time is that of allocators.
+  if (run.stages_->parts().has_allocator) {
+    on_two_threads(run.ranks_.size(), play);
   } else {
-    every_other_rank(0);
-    every_other_rank(1);
+    for (size_t rank = 0; rank < run.ranks_.size(); ++rank) play(rank);
   }
-  if (failed) std::rethrow_exception(failed);
   return run;
+}
+
+void PipelineRun::take_bytes(const PipelineRun& other) {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    PipelineRank bytes = other.ranks_[rank];
+    bytes.computing = ranks_[rank].computing;
+    bytes.optimizer = ranks_[rank].optimizer;
+    bytes.waits = ranks_[rank].waits;
+    ranks_[rank] = std::move(bytes);
+    for (size_t i = 0; i < actions_[rank].size(); ++i) actions_[rank][i].live = other.actions_[rank][i].live;
+  }
 }
 
 double PipelineRun::bubble() const {

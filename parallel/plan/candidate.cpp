@@ -44,6 +44,7 @@ std::vector<Between> between_at_peak(const PipelineSchedule& schedule) {
 const PlanSchedules::Entry* PlanSchedules::of(const TrainingPlan& plan, int64_t microbatches, bool shorter) {
   std::string key =
       fmt::format("{} {} {} {} {}", plan.schedule, plan.pipeline, plan.stages_per_rank, microbatches, shorter);
+  const std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second.get();
   const auto named = [&](int64_t times) {
@@ -195,11 +196,11 @@ double Candidate::bound_of(const Estimate& cut, const PipelineSchedule& schedule
   return most;
 }
 
-double Candidate::seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry,
-                             const PipelineStages& stages) const {
+double Candidate::seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry) const {
   if (!entry.shorter) return run.seconds();
   const PipelineRun shorter =
-      PipelineRun::of(stages, *entry.shorter, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
+      PipelineRun::of(run.stages(), *entry.shorter,
+                      {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_), .memory = false});
   const auto rounds =
       static_cast<double>(plan_.microbatches - entry.schedule.microbatches()) / static_cast<double>(plan_.pipeline);
   return run.seconds() + rounds * (run.seconds() - shorter.seconds());
@@ -265,11 +266,10 @@ std::optional<Estimate> Candidate::with_less(PlanSchedules& schedules, int64_t m
   if (bound_ >= enough) return std::nullopt;
   std::vector<StageFigures> figures;
   for (const StageUnits& stage : estimate.stages) figures.push_back(figures_of(*estimate.chains, stage));
-  const PipelineStages shared =
-      replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links);
-  const PipelineRun run =
-      PipelineRun::of(shared, entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
-  estimate.seconds = seconds_of(run, *entry, shared);
+  const PipelineRun run = PipelineRun::of(
+      replicated(PipelineStages::of_figures(std::move(figures)), limits.replicas, request_->device, &request_->links),
+      entry->schedule, {.interconnect = &request_->links, .ranks_apart = ranks_apart(plan_)});
+  estimate.seconds = seconds_of(run, *entry);
   // The plan's own schedule may not be made for as many micro-batches as the short ones that stand for it.
   fits_ = estimate.seconds >= enough || schedules.own(plan_) != nullptr;
   if (!fits_) return std::nullopt;

@@ -1,7 +1,9 @@
 // One point of the space of plans: its schedule, a bound of its seconds, its stages, what a step takes by layers' figures.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -10,7 +12,7 @@
 
 namespace shadowgraph {
 
-// Schedules by size. Beyond a few micro-batches for each rank all of them repeat themselves, so two short ones tell what
+// Schedules by size, for several threads. Beyond a few micro-batches for each rank all of them repeat themselves, so two short ones tell what
 // a long one takes.
 class PlanSchedules {
  public:
@@ -26,6 +28,7 @@ class PlanSchedules {
  private:
   const Entry* of(const TrainingPlan& plan, int64_t microbatches, bool shorter);
 
+  std::mutex mutex_;
   std::map<std::string, std::unique_ptr<Entry>> entries_;
 };
 
@@ -80,7 +83,7 @@ class Candidate {
   bool fits_host(const LayoutChains& chains, const PipelineSchedule& schedule, const std::vector<StageUnits>& stages,
                  const SplitLimits& limits) const;
   double bound_of(const Estimate& cut, const PipelineSchedule& schedule) const;
-  double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry, const PipelineStages& stages) const;
+  double seconds_of(const PipelineRun& run, const PlanSchedules::Entry& entry) const;
 
   TrainingPlan plan_;
   const WaysDown* ways_;

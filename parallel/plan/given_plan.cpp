@@ -17,14 +17,13 @@ namespace {
 
 constexpr int64_t kMostOfAKnob = int64_t{1} << 20;
 
-void check_keys(const JsonPlace& plan) {
-  static const std::set<std::string> kKeys{
-      "tensor",      "context",      "data",    "pipeline",  "stages_per_rank",   "experts",
-      "micro_batch", "microbatches", "zero",    "schedule",  "data_outermost",    "stages",
-      "recomputed",  "selective",    "overlap", "offloaded", "optimizer_on_host", "attention",
-      "in_part",     "layout"};
-  for (const auto& [key, place] : plan.members()) {
-    if (!kKeys.contains(key)) place.fail(fmt::format("is no key of a plan; there are {}", fmt::join(kKeys, ", ")));
+// Keys are those that a plan is written with.
+void check_keys(const JsonPlace& given, const nlohmann::json& written, std::string_view whose) {
+  for (const auto& [key, place] : given.members()) {
+    if (written.contains(key)) continue;
+    std::vector<std::string> keys;
+    for (const auto& entry : written.items()) keys.push_back(entry.key());
+    place.fail(fmt::format("is no key of {}; there are {}", whose, fmt::join(keys, ", ")));
   }
 }
 
@@ -33,22 +32,38 @@ int64_t number_or(const JsonPlace& plan, std::string_view key, int64_t otherwise
   return found ? found->integer(1, kMostOfAKnob) : otherwise;
 }
 
+// Where a stage begins, by its name; the one behind the last: where the model ends.
+int64_t first_unit(const std::vector<JsonPlace>& stages, size_t stage, const std::vector<std::string>& units) {
+  if (stage == stages.size()) return std::ssize(units);
+  const JsonPlace begins = stages[stage]["begins"];
+  const auto found = std::ranges::find(units, begins.text());
+  if (found == units.end()) begins.fail("is no layer of the model, nor what comes before and behind them");
+  return found - units.begin();
+}
+
 // How many units each stage has.
-std::vector<int64_t> sizes_of(const JsonPlace& plan, int64_t stages, int64_t units) {
+std::vector<int64_t> sizes_of(const JsonPlace& plan, int64_t count, const std::vector<std::string>& units) {
   std::vector<int64_t> sizes;
   if (const auto found = plan.find("stages")) {
-    for (const JsonPlace& stage : found->elements()) {
-      sizes.push_back((stage.is_object() ? stage["units"] : stage).integer(1, kMostOfAKnob));
+    const std::vector<JsonPlace> stages = found->elements();
+    for (size_t s = 0; s < stages.size(); ++s) {
+      if (stages[s].is_object() && !stages[s].find("units")) {
+        sizes.push_back(first_unit(stages, s + 1, units) - first_unit(stages, s, units));
+        if (sizes.back() < 1) stages[s].fail("begins behind the next one, or where that does");
+      } else {
+        sizes.push_back((stages[s].is_object() ? stages[s]["units"] : stages[s]).integer(1, kMostOfAKnob));
+      }
     }
-    if (std::ssize(sizes) != stages) found->fail(fmt::format("has {} stages, not {}", sizes.size(), stages));
-    if (const int64_t all = std::reduce(sizes.begin(), sizes.end()); all != units) {
-      found->fail(
-          fmt::format("has {} units, and the model {}: layers, and what comes before and behind them", all, units));
+    if (std::ssize(sizes) != count) found->fail(fmt::format("has {} stages, not {}", sizes.size(), count));
+    if (const int64_t all = std::reduce(sizes.begin(), sizes.end()); all != std::ssize(units)) {
+      found->fail(fmt::format("has {} units, and the model {}: layers, and what comes before and behind them", all,
+                              units.size()));
     }
     return sizes;
   }
-  if (stages > units) throw Error(fmt::format("{} stages of a model with {} units", stages, units));
-  for (int64_t s = 0; s < stages; ++s) sizes.push_back(units / stages + (s < units % stages ? 1 : 0));
+  const int64_t each = std::ssize(units) / count, more = std::ssize(units) % count;
+  if (each == 0) throw Error(fmt::format("{} stages of a model with {} units", count, units.size()));
+  for (int64_t s = 0; s < count; ++s) sizes.push_back(each + (s < more ? 1 : 0));
   return sizes;
 }
 
@@ -122,6 +137,11 @@ void read_parts(const JsonPlace& document, const std::vector<std::string>& units
   }
 }
 
+constexpr std::pair<const char*, int64_t PlannedStage::*> kCounts[] = {{"recomputed", &PlannedStage::recomputed},
+                                                                       {"selective", &PlannedStage::selective},
+                                                                       {"in_part", &PlannedStage::in_part},
+                                                                       {"offloaded", &PlannedStage::offloaded}};
+
 // What stages of a plan.json say beside their sizes follows from the rest, unless they are another model's.
 void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
   const auto found = document.find("stages");
@@ -133,27 +153,41 @@ void check_stages(const JsonPlace& document, const TrainingPlan& plan) {
       given.fail(
           fmt::format("begins at \"{}\", and behind the units before it comes \"{}\"", begins, plan.stages[s].begins));
     }
-    for (const Again& again : {kWholeLayers, kPartsOfLayers, kLayersOnHost}) {
-      const auto count = given.find(again.key);
-      if (!count || count->integer() == plan.stages[s].*again.count) continue;
-      count->fail(fmt::format("is not the {} that the plan's \"{}\" has", plan.stages[s].*again.count, again.key));
+    for (const auto& [key, count] : kCounts) {
+      const auto found = given.find(key);
+      if (!found || found->integer() == plan.stages[s].*count) continue;
+      found->fail(fmt::format("is not the {} that the plan's \"{}\" has", plan.stages[s].*count, key));
     }
   }
 }
 
-}  // namespace
-
-TrainingPlan given_plan(std::string_view text, const StepSource& source, const ClusterRequest& request) {
-  const nlohmann::json document = parse_json(text, "plan");
-  const JsonPlace place(document, "a plan");
-  check_keys(place);
+// All that no model is needed for.
+TrainingPlan knobs_of(const JsonPlace& place, const ClusterRequest& request) {
+  static const nlohmann::json kWhole = to_json(TrainingPlan{.stages = {{}}, .in_part = {{}}});
+  check_keys(place, kWhole, "a plan");
+  const auto check_all = [&](const char* list, const char* whose) {
+    const auto found = place.find(list);
+    for (const JsonPlace& entry : found ? found->elements() : std::vector<JsonPlace>()) {
+      if (entry.is_object()) check_keys(entry, kWhole[list][0], whose);
+    }
+  };
+  check_all("stages", "a stage");
+  check_all("in_part", "layers in part");
+  const auto flag = [&](const char* key) {
+    const auto found = place.find(key);
+    return found && found->boolean();
+  };
   TrainingPlan plan{.tensor = number_or(place, "tensor", 1),
                     .context = number_or(place, "context", 1),
+                    .data = number_or(place, "data", 1),
                     .pipeline = number_or(place, "pipeline", 1),
                     .stages_per_rank = number_or(place, "stages_per_rank", 1),
                     .experts = number_or(place, "experts", 1),
                     .micro_batch = number_or(place, "micro_batch", 1),
-                    .schedule = place.text_or("schedule", "1f1b")};
+                    .microbatches = number_or(place, "microbatches", 1),
+                    .schedule = place.text_or("schedule", "1f1b"),
+                    .data_outermost = flag("data_outermost"),
+                    .optimizer_on_host = flag("optimizer_on_host")};
   if (const auto zero = place.find("zero")) plan.zero = static_cast<int>(zero->integer(0, 3));
   plan.overlap = overlap_of(request, plan.tensor);
   if (const auto overlap = place.find("overlap")) {
@@ -164,21 +198,12 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
   }
   if (const auto layout = place.find("layout")) plan.layout = parse_tensor_layout(layout->text());
   if (const auto attention = place.find("attention")) plan.attention = parse_attention_kernel(attention->text());
-  if (const auto outermost = place.find("data_outermost")) plan.data_outermost = outermost->boolean();
-  plan.data =
-      number_or(place, "data", std::max<int64_t>(1, request.devices / (plan.tensor * plan.context * plan.pipeline)));
-  if (plan.devices() > request.devices) {
-    throw Error(fmt::format("{} takes {} devices, and there are {}", to_string(plan), plan.devices(), request.devices));
-  }
-  if (plan.replicas() % plan.experts != 0) {
-    throw Error(fmt::format("{} ranks that share experts do not divide {} data ranks", plan.experts, plan.replicas()));
-  }
-  const int64_t samples = plan.data * plan.micro_batch;
-  plan.microbatches = number_or(place, "microbatches", (request.batch + samples - 1) / samples);
-  const std::vector<std::string> units =
-      UnitNames::of(source.capture({.micro_batch = plan.micro_batch, .attention = plan.attention})).begins;
+  return plan;
+}
+
+void read_stages(const JsonPlace& place, const std::vector<std::string>& units, TrainingPlan& plan) {
   size_t unit = 0;
-  for (const int64_t size : sizes_of(place, plan.pipeline * plan.stages_per_rank, std::ssize(units))) {
+  for (const int64_t size : sizes_of(place, plan.pipeline * plan.stages_per_rank, units)) {
     plan.stages.push_back({.begins = units[unit], .units = size});
     unit += static_cast<size_t>(size);
   }
@@ -188,11 +213,42 @@ TrainingPlan given_plan(std::string_view text, const StepSource& source, const C
   read_parts(place, units, taken, plan);
   std::set<std::string> on_host;
   read_layers(place, units, kLayersOnHost, on_host, plan);
-  if (const auto optimizer = place.find("optimizer_on_host")) plan.optimizer_on_host = optimizer->boolean();
+  check_stages(place, plan);
+}
+
+constexpr std::string_view kHeading = "a plan";
+
+}  // namespace
+
+TrainingPlan given_plan(std::string_view text, const StepSource& source, const ClusterRequest& request) {
+  const nlohmann::json document = parse_json(text, "plan");
+  const JsonPlace place(document, kHeading);
+  TrainingPlan plan = knobs_of(place, request);
+  if (!place.find("data")) {
+    plan.data = std::max<int64_t>(1, request.devices / (plan.tensor * plan.context * plan.pipeline));
+  }
+  if (plan.devices() > request.devices) {
+    throw Error(fmt::format("{} takes {} devices, and there are {}", to_string(plan), plan.devices(), request.devices));
+  }
+  if (plan.replicas() % plan.experts != 0) {
+    throw Error(fmt::format("{} ranks that share experts do not divide {} data ranks", plan.experts, plan.replicas()));
+  }
+  const int64_t samples = plan.data * plan.micro_batch;
+  if (!place.find("microbatches")) plan.microbatches = (request.batch + samples - 1) / samples;
+  read_stages(place,
+              UnitNames::of(source.capture({.micro_batch = plan.micro_batch, .attention = plan.attention})).begins,
+              plan);
   if (!plan.offloaded.empty() && !request.device.host) {
     place["offloaded"].fail("takes unknown seconds: the device has no host.link");
   }
-  check_stages(place, plan);
+  return plan;
+}
+
+TrainingPlan given_plan(std::string_view text, const Graph& step) {
+  const nlohmann::json document = parse_json(text, "plan");
+  const JsonPlace place(document, kHeading);
+  TrainingPlan plan = knobs_of(place, {});
+  read_stages(place, UnitNames::of(step).begins, plan);
   return plan;
 }
 

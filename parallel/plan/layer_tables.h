@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "parallel/plan/candidate.h"
+#include "parallel/plan/plan_simulator.h"
 #include "parallel/plan/plan_space.h"
 #include "shadowgraph/parallel/training_plan.h"
 #include "shadowgraph/sharding/expert_ranks.h"
@@ -20,8 +21,8 @@ struct LayoutTables {
   std::map<int64_t, std::vector<RecomputeLevel>> chains;  // by ranks that share experts
 };
 
-// Figures of layers of one source on one device and its links, with one training state and one length of sequences. How
-// many devices there are, their memory, the batch, and what is tried do not change them.
+// Figures of layers, and whole steps, of one source on one device and its links, with one training state and one length
+// of sequences. How many devices there are, their memory, the batch, and what is tried do not change them.
 struct KeptTables {
   std::vector<std::string> units;  // where they begin, in the model that tables are made from
   bool layers_differ = false;
@@ -31,6 +32,7 @@ struct KeptTables {
   double flops = 0;  // of a sample
   std::vector<std::string> notes;
   PlanSchedules schedules;
+  PlanSimulator simulator;
 };
 
 class LayerTables {

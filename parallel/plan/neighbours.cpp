@@ -84,7 +84,7 @@ void PlanSearch::route_badly() {
   if (plan.experts == 1) return;
   ClusterRequest worst = request();
   worst.expert_capacity = static_cast<double>(plan.experts);
-  const SimulatedPlan made = simulate(source_, worst, plan);
+  const SimulatedPlan made = kept_.simulator.of(source_, worst, plan);
   answer_.worst_routing = {made.run.seconds(), made.bytes()};
 }
 
@@ -120,10 +120,7 @@ PlanNeighbour PlanSearch::best_of(const std::string& knob, const std::string& va
     plan = candidate->with(*estimate);
   }
   for (const SimulatedPlan& made : answer_.simulated) {
-    const bool same = plan && to_string(made.plan) == best.plan && made.plan.recomputed == plan->recomputed &&
-                      made.plan.selective == plan->selective && made.plan.offloaded == plan->offloaded &&
-                      made.plan.in_part == plan->in_part;
-    if (!same) continue;
+    if (made.plan != plan) continue;
     best.seconds = made.run.seconds();
     best.bytes = made.bytes();
   }

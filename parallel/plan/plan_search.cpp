@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <span>
 
 #include "shadowgraph/units.h"
+#include "support/on_two_threads.h"
 
 namespace shadowgraph {
 namespace {
@@ -44,12 +46,21 @@ void PlanSearch::make_candidates() {
 // Works out all that may be within `near` times the best, since a simulation may find that the best does not fit.
 void PlanSearch::search(double near) {
   const auto begin = Clock::now();
-  for (Candidate& candidate : candidates_) {
-    const Estimate* estimate = candidate.estimate(schedules_, answer_.memory, near * best_estimate_);
-    if (candidate.fits()) answer_.bound = std::min(answer_.bound, candidate.bound());
-    if (estimate == nullptr || !seen_.insert(&candidate).second) continue;
-    best_estimate_ = std::min(best_estimate_, estimate->seconds);
-    tried_.push_back({&candidate, *estimate, answer_.memory});
+  constexpr size_t kAtOnce = 4;  // of which the later ones do not know yet how good the earlier ones are
+  for (size_t first = 0; first < candidates_.size(); first += kAtOnce) {
+    const auto some = std::span(candidates_).subspan(first, std::min(kAtOnce, candidates_.size() - first));
+    const auto work_out = [&, enough = near * best_estimate_](size_t i) {
+      some[i].estimate(schedules_, answer_.memory, enough);
+    };
+    const auto is_near = [&](const Candidate& candidate) { return candidate.bound() < near * best_estimate_; };
+    if (std::ranges::any_of(some, is_near)) on_two_threads(some.size(), work_out);
+    for (Candidate& candidate : some) {
+      const Estimate* estimate = candidate.estimate(schedules_, answer_.memory, near * best_estimate_);
+      if (candidate.fits()) answer_.bound = std::min(answer_.bound, candidate.bound());
+      if (estimate == nullptr || !seen_.insert(&candidate).second) continue;
+      best_estimate_ = std::min(best_estimate_, estimate->seconds);
+      tried_.push_back({&candidate, *estimate, answer_.memory});
+    }
   }
   answer_.search_seconds += seconds_since(begin);
 }
@@ -85,7 +96,7 @@ void PlanSearch::try_with(Tried tried, int64_t memory) {
 }
 
 SimulatedPlan PlanSearch::simulated(const Candidate& candidate, const Estimate& estimate) {
-  SimulatedPlan made = simulator_.of(source_, request(), candidate.with(estimate));
+  SimulatedPlan made = kept_.simulator.of(source_, request(), candidate.with(estimate));
   made.estimated = estimate.seconds;
   made.estimated_bytes = estimate.bytes;
   ++answer_.counted["simulated"];
@@ -172,7 +183,7 @@ void PlanSearch::simulate_above() {
   for (const double excess : {1.02, 1.05, 1.1}) {
     const auto found = first_of(static_cast<int64_t>(excess * static_cast<double>(answer_.memory)));
     if (!found || schedules_.own(found->plan) == nullptr) continue;
-    SimulatedPlan made = simulate(source_, request(), found->plan);
+    SimulatedPlan made = kept_.simulator.of(source_, request(), found->plan);
     ++answer_.counted["simulated"];
     if (!fits(made)) continue;
     made.estimated = found->estimate.seconds;

@@ -107,7 +107,6 @@ class PlanSearch {
   std::unordered_set<const Candidate*> seen_;
   double best_estimate_ = std::numeric_limits<double>::infinity();
   PlanSchedules& schedules_;
-  PlanSimulator simulator_;
 };
 
 }  // namespace shadowgraph

@@ -31,16 +31,6 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
 // Throws Error if a step cannot be cut so, of which `part` is on a rank's tokens.
 void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context);
 
-// Plans of one request. A step that was captured whole serves those that follow, if they cut it as the one before.
-class PlanSimulator {
- public:
-  SimulatedPlan of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan);
-
- private:
-  LayoutSizes sizes_;
-  std::optional<Graph> rank_;
-};
-
 // Bytes that a rank may reserve. Throws NoTrainingPlanError for devices without room for a program.
 int64_t memory_of(const ClusterRequest& request);
 // What a process takes of a device beside its tensors: the context, and buffers of NCCL.

@@ -1,9 +1,12 @@
 // Runs one plan in full: the step captured whole, cut, and played on all ranks of a pipeline.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
 #include "parallel/plan/compute_again.h"
+#include "parallel/plan/plan_simulator.h"
 #include "parallel/plan/planner.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/edit/copy.h"
@@ -133,12 +136,9 @@ std::map<std::string, std::string> layouts_of(const Graph& rank) {
 
 SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
   const LayoutSizes sizes = LayoutSizes::of(plan);
-  if (!rank_ || sizes != sizes_) {
-    rank_.reset();
-    rank_ = rank_of_step(source, 0, sizes, request);
-    sizes_ = sizes;
-  }
-  Graph rank = clone(*rank_);
+  auto known = ranks_.find(sizes);
+  if (known == ranks_.end()) known = ranks_.emplace(sizes, rank_of_step(source, 0, sizes, request)).first;
+  Graph rank = clone(known->second);
   compute_again(rank, plan.recomputed, plan.selective, plan.in_part);
   keep_on_host(rank, plan.offloaded);
   const Graph step = with_experts_over(
@@ -148,17 +148,27 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   if (!cuts.empty()) cuts.erase(cuts.begin());
   const StageOptions options{.spec = &request.device, .interconnect = &request.links, .gathers_once = false};
   const PipelineStages stages = PipelineStages::at_modules(step, cuts, options);
-  PlanSchedules schedules;
-  const PlanSchedules::Entry* entry = schedules.own(plan);
+  const PlanSchedules::Entry* entry = schedules_.own(plan);
   if (entry == nullptr) throw Error("there is no schedule of " + to_string(plan));
   int64_t units = 0;
   for (const PlannedStage& stage : plan.stages) units += stage.units;
   int64_t parameters = 0;
   for (int32_t s = 0; s < stages.count(); ++s) parameters += stages.of(s).parameters;
   const Replicas replicas = replicas_of(plan, request, units > 0 ? parameters / units : 0);
-  const PipelineStages shared = replicated(stages, replicas, request.device, &request.links);
-  PipelineRun run =
-      PipelineRun::of(shared, entry->schedule, {.interconnect = &request.links, .ranks_apart = ranks_apart(plan)});
+  TrainingPlan played = plan;
+  played.data_outermost = false;
+  const auto like = std::ranges::find_if(played_, [&](const Played& other) {
+    return other.plan == played && other.expert_capacity == request.expert_capacity;
+  });
+  PipelineRun run = PipelineRun::of(replicated(stages, replicas, request.device, &request.links), entry->schedule,
+                                    {.interconnect = &request.links,
+                                     .ranks_apart = ranks_apart(plan),
+                                     .bytes_of = like != played_.end() ? &like->run : nullptr});
+  if (like == played_.end()) {
+    constexpr size_t kKept = 3;
+    if (played_.size() == kKept) played_.pop_front();
+    played_.push_back({std::move(played), request.expert_capacity, run});
+  }
   int64_t on_host = 0;  // of the rank that has most there
   for (int32_t rank = 0; rank < run.ranks(); ++rank) {
     int64_t bytes = run.rank(rank).host_peak;
@@ -168,7 +178,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
   SimulatedPlan made{.run = std::move(run), .other_streams = streams, .on_host = on_host};
-  if (plan.layout == TensorLayout::kSolved) made.layouts = layouts_of(*rank_);
+  if (plan.layout == TensorLayout::kSolved) made.layouts = layouts_of(known->second);
   made.plan = std::move(plan);
   return made;
 }

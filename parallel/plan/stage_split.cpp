@@ -1,6 +1,8 @@
 #include "parallel/plan/stage_split.h"
 
 #include <algorithm>
+#include <limits>
+#include <unordered_map>
 
 namespace shadowgraph {
 
@@ -106,12 +108,24 @@ int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Betwe
   return between.gradients * sum_of(chains, stage, &LayerChain::on_host);
 }
 
-int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
-  int64_t bytes = held_by(chains.kept().standing(stage.first, stage.last), limits.replicas).all();
-  bytes += chains.kept().fixed(stage.first, stage.last);
-  bytes += between.gradients * sum_of(chains, stage, &LayerChain::carried);
+namespace {
+
+// Bytes that are there whatever is computed again.
+int64_t held_of(const LayoutChains& chains, const StageUnits& stage, const SplitLimits& limits) {
+  const LayerChain& kept = chains.kept();
+  return held_by(kept.standing(stage.first, stage.last), limits.replicas).all() + kept.fixed(stage.first, stage.last);
+}
+
+int64_t beside_held(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
+  int64_t bytes = between.gradients * sum_of(chains, stage, &LayerChain::carried);
   if (between.weights > 0) bytes += between.weights * sum_of(chains, stage, &LayerChain::awaiting);
   return bytes + passing_of(chains, stage) / limits.stages_per_rank;
+}
+
+}  // namespace
+
+int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
+  return held_of(chains, stage, limits) + beside_held(chains, stage, between, limits);
 }
 
 namespace {
@@ -121,7 +135,7 @@ class Splitter {
   Splitter(const LayoutChains& chains, const SplitLimits& limits)
       : chains_(chains), limits_(limits), units_(chains.units()), stages_(std::ssize(limits.between)) {}
 
-  std::optional<std::vector<StageUnits>> run() const {
+  std::optional<std::vector<StageUnits>> run() {
     if (stages_ > units_) return std::nullopt;
     double most = chains_.most().seconds(0, units_).all() + chains_.kept().seconds(0, units_).all(), least = 0;
     std::optional<std::vector<StageUnits>> found = under(most);
@@ -144,8 +158,9 @@ class Splitter {
 
   // The fewest steps with which a stage fits; nothing: none. A higher level may need more while it passes.
   std::optional<int64_t> again(int64_t first, int64_t last, size_t stage) const {
+    const int64_t held = held_of(chains_, {first, last}, limits_);
     const auto fits = [&](int64_t n) {
-      return bytes_of(chains_, {first, last, n}, limits_.between[stage], limits_) <= limits_.memory[stage];
+      return held + beside_held(chains_, {first, last, n}, limits_.between[stage], limits_) <= limits_.memory[stage];
     };
     if (fits(0)) return 0;
     const int64_t highest = most_again(chains_, first, last), units = last - first;
@@ -160,14 +175,26 @@ class Splitter {
     return most;
   }
 
-  std::optional<StageUnits> stage(int64_t first, int64_t last, size_t number, double seconds) const {
-    const std::optional<int64_t> computed_again = again(first, last, number);
-    if (!computed_again) return std::nullopt;
-    const StageUnits made{first, last, *computed_again};
-    return seconds_of(chains_, made) <= seconds ? std::optional(made) : std::nullopt;
+  // Halvings come to the same stretches again and again.
+  struct Known {
+    StageUnits stage;
+    double seconds = std::numeric_limits<double>::infinity();  // of a stretch that does not fit
+  };
+  std::optional<StageUnits> stage(int64_t first, int64_t last, size_t number, double seconds) {
+    const auto key = (static_cast<uint64_t>(number) * static_cast<uint64_t>(units_) + static_cast<uint64_t>(first)) *
+                         static_cast<uint64_t>(units_ + 1) +
+                     static_cast<uint64_t>(last);
+    const auto [known, is_new] = known_.try_emplace(key);
+    if (is_new) {
+      if (const std::optional<int64_t> computed_again = again(first, last, number)) {
+        known->second.stage = {first, last, *computed_again};
+        known->second.seconds = seconds_of(chains_, known->second.stage);
+      }
+    }
+    return known->second.seconds <= seconds ? std::optional(known->second.stage) : std::nullopt;
   }
 
-  std::optional<std::vector<StageUnits>> under(double seconds) const {
+  std::optional<std::vector<StageUnits>> under(double seconds) {
     std::vector<StageUnits> made;
     int64_t first = 0;
     for (int64_t s = 0; s < stages_; ++s) {
@@ -197,6 +224,7 @@ class Splitter {
   const LayoutChains& chains_;
   const SplitLimits& limits_;
   const int64_t units_, stages_;
+  std::unordered_map<uint64_t, Known> known_;  // by number, first and last
 };
 
 }  // namespace

@@ -139,7 +139,7 @@ class Remedies {
       if (nearer) found = std::move(nearer);
     }
     if (!found) return;
-    const SimulatedPlan made = simulate(source_, request_, found->plan);
+    const SimulatedPlan made = kept_.simulator.of(source_, request_, found->plan);
     excess_ = std::max(1.0, static_cast<double>(made.bytes()) / static_cast<double>(found->estimate.bytes));
     const int64_t beside = beside_program(request_.device);
     if (made.bytes() <= memory_) {  // it was not found, since by figures of layers it is too large

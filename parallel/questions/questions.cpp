@@ -69,7 +69,7 @@ PlanTable PlanQuestions::ask(const PlanQuestion& question) {
 SimulatedPlan PlanQuestions::simulate(std::string_view plan) {
   const StepSource& source = kept_->asker.source();
   const ClusterRequest& request = kept_->asker.request();
-  return ::shadowgraph::simulate(source, request, given_plan(plan, source, request));
+  return kept_->asker.kept().simulator.of(source, request, given_plan(plan, source, request));
 }
 
 }  // namespace shadowgraph

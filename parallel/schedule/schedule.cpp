@@ -44,8 +44,9 @@ bool transfers(const PipelineAction& action) {
   return action.work >= PipelineWork::kSendForward && action.work <= PipelineWork::kReceiveBackward;
 }
 
-PipelineSchedule::PipelineSchedule(std::string name, Rows rows) : name_(std::move(name)), rows_(std::move(rows)) {
-  ScheduleFacts facts = check_schedule(name_, rows_);
+PipelineSchedule::PipelineSchedule(std::string name, Rows rows)
+    : name_(std::move(name)), rows_(std::make_shared<const Rows>(std::move(rows))) {
+  ScheduleFacts facts = check_schedule(name_, *rows_);
   rank_of_ = std::move(facts.rank_of);
   microbatches_ = facts.microbatches;
   has_transfers_ = facts.has_transfers;

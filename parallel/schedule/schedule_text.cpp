@@ -118,7 +118,7 @@ PipelineSchedule PipelineSchedule::read_csv_file(const std::string& path) { retu
 
 std::string PipelineSchedule::to_csv() const {
   std::string text;
-  for (const auto& row : rows_) {
+  for (const auto& row : *rows_) {
     bool inside = false;
     for (size_t i = 0; i < row.size(); ++i) {
       if (i > 0) text += inside ? ";" : ",";

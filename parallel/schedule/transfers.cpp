@@ -129,7 +129,7 @@ std::vector<PipelineAction> with_waits(std::span<const PipelineAction> row) {
 
 PipelineSchedule PipelineSchedule::with_send_waits() const {
   Rows rows;
-  for (const auto& row : rows_) rows.push_back(with_waits(row));
+  for (const auto& row : *rows_) rows.push_back(with_waits(row));
   return {name_, std::move(rows)};
 }
 

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "parallel/stages/stage_parts.h"
 #include "shadowgraph/error.h"
@@ -18,7 +21,6 @@ constexpr double kGradientWrites = 3;  // a captured gradient is read, and what 
 // Parameters that are there once on each of `ranks`: those of experts on fewer ranks than others.
 struct KindOfWeights {
   int64_t parameters = 0, weights = 0, gradients = 0, ranks = 1;
-  int64_t apart = 1;  // in the list of replicas
 };
 
 std::array<KindOfWeights, 2> kinds_of(const StageFigures& stage, const Replicas& replicas) {
@@ -28,8 +30,7 @@ std::array<KindOfWeights, 2> kinds_of(const StageFigures& stage, const Replicas&
   const auto of_experts = static_cast<int64_t>(share * static_cast<double>(gradients));
   return {{{stage.parameters - stage.expert_parameters, stage.weights - stage.expert_weights, gradients - of_experts,
             replicas.count},
-           {stage.expert_parameters, stage.expert_weights, of_experts, replicas.count / replicas.experts,
-            replicas.experts}}};
+           {stage.expert_parameters, stage.expert_weights, of_experts, replicas.count / replicas.experts}}};
 }
 
 // What a bucket has of a stage.
@@ -63,9 +64,15 @@ HeldBytes held_by(const StageFigures& stage, const Replicas& replicas) {
 
 class ReplicatedStages {
  public:
-  ReplicatedStages(const PipelineStages& stages, const Replicas& replicas, const DeviceSpec& spec,
-                   const Interconnect* links)
-      : replicas_(replicas), spec_(spec), links_(links), of_(stages) {}
+  ReplicatedStages(PipelineStages stages, const Replicas& replicas, const DeviceSpec& spec, const Interconnect* links)
+      : replicas_(replicas), spec_(spec), links_(links), of_(std::move(stages)) {
+    for (const int64_t apart : {int64_t{1}, replicas.experts}) {  // as kinds_of() has them
+      ProcessGroupInfo& group = groups_.emplace_back(ProcessGroupInfo{.name = "dp", .size = replicas.count / apart});
+      for (size_t r = 0; r < replicas.ranks.size(); r += static_cast<size_t>(apart)) {
+        group.ranks.push_back(replicas.ranks[r]);
+      }
+    }
+  }
 
   PipelineStages made() {
     auto parts = std::make_shared<StageParts>(of_.parts());
@@ -116,25 +123,20 @@ class ReplicatedStages {
     return all;
   }
 
-  // The host reads gradients, and reads and writes its state.
-  double step_on_host() const {
-    const double gradients = share(&KindOfWeights::gradients), parameters = share(&KindOfWeights::parameters);
-    const double state = 2 * share(&KindOfWeights::weights, *replicas_.state.optimizer);
-    return (gradients + parameters) / spec_.host->link + (gradients + state + parameters) / spec_.host->bandwidth;
+  // Gradients are read, the state is read and written, and parameters are written. The host is sent the first, and sends
+  // the last.
+  double step_seconds() const {
+    const double passed = share(&KindOfWeights::gradients) + share(&KindOfWeights::parameters);
+    const double moved = passed + 2 * share(&KindOfWeights::weights, *replicas_.state.optimizer);
+    if (!replicas_.optimizer_on_host) return moved / spec_.bandwidth;
+    return passed / spec_.host->link + moved / spec_.host->bandwidth;
   }
 
   void hold_state(StageFigures& of, StagePart& part, const HeldBytes& held) {
-    if (replicas_.optimizer_on_host) {
-      part.state.clear();
-      part.optimizer.clear();
-      of.optimizer = step_on_host();
-    } else if (replicas_.state.optimizer) {
-      const double gradient = of.weights > 0 ? static_cast<double>(of.gradients) / static_cast<double>(of.weights) : 0;
-      const double of_weight = static_cast<double>(2 * *replicas_.state.optimizer) + gradient;
-      const double moved = of_weight * share(&KindOfWeights::weights) + share(&KindOfWeights::parameters);
+    if (replicas_.state.optimizer) {
       part.state = {held.state};
       part.optimizer.clear();
-      of.optimizer = moved / spec_.bandwidth;
+      of.optimizer = step_seconds();
     } else {
       for (int64_t& bytes : part.state) bytes = share_of(bytes, cut_from(1));
       of.optimizer /= static_cast<double>(cut_from(1));
@@ -156,22 +158,20 @@ class ReplicatedStages {
     return exposed + links_->device_share * (seconds - exposed);
   }
   // The same of a collective of all buckets, one call each, over the replicas of each kind of parameters.
-  double collective(CollectiveKind collective, int64_t KindOfWeights::*bytes) const {
+  double collective(CollectiveKind collective, int64_t KindOfWeights::*bytes) {
     const double calls = std::max(1.0, 1 / bucket_);
     double seconds = 0;
-    for (const KindOfWeights& kind : kinds_) {
-      if (kind.*bytes == 0 || kind.ranks == 1) continue;
-      ProcessGroupInfo group{.name = "dp", .size = kind.ranks};
-      for (size_t r = 0; r < replicas_.ranks.size(); r += static_cast<size_t>(kind.apart)) {
-        group.ranks.push_back(replicas_.ranks[r]);
-      }
-      const auto each = static_cast<int64_t>(static_cast<double>(kind.*bytes) / calls);
-      seconds += calls * collective_cost(collective, each, group, *links_).seconds();
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      if (kinds_[k].*bytes == 0 || kinds_[k].ranks == 1) continue;
+      const auto each = static_cast<int64_t>(static_cast<double>(kinds_[k].*bytes) / calls);
+      const auto [known, is_new] = calls_.try_emplace({collective, k, each});
+      if (is_new) known->second = collective_cost(collective, each, groups_[k], *links_).seconds();
+      seconds += calls * known->second;
     }
     return seconds;
   }
 
-  void send(StageFigures& of) const {
+  void send(StageFigures& of) {
     if (!sends() || links_ == nullptr) return;
     const double forward = of.forward, backward = of.backward();
     const double gather = replicas_.zero == 0 ? 0 : collective(CollectiveKind::kAllGather, &KindOfWeights::parameters);
@@ -201,12 +201,14 @@ class ReplicatedStages {
   const DeviceSpec& spec_;
   const Interconnect* links_;
   PipelineStages of_;
+  std::vector<ProcessGroupInfo> groups_;                                 // by kind of parameters
+  std::map<std::tuple<CollectiveKind, size_t, int64_t>, double> calls_;  // seconds; most stages send the same
   // The stage at hand, uncut, and what a bucket has of it.
   std::array<KindOfWeights, 2> kinds_;
   double bucket_ = 1;
 };
 
-PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas, const DeviceSpec& spec,
+PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const DeviceSpec& spec,
                           const Interconnect* links) {
   if (replicas.count < 1) throw Error(fmt::format("there are no {} replicas", replicas.count));
   if (replicas.zero < 0 || replicas.zero > 3) {
@@ -224,7 +226,7 @@ PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas
   if (replicas.optimizer_on_host && !replicas.state.optimizer) {
     throw Error("an optimizer on the host needs bytes of its state by element: leave --captured-state out");
   }
-  return ReplicatedStages(stages, replicas, spec, links).made();
+  return ReplicatedStages(std::move(stages), replicas, spec, links).made();
 }
 
 PipelineSchedule with_sums(const PipelineSchedule& schedule) {

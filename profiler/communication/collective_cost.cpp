@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
+#include <numeric>
+#include <vector>
 
 #include "shadowgraph/profile/collective_kind.h"
 #include "shadowgraph/profile/interconnect.h"
@@ -33,26 +34,40 @@ LinkGroup reached_by(const LinkLevel& level, int64_t processes) {
   return reached;
 }
 
+// The processes of a group, in order.
+std::vector<int64_t> ranks_of(const ProcessGroupInfo& group) {
+  std::vector<int64_t> ranks = group.ranks;
+  if (ranks.empty()) {
+    ranks.resize(static_cast<size_t>(group.size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+// Counts blocks of a level that have one of the processes, which are in order.
+int64_t blocks_with(const std::vector<int64_t>& ranks, const LinkLevel& level) {
+  int64_t blocks = 0, behind = 0;  // behind: where the block at hand ends
+  for (const int64_t rank : ranks) {
+    if (blocks > 0 && rank < behind) continue;
+    behind = (rank / level.size + 1) * level.size;
+    ++blocks;
+  }
+  return blocks;
+}
+
 // Says how a group lies on the levels. Level l has blocks(l) blocks with a process of the group in them; below the
 // first level each process is its own block.
 class Span {
  public:
   Span(const ProcessGroupInfo& group, const Interconnect& links) {
-    std::vector<int64_t> ranks = group.ranks;
-    if (ranks.empty()) {
-      for (int64_t i = 0; i < group.size; ++i) ranks.push_back(i);
-    }
+    const std::vector<int64_t> ranks = ranks_of(group);
     const auto axis = links.axes.find(group.axis.empty() ? group.name : group.axis);
     const AxisLinks* own = axis == links.axes.end() ? nullptr : &axis->second;
     int64_t below = group.size;
     for (const LinkLevel& level : links.levels) {
-      int64_t blocks = 1;
-      if (level.size > 0) {
-        std::set<int64_t> used;
-        for (const int64_t rank : ranks) used.insert(rank / level.size);
-        blocks = static_cast<int64_t>(used.size());
-      }
-      if (&level == &links.levels.back()) blocks = 1;
+      const bool is_last = level.size <= 0 || &level == &links.levels.back();
+      const int64_t blocks = is_last ? 1 : blocks_with(ranks, level);
       if (blocks < below) {
         const LinkGroup reached = reached_by(level, (group.size + blocks - 1) / blocks);
         used_.push_back({.hops = below - blocks,
@@ -140,13 +155,9 @@ double interpolate(const CollectiveTable& table, double bytes) {
 // Says whether a group lies in as few blocks of each level as it can.
 bool is_compact(const ProcessGroupInfo& group, const Interconnect& links) {
   if (group.ranks.empty()) return true;
-  for (const LinkLevel& level : links.levels) {
-    if (level.size == 0) continue;
-    std::set<int64_t> used;
-    for (const int64_t rank : group.ranks) used.insert(rank / level.size);
-    if (static_cast<int64_t>(used.size()) > (group.size + level.size - 1) / level.size) return false;
-  }
-  return true;
+  return std::ranges::all_of(links.levels, [&, ranks = ranks_of(group)](const LinkLevel& level) {
+    return level.size == 0 || blocks_with(ranks, level) <= (group.size + level.size - 1) / level.size;
+  });
 }
 
 const CollectiveTable* table_for(CollectiveKind kind, const ProcessGroupInfo& group, const Interconnect& links) {

@@ -35,21 +35,21 @@ uint32_t CachingAllocator::State::find_free(bool small, int32_t stream, int64_t 
   Pool& pool = pools[small];
   if (collects()) ++pool.searches;
   FreeBlocks::Place at = pool.free.lower_bound(stream, size);
-  if (at == pool.free.end() || pool.free[at].stream != stream) return kNone;
-  if (blocks[pool.free[at].block].expandable) {
+  if (at == pool.free.end() || pool.free.stream(at) != stream) return kNone;
+  if (blocks[pool.free.block(at)].expandable) {
     // What a block may grow into counts as its size.
     const auto reach = [&](FreeBlocks::Place place) {
-      const Block& block = blocks[pool.free[place].block];
+      const Block& block = blocks[pool.free.block(place)];
       const bool grows = block.next != kNone && !blocks[block.next].mapped;
       return block.size + (grows ? blocks[block.next].size : 0);
     };
-    for (auto next = pool.free.next(at); blocks[pool.free[at].block].expandable && next != pool.free.end() &&
-                                         pool.free[next].stream == stream && reach(next) < reach(at);
+    for (auto next = pool.free.next(at); blocks[pool.free.block(at)].expandable && next != pool.free.end() &&
+                                         pool.free.stream(next) == stream && reach(next) < reach(at);
          next = pool.free.next(next)) {
       at = next;
     }
   }
-  const uint32_t id = pool.free[at].block;
+  const uint32_t id = pool.free.block(at);
   const int64_t found = blocks[id].size;
   if (size < settings.max_split_size && found >= settings.max_split_size) return kNone;
   // The right side saturates: max_split_size may be "unlimited".
@@ -82,7 +82,7 @@ void CachingAllocator::State::release_cached() {
   for (Pool* pool : {&pools[0], &pools[1]}) {
     std::vector<uint32_t> whole, expandable;
     for (auto at = pool->free.begin(); at != pool->free.end(); at = pool->free.next(at)) {
-      const uint32_t id = pool->free[at].block;
+      const uint32_t id = pool->free.block(at);
       if (blocks[id].expandable) {
         expandable.push_back(id);
       } else if (!blocks[id].is_split()) {
@@ -99,17 +99,18 @@ bool CachingAllocator::State::release_oversize(bool small, int32_t stream, int64
   Pool& pool = pools[small];
   const int64_t wanted = std::max(size, settings.max_split_size);
   FreeBlocks::Place at = pool.free.lower_bound(stream, wanted);
-  if (at != pool.free.end() && pool.free[at].stream == stream) {
-    const uint32_t id = pool.free[at].block;
+  if (at != pool.free.end() && pool.free.stream(at) == stream) {
+    const uint32_t id = pool.free.block(at);
     if (blocks[id].is_split()) return false;
     release_segment(id);
     return true;
   }
   int64_t released = 0;
   while (released < wanted && at != pool.free.begin()) {
-    const FreeBlock largest = pool.free[pool.free.previous(at)];
-    const uint32_t id = largest.block;
-    if (largest.stream != stream || blocks[id].size < settings.max_split_size || blocks[id].is_split()) break;
+    const FreeBlocks::Place largest = pool.free.previous(at);
+    const uint32_t id = pool.free.block(largest);
+    if (pool.free.stream(largest) != stream || blocks[id].size < settings.max_split_size || blocks[id].is_split())
+      break;
     released += blocks[id].size;
     release_segment(id);
     at = pool.free.lower_bound(stream, wanted);
@@ -127,7 +128,7 @@ void CachingAllocator::State::collect_garbage() {
     int64_t count = 0;
     std::vector<uint32_t> candidates;
     for (auto at = pools[0].free.begin(); at != pools[0].free.end(); at = pools[0].free.next(at)) {
-      const uint32_t id = pools[0].free[at].block;
+      const uint32_t id = pools[0].free.block(at);
       if (blocks[id].is_split() || blocks[id].expandable) continue;
       candidates.push_back(id);
       ages += pools[0].searches - blocks[id].age_base;

@@ -7,6 +7,7 @@
 #include "shadowgraph/draw_pipeline.h"
 #include "shadowgraph/parallel/chakra.h"
 #include "shadowgraph/parallel/engines.h"
+#include "shadowgraph/parallel/given_plan.h"
 #include "shadowgraph/parallel/pipeline.h"
 #include "shadowgraph/parallel/rank_graphs.h"
 #include "shadowgraph/parallel/stage_pieces.h"
@@ -118,7 +119,7 @@ std::vector<EngineTuple> files_of_engines(const Graph& step, const std::string& 
   std::vector<EngineTuple> files;
   const EngineRequest request{
       .sequence = sequence, .batch = batch, .float8 = float8, .bfloat16_gradients = bfloat16_gradients};
-  for (EngineFile& file : engine_files(read_training_plan(plan), step, request)) {
+  for (EngineFile& file : engine_files(given_plan(plan, step), step, request)) {
     files.emplace_back(std::move(file.engine), std::move(file.name), std::move(file.text), std::move(file.why_not),
                        std::move(file.differs));
   }

@@ -69,6 +69,8 @@ def test_numbers_say_what_names_say():
     assert short.dict()["recomputed"] == ["layers.0", "layers.2", "layers.3"]
     whole = simulated(short.dict())
     assert (short.seconds, short.bytes) == (whole.seconds, whole.bytes)
+    named = simulated({**few, "stages": [{"begins": ""}, {"begins": "layers.2"}]})
+    assert named.dict() == short.dict()
     parts = simulated({**few, "selective": [1, 1]}).dict()
     assert parts["recomputed"] == ["layers.0", "layers.2", "layers.3"]
     assert parts["selective"] == ["layers.1", "layers.4"]
@@ -127,7 +129,11 @@ def test_selective_layers_are_those_of_torch(knobs):
 @pytest.mark.parametrize(
     ("plan", "why"),
     [
-        ({"tensors": 2}, "is no key of a plan"),
+        ({"tensors": 2}, "tensors is no key of a plan"),
+        ({"stages": [{"units": 8, "layers": 2}]}, r"stages\[0\].layers is no key of a stage"),
+        ({"in_part": [{"layers": [], "keeps": [], "names": []}]}, r"in_part\[0\].names is no key of layers in part"),
+        ({"pipeline": 2, "stages": [{"begins": ""}, {"begins": "layers.9"}]}, "is no layer of the model, nor"),
+        ({"pipeline": 2, "stages": [{"begins": "layers.2"}, {"begins": ""}]}, "begins behind the next one"),
         ({"tensor": 0}, "tensor"),
         ({"tensor": 16}, "takes 16 devices, and there are 8"),
         ({"pipeline": 2, "stages": [3, 4]}, "has 7 units, and the model 8"),
@@ -144,6 +150,7 @@ def test_selective_layers_are_those_of_torch(knobs):
         ({"recomputed": ["layers.1"], "selective": ["layers.1"]}, "a layer is in one list"),
         ({"pipeline": 2, "recomputed": [3, 0], "selective": [1, 0]}, "is more than the 0 layers"),
         ({"stages": [{"begins": "", "units": 8, "selective": 2}]}, "is not the 0"),
+        ({"stages": [{"begins": "", "units": 8, "in_part": 1}]}, "is not the 0"),
         ({"pipeline": 2, "schedule": "rounds"}, "no schedule"),
         ({"pipeline": 8, "stages_per_rank": 2, "schedule": "interleaved"}, "16 stages of a model with 8 units"),
     ],

@@ -71,6 +71,11 @@ TEST(Replicas, AnOptimizerOnTheHostIsCopiedAndStepsThere) {
   EXPECT_THROW(replicated(one, captured, spec(), &h100_links()), Error);
 }
 
+TEST(Replicas, AnOptimizerReadsGradientsAsTheyAreKept) {
+  const double gradients = 4e6 / 8, parameters = 2e6 / 8, state = 12e6 / 8;
+  EXPECT_NEAR(replicas_of_million(1).of(0).optimizer, (gradients + 2 * state + parameters) / spec().bandwidth, 1e-12);
+}
+
 TEST(Replicas, APieceTakesAsLongAsItsCopies) {
   StageFigures of = million();
   const auto seconds = [&](double copies) {

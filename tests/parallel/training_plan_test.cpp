@@ -15,6 +15,7 @@
 #include "models/registry.h"
 #include "parallel/plan/candidate.h"
 #include "parallel/plan/compute_again.h"
+#include "parallel/plan/plan_simulator.h"
 #include "parallel/plan/plan_space.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/capture.h"
@@ -145,6 +146,23 @@ TEST_P(PlanOf, NoCutHasAQuickerSlowestStage) {
     EXPECT_NEAR(slowest, best, 1e-3 * best) << part;
   }
   EXPECT_GE(found, 2);
+}
+
+TEST(PlanSimulator, SaysOfEachPlanWhatAFreshOneSays) {
+  const ClusterRequest request = eight_devices();
+  const StepSource source = small("gpt2");
+  PlanSimulator simulator;
+  TrainingPlan plan = given_plan(R"({"pipeline": 4, "microbatches": 8, "recomputed": [1, 1, 0, 0]})", source, request);
+  for (const bool outermost : {false, true, false}) {
+    for (const int64_t micro_batch : {1, 2}) {
+      plan.data_outermost = outermost;
+      plan.micro_batch = micro_batch;
+      const SimulatedPlan made = simulator.of(source, request, plan), fresh = simulate(source, request, plan);
+      EXPECT_EQ(made.bytes(), fresh.bytes());
+      EXPECT_EQ(to_json(made.run), to_json(fresh.run)) << outermost << micro_batch;
+      EXPECT_EQ(made.run.actions(1).back().live, fresh.run.actions(1).back().live);
+    }
+  }
 }
 
 // Simulates each plan of the space with its best cut, and compares the quickest that fits. Plans have no tensor parallel.

@@ -31,7 +31,7 @@ TEST(FreeBlocks, AreInTheOrderOfASet) {
         if (gone == tree.end()) gone = tree.begin();
         const FreeBlock block = *gone;
         FreeBlocks::Place place = blocks.lower_bound(block.stream, block.size);
-        while (blocks[place].block != block.block) place = blocks.next(place);
+        while (blocks.block(place) != block.block) place = blocks.next(place);
         i % 2 == 0 ? blocks.erase(block) : blocks.erase(place);
         tree.erase(gone);
       }
@@ -42,15 +42,15 @@ TEST(FreeBlocks, AreInTheOrderOfASet) {
       ASSERT_EQ(found == blocks.end(), expected == tree.end());
       ASSERT_EQ(found == blocks.begin(), expected == tree.begin());
       if (expected != tree.end()) {
-        ASSERT_EQ(blocks[found].block, expected->block);
+        ASSERT_EQ(blocks.block(found), expected->block);
       }
       if (expected != tree.begin()) {
-        ASSERT_EQ(blocks[blocks.previous(found)].block, std::prev(expected)->block);
+        ASSERT_EQ(blocks.block(blocks.previous(found)), std::prev(expected)->block);
       }
     }
     FreeBlocks::Place at = blocks.begin();
     for (const FreeBlock& block : tree) {
-      ASSERT_EQ(blocks[at].block, block.block);
+      ASSERT_EQ(blocks.block(at), block.block);
       at = blocks.next(at);
     }
     EXPECT_EQ(at, blocks.end());

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shadowgraph/error.h"
@@ -53,8 +52,5 @@ EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const 
 
 // All of them, with the reasons of those that throw.
 std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-
-// What to_json(plan) wrote. Throws ParseError.
-TrainingPlan read_training_plan(std::string_view text);
 
 }  // namespace shadowgraph

@@ -29,6 +29,8 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
+class PipelineRun;
+
 struct PipelineRunOptions {
   const Interconnect* interconnect = nullptr;  // between ranks; none: sending takes no time
   // How far apart two neighbours of the pipeline are in rank: the processes of one stage, such as 8 of tensor parallel.
@@ -40,6 +42,9 @@ struct PipelineRunOptions {
   // torch.distributed.pipelining has room for what it receives of all micro-batches from the beginning; other engines
   // take it when it comes.
   bool receives_ahead = false;
+  // Bytes are those of this run of the same stages in the same order, which links do not change.
+  const PipelineRun* bytes_of = nullptr;
+  bool memory = true;  // false: seconds alone, and no bytes
 };
 
 // Seconds in which a rank does not compute, by cause.
@@ -78,7 +83,7 @@ struct PipelineActionTime {
 class PipelineRun {
  public:
   // Throws Error where the schedule has another number of stages. Linear in what the actions allocate.
-  static PipelineRun of(const PipelineStages& stages, const PipelineSchedule& schedule,
+  static PipelineRun of(PipelineStages stages, const PipelineSchedule& schedule,
                         const PipelineRunOptions& options = {});
 
   double seconds() const { return seconds_; }  // of a step
@@ -94,6 +99,7 @@ class PipelineRun {
 
  private:
   friend class PipelineClock;
+  void take_bytes(const PipelineRun& other);
   double seconds_ = 0;
   std::vector<PipelineRank> ranks_;
   std::vector<std::vector<PipelineActionTime>> actions_;

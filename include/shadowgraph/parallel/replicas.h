@@ -71,7 +71,7 @@ HeldBytes held_by(const StageFigures& stage, const Replicas& replicas);
 // Throws Error for a stage of ZeRO that there is none of, and for a count below 1. Throws it, too, for experts on a number
 // of ranks that does not divide the count, and for those with captured optimizer state. An optimizer on the host needs
 // a device whose host's bandwidth is known, and its state by element.
-PipelineStages replicated(const PipelineStages& stages, const Replicas& replicas, const DeviceSpec& spec,
+PipelineStages replicated(PipelineStages stages, const Replicas& replicas, const DeviceSpec& spec,
                           const Interconnect* links);
 
 // The same order, with UNSHARD of each stage before its first action and REDUCE_GRAD behind its last.

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -87,16 +88,16 @@ class PipelineSchedule {
   PipelineSchedule with_send_waits() const;
 
   const std::string& name() const { return name_; }
-  int32_t ranks() const { return static_cast<int32_t>(rows_.size()); }
+  int32_t ranks() const { return static_cast<int32_t>(rows_->size()); }
   int32_t stages() const { return static_cast<int32_t>(rank_of_.size()); }
   int32_t microbatches() const { return microbatches_; }
   bool has_transfers() const { return has_transfers_; }
   int32_t rank_of(int32_t stage) const { return rank_of_[static_cast<size_t>(stage)]; }
-  std::span<const PipelineAction> of(int32_t rank) const { return rows_[static_cast<size_t>(rank)]; }
+  std::span<const PipelineAction> of(int32_t rank) const { return (*rows_)[static_cast<size_t>(rank)]; }
 
  private:
   std::string name_;
-  Rows rows_;
+  std::shared_ptr<const Rows> rows_;  // of all copies
   std::vector<int32_t> rank_of_;
   int32_t microbatches_ = 0;
   bool has_transfers_ = false;

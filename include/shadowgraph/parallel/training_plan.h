@@ -113,6 +113,7 @@ struct PlannedStage {
   int64_t selective = 0;   // so many of the others, the first ones
   int64_t in_part = 0;     // so many behind those, by the curve
   int64_t offloaded = 0;   // of all of them, whose tensors wait on the host
+  friend bool operator==(const PlannedStage&, const PlannedStage&) = default;
 };
 
 struct TrainingPlan {
@@ -140,6 +141,7 @@ struct TrainingPlan {
 
   int64_t replicas() const { return context * data; }  // that have the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }
+  friend bool operator==(const TrainingPlan&, const TrainingPlan&) = default;
 };
 // "tp 8, pp 16 x 4 interleaved, dp 64 zero 1, 128 x 1, optimizer on the host".
 std::string to_string(const TrainingPlan& plan);
