@@ -1,6 +1,7 @@
 // Says what engines are told of a model: its modules in the order of forward, stage by stage, and which linear layers are cut.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -35,6 +36,10 @@ std::string with_star(const std::string& path);
 // whole, "rows", "rows of a whole input". A module's linear layers are cut in pairs or not at all, as its sizes divide.
 // Throws CannotExpressError for a layer that has queries, keys and values in one.
 std::map<std::string, std::string> linear_cuts(const Graph& step, int64_t tensor);
+
+// Modules whose experts are on several ranks, by with_star(), and how many grouped products their forward has.
+// Throws CannotExpressError for other parameters of such a module, and for products that are not chained as a script's.
+std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks);
 
 // Modules of each stage. Throws CannotExpressError where stages begin at no module of the list.
 std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <set>
 #include <span>
 
 #include "parallel/engines/planned_model.h"
@@ -42,6 +43,7 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   const bool rows = plan.pipeline > 1 && is_read_from_rows(plan.schedule);
   std::string text = fmt::format("TENSOR, DATA, PIPELINE, STAGES_PER_RANK = {}, {}, {}, {}\n", plan.tensor, plan.data,
                                  plan.pipeline, plan.stages_per_rank);
+  text += fmt::format("EXPERTS = {}\n", plan.experts);
   text += fmt::format("MICRO_BATCH, MICROBATCHES, SEQUENCE = {}, {}, {}\n", plan.micro_batch, plan.microbatches,
                       request.sequence);
   text += fmt::format("ZERO = {}\n", plan.zero);
@@ -61,7 +63,41 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   const bool any = plan.attention == AttentionKernel::kDevices;
   text += fmt::format("ATTENTION = \"{}\"\n", efficient ? "mem_efficient" : any ? "" : to_string(plan.attention));
   text += "CUT: dict[str, str] = " + python_text(linear_cuts(step, plan.tensor)) + "\n";
+  text += "GROUPED: dict[str, int] = " + python_text(grouped_products(step, plan.experts)) + "\n";
   return text;
+}
+
+// A script has those parts of the template that its plan uses. Others stand between lines "# -- with experts" and
+// "# -- end with", or on lines that end in "# with experts, context".
+std::string with_parts(std::string_view whole, const std::set<std::string>& used) {
+  std::string text;
+  bool kept = true;
+  constexpr std::string_view kBegin = "# -- with ", kEnd = "# -- end with", kLine = "  # with ";
+  const auto is_used = [&](std::string_view words) {
+    return std::ranges::any_of(used, [&](const std::string& part) { return words.find(part) != words.npos; });
+  };
+  for (size_t begin = 0, end = 0; begin < whole.size(); begin = end + 1) {
+    end = std::min(whole.find('\n', begin), whole.size());
+    std::string_view line = whole.substr(begin, end - begin);
+    const std::string_view words = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+    if (words.starts_with(kBegin) || words == kEnd) {
+      kept = words == kEnd || is_used(words.substr(kBegin.size()));
+      continue;
+    }
+    if (const size_t mark = line.find(kLine); mark != line.npos) {
+      if (!is_used(line.substr(mark + kLine.size()))) continue;
+      line = line.substr(0, mark);
+    }
+    if (kept) text.append(line) += '\n';
+  }
+  return text;
+}
+
+std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step) {
+  std::set<std::string> parts;
+  if (plan.experts > 1) parts.insert("experts");
+  if (plan.pipeline > 1 && !nodes_calling(step, "aten::_grouped_mm").empty()) parts.insert("grouped");
+  return parts;
 }
 
 std::vector<std::string> differences(const TrainingPlan& plan, const EngineRequest& request) {
@@ -72,6 +108,7 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   if (plan.overlap != CollectiveOverlap::kNone) {
     all.emplace_back("tensor parallel: collectives are waited for where they stand; plan with --overlap none");
   }
+  if (plan.experts > 1) all.emplace_back("experts: as many rows go to a rank as are routed to it; none are padded");
   if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
   if (plan.zero == 1 || plan.zero == 2) {
     all.push_back(
@@ -128,11 +165,15 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
         "with "
         "--context 1, or train with torchtitan or Megatron-LM");
   }
-  if (plan.experts > 1) throw CannotExpressError("the script puts no experts on several ranks: plan with --experts 1");
-  check_offloaded(plan);
-  if (plan.tensor > 1 && !plan.in_part.empty()) {
+  if (plan.experts > 1 && plan.replicas() % plan.experts != 0) {
     throw CannotExpressError(
-        "the script counts operators of a layer, of which DTensor calls others: plan with --recompute selective,whole");
+        fmt::format("{} data ranks do not divide by {} ranks of experts", plan.replicas(), plan.experts));
+  }
+  check_offloaded(plan);
+  if ((plan.tensor > 1 || plan.experts > 1) && !plan.in_part.empty()) {
+    throw CannotExpressError(
+        "the script counts operators of a layer, and on several ranks others are called: plan with --recompute "
+        "selective,whole");
   }
   if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
     throw CannotExpressError(fmt::format(
@@ -143,7 +184,7 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
   EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, request)};
   const std::span<const EmbeddedFile> templates = engine_templates();
   const auto found = std::ranges::find(templates, "train.py", &EmbeddedFile::name);
-  std::string text(found->text);
+  std::string text = with_parts(found->text, parts_of(plan, step));
   const std::string begin_mark = "# -- the plan\n", end_mark = "# -- end of the plan\n";
   const size_t begin = text.find(begin_mark) + begin_mark.size();
   std::string block = "# " + to_string(plan) + "\n";

@@ -29,17 +29,20 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed import _functional_collectives as funcol  # with experts
 from torch.distributed.checkpoint import state_dict as states
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.overrides import TorchFunctionMode  # with experts, grouped
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 # -- the plan
 TENSOR, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1
+EXPERTS = 1
 MICRO_BATCH, MICROBATCHES, SEQUENCE = 1, 1, 128
 ZERO = 0
 SCHEDULE, SCHEDULE_ROWS = "1f1b", ""
@@ -53,6 +56,7 @@ OFFLOADED: list[str] = []
 OPTIMIZER_ON_HOST = False
 ATTENTION = ""
 CUT: dict[str, str] = {}
+GROUPED: dict[str, int] = {}
 # -- end of the plan
 
 STYLES = {
@@ -120,6 +124,17 @@ def _fill(model, prefix, device, seed):
                 raise CannotRunError(f"--meta: nothing gives {name}.{own} a first value; reset_parameters can")
 
 
+# -- with grouped
+class GroupedOnMeta(TorchFunctionMode):
+    """Grouped products without memory, of which torch knows those in bfloat16 alone."""
+
+    def __torch_function__(self, called, types, args=(), kwargs=None):
+        if called is torch._grouped_mm:
+            return args[0].new_empty(args[0].shape[0], args[1].shape[-1])
+        return called(*args, **(kwargs or {}))
+
+
+# -- end with
 class StandIn(nn.Module):
     """A module of another stage. It gives values of the module's shapes, and has no parameters."""
 
@@ -139,7 +154,9 @@ class StandIn(nn.Module):
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         if key not in self._results:
             args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), (args, kwargs))
-            with torch.no_grad():
+            with contextlib.ExitStack() as around:
+                around.enter_context(torch.no_grad())
+                around.enter_context(GroupedOnMeta())  # with grouped
                 self._results[key] = self._module(*args, **kwargs)
         device = tensors[0].device if tensors else "cpu"
 
@@ -422,6 +439,67 @@ class Offload:
         return output
 
 
+# -- with experts
+class Exchange(TorchFunctionMode):
+    """One forward of a module with grouped products: its rows go to the ranks of their experts, and come back.
+
+    All products but the last are of rows that are sent. What lies between products is computed where the experts are.
+    """
+
+    def __init__(self, products, group):
+        super().__init__()
+        self.products, self.group, self.given, self.ends = products, group, None, None
+
+    def __torch_function__(self, called, types, args=(), kwargs=None):
+        return (self._product if called is torch._grouped_mm else called)(*args, **(kwargs or {}))
+
+    def _product(self, rows, weights, offs, bias=None, **how):
+        if self.ends is None:
+            self._count(offs)
+        self.products -= 1
+        if self.products > 0 or self.given is None:
+            if rows is not self.given:
+                self.given, self.there = rows, self._send(rows)
+            rows = self.there
+        made = torch._grouped_mm(rows, weights.to_local(), self.ends, bias, **how)
+        return made if self.products > 0 else self._send_back(made)
+
+    def _count(self, ends):
+        counts = ends.diff(prepend=ends.new_zeros(1)).long()
+        arriving = funcol.all_to_all_single(counts, None, None, self.group)  # by rank, then by expert
+        self.sent, self.received = (each.view(EXPERTS, -1).sum(1).tolist() for each in (counts, arriving))
+        here = arriving.view(EXPERTS, -1)
+        self.ends = here.sum(0).cumsum(0, dtype=torch.int32)
+        experts = torch.arange(here.shape[1], device=here.device).repeat(EXPERTS)
+        self.order = experts.repeat_interleave(arriving).argsort(stable=True)
+
+    def _send(self, rows):
+        return self._exchange(rows.contiguous(), self.received, self.sent)[self.order]
+
+    def _send_back(self, rows):
+        return self._exchange(rows[self.order.argsort()], self.sent, self.received)
+
+    def _exchange(self, rows, received, sent):
+        return funcol.wait_tensor(funcol.all_to_all_single_autograd(rows, received, sent, self.group))
+
+
+def _put_experts_on_ranks(module, products, mesh):
+    for name, whole in list(module.named_parameters(recurse=False)):
+        cut = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
+        setattr(module, name, nn.Parameter(cut, requires_grad=whole.requires_grad))
+    forward = module.forward
+
+    def run(*args, **kwargs):
+        with Exchange(products, mesh.get_group()) as exchange:
+            output = forward(*args, **kwargs)
+        if exchange.products != 0:
+            raise CannotRunError(f"a module has {products} grouped products by the plan, and forward called others")
+        return output
+
+    module.forward = run
+
+
+# -- end with
 class Training:
     """The stages of this rank, in place, and their optimizers. All ranks make theirs at the same time."""
 
@@ -431,13 +509,20 @@ class Training:
         sizes = {"pipeline": PIPELINE, "data": DATA, "tensor": TENSOR}
         if dist.get_world_size() != PIPELINE * DATA * TENSOR:
             raise CannotRunError(f"the plan is of {PIPELINE * DATA * TENSOR} processes, not of {dist.get_world_size()}")
-        shape = [(axis, sizes[axis]) for axis in MESH]
-        # ZeRO 0 keeps all on each rank: replicas of parts of one.
-        at = MESH.index("data")
-        shape[at : at + 1] = [("replicas", DATA), ("parts", 1)] if ZERO == 0 else [("replicas", 1), ("parts", DATA)]
-        self.mesh = init_device_mesh(
-            device.type, tuple(size for _, size in shape), mesh_dim_names=tuple(axis for axis, _ in shape)
-        )
+        ranks = torch.arange(dist.get_world_size()).view([sizes[axis] for axis in MESH])
+        ranks = ranks.permute([MESH.index(axis) for axis in sizes])
+
+        def mesh(replicas, **more):
+            # ZeRO 0 keeps all on each rank: replicas of parts of one.
+            cut = {"replicas": replicas, "parts": 1} if ZERO == 0 else {"replicas": 1, "parts": replicas}
+            shape = {"pipeline": PIPELINE, **cut, **more, "tensor": TENSOR}
+            return DeviceMesh(device.type, ranks.reshape(tuple(shape.values())), mesh_dim_names=tuple(shape))
+
+        self.mesh = mesh(DATA)
+        # -- with experts
+        # Replicas and parts are those of ranks that have the same experts.
+        self.expert_mesh = mesh(DATA // EXPERTS, experts=EXPERTS)
+        # -- end with
         for kernel in ("flash", "mem_efficient", "cudnn", "math") if ATTENTION else ():
             getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(kernel == ATTENTION)
         self.device, self.loss, self.precision, self.meta = device, loss, precision, meta
@@ -478,9 +563,17 @@ class Training:
     def _prepare(self, model, prefix, names):
         if self.meta is not None:
             _fill(model, prefix, self.device, self.meta)
-        styles = {name: STYLES[style]() for name in names if (style := _style(name))}
+        styles = {name: STYLES[style]() for name in names if (style := _planned(CUT, name))}
         if TENSOR > 1 and styles:
             parallelize_module(model, self.mesh["tensor"], styles)
+        # -- with experts
+        for name in names:
+            if products := _planned(GROUPED, name):
+                module = model.get_submodule(name)
+                _put_experts_on_ranks(module, products, self.expert_mesh["experts"])
+                if self.sharded:
+                    fully_shard(module, **self._sharding_of_experts())
+        # -- end with
         for name in names:
             if name in RECOMPUTED:
                 _recompute(model.get_submodule(name))
@@ -503,6 +596,18 @@ class Training:
         host = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if OPTIMIZER_ON_HOST else OffloadPolicy()
         return {"mesh": mesh, "mp_policy": policy, "offload_policy": host, "reshard_after_forward": ZERO == 3}
 
+    # -- with experts
+    def _sharding_of_experts(self):
+        mesh = self.expert_mesh["replicas", "parts"] if ZERO == 0 else self.expert_mesh["parts"]
+        policy = MixedPrecisionPolicy(self.precision, torch.float32, cast_forward_inputs=False)
+        parts = self.expert_mesh["parts"].size()
+
+        def place(parameter):
+            return Shard(0 if parameter.to_local().shape[0] % parts == 0 else 1)
+
+        return {**self._sharding(), "mesh": mesh, "mp_policy": policy, "shard_placement_fn": place}
+
+    # -- end with
     def _schedule(self):
         group, count = self.mesh["pipeline"].get_group(), len(STAGES)
         stages = [
@@ -534,6 +639,10 @@ class Training:
         loss = self._pipeline(inputs, target) if self.schedule else self._accumulate(inputs, target)
         if not self.sharded and DATA > 1:
             self._average_gradients()
+        # -- with experts
+        for parameter in self._of_experts() if self.sharded else ():
+            parameter.grad.to_local().div_(EXPERTS)  # FSDP2 divided what it summed by the ranks that have them
+        # -- end with
         dist.all_reduce(loss, group=self.mesh["pipeline"].get_group())
         for axis in ("replicas", "parts"):
             dist.all_reduce(loss, group=self.mesh[axis].get_group())
@@ -560,12 +669,21 @@ class Training:
         return total
 
     def _average_gradients(self):
+        group, groups = self.mesh["replicas"].get_group(), {}
+        # -- with experts
+        groups = dict.fromkeys(self._of_experts(), self.expert_mesh["replicas"].get_group())
+        # -- end with
         for parameter in self.parameters().values():
-            if parameter.grad is not None:
-                grad = parameter.grad
+            if (grad := parameter.grad) is not None:
                 local = grad.to_local() if isinstance(grad, DTensor) else grad
-                dist.all_reduce(local.div_(DATA), group=self.mesh["replicas"].get_group())
+                dist.all_reduce(local.div_(DATA), group=groups.get(parameter, group))
 
+    # -- with experts
+    def _of_experts(self):
+        named = self.parameters().items()
+        return [parameter for name, parameter in named if _planned(GROUPED, name.rpartition(".")[0])]
+
+    # -- end with
     def parameters(self):
         return {name: parameter for stage in self.stages for name, parameter in stage.model.named_parameters()}
 
@@ -600,8 +718,8 @@ class Training:
             states.set_optimizer_state_dict(stage.model, own, state["optimizer"], options=options)
 
 
-def _style(name):
-    return next((style for pattern, style in CUT.items() if fnmatch.fnmatchcase(name, pattern)), None)
+def _planned(table, name):
+    return next((value for pattern, value in table.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 def function_of(text):

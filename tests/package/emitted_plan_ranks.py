@@ -2,7 +2,7 @@
 
     python emitted_plan_ranks.py RANK SIZE STORE CASES.json
 
-A case is {"script": train.py, "model": "llama" | "gpt", "checkpoint": FOLDER | null, "meta": whether the model is made
+A case is {"script": train.py, "model": of MODELS, "checkpoint": FOLDER | null, "meta": whether the model is made
 without memory}. The last line has the largest differences, by case, and how many tensors came back from the host.
 """
 
@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 # A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
-WORDS, WIDTH, LENGTH, KEYS, STEPS, SEED = 64, 32, 16, 2, 3, 5  # KEYS: heads of Llama's keys and values
+WORDS, WIDTH, LENGTH, KEYS, STEPS, SEED, EXPERTS = 64, 32, 16, 2, 3, 5, 8  # KEYS: heads of Llama's keys and values
 
 
 class Attention(nn.Module):
@@ -60,6 +60,51 @@ class Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
+class Experts(nn.Module):
+    """Three products, the first two of the same rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = (nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / WIDTH**0.5) for _ in range(2))
+        self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / WIDTH**0.5)
+
+    def forward(self, tokens, chosen, weights):
+        order = chosen.flatten().argsort(stable=True)
+        rows = tokens[order // chosen.shape[1]]
+        ends = torch.histc(chosen.flatten().float(), EXPERTS, 0, EXPERTS - 1).cumsum(0, dtype=torch.int32)
+        made = F.silu(torch._grouped_mm(rows, self.gate, ends)) * torch._grouped_mm(rows, self.up, ends)
+        made = torch._grouped_mm(made, self.down, ends) * weights.flatten()[order, None]
+        return made[order.argsort()].unflatten(0, chosen.shape).sum(1)
+
+
+class ExpertBlock(Block):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(WIDTH, EXPERTS, bias=False), Experts()  # fc1 routes
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        tokens = self.norm2(x).flatten(0, 1)
+        weights, chosen = self.fc1(tokens).softmax(-1).topk(2)
+        return x + self.fc2(tokens, chosen, weights).view_as(x)
+
+
+class ExpertGpt(Gpt):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([ExpertBlock() for _ in range(4)])
+
+
+def mixtral():
+    import transformers
+
+    config = transformers.MixtralConfig(
+        vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=KEYS, num_local_experts=EXPERTS, num_experts_per_tok=2, max_position_embeddings=LENGTH,
+    )  # fmt: skip
+    return transformers.MixtralForCausalLM(config)
+
+
 def llama():
     import transformers
 
@@ -70,7 +115,7 @@ def llama():
     return transformers.LlamaForCausalLM(config)
 
 
-MODELS = {"llama": llama, "gpt": Gpt}
+MODELS = {"llama": llama, "gpt": Gpt, "mixtral": mixtral, "experts": ExpertGpt}
 
 
 def make(name):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -23,7 +24,7 @@ EIGHT = ["", *(f"model.layers.{i}" for i in range(1, 8))]
 
 
 def plan(model, *, stages=("",), recomputed=(), selective=(), offloaded=(), **knobs):
-    layers = {"llama": "model.layers", "gpt": "blocks"}[model]
+    layers = "model.layers" if model in ("llama", "mixtral") else "blocks"
     made = {"microbatches": 4 if len(stages) > 1 else 2, **knobs}
     made["stages"] = [{"begins": name} for name in stages]
     made["recomputed"] = [f"{layers}.{i}" for i in recomputed]
@@ -88,13 +89,31 @@ ON_HOST = {
         "llama", pipeline=2, data=2, zero=1, stages=["", "model.layers.3"], optimizer_on_host=True
     ),
 }
-META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2")  # made without memory
+ON_EXPERTS = {
+    "ep": plan("experts", data=4, experts=2),
+    "ep 4": plan("mixtral", data=4, experts=4, micro_batch=2),
+    "ep zero 3, again": plan("mixtral", data=4, experts=2, zero=3, recomputed=(0, 3)),
+    "ep 4 zero 2, selective": plan("experts", data=4, experts=4, zero=2, selective=(0, 1)),
+    "ep tp zero 1": plan("mixtral", tensor=2, data=2, experts=2, zero=1),
+    "ep pp zero 1": plan("experts", pipeline=2, data=2, experts=2, zero=1, stages=["", "blocks.2"]),
+    "ep pp zbv": plan(
+        "mixtral", pipeline=2, data=2, experts=2, stages_per_rank=2, schedule="zbv",
+        stages=["", "model.layers.1", "model.layers.2", "model.layers.3"], data_outermost=True,
+    ),
+    "ep zero 3, on the host": plan(
+        "experts", data=4, experts=2, zero=3, optimizer_on_host=True, offloaded=range(4)
+    ),
+}  # fmt: skip
+META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2",
+        "ep zero 3, again")  # made without memory  # fmt: skip
 SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again", "tp dp zero 3, both on the host",
-         "pp dp zero 1, optimizer on the host")  # fmt: skip
+         "pp dp zero 1, optimizer on the host", "ep", "ep zero 3, again", "ep pp zero 1")  # fmt: skip
 
 
 def step_of(model, micro_batch=1):
-    loss = {"llama": lambda y: y.logits.float().sum(), "gpt": lambda y: y.sum()}[model]
+    def loss(output):
+        return (output if isinstance(output, torch.Tensor) else output.logits).float().sum()
+
     ids = f"i64[{micro_batch},{ranks.LENGTH}]"
     return sg.capture_training_step(lambda: ranks.make(model), ids, loss=loss, optimizer=torch.optim.AdamW)
 
@@ -110,7 +129,7 @@ def files_of(step, plan, **sizes):
     return {name: (text, why_not, differs) for _, name, text, why_not, differs in files}
 
 
-@pytest.mark.parametrize(("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST)])
+@pytest.mark.parametrize(("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST), (4, ON_EXPERTS)])
 def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
     given = {}
     for number, (case, (model, knobs)) in enumerate(cases.items()):
@@ -245,6 +264,94 @@ def test_what_a_script_cannot_say_is_named(make, inputs, knobs, why):
     text, why_not, _ = files_of(step, knobs)["train.py"]
     assert text == ""
     assert why in why_not
+
+
+class WeightedBetween(ranks.Experts):
+    def __init__(self):
+        super().__init__()
+        del self.gate
+
+    def forward(self, tokens, chosen, weights):
+        order = chosen.flatten().argsort(stable=True)
+        ends = torch.histc(chosen.flatten().float(), 8, 0, 7).cumsum(0, dtype=torch.int32)
+        made = torch._grouped_mm(tokens[order // 2], self.up, ends) * weights.flatten()[order, None]
+        return torch._grouped_mm(made, self.down, ends)[order.argsort()].unflatten(0, chosen.shape).sum(1)
+
+
+class Deep(ranks.Experts):
+    def forward(self, tokens, chosen, weights):
+        order = chosen.flatten().argsort(stable=True)
+        ends = torch.histc(chosen.flatten().float(), 8, 0, 7).cumsum(0, dtype=torch.int32)
+        made = tokens[order // 2]
+        for weight in (self.gate, self.up, self.down):
+            made = torch._grouped_mm(made, weight, ends)
+        return made[order.argsort()].unflatten(0, chosen.shape).sum(1)
+
+
+class Scaled(ranks.Experts):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, *given):
+        return super().forward(*given) * self.scale
+
+
+class Biased(ranks.Experts):
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(8, ranks.WIDTH))
+
+
+def with_experts(kind):
+    def make():
+        model = ranks.ExpertGpt()
+        for block in model.blocks:
+            block.fc2 = kind()
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "why"),
+    [
+        (WeightedBetween, {}, "blocks.0.fc2 computes aten::mul.* with rows of tokens between its products"),
+        (Deep, {}, "blocks.0.fc2 has products one behind another"),
+        (Scaled, {}, "blocks.0.fc2.scale and the module whose forward has the grouped products"),
+        (Biased, {}, "bias has a part for each expert"),
+        (ranks.Experts, {"experts": 3, "data": 3}, "8 experts do not divide by 3 ranks"),
+        (ranks.Experts, {"data": 3}, "3 data ranks do not divide by 2 ranks of experts"),
+        (ranks.Experts, {"in_part": [{"layers": ["blocks.1"], "keeps": ["aten::mm#0"]}]}, "counts operators"),
+        (torch.nn.Module, {}, "no module has experts"),
+    ],
+)
+def test_experts_that_a_script_does_not_know_are_named(kind, knobs, why):
+    make = ranks.Gpt if kind is torch.nn.Module else with_experts(kind)
+    step = sg.capture_training_step(make, "i64[1,16]", loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    text, why_not, _ = files_of(step, {"data": 2, "experts": 2, **knobs})["train.py"]
+    assert text == ""
+    assert re.search(why, why_not)
+
+
+def test_a_script_has_the_parts_of_its_plan(steps):
+    texts = [files_of(steps["experts"], plan("experts", data=2, experts=of)[1])["train.py"][0] for of in (1, 2)]
+    assert ["class Exchange" in text for text in texts] == [False, True]
+    assert ["TorchFunctionMode" in text for text in texts] == [False, True]
+    assert not any("with experts" in text for text in texts)
+
+
+def test_experts_whose_forward_is_another_are_refused(steps, tmp_path):
+    train = train_of(files_of(steps["experts"], plan("experts", data=2, experts=2)[1])["train.py"][0], tmp_path)
+    train.EXPERTS, module = 1, torch.nn.Module()
+    module.forward = lambda rows: rows
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        train._put_experts_on_ranks(module, 2, dist.init_device_mesh("cpu", (1,)))
+        with pytest.raises(train.CannotRunError, match="has 2 grouped products by the plan"):
+            module(torch.ones(2))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_ranks_that_share_sequences_are_said(steps):
