@@ -7,8 +7,11 @@
 #include <set>
 #include <span>
 
+#include "ir/analysis/module_tree.h"
 #include "parallel/engines/planned_model.h"
+#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/parallel/engines.h"
+#include "shadowgraph/sharding/context_ranks.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
 
@@ -41,15 +44,15 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   if (begins.empty()) begins.emplace_back();
   const bool rows = plan.pipeline > 1 && is_read_from_rows(plan.schedule);
-  std::string text = fmt::format("TENSOR, DATA, PIPELINE, STAGES_PER_RANK = {}, {}, {}, {}\n", plan.tensor, plan.data,
-                                 plan.pipeline, plan.stages_per_rank);
+  std::string text = fmt::format("TENSOR, CONTEXT, DATA, PIPELINE, STAGES_PER_RANK = {}, {}, {}, {}, {}\n", plan.tensor,
+                                 plan.context, plan.data, plan.pipeline, plan.stages_per_rank);
   text += fmt::format("EXPERTS = {}\n", plan.experts);
   text += fmt::format("MICRO_BATCH, MICROBATCHES, SEQUENCE = {}, {}, {}\n", plan.micro_batch, plan.microbatches,
                       request.sequence);
   text += fmt::format("ZERO = {}\n", plan.zero);
   text += fmt::format("SCHEDULE, SCHEDULE_ROWS = \"{}\", \"\"\"{}\"\"\"\n", plan.schedule, rows ? rows_of(plan) : "");
-  text += plan.data_outermost ? "MESH = (\"data\", \"pipeline\", \"tensor\")\n"
-                              : "MESH = (\"pipeline\", \"data\", \"tensor\")\n";
+  text += plan.data_outermost ? "MESH = (\"data\", \"pipeline\", \"context\", \"tensor\")\n"
+                              : "MESH = (\"pipeline\", \"data\", \"context\", \"tensor\")\n";
   text += "ORDER = " + python_text(model.order) + "\n";
   text += "STAGES = " + python_text(begins) + "\n";
   text += "RECOMPUTED: list[str] = " + python_text(plan.recomputed) + "\n";
@@ -95,6 +98,7 @@ std::string with_parts(std::string_view whole, const std::set<std::string>& used
 
 std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step) {
   std::set<std::string> parts;
+  if (plan.context > 1) parts.insert("context");
   if (plan.experts > 1) parts.insert("experts");
   if (plan.pipeline > 1 && !nodes_calling(step, "aten::_grouped_mm").empty()) parts.insert("grouped");
   return parts;
@@ -107,6 +111,9 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   }
   if (plan.overlap != CollectiveOverlap::kNone) {
     all.emplace_back("tensor parallel: collectives are waited for where they stand; plan with --overlap none");
+  }
+  if (plan.context > 1) {
+    all.emplace_back("sequences over several ranks: attention is flash's, and a loss shifts labels over chunks");
   }
   if (plan.experts > 1) all.emplace_back("experts: as many rows go to a rank as are routed to it; none are padded");
   if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
@@ -141,6 +148,30 @@ std::vector<std::string> differences(const TrainingPlan& plan, const EngineReque
   return all;
 }
 
+// What the script's attention over several ranks does not know, beside what that of plans does not.
+void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+  if (plan.context == 1) return;
+  if (request.sequence % (2 * plan.context) != 0) {
+    throw CannotExpressError(fmt::format("{} tokens are no {} equal chunks: plan with another --context",
+                                         request.sequence, 2 * plan.context));
+  }
+  for (const NodeId node : step.nodes()) {
+    if (step.target(node).kind() != TargetKind::kOperator || step.node(node).phase != Graph::kForward) continue;
+    const Argument* causal = step.find_argument(node, "is_causal");
+    if (causal != nullptr && causal->kind == ArgumentKind::kBool && !causal->b) {
+      throw CannotExpressError(
+          fmt::format("attention in {} is not causal, and the script's over several ranks is: plan "
+                      "with --context 1",
+                      module_path(step, node)));
+    }
+  }
+  try {
+    with_context_over(clone(step), {.ranks = plan.context});
+  } catch (const Error& error) {
+    throw CannotExpressError(error.what());
+  }
+}
+
 // torch's policies hold what they keep themselves.
 void check_offloaded(const TrainingPlan& plan) {
   std::vector<std::string> parts = plan.selective;
@@ -159,18 +190,13 @@ void check_offloaded(const TrainingPlan& plan) {
 EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   const PlannedModel model = PlannedModel::of(step);
   check_cuts(step, model, plan);
-  if (plan.context > 1) {
-    throw CannotExpressError(
-        "the script cuts no sequences, as torch's context_parallel wants a model that is given its positions: plan "
-        "with "
-        "--context 1, or train with torchtitan or Megatron-LM");
-  }
+  check_sequences(plan, step, request);
   if (plan.experts > 1 && plan.replicas() % plan.experts != 0) {
     throw CannotExpressError(
         fmt::format("{} data ranks do not divide by {} ranks of experts", plan.replicas(), plan.experts));
   }
   check_offloaded(plan);
-  if ((plan.tensor > 1 || plan.experts > 1) && !plan.in_part.empty()) {
+  if ((plan.tensor > 1 || plan.context > 1 || plan.experts > 1) && !plan.in_part.empty()) {
     throw CannotExpressError(
         "the script counts operators of a layer, and on several ranks others are called: plan with --recompute "
         "selective,whole");

@@ -6,6 +6,7 @@
 --model: a function that gives the model, the same on each rank; its modules have the names below.
 --data: a function of (samples, sequence) that yields (inputs, targets) of whole steps, the same on each rank.
 --loss: a function of (output, targets) that gives a micro-batch's mean; without it, the next token's cross entropy.
+        Where ranks share sequences, it is given a rank's part of both: an early chunk of each sequence and a late one.
 --meta: the model is made without memory, and a rank fills in the modules of its own stages one by one: first values are
         what reset_parameters or _init_weights give under a seed of the module's name, or those of --resume.
 """
@@ -29,24 +30,24 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.distributed import _functional_collectives as funcol  # with experts
+from torch.distributed import _functional_collectives as funcol  # with experts, context
 from torch.distributed.checkpoint import state_dict as states
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.overrides import TorchFunctionMode  # with experts, grouped
+from torch.overrides import TorchFunctionMode  # with experts, grouped, context
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 # -- the plan
-TENSOR, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1
+TENSOR, CONTEXT, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1, 1
 EXPERTS = 1
 MICRO_BATCH, MICROBATCHES, SEQUENCE = 1, 1, 128
 ZERO = 0
 SCHEDULE, SCHEDULE_ROWS = "1f1b", ""
-MESH = ("pipeline", "data", "tensor")
+MESH = ("pipeline", "data", "context", "tensor")
 ORDER = ["layers.*"]
 STAGES = [""]
 RECOMPUTED: list[str] = []
@@ -59,6 +60,7 @@ CUT: dict[str, str] = {}
 GROUPED: dict[str, int] = {}
 # -- end of the plan
 
+REPLICAS = DATA * CONTEXT  # ranks with the same weights
 STYLES = {
     "columns": ColwiseParallel,
     "columns, gathered": lambda: ColwiseParallel(output_layouts=Replicate()),
@@ -132,6 +134,148 @@ class GroupedOnMeta(TorchFunctionMode):
         if called is torch._grouped_mm:
             return args[0].new_empty(args[0].shape[0], args[1].shape[-1])
         return called(*args, **(kwargs or {}))
+
+
+# -- end with
+# -- with context
+def next_token_of_chunks(logits, labels):
+    """A rank's share of next_token; its labels were shifted before they were cut."""
+    total = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+    return total * CONTEXT / (labels.shape[0] * (labels.shape[1] * CONTEXT - 1))
+
+
+def _attend(queries, keys, values, causal, scale):
+    """Flash attention, and the log-sum-exps of its scores."""
+    flash = "_scaled_dot_product_flash_attention" + ("" if queries.is_cuda else "_for_cpu")
+    return getattr(torch.ops.aten, flash)(queries, keys, values, 0.0, causal, scale=scale)[:2]
+
+
+def _attend_backward(gradient, queries, keys, values, out, sums, causal, scale):
+    given = (gradient, queries, keys, values, out, sums.contiguous())
+    if not queries.is_cuda:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal, scale=scale)
+    lengths, seed = (None, None, queries.shape[2], keys.shape[2]), sums.new_zeros(2, dtype=torch.int64)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_backward
+    return flash(*given, *lengths, 0.0, causal, seed, seed, scale=scale)
+
+
+class CausalAttention(torch.autograd.Function):
+    """Attention of a rank's chunks to those of all ranks: to its own while others' arrive, then to those before them.
+
+    Rank r of R has chunks r and 2 R - 1 - r of a sequence. All its queries go to early chunks of ranks before it, those
+    of its late chunk to both chunks of ranks behind it. Keys and values are gathered again for backward.
+    """
+
+    @staticmethod
+    def forward(ctx, queries, keys, values, scale, group):
+        ctx.scale, ctx.group = scale, group
+        arriving = [_gather(each, group) for each in (keys, values)]
+        out, sums = _attend(queries, keys, values, True, scale)
+        arrived = [_heads_first(funcol.wait_tensor(each)) for each in arriving]
+        for late, others in _parts(group, queries.shape[2]):
+            more, of_more = _attend(queries[:, :, late:], *(others(all).flatten(2, 3) for all in arrived), False, scale)
+            share = (of_more - sums[:, :, late:]).sigmoid().unsqueeze(-1)
+            both = out[:, :, late:].to(share.dtype).lerp(more.to(share.dtype), share).to(out.dtype)
+            out = torch.cat((out[:, :, :late], both), 2)
+            sums = torch.cat((sums[:, :, :late], sums[:, :, late:].logaddexp(of_more)), 2)
+        ctx.save_for_backward(queries, keys, values, out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        queries, keys, values, out, sums = ctx.saved_tensors
+        arriving = [_gather(each, ctx.group) for each in (keys, values)]
+        found = _attend_backward(gradient, queries, keys, values, out, sums, True, ctx.scale)
+        arrived = [_heads_first(funcol.wait_tensor(each)) for each in arriving]
+        of_all = [torch.zeros_like(each) for each in arriving]
+        for late, others in _parts(ctx.group, queries.shape[2]):
+            mine = [each[:, :, late:] for each in (gradient, queries, out, sums)]
+            theirs = [others(all).flatten(2, 3) for all in arrived]
+            more = _attend_backward(*mine[:2], *theirs, *mine[2:], False, ctx.scale)
+            found[0][:, :, late:].add_(more[0])
+            for all, each in zip(of_all, more[1:], strict=True):
+                place = others(_heads_first(all))
+                place.copy_(each.view_as(place))
+        for mine, all in zip(found[1:], of_all, strict=True):
+            mine.add_(_heads_first(funcol.wait_tensor(funcol.reduce_scatter_tensor(all, "sum", 0, ctx.group))))
+        return *found, None, None
+
+
+def _gather(heads, group):
+    return funcol.all_gather_tensor(heads.permute(2, 0, 1, 3).contiguous(), 0, group)
+
+
+def _heads_first(tokens):
+    return tokens.permute(1, 2, 0, 3)
+
+
+def _parts(group, tokens):
+    """The first of a rank's queries, and a view of the chunks of other ranks that they go to."""
+    rank, ranks = group.rank(), group.size()
+    if rank > 0:
+        yield 0, lambda all: all.unflatten(2, (ranks, 2, -1))[:, :, :rank, 0]
+    if rank + 1 < ranks:
+        yield tokens // 2, lambda all: all.unflatten(2, (ranks, -1))[:, :, rank + 1 :]
+
+
+class OnChunks(TorchFunctionMode):
+    """A model's forward on a rank's chunks of sequences: it attends to all of them, and counts their positions."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.group, self.attends, self.counts = group, False, False
+
+    def cut(self, sequences):
+        if sequences.shape[1] % (2 * CONTEXT) != 0:
+            raise CannotRunError(f"{sequences.shape[1]} tokens are no {2 * CONTEXT} equal chunks")
+        chunks = sequences.chunk(2 * CONTEXT, 1)
+        return torch.cat((chunks[self.group.rank()], chunks[-1 - self.group.rank()]), 1)
+
+    def around(self, module):
+        forward = module.forward
+
+        def run(*args, **kwargs):
+            with self:
+                return forward(*args, **kwargs)
+
+        module.forward = run
+
+    def of(self, stage):
+        forward = stage.forward
+
+        def run(received, inputs=None):
+            ids = received if inputs is None else inputs
+            self.positions = self.cut(torch.arange(ids.shape[1] * CONTEXT, device=ids.device)[None])[0]
+            self.buffers = {id(buffer): name for name, buffer in stage.model.named_buffers()}
+            with self:
+                output = forward(received, inputs)
+            if not stage.ends and not (self.attends and self.counts):
+                missing = "torch.arange for positions" if self.attends else "scaled_dot_product_attention"
+                raise CannotRunError(f"the model does not call {missing}: its sequences cannot be cut")
+            return output
+
+        stage.forward = run
+
+    def __torch_function__(self, called, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if called is nn.functional.scaled_dot_product_attention:
+            self.attends = True
+            return (called if args[0].is_meta else self._attention)(*args, **kwargs)
+        made, tokens = called(*args, **kwargs), len(self.positions)
+        if called is torch.arange and args in ((tokens,), (0, tokens)) and not {"start", "end", "step"} & set(kwargs):
+            self.counts = True
+            return self.positions.to(made)
+        if called is torch.Tensor.__getitem__:
+            owned = isinstance(args[0], nn.Parameter) or id(args[0]) in self.buffers
+            if owned and any(here == tokens < whole for here, whole in zip(made.shape, args[0].shape)):
+                name = self.buffers.get(id(args[0]), "a parameter")
+                raise CannotRunError(f"the model takes first rows of {name}, and not those of its tokens' positions")
+        return made
+
+    def _attention(self, queries, keys, values, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **_):
+        if attn_mask is not None or dropout_p > 0 or not is_causal or not queries.shape[2] == keys.shape[2]:
+            raise CannotRunError("attention over several ranks is causal, without a mask and without dropout")
+        return CausalAttention.apply(queries, keys, values, scale, self.group)
 
 
 # -- end with
@@ -233,8 +377,13 @@ class Stage(nn.Module):
 
     def forward(self, received, inputs=None):
         self.received = received if self.begins else None
+        inputs, more = received if inputs is None else inputs, {}
+        # -- with context
+        if hasattr(self.model, "config"):  # without a mask, transformers takes chunks for sequences of their own
+            more["attention_mask"] = torch.ones_like(inputs)
+        # -- end with
         try:
-            output = self.model(received if inputs is None else inputs)
+            output = self.model(inputs, **more)
         except _Leave as left:
             return left.tensor
         if self.ends or self.received is not None:
@@ -506,10 +655,11 @@ class Training:
     def __init__(
         self, make, device, loss=next_token, precision=torch.float32, optimizer=torch.optim.AdamW, meta=None
     ):  # meta: the seed of a model that is made without memory
-        sizes = {"pipeline": PIPELINE, "data": DATA, "tensor": TENSOR}
-        if dist.get_world_size() != PIPELINE * DATA * TENSOR:
-            raise CannotRunError(f"the plan is of {PIPELINE * DATA * TENSOR} processes, not of {dist.get_world_size()}")
-        ranks = torch.arange(dist.get_world_size()).view([sizes[axis] for axis in MESH])
+        sizes = {"pipeline": PIPELINE, "data": DATA, "context": CONTEXT, "tensor": TENSOR}
+        count = PIPELINE * REPLICAS * TENSOR
+        if dist.get_world_size() != count:
+            raise CannotRunError(f"the plan is of {count} processes, not of {dist.get_world_size()}")
+        ranks = torch.arange(count).view([sizes[axis] for axis in MESH])
         ranks = ranks.permute([MESH.index(axis) for axis in sizes])
 
         def mesh(replicas, **more):
@@ -518,10 +668,16 @@ class Training:
             shape = {"pipeline": PIPELINE, **cut, **more, "tensor": TENSOR}
             return DeviceMesh(device.type, ranks.reshape(tuple(shape.values())), mesh_dim_names=tuple(shape))
 
-        self.mesh = mesh(DATA)
+        self.mesh = mesh(REPLICAS)
         # -- with experts
         # Replicas and parts are those of ranks that have the same experts.
-        self.expert_mesh = mesh(DATA // EXPERTS, experts=EXPERTS)
+        self.expert_mesh = mesh(REPLICAS // EXPERTS, experts=EXPERTS)
+        # -- end with
+        # -- with context
+        shape = tuple(sizes[axis] for axis in sizes)
+        sequences = DeviceMesh(device.type, ranks.reshape(shape), mesh_dim_names=tuple(sizes))["context"].get_group()
+        self.chunks = OnChunks(sequences)
+        loss = next_token_of_chunks if loss is next_token else loss
         # -- end with
         for kernel in ("flash", "mem_efficient", "cudnn", "math") if ATTENTION else ():
             getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(kernel == ATTENTION)
@@ -557,6 +713,7 @@ class Training:
         if self.sharded:
             fully_shard(stage, **self._sharding())
         stage.connect()
+        self.chunks.of(stage)  # with context
         stage.register_forward_hook(lambda *_: self.offload.end_of_stage())
         return stage
 
@@ -573,6 +730,10 @@ class Training:
                 _put_experts_on_ranks(module, products, self.expert_mesh["experts"])
                 if self.sharded:
                     fully_shard(module, **self._sharding_of_experts())
+        # -- end with
+        # -- with context
+        if prefix.rpartition(".")[2].isdigit():  # for what is computed again behind forward
+            self.chunks.around(model.get_submodule(prefix))
         # -- end with
         for name in names:
             if name in RECOMPUTED:
@@ -630,14 +791,19 @@ class Training:
         return kind(stages[0] if one else stages, MICROBATCHES, loss_fn=loss, scale_grads=False)
 
     def replica(self):
-        return self.mesh["replicas"].get_local_rank() + self.mesh["parts"].get_local_rank()
+        return (self.mesh["replicas"].get_local_rank() + self.mesh["parts"].get_local_rank()) // CONTEXT
 
     def backward(self, inputs, target):
         """Gradients of a whole step; gives its mean loss. `inputs` and `target` are of all replicas."""
         mine = slice(self.replica() * MICRO_BATCH * MICROBATCHES, (self.replica() + 1) * MICRO_BATCH * MICROBATCHES)
         inputs, target = (tensor[mine].to(self.device) for tensor in (inputs, target))
+        # -- with context
+        if self.loss is next_token_of_chunks:
+            target = nn.functional.pad(target[:, 1:], (0, 1), value=-100)  # that cross_entropy leaves out
+        inputs, target = self.chunks.cut(inputs), self.chunks.cut(target)
+        # -- end with
         loss = self._pipeline(inputs, target) if self.schedule else self._accumulate(inputs, target)
-        if not self.sharded and DATA > 1:
+        if not self.sharded and REPLICAS > 1:
             self._average_gradients()
         # -- with experts
         for parameter in self._of_experts() if self.sharded else ():
@@ -646,7 +812,7 @@ class Training:
         dist.all_reduce(loss, group=self.mesh["pipeline"].get_group())
         for axis in ("replicas", "parts"):
             dist.all_reduce(loss, group=self.mesh[axis].get_group())
-        return loss.item() / DATA
+        return loss.item() / REPLICAS
 
     def _pipeline(self, inputs, target):
         losses = [] if len(STAGES) - 1 in self.numbers else None
@@ -676,7 +842,7 @@ class Training:
         for parameter in self.parameters().values():
             if (grad := parameter.grad) is not None:
                 local = grad.to_local() if isinstance(grad, DTensor) else grad
-                dist.all_reduce(local.div_(DATA), group=groups.get(parameter, group))
+                dist.all_reduce(local.div_(REPLICAS), group=groups.get(parameter, group))
 
     # -- with experts
     def _of_experts(self):

@@ -66,6 +66,7 @@ ON_EIGHT = {
     ),
     "pp 4 dp zero 2": plan("gpt", pipeline=4, data=2, zero=2, stages=GPT),
     "pp 8": plan("llama", pipeline=8, stages=EIGHT, microbatches=8),
+    "dp cp pp": plan("llama", context=2, data=2, pipeline=2, stages=["", "model.layers.5"], data_outermost=True),
     "looped dp tp": plan(
         "llama", tensor=2, data=2, pipeline=2, stages_per_rank=2, schedule="looped_bfs", stages=LLAMA,
         data_outermost=True,
@@ -104,8 +105,16 @@ ON_EXPERTS = {
         "experts", data=4, experts=2, zero=3, optimizer_on_host=True, offloaded=range(4)
     ),
 }  # fmt: skip
+ON_SEQUENCES = {
+    "cp": plan("llama", context=4),
+    "cp dp zero 3, again": plan("gpt", context=2, data=2, zero=3, recomputed=range(8)),
+    "cp tp, selective": plan("llama", context=2, tensor=2, selective=range(8)),
+    "cp pp zero 1": plan("gpt", context=2, pipeline=2, zero=1, stages=["", "blocks.4"]),
+    "cp dp ep, again": plan("mixtral", context=2, data=2, experts=4, micro_batch=2, recomputed=(0, 1)),
+    "cp dp, offloaded": plan("gpt", context=2, data=2, offloaded=range(6)),
+}
 META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2",
-        "ep zero 3, again")  # made without memory  # fmt: skip
+        "ep zero 3, again", "cp pp zero 1")  # made without memory  # fmt: skip
 SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again", "tp dp zero 3, both on the host",
          "pp dp zero 1, optimizer on the host", "ep", "ep zero 3, again", "ep pp zero 1")  # fmt: skip
 
@@ -129,7 +138,9 @@ def files_of(step, plan, **sizes):
     return {name: (text, why_not, differs) for _, name, text, why_not, differs in files}
 
 
-@pytest.mark.parametrize(("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST), (4, ON_EXPERTS)])
+@pytest.mark.parametrize(
+    ("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST), (4, ON_EXPERTS), (4, ON_SEQUENCES)]
+)
 def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
     given = {}
     for number, (case, (model, knobs)) in enumerate(cases.items()):
@@ -250,7 +261,6 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
             "without gradients",
         ),
         (Fused, "f32[4,16]", {"tensor": 2}, "queries, keys and values in one"),
-        (ranks.Gpt, "i64[1,16]", {"context": 2}, "the script cuts no sequences"),
         (ranks.Gpt, "i64[1,16]", plan("gpt", selective=(1, 2), offloaded=(0, 2))[1], "blocks.2 is computed again in"),
         (
             ranks.Gpt, "i64[1,16]",
@@ -350,6 +360,86 @@ def test_experts_whose_forward_is_another_are_refused(steps, tmp_path):
         train._put_experts_on_ranks(module, 2, dist.init_device_mesh("cpu", (1,)))
         with pytest.raises(train.CannotRunError, match="has 2 grouped products by the plan"):
             module(torch.ones(2))
+    finally:
+        dist.destroy_process_group()
+
+
+class Sliced(ranks.Gpt):
+    """Takes the first rows of its positions, whichever tokens it is given."""
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class WithoutPositions(ranks.Gpt):
+    def forward(self, ids):
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def with_attention(attend):
+    class Attention(ranks.Attention):
+        def forward(self, x):
+            heads = [p(x).unflatten(-1, (-1, 8)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)]
+            return self.out_proj(attend(*heads).transpose(1, 2).flatten(2))
+
+    def make():
+        model = ranks.Gpt()
+        for block in model.blocks:
+            block.attention = Attention()
+        return model
+
+    return make
+
+
+ATTENTION = torch.nn.functional.scaled_dot_product_attention
+WRITTEN = with_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
+
+
+@pytest.mark.parametrize(
+    ("make", "length", "why"),
+    [
+        (ranks.Gpt, 14, "14 tokens are no 4 equal chunks"),
+        (with_attention(ATTENTION), 16, "attention in blocks.0.attention is not causal"),
+        (WRITTEN, 16, "no attention that is known"),
+    ],
+)
+def test_sequences_that_a_script_does_not_cut_are_named(make, length, why):
+    step = sg.capture_training_step(make, f"i64[1,{length}]", loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    text, why_not, _ = files_of(step, {"context": 2}, sequence=length)["train.py"]
+    assert text == ""
+    assert why in why_not
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Sliced, "takes first rows of a parameter"),
+        (WithoutPositions, "does not call torch.arange for positions"),
+        (WRITTEN, "does not call scaled_dot_product_attention"),
+        (with_attention(lambda q, k, v: ATTENTION(q, k, v, torch.ones(8, 8))), "causal, without a mask"),
+        (with_attention(lambda q, k, v: ATTENTION(q, k, v, dropout_p=0.1, is_causal=True)), "without dropout"),
+        (with_attention(lambda q, k, v: ATTENTION(q[:, :, 4:], k, v, is_causal=True)), "over several ranks is causal"),
+    ],
+)
+def test_models_whose_sequences_cannot_be_cut_are_refused(make, why, steps, tmp_path):
+    train = train_of(files_of(steps["gpt"], {"context": 2}, sequence=16)["train.py"][0], tmp_path)
+    train.CONTEXT = 1
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        chunks, model = train.OnChunks(dist.group.WORLD), make()
+        stage = train.Stage(model, train.modules_of_stages(model), 0, torch.float32)
+        chunks.of(stage)
+        with pytest.raises(train.CannotRunError, match=why):
+            stage(torch.zeros(1, 8, dtype=torch.int64))
+        train.CONTEXT = 2
+        with pytest.raises(train.CannotRunError, match="6 tokens are no 4 equal chunks"):
+            chunks.cut(torch.zeros(1, 6))
     finally:
         dist.destroy_process_group()
 
