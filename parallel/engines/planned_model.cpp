@@ -29,10 +29,12 @@ std::string entry_of(const std::string& module) {
 }
 
 bool lies_in(const std::string& path, const std::string& module) {
+  if (module.empty()) return true;
   return path.starts_with(module) && (path.size() == module.size() || path[module.size()] == '.');
 }
 
 struct NamedSizes {
+  NodeId node;
   std::string name;
   std::vector<int64_t> sizes;
 };
@@ -43,7 +45,7 @@ std::vector<NamedSizes> parameters_of(const Graph& step) {
     if (!step.is_placeholder(node)) break;
     if (step.node(node).target != target_of(Builtin::kParameter)) continue;
     const auto sizes = step.sizes(step.results(node)[0].ref.value);
-    parameters.push_back({placeholder_name(step, node), {sizes.begin(), sizes.end()}});
+    parameters.push_back({node, placeholder_name(step, node), {sizes.begin(), sizes.end()}});
   }
   return parameters;
 }
@@ -82,7 +84,15 @@ std::string with_star(const std::string& path) {
 
 PlannedModel PlannedModel::of(const Graph& step) {
   std::set<std::string> entries;
-  for (const NamedSizes& parameter : parameters_of(step)) entries.insert(entry_of(module_of(parameter.name)));
+  for (const NamedSizes& parameter : parameters_of(step)) {
+    const std::string owner = module_of(parameter.name);
+    entries.insert(entry_of(owner));
+    // A head whose weight is the embedding's has a parameter, too.
+    step.for_each_use(step.results(parameter.node)[0].ref.value, [&](NodeId user) {
+      const std::string module = module_path(step, user);
+      if (step.node(user).phase == Graph::kForward && !lies_in(owner, module)) entries.insert(entry_of(module));
+    });
+  }
   const ProgramCosts costs(step);
   const ForwardLine line(costs);
   PlannedModel model;
@@ -154,8 +164,9 @@ std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& mode
   return stages;
 }
 
-void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan) {
-  if (plan.stages.size() < 2) return;
+std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan) {
+  std::vector<std::string> tied;
+  if (plan.stages.size() < 2) return tied;
   for (const std::string& outer : model.modules) {
     const auto inside = [&](const std::string& name) { return name != outer && lies_in(name, outer); };
     if (outer.empty() || std::ranges::any_of(model.modules, inside)) {
@@ -169,12 +180,7 @@ void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   begins.erase(begins.begin());
   const PipelineStages stages = PipelineStages::at_modules(step, begins);
-  for (const TiedParameter& tied : stages.tied()) {
-    throw CannotExpressError(
-        fmt::format("the stages {} hold the parameter {}: a script for such models would add up "
-                    "its gradients over stages, and does not",
-                    fmt::join(tied.stages, " and "), tied.name));
-  }
+  for (const TiedParameter& parameter : stages.tied()) tied.push_back(parameter.name);
   for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
     const size_t tensors = stages.parts().stages[stage].received.size();
     if (tensors > 1) {
@@ -184,6 +190,7 @@ void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan
                       tensors, plan.stages[stage].begins));
     }
   }
+  return tied;
 }
 
 }  // namespace shadowgraph

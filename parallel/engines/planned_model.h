@@ -52,8 +52,8 @@ void check_layers_are_on_device(const TrainingPlan& plan, std::string_view engin
 // FSDP2's CPUOffloadPolicy is how engines have an optimizer on the host.
 void say_what_is_on_host(const TrainingPlan& plan, std::vector<std::string>& differs);
 
-// Throws CannotExpressError where more than one tensor goes to the next stage, and where two stages hold one parameter.
-// Parameters of modules that have layers inside are refused, too.
-void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan);
+// Parameters that several stages hold. Throws CannotExpressError where more than one tensor goes to the next stage, and
+// for parameters of modules that have layers inside.
+std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan);
 
 }  // namespace shadowgraph

@@ -39,7 +39,7 @@ std::string rows_of(const TrainingPlan& plan) {
 }
 
 std::string plan_block(const TrainingPlan& plan, const Graph& step, const PlannedModel& model,
-                       const EngineRequest& request) {
+                       const std::vector<std::string>& tied, const EngineRequest& request) {
   std::vector<std::string> begins;
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   if (begins.empty()) begins.emplace_back();
@@ -55,6 +55,7 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
                               : "MESH = (\"pipeline\", \"data\", \"context\", \"tensor\")\n";
   text += "ORDER = " + python_text(model.order) + "\n";
   text += "STAGES = " + python_text(begins) + "\n";
+  text += "TIED: list[str] = " + python_text(tied) + "\n";
   text += "RECOMPUTED: list[str] = " + python_text(plan.recomputed) + "\n";
   text += "SELECTIVE: list[str] = " + python_text(plan.selective) + "\n";
   nlohmann::json parts = nlohmann::json::array();
@@ -96,8 +97,9 @@ std::string with_parts(std::string_view whole, const std::set<std::string>& used
   return text;
 }
 
-std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step) {
+std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, const std::vector<std::string>& tied) {
   std::set<std::string> parts;
+  if (!tied.empty()) parts.insert("tied");
   if (plan.context > 1) parts.insert("context");
   if (plan.experts > 1) parts.insert("experts");
   if (plan.pipeline > 1 && !nodes_calling(step, "aten::_grouped_mm").empty()) parts.insert("grouped");
@@ -189,7 +191,7 @@ void check_offloaded(const TrainingPlan& plan) {
 
 EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   const PlannedModel model = PlannedModel::of(step);
-  check_cuts(step, model, plan);
+  const std::vector<std::string> tied = check_cuts(step, model, plan);
   check_sequences(plan, step, request);
   if (plan.experts > 1 && plan.replicas() % plan.experts != 0) {
     throw CannotExpressError(
@@ -210,12 +212,12 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
   EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, request)};
   const std::span<const EmbeddedFile> templates = engine_templates();
   const auto found = std::ranges::find(templates, "train.py", &EmbeddedFile::name);
-  std::string text = with_parts(found->text, parts_of(plan, step));
+  std::string text = with_parts(found->text, parts_of(plan, step, tied));
   const std::string begin_mark = "# -- the plan\n", end_mark = "# -- end of the plan\n";
   const size_t begin = text.find(begin_mark) + begin_mark.size();
   std::string block = "# " + to_string(plan) + "\n";
   for (const std::string& difference : file.differs) block += "# not as planned: " + difference + "\n";
-  text.replace(begin, text.find(end_mark) - begin, block + plan_block(plan, step, model, request));
+  text.replace(begin, text.find(end_mark) - begin, block + plan_block(plan, step, model, tied, request));
   file.text = std::move(text);
   return file;
 }

@@ -50,6 +50,7 @@ SCHEDULE, SCHEDULE_ROWS = "1f1b", ""
 MESH = ("pipeline", "data", "context", "tensor")
 ORDER = ["layers.*"]
 STAGES = [""]
+TIED: list[str] = []
 RECOMPUTED: list[str] = []
 SELECTIVE: list[str] = []
 IN_PART: list[dict[str, list[str]]] = []
@@ -337,6 +338,19 @@ def modules_of_stages(model):
         if not any(name.startswith(part + ".") for part in names) and len(STAGES) > 1:
             raise CannotRunError(f"the parameter {name} is in none of the modules that are cut: {names}")
     return [names[begin:end] for begin, end in itertools.pairwise(begins)]
+
+
+def tied_over_stages(model, parts):
+    """The names by stage of each parameter that several stages hold."""
+    names = collections.defaultdict(dict)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        for stage, modules in enumerate(parts):
+            if any(name.startswith(module + ".") for module in modules):
+                names[parameter].setdefault(stage, name)
+    tied = [of for of in names.values() if len(of) > 1]
+    if (first := [next(iter(of.values())) for of in tied]) != TIED:
+        raise CannotRunError(f"stages share the parameters {first}, and by the plan {TIED}")
+    return tied
 
 
 class Stage(nn.Module):
@@ -688,6 +702,9 @@ class Training:
             raise CannotRunError(f"{SCHEDULE} with FSDP2: backward in two pieces leaves parameters without gradients")
         self.numbers = stages_of_rank(self.mesh["pipeline"].get_local_rank())
         self.stages = [self._stage(make, number) for number in self.numbers]
+        # -- with tied
+        self.groups = [self._group_of(tied) for tied in self.tied]
+        # -- end with
         how = {"fused": True} if OPTIMIZER_ON_HOST else {"foreach": False}
         self.optimizers = [optimizer(list(stage.parameters()), **how) for stage in self.stages]
         self.schedule = self._schedule() if PIPELINE > 1 else None
@@ -697,10 +714,12 @@ class Training:
             model = make()
         if hasattr(model, "config") and hasattr(model.config, "use_cache"):
             model.config.use_cache = False
-        stage = Stage(model, modules_of_stages(model), number, self.precision)
+        parts = modules_of_stages(model)
+        self.tied = tied_over_stages(model, parts)
+        stage = Stage(model, parts, number, self.precision)
         if self.meta is None:
             stage.to(self.device)
-        elif len({id(one) for one in model.parameters()}) < len([*model.named_parameters(remove_duplicate=False)]):
+        elif self.tied or len({*model.parameters()}) < len([*model.named_parameters(remove_duplicate=False)]):
             raise CannotRunError("--meta: modules that share a parameter would each be given their own")
         # Layers one by one, so that a rank never has two of them whole.
         waiting = [name for name, module in model.named_modules() if not isinstance(module, StandIn)]
@@ -809,6 +828,10 @@ class Training:
         for parameter in self._of_experts() if self.sharded else ():
             parameter.grad.to_local().div_(EXPERTS)  # FSDP2 divided what it summed by the ranks that have them
         # -- end with
+        # -- with tied
+        for tied, group in zip(self.tied, self.groups, strict=True):
+            self._sum_gradients(tied, group)
+        # -- end with
         dist.all_reduce(loss, group=self.mesh["pipeline"].get_group())
         for axis in ("replicas", "parts"):
             dist.all_reduce(loss, group=self.mesh[axis].get_group())
@@ -834,6 +857,22 @@ class Training:
             total += loss.detach()
         return total
 
+    # -- with tied
+    def _group_of(self, tied):
+        """The ranks of this rank's pipeline that hold a parameter."""
+        owners = [rank for rank in range(PIPELINE) if not tied.keys().isdisjoint(stages_of_rank(rank))]
+        return dist.new_subgroups_by_enumeration(self.mesh.mesh.flatten(1)[owners].T.tolist())[0]
+
+    def _sum_gradients(self, tied, group):
+        """Each stage then takes the same step with its own copy."""
+        grads = [self.parameters()[tied[number]].grad for number in self.numbers if number in tied]
+        grads = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads if grad is not None]
+        if grads:
+            dist.all_reduce(functools.reduce(torch.Tensor.add_, grads), group=group)
+        for other in grads[1:]:
+            other.copy_(grads[0])
+
+    # -- end with
     def _average_gradients(self):
         group, groups = self.mesh["replicas"].get_group(), {}
         # -- with experts

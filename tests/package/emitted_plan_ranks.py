@@ -95,6 +95,12 @@ class ExpertGpt(Gpt):
         self.blocks = nn.ModuleList([ExpertBlock() for _ in range(4)])
 
 
+class Tied(Gpt):
+    def __init__(self):
+        super().__init__()
+        self.head.weight = self.tokens.weight
+
+
 def mixtral():
     import transformers
 
@@ -115,7 +121,7 @@ def llama():
     return transformers.LlamaForCausalLM(config)
 
 
-MODELS = {"llama": llama, "gpt": Gpt, "mixtral": mixtral, "experts": ExpertGpt}
+MODELS = {"llama": llama, "gpt": Gpt, "mixtral": mixtral, "experts": ExpertGpt, "tied": Tied}
 
 
 def make(name):
@@ -135,6 +141,11 @@ def filled(train, name):
     return model
 
 
+def parameters_of(model):
+    """Under each name that they have: stages know those of their own modules."""
+    return dict(model.named_parameters(remove_duplicate=False))
+
+
 def alone(model, batches):
     """Losses and gradients of each step on one process."""
     optimizer = adamw(model.parameters())
@@ -144,7 +155,7 @@ def alone(model, batches):
         logits = output if isinstance(output, torch.Tensor) else output.logits
         loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
-        steps.append((loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}))
+        steps.append((loss.item(), {name: p.grad.clone() for name, p in parameters_of(model).items()}))
         optimizer.step()
         optimizer.zero_grad()
     return steps
@@ -200,7 +211,7 @@ def differences(script, model, checkpoint, meta):
     training = make_training()
     of_loss = of_gradients = 0.0
     one = filled(train, name) if meta else make(name)
-    expected, after = alone(one, batches), dict(one.named_parameters())
+    expected, after = alone(one, batches), parameters_of(one)
     for ids, (loss, gradients) in zip(batches, expected, strict=True):
         of_loss = max(of_loss, abs(training.backward(ids, ids) - loss))
         for parameter, value in training.parameters().items():

@@ -113,10 +113,20 @@ ON_SEQUENCES = {
     "cp dp ep, again": plan("mixtral", context=2, data=2, experts=4, micro_batch=2, recomputed=(0, 1)),
     "cp dp, offloaded": plan("gpt", context=2, data=2, offloaded=range(6)),
 }
+ON_TIED = {
+    "tied, pp": plan("tied", pipeline=4, stages=["", "blocks.1", "blocks.4", "blocks.6"]),
+    "tied, pp dp": plan("tied", pipeline=2, data=2, stages=["", "blocks.3"], data_outermost=True),
+    "tied, pp dp zero 1": plan("tied", pipeline=2, data=2, zero=1, stages=["", "blocks.3"]),
+    "tied, pp tp zbv": plan("tied", pipeline=2, tensor=2, stages_per_rank=2, schedule="zbv", stages=GPT),
+    "tied, pp cp zero 3, on the host": plan(
+        "tied", pipeline=2, context=2, zero=3, stages=["", "blocks.3"], optimizer_on_host=True
+    ),
+}
 META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2",
         "ep zero 3, again", "cp pp zero 1")  # made without memory  # fmt: skip
 SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again", "tp dp zero 3, both on the host",
-         "pp dp zero 1, optimizer on the host", "ep", "ep zero 3, again", "ep pp zero 1")  # fmt: skip
+         "pp dp zero 1, optimizer on the host", "ep", "ep zero 3, again", "ep pp zero 1",
+         "tied, pp dp zero 1")  # fmt: skip
 
 
 def step_of(model, micro_batch=1):
@@ -139,7 +149,7 @@ def files_of(step, plan, **sizes):
 
 
 @pytest.mark.parametrize(
-    ("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST), (4, ON_EXPERTS), (4, ON_SEQUENCES)]
+    ("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST), (4, ON_EXPERTS), (4, ON_SEQUENCES), (4, ON_TIED)]
 )
 def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
     given = {}
@@ -159,7 +169,7 @@ def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
         assert max(worst.values()) <= TOLERANCE, (case, worst)
         _, knobs = cases[case]
         parameters = {name for rank in found for name in rank[case]["parameters"]}
-        assert parameters == {name for name, _ in ranks.make(given[case]["model"]).named_parameters()}, case
+        assert parameters == ranks.parameters_of(ranks.make(given[case]["model"])).keys(), case
         assert all((rank[case]["fetched"] > 0) == bool(knobs["offloaded"]) for rank in found), case
         assert (max(len(rank[case]["parameters"]) for rank in found) < len(parameters)) == ("pipeline" in knobs), case
 
@@ -174,12 +184,6 @@ def test_torchrun_trains(steps, tmp_path, meta):
     assert done.returncode == 0, done.stderr[-3000:]
     assert [line.split()[:3] for line in done.stdout.splitlines()] == [["step", "0", "loss"], ["step", "1", "loss"]]
     assert (tmp_path / "saved" / ".metadata").exists()
-
-
-class Tied(ranks.Gpt):
-    def __init__(self):
-        super().__init__()
-        self.head.weight = self.tokens.weight
 
 
 class Skipping(ranks.Gpt):
@@ -244,7 +248,7 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(train.CannotRunError, match="share a parameter"):
-            train.Training(Tied, torch.device("cpu"), meta=1)
+            train.Training(ranks.Tied, torch.device("cpu"), meta=1)
         assert train.Training(ranks.Gpt, torch.device("cpu"), meta=1).parameters()["head.weight"].device.type == "cpu"
     finally:
         dist.destroy_process_group()
@@ -253,7 +257,6 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
 @pytest.mark.parametrize(
     ("make", "inputs", "knobs", "why"),
     [
-        (Tied, "i64[1,16]", plan("gpt", pipeline=2, stages=["", "blocks.4"])[1], "hold the parameter tokens.weight"),
         (Skipping, "i64[1,16]", plan("gpt", pipeline=2, stages=["", "blocks.4"])[1], "2 tensors go to the stage that"),
         (
             ranks.Gpt, "i64[1,16]",
@@ -606,6 +609,9 @@ def test_a_model_that_is_not_the_plan_s_is_refused(steps, tmp_path):
     del model.blocks[4:]
     with pytest.raises(train.CannotRunError, match=r"begins stages at \['blocks.4'\]"):
         train.modules_of_stages(model)
+    model = ranks.make("tied")
+    with pytest.raises(train.CannotRunError, match=r"stages share the parameters \['tokens.weight'\]"):
+        train.tied_over_stages(model, train.modules_of_stages(model))
     model = ranks.make("gpt")
     model.scale = torch.nn.Parameter(torch.ones(()))
     with pytest.raises(train.CannotRunError, match="scale is in none"):
