@@ -54,11 +54,8 @@ void check_chain(const Graph& step, const std::string& name, const ExpertModule&
     const auto sizes = step.sizes(value);
     return !sizes.empty() && sizes[0] == rows;
   };
-  bool begun = false;
-  for (const NodeId node : step.nodes()) {
-    if (node == last) break;
-    begun |= node == module.products.front();
-    if (!begun || there.contains(node) || step.node(node).phase != Graph::kForward) continue;
+  for (NodeId node = module.products.front(); node != last; node = step.node(node).next) {
+    if (there.contains(node) || step.node(node).phase != Graph::kForward) continue;
     bool some = false, all = true;
     step.for_each_input(node, [&](ValueId value) {
       some |= is_there(value);
@@ -98,17 +95,14 @@ std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks
   }
   const ExpertModules modules = expert_modules(step);
   for (const auto& [name, module] : modules) check_chain(step, name, module, layers.rows);
-  for (const NodeId node : step.nodes()) {
-    if (!step.is_placeholder(node)) break;
-    if (step.node(node).target != target_of(Builtin::kParameter)) continue;
-    const std::string parameter = placeholder_name(step, node);
-    const auto owner = modules.find(parameter.substr(0, parameter.rfind('.')));
-    const auto has = [&](const auto& module) { return module.second.parameters.contains(node); };
+  for (const PlannedParameter& parameter : parameters_of(step)) {
+    const auto owner = modules.find(module_above(parameter.name));
+    const auto has = [&](const auto& module) { return module.second.parameters.contains(parameter.node); };
     if (owner == modules.end() ? std::ranges::none_of(modules, has) : has(*owner)) continue;
     throw CannotExpressError(
         fmt::format("{} and the module whose forward has the grouped products: experts' weights, and nothing else, are "
                     "parameters of that module in a script",
-                    parameter));
+                    parameter.name));
   }
   for (const auto& [name, module] : modules) {
     int64_t& count = products[with_star(name)];

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "ir/analysis/module_tree.h"
@@ -12,15 +11,9 @@
 #include "parallel/stages/forward_line.h"
 #include "parallel/stages/stage_parts.h"
 #include "shadowgraph/parallel/engines.h"
-#include "shadowgraph/sharding/hand_plans.h"
 
 namespace shadowgraph {
 namespace {
-
-std::string module_of(const std::string& parameter) {
-  const size_t dot = parameter.rfind('.');
-  return dot == std::string::npos ? "" : parameter.substr(0, dot);
-}
 
 // The layer that a module is in, or itself.
 std::string entry_of(const std::string& module) {
@@ -33,14 +26,15 @@ bool lies_in(const std::string& path, const std::string& module) {
   return path.starts_with(module) && (path.size() == module.size() || path[module.size()] == '.');
 }
 
-struct NamedSizes {
-  NodeId node;
-  std::string name;
-  std::vector<int64_t> sizes;
-};
+}  // namespace
 
-std::vector<NamedSizes> parameters_of(const Graph& step) {
-  std::vector<NamedSizes> parameters;
+std::string module_above(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string::npos ? "" : path.substr(0, dot);
+}
+
+std::vector<PlannedParameter> parameters_of(const Graph& step) {
+  std::vector<PlannedParameter> parameters;
   for (const NodeId node : step.nodes()) {
     if (!step.is_placeholder(node)) break;
     if (step.node(node).target != target_of(Builtin::kParameter)) continue;
@@ -49,8 +43,6 @@ std::vector<NamedSizes> parameters_of(const Graph& step) {
   }
   return parameters;
 }
-
-}  // namespace
 
 void check_no_curve(const TrainingPlan& plan, std::string_view engine) {
   if (plan.in_part.empty()) return;
@@ -84,8 +76,8 @@ std::string with_star(const std::string& path) {
 
 PlannedModel PlannedModel::of(const Graph& step) {
   std::set<std::string> entries;
-  for (const NamedSizes& parameter : parameters_of(step)) {
-    const std::string owner = module_of(parameter.name);
+  for (const PlannedParameter& parameter : parameters_of(step)) {
+    const std::string owner = module_above(parameter.name);
     entries.insert(entry_of(owner));
     // A head whose weight is the embedding's has a parameter, too.
     step.for_each_use(step.results(parameter.node)[0].ref.value, [&](NodeId user) {
@@ -102,48 +94,12 @@ PlannedModel PlannedModel::of(const Graph& step) {
   for (int32_t i = 0; i < line.length(); ++i) {
     // The innermost entry: "model" may hold a parameter, too.
     std::string entry = entry_of(module_path(step, line.node(i)));
-    while (!entry.empty() && !entries.contains(entry)) entry = module_of(entry);
+    while (!entry.empty() && !entries.contains(entry)) entry = module_above(entry);
     if (!entries.contains(entry)) continue;
     add(model.modules, entry);
     add(model.order, with_star(entry));
   }
   return model;
-}
-
-std::map<std::string, std::string> linear_cuts(const Graph& step, int64_t tensor) {
-  std::map<std::string, std::string> cuts;
-  if (tensor == 1) return cuts;
-  struct Linear {
-    std::string module;
-    LinearCut cut;
-    bool divides;
-  };
-  std::map<std::string, std::vector<Linear>> by_parent;
-  for (const NamedSizes& parameter : parameters_of(step)) {
-    const std::string module = module_of(parameter.name);
-    const LinearCut cut = linear_cut(module);
-    if (cut == LinearCut::kNone || parameter.sizes.size() != 2 || !parameter.name.ends_with(".weight")) continue;
-    const std::string last = module.substr(module.rfind('.') + 1);
-    if (last == "c_attn" || last == "in_proj") {
-      throw CannotExpressError(fmt::format(
-          "{} has queries, keys and values in one, and torch's ColwiseParallel would cut it as one: use a model with a "
-          "layer for each, or plan with --tensor 1",
-          with_star(module)));
-    }
-    const int64_t size = parameter.sizes[cut == LinearCut::kColumns ? 0 : 1];
-    by_parent[module_of(module)].push_back({module, cut, size % tensor == 0});
-  }
-  for (const auto& [parent, linears] : by_parent) {
-    if (!std::ranges::all_of(linears, &Linear::divides)) continue;
-    const auto is_columns = [](const Linear& linear) { return linear.cut == LinearCut::kColumns; };
-    const bool columns = std::ranges::any_of(linears, is_columns);
-    const bool rows = !std::ranges::all_of(linears, is_columns);
-    for (const Linear& linear : linears) {
-      cuts[with_star(linear.module)] =
-          is_columns(linear) ? (rows ? "columns" : "columns, gathered") : (columns ? "rows" : "rows of a whole input");
-    }
-  }
-  return cuts;
 }
 
 std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan) {

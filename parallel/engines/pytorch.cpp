@@ -12,6 +12,7 @@
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/parallel/engines.h"
 #include "shadowgraph/sharding/context_ranks.h"
+#include "shadowgraph/sharding/expert_ranks.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
 
@@ -39,7 +40,7 @@ std::string rows_of(const TrainingPlan& plan) {
 }
 
 std::string plan_block(const TrainingPlan& plan, const Graph& step, const PlannedModel& model,
-                       const std::vector<std::string>& tied, const EngineRequest& request) {
+                       const std::vector<std::string>& tied, const LinearCuts& cuts, const EngineRequest& request) {
   std::vector<std::string> begins;
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   if (begins.empty()) begins.emplace_back();
@@ -66,7 +67,8 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
   const bool efficient = plan.attention == AttentionKernel::kEfficient;
   const bool any = plan.attention == AttentionKernel::kDevices;
   text += fmt::format("ATTENTION = \"{}\"\n", efficient ? "mem_efficient" : any ? "" : to_string(plan.attention));
-  text += "CUT: dict[str, str] = " + python_text(linear_cuts(step, plan.tensor)) + "\n";
+  text += "CUT: dict[str, str] = " + python_text(cuts.styles) + "\n";
+  text += "FUSED: dict[str, int] = " + python_text(cuts.widths) + "\n";
   text += "GROUPED: dict[str, int] = " + python_text(grouped_products(step, plan.experts)) + "\n";
   return text;
 }
@@ -97,8 +99,11 @@ std::string with_parts(std::string_view whole, const std::set<std::string>& used
   return text;
 }
 
-std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, const std::vector<std::string>& tied) {
+std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, const std::vector<std::string>& tied,
+                               const LinearCuts& cuts) {
   std::set<std::string> parts;
+  const auto is_own = [](const auto& cut) { return cut.second.find(" of ") != std::string::npos; };
+  if (std::ranges::any_of(cuts.styles, is_own)) parts.insert("fused");
   if (!tied.empty()) parts.insert("tied");
   if (plan.context > 1) parts.insert("context");
   if (plan.experts > 1) parts.insert("experts");
@@ -106,13 +111,16 @@ std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, cons
   return parts;
 }
 
-std::vector<std::string> differences(const TrainingPlan& plan, const EngineRequest& request) {
+std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts& cuts, const EngineRequest& request) {
   std::vector<std::string> all;
   if (plan.tensor > 1) {
     all.emplace_back("tensor parallel: activations between layers are whole on each rank, and so is what a head gives");
   }
   if (plan.overlap != CollectiveOverlap::kNone) {
     all.emplace_back("tensor parallel: collectives are waited for where they stand; plan with --overlap none");
+  }
+  if (!cuts.widths.empty()) {
+    all.emplace_back("queries, keys and values in one layer: its weight is kept, and saved, as three");
   }
   if (plan.context > 1) {
     all.emplace_back("sequences over several ranks: attention is flash's, and a loss shifts labels over chunks");
@@ -168,6 +176,9 @@ void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRe
     }
   }
   try {
+    if (request.sequence > 0 && expert_layers(step).rows == request.sequence) {
+      throw Error("experts have as many rows as a rank has tokens, and their numbers would be taken for positions");
+    }
     with_context_over(clone(step), {.ranks = plan.context});
   } catch (const Error& error) {
     throw CannotExpressError(error.what());
@@ -192,6 +203,7 @@ void check_offloaded(const TrainingPlan& plan) {
 EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   const PlannedModel model = PlannedModel::of(step);
   const std::vector<std::string> tied = check_cuts(step, model, plan);
+  const LinearCuts cuts = linear_cuts(step, plan.tensor);
   check_sequences(plan, step, request);
   if (plan.experts > 1 && plan.replicas() % plan.experts != 0) {
     throw CannotExpressError(
@@ -209,15 +221,15 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
         "{}--schedule 1f1b",
         plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
   }
-  EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, request)};
+  EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, cuts, request)};
   const std::span<const EmbeddedFile> templates = engine_templates();
   const auto found = std::ranges::find(templates, "train.py", &EmbeddedFile::name);
-  std::string text = with_parts(found->text, parts_of(plan, step, tied));
+  std::string text = with_parts(found->text, parts_of(plan, step, tied, cuts));
   const std::string begin_mark = "# -- the plan\n", end_mark = "# -- end of the plan\n";
   const size_t begin = text.find(begin_mark) + begin_mark.size();
   std::string block = "# " + to_string(plan) + "\n";
   for (const std::string& difference : file.differs) block += "# not as planned: " + difference + "\n";
-  text.replace(begin, text.find(end_mark) - begin, block + plan_block(plan, step, model, tied, request));
+  text.replace(begin, text.find(end_mark) - begin, block + plan_block(plan, step, model, tied, cuts, request));
   file.text = std::move(text);
   return file;
 }

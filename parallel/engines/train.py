@@ -18,6 +18,7 @@ import copy
 import fnmatch
 import functools
 import importlib
+import inspect  # with context
 import itertools
 import os
 import sys
@@ -35,9 +36,9 @@ from torch.distributed.checkpoint import state_dict as states
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.overrides import TorchFunctionMode  # with experts, grouped, context
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.overrides import TorchFunctionMode  # with experts, grouped, context, fused
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -58,16 +59,11 @@ OFFLOADED: list[str] = []
 OPTIMIZER_ON_HOST = False
 ATTENTION = ""
 CUT: dict[str, str] = {}
+FUSED: dict[str, int] = {}
 GROUPED: dict[str, int] = {}
 # -- end of the plan
 
 REPLICAS = DATA * CONTEXT  # ranks with the same weights
-STYLES = {
-    "columns": ColwiseParallel,
-    "columns, gathered": lambda: ColwiseParallel(output_layouts=Replicate()),
-    "rows": RowwiseParallel,
-    "rows of a whole input": lambda: RowwiseParallel(input_layouts=Replicate()),
-}
 CLASSES = {
     "gpipe": "ScheduleGPipe",
     "1f1b": "Schedule1F1B",
@@ -81,6 +77,78 @@ CLASSES = {
 
 class CannotRunError(Exception):
     """The model is not the one that the plan was made for, or its forward cannot be cut so."""
+
+
+# -- with fused
+class CutProduct(ParallelStyle):
+    """Cuts what torch's styles do not know: transformers' Conv1D, and queries, keys and values in one layer.
+
+    The weight of the latter is kept as three, with a dimension more. A rank has its own heads' part of each.
+    """
+
+    def __init__(self, rows=False, three=False):
+        super().__init__()
+        self.rows, self.three = rows, three
+
+    def _apply(self, module, mesh):
+        outputs = 0 if isinstance(module, nn.Linear) else 1
+        for name, whole in list(module.named_parameters(recurse=False)):
+            dim = (outputs if not self.rows else 1 - outputs) if name == "weight" else 0
+            if self.rows and name == "bias":
+                continue
+            given = whole.detach().unflatten(dim, (3, -1)) if self.three else whole.detach()
+            cut = distribute_tensor(given, mesh, [Shard(dim + self.three)], src_data_rank=None)
+            setattr(module, name, nn.Parameter(cut, requires_grad=whole.requires_grad))
+        module.forward = functools.partial(self._forward, module, mesh, outputs)
+        return module
+
+    def _forward(self, module, mesh, outputs, x):
+        given = (module.weight, getattr(module, "bias", None))
+        weight, bias = (each.to_local() if isinstance(each, DTensor) else each for each in given)
+        if self.three:
+            weight, bias = weight.flatten(outputs, outputs + 1), None if bias is None else bias.flatten()
+        weight = weight if outputs == 0 else weight.mT
+        if self.rows:
+            part = DTensor.from_local(nn.functional.linear(x, weight), mesh, [Partial()])
+            made = part.redistribute(placements=[Replicate()]).to_local()
+            return made if bias is None else made + bias
+        x = DTensor.from_local(x, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        made = nn.functional.linear(x, weight, bias)
+        made.is_three = self.three
+        return made
+
+
+class OwnHeads(TorchFunctionMode):
+    """A module's forward with queries, keys and values in one layer, of a rank's own heads."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.width = width
+
+    def __torch_function__(self, called, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if called is nn.functional.scaled_dot_product_attention and args[0].shape[-1] != self.width:
+            raise CannotRunError(f"heads are {args[0].shape[-1]} wide, not {self.width}: forward has a number of heads")
+        if args and getattr(args[0], "is_three", False):
+            if called in (torch.split, torch.Tensor.split):
+                size = args[1]
+                size = size // TENSOR if isinstance(size, int) else [each // TENSOR for each in size]
+                args = (args[0], size, *args[2:])
+            elif called.__name__ not in ("chunk", "size", "dim", "__get__"):
+                raise CannotRunError(f"{called.__name__} of queries, keys and values in one; split and chunk are known")
+        return called(*args, **kwargs)
+
+
+# -- end with
+STYLES = {
+    "columns": ColwiseParallel,
+    "columns, gathered": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "rows": RowwiseParallel,
+    "columns of three": lambda: CutProduct(three=True),  # with fused
+    "columns of Conv1D": lambda: CutProduct(),  # with fused
+    "rows of Conv1D": lambda: CutProduct(rows=True),  # with fused
+    "rows of a whole input": lambda: RowwiseParallel(input_layouts=Replicate()),
+}
 
 
 class _Leave(Exception):
@@ -231,15 +299,6 @@ class OnChunks(TorchFunctionMode):
             raise CannotRunError(f"{sequences.shape[1]} tokens are no {2 * CONTEXT} equal chunks")
         chunks = sequences.chunk(2 * CONTEXT, 1)
         return torch.cat((chunks[self.group.rank()], chunks[-1 - self.group.rank()]), 1)
-
-    def around(self, module):
-        forward = module.forward
-
-        def run(*args, **kwargs):
-            with self:
-                return forward(*args, **kwargs)
-
-        module.forward = run
 
     def of(self, stage):
         forward = stage.forward
@@ -393,7 +452,8 @@ class Stage(nn.Module):
         self.received = received if self.begins else None
         inputs, more = received if inputs is None else inputs, {}
         # -- with context
-        if hasattr(self.model, "config"):  # without a mask, transformers takes chunks for sequences of their own
+        # Without a mask, transformers takes chunks for sequences of their own.
+        if "attention_mask" in inspect.signature(self.model.forward).parameters:
             more["attention_mask"] = torch.ones_like(inputs)
         # -- end with
         try:
@@ -663,6 +723,18 @@ def _put_experts_on_ranks(module, products, mesh):
 
 
 # -- end with
+# -- with context, fused
+def _within(mode, module):
+    forward = module.forward
+
+    def run(*args, **kwargs):
+        with mode:
+            return forward(*args, **kwargs)
+
+    module.forward = run
+
+
+# -- end with
 class Training:
     """The stages of this rank, in place, and their optimizers. All ranks make theirs at the same time."""
 
@@ -742,6 +814,11 @@ class Training:
         styles = {name: STYLES[style]() for name in names if (style := _planned(CUT, name))}
         if TENSOR > 1 and styles:
             parallelize_module(model, self.mesh["tensor"], styles)
+        # -- with fused
+        for name in names:
+            if width := _planned(FUSED, name):
+                _within(OwnHeads(width), model.get_submodule(name))
+        # -- end with
         # -- with experts
         for name in names:
             if products := _planned(GROUPED, name):
@@ -752,7 +829,7 @@ class Training:
         # -- end with
         # -- with context
         if prefix.rpartition(".")[2].isdigit():  # for what is computed again behind forward
-            self.chunks.around(model.get_submodule(prefix))
+            _within(self.chunks, model.get_submodule(prefix))
         # -- end with
         for name in names:
             if name in RECOMPUTED:
@@ -774,8 +851,19 @@ class Training:
         policy = MixedPrecisionPolicy(param_dtype=self.precision, reduce_dtype=torch.float32)
         # Parameters in float32, their gradients and the optimizer's state are on the host, and its step runs there.
         host = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if OPTIMIZER_ON_HOST else OffloadPolicy()
-        return {"mesh": mesh, "mp_policy": policy, "offload_policy": host, "reshard_after_forward": ZERO == 3}
+        how = {"mesh": mesh, "mp_policy": policy, "offload_policy": host, "reshard_after_forward": ZERO == 3}
+        # -- with fused
+        how["shard_placement_fn"] = self._place_of_three
+        # -- end with
+        return how
 
+    # -- with fused
+    def _place_of_three(self, parameter):
+        """Three parts are too few for many ranks."""
+        is_three = isinstance(parameter, DTensor) and parameter.ndim == 3 and parameter.shape[0] == 3
+        return Shard(2) if is_three and parameter.shape[2] % self.mesh["parts"].size() == 0 else None
+
+    # -- end with
     # -- with experts
     def _sharding_of_experts(self):
         mesh = self.expert_mesh["replicas", "parts"] if ZERO == 0 else self.expert_mesh["parts"]

@@ -18,13 +18,14 @@ import shadowgraph as sg
 
 SCRIPT = pathlib.Path(ranks.__file__)
 TOLERANCE = 1e-5
+ATTENTION = torch.nn.functional.scaled_dot_product_attention
 LLAMA = ["", "model.layers.2", "model.layers.4", "model.norm"]
 GPT = ["", "blocks.1", "blocks.4", "blocks.7"]
 EIGHT = ["", *(f"model.layers.{i}" for i in range(1, 8))]
 
 
 def plan(model, *, stages=("",), recomputed=(), selective=(), offloaded=(), **knobs):
-    layers = "model.layers" if model in ("llama", "mixtral") else "blocks"
+    layers = {"llama": "model.layers", "mixtral": "model.layers", "gpt2": "transformer.h"}.get(model, "blocks")
     made = {"microbatches": 4 if len(stages) > 1 else 2, **knobs}
     made["stages"] = [{"begins": name} for name in stages]
     made["recomputed"] = [f"{layers}.{i}" for i in recomputed]
@@ -122,11 +123,18 @@ ON_TIED = {
         "tied", pipeline=2, context=2, zero=3, stages=["", "blocks.3"], optimizer_on_host=True
     ),
 }
+ON_FUSED = {
+    "fused tp": plan("gpt2", tensor=4),
+    "fused tp dp zero 3, again": plan("gpt2", tensor=2, data=2, zero=3, recomputed=(0, 3)),
+    "fused tp pp": plan("gpt2", tensor=2, pipeline=2, stages=["", "transformer.h.1"]),
+    "fused tp cp, selective": plan("fused", tensor=2, context=2, selective=range(8)),
+    "fused tp dp zero 1, offloaded": plan("fused", tensor=2, data=2, zero=1, offloaded=range(3)),
+}
 META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2",
         "ep zero 3, again", "cp pp zero 1")  # made without memory  # fmt: skip
 SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again", "tp dp zero 3, both on the host",
          "pp dp zero 1, optimizer on the host", "ep", "ep zero 3, again", "ep pp zero 1",
-         "tied, pp dp zero 1")  # fmt: skip
+         "tied, pp dp zero 1", "fused tp dp zero 3, again")  # fmt: skip
 
 
 def step_of(model, micro_batch=1):
@@ -149,7 +157,8 @@ def files_of(step, plan, **sizes):
 
 
 @pytest.mark.parametrize(
-    ("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST), (4, ON_EXPERTS), (4, ON_SEQUENCES), (4, ON_TIED)]
+    ("size", "cases"),
+    [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST), (4, ON_EXPERTS), (4, ON_SEQUENCES), (4, ON_TIED), (4, ON_FUSED)],
 )
 def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
     given = {}
@@ -169,7 +178,8 @@ def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
         assert max(worst.values()) <= TOLERANCE, (case, worst)
         _, knobs = cases[case]
         parameters = {name for rank in found for name in rank[case]["parameters"]}
-        assert parameters == ranks.parameters_of(ranks.make(given[case]["model"])).keys(), case
+        named = ranks.make(given[case]["model"]).named_parameters(remove_duplicate="pipeline" not in knobs)
+        assert parameters == {name for name, _ in named}, case
         assert all((rank[case]["fetched"] > 0) == bool(knobs["offloaded"]) for rank in found), case
         assert (max(len(rank[case]["parameters"]) for rank in found) < len(parameters)) == ("pipeline" in knobs), case
 
@@ -194,15 +204,6 @@ class Skipping(ranks.Gpt):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x + first))
-
-
-class Fused(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c_attn, self.c_proj = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
-
-    def forward(self, x):
-        return self.c_proj(self.c_attn(x).chunk(3, -1)[0])
 
 
 def train_of(text, folder):
@@ -263,7 +264,6 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
             plan("gpt", pipeline=2, data=2, zero=3, stages_per_rank=2, schedule="zbv", stages=GPT)[1],
             "without gradients",
         ),
-        (Fused, "f32[4,16]", {"tensor": 2}, "queries, keys and values in one"),
         (ranks.Gpt, "i64[1,16]", plan("gpt", selective=(1, 2), offloaded=(0, 2))[1], "blocks.2 is computed again in"),
         (
             ranks.Gpt, "i64[1,16]",
@@ -314,6 +314,11 @@ class Biased(ranks.Experts):
     def __init__(self):
         super().__init__()
         self.bias = torch.nn.Parameter(torch.zeros(8, ranks.WIDTH))
+
+
+class AloneChosen(ranks.Experts):
+    def forward(self, tokens, chosen, weights):
+        return super().forward(tokens, chosen[:, :1], weights[:, :1])
 
 
 def with_experts(kind):
@@ -367,6 +372,65 @@ def test_experts_whose_forward_is_another_are_refused(steps, tmp_path):
         dist.destroy_process_group()
 
 
+def fused(take, attend=ATTENTION):
+    class Attention(ranks.FusedAttention):
+        def forward(self, x):
+            heads = [each.unflatten(-1, (4, -1)).transpose(1, 2) for each in take(self.c_attn(x))]
+            return self.c_proj(attend(*heads).transpose(1, 2).flatten(2))
+
+    def make():
+        model = ranks.FusedGpt()
+        for block in model.blocks:
+            block.attention = Attention()
+        return model
+
+    return make
+
+
+class WithoutProjection(ranks.FusedAttention):
+    def __init__(self):
+        super().__init__()
+        self.c_proj = torch.nn.Identity()
+
+
+def without_projection():
+    model = ranks.FusedGpt()
+    for block in model.blocks:
+        block.attention = WithoutProjection()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (fused(lambda y: y.unflatten(-1, (3, -1)).unbind(-2)), "aten::view takes them, where a script knows split"),
+        (fused(lambda y: (y[..., :32], y[..., 32:64], y[..., 64:])), "aten::slice.Tensor takes them"),
+        (fused(lambda y: y.chunk(3, -1), lambda q, k, v: (q @ k.mT).softmax(-1) @ v), "is called beside it"),
+        (without_projection, "blocks.*.attention.c_attn is cut without its other half"),
+    ],
+)
+def test_queries_keys_and_values_in_one_that_a_script_does_not_know_are_named(make, why):
+    step = sg.capture_training_step(make, "i64[1,16]", loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    text, why_not, _ = files_of(step, {"tensor": 2})["train.py"]
+    assert text == ""
+    assert why in why_not
+
+
+def test_heads_of_another_width_are_refused(tmp_path):
+    step = sg.capture_training_step(ranks.FusedGpt, "i64[1,16]", loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    train = train_of(files_of(step, {"tensor": 2})["train.py"][0], tmp_path)
+    assert train.FUSED == {"blocks.*.attention": 8}
+    x = torch.ones(1, 4, 3 * ranks.WIDTH // 2)
+    x.is_three = True
+    with train.OwnHeads(8):
+        assert [each.shape[-1] for each in x.split(ranks.WIDTH, -1)] == [ranks.WIDTH // 2] * 3
+        heads = [each.unflatten(-1, (4, -1)).transpose(1, 2) for each in x.chunk(3, -1)]
+        with pytest.raises(train.CannotRunError, match="heads are 4 wide, not 8"):
+            ATTENTION(*heads)
+        with pytest.raises(train.CannotRunError, match="view of queries, keys and values in one"):
+            x.view(-1)
+
+
 class Sliced(ranks.Gpt):
     """Takes the first rows of its positions, whichever tokens it is given."""
 
@@ -400,7 +464,6 @@ def with_attention(attend):
     return make
 
 
-ATTENTION = torch.nn.functional.scaled_dot_product_attention
 WRITTEN = with_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
 
 
@@ -410,6 +473,7 @@ WRITTEN = with_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
         (ranks.Gpt, 14, "14 tokens are no 4 equal chunks"),
         (with_attention(ATTENTION), 16, "attention in blocks.0.attention is not causal"),
         (WRITTEN, 16, "no attention that is known"),
+        (with_experts(AloneChosen), 16, "their numbers would be taken for positions"),
     ],
 )
 def test_sequences_that_a_script_does_not_cut_are_named(make, length, why):
