@@ -118,6 +118,7 @@ LinearCuts linear_cuts(const Graph& step, int64_t tensor) {
       if (!widths.contains(parent)) {
         refuse_fused(linear.module, "no scaled_dot_product_attention is called beside it");
       }
+      if (size % (3 * widths.at(parent)) != 0) refuse_fused(linear.module, "attention sees heads of another width");
       size /= 3 * widths.at(parent);
     }
     linear.divides = size % tensor == 0;
