@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "ir/analysis/module_tree.h"
@@ -12,15 +11,9 @@
 #include "parallel/stages/forward_line.h"
 #include "parallel/stages/stage_parts.h"
 #include "shadowgraph/parallel/engines.h"
-#include "shadowgraph/sharding/hand_plans.h"
 
 namespace shadowgraph {
 namespace {
-
-std::string module_of(const std::string& parameter) {
-  const size_t dot = parameter.rfind('.');
-  return dot == std::string::npos ? "" : parameter.substr(0, dot);
-}
 
 // The layer that a module is in, or itself.
 std::string entry_of(const std::string& module) {
@@ -29,26 +22,27 @@ std::string entry_of(const std::string& module) {
 }
 
 bool lies_in(const std::string& path, const std::string& module) {
+  if (module.empty()) return true;
   return path.starts_with(module) && (path.size() == module.size() || path[module.size()] == '.');
 }
 
-struct NamedSizes {
-  std::string name;
-  std::vector<int64_t> sizes;
-};
+}  // namespace
 
-std::vector<NamedSizes> parameters_of(const Graph& step) {
-  std::vector<NamedSizes> parameters;
+std::string module_above(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string::npos ? "" : path.substr(0, dot);
+}
+
+std::vector<PlannedParameter> parameters_of(const Graph& step) {
+  std::vector<PlannedParameter> parameters;
   for (const NodeId node : step.nodes()) {
     if (!step.is_placeholder(node)) break;
     if (step.node(node).target != target_of(Builtin::kParameter)) continue;
     const auto sizes = step.sizes(step.results(node)[0].ref.value);
-    parameters.push_back({placeholder_name(step, node), {sizes.begin(), sizes.end()}});
+    parameters.push_back({node, placeholder_name(step, node), {sizes.begin(), sizes.end()}});
   }
   return parameters;
 }
-
-}  // namespace
 
 void check_laid_out_by_hand(const TrainingPlan& plan, std::string_view engine) {
   if (plan.layout == TensorLayout::kMegatron) return;
@@ -89,7 +83,15 @@ std::string with_star(const std::string& path) {
 
 PlannedModel PlannedModel::of(const Graph& step) {
   std::set<std::string> entries;
-  for (const NamedSizes& parameter : parameters_of(step)) entries.insert(entry_of(module_of(parameter.name)));
+  for (const PlannedParameter& parameter : parameters_of(step)) {
+    const std::string owner = module_above(parameter.name);
+    entries.insert(entry_of(owner));
+    // A head whose weight is the embedding's has a parameter, too.
+    step.for_each_use(step.results(parameter.node)[0].ref.value, [&](NodeId user) {
+      const std::string module = module_path(step, user);
+      if (step.node(user).phase == Graph::kForward && !lies_in(owner, module)) entries.insert(entry_of(module));
+    });
+  }
   const ProgramCosts costs(step);
   const ForwardLine line(costs);
   PlannedModel model;
@@ -99,48 +101,12 @@ PlannedModel PlannedModel::of(const Graph& step) {
   for (int32_t i = 0; i < line.length(); ++i) {
     // The innermost entry: "model" may hold a parameter, too.
     std::string entry = entry_of(module_path(step, line.node(i)));
-    while (!entry.empty() && !entries.contains(entry)) entry = module_of(entry);
+    while (!entry.empty() && !entries.contains(entry)) entry = module_above(entry);
     if (!entries.contains(entry)) continue;
     add(model.modules, entry);
     add(model.order, with_star(entry));
   }
   return model;
-}
-
-std::map<std::string, std::string> linear_cuts(const Graph& step, int64_t tensor) {
-  std::map<std::string, std::string> cuts;
-  if (tensor == 1) return cuts;
-  struct Linear {
-    std::string module;
-    LinearCut cut;
-    bool divides;
-  };
-  std::map<std::string, std::vector<Linear>> by_parent;
-  for (const NamedSizes& parameter : parameters_of(step)) {
-    const std::string module = module_of(parameter.name);
-    const LinearCut cut = linear_cut(module);
-    if (cut == LinearCut::kNone || parameter.sizes.size() != 2 || !parameter.name.ends_with(".weight")) continue;
-    const std::string last = module.substr(module.rfind('.') + 1);
-    if (last == "c_attn" || last == "in_proj") {
-      throw CannotExpressError(fmt::format(
-          "{} has queries, keys and values in one, and torch's ColwiseParallel would cut it as one: use a model with a "
-          "layer for each, or plan with --tensor 1",
-          with_star(module)));
-    }
-    const int64_t size = parameter.sizes[cut == LinearCut::kColumns ? 0 : 1];
-    by_parent[module_of(module)].push_back({module, cut, size % tensor == 0});
-  }
-  for (const auto& [parent, linears] : by_parent) {
-    if (!std::ranges::all_of(linears, &Linear::divides)) continue;
-    const auto is_columns = [](const Linear& linear) { return linear.cut == LinearCut::kColumns; };
-    const bool columns = std::ranges::any_of(linears, is_columns);
-    const bool rows = !std::ranges::all_of(linears, is_columns);
-    for (const Linear& linear : linears) {
-      cuts[with_star(linear.module)] =
-          is_columns(linear) ? (rows ? "columns" : "columns, gathered") : (columns ? "rows" : "rows of a whole input");
-    }
-  }
-  return cuts;
 }
 
 std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan) {
@@ -161,8 +127,9 @@ std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& mode
   return stages;
 }
 
-void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan) {
-  if (plan.stages.size() < 2) return;
+std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan) {
+  std::vector<std::string> tied;
+  if (plan.stages.size() < 2) return tied;
   for (const std::string& outer : model.modules) {
     const auto inside = [&](const std::string& name) { return name != outer && lies_in(name, outer); };
     if (outer.empty() || std::ranges::any_of(model.modules, inside)) {
@@ -176,12 +143,7 @@ void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan
   for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
   begins.erase(begins.begin());
   const PipelineStages stages = PipelineStages::at_modules(step, begins);
-  for (const TiedParameter& tied : stages.tied()) {
-    throw CannotExpressError(
-        fmt::format("the stages {} hold the parameter {}: a script for such models would add up "
-                    "its gradients over stages, and does not",
-                    fmt::join(tied.stages, " and "), tied.name));
-  }
+  for (const TiedParameter& parameter : stages.tied()) tied.push_back(parameter.name);
   for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
     const size_t tensors = stages.parts().stages[stage].received.size();
     if (tensors > 1) {
@@ -191,6 +153,7 @@ void check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan
                       tensors, plan.stages[stage].begins));
     }
   }
+  return tied;
 }
 
 }  // namespace shadowgraph

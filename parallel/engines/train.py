@@ -6,6 +6,7 @@
 --model: a function that gives the model, the same on each rank; its modules have the names below.
 --data: a function of (samples, sequence) that yields (inputs, targets) of whole steps, the same on each rank.
 --loss: a function of (output, targets) that gives a micro-batch's mean; without it, the next token's cross entropy.
+        Where ranks share sequences, it is given a rank's part of both: an early chunk of each sequence and a late one.
 --meta: the model is made without memory, and a rank fills in the modules of its own stages one by one: first values are
         what reset_parameters or _init_weights give under a seed of the module's name, or those of --resume.
 """
@@ -17,6 +18,7 @@ import copy
 import fnmatch
 import functools
 import importlib
+import inspect  # with context
 import itertools
 import os
 import sys
@@ -29,23 +31,27 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed import _functional_collectives as funcol  # with experts, context
 from torch.distributed.checkpoint import state_dict as states
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
-from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.overrides import TorchFunctionMode  # with experts, grouped, context, fused
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 # -- the plan
-TENSOR, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1
+TENSOR, CONTEXT, DATA, PIPELINE, STAGES_PER_RANK = 1, 1, 1, 1, 1
+EXPERTS = 1
 MICRO_BATCH, MICROBATCHES, SEQUENCE = 1, 1, 128
 ZERO = 0
 SCHEDULE, SCHEDULE_ROWS = "1f1b", ""
-MESH = ("pipeline", "data", "tensor")
+MESH = ("pipeline", "data", "context", "tensor")
 ORDER = ["layers.*"]
 STAGES = [""]
+TIED: list[str] = []
 RECOMPUTED: list[str] = []
 SELECTIVE: list[str] = []
 IN_PART: list[dict[str, list[str]]] = []
@@ -53,14 +59,11 @@ OFFLOADED: list[str] = []
 OPTIMIZER_ON_HOST = False
 ATTENTION = ""
 CUT: dict[str, str] = {}
+FUSED: dict[str, int] = {}
+GROUPED: dict[str, int] = {}
 # -- end of the plan
 
-STYLES = {
-    "columns": ColwiseParallel,
-    "columns, gathered": lambda: ColwiseParallel(output_layouts=Replicate()),
-    "rows": RowwiseParallel,
-    "rows of a whole input": lambda: RowwiseParallel(input_layouts=Replicate()),
-}
+REPLICAS = DATA * CONTEXT  # ranks with the same weights
 CLASSES = {
     "gpipe": "ScheduleGPipe",
     "1f1b": "Schedule1F1B",
@@ -74,6 +77,78 @@ CLASSES = {
 
 class CannotRunError(Exception):
     """The model is not the one that the plan was made for, or its forward cannot be cut so."""
+
+
+# -- with fused
+class CutProduct(ParallelStyle):
+    """Cuts what torch's styles do not know: transformers' Conv1D, and queries, keys and values in one layer.
+
+    The weight of the latter is kept as three, with a dimension more. A rank has its own heads' part of each.
+    """
+
+    def __init__(self, rows=False, three=False):
+        super().__init__()
+        self.rows, self.three = rows, three
+
+    def _apply(self, module, mesh):
+        outputs = 0 if isinstance(module, nn.Linear) else 1
+        for name, whole in list(module.named_parameters(recurse=False)):
+            dim = (outputs if not self.rows else 1 - outputs) if name == "weight" else 0
+            if self.rows and name == "bias":
+                continue
+            given = whole.detach().unflatten(dim, (3, -1)) if self.three else whole.detach()
+            cut = distribute_tensor(given, mesh, [Shard(dim + self.three)], src_data_rank=None)
+            setattr(module, name, nn.Parameter(cut, requires_grad=whole.requires_grad))
+        module.forward = functools.partial(self._forward, module, mesh, outputs)
+        return module
+
+    def _forward(self, module, mesh, outputs, x):
+        given = (module.weight, getattr(module, "bias", None))
+        weight, bias = (each.to_local() if isinstance(each, DTensor) else each for each in given)
+        if self.three:
+            weight, bias = weight.flatten(outputs, outputs + 1), None if bias is None else bias.flatten()
+        weight = weight if outputs == 0 else weight.mT
+        if self.rows:
+            part = DTensor.from_local(nn.functional.linear(x, weight), mesh, [Partial()])
+            made = part.redistribute(placements=[Replicate()]).to_local()
+            return made if bias is None else made + bias
+        x = DTensor.from_local(x, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        made = nn.functional.linear(x, weight, bias)
+        made.is_three = self.three
+        return made
+
+
+class OwnHeads(TorchFunctionMode):
+    """A module's forward with queries, keys and values in one layer, of a rank's own heads."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.width = width
+
+    def __torch_function__(self, called, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if called is nn.functional.scaled_dot_product_attention and args[0].shape[-1] != self.width:
+            raise CannotRunError(f"heads are {args[0].shape[-1]} wide, not {self.width}: forward has a number of heads")
+        if args and getattr(args[0], "is_three", False):
+            if called in (torch.split, torch.Tensor.split):
+                size = args[1]
+                size = size // TENSOR if isinstance(size, int) else [each // TENSOR for each in size]
+                args = (args[0], size, *args[2:])
+            elif called.__name__ not in ("chunk", "size", "dim", "__get__"):
+                raise CannotRunError(f"{called.__name__} of queries, keys and values in one; split and chunk are known")
+        return called(*args, **kwargs)
+
+
+# -- end with
+STYLES = {
+    "columns": ColwiseParallel,
+    "columns, gathered": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "rows": RowwiseParallel,
+    "columns of three": lambda: CutProduct(three=True),  # with fused
+    "columns of Conv1D": lambda: CutProduct(),  # with fused
+    "rows of Conv1D": lambda: CutProduct(rows=True),  # with fused
+    "rows of a whole input": lambda: RowwiseParallel(input_layouts=Replicate()),
+}
 
 
 class _Leave(Exception):
@@ -120,6 +195,150 @@ def _fill(model, prefix, device, seed):
                 raise CannotRunError(f"--meta: nothing gives {name}.{own} a first value; reset_parameters can")
 
 
+# -- with grouped
+class GroupedOnMeta(TorchFunctionMode):
+    """Grouped products without memory, of which torch knows those in bfloat16 alone."""
+
+    def __torch_function__(self, called, types, args=(), kwargs=None):
+        if called is torch._grouped_mm:
+            return args[0].new_empty(args[0].shape[0], args[1].shape[-1])
+        return called(*args, **(kwargs or {}))
+
+
+# -- end with
+# -- with context
+def next_token_of_chunks(logits, labels):
+    """A rank's share of next_token; its labels were shifted before they were cut."""
+    total = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+    return total * CONTEXT / (labels.shape[0] * (labels.shape[1] * CONTEXT - 1))
+
+
+def _attend(queries, keys, values, causal, scale):
+    """Flash attention, and the log-sum-exps of its scores."""
+    flash = "_scaled_dot_product_flash_attention" + ("" if queries.is_cuda else "_for_cpu")
+    return getattr(torch.ops.aten, flash)(queries, keys, values, 0.0, causal, scale=scale)[:2]
+
+
+def _attend_backward(gradient, queries, keys, values, out, sums, causal, scale):
+    given = (gradient, queries, keys, values, out, sums.contiguous())
+    if not queries.is_cuda:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal, scale=scale)
+    lengths, seed = (None, None, queries.shape[2], keys.shape[2]), sums.new_zeros(2, dtype=torch.int64)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_backward
+    return flash(*given, *lengths, 0.0, causal, seed, seed, scale=scale)
+
+
+class CausalAttention(torch.autograd.Function):
+    """Attention of a rank's chunks to those of all ranks: to its own while others' arrive, then to those before them.
+
+    Rank r of R has chunks r and 2 R - 1 - r of a sequence. All its queries go to early chunks of ranks before it, those
+    of its late chunk to both chunks of ranks behind it. Keys and values are gathered again for backward.
+    """
+
+    @staticmethod
+    def forward(ctx, queries, keys, values, scale, group):
+        ctx.scale, ctx.group = scale, group
+        arriving = [_gather(each, group) for each in (keys, values)]
+        out, sums = _attend(queries, keys, values, True, scale)
+        arrived = [_heads_first(funcol.wait_tensor(each)) for each in arriving]
+        for late, others in _parts(group, queries.shape[2]):
+            more, of_more = _attend(queries[:, :, late:], *(others(all).flatten(2, 3) for all in arrived), False, scale)
+            share = (of_more - sums[:, :, late:]).sigmoid().unsqueeze(-1)
+            both = out[:, :, late:].to(share.dtype).lerp(more.to(share.dtype), share).to(out.dtype)
+            out = torch.cat((out[:, :, :late], both), 2)
+            sums = torch.cat((sums[:, :, :late], sums[:, :, late:].logaddexp(of_more)), 2)
+        ctx.save_for_backward(queries, keys, values, out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        queries, keys, values, out, sums = ctx.saved_tensors
+        arriving = [_gather(each, ctx.group) for each in (keys, values)]
+        found = _attend_backward(gradient, queries, keys, values, out, sums, True, ctx.scale)
+        arrived = [_heads_first(funcol.wait_tensor(each)) for each in arriving]
+        of_all = [torch.zeros_like(each) for each in arriving]
+        for late, others in _parts(ctx.group, queries.shape[2]):
+            mine = [each[:, :, late:] for each in (gradient, queries, out, sums)]
+            theirs = [others(all).flatten(2, 3) for all in arrived]
+            more = _attend_backward(*mine[:2], *theirs, *mine[2:], False, ctx.scale)
+            found[0][:, :, late:].add_(more[0])
+            for all, each in zip(of_all, more[1:], strict=True):
+                place = others(_heads_first(all))
+                place.copy_(each.view_as(place))
+        for mine, all in zip(found[1:], of_all, strict=True):
+            mine.add_(_heads_first(funcol.wait_tensor(funcol.reduce_scatter_tensor(all, "sum", 0, ctx.group))))
+        return *found, None, None
+
+
+def _gather(heads, group):
+    return funcol.all_gather_tensor(heads.permute(2, 0, 1, 3).contiguous(), 0, group)
+
+
+def _heads_first(tokens):
+    return tokens.permute(1, 2, 0, 3)
+
+
+def _parts(group, tokens):
+    """The first of a rank's queries, and a view of the chunks of other ranks that they go to."""
+    rank, ranks = group.rank(), group.size()
+    if rank > 0:
+        yield 0, lambda all: all.unflatten(2, (ranks, 2, -1))[:, :, :rank, 0]
+    if rank + 1 < ranks:
+        yield tokens // 2, lambda all: all.unflatten(2, (ranks, -1))[:, :, rank + 1 :]
+
+
+class OnChunks(TorchFunctionMode):
+    """A model's forward on a rank's chunks of sequences: it attends to all of them, and counts their positions."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.group, self.attends, self.counts = group, False, False
+
+    def cut(self, sequences):
+        if sequences.shape[1] % (2 * CONTEXT) != 0:
+            raise CannotRunError(f"{sequences.shape[1]} tokens are no {2 * CONTEXT} equal chunks")
+        chunks = sequences.chunk(2 * CONTEXT, 1)
+        return torch.cat((chunks[self.group.rank()], chunks[-1 - self.group.rank()]), 1)
+
+    def of(self, stage):
+        forward = stage.forward
+
+        def run(received, inputs=None):
+            ids = received if inputs is None else inputs
+            self.positions = self.cut(torch.arange(ids.shape[1] * CONTEXT, device=ids.device)[None])[0]
+            self.buffers = {id(buffer): name for name, buffer in stage.model.named_buffers()}
+            with self:
+                output = forward(received, inputs)
+            if not stage.ends and not (self.attends and self.counts):
+                missing = "torch.arange for positions" if self.attends else "scaled_dot_product_attention"
+                raise CannotRunError(f"the model does not call {missing}: its sequences cannot be cut")
+            return output
+
+        stage.forward = run
+
+    def __torch_function__(self, called, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if called is nn.functional.scaled_dot_product_attention:
+            self.attends = True
+            return (called if args[0].is_meta else self._attention)(*args, **kwargs)
+        made, tokens = called(*args, **kwargs), len(self.positions)
+        if called is torch.arange and args in ((tokens,), (0, tokens)) and not {"start", "end", "step"} & set(kwargs):
+            self.counts = True
+            return self.positions.to(made)
+        if called is torch.Tensor.__getitem__:
+            owned = isinstance(args[0], nn.Parameter) or id(args[0]) in self.buffers
+            if owned and any(here == tokens < whole for here, whole in zip(made.shape, args[0].shape)):
+                name = self.buffers.get(id(args[0]), "a parameter")
+                raise CannotRunError(f"the model takes first rows of {name}, and not those of its tokens' positions")
+        return made
+
+    def _attention(self, queries, keys, values, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **_):
+        if attn_mask is not None or dropout_p > 0 or not is_causal or not queries.shape[2] == keys.shape[2]:
+            raise CannotRunError("attention over several ranks is causal, without a mask and without dropout")
+        return CausalAttention.apply(queries, keys, values, scale, self.group)
+
+
+# -- end with
 class StandIn(nn.Module):
     """A module of another stage. It gives values of the module's shapes, and has no parameters."""
 
@@ -139,7 +358,9 @@ class StandIn(nn.Module):
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         if key not in self._results:
             args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), (args, kwargs))
-            with torch.no_grad():
+            with contextlib.ExitStack() as around:
+                around.enter_context(torch.no_grad())
+                around.enter_context(GroupedOnMeta())  # with grouped
                 self._results[key] = self._module(*args, **kwargs)
         device = tensors[0].device if tensors else "cpu"
 
@@ -176,6 +397,19 @@ def modules_of_stages(model):
         if not any(name.startswith(part + ".") for part in names) and len(STAGES) > 1:
             raise CannotRunError(f"the parameter {name} is in none of the modules that are cut: {names}")
     return [names[begin:end] for begin, end in itertools.pairwise(begins)]
+
+
+def tied_over_stages(model, parts):
+    """The names by stage of each parameter that several stages hold."""
+    names = collections.defaultdict(dict)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        for stage, modules in enumerate(parts):
+            if any(name.startswith(module + ".") for module in modules):
+                names[parameter].setdefault(stage, name)
+    tied = [of for of in names.values() if len(of) > 1]
+    if (first := [next(iter(of.values())) for of in tied]) != TIED:
+        raise CannotRunError(f"stages share the parameters {first}, and by the plan {TIED}")
+    return tied
 
 
 class Stage(nn.Module):
@@ -216,8 +450,14 @@ class Stage(nn.Module):
 
     def forward(self, received, inputs=None):
         self.received = received if self.begins else None
+        inputs, more = received if inputs is None else inputs, {}
+        # -- with context
+        # Without a mask, transformers takes chunks for sequences of their own.
+        if "attention_mask" in inspect.signature(self.model.forward).parameters:
+            more["attention_mask"] = torch.ones_like(inputs)
+        # -- end with
         try:
-            output = self.model(received if inputs is None else inputs)
+            output = self.model(inputs, **more)
         except _Leave as left:
             return left.tensor
         if self.ends or self.received is not None:
@@ -422,22 +662,109 @@ class Offload:
         return output
 
 
+# -- with experts
+class Exchange(TorchFunctionMode):
+    """One forward of a module with grouped products: its rows go to the ranks of their experts, and come back.
+
+    All products but the last are of rows that are sent. What lies between products is computed where the experts are.
+    """
+
+    def __init__(self, products, group):
+        super().__init__()
+        self.products, self.group, self.given, self.ends = products, group, None, None
+
+    def __torch_function__(self, called, types, args=(), kwargs=None):
+        return (self._product if called is torch._grouped_mm else called)(*args, **(kwargs or {}))
+
+    def _product(self, rows, weights, offs, bias=None, **how):
+        if self.ends is None:
+            self._count(offs)
+        self.products -= 1
+        if self.products > 0 or self.given is None:
+            if rows is not self.given:
+                self.given, self.there = rows, self._send(rows)
+            rows = self.there
+        made = torch._grouped_mm(rows, weights.to_local(), self.ends, bias, **how)
+        return made if self.products > 0 else self._send_back(made)
+
+    def _count(self, ends):
+        counts = ends.diff(prepend=ends.new_zeros(1)).long()
+        arriving = funcol.all_to_all_single(counts, None, None, self.group)  # by rank, then by expert
+        self.sent, self.received = (each.view(EXPERTS, -1).sum(1).tolist() for each in (counts, arriving))
+        here = arriving.view(EXPERTS, -1)
+        self.ends = here.sum(0).cumsum(0, dtype=torch.int32)
+        experts = torch.arange(here.shape[1], device=here.device).repeat(EXPERTS)
+        self.order = experts.repeat_interleave(arriving).argsort(stable=True)
+
+    def _send(self, rows):
+        return self._exchange(rows.contiguous(), self.received, self.sent)[self.order]
+
+    def _send_back(self, rows):
+        return self._exchange(rows[self.order.argsort()], self.sent, self.received)
+
+    def _exchange(self, rows, received, sent):
+        return funcol.wait_tensor(funcol.all_to_all_single_autograd(rows, received, sent, self.group))
+
+
+def _put_experts_on_ranks(module, products, mesh):
+    for name, whole in list(module.named_parameters(recurse=False)):
+        cut = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
+        setattr(module, name, nn.Parameter(cut, requires_grad=whole.requires_grad))
+    forward = module.forward
+
+    def run(*args, **kwargs):
+        with Exchange(products, mesh.get_group()) as exchange:
+            output = forward(*args, **kwargs)
+        if exchange.products != 0:
+            raise CannotRunError(f"a module has {products} grouped products by the plan, and forward called others")
+        return output
+
+    module.forward = run
+
+
+# -- end with
+# -- with context, fused
+def _within(mode, module):
+    forward = module.forward
+
+    def run(*args, **kwargs):
+        with mode:
+            return forward(*args, **kwargs)
+
+    module.forward = run
+
+
+# -- end with
 class Training:
     """The stages of this rank, in place, and their optimizers. All ranks make theirs at the same time."""
 
     def __init__(
         self, make, device, loss=next_token, precision=torch.float32, optimizer=torch.optim.AdamW, meta=None
     ):  # meta: the seed of a model that is made without memory
-        sizes = {"pipeline": PIPELINE, "data": DATA, "tensor": TENSOR}
-        if dist.get_world_size() != PIPELINE * DATA * TENSOR:
-            raise CannotRunError(f"the plan is of {PIPELINE * DATA * TENSOR} processes, not of {dist.get_world_size()}")
-        shape = [(axis, sizes[axis]) for axis in MESH]
-        # ZeRO 0 keeps all on each rank: replicas of parts of one.
-        at = MESH.index("data")
-        shape[at : at + 1] = [("replicas", DATA), ("parts", 1)] if ZERO == 0 else [("replicas", 1), ("parts", DATA)]
-        self.mesh = init_device_mesh(
-            device.type, tuple(size for _, size in shape), mesh_dim_names=tuple(axis for axis, _ in shape)
-        )
+        sizes = {"pipeline": PIPELINE, "data": DATA, "context": CONTEXT, "tensor": TENSOR}
+        count = PIPELINE * REPLICAS * TENSOR
+        if dist.get_world_size() != count:
+            raise CannotRunError(f"the plan is of {count} processes, not of {dist.get_world_size()}")
+        ranks = torch.arange(count).view([sizes[axis] for axis in MESH])
+        ranks = ranks.permute([MESH.index(axis) for axis in sizes])
+
+        def mesh(replicas, **more):
+            # ZeRO 0 keeps all on each rank: replicas of parts of one.
+            cut = {"replicas": replicas, "parts": 1} if ZERO == 0 else {"replicas": 1, "parts": replicas}
+            shape = {"pipeline": PIPELINE, **cut, **more, "tensor": TENSOR}
+            return DeviceMesh(device.type, ranks.reshape(tuple(shape.values())), mesh_dim_names=tuple(shape))
+
+        self.mesh = mesh(REPLICAS)
+        # -- with experts
+        # Replicas and parts are those of ranks that have the same experts.
+        self.expert_mesh = mesh(REPLICAS // EXPERTS, experts=EXPERTS)
+        # -- end with
+        # -- with context
+        shape = tuple(sizes[axis] for axis in sizes)
+        sequences = DeviceMesh(device.type, ranks.reshape(shape), mesh_dim_names=tuple(sizes))["context"].get_group()
+        self.chunks = OnChunks(sequences)
+        loss = next_token_of_chunks if loss is next_token else loss
+        # -- end with
         for kernel in ("flash", "mem_efficient", "cudnn", "math") if ATTENTION else ():
             getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(kernel == ATTENTION)
         self.device, self.loss, self.precision, self.meta = device, loss, precision, meta
@@ -447,6 +774,9 @@ class Training:
             raise CannotRunError(f"{SCHEDULE} with FSDP2: backward in two pieces leaves parameters without gradients")
         self.numbers = stages_of_rank(self.mesh["pipeline"].get_local_rank())
         self.stages = [self._stage(make, number) for number in self.numbers]
+        # -- with tied
+        self.groups = [self._group_of(tied) for tied in self.tied]
+        # -- end with
         how = {"fused": True} if OPTIMIZER_ON_HOST else {"foreach": False}
         self.optimizers = [optimizer(list(stage.parameters()), **how) for stage in self.stages]
         self.schedule = self._schedule() if PIPELINE > 1 else None
@@ -456,10 +786,12 @@ class Training:
             model = make()
         if hasattr(model, "config") and hasattr(model.config, "use_cache"):
             model.config.use_cache = False
-        stage = Stage(model, modules_of_stages(model), number, self.precision)
+        parts = modules_of_stages(model)
+        self.tied = tied_over_stages(model, parts)
+        stage = Stage(model, parts, number, self.precision)
         if self.meta is None:
             stage.to(self.device)
-        elif len({id(one) for one in model.parameters()}) < len([*model.named_parameters(remove_duplicate=False)]):
+        elif self.tied or len({*model.parameters()}) < len([*model.named_parameters(remove_duplicate=False)]):
             raise CannotRunError("--meta: modules that share a parameter would each be given their own")
         # Layers one by one, so that a rank never has two of them whole.
         waiting = [name for name, module in model.named_modules() if not isinstance(module, StandIn)]
@@ -472,15 +804,33 @@ class Training:
         if self.sharded:
             fully_shard(stage, **self._sharding())
         stage.connect()
+        self.chunks.of(stage)  # with context
         stage.register_forward_hook(lambda *_: self.offload.end_of_stage())
         return stage
 
     def _prepare(self, model, prefix, names):
         if self.meta is not None:
             _fill(model, prefix, self.device, self.meta)
-        styles = {name: STYLES[style]() for name in names if (style := _style(name))}
+        styles = {name: STYLES[style]() for name in names if (style := _planned(CUT, name))}
         if TENSOR > 1 and styles:
             parallelize_module(model, self.mesh["tensor"], styles)
+        # -- with fused
+        for name in names:
+            if width := _planned(FUSED, name):
+                _within(OwnHeads(width), model.get_submodule(name))
+        # -- end with
+        # -- with experts
+        for name in names:
+            if products := _planned(GROUPED, name):
+                module = model.get_submodule(name)
+                _put_experts_on_ranks(module, products, self.expert_mesh["experts"])
+                if self.sharded:
+                    fully_shard(module, **self._sharding_of_experts())
+        # -- end with
+        # -- with context
+        if prefix.rpartition(".")[2].isdigit():  # for what is computed again behind forward
+            _within(self.chunks, model.get_submodule(prefix))
+        # -- end with
         for name in names:
             if name in RECOMPUTED:
                 _recompute(model.get_submodule(name))
@@ -501,8 +851,31 @@ class Training:
         policy = MixedPrecisionPolicy(param_dtype=self.precision, reduce_dtype=torch.float32)
         # Parameters in float32, their gradients and the optimizer's state are on the host, and its step runs there.
         host = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if OPTIMIZER_ON_HOST else OffloadPolicy()
-        return {"mesh": mesh, "mp_policy": policy, "offload_policy": host, "reshard_after_forward": ZERO == 3}
+        how = {"mesh": mesh, "mp_policy": policy, "offload_policy": host, "reshard_after_forward": ZERO == 3}
+        # -- with fused
+        how["shard_placement_fn"] = self._place_of_three
+        # -- end with
+        return how
 
+    # -- with fused
+    def _place_of_three(self, parameter):
+        """Three parts are too few for many ranks."""
+        is_three = isinstance(parameter, DTensor) and parameter.ndim == 3 and parameter.shape[0] == 3
+        return Shard(2) if is_three and parameter.shape[2] % self.mesh["parts"].size() == 0 else None
+
+    # -- end with
+    # -- with experts
+    def _sharding_of_experts(self):
+        mesh = self.expert_mesh["replicas", "parts"] if ZERO == 0 else self.expert_mesh["parts"]
+        policy = MixedPrecisionPolicy(self.precision, torch.float32, cast_forward_inputs=False)
+        parts = self.expert_mesh["parts"].size()
+
+        def place(parameter):
+            return Shard(0 if parameter.to_local().shape[0] % parts == 0 else 1)
+
+        return {**self._sharding(), "mesh": mesh, "mp_policy": policy, "shard_placement_fn": place}
+
+    # -- end with
     def _schedule(self):
         group, count = self.mesh["pipeline"].get_group(), len(STAGES)
         stages = [
@@ -525,19 +898,32 @@ class Training:
         return kind(stages[0] if one else stages, MICROBATCHES, loss_fn=loss, scale_grads=False)
 
     def replica(self):
-        return self.mesh["replicas"].get_local_rank() + self.mesh["parts"].get_local_rank()
+        return (self.mesh["replicas"].get_local_rank() + self.mesh["parts"].get_local_rank()) // CONTEXT
 
     def backward(self, inputs, target):
         """Gradients of a whole step; gives its mean loss. `inputs` and `target` are of all replicas."""
         mine = slice(self.replica() * MICRO_BATCH * MICROBATCHES, (self.replica() + 1) * MICRO_BATCH * MICROBATCHES)
         inputs, target = (tensor[mine].to(self.device) for tensor in (inputs, target))
+        # -- with context
+        if self.loss is next_token_of_chunks:
+            target = nn.functional.pad(target[:, 1:], (0, 1), value=-100)  # that cross_entropy leaves out
+        inputs, target = self.chunks.cut(inputs), self.chunks.cut(target)
+        # -- end with
         loss = self._pipeline(inputs, target) if self.schedule else self._accumulate(inputs, target)
-        if not self.sharded and DATA > 1:
+        if not self.sharded and REPLICAS > 1:
             self._average_gradients()
+        # -- with experts
+        for parameter in self._of_experts() if self.sharded else ():
+            parameter.grad.to_local().div_(EXPERTS)  # FSDP2 divided what it summed by the ranks that have them
+        # -- end with
+        # -- with tied
+        for tied, group in zip(self.tied, self.groups, strict=True):
+            self._sum_gradients(tied, group)
+        # -- end with
         dist.all_reduce(loss, group=self.mesh["pipeline"].get_group())
         for axis in ("replicas", "parts"):
             dist.all_reduce(loss, group=self.mesh[axis].get_group())
-        return loss.item() / DATA
+        return loss.item() / REPLICAS
 
     def _pipeline(self, inputs, target):
         losses = [] if len(STAGES) - 1 in self.numbers else None
@@ -559,13 +945,38 @@ class Training:
             total += loss.detach()
         return total
 
-    def _average_gradients(self):
-        for parameter in self.parameters().values():
-            if parameter.grad is not None:
-                grad = parameter.grad
-                local = grad.to_local() if isinstance(grad, DTensor) else grad
-                dist.all_reduce(local.div_(DATA), group=self.mesh["replicas"].get_group())
+    # -- with tied
+    def _group_of(self, tied):
+        """The ranks of this rank's pipeline that hold a parameter."""
+        owners = [rank for rank in range(PIPELINE) if not tied.keys().isdisjoint(stages_of_rank(rank))]
+        return dist.new_subgroups_by_enumeration(self.mesh.mesh.flatten(1)[owners].T.tolist())[0]
 
+    def _sum_gradients(self, tied, group):
+        """Each stage then takes the same step with its own copy."""
+        grads = [self.parameters()[tied[number]].grad for number in self.numbers if number in tied]
+        grads = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads if grad is not None]
+        if grads:
+            dist.all_reduce(functools.reduce(torch.Tensor.add_, grads), group=group)
+        for other in grads[1:]:
+            other.copy_(grads[0])
+
+    # -- end with
+    def _average_gradients(self):
+        group, groups = self.mesh["replicas"].get_group(), {}
+        # -- with experts
+        groups = dict.fromkeys(self._of_experts(), self.expert_mesh["replicas"].get_group())
+        # -- end with
+        for parameter in self.parameters().values():
+            if (grad := parameter.grad) is not None:
+                local = grad.to_local() if isinstance(grad, DTensor) else grad
+                dist.all_reduce(local.div_(REPLICAS), group=groups.get(parameter, group))
+
+    # -- with experts
+    def _of_experts(self):
+        named = self.parameters().items()
+        return [parameter for name, parameter in named if _planned(GROUPED, name.rpartition(".")[0])]
+
+    # -- end with
     def parameters(self):
         return {name: parameter for stage in self.stages for name, parameter in stage.model.named_parameters()}
 
@@ -600,8 +1011,8 @@ class Training:
             states.set_optimizer_state_dict(stage.model, own, state["optimizer"], options=options)
 
 
-def _style(name):
-    return next((style for pattern, style in CUT.items() if fnmatch.fnmatchcase(name, pattern)), None)
+def _planned(table, name):
+    return next((value for pattern, value in table.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 def function_of(text):

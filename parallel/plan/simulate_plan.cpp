@@ -21,12 +21,11 @@ namespace shadowgraph {
 
 namespace {
 
-// For each micro-batch, where there is no pipeline: replicas sum and gather a byte once a step. What hides that is not
-// known yet, so all of it counts. Less memory is then best of what is as quick.
-double seconds_of_parameter_byte(const LayoutSizes& sizes, const ClusterRequest& request) {
-  if (request.links.levels.empty()) return 0;
-  const auto samples = static_cast<double>(request.devices / (sizes.tensor * sizes.context) * sizes.micro_batch);
-  return 2 / request.links.levels.back().bandwidth / std::max(1.0, static_cast<double>(request.batch) / samples);
+// Replicas sum and gather a byte once a step, here of sixteen micro-batches. What hides that is not known yet, so all of
+// it counts. Less memory is then best of what is as quick.
+double seconds_of_parameter_byte(const Interconnect& links) {
+  constexpr double kMicroBatches = 16;
+  return links.levels.empty() ? 0 : 2 / links.levels.back().bandwidth / kMicroBatches;
 }
 
 // `times`: of as many layers the step has one.
@@ -37,7 +36,7 @@ Graph cut_over_ranks(Graph step, const LayoutSizes& sizes, const ClusterRequest&
                      .cut_vocabulary = true,
                      .overlap = sizes.overlap};
   if (sizes.layout == TensorLayout::kSolved) {
-    layout.parameter_byte = seconds_of_parameter_byte(sizes, request);
+    layout.parameter_byte = seconds_of_parameter_byte(request.links);
     layout.layer_times = times;
     return std::move(plan_step(std::move(step), layout).answer.rank->graph);
   }

@@ -2,7 +2,7 @@
 
     python emitted_plan_ranks.py RANK SIZE STORE CASES.json
 
-A case is {"script": train.py, "model": "llama" | "gpt", "checkpoint": FOLDER | null, "meta": whether the model is made
+A case is {"script": train.py, "model": of MODELS, "checkpoint": FOLDER | null, "meta": whether the model is made
 without memory}. The last line has the largest differences, by case, and how many tensors came back from the host.
 """
 
@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 # A torchvision built for another torch fails when it registers its operators' fake kernels; no model needs them.
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
-WORDS, WIDTH, LENGTH, KEYS, STEPS, SEED = 64, 32, 16, 2, 3, 5  # KEYS: heads of Llama's keys and values
+WORDS, WIDTH, LENGTH, KEYS, STEPS, SEED, EXPERTS = 64, 32, 16, 2, 3, 5, 8  # KEYS: heads of Llama's keys and values
 
 
 class Attention(nn.Module):
@@ -60,6 +60,84 @@ class Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
+class Experts(nn.Module):
+    """Three products, the first two of the same rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = (nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / WIDTH**0.5) for _ in range(2))
+        self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / WIDTH**0.5)
+
+    def forward(self, tokens, chosen, weights):
+        order = chosen.flatten().argsort(stable=True)
+        rows = tokens[order // chosen.shape[1]]
+        ends = torch.histc(chosen.flatten().float(), EXPERTS, 0, EXPERTS - 1).cumsum(0, dtype=torch.int32)
+        made = F.silu(torch._grouped_mm(rows, self.gate, ends)) * torch._grouped_mm(rows, self.up, ends)
+        made = torch._grouped_mm(made, self.down, ends) * weights.flatten()[order, None]
+        return made[order.argsort()].unflatten(0, chosen.shape).sum(1)
+
+
+class ExpertBlock(Block):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(WIDTH, EXPERTS, bias=False), Experts()  # fc1 routes
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        tokens = self.norm2(x).flatten(0, 1)
+        weights, chosen = self.fc1(tokens).softmax(-1).topk(2)
+        return x + self.fc2(tokens, chosen, weights).view_as(x)
+
+
+class ExpertGpt(Gpt):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([ExpertBlock() for _ in range(4)])
+
+
+class FusedAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        heads = [each.unflatten(-1, (-1, 8)).transpose(1, 2) for each in self.c_attn(x).chunk(3, -1)]
+        return self.c_proj(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class FusedGpt(Gpt):
+    def __init__(self):
+        super().__init__()
+        for block in self.blocks:
+            block.attention = FusedAttention()
+
+
+def gpt2():
+    import transformers
+
+    config = transformers.GPT2Config(
+        vocab_size=WORDS, n_positions=LENGTH, n_embd=WIDTH, n_layer=4, n_head=4, resid_pdrop=0, embd_pdrop=0,
+        attn_pdrop=0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+class Tied(Gpt):
+    def __init__(self):
+        super().__init__()
+        self.head.weight = self.tokens.weight
+
+
+def mixtral():
+    import transformers
+
+    config = transformers.MixtralConfig(
+        vocab_size=WORDS, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=KEYS, num_local_experts=EXPERTS, num_experts_per_tok=2, max_position_embeddings=LENGTH,
+    )  # fmt: skip
+    return transformers.MixtralForCausalLM(config)
+
+
 def llama():
     import transformers
 
@@ -70,7 +148,8 @@ def llama():
     return transformers.LlamaForCausalLM(config)
 
 
-MODELS = {"llama": llama, "gpt": Gpt}
+MODELS = {"llama": llama, "gpt": Gpt, "mixtral": mixtral, "experts": ExpertGpt, "tied": Tied, "gpt2": gpt2,
+          "fused": FusedGpt}  # fmt: skip
 
 
 def make(name):
@@ -90,6 +169,11 @@ def filled(train, name):
     return model
 
 
+def parameters_of(model):
+    """Under each name that they have: stages know those of their own modules."""
+    return dict(model.named_parameters(remove_duplicate=False))
+
+
 def alone(model, batches):
     """Losses and gradients of each step on one process."""
     optimizer = adamw(model.parameters())
@@ -99,7 +183,7 @@ def alone(model, batches):
         logits = output if isinstance(output, torch.Tensor) else output.logits
         loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
-        steps.append((loss.item(), {name: p.grad.clone() for name, p in model.named_parameters()}))
+        steps.append((loss.item(), {name: p.grad.clone() for name, p in parameters_of(model).items()}))
         optimizer.step()
         optimizer.zero_grad()
     return steps
@@ -107,6 +191,11 @@ def alone(model, batches):
 
 def whole(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def difference(found, expected):
+    """Queries, keys and values in one are kept as three."""
+    return (whole(found).view_as(expected) - expected).abs().max().item()
 
 
 def after_a_checkpoint(make_training, training, ids, folder):
@@ -155,17 +244,16 @@ def differences(script, model, checkpoint, meta):
     training = make_training()
     of_loss = of_gradients = 0.0
     one = filled(train, name) if meta else make(name)
-    expected, after = alone(one, batches), dict(one.named_parameters())
+    expected, after = alone(one, batches), parameters_of(one)
     for ids, (loss, gradients) in zip(batches, expected, strict=True):
         of_loss = max(of_loss, abs(training.backward(ids, ids) - loss))
         for parameter, value in training.parameters().items():
-            error = (whole(value.grad) - gradients[parameter]).abs().max().item()
-            of_gradients = max(of_gradients, error)
+            of_gradients = max(of_gradients, difference(value.grad, gradients[parameter]))
         for optimizer in training.optimizers:
             optimizer.step()
             optimizer.zero_grad()
     found = {"loss": of_loss, "gradients": of_gradients, "parameters": sorted(training.parameters())}
-    found["after"] = max((whole(value) - after[key]).abs().max().item() for key, value in training.parameters().items())
+    found["after"] = max(difference(value, after[key]) for key, value in training.parameters().items())
     found["fetched"] = len(fetched)
     if checkpoint:
         found["resumed"] = after_a_checkpoint(make_training, training, batches[0], checkpoint)

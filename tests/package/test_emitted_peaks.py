@@ -48,6 +48,7 @@ CASES = {
     "dp zero 3, again, offloaded": plan(
         "llama", data=4, zero=3, micro_batch=4, microbatches=1, recomputed=range(4), offloaded=range(6)
     ),
+    "cp dp": plan("llama", context=2, data=2, micro_batch=1, microbatches=4),
     "tp pp zbv": plan("gpt", pipeline=2, tensor=2, stages_per_rank=2, schedule="zbv"),
 }
 # What a script holds more than its plan, as its head says, relative to the simulation.
@@ -65,8 +66,9 @@ def next_token(output):
 
 def simulated(model, knobs):
     samples = knobs.get("data", 1) * knobs["micro_batch"] * knobs["microbatches"]
-    return sg.simulate_plan(lambda: make(model), lambda n: f"i64[{n},{ranks.LENGTH}]", knobs, batch=samples,
-                            devices=f"{SIZE}xh100", loss=next_token, dtype=torch.float32, captured_state=True,
+    return sg.simulate_plan(lambda: make(model), lambda n, length: f"i64[{n},{length}]", knobs,
+                            batch=samples, sequence=ranks.LENGTH, devices=f"{SIZE}xh100", loss=next_token,
+                            dtype=torch.float32, captured_state=True,
                             optimizer=functools.partial(torch.optim.AdamW, foreach=False))  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -17,13 +18,14 @@ import shadowgraph as sg
 
 SCRIPT = pathlib.Path(ranks.__file__)
 TOLERANCE = 1e-5
+ATTENTION = torch.nn.functional.scaled_dot_product_attention
 LLAMA = ["", "model.layers.2", "model.layers.4", "model.norm"]
 GPT = ["", "blocks.1", "blocks.4", "blocks.7"]
 EIGHT = ["", *(f"model.layers.{i}" for i in range(1, 8))]
 
 
 def plan(model, *, stages=("",), recomputed=(), selective=(), offloaded=(), **knobs):
-    layers = {"llama": "model.layers", "gpt": "blocks"}[model]
+    layers = {"llama": "model.layers", "mixtral": "model.layers", "gpt2": "transformer.h"}.get(model, "blocks")
     made = {"microbatches": 4 if len(stages) > 1 else 2, **knobs}
     made["stages"] = [{"begins": name} for name in stages]
     made["recomputed"] = [f"{layers}.{i}" for i in recomputed]
@@ -65,6 +67,7 @@ ON_EIGHT = {
     ),
     "pp 4 dp zero 2": plan("gpt", pipeline=4, data=2, zero=2, stages=GPT),
     "pp 8": plan("llama", pipeline=8, stages=EIGHT, microbatches=8),
+    "dp cp pp": plan("llama", context=2, data=2, pipeline=2, stages=["", "model.layers.5"], data_outermost=True),
     "looped dp tp": plan(
         "llama", tensor=2, data=2, pipeline=2, stages_per_rank=2, schedule="looped_bfs", stages=LLAMA,
         data_outermost=True,
@@ -88,13 +91,56 @@ ON_HOST = {
         "llama", pipeline=2, data=2, zero=1, stages=["", "model.layers.3"], optimizer_on_host=True
     ),
 }
-META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2")  # made without memory
+ON_EXPERTS = {
+    "ep": plan("experts", data=4, experts=2),
+    "ep 4": plan("mixtral", data=4, experts=4, micro_batch=2),
+    "ep zero 3, again": plan("mixtral", data=4, experts=2, zero=3, recomputed=(0, 3)),
+    "ep 4 zero 2, selective": plan("experts", data=4, experts=4, zero=2, selective=(0, 1)),
+    "ep tp zero 1": plan("mixtral", tensor=2, data=2, experts=2, zero=1),
+    "ep pp zero 1": plan("experts", pipeline=2, data=2, experts=2, zero=1, stages=["", "blocks.2"]),
+    "ep pp zbv": plan(
+        "mixtral", pipeline=2, data=2, experts=2, stages_per_rank=2, schedule="zbv",
+        stages=["", "model.layers.1", "model.layers.2", "model.layers.3"], data_outermost=True,
+    ),
+    "ep zero 3, on the host": plan(
+        "experts", data=4, experts=2, zero=3, optimizer_on_host=True, offloaded=range(4)
+    ),
+}  # fmt: skip
+ON_SEQUENCES = {
+    "cp": plan("llama", context=4),
+    "cp dp zero 3, again": plan("gpt", context=2, data=2, zero=3, recomputed=range(8)),
+    "cp tp, selective": plan("llama", context=2, tensor=2, selective=range(8)),
+    "cp pp zero 1": plan("gpt", context=2, pipeline=2, zero=1, stages=["", "blocks.4"]),
+    "cp dp ep, again": plan("mixtral", context=2, data=2, experts=4, micro_batch=2, recomputed=(0, 1)),
+    "cp dp, offloaded": plan("gpt", context=2, data=2, offloaded=range(6)),
+}
+ON_TIED = {
+    "tied, pp": plan("tied", pipeline=4, stages=["", "blocks.1", "blocks.4", "blocks.6"]),
+    "tied, pp dp": plan("tied", pipeline=2, data=2, stages=["", "blocks.3"], data_outermost=True),
+    "tied, pp dp zero 1": plan("tied", pipeline=2, data=2, zero=1, stages=["", "blocks.3"]),
+    "tied, pp tp zbv": plan("tied", pipeline=2, tensor=2, stages_per_rank=2, schedule="zbv", stages=GPT),
+    "tied, pp cp zero 3, on the host": plan(
+        "tied", pipeline=2, context=2, zero=3, stages=["", "blocks.3"], optimizer_on_host=True
+    ),
+}
+ON_FUSED = {
+    "fused tp": plan("gpt2", tensor=4),
+    "fused tp dp zero 3, again": plan("gpt2", tensor=2, data=2, zero=3, recomputed=(0, 3)),
+    "fused tp pp": plan("gpt2", tensor=2, pipeline=2, stages=["", "transformer.h.1"]),
+    "fused tp cp, selective": plan("fused", tensor=2, context=2, selective=range(8)),
+    "fused tp dp zero 1, offloaded": plan("fused", tensor=2, data=2, zero=1, offloaded=range(3)),
+}
+META = ("dp tp zero 3", "pp gpipe, again", "pp dp zero 3", "dp tp pp", "pp 4 dp zero 2",
+        "ep zero 3, again", "cp pp zero 1")  # made without memory  # fmt: skip
 SAVED = ("tp", "dp tp zero 3", "pp tp zbv", "pp dp zero 1", "dp tp pp zero 1, again", "tp dp zero 3, both on the host",
-         "pp dp zero 1, optimizer on the host")  # fmt: skip
+         "pp dp zero 1, optimizer on the host", "ep", "ep zero 3, again", "ep pp zero 1",
+         "tied, pp dp zero 1", "fused tp dp zero 3, again")  # fmt: skip
 
 
 def step_of(model, micro_batch=1):
-    loss = {"llama": lambda y: y.logits.float().sum(), "gpt": lambda y: y.sum()}[model]
+    def loss(output):
+        return (output if isinstance(output, torch.Tensor) else output.logits).float().sum()
+
     ids = f"i64[{micro_batch},{ranks.LENGTH}]"
     return sg.capture_training_step(lambda: ranks.make(model), ids, loss=loss, optimizer=torch.optim.AdamW)
 
@@ -110,7 +156,10 @@ def files_of(step, plan, **sizes):
     return {name: (text, why_not, differs) for _, name, text, why_not, differs in files}
 
 
-@pytest.mark.parametrize(("size", "cases"), [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST)])
+@pytest.mark.parametrize(
+    ("size", "cases"),
+    [(4, ON_FOUR), (8, ON_EIGHT), (4, ON_HOST), (4, ON_EXPERTS), (4, ON_SEQUENCES), (4, ON_TIED), (4, ON_FUSED)],
+)
 def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
     given = {}
     for number, (case, (model, knobs)) in enumerate(cases.items()):
@@ -129,7 +178,8 @@ def test_scripts_give_what_one_process_gives(size, cases, steps, tmp_path):
         assert max(worst.values()) <= TOLERANCE, (case, worst)
         _, knobs = cases[case]
         parameters = {name for rank in found for name in rank[case]["parameters"]}
-        assert parameters == {name for name, _ in ranks.make(given[case]["model"]).named_parameters()}, case
+        named = ranks.make(given[case]["model"]).named_parameters(remove_duplicate="pipeline" not in knobs)
+        assert parameters == {name for name, _ in named}, case
         assert all((rank[case]["fetched"] > 0) == bool(knobs["offloaded"]) for rank in found), case
         assert (max(len(rank[case]["parameters"]) for rank in found) < len(parameters)) == ("pipeline" in knobs), case
 
@@ -146,12 +196,6 @@ def test_torchrun_trains(steps, tmp_path, meta):
     assert (tmp_path / "saved" / ".metadata").exists()
 
 
-class Tied(ranks.Gpt):
-    def __init__(self):
-        super().__init__()
-        self.head.weight = self.tokens.weight
-
-
 class Skipping(ranks.Gpt):
     """A later block is given what an earlier one gave, too."""
 
@@ -160,15 +204,6 @@ class Skipping(ranks.Gpt):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x + first))
-
-
-class Fused(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c_attn, self.c_proj = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
-
-    def forward(self, x):
-        return self.c_proj(self.c_attn(x).chunk(3, -1)[0])
 
 
 def train_of(text, folder):
@@ -214,7 +249,7 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(train.CannotRunError, match="share a parameter"):
-            train.Training(Tied, torch.device("cpu"), meta=1)
+            train.Training(ranks.Tied, torch.device("cpu"), meta=1)
         assert train.Training(ranks.Gpt, torch.device("cpu"), meta=1).parameters()["head.weight"].device.type == "cpu"
     finally:
         dist.destroy_process_group()
@@ -223,15 +258,12 @@ def test_tied_parameters_are_not_made_without_memory(steps, tmp_path):
 @pytest.mark.parametrize(
     ("make", "inputs", "knobs", "why"),
     [
-        (Tied, "i64[1,16]", plan("gpt", pipeline=2, stages=["", "blocks.4"])[1], "hold the parameter tokens.weight"),
         (Skipping, "i64[1,16]", plan("gpt", pipeline=2, stages=["", "blocks.4"])[1], "2 tensors go to the stage that"),
         (
             ranks.Gpt, "i64[1,16]",
             plan("gpt", pipeline=2, data=2, zero=3, stages_per_rank=2, schedule="zbv", stages=GPT)[1],
             "without gradients",
         ),
-        (Fused, "f32[4,16]", {"tensor": 2}, "queries, keys and values in one"),
-        (ranks.Gpt, "i64[1,16]", {"context": 2}, "the script cuts no sequences"),
         (ranks.Gpt, "i64[1,16]", plan("gpt", selective=(1, 2), offloaded=(0, 2))[1], "blocks.2 is computed again in"),
         (
             ranks.Gpt, "i64[1,16]",
@@ -245,6 +277,238 @@ def test_what_a_script_cannot_say_is_named(make, inputs, knobs, why):
     text, why_not, _ = files_of(step, knobs)["train.py"]
     assert text == ""
     assert why in why_not
+
+
+class WeightedBetween(ranks.Experts):
+    def __init__(self):
+        super().__init__()
+        del self.gate
+
+    def forward(self, tokens, chosen, weights):
+        order = chosen.flatten().argsort(stable=True)
+        ends = torch.histc(chosen.flatten().float(), 8, 0, 7).cumsum(0, dtype=torch.int32)
+        made = torch._grouped_mm(tokens[order // 2], self.up, ends) * weights.flatten()[order, None]
+        return torch._grouped_mm(made, self.down, ends)[order.argsort()].unflatten(0, chosen.shape).sum(1)
+
+
+class Deep(ranks.Experts):
+    def forward(self, tokens, chosen, weights):
+        order = chosen.flatten().argsort(stable=True)
+        ends = torch.histc(chosen.flatten().float(), 8, 0, 7).cumsum(0, dtype=torch.int32)
+        made = tokens[order // 2]
+        for weight in (self.gate, self.up, self.down):
+            made = torch._grouped_mm(made, weight, ends)
+        return made[order.argsort()].unflatten(0, chosen.shape).sum(1)
+
+
+class Scaled(ranks.Experts):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, *given):
+        return super().forward(*given) * self.scale
+
+
+class Biased(ranks.Experts):
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(8, ranks.WIDTH))
+
+
+class AloneChosen(ranks.Experts):
+    def forward(self, tokens, chosen, weights):
+        return super().forward(tokens, chosen[:, :1], weights[:, :1])
+
+
+def with_experts(kind):
+    def make():
+        model = ranks.ExpertGpt()
+        for block in model.blocks:
+            block.fc2 = kind()
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "why"),
+    [
+        (WeightedBetween, {}, "blocks.0.fc2 computes aten::mul.* with rows of tokens between its products"),
+        (Deep, {}, "blocks.0.fc2 has products one behind another"),
+        (Scaled, {}, "blocks.0.fc2.scale and the module whose forward has the grouped products"),
+        (Biased, {}, "bias has a part for each expert"),
+        (ranks.Experts, {"experts": 3, "data": 3}, "8 experts do not divide by 3 ranks"),
+        (ranks.Experts, {"data": 3}, "3 data ranks do not divide by 2 ranks of experts"),
+        (ranks.Experts, {"in_part": [{"layers": ["blocks.1"], "keeps": ["aten::mm#0"]}]}, "counts operators"),
+        (torch.nn.Module, {}, "no module has experts"),
+    ],
+)
+def test_experts_that_a_script_does_not_know_are_named(kind, knobs, why):
+    make = ranks.Gpt if kind is torch.nn.Module else with_experts(kind)
+    step = sg.capture_training_step(make, "i64[1,16]", loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    text, why_not, _ = files_of(step, {"data": 2, "experts": 2, **knobs})["train.py"]
+    assert text == ""
+    assert re.search(why, why_not)
+
+
+def test_a_script_has_the_parts_of_its_plan(steps):
+    texts = [files_of(steps["experts"], plan("experts", data=2, experts=of)[1])["train.py"][0] for of in (1, 2)]
+    assert ["class Exchange" in text for text in texts] == [False, True]
+    assert ["TorchFunctionMode" in text for text in texts] == [False, True]
+    assert not any("with experts" in text for text in texts)
+
+
+def test_experts_whose_forward_is_another_are_refused(steps, tmp_path):
+    train = train_of(files_of(steps["experts"], plan("experts", data=2, experts=2)[1])["train.py"][0], tmp_path)
+    train.EXPERTS, module = 1, torch.nn.Module()
+    module.forward = lambda rows: rows
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        train._put_experts_on_ranks(module, 2, dist.init_device_mesh("cpu", (1,)))
+        with pytest.raises(train.CannotRunError, match="has 2 grouped products by the plan"):
+            module(torch.ones(2))
+    finally:
+        dist.destroy_process_group()
+
+
+def fused(take, attend=ATTENTION):
+    class Attention(ranks.FusedAttention):
+        def forward(self, x):
+            heads = [each.unflatten(-1, (4, -1)).transpose(1, 2) for each in take(self.c_attn(x))]
+            return self.c_proj(attend(*heads).transpose(1, 2).flatten(2))
+
+    def make():
+        model = ranks.FusedGpt()
+        for block in model.blocks:
+            block.attention = Attention()
+        return model
+
+    return make
+
+
+class WithoutProjection(ranks.FusedAttention):
+    def __init__(self):
+        super().__init__()
+        self.c_proj = torch.nn.Identity()
+
+
+def without_projection():
+    model = ranks.FusedGpt()
+    for block in model.blocks:
+        block.attention = WithoutProjection()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (fused(lambda y: y.unflatten(-1, (3, -1)).unbind(-2)), "aten::view takes them, where a script knows split"),
+        (fused(lambda y: (y[..., :32], y[..., 32:64], y[..., 64:])), "aten::slice.Tensor takes them"),
+        (fused(lambda y: y.chunk(3, -1), lambda q, k, v: (q @ k.mT).softmax(-1) @ v), "is called beside it"),
+        (without_projection, "blocks.*.attention.c_attn is cut without its other half"),
+    ],
+)
+def test_queries_keys_and_values_in_one_that_a_script_does_not_know_are_named(make, why):
+    step = sg.capture_training_step(make, "i64[1,16]", loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    text, why_not, _ = files_of(step, {"tensor": 2})["train.py"]
+    assert text == ""
+    assert why in why_not
+
+
+def test_heads_of_another_width_are_refused(tmp_path):
+    step = sg.capture_training_step(ranks.FusedGpt, "i64[1,16]", loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    train = train_of(files_of(step, {"tensor": 2})["train.py"][0], tmp_path)
+    assert train.FUSED == {"blocks.*.attention": 8}
+    x = torch.ones(1, 4, 3 * ranks.WIDTH // 2)
+    x.is_three = True
+    with train.OwnHeads(8):
+        assert [each.shape[-1] for each in x.split(ranks.WIDTH, -1)] == [ranks.WIDTH // 2] * 3
+        heads = [each.unflatten(-1, (4, -1)).transpose(1, 2) for each in x.chunk(3, -1)]
+        with pytest.raises(train.CannotRunError, match="heads are 4 wide, not 8"):
+            ATTENTION(*heads)
+        with pytest.raises(train.CannotRunError, match="view of queries, keys and values in one"):
+            x.view(-1)
+
+
+class Sliced(ranks.Gpt):
+    """Takes the first rows of its positions, whichever tokens it is given."""
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class WithoutPositions(ranks.Gpt):
+    def forward(self, ids):
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def with_attention(attend):
+    class Attention(ranks.Attention):
+        def forward(self, x):
+            heads = [p(x).unflatten(-1, (-1, 8)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)]
+            return self.out_proj(attend(*heads).transpose(1, 2).flatten(2))
+
+    def make():
+        model = ranks.Gpt()
+        for block in model.blocks:
+            block.attention = Attention()
+        return model
+
+    return make
+
+
+WRITTEN = with_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
+
+
+@pytest.mark.parametrize(
+    ("make", "length", "why"),
+    [
+        (ranks.Gpt, 14, "14 tokens are no 4 equal chunks"),
+        (with_attention(ATTENTION), 16, "attention in blocks.0.attention is not causal"),
+        (WRITTEN, 16, "no attention that is known"),
+        (with_experts(AloneChosen), 16, "their numbers would be taken for positions"),
+    ],
+)
+def test_sequences_that_a_script_does_not_cut_are_named(make, length, why):
+    step = sg.capture_training_step(make, f"i64[1,{length}]", loss=lambda y: y.sum(), optimizer=torch.optim.AdamW)
+    text, why_not, _ = files_of(step, {"context": 2}, sequence=length)["train.py"]
+    assert text == ""
+    assert why in why_not
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Sliced, "takes first rows of a parameter"),
+        (WithoutPositions, "does not call torch.arange for positions"),
+        (WRITTEN, "does not call scaled_dot_product_attention"),
+        (with_attention(lambda q, k, v: ATTENTION(q, k, v, torch.ones(8, 8))), "causal, without a mask"),
+        (with_attention(lambda q, k, v: ATTENTION(q, k, v, dropout_p=0.1, is_causal=True)), "without dropout"),
+        (with_attention(lambda q, k, v: ATTENTION(q[:, :, 4:], k, v, is_causal=True)), "over several ranks is causal"),
+    ],
+)
+def test_models_whose_sequences_cannot_be_cut_are_refused(make, why, steps, tmp_path):
+    train = train_of(files_of(steps["gpt"], {"context": 2}, sequence=16)["train.py"][0], tmp_path)
+    train.CONTEXT = 1
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        chunks, model = train.OnChunks(dist.group.WORLD), make()
+        stage = train.Stage(model, train.modules_of_stages(model), 0, torch.float32)
+        chunks.of(stage)
+        with pytest.raises(train.CannotRunError, match=why):
+            stage(torch.zeros(1, 8, dtype=torch.int64))
+        train.CONTEXT = 2
+        with pytest.raises(train.CannotRunError, match="6 tokens are no 4 equal chunks"):
+            chunks.cut(torch.zeros(1, 6))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_ranks_that_share_sequences_are_said(steps):
@@ -409,6 +673,9 @@ def test_a_model_that_is_not_the_plan_s_is_refused(steps, tmp_path):
     del model.blocks[4:]
     with pytest.raises(train.CannotRunError, match=r"begins stages at \['blocks.4'\]"):
         train.modules_of_stages(model)
+    model = ranks.make("tied")
+    with pytest.raises(train.CannotRunError, match=r"stages share the parameters \['tokens.weight'\]"):
+        train.tied_over_stages(model, train.modules_of_stages(model))
     model = ranks.make("gpt")
     model.scale = torch.nn.Parameter(torch.ones(()))
     with pytest.raises(train.CannotRunError, match="scale is in none"):
