@@ -65,9 +65,9 @@ def table(path, part):
 
 
 def write(path, document):
-    """Writes a file of figures, a row of a table a line."""
+    """Writes a file of figures, a row of a table or a sentence a line."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    path.write_text(re.sub(r'\[\s*((?:"(?:[^"\\]|\\.)*",?\s*)+)\]',
+    path.write_text(re.sub(r'(?<!"reading": )\[\s*((?:"(?:[^"\\]|\\.)*",?\s*)+)\]',
                            lambda match: "[" + re.sub(r"\s*\n\s*", " ", match[1]).strip() + "]", text) + "\n")
 
 

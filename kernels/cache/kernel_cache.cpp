@@ -18,6 +18,7 @@
 #include "shadowgraph/kernels/cache.h"
 #include "shadowgraph/text.h"
 #include "support/sha256.h"
+#include "support/wait.h"
 
 namespace shadowgraph {
 namespace {
@@ -88,14 +89,14 @@ class KernelCache::Jobs {
   }
   void wait() {
     std::unique_lock lock(mutex_);
-    idle_.wait(lock, [this] { return queue_.empty() && busy_ == 0; });
+    wait_until(idle_, lock, [this] { return queue_.empty() && busy_ == 0; });
   }
 
  private:
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+      wait_until(changed_, lock, [this] { return ending_ || !queue_.empty(); });
       if (ending_) return;
       const KernelRef kernel = std::move(queue_.front());
       queue_.pop_front();

@@ -483,7 +483,8 @@ class PipelinedStage(PipelineStage):
 
     def _get_recv_ops(self, infos):
         for info in infos:
-            if (meta := info.tensor_meta) is not None and not info.is_root_arg:
+            made_by_torch = hasattr(info, "allocate_buffer")  # since 2.15
+            if (meta := info.tensor_meta) is not None and not info.is_root_arg and not made_by_torch:
                 info.buffer = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=self.device)
         return super()._get_recv_ops(infos)
 
@@ -497,7 +498,11 @@ class PipelinedStage(PipelineStage):
         output = super().forward_one_chunk(microbatch, *args, **kwargs)
         if not self.is_last:
             return output
-        self.fwd_cache[microbatch] = ((), self.fwd_cache[microbatch][1])
+        if hasattr(self, "fwd_cache"):  # until 2.14
+            self.fwd_cache[microbatch] = ((), self.fwd_cache[microbatch][1])
+        else:
+            state = self._forward_chunk_states[microbatch]
+            state.live_outputs, state.output_grad_edges = [], ()
         return [output]  # that the loss empties
 
     def backward_one_chunk(self, microbatch, loss=None, full_backward=True, **kwargs):

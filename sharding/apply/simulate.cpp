@@ -23,6 +23,7 @@
 #include "shadowgraph/replay.h"
 #include "shadowgraph/sharding/parts.h"
 #include "shadowgraph/text.h"
+#include "support/wait.h"
 
 namespace shadowgraph {
 namespace {
@@ -107,7 +108,7 @@ class Meeting {
       round->done = true;
       changed_.notify_all();
     } else {
-      changed_.wait(lock, [&] { return round->done || failed_; });
+      wait_until(changed_, lock, [&] { return round->done || failed_; });
       if (!round->done) throw OtherRankFailed();
     }
     return std::move(round->results[member]);

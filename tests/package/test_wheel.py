@@ -51,6 +51,8 @@ def test_libraries_are_found_beside_one_another_and_torch_by_whoever_imported_it
         own_folder = "$ORIGIN" if ".so" in file.name else "$ORIGIN/.."
         assert re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", dynamic) == [own_folder]
         needed = set(re.findall(r"NEEDED.*\[(.*?)\.so", dynamic))
+        versions = subprocess.run(["readelf", "-VW", file], check=True, capture_output=True, text=True).stdout
+        assert max(map(int, re.findall(r"GLIBCXX_3\.4\.(\d+)", versions)), default=0) <= 29, "RHEL 9 has GCC 11's"
         assert not {name for name in needed if "gvc" in name or "graph" in name} - {"libshadowgraph"}, needed
 
 
