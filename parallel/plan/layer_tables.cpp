@@ -15,18 +15,17 @@
 
 namespace shadowgraph {
 
-constexpr int64_t kLayersOfTables = 4;  // of the kind that most layers are of
-
 std::vector<std::string> LayerTables::layers() const {
   std::vector<std::string> layers = kept_.units;
   std::erase_if(layers, [](const std::string& unit) { return number_in_path(unit).second == 0; });
   return layers;
 }
 
-int64_t LayerTables::layers_captured() const { return more_layers() > 0 ? source_.first_layers + kLayersOfTables : 0; }
+int64_t LayerTables::layers_captured() const { return kept_.layers_differ ? 0 : layers_that_stand_for_all(source_); }
 
 int64_t LayerTables::more_layers() const {
-  return kept_.layers_differ ? 0 : std::max<int64_t>(0, source_.layers - source_.first_layers - kLayersOfTables);
+  const int64_t captured = layers_captured();
+  return captured > 0 ? source_.layers - captured : 0;
 }
 
 // Throws LayersDiffer.

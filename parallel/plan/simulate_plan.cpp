@@ -28,18 +28,17 @@ double seconds_of_parameter_byte(const Interconnect& links) {
   return links.levels.empty() ? 0 : 2 / links.levels.back().bandwidth / kMicroBatches;
 }
 
-// `times`: of as many layers the step has one.
-Graph cut_over_ranks(Graph step, const LayoutSizes& sizes, const ClusterRequest& request, double times) {
-  StepRequest layout{.mesh = DeviceMesh::parse(fmt::format("tp={}", sizes.tensor)),
-                     .device = request.device,
-                     .links = request.links,
-                     .cut_vocabulary = true,
-                     .overlap = sizes.overlap};
-  if (sizes.layout == TensorLayout::kSolved) {
-    layout.parameter_byte = seconds_of_parameter_byte(request.links);
-    layout.layer_times = times;
-    return std::move(plan_step(std::move(step), layout).answer.rank->graph);
-  }
+StepRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) {
+  return {.mesh = DeviceMesh::parse(fmt::format("tp={}", sizes.tensor)),
+          .device = request.device,
+          .links = request.links,
+          .cut_vocabulary = true,
+          .overlap = sizes.overlap,
+          .parameter_byte = seconds_of_parameter_byte(request.links)};
+}
+
+Graph cut_by_hand(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
+  StepRequest layout = request_of(sizes, request);
   layout.by_hand = "megatron";
   try {
     return std::move(plan_step(clone(step), layout).answer.rank->graph);
@@ -49,12 +48,46 @@ Graph cut_over_ranks(Graph step, const LayoutSizes& sizes, const ClusterRequest&
   }
 }
 
+Graph captured(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
+  return part_of_sequence(source, request, sizes.context)
+      .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
+}
+
+ShardingAnswer answer_of(Graph step, const StepSource& source, int64_t layers, StepRequest layout) {
+  if (layers > 0) {
+    const int64_t first = source.first_layers;
+    layout.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
+  }
+  return plan_step(std::move(step), layout).answer;
+}
+
+// A few layers are laid out as all would be, and all of them as those few.
+Graph cut_by_solver(Graph step, const StepSource& source, int64_t layers, const LayoutSizes& sizes,
+                    const ClusterRequest& request) {
+  StepRequest layout = request_of(sizes, request);
+  if (const int64_t few = layers_that_stand_for_all(source); layers == 0 && few > 0) {
+    const ShardingAnswer answer = answer_of(captured(source, few, sizes, request), source, few, layout);
+    for (const PlannedTensor& tensor : answer.placeholders) {
+      const auto [at, length] = number_in_path(tensor.name);
+      std::string name = tensor.name;
+      layout.pins.push_back({.name = length > 0 ? name.replace(at, length, "*") : name, .layout = tensor.layout});
+    }
+  }
+  return std::move(answer_of(std::move(step), source, layers, layout).rank->graph);
+}
+
 // A rank of `context`, of those the one that has most kinds of calls.
 ContextRanks context_ranks(int64_t context, int64_t tensor) {
   return {.ranks = context, .rank = context / 2, .apart = tensor};
 }
 
 }  // namespace
+
+int64_t layers_that_stand_for_all(const StepSource& source) {
+  constexpr int64_t kLayers = 4;  // of the kind that most are of
+  const int64_t few = source.first_layers + kLayers;
+  return source.layers > few ? few : 0;
+}
 
 StepSource part_of_sequence(const StepSource& source, const ClusterRequest& request, int64_t context) {
   if (context == 1) return source;
@@ -72,12 +105,12 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
 }
 
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
-  Graph step = part_of_sequence(source, request, sizes.context)
-                   .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
-  const auto layers_in_all = static_cast<double>(source.layers - source.first_layers);
-  const double times = layers == 0 ? 1 : layers_in_all / static_cast<double>(layers - source.first_layers);
-  Graph rank = sizes.tensor == 1 ? std::move(step) : cut_over_ranks(std::move(step), sizes, request, times);
-  if (sizes.tensor > 1) overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
+  Graph rank = captured(source, layers, sizes, request);
+  if (sizes.tensor > 1) {
+    rank = sizes.layout == TensorLayout::kSolved ? cut_by_solver(std::move(rank), source, layers, sizes, request)
+                                                 : cut_by_hand(std::move(rank), sizes, request);
+    overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
+  }
   if (request.float8 && float8_products(rank).products == 0) {
     throw Error("no product of a layer can be in float8: parameters are to be in bfloat16, sizes to divide by 16");
   }
