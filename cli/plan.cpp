@@ -210,11 +210,12 @@ void add_tried_options(CLI::App& command, ClusterOptions& options) {
              "Tensor parallel's collectives: none are hidden, as by DTensor; backward's, as by Megatron-LM; pieces of "
              "products, too, as by --tp-comm-overlap and asynchronous tensor parallel");
   command
-      .add_option("--layout", options.layout,
-                  "Who lays tensors out over ranks of tensor parallel: megatron (its rules, the default), solved (the "
-                  "solver of shard; no engine has words for it, and layout.json has what it says)")
+      .add_option(
+          "--layout", options.layout,
+          "Who lays tensors out over ranks of tensor parallel: megatron (its rules, the default), or the solver of "
+          "shard: solved (quickest), lean (keeps less); no engine has words for that, but layout.json")
       ->delimiter(',')
-      ->check(CLI::IsMember({"megatron", "solved"}));
+      ->check(CLI::IsMember({"megatron", "solved", "lean"}));
   add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
   add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
   add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 namespace shadowgraph {
 namespace {
@@ -99,13 +100,16 @@ void allow_on_host(ClusterRequest& request, std::string_view what) {
   (what == "optimizer" ? request.offload_optimizer : request.offload_activations) = true;
 }
 
-std::string_view to_string(TensorLayout layout) { return layout == TensorLayout::kMegatron ? "megatron" : "solved"; }
+std::string_view to_string(TensorLayout layout) {
+  constexpr std::array<std::string_view, 3> kWords{"megatron", "solved", "lean"};
+  return kWords[static_cast<size_t>(layout)];
+}
 
 TensorLayout parse_tensor_layout(std::string_view text) {
-  for (const TensorLayout layout : {TensorLayout::kMegatron, TensorLayout::kSolved}) {
+  for (const TensorLayout layout : {TensorLayout::kMegatron, TensorLayout::kSolved, TensorLayout::kLean}) {
     if (to_string(layout) == text) return layout;
   }
-  throw Error(fmt::format("tensors are laid out as megatron or solved, not as '{}'", text));
+  throw Error(fmt::format("tensors are laid out as megatron, solved or lean, not as '{}'", text));
 }
 
 std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request) {

@@ -8,6 +8,7 @@
 #include "parallel/plan/compute_again.h"
 #include "parallel/plan/plan_simulator.h"
 #include "parallel/plan/planner.h"
+#include "parallel/plan/solved_strategies.h"
 #include "parallel/plan/unit_names.h"
 #include "shadowgraph/edit/copy.h"
 #include "shadowgraph/passes/float8.h"
@@ -28,13 +29,17 @@ double seconds_of_parameter_byte(const Interconnect& links) {
   return links.levels.empty() ? 0 : 2 / links.levels.back().bandwidth / kMicroBatches;
 }
 
+// What it costs to compute a byte again by a kernel that reads two and writes one.
+double seconds_of_kept_byte(const DeviceSpec& device) { return device.bandwidth > 0 ? 3 / device.bandwidth : 0; }
+
 StepRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) {
   return {.mesh = DeviceMesh::parse(fmt::format("tp={}", sizes.tensor)),
           .device = request.device,
           .links = request.links,
           .cut_vocabulary = true,
           .overlap = sizes.overlap,
-          .parameter_byte = seconds_of_parameter_byte(request.links)};
+          .parameter_byte = seconds_of_parameter_byte(request.links),
+          .kept_byte = sizes.layout == TensorLayout::kLean ? seconds_of_kept_byte(request.device) : 0};
 }
 
 Graph cut_by_hand(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
@@ -53,27 +58,22 @@ Graph captured(const StepSource& source, int64_t layers, const LayoutSizes& size
       .capture({.micro_batch = sizes.micro_batch, .layers = layers, .attention = sizes.attention});
 }
 
-ShardingAnswer answer_of(Graph step, const StepSource& source, int64_t layers, StepRequest layout) {
-  if (layers > 0) {
-    const int64_t first = source.first_layers;
-    layout.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
-  }
-  return plan_step(std::move(step), layout).answer;
-}
-
 // A few layers are laid out as all would be, and all of them as those few.
 Graph cut_by_solver(Graph step, const StepSource& source, int64_t layers, const LayoutSizes& sizes,
                     const ClusterRequest& request) {
   StepRequest layout = request_of(sizes, request);
-  if (const int64_t few = layers_that_stand_for_all(source); layers == 0 && few > 0) {
-    const ShardingAnswer answer = answer_of(captured(source, few, sizes, request), source, few, layout);
-    for (const PlannedTensor& tensor : answer.placeholders) {
-      const auto [at, length] = number_in_path(tensor.name);
-      std::string name = tensor.name;
-      layout.pins.push_back({.name = length > 0 ? name.replace(at, length, "*") : name, .layout = tensor.layout});
-    }
+  SolvedStrategies strategies;
+  const int64_t few = layers_that_stand_for_all(source), first = source.first_layers;
+  if (layers > 0) {
+    layout.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(layers - first);
+  } else if (few > 0) {
+    StepRequest of_few = layout;
+    of_few.layer_times = static_cast<double>(source.layers - first) / static_cast<double>(few - first);
+    of_few.problem = [&](const ShardingProblem& problem) { strategies.remember(problem.assignment()); };
+    strategies.choose(plan_step(captured(source, few, sizes, request), of_few).answer.solution.choice);
+    layout.decided = [&](const ShardingProblem& problem) { return strategies.choice_of(problem.assignment()); };
   }
-  return std::move(answer_of(std::move(step), source, layers, layout).rank->graph);
+  return std::move(plan_step(std::move(step), layout).answer.rank->graph);
 }
 
 // A rank of `context`, of those the one that has most kinds of calls.
@@ -107,8 +107,8 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
 Graph rank_of_step(const StepSource& source, int64_t layers, const LayoutSizes& sizes, const ClusterRequest& request) {
   Graph rank = captured(source, layers, sizes, request);
   if (sizes.tensor > 1) {
-    rank = sizes.layout == TensorLayout::kSolved ? cut_by_solver(std::move(rank), source, layers, sizes, request)
-                                                 : cut_by_hand(std::move(rank), sizes, request);
+    rank = sizes.layout == TensorLayout::kMegatron ? cut_by_hand(std::move(rank), sizes, request)
+                                                   : cut_by_solver(std::move(rank), source, layers, sizes, request);
     overlap_collectives(rank, sizes.overlap);  // knows products as they are captured
   }
   if (request.float8 && float8_products(rank).products == 0) {
@@ -210,7 +210,7 @@ SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& 
   const auto [outside, weights] = outside_layers(step);
   const int64_t streams = other_streams(plan, request, outside, weights);
   SimulatedPlan made{.run = std::move(run), .other_streams = streams, .on_host = on_host};
-  if (plan.layout == TensorLayout::kSolved) made.layouts = layouts_of(known->second);
+  if (plan.layout != TensorLayout::kMegatron) made.layouts = layouts_of(known->second);
   made.plan = std::move(plan);
   return made;
 }

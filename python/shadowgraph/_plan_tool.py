@@ -44,7 +44,7 @@ def add_options(command):
     command.add_argument("--attention", type=lambda text: text.split(","), default=[], metavar="KERNEL,...",
                          help="kernels of attention: device, flash, efficient, cudnn, math")  # fmt: skip
     command.add_argument("--layout", type=lambda text: text.split(","), default=[], metavar="WHO,...",
-                         help="who lays tensors out over ranks of tensor parallel: megatron, solved")  # fmt: skip
+                         help="who lays tensors out over ranks of tensor parallel: megatron, solved, lean")  # fmt: skip
     command.add_argument("--overlap", default="none", choices=("none", "backward", "pieces"),
                          help="what hides collectives of tensor parallel, as of the tool")  # fmt: skip
     command.add_argument("--schedule", action="append", default=[], help="1f1b, interleaved, ...; repeat")

@@ -138,7 +138,8 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     attention: kernels of scaled_dot_product_attention that are tried: "flash", "efficient", "cudnn", "math"; by default
       "device", what PyTorch takes there.
     layout: who lays tensors out over ranks of tensor parallel. "megatron" (default): its rules. "solved": the solver
-      of `shard`, to which collectives cost what `overlap` does not hide. Engines have no words for it.
+      of `shard`, to which collectives cost what `overlap` does not hide. "lean": what is kept for backward costs, too.
+      Engines have no words for these.
     overlap: what the engine does with collectives of tensor parallel. "none": they are waited for where they stand, as
       DTensor does. "backward": those of backward run beside products, as Megatron-LM's. "pieces": products go piece by
       piece, too, as with --tp-comm-overlap and asynchronous tensor parallel.

@@ -69,6 +69,7 @@ ShardOptions options_of_search(const StepRequest& request) {
                        .explain = request.explain,
                        .rank = request.rank,
                        .each_rank = request.each_rank,
+                       .decided = request.decided,
                        .problem = request.problem};
   options.solve.time_limit = request.time_limit;
   options.solve.gap = request.gap.value_or(request.memory ? 1e-3 : 0.0);
@@ -138,6 +139,7 @@ PlannedStep plan_step(Graph graph, const StepRequest& request) {
                            .cut_random = request.cut_random,
                            .overlap = request.overlap,
                            .parameter_byte = request.parameter_byte,
+                           .kept_byte = request.kept_byte,
                            .layer_times = request.layer_times};
   if (!request.recompute) {
     planned.answer = searched_or_given(planned.graph, sharding, request);

@@ -44,6 +44,9 @@ MemoryUse MemoryUse::of(const Graph& graph) {
   MemoryUse use;
   for (const NodeId node : graph.nodes()) {
     use.position[node] = static_cast<int64_t>(use.nodes.size());
+    if (use.first_of_backward < 0 && graph.node(node).phase == Graph::kBackward) {
+      use.first_of_backward = use.position[node];
+    }
     use.nodes.push_back(node);
   }
   const Effects effects = Effects::of(graph);
@@ -298,6 +301,14 @@ int64_t ShardingProblemBuilder::counted(int64_t times, bool in_layer) const {
   return in_layer ? std::llround(static_cast<double>(times) * options_.layer_times) : times;
 }
 
+bool ShardingProblemBuilder::is_kept(const LiveInterval& live) const {
+  return live.begin < memory_.first_of_backward && live.end > memory_.first_of_backward && live.begin > 0;
+}
+
+int64_t ShardingProblemBuilder::cost_of_keeping(int64_t bytes) const {
+  return std::llround(options_.kept_byte * static_cast<double>(bytes) * 1e12);
+}
+
 // Adds the memory of results of a variable's nodes, from where they are made to where they die. Results that die
 // together are one entry; others get a variable of their own that is tied to the first.
 void ShardingProblemBuilder::add_memory(uint32_t number) {
@@ -337,11 +348,13 @@ void ShardingProblemBuilder::add_memory(uint32_t number) {
       if (end > begin) made.live.push_back({begin, end, 1});
     }
     if (made.live.empty()) continue;
+    const bool kept = std::ranges::any_of(made.live, [&](const LiveInterval& live) { return is_kept(live); });
     made.live = stacked(std::move(made.live));
     const int64_t bytes = graph_.storage(graph_.value(first.results[r]).storage).bytes;
     for (uint32_t s = 0; s < strategies; ++s) {
       const ShardingProblem::Variable& variable = problem_.variables_[number];
       made.usages.push_back(bytes / parts_of(problem_.layouts_[variable.layout(s, variable.operands + r)]));
+      if (kept) problem_.assignment_.nodes[number].costs[s] += cost_of_keeping(made.usages.back());
     }
     const auto alike =
         std::ranges::find_if(memory, [&](const Made& other) { return std::ranges::equal(other.live, made.live); });

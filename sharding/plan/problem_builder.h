@@ -23,6 +23,7 @@ namespace shadowgraph {
 struct MemoryUse {
   std::vector<NodeId> nodes;
   IdMap<NodeId, int64_t> position;
+  int64_t first_of_backward = -1;                 // below 0: there is none
   IdMap<StorageId, std::vector<int64_t>> writes;  // after it was made; ascending
   IdMap<ValueId, int64_t> last_use;               // of it and of the views of it
 
@@ -63,6 +64,7 @@ class ShardingProblemBuilder {
     std::vector<int64_t> sizes;
     int64_t element_bytes = 0;
     bool tied = false;
+    bool kept = false;  // from forward to backward
     // Picoseconds of HiddenCollectives::Products.
     int64_t reduce = 0, scatter = 0, gather = 0, gather_again = 0, weight_gradient = 0;
     auto operator<=>(const MatrixKey&) const = default;
@@ -82,6 +84,8 @@ class ShardingProblemBuilder {
   NodeStrategies strategies_of(NodeId node, const NodeTensors& tensors) const;
   void finish_variable(uint32_t number);
   bool is_in_layer(NodeId node) const;
+  bool is_kept(const LiveInterval& live) const;
+  int64_t cost_of_keeping(int64_t bytes) const;
   int64_t counted(int64_t times, bool in_layer) const;
   void add_memory(uint32_t number);
   void tie_memory();

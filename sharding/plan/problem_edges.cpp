@@ -156,6 +156,7 @@ ShardingProblemBuilder::MatrixKey ShardingProblemBuilder::matrix_key(const EdgeK
           .sizes = {graph_.sizes(edge.value).begin(), graph_.sizes(edge.value).end()},
           .element_bytes = static_cast<int64_t>(c10::elementSize(graph_.value(edge.value).dtype)),
           .tied = key.tied,
+          .kept = options_.kept_byte > 0 && std::ranges::any_of(edge.live, [&](const auto& l) { return is_kept(l); }),
           .reduce = picoseconds(beside.reduce),
           .scatter = picoseconds(beside.scatter),
           .gather = picoseconds(beside.gather),
@@ -262,6 +263,7 @@ CostMatrix ShardingProblemBuilder::cost_matrix(const MatrixKey& key) {
       const bool same = from == key.to[j];
       int64_t cost = same ? 0 : key.tied ? kForbidden : row[column[j]];
       if (cost != 0 && cost != kForbidden) cost = exposed(key, from, key.to[j], cost);
+      if (!same && cost != kForbidden && key.kept) cost += cost_of_keeping(bytes[j]);
       matrix.costs.push_back(cost);
       if (usages) matrix.usages.push_back(same || cost == kForbidden ? 0 : bytes[j]);
     }

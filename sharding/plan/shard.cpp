@@ -195,12 +195,16 @@ ComparedPlan compare_with(std::optional<HandPlan> hand, const Graph& graph, cons
 
 }  // namespace
 
-ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& options) {
+ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& asked) {
+  ShardOptions options = asked;
   ShardingAnswer answer;
   Watch watch;
   const ShardingProblem problem = ShardingProblem::of(graph, sharding);
   answer.problem_seconds = watch.seconds();
   if (options.problem) options.problem(problem);
+  if (options.decided) {
+    if (auto choice = options.decided(problem)) options.choice = GivenChoice{.choice = std::move(*choice)};
+  }
   answer.title = problem.assignment().name;
   answer.nodes = problem.tensor_nodes();
   answer.variables = static_cast<int64_t>(problem.assignment().nodes.size());

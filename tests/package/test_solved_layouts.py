@@ -45,6 +45,13 @@ def test_the_solver_is_at_least_as_quick_as_megatrons_rules(overlap):
     assert best["bytes"] == pytest.approx(best["estimated_bytes"], rel=0.1)
 
 
+def test_a_lean_layout_is_one_more():
+    lean, solved = plan("lean").dict()["simulated"][0], plan("solved").dict()["simulated"][0]
+    assert lean["seconds"] == pytest.approx(lean["estimated_seconds"], rel=0.02)
+    assert lean["layouts"] != solved["layouts"]
+    assert plan("megatron", "solved", "lean").seconds == min(lean["seconds"], solved["seconds"])
+
+
 def test_layouts_are_given_by_name_and_can_be_measured_again():
     transformers = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(**CONFIG)
@@ -96,9 +103,10 @@ def test_engines_say_that_they_have_no_words_for_it(tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.count("not written") == 4
     assert "plan with --layout megatron" in said
-    assert json.loads((folder / "layout.json").read_text()) == plan("solved").dict()["simulated"][0]["layouts"]
+    best = json.loads((folder / "plan.json").read_text())["simulated"][0]
+    assert json.loads((folder / "layout.json").read_text()) == best["layouts"]
 
 
 def test_other_layouts_are_refused():
-    with pytest.raises(sg.Error, match="megatron or solved, not as 'mine'"):
+    with pytest.raises(sg.Error, match="megatron, solved or lean, not as 'mine'"):
         plan("mine")

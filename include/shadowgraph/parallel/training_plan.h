@@ -67,8 +67,12 @@ Recompute parse_recompute(std::string_view text);  // throws Error
 
 // Who lays out a stage's tensors over the ranks of tensor parallel: Megatron-LM's rules, or the solver of
 // shadowgraph/sharding/shard.h. To that collectives cost what the engine does not hide.
-enum class TensorLayout : uint8_t { kMegatron, kSolved };
-std::string_view to_string(TensorLayout layout);          // "megatron", "solved"
+enum class TensorLayout : uint8_t {
+  kMegatron,
+  kSolved,  // the quickest
+  kLean,    // where a byte that is kept from forward to backward costs what it takes to compute it again
+};
+std::string_view to_string(TensorLayout layout);          // "megatron", "solved", "lean"
 TensorLayout parse_tensor_layout(std::string_view text);  // throws Error
 
 struct ClusterRequest {

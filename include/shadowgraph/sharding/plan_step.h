@@ -52,6 +52,7 @@ struct StepRequest {
   bool cut_vocabulary = false;  // losses may be cut along the vocabulary; split_log_softmaxes says what that costs
   CollectiveOverlap overlap = CollectiveOverlap::kNone;  // ShardingOptions::overlap
   double parameter_byte = 0;                             // ShardingOptions::parameter_byte
+  double kept_byte = 0;                                  // ShardingOptions::kept_byte
   double layer_times = 1;                                // ShardingOptions::layer_times
   bool recompute = false;  // computes again what costs less so than cutting more; needs `memory`
 
@@ -70,6 +71,7 @@ struct StepRequest {
   std::vector<std::string> explain;
   int64_t rank = 0;
   std::function<void(const ShardedGraph&)> each_rank = {};
+  std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> decided = {};
   std::function<void(const ShardingProblem&)> problem = {};
 };
 

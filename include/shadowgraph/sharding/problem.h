@@ -51,6 +51,7 @@ struct ShardingOptions {
   bool cut_random = false;  // random operators may be cut: each device draws its own numbers
   CollectiveOverlap overlap = CollectiveOverlap::kNone;  // what this hides of redistributions costs nothing
   double parameter_byte = 0;  // seconds that each byte of a device's parameters costs beside the step: its replicas
+  double kept_byte = 0;       // seconds that each byte costs that a device keeps from forward to backward
   double layer_times = 1;  // what is in modules with a number counts so often: the step stands for one of more layers
 };
 

@@ -107,6 +107,8 @@ struct ShardOptions {
   SolveOptions solve;
   // Called with the graph of each device, in order of ranks: to write them.
   std::function<void(const ShardedGraph&)> each_rank = {};
+  // Asked for a choice of the problem in place of a search; nothing: it is searched.
+  std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> decided = {};
   // Called with the problem before it is solved: to export it.
   std::function<void(const ShardingProblem&)> problem = {};
 };
