@@ -25,12 +25,15 @@ import write_figures  # noqa: E402
 
 TOKENS = ("--tokens-per-step", "16M", "--seq", "8192")
 MORE = ("--offload", "activations,optimizer", "--recompute", "whole,selective,curve")
+LAYOUTS = ("--layout", "megatron,solved,lean")
 CASES = [
     ("llama3_8b", "64xh100", ("--tokens-per-step", "1M", "--seq", "8192"), ""),
     ("llama3_70b", "256xh100", ("--tokens-per-step", "8M", "--seq", "8192"), ""),
     ("llama3_405b", "1024xh100", TOKENS, "10 s, 2 GiB"),
     ("llama3_405b", "8192xh100", TOKENS, "10 s, 2 GiB"),
     ("llama3_405b", "1024xh100", (*TOKENS, *MORE), ""),
+    ("llama3_405b", "1024xh100", (*TOKENS, *LAYOUTS), ""),
+    ("llama3_405b", "8192xh100", (*TOKENS, *LAYOUTS), ""),
     ("deepseek_v3", "2048xh100", ("--tokens-per-step", "60M", "--seq", "4096"), "30 s"),
     ("llama3_405b", "8192xh100", (*TOKENS, "--tensor", "8", "--pipeline", "16", "--zero", "1"), ""),
     ("llama3_405b", "16384xh100", (*TOKENS, "--tensor", "8", "--pipeline", "16", "--zero", "1"), ""),
@@ -55,6 +58,8 @@ def row(model, devices, options, aim):
     best = plan["simulated"][0]
     if "--offload" in options:
         model += ", the host and the curve allowed"
+    if "--layout" in options:
+        model += ", the solver's layouts allowed"
     return [model, devices, best["text"], f"{best['seconds']:.2f}", f"{100 * plan['model_flops_share']:.1f} %",
             f"{100 * (best['seconds'] / plan['bound_seconds'] - 1):.1f} %", f"{seconds:.1f}",
             f"{usage.ru_maxrss / 2**20:.2f} GiB", aim]  # fmt: skip
