@@ -36,10 +36,7 @@ StepRequest request_of(const LayoutSizes& sizes, const ClusterRequest& request) 
   return {.mesh = DeviceMesh::parse(fmt::format("tp={}", sizes.tensor)),
           .device = request.device,
           .links = request.links,
-          .cut_vocabulary = true,
-          .overlap = sizes.overlap,
-          .parameter_byte = seconds_of_parameter_byte(request.links),
-          .kept_byte = sizes.layout == TensorLayout::kLean ? seconds_of_kept_byte(request.device) : 0};
+          .cut_vocabulary = true};
 }
 
 Graph cut_by_hand(Graph step, const LayoutSizes& sizes, const ClusterRequest& request) {
@@ -62,6 +59,9 @@ Graph captured(const StepSource& source, int64_t layers, const LayoutSizes& size
 Graph cut_by_solver(Graph step, const StepSource& source, int64_t layers, const LayoutSizes& sizes,
                     const ClusterRequest& request) {
   StepRequest layout = request_of(sizes, request);
+  layout.overlap = sizes.overlap;
+  layout.parameter_byte = seconds_of_parameter_byte(request.links);
+  if (sizes.layout == TensorLayout::kLean) layout.kept_byte = seconds_of_kept_byte(request.device);
   SolvedStrategies strategies;
   const int64_t few = layers_that_stand_for_all(source), first = source.first_layers;
   if (layers > 0) {
