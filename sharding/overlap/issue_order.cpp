@@ -1,6 +1,7 @@
 #include "sharding/overlap/issue_order.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -45,6 +46,7 @@ class IssueOrder {
       } else if (waits(node) || (is_view && needs_lazy)) {
         state_[node] = kLazy;
         lazy_.push_back(node);
+        if (waits(node)) lazy_waits_[graph_.node(waited_by(node)).target].push_back(node);
         leave_deaths(node);
       } else {
         issue(node);
@@ -65,6 +67,8 @@ class IssueOrder {
 
   bool waits(NodeId node) const { return graph_.target(node).name() == "_c10d_functional::wait_tensor"; }
 
+  NodeId waited_by(NodeId wait) const { return graph_.value(graph_.arguments(wait)[0].ref.value).producer; }
+
   bool ends(NodeId node) const {
     return graph_.node(node).target == target_of(Builtin::kOutput) ||
            graph_.node(node).target == target_of(Builtin::kGradient);
@@ -83,13 +87,17 @@ class IssueOrder {
 
   // What a phase gives is waited for before its next collective of the kind: a sum of gradients holds what is sent.
   void issue_waits_like(NodeId collective) {
-    const std::vector<NodeId> lazy = lazy_;
+    std::vector<NodeId>& lazy = lazy_waits_[graph_.node(collective).target];
+    std::vector<NodeId> stay;
     for (const NodeId node : lazy) {
-      if (state_[node] != kLazy || !waits(node) || !leaves_phase(node)) continue;
-      const NodeId waited = graph_.value(graph_.arguments(node)[0].ref.value).producer;
-      if (graph_.node(waited).target == graph_.node(collective).target) issue(node);
+      if (state_[node] != kLazy) continue;
+      if (leaves_phase(node)) {
+        issue(node);
+      } else {
+        stay.push_back(node);
+      }
     }
-    std::erase_if(lazy_, [&](NodeId node) { return state_[node] == kIssued; });
+    lazy = std::move(stay);
   }
 
   // Collectives keep their order. A wait is in no order but with what is waited for, and with who reads that.
@@ -160,6 +168,7 @@ class IssueOrder {
   IdMap<NodeId, NodeId> behind_, collective_before_;
   std::unordered_map<NodeId, std::vector<NodeId>> of_;
   std::vector<NodeId> lazy_;
+  std::map<TargetId, std::vector<NodeId>> lazy_waits_;  // by what is called that they wait for
   std::vector<NodeId> order_;
   NodeId stays_;  // the last one that was issued where it stands
   std::unordered_map<NodeId, std::vector<StorageId>> deaths_;
