@@ -1,5 +1,6 @@
 """Plans written for engines: train.py gives over gloo what one process gives; other files are read by their engines."""
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -372,19 +373,20 @@ def test_experts_whose_forward_is_another_are_refused(steps, tmp_path):
         dist.destroy_process_group()
 
 
+def model_with(model, attention):
+    made = model()
+    for block in made.blocks:
+        block.attention = attention()
+    return made
+
+
 def fused(take, attend=ATTENTION):
     class Attention(ranks.FusedAttention):
         def forward(self, x):
             heads = [each.unflatten(-1, (4, -1)).transpose(1, 2) for each in take(self.c_attn(x))]
             return self.c_proj(attend(*heads).transpose(1, 2).flatten(2))
 
-    def make():
-        model = ranks.FusedGpt()
-        for block in model.blocks:
-            block.attention = Attention()
-        return model
-
-    return make
+    return functools.partial(model_with, ranks.FusedGpt, Attention)
 
 
 class WithoutProjection(ranks.FusedAttention):
@@ -455,13 +457,7 @@ def with_attention(attend):
             heads = [p(x).unflatten(-1, (-1, 8)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)]
             return self.out_proj(attend(*heads).transpose(1, 2).flatten(2))
 
-    def make():
-        model = ranks.Gpt()
-        for block in model.blocks:
-            block.attention = Attention()
-        return model
-
-    return make
+    return functools.partial(model_with, ranks.Gpt, Attention)
 
 
 WRITTEN = with_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
