@@ -16,8 +16,8 @@
 #include <string>
 
 #include "bench/growth.h"
-#include "shadowgraph/sharding/assignment_files.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/solver.h"
 
 namespace {
 

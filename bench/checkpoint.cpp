@@ -9,8 +9,6 @@
 //     build/bench/checkpoint [--benchmark_filter=...]
 //
 // Every block of bench/training_chain.h is checkpointed.
-#include "shadowgraph/checkpoint.h"
-
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -23,13 +21,12 @@
 #include "bench/training_chain.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/chain_solver.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/passes/checkpoint_curve.h"
-#include "shadowgraph/profile/flops.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/capture/activation_checkpoint.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "shadowgraph/units.h"
 
 namespace {

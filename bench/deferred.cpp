@@ -6,7 +6,7 @@
 //                         and materialised as a whole, against eager construction; needs memory for one of them at a time
 //
 // "on meta" is building the module under a fake mode on the meta device without any record.
-#include "shadowgraph/deferred.h"
+#include "shadowgraph/deferred/deferred.h"
 
 #include <sys/wait.h>
 #include <torch/torch.h>
@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "models/registry.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/graph.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace {
 

@@ -14,8 +14,8 @@
 #include <map>
 #include <optional>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
 
 namespace {
 

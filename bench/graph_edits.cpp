@@ -3,14 +3,11 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"
-#include "shadowgraph/analysis/dependences.h"
-#include "shadowgraph/bgl.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/edit/group_call.h"
-#include "shadowgraph/edit/insertion_point.h"
-#include "shadowgraph/edit/pattern.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/bgl.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/structure.h"
-#include "shadowgraph/verify.h"
 
 namespace {
 

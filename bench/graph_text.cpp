@@ -6,15 +6,14 @@
 #include <benchmark/benchmark.h>
 
 #include "bench/growth.h"
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/graph.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/device_memory.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/memory_plan.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
 
 namespace {
 

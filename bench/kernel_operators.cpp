@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "models/registry.h"
-#include "shadowgraph/kernels/eager.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace sg = shadowgraph;
 

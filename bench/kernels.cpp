@@ -18,14 +18,12 @@
 #include <functional>
 #include <unistd.h>
 
-#include "models/bert.h"
-#include "models/gpt2.h"
+#include "models/language_models.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/kernels/eager.h"
-#include "shadowgraph/kernels/groups.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace {
 

@@ -16,11 +16,11 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/text.h"
 
 namespace {
 

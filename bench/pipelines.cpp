@@ -16,9 +16,9 @@
 #include "bench/training_chain.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/parallel/chakra.h"
-#include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/plan/exports.h"
+#include "shadowgraph/plan/pipeline.h"
 
 namespace {
 

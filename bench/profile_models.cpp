@@ -9,9 +9,9 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace {
 

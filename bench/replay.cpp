@@ -3,7 +3,7 @@
 // docs/figures.md comes from here.
 //
 //     build/bench/replay --benchmark_min_time=0.5
-#include "shadowgraph/replay.h"
+#include "shadowgraph/capture/replay.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -14,8 +14,8 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
 
 namespace {
 

@@ -11,10 +11,10 @@
 #include "bench/growth.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/sharding/plan_step.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/shard.h"
 
 namespace {
 

@@ -2,6 +2,8 @@
 // shape propagation and decomposition of real models, in us per node.
 //
 //     build/bench/symbolic [model ...]          by default resnet50, bert_base, llama3_8b
+#include "shadowgraph/passes/symbolic.h"
+
 #include <torch/optim/adamw.h>
 
 #include <chrono>
@@ -9,13 +11,12 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/decompose.h"
-#include "shadowgraph/passes/shape_propagation.h"
-#include "shadowgraph/passes/symbolic_graph.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/sweep.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/passes/functional.h"
+#include "shadowgraph/passes/shapes.h"
+#include "shadowgraph/profile/fits.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace {
 

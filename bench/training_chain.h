@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph::bench {
 

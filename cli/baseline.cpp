@@ -5,10 +5,9 @@
 
 #include <cmath>
 
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
-#include "support/json_place.h"
+#include "support/json.h"
 
 namespace shadowgraph::cli {
 namespace {

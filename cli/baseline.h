@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph::cli {

@@ -1,7 +1,5 @@
 // `shadowgraph calibrate`: figures of devices and links. What this machine's CPU does, measured; what a trace of a device
 // shows; tables that others measured.
-#include "shadowgraph/profile/calibrate.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -10,10 +8,10 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/interconnect.h"
-#include "shadowgraph/profile/trace_calibration.h"
+#include "shadowgraph/profile/profile.h"
+#include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph::cli {
 namespace {

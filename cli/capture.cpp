@@ -1,5 +1,5 @@
 // `shadowgraph capture`: the graph itself, captured or read from a file; printed, written, or verified.
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,8 +10,8 @@
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 
 namespace shadowgraph::cli {
 namespace {

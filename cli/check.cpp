@@ -15,11 +15,11 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/units.h"
-#include "shadowgraph/verify.h"
 #include "support/json.h"
-#include "support/printable.h"
+#include "support/text.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -7,15 +7,15 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/draw/plans.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
-#include "shadowgraph/profile/recompute_curve.h"
-#include "shadowgraph/profile/recompute_exports.h"
+#include "shadowgraph/profile/profile.h"
+#include "shadowgraph/profile/recompute.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -14,11 +14,11 @@
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/trace_comparison.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/profile/profile.h"
+#include "shadowgraph/profile/traces.h"
 #include "support/json.h"
 
 namespace shadowgraph::cli {

@@ -1,5 +1,5 @@
 // `shadowgraph draw`: a graph as DOT or SVG, or as a page to open in a browser.
-#include "shadowgraph/draw.h"
+#include "shadowgraph/draw/draw.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -13,10 +13,10 @@
 #include "cli/suggestion.h"
 #include "cli/verbs.h"
 #include "models/registry.h"
-#include "shadowgraph/codegen.h"
-#include "shadowgraph/deferred.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/codegen/codegen.h"
+#include "shadowgraph/deferred/deferred.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph::cli {
 namespace {

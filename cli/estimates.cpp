@@ -6,9 +6,9 @@
 
 #include "cli/progress.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
 
 namespace shadowgraph::cli {
 

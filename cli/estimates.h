@@ -6,11 +6,11 @@
 #include <string>
 
 #include "cli/source.h"
-#include "shadowgraph/draw.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/interconnect.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph::cli {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "support/json_place.h"
+#include "support/json.h"
 
 namespace shadowgraph::cli {
 

@@ -12,9 +12,9 @@
 #include "cli/size_sweep.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/size_grid.h"
+#include "shadowgraph/profile/fits.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph::cli {

@@ -14,12 +14,11 @@
 #include "cli/source_options.h"
 #include "cli/verbs.h"
 #include "models/registry.h"
-#include "shadowgraph/kernels/backend.h"
-#include "shadowgraph/kernels/cache.h"
-#include "shadowgraph/kernels/eager.h"
+#include "shadowgraph/kernels/kernel.h"
+#include "shadowgraph/kernels/program.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph::cli {
 namespace {

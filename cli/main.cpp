@@ -19,7 +19,7 @@
 #include "cli/verbs.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "support/printable.h"
+#include "support/text.h"
 
 namespace shadowgraph::cli {
 namespace {

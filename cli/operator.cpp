@@ -6,7 +6,7 @@
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/operator_card.h"
+#include "shadowgraph/profile/operator_card.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -9,8 +9,8 @@
 #include "cli/source.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/profile/memory_limit.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph::cli {
 

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "support/printable.h"
+#include "support/text.h"
 
 namespace shadowgraph::cli {
 

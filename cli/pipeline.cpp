@@ -1,5 +1,5 @@
 // `shadowgraph pipeline`: a step cut into stages, under a schedule, on all ranks: seconds and bytes of each.
-#include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/plan/pipeline.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,10 +11,10 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/draw_pipeline.h"
+#include "shadowgraph/draw/plans.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/parallel/chakra.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/plan/exports.h"
 
 namespace shadowgraph::cli {
 namespace {

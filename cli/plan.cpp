@@ -13,12 +13,11 @@
 #include "cli/progress.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/draw_cluster_plan.h"
+#include "shadowgraph/draw/plans.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/parallel/chakra.h"
-#include "shadowgraph/parallel/engines.h"
-#include "shadowgraph/parallel/training_plan.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/plan/exports.h"
+#include "shadowgraph/plan/training_plan.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/source_options.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph::cli {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/parallel/plan_questions.h"
+#include "shadowgraph/plan/training_plan.h"
 
 namespace shadowgraph::cli {
 

@@ -1,5 +1,5 @@
 // `shadowgraph profile`: what a program holds, when the peak is, what it costs; and what it would hold otherwise.
-#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/profile.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,10 +13,10 @@
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/traces.h"
 #include "shadowgraph/profile/what_if.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph::cli {
 namespace {

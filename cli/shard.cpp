@@ -1,4 +1,6 @@
 // `shadowgraph shard`: layouts for all tensors of a step on many devices; or an assignment problem from a file.
+#include "shadowgraph/shard/shard.h"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -11,11 +13,10 @@
 #include "cli/output.h"
 #include "cli/source_options.h"
 #include "cli/verbs.h"
-#include "shadowgraph/draw_plan.h"
+#include "shadowgraph/draw/plans.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/sharding/assignment_files.h"
-#include "shadowgraph/sharding/plan_step.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/solver.h"
 
 namespace shadowgraph::cli {
 namespace {

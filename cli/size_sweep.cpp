@@ -10,9 +10,9 @@
 
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/sweep.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/fits.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "cli/source.h"
-#include "shadowgraph/profile/memory_limit.h"
-#include "shadowgraph/profile/sweep.h"
+#include "shadowgraph/profile/fits.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph::cli {
 

@@ -15,16 +15,15 @@
 
 #include "cli/progress.h"
 #include "cli/suggestion.h"
-#include "models/generation.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/exported_program.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/exported_program.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/text.h"
 #include "shadowgraph/units.h"
-#include "shadowgraph/verify.h"
 #include "support/json.h"
 
 namespace shadowgraph::cli {

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "shadowgraph/attention_kernel.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/graph.h"
+#include "shadowgraph/capture/attention_kernel.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph::cli {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "support/edit_distance.h"
+#include "support/text.h"
 
 namespace shadowgraph::cli {
 namespace {

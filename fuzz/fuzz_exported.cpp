@@ -6,8 +6,7 @@
 #include <string>
 #include <unistd.h>
 
-#include "core/exported/archive.h"
-#include "core/exported/program.h"
+#include "core/capture/exported/program.h"
 #include "shadowgraph/error.h"
 
 using namespace shadowgraph;

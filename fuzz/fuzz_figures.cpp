@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "fuzz/read_input.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/interconnect.h"
 
 using namespace shadowgraph;
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "fuzz/read_input.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 
 using namespace shadowgraph;
 

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/sharding/assignment_files.h"
+#include "shadowgraph/shard/solver.h"
 
 using namespace shadowgraph;
 

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 
 using namespace shadowgraph;
 

@@ -1,5 +1,5 @@
 // How a graph's edits are carried out: uses, lifetimes, aliases and saved tensors that change along with nodes. Users
-// call Graph's edits (shadowgraph/graph.h); each is a few of these steps. Internal to ir/.
+// call Graph's edits (shadowgraph/graph/graph.h); each is a few of these steps. Internal to ir/.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 

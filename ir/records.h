@@ -3,7 +3,7 @@
 // a graph changes by its edits alone, so that one that verifies goes on doing so.
 #pragma once
 
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 

@@ -2,7 +2,11 @@
 
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
 #include <stdexcept>
 #include <string>
@@ -38,6 +42,24 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor next = at::constant_pad_nd(labels, {0, 1}, kIgnoredLabel).slice(/*dim=*/1, /*start=*/1);
   const at::Tensor flat = logits.to(at::kFloat).view({-1, logits.size(-1)});
   return at::cross_entropy_loss(flat, next.contiguous().view(-1));
+}
+
+void normal_linear_and_embedding_(torch::nn::Module& root, double deviation) {
+  at::NoGradGuard no_grad;
+  // Without `root` itself: it has no shared_ptr yet while it is being constructed.
+  for (const auto& module : root.modules(/*include_self=*/false)) {
+    if (auto* linear = module->as<torch::nn::Linear>()) {
+      torch::nn::init::normal_(linear->weight, 0, deviation);
+      if (linear->bias.defined()) {
+        torch::nn::init::zeros_(linear->bias);
+      }
+    } else if (auto* embedding = module->as<torch::nn::Embedding>()) {
+      torch::nn::init::normal_(embedding->weight, 0, deviation);
+      if (const auto& row = embedding->options.padding_idx()) {
+        embedding->weight.select(/*dim=*/0, *row).zero_();
+      }
+    }
+  }
 }
 
 }  // namespace shadowgraph::models

@@ -6,14 +6,9 @@
 #include <concepts>
 #include <stdexcept>
 
-#include "models/bert.h"
-#include "models/deepseek.h"
-#include "models/gpt2.h"
+#include "models/language_models.h"
 #include "models/llama.h"
-#include "models/lstm_lm.h"
-#include "models/resnet.h"
-#include "models/unet.h"
-#include "models/vit.h"
+#include "models/vision.h"
 
 namespace shadowgraph::models {
 

@@ -1,7 +1,5 @@
-// Reads options of passes from text, for option tables (shadowgraph/passes/options.h). Messages name the option, what
+// Reads options of passes from text, for option tables (shadowgraph/passes/pass.h). Messages name the option, what
 // was given and what may be given.
-#include "shadowgraph/passes/options.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +7,7 @@
 #include <charconv>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/passes/pass.h"
 
 namespace shadowgraph::internal {
 

@@ -19,10 +19,10 @@
 #include <optional>
 #include <ostream>
 
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
-#include "support/edit_distance.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,14 +4,11 @@
 #include <memory>
 #include <mutex>
 
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/passes/decompose.h"
-#include "shadowgraph/passes/float8.h"
+#include "passes/precision/float8.h"
 #include "shadowgraph/passes/functional.h"
-#include "shadowgraph/passes/offload.h"
 #include "shadowgraph/passes/pass.h"
-#include "shadowgraph/passes/rewrite.h"
-#include "shadowgraph/passes/shape_propagation.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/passes/shapes.h"
 #include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/passes/structure.h"
 

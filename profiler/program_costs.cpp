@@ -1,9 +1,14 @@
 #include "profiler/program_costs.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
-#include "shadowgraph/profile/traffic.h"
-#include "shadowgraph/text.h"
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 namespace {
@@ -94,6 +99,52 @@ c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked) {
     if (is_on(entry.first, asked) && (!best || entry.second > best->second)) best = entry;
   }
   return best ? best->first : asked.value_or(c10::Device(c10::DeviceType::CPU));
+}
+
+namespace {
+
+// Streams and events are few: a larger number is a mistake, for which no table should be made.
+constexpr uint32_t kMost = 1U << 24;
+
+std::vector<uint32_t> numbers_in(std::string_view key, std::string_view text) {
+  std::vector<uint32_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end) {
+    uint32_t number = 0;
+    const auto [stop, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || number > kMost || (stop != end && *stop != ' ')) {
+      throw Error(fmt::format("the note \"{}\"=\"{}\" is not of numbers up to {}, with a space between them", key, text,
+                              kMost));
+    }
+    numbers.push_back(number);
+    at = stop == end ? end : stop + 1;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+StreamNotes stream_notes(const Graph& graph, NodeId node) {
+  StreamNotes notes;
+  if (!graph.has_notes(node)) return notes;
+  const auto numbers = [&](std::string_view key) { return numbers_in(key, graph.note(node, key)); };
+  if (const auto stream = numbers("stream"); !stream.empty()) notes.stream = stream.front();
+  if (const auto event = numbers("event"); !event.empty()) notes.event = event.front();
+  notes.waits = numbers("waits");
+  notes.used_on = numbers("used_on");
+  return notes;
+}
+
+std::vector<std::string> assumptions_of(const Graph& graph) {
+  std::vector<std::string> found;
+  const auto noted = graph.metadata.other.find("assumed");
+  if (noted != graph.metadata.other.end()) found.push_back(noted->second);
+  for (const Guard& guard : graph.guards) {
+    if (guard.kind != Guard::Kind::kHostValue || guard.observed.find("assumed") == std::string::npos) continue;
+    if (std::find(found.begin(), found.end(), guard.observed) == found.end()) found.push_back(guard.observed);
+  }
+  return found;
 }
 
 }  // namespace shadowgraph

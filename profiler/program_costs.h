@@ -5,16 +5,17 @@
 // first asks, since a caller who wants the peak needs no FLOPs. Several threads may ask.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ir/analysis/module_tree.h"
-#include "shadowgraph/graph/weak_graph.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/device_memory.h"
-#include "shadowgraph/profile/memory_plan.h"
-#include "shadowgraph/profile/traffic.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 
@@ -84,10 +85,28 @@ std::vector<std::pair<c10::Device, int64_t>> bytes_by_device(const Graph& graph)
 std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimeline& timeline,
                                            const std::vector<StorageId>& storages);
 
-// These do what shadowgraph/profile/device_memory.h says, on costs that are known already.
+// These do what shadowgraph/profile/memory.h says, on costs that are known already.
 DeviceMemory device_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options);
 std::vector<SettingsOutcome> other_settings(const ProgramCosts& costs, const DeviceMemoryOptions& options);
 std::vector<PinnedMemory> pinned_memory(const ProgramCosts& costs, const DeviceMemoryOptions& options);
 MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options);
+
+// On which stream a node was issued, and for what it waits there: the notes that a capture leaves
+// (core/capture/recorder.h).
+
+struct StreamNotes {
+  uint32_t stream = 0;
+  uint32_t event = 0;             // recorded after the node; 0: none
+  std::vector<uint32_t> waits;    // for these events its stream waits before the node
+  std::vector<uint32_t> used_on;  // streams that use what memory the node makes, beside the node's own
+};
+
+// Throws Error for a note that is no list of numbers.
+StreamNotes stream_notes(const Graph& graph, NodeId node);
+
+// Lists what a capture assumed of data: answers that nobody gave, routing that is taken to be even. Internal to profiler/.
+
+// In the words of the graph's guards, each once: "routing0: 64 evenly over 4, assumed, read at moe.py:12".
+std::vector<std::string> assumptions_of(const Graph& graph);
 
 }  // namespace shadowgraph

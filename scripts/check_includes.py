@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the include directions: support <- ir <- core <- passes <- kernels <- profiler <- sharding <- parallel <- viz
-<- cli and python; models beside them.
+"""Holds the include directions: support <- ir <- core <- passes <- codegen <- kernels <- profiler <- sharding <-
+operators <- parallel <- viz <- cli and python; models beside them.
 
     scripts/check_includes.py [ROOT]     prints every violation as file:line and fails if there is one
     scripts/check_includes.py --test     proves that it fails on a tree with each kind of violation
@@ -12,7 +12,7 @@ for those that speak libtorch (SPEAK_LIBTORCH). The layers from passes/ on reach
 
 A public header (include/shadowgraph) belongs to a layer too (PUBLIC). It includes public headers alone, for no other is
 installed. models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named
-from the root ("ir/text/words.h") or as users name it ("shadowgraph/graph.h"). Examples, projects of their own, name the
+from the root ("ir/text/words.h") or as users name it ("shadowgraph/graph/graph.h"). Examples, projects of their own, name the
 headers beside them. No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++
 frontend that pulls it in.
 """
@@ -24,41 +24,51 @@ import sys
 
 import cases
 
-LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", "parallel", "viz"]
-# Where a public header's declarations are defined.
+LAYERS = ["support", "ir", "core", "passes", "codegen", "kernels", "profiler", "sharding", "operators", "parallel", "viz"]
+# Where a public header's declarations are defined; the first pattern that fits counts.
 PUBLIC = {
-    "support": ["error", "export", "graph/ids", "saturating", "units"],
-    "ir": ["analysis/*", "bgl", "edit/*", "graph", "graph/*", "text", "verify"],
-    "core": ["addresses", "attention_kernel", "capture", "checkpoint", "deferred", "exported_program", "fake",
-             "functions", "graph_module", "made_tensors", "mesh", "process_group", "replay", "shape_rules"],
-    "passes": ["codegen", "codegen/*", "passes", "passes/*"],
+    "support": ["error", "export", "graph/ids", "units"],
+    "ir": ["graph/*"],
+    "core": ["capture/*", "deferred/*"],
+    "passes": ["passes/*"],
+    "codegen": ["codegen/*"],
     "kernels": ["kernels/*"],
-    "profiler": ["operators", "profile", "profile/*"],
-    "sharding": ["sharding/*"],
-    "parallel": ["parallel/*"],
-    "viz": ["draw", "draw_cluster_plan", "draw_colors", "draw_pipeline", "draw_plan", "operator_card"],
+    "operators": ["profile/operator_card"],
+    "profiler": ["profile/*"],
+    "sharding": ["shard/*"],
+    "parallel": ["plan/*"],
+    "viz": ["draw/*"],
     "umbrella": ["shadowgraph"],
 }
-# The folders of core/, each with those below it that it includes. A public header of the same name is of the room.
+# The folders of core/, each with those below it that it includes.
 ROOMS = {
     "libtorch": [],
     "fake": ["libtorch"],
-    "rules": ["libtorch", "fake"],
-    "dispatch": ["libtorch", "fake", "rules"],
-    "process": ["libtorch", "fake", "rules", "dispatch"],
-    "mode": ["libtorch", "fake", "rules", "dispatch", "process"],
+    "fake/rules": ["libtorch", "fake"],
+    "fake/dispatch": ["libtorch", "fake", "fake/rules"],
+    "fake/mode": ["libtorch", "fake", "fake/rules", "fake/dispatch"],
 }
 ROOMS["calls"] = [*ROOMS]
 ROOMS["replay"] = ROOMS["capture"] = [*ROOMS]
-ROOMS["checkpoint"] = ROOMS["deferred"] = [*ROOMS]
-ROOMS["exported"] = [room for room in ROOMS if room != "deferred"]
+ROOMS["deferred"] = [*ROOMS]
+ROOMS["capture/exported"] = [room for room in ROOMS if room != "deferred"]
+# The rooms of core's public headers that have another name, or another folder, than their room.
+ROOM_OF_PUBLIC = {
+    "capture/fake": "fake",
+    "capture/attention_kernel": "fake",
+    "capture/process_group": "fake",
+    "capture/shape_rules": "fake/rules",
+    "capture/functions": "calls",
+    "capture/replay": "replay",
+    "capture/graph_module": "replay",
+}
 # By what the layers above reach core: nodes called again on fakes, and functions that graphs call by name.
 FACE_OF_CORE = re.compile(
-    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(any_machine|process_groups)\.h|libtorch/kernels\.h)"
+    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(pretended_devices|process_groups)\.h|libtorch/kernels\.h)"
 )
-THROUGH_THE_FACE = {"passes", "profiler", "sharding", "parallel", "viz"}
+THROUGH_THE_FACE = {"passes", "codegen", "profiler", "sharding", "parallel", "viz"}
 # Asks every table of the tree what it knows of an operator.
-BEHIND_THE_FACE = "viz/operator_card/"
+BEHIND_THE_FACE = "operators/"
 MAY_INCLUDE = {layer: set(LAYERS[: index + 1]) for index, layer in enumerate(LAYERS)}
 # Public headers alone, but for those of their own folder.
 MAY_INCLUDE["models"] = {"models"}
@@ -75,7 +85,7 @@ for user in ("cli", "examples", "python", "bench", "tests"):
 MAY_INCLUDE_PUBLIC["umbrella"] = set(LAYERS)
 # Public headers of these layers include nothing of ATen or torch, directly or not, but for those that are there for it.
 FREE_OF_LIBTORCH = ["support", "ir", "profiler", "sharding", "parallel", "viz"]
-SPEAK_LIBTORCH = ["graph/libtorch", "operators", "sharding/parts", "sharding/simulate"]
+SPEAK_LIBTORCH = ["graph/libtorch", "profile/register_operator", "shard/simulate"]
 LIBTORCH = re.compile(r"(ATen|torch)/(?!headeronly/)")
 # Headers of the frontend that include most or all of <torch/torch.h>.
 FRONTEND = re.compile(r"torch/(all|data|extension|nn|optim|torch)\.h$")
@@ -90,13 +100,20 @@ def layer_of_public(name):
     return None
 
 
+def room_of(path):
+    """The room of core that the file, or the public header, `path` is in; None if it is not core's."""
+    if path.startswith("shadowgraph/"):
+        name = path.removeprefix("shadowgraph/").removesuffix(".h")
+        room = ROOM_OF_PUBLIC.get(name, name.split("/")[0])
+        return room if layer_of_public(name) == "core" else None
+    return str(pathlib.PurePath(path).parent).removeprefix("core/") if path.startswith("core/") else None
+
+
 def room_violation(name, target):
     """What is wrong with core's file `name` including `target`, or None."""
-    room = target.removeprefix("core/").removeprefix("shadowgraph/").removesuffix(".h").split("/")[0]
-    if name.parts[0] != "core" or len(name.parts) < 3 or not target.startswith(("core/", "shadowgraph/")):
+    own, room = room_of(str(name)), room_of(target)
+    if own is None or room is None:
         return None
-    room = {"functions": "calls", "shape_rules": "rules"}.get(room, room)
-    own = name.parts[1]
     if own not in ROOMS:
         return f"core/{own} has no place in the order of rooms; give it one in ROOMS"
     if room in ROOMS and room != own and room not in ROOMS[own]:
@@ -204,48 +221,48 @@ def violations(root):
 BAD = {
     "upwards": ("ir/a.h", '#include "core/b.h"'),
     "far upwards": ("core/a.cpp", '#include "viz/b.h"'),
-    "upwards by a public header": ("ir/a.h", '#include "shadowgraph/capture.h"'),
-    "a public header upwards": ("include/shadowgraph/graph.h", '#include "shadowgraph/fake.h"'),
-    "a public header on an internal one": ("include/shadowgraph/graph.h", '#include "ir/b.h"'),
-    "a public header of no layer": ("include/shadowgraph/other.h", '#include "shadowgraph/graph.h"'),
+    "upwards by a public header": ("ir/a.h", '#include "shadowgraph/capture/capture.h"'),
+    "a public header upwards": ("include/shadowgraph/graph/graph.h", '#include "shadowgraph/capture/fake.h"'),
+    "a public header on an internal one": ("include/shadowgraph/graph/graph.h", '#include "ir/b.h"'),
+    "a public header of no layer": ("include/shadowgraph/other.h", '#include "shadowgraph/graph/graph.h"'),
     "what is not public": ("examples/a.cpp", "#include <shadowgraph/other.h>"),
     "a layer on models": ("profiler/a.cpp", '#include "models/b.h"'),
-    "models on the profiler": ("models/a.cpp", '#include "shadowgraph/profile.h"'),
+    "models on the profiler": ("models/a.cpp", '#include "shadowgraph/profile/profile.h"'),
     "the tool on internals": ("cli/a.cpp", '#include "ir/b.h"'),
     "an example on internals": ("examples/a.cpp", '#include "core/b.h"'),
     "the library on its tests": ("core/a.cpp", '#include "tests/b.h"'),
     "torch.h in a header": ("core/a.h", "#include <torch/torch.h>"),
-    "torch.h in a public header": ("include/shadowgraph/fake.h", "#include <torch/torch.h>"),
+    "torch.h in a public header": ("include/shadowgraph/capture/fake.h", "#include <torch/torch.h>"),
     "torch.h in a header of models": ("models/a.h", " # include <torch/torch.h>"),
     "nn.h in a layer's header": ("core/a.h", "#include <torch/nn.h>"),
     "relative": ("ir/a.h", '#include "b.h"'),
-    "a room upwards": ("core/rules/a.cpp", '#include "core/dispatch/b.h"'),
-    "a room upwards by a public header": ("core/fake/a.h", '#include "shadowgraph/shape_rules.h"'),
+    "a room upwards": ("core/fake/rules/a.cpp", '#include "core/fake/dispatch/b.h"'),
+    "a room upwards by a public header": ("core/fake/a.h", '#include "shadowgraph/capture/shape_rules.h"'),
     "a room on the one beside it": ("core/replay/a.cpp", '#include "core/capture/b.h"'),
     "a room without a place": ("core/other/a.cpp", '#include "core/fake/b.h"'),
     "the umbrella from within": ("core/a.cpp", '#include "shadowgraph/shadowgraph.h"'),
-    "libtorch in a header of graphs": ("include/shadowgraph/graph.h", "#include <ATen/core/Tensor.h>"),
-    "libtorch behind a header of profiles": ("include/shadowgraph/profile.h", '#include "shadowgraph/replay.h"'),
+    "libtorch in a header of graphs": ("include/shadowgraph/graph/graph.h", "#include <ATen/core/Tensor.h>"),
+    "libtorch behind a header of profiles": ("include/shadowgraph/profile/profile.h", '#include "shadowgraph/capture/replay.h"'),
     "a pass behind core's face": ("passes/a.cpp", '#include "core/fake/fake_tensor_impl.h"'),
     "a circle of rooms": ("passes/a/a.h", '#include "passes/b/b.h"'),
 }
 # What the headers that a case names hold, where that matters.
 CONTENTS = {
-    "include/shadowgraph/replay.h": "#include <ATen/core/Tensor.h>",
+    "include/shadowgraph/capture/replay.h": "#include <ATen/core/Tensor.h>",
     "passes/b/b.h": '#include "passes/a/a.h"',
 }
 GOOD = {
     "itself": ("ir/a.cpp", '#include "ir/b.h"'),
     "downwards": ("viz/a.cpp", '#include "profiler/b.h"'),
-    "downwards by a public header": ("viz/a.cpp", '#include "shadowgraph/graph.h"'),
-    "a public header on another": ("include/shadowgraph/fake.h", '#include "shadowgraph/graph/ids.h"'),
+    "downwards by a public header": ("viz/a.cpp", '#include "shadowgraph/graph/graph.h"'),
+    "a public header on another": ("include/shadowgraph/capture/fake.h", '#include "shadowgraph/error.h"'),
     "all of it from an example": ("examples/a.cpp", "#include <shadowgraph/shadowgraph.h>"),
     "an example's header from its test": ("tests/a.cpp", '#include "examples/b.h"'),
     "models from the tool": ("cli/a.cpp", '#include "models/b.h"'),
     "nn.h in models": ("models/a.h", "#include <torch/nn.h>"),
     "torch.h in a source": ("core/a.cpp", "#include <torch/torch.h>"),
-    "a room downwards": ("core/deferred/a.cpp", '#include "core/mode/b.h"'),
-    "a room downwards by a public header": ("core/mode/a.cpp", '#include "shadowgraph/fake.h"'),
+    "a room downwards": ("core/deferred/a.cpp", '#include "core/fake/mode/b.h"'),
+    "a room downwards by a public header": ("core/fake/mode/a.cpp", '#include "shadowgraph/capture/fake.h"'),
     "libtorch where it is spoken": ("include/shadowgraph/graph/libtorch.h", "#include <ATen/core/Tensor.h>"),
     "a pass by core's face": ("passes/a.cpp", '#include "core/calls/node_calls.h"'),
     "a room upon another": ("passes/c/a.h", '#include "passes/d/b.h"'),

@@ -13,11 +13,12 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import check_includes
 from check_includes import INCLUDE, layer_of_public
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs/pictures/architecture.svg"
-LAYERS = ["support", "ir", "core", "passes", "kernels", "profiler", "sharding", "parallel", "viz", "models", "cli"]
+LAYERS = [*check_includes.LAYERS, "models", "cli"]
 MARGIN, BOX, ROW, GAP, LETTER = 16, 26, 58, 18, 7.3  # pixels: around, a box's height, rows' distance, boxes', a letter
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes passes/codegen/cpp_operators.inc: which C++ function or method of ATen calls which operator overload.
+"""Writes codegen/cpp_operators.inc: which C++ function or method of ATen calls which operator overload.
 
     scripts/make_cpp_operators.py [INCLUDE_DIRECTORY_OF_TORCH]      after another libtorch was installed
     scripts/make_cpp_operators.py --check                           fails if the file is not what it would write
@@ -16,7 +16,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "passes" / "codegen" / "cpp_operators.inc"
+OUTPUT = ROOT / "codegen" / "cpp_operators.inc"
 HEADERS = ROOT / ".venv/lib/python3.11/site-packages/torch/include"
 
 OPERATOR = re.compile(

@@ -47,11 +47,9 @@ PACKAGE = "python_package"
 MORE = {
     "support/": ("ir_tests", "profiler_tests", "kernels_tests"),
     "ir/": ("passes_tests", "profiler_tests", "core_tests", "replay_tests"),
-    "core/dispatch/": ("replay_tests", "deferred_tests"),
     "core/fake/": ("replay_tests", "deferred_tests"),
     "core/capture/": ("profiler_tests", "replay_tests"),
     "core/calls/": ("passes_tests", "replay_tests", "core_tests"),
-    "core/checkpoint/": ("replay_tests",),
     "core/replay/": ("passes_tests", "deferred_tests"),
     "passes/": ("replay_tests", "codegen_tests"),
     "models/": ("core_tests",),

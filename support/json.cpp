@@ -1,6 +1,8 @@
 #include "support/json.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "shadowgraph/error.h"
 
@@ -85,6 +87,124 @@ nlohmann::json parse_json_list(std::string_view text, std::string_view name, std
 
 std::string json_text(const nlohmann::json& json, int indent) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
+
+JsonPlace JsonPlace::inside(const nlohmann::json& value, std::string_view step) const {
+  JsonPlace place = *this;
+  place.value_ = &value;
+  if (!step.starts_with('[') && !path_.empty()) place.path_ += '.';
+  place.path_ += step;
+  return place;
+}
+
+void JsonPlace::fail(const std::string& why) const {
+  throw ParseError(std::string(heading_) + ": " + (path_.empty() ? "the whole" : path_) + " " + why, 0, 0);
+}
+
+void JsonPlace::fail_type(const char* expected) const {
+  fail(std::string("is not ") + expected + " but " +
+       (value_->is_null()     ? "null"
+        : value_->is_array()  ? "a list"
+        : value_->is_object() ? "an object"
+                              : std::string("a ") + value_->type_name()));
+}
+
+std::optional<JsonPlace> JsonPlace::find(std::string_view key) const {
+  if (!value_->is_object()) fail_type("an object");
+  const auto found = value_->find(key);
+  if (found == value_->end() || found->is_null()) return std::nullopt;
+  return inside(*found, key);
+}
+
+JsonPlace JsonPlace::operator[](std::string_view key) const {
+  std::optional<JsonPlace> found = find(key);
+  if (!found) inside(*value_, key).fail("is missing");
+  return *std::move(found);
+}
+
+size_t JsonPlace::size() const {
+  if (!value_->is_array()) fail_type("a list");
+  return value_->size();
+}
+
+JsonPlace JsonPlace::element(size_t index) const { return inside((*value_)[index], "[" + std::to_string(index) + "]"); }
+
+JsonPlace JsonPlace::operator[](size_t index) const {
+  if (index >= size()) fail("has no element " + std::to_string(index));
+  return element(index);
+}
+
+std::vector<JsonPlace> JsonPlace::elements() const {
+  std::vector<JsonPlace> elements;
+  elements.reserve(size());
+  for (size_t i = 0; i < value_->size(); ++i) elements.push_back(element(i));
+  return elements;
+}
+
+std::vector<std::pair<std::string, JsonPlace>> JsonPlace::members() const {
+  if (!value_->is_object()) fail_type("an object");
+  std::vector<std::pair<std::string, JsonPlace>> members;
+  members.reserve(value_->size());
+  for (const auto& [name, value] : value_->items()) members.emplace_back(name, inside(value, name));
+  return members;
+}
+
+std::pair<std::string, JsonPlace> JsonPlace::alternative() const {
+  if (!value_->is_object() || value_->size() != 1) fail("is not an object with one member");
+  return members().front();
+}
+
+const std::string& JsonPlace::text() const {
+  if (!value_->is_string()) fail_type("a string");
+  return value_->get_ref<const std::string&>();
+}
+
+int64_t JsonPlace::integer() const {
+  if (!value_->is_number_integer()) fail_type("an integer");
+  if (value_->is_number_unsigned() && value_->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
+    fail("is larger than 2^63 - 1");
+  }
+  return value_->get<int64_t>();
+}
+
+int64_t JsonPlace::integer(int64_t least, int64_t most) const {
+  const int64_t value = integer();
+  if (value < least || value > most) {
+    fail("is " + std::to_string(value) + ", not between " + std::to_string(least) + " and " + std::to_string(most));
+  }
+  return value;
+}
+
+double JsonPlace::number() const {
+  if (value_->is_number()) return value_->get<double>();
+  if (value_->is_string()) {
+    const std::string& name = value_->get_ref<const std::string&>();
+    if (name == "Infinity") return std::numeric_limits<double>::infinity();
+    if (name == "-Infinity") return -std::numeric_limits<double>::infinity();
+    if (name == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  }
+  fail_type("a number");
+}
+
+double JsonPlace::amount() const {
+  const double value = number();
+  if (!std::isfinite(value) || value < 0) fail("is not a number of 0 or more");
+  return value;
+}
+
+bool JsonPlace::boolean() const {
+  if (!value_->is_boolean()) fail_type("a boolean");
+  return value_->get<bool>();
+}
+
+std::string JsonPlace::text_or(std::string_view key, std::string_view otherwise) const {
+  const auto found = find(key);
+  return found ? found->text() : std::string(otherwise);
+}
+
+double JsonPlace::amount_or(std::string_view key, double otherwise) const {
+  const auto found = find(key);
+  return found ? found->amount() : otherwise;
 }
 
 }  // namespace shadowgraph

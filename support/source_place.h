@@ -2,7 +2,7 @@
 //
 //     void add(std::string name, Rule rule, std::source_location place = std::source_location::current());
 //     struct Row { std::string_view name; const char* file = __builtin_FILE(); };
-//     source_place(place)      // "core/rules/elementwise.cpp:212"
+//     source_place(place)      // "core/fake/rules/elementwise.cpp:212"
 //     source_place(row.file)   // "profiler/cost/flop_table.cpp": compilers give each row of an array the array's end
 #pragma once
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dispatch/operator_info.h"
 #include "core/fake/call_observer.h"
+#include "core/fake/dispatch/operator_info.h"
 #include "tests/counting_allocator.h"
 
 namespace shadowgraph {

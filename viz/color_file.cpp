@@ -7,11 +7,10 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "shadowgraph/draw.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 #include "support/json.h"
-#include "support/json_place.h"
 #include "viz/node_colors.h"
 
 namespace shadowgraph {

@@ -6,8 +6,8 @@
 #include <iterator>
 #include <optional>
 
-#include "shadowgraph/draw.h"
-#include "support/printable.h"
+#include "shadowgraph/draw/draw.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {

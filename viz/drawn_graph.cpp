@@ -4,13 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <unordered_map>
 
 #include "ir/analysis/module_tree.h"
+#include "ir/analysis/structural_hash.h"
 #include "ir/text/words.h"
-#include "viz/graph_part.h"
-#include "viz/merged_graph.h"
+#include "support/hash.h"
 
 namespace shadowgraph {
 namespace {
@@ -241,6 +242,196 @@ std::string type_label(const Graph& graph, ValueId value) {
     return kNames[static_cast<size_t>(v.kind)];
   }
   return fmt::format("{}[{}]", dtype_word(v.dtype), fmt::join(graph.sizes(value), ","));
+}
+
+// Finds equal layers: sibling modules, numbered or called repeatedly, that do the same. What is the same,
+// ir/analysis/structural_hash.h says, which summaries and find-repeats go by, too.
+//
+// A module's block is its drawn nodes. They must lie in equal places below the module; an operand that is a view that
+// is not drawn counts as what it shows. Each node is hashed once for every numbered module around it, so the work is
+// linear in nodes times nesting.
+
+namespace {
+
+class Folder {
+ public:
+  Folder(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn)
+      : labels_(labels), drawn_(drawn), blocks_(graph) {}
+
+  void fold() {
+    std::vector<std::pair<uint32_t, uint32_t>> hidden;  // a copy and the sibling drawn for it, outermost first
+    for (uint32_t parent = 0; parent < drawn_.clusters.size(); ++parent) {
+      const std::vector<uint32_t> siblings = drawn_.clusters[parent].children;
+      std::vector<Sibling> names;
+      for (const uint32_t sibling : siblings) {
+        const ModuleCluster& cluster = drawn_.clusters[sibling];
+        names.push_back({cluster.name, cluster.class_name, cluster.call});
+      }
+      for (size_t first = 0; first < siblings.size();) {
+        // Phases have no number, so no phase repeats another.
+        const size_t last = end_of_run(names, first, [&](size_t i) { return content(siblings[i]); });
+        if (last - first > 1) mark_run(siblings, first, last, hidden);
+        first = last;
+      }
+    }
+    for (const auto& [copy, original] : hidden) {
+      const auto from = members(copy);
+      const auto to = members(original);
+      for (size_t i = 0; i < from.size(); ++i) {
+        // The outermost copy decides, and comes first.
+        if (drawn_.stand_in[from[i]] == from[i]) drawn_.stand_in[from[i]] = to[i];
+      }
+    }
+    // A stand-in may itself lie in an inner copy; it lies in one cluster fewer each time.
+    for (uint32_t& stand_in : drawn_.stand_in) {
+      while (drawn_.stand_in[stand_in] != stand_in) stand_in = drawn_.stand_in[stand_in];
+    }
+  }
+
+ private:
+  void mark_run(const std::vector<uint32_t>& siblings, size_t first, size_t last,
+                std::vector<std::pair<uint32_t, uint32_t>>& hidden) {
+    ModuleCluster& original = drawn_.clusters[siblings[first]];
+    const ModuleCluster& end = drawn_.clusters[siblings[last - 1]];
+    original.repeats = static_cast<uint32_t>(last - first);
+    original.run = siblings[first];
+    original.span = original.name == end.name ? fmt::format("{} (calls {}..{})", original.name, original.call, end.call)
+                                              : fmt::format("{{{}..{}}}", original.name, end.name);
+    for (size_t i = first + 1; i < last; ++i) {
+      drawn_.clusters[siblings[i]].stands_for = siblings[first];
+      drawn_.clusters[siblings[i]].run = siblings[first];
+      hidden.emplace_back(siblings[i], siblings[first]);
+    }
+  }
+
+  // Returns all drawn nodes below a cluster, in program order.
+  std::vector<uint32_t> members(uint32_t cluster) const {
+    std::vector<uint32_t> all;
+    std::vector<uint32_t> pending{cluster};
+    while (!pending.empty()) {
+      const ModuleCluster& at = drawn_.clusters[pending.back()];
+      pending.pop_back();
+      all.insert(all.end(), at.nodes.begin(), at.nodes.end());
+      pending.insert(pending.end(), at.children.begin(), at.children.end());
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+
+  uint64_t content(uint32_t cluster) {
+    std::vector<NodeId> block;
+    for (const uint32_t node : members(cluster)) block.push_back(drawn_.nodes[node]);
+    const auto place = [&](NodeId node) {
+      uint64_t hash = labels_[node];
+      for (uint32_t at = drawn_.cluster_of[std::as_const(drawn_.index)[node]]; at != cluster;
+           at = drawn_.clusters[at].parent) {
+        hash = mixed(mixed(hash, std::hash<std::string>()(drawn_.clusters[at].name)), drawn_.clusters[at].call);
+      }
+      return hash;
+    };
+    return blocks_.of(block, place, [&](ValueId v) { return drawn_.origin_of(v); });
+  }
+
+  const IdMap<NodeId, uint32_t>& labels_;
+  DrawnGraph& drawn_;
+  BlockHashes blocks_;
+};
+
+}  // namespace
+
+void fold_repeats(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn) {
+  Folder(graph, labels, drawn).fold();
+}
+
+std::vector<ClusterContents> contents_of(const Graph& graph, const DrawnGraph& drawn, const Flops& flops) {
+  IdMap<NodeId, int64_t> allocated;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const Storage& storage = graph.storage(StorageId(i));
+    if (storage.born.valid()) allocated[storage.born] += storage.bytes;
+  }
+  std::vector<ClusterContents> contents(drawn.clusters.size());
+  for (uint32_t node = 0; node < drawn.nodes.size(); ++node) {
+    const NodeId id = drawn.nodes[node];
+    if (graph.target(id).kind() == TargetKind::kBuiltin) continue;
+    ClusterContents& at = contents[drawn.cluster_of[node]];
+    ++at.operators;
+    at.flops += flops.of(id).matmul;
+    at.bytes += std::as_const(allocated)[id];
+    if (drawn.stand_in[node] != node) continue;
+    ++at.visible;
+    at.first = std::min(at.first, node);
+  }
+  for (auto c = static_cast<uint32_t>(drawn.clusters.size()); c-- > 1;) {
+    ClusterContents& parent = contents[drawn.clusters[c].parent];
+    parent.operators += contents[c].operators;
+    parent.flops += contents[c].flops;
+    parent.bytes += contents[c].bytes;
+    parent.visible += contents[c].visible;
+    parent.first = std::min(parent.first, contents[c].first);
+  }
+  return contents;
+}
+
+std::vector<uint8_t> hidden_clusters(const DrawnGraph& drawn) {
+  std::vector<uint8_t> hidden(drawn.clusters.size(), 0);
+  for (uint32_t c = 1; c < hidden.size(); ++c) {
+    const ModuleCluster& cluster = drawn.clusters[c];
+    hidden[c] = hidden[cluster.parent] != 0 || cluster.stands_for != ModuleCluster::kNone ? 1 : 0;
+  }
+  return hidden;
+}
+
+std::vector<size_t> boxes_by_depth(const DrawnGraph& drawn, const std::vector<ClusterContents>& contents,
+                                   const std::vector<uint8_t>& hidden) {
+  uint32_t deepest = 0;
+  for (const ModuleCluster& cluster : drawn.clusters) deepest = std::max(deepest, cluster.depth);
+  std::vector<size_t> nodes(deepest + 2, 0);
+  std::vector<size_t> modules(deepest + 2, 0);
+  for (uint32_t node = 0; node < drawn.nodes.size(); ++node) {
+    if (drawn.stand_in[node] == node) ++nodes[drawn.clusters[drawn.cluster_of[node]].depth];
+  }
+  for (uint32_t c = 1; c < drawn.clusters.size(); ++c) {
+    if (!drawn.clusters[c].phase && hidden[c] == 0 && contents[c].visible > 0) ++modules[drawn.clusters[c].depth];
+  }
+  std::vector<size_t> boxes;
+  size_t open = 0;
+  for (uint32_t depth = 0; depth <= deepest; ++depth) {
+    open += nodes[depth];
+    boxes.push_back(open + modules[depth + 1]);
+  }
+  return boxes;
+}
+
+size_t rows_of(const ViewModel& view) {
+  std::vector<uint32_t> order(view.edges.size());
+  for (uint32_t e = 0; e < order.size(); ++e) order[e] = e;
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return view.edges[a].from < view.edges[b].from; });
+  std::vector<size_t> row(view.boxes.size(), 1);
+  size_t most = view.boxes.empty() ? 0 : 1;
+  for (const uint32_t e : order) {
+    const ViewEdge& edge = view.edges[e];
+    if (edge.to_next_copy || edge.to <= edge.from) continue;
+    row[edge.to] = std::max(row[edge.to], row[edge.from] + 1);
+    most = std::max(most, row[edge.to]);
+  }
+  return most;
+}
+
+BoxNodes nodes_of_boxes(const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
+                        const std::vector<uint32_t>& levels) {
+  BoxNodes nodes(levels.size());
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> copies;  // box and cluster: which copy
+  for (uint32_t node = 0; node < drawn.nodes.size(); ++node) {
+    const uint32_t box = box_of_node[node];
+    if (box == DrawnGraph::kNone) continue;
+    uint32_t cluster = drawn.cluster_of[node];
+    while (drawn.clusters[cluster].depth > levels[box]) cluster = drawn.clusters[cluster].parent;
+    const auto [entry, added] = copies.try_emplace({box, cluster}, static_cast<uint32_t>(nodes[box].size()));
+    if (added) nodes[box].emplace_back();
+    nodes[box][entry->second].push_back(drawn.nodes[node]);
+  }
+  return nodes;
 }
 
 }  // namespace shadowgraph

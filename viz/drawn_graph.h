@@ -1,15 +1,35 @@
-// Says which nodes of a graph a picture shows, which module clusters are around them, and which clusters repeat one
-// another. These are the steps before view_model.h, of no use by themselves.
+// Makes one graph of two, for a picture of what differs. It is the later graph, with the nodes that only the earlier
+// one has put in where they were.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "shadowgraph/draw.h"
-#include "shadowgraph/graph.h"
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
+
+struct MergedGraph {
+  // A tensor that a node read before and reads no more.
+  struct LostUse {
+    NodeId user;
+    ValueId value;
+  };
+  Graph graph;  // ids of `after` mean the same in it
+  IdMap<NodeId, ViewMark> marks{ViewMark::kNone};
+  IdMap<NodeId, uint32_t> number;  // of each node: its place in program order of the graph that it is from
+  std::vector<LostUse> lost_uses;
+  size_t added = 0, removed = 0, changed = 0;
+
+  static MergedGraph of(const Graph& before, const Graph& after);
+};
+
+// Says which nodes of a graph a picture shows, which module clusters are around them, and which clusters repeat one
+// another. These are the steps before view_model.h, of no use by themselves.
 
 struct MergedGraph;
 
@@ -68,5 +88,46 @@ void fold_repeats(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, Dra
 
 // Writes a tensor's type as "f32[8,512,768]".
 std::string type_label(const Graph& graph, ValueId value);
+
+// Takes a part of a graph: what lies around some nodes, or on the ways between some.
+
+// Returns the nodes that options.around and options.path name.
+IdMap<NodeId, uint8_t> named_nodes(const ViewOptions& options);
+
+// Leaves in `drawn`, which has no clusters yet, what the options ask for, and notes what was next to it. `extra` are
+// more edges, from a value to a node that reads it. Throws Error if a node that is named is not drawn, or no way leads
+// from one end of the path to the other.
+void keep_part(const Graph& graph, const ViewOptions& options, const std::vector<std::pair<ValueId, NodeId>>& extra,
+               DrawnGraph& drawn);
+
+// Sums up what lies in the module clusters of a picture, and in its boxes once they are made. Labels, colours and the
+// choice of a depth go by these sums.
+
+// What the operators of a cluster and of all clusters below it come to.
+struct ClusterContents {
+  int64_t operators = 0;
+  int64_t flops = 0;
+  int64_t bytes = 0;                   // allocated
+  uint32_t visible = 0;                // drawn nodes that no fold hides
+  uint32_t first = DrawnGraph::kNone;  // the first of those
+};
+std::vector<ClusterContents> contents_of(const Graph& graph, const DrawnGraph& drawn, const Flops& flops);
+
+// Says whether each cluster lies in a copy that is not drawn.
+std::vector<uint8_t> hidden_clusters(const DrawnGraph& drawn);
+
+// Returns by depth how many boxes there are with `depth` levels of modules open.
+std::vector<size_t> boxes_by_depth(const DrawnGraph& drawn, const std::vector<ClusterContents>& contents,
+                                   const std::vector<uint8_t>& hidden);
+
+// Returns the number of boxes on the longest way down.
+size_t rows_of(const ViewModel& view);
+
+// The nodes of every box, by copy. A box that stands for equal layers has a list for each of them, the drawn one first.
+// All nodes count, those of folds inside a box, too.
+using BoxNodes = std::vector<std::vector<std::vector<NodeId>>>;
+// `levels` is the depth of the cluster that is the box, or that its operators lie in.
+BoxNodes nodes_of_boxes(const DrawnGraph& drawn, const std::vector<uint32_t>& box_of_node,
+                        const std::vector<uint32_t>& levels);
 
 }  // namespace shadowgraph

@@ -1,5 +1,3 @@
-#include "viz/graph_part.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +7,8 @@
 #include "ir/analysis/module_tree.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "viz/drawn_graph.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,10 +1,9 @@
-#include "viz/merged_graph.h"
-
 #include <tuple>
 
 #include "ir/records.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/verify.h"
+#include "viz/drawn_graph.h"
 
 namespace shadowgraph {
 namespace {

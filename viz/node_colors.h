@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "viz/view_contents.h"
+#include "viz/drawn_graph.h"
 
 namespace shadowgraph {
 

@@ -1,24 +1,355 @@
+// Writes as text what a call is given beside tensors.
 #include "viz/page_data.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+#include <zlib.h>
 
 #include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
-#include "profiler/memory/device_run.h"
+#include "profiler/memory/allocation_order.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/draw.h"
-#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/profile/traffic.h"
-#include "shadowgraph/text.h"
 #include "support/json.h"
-#include "viz/constant_text.h"
+#include "viz/drawn_graph.h"
 #include "viz/node_colors.h"
-#include "viz/page_columns.h"
-#include "viz/page_modules.h"
 
 namespace shadowgraph {
+
+// Writes "stride=[2, 2], groups=1", cut after 2,000 characters. `number_of` says which number a value in a list has.
+std::string constant_text(const Graph& graph, NodeId node, const std::function<uint32_t(ValueId)>& number_of);
+
+// Builds the columns of a page's data, as viz/page/README.md describes them, and its texts by number.
+
+// A column of whole numbers in variable length, seven bits a byte: as they are, or as differences from the one before.
+class Column {
+ public:
+  enum class Code : char { kPlain = 'u', kDelta = 'd' };
+  explicit Column(std::string name, Code code = Code::kPlain) : name_(std::move(name)), code_(code) {}
+
+  void add(int64_t value);
+  nlohmann::json entry(size_t offset) const;
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void append(uint64_t value);
+
+  std::string name_;
+  Code code_;
+  int64_t last_ = 0;
+  size_t count_ = 0;
+  std::string bytes_;
+};
+
+class Columns {
+ public:
+  Column& plain(const char* name) { return add(name, Column::Code::kPlain); }
+  Column& delta(const char* name) { return add(name, Column::Code::kDelta); }
+  nlohmann::json entries() const;
+  // Appends all columns, in the order of entries().
+  void append_to(std::string& bytes) const;
+
+ private:
+  Column& add(const char* name, Column::Code code) {
+    return *columns_.emplace_back(std::make_unique<Column>(name, code));
+  }
+  std::vector<std::unique_ptr<Column>> columns_;
+};
+
+// Numbers texts, each once; 0 is the empty one.
+class Texts {
+ public:
+  Texts() { number(""); }
+  uint32_t number(std::string_view text);
+  nlohmann::json list() const { return list_; }
+
+ private:
+  std::unordered_map<std::string, uint32_t> numbers_;
+  std::vector<std::string> list_;
+};
+
+// Writes the parts of a page's data about modules and calls: clusters.*, regions.*, modules.* (viz/page/README.md).
+
+// Adds the module calls around every node, phase by phase, and which of them do the same as the one before.
+void add_clusters(const Profile& profile, Columns& columns, Texts& texts);
+// Adds calls of composite operators, checkpoints and scopes.
+void add_regions(const Graph& graph, Columns& columns, Texts& texts);
+// Adds the tree of paths, with its figures.
+void add_modules(const Profile& profile, Columns& columns, Texts& texts);
+
+namespace {
+
+constexpr size_t kLongestConstants = 2000;  // characters of the constant arguments of a call
+
+class ConstantText {
+ public:
+  ConstantText(const Graph& graph, const std::function<uint32_t(ValueId)>& number_of)
+      : graph_(graph), number_of_(number_of) {}
+
+  std::string of(NodeId id) const {
+    std::string text;
+    const auto& formal = graph_.target(id).signature().arguments;
+    const auto actual = graph_.arguments(id);
+    for (size_t i = 0; i < actual.size() && i < formal.size() && text.size() < kLongestConstants; ++i) {
+      if (actual[i].kind == ArgumentKind::kNone || actual[i].kind == ArgumentKind::kValue) continue;
+      const size_t before = text.size();
+      text += (text.empty() ? "" : ", ") + formal[i].name + "=";
+      if (!append(text, actual[i], formal[i].type.type, 0)) text.resize(before);
+    }
+    if (text.size() > kLongestConstants) text = text.substr(0, kLongestConstants) + " ...";
+    return text;
+  }
+
+ private:
+  // Appends an argument; says whether there is anything but values in it.
+  bool append(std::string& text, const Argument& argument, TypeClass type, int depth) const {
+    switch (argument.kind) {
+      case ArgumentKind::kNone:
+        text += "None";
+        return false;
+      case ArgumentKind::kValue:
+        text += '%';
+        text += std::to_string(number_of_(argument.ref.value));
+        return false;
+      case ArgumentKind::kInt:
+        if (type == TypeClass::kDtype && argument.i >= 0 && argument.i < 127) {
+          text += dtype_word(static_cast<c10::ScalarType>(argument.i));
+        } else if (type == TypeClass::kLayout) {
+          text += layout_word(static_cast<c10::Layout>(argument.i));
+        } else if (type == TypeClass::kMemoryFormat) {
+          text += memory_format_word(static_cast<c10::MemoryFormat>(argument.i));
+        } else {
+          append_int(text, argument.i);
+        }
+        return true;
+      case ArgumentKind::kFloat:
+        append_float(text, argument.d);
+        return true;
+      case ArgumentKind::kBool:
+        text += argument.b ? "true" : "false";
+        return true;
+      case ArgumentKind::kComplex: {
+        const auto parts = graph_.complex_parts(argument);
+        text += fmt::format("{}{:+}i", parts[0], parts[1]);
+        return true;
+      }
+      case ArgumentKind::kString:
+        append_quoted(text, graph_.text(argument.string));
+        return true;
+      case ArgumentKind::kOpaque:
+        text += '<';
+        text += graph_.text(argument.string);
+        text += '>';
+        return true;
+      case ArgumentKind::kDevice:
+      case ArgumentKind::kGenerator:
+        append_device(text, argument.device());
+        return true;
+      case ArgumentKind::kIntList:
+        text += fmt::format("[{}]", fmt::join(graph_.ints(argument), ", "));
+        return true;
+      case ArgumentKind::kConstant: {
+        const auto tensor = graph_.constant_meta(argument.constant);
+        text += tensor ? fmt::format("constant {}[{}]", dtype_word(tensor->dtype), fmt::join(tensor->sizes, ","))
+                       : std::string("constant");
+        return true;
+      }
+      case ArgumentKind::kList: {
+        bool any = false;
+        bool first = true;
+        text += '[';
+        for (const Argument& element : graph_.list(argument)) {
+          if (!first) text += ", ";
+          first = false;
+          if (depth > 8 || text.size() > kLongestConstants) {
+            text += "...";
+            break;
+          }
+          any = append(text, element, TypeClass::kAny, depth + 1) || any;
+        }
+        text += ']';
+        return any;
+      }
+    }
+    return false;
+  }
+
+  const Graph& graph_;
+  const std::function<uint32_t(ValueId)>& number_of_;
+};
+
+}  // namespace
+
+std::string constant_text(const Graph& graph, NodeId node, const std::function<uint32_t(ValueId)>& number_of) {
+  return ConstantText(graph, number_of).of(node);
+}
+
+void Column::add(int64_t value) {
+  ++count_;
+  if (code_ == Code::kPlain) {
+    append(value < 0 ? 0 : static_cast<uint64_t>(value));
+    return;
+  }
+  const int64_t step = value - last_;
+  last_ = value;
+  append((static_cast<uint64_t>(step) << 1U) ^ static_cast<uint64_t>(step >> 63));
+}
+
+nlohmann::json Column::entry(size_t offset) const {
+  return {{"name", name_},
+          {"code", std::string(1, static_cast<char>(code_))},
+          {"count", count_},
+          {"at", offset},
+          {"bytes", bytes_.size()}};
+}
+
+void Column::append(uint64_t value) {
+  for (; value >= 0x80; value >>= 7U) bytes_ += static_cast<char>((value & 0x7FU) | 0x80U);
+  bytes_ += static_cast<char>(value);
+}
+
+nlohmann::json Columns::entries() const {
+  nlohmann::json entries = nlohmann::json::array();
+  size_t at = 0;
+  for (const auto& column : columns_) {
+    entries.push_back(column->entry(at));
+    at += column->bytes().size();
+  }
+  return entries;
+}
+
+void Columns::append_to(std::string& bytes) const {
+  size_t size = bytes.size();
+  for (const auto& column : columns_) size += column->bytes().size();
+  bytes.reserve(size);
+  for (const auto& column : columns_) bytes += column->bytes();
+}
+
+uint32_t Texts::number(std::string_view text) {
+  const auto [entry, added] = numbers_.try_emplace(std::string(text), static_cast<uint32_t>(list_.size()));
+  if (added) list_.push_back(entry->first);
+  return entry->second;
+}
+
+std::string packed(const std::string& bytes) {
+  // In large data the last few percent of compression cost seconds.
+  const int level = bytes.size() > 8'000'000 ? 5 : 9;
+  uLongf size = compressBound(static_cast<uLong>(bytes.size()));
+  std::vector<uint8_t> compressed(size);
+  const int status = compress2(compressed.data(), &size, reinterpret_cast<const Bytef*>(bytes.data()),
+                               static_cast<uLong>(bytes.size()), level);
+  TORCH_INTERNAL_ASSERT(status == Z_OK);
+  std::string text;
+  append_base64(text, {compressed.data(), size});
+  return text;
+}
+
+void add_clusters(const Profile& profile, Columns& columns, Texts& texts) {
+  const Graph& graph = profile.graph();
+  const ProgramCosts& costs = ProgramCosts::of(profile);
+  ViewOptions options;
+  for (uint32_t i = 0; i < graph.phase_count(); ++i) options.phases.push_back(graph.phase_name(PhaseId(i)));
+  options.show_views = true;
+  options.show_parameters = true;
+  const DrawnGraph drawn = DrawnGraph::of(graph, options);
+  Column &of = columns.delta("node.cluster"), &stand_in = columns.plain("node.stand_in");
+  for (uint32_t i = 0; i < costs.nodes.size(); ++i) {
+    const uint32_t at = drawn.index[costs.nodes[i]];
+    of.add(at == DrawnGraph::kNone ? 0 : drawn.cluster_of[at]);
+    const uint32_t other = at == DrawnGraph::kNone ? i : drawn.position[drawn.stand_in[at]];
+    stand_in.add(other < i ? i - other : 0);
+  }
+  Column &parent = columns.delta("cluster.parent"), &name = columns.plain("cluster.name"),
+         &class_name = columns.plain("cluster.class"), &call = columns.plain("cluster.call"),
+         &phase = columns.plain("cluster.phase"), &stands_for = columns.plain("cluster.stands_for"),
+         &repeats = columns.plain("cluster.repeats"), &span = columns.plain("cluster.span");
+  for (uint32_t c = 0; c < drawn.clusters.size(); ++c) {
+    const ModuleCluster& cluster = drawn.clusters[c];
+    parent.add(c == 0 ? 0 : cluster.parent);
+    name.add(texts.number(cluster.name));
+    class_name.add(texts.number(cluster.class_name));
+    call.add(cluster.call);
+    phase.add(cluster.phase ? 1 : 0);
+    stands_for.add(cluster.stands_for == ModuleCluster::kNone ? 0 : int64_t{cluster.stands_for} + 1);
+    repeats.add(cluster.repeats);
+    span.add(texts.number(cluster.span));
+  }
+}
+
+void add_regions(const Graph& graph, Columns& columns, Texts& texts) {
+  Column &kind = columns.plain("region.kind"), &parent = columns.delta("region.parent"),
+         &name = columns.plain("region.name"), &call = columns.plain("region.call");
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    const Region& region = graph.region(RegionId(i));
+    kind.add(static_cast<int64_t>(region.kind));
+    parent.add(region.parent.valid() ? int64_t{region.parent.index} + 1 : 0);
+    std::string_view text = graph.text_or_empty(region.name);
+    if (text.empty() && region.target.valid()) text = graph.target(region.target).name();
+    // Modules have their names in module.*; calls of composite operators need theirs here.
+    name.add(region.kind == RegionKind::kModule ? 0 : texts.number(text));
+    call.add(region.call);
+  }
+}
+
+void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
+  Column &parent = columns.delta("module.parent"), &path = columns.plain("module.path"),
+         &class_name = columns.plain("module.class"), &calls = columns.plain("module.calls"),
+         &peak = columns.plain("module.peak"), &saved = columns.plain("module.saved"),
+         &output = columns.plain("module.output"), &temporary = columns.plain("module.temporary"),
+         &parameters = columns.plain("module.parameters"), &backward = columns.plain("module.backward"),
+         &forward_nodes = columns.plain("module.forward_nodes"),
+         &backward_nodes = columns.plain("module.backward_nodes"),
+         &forward_flops = columns.plain("module.forward_flops"),
+         &backward_flops = columns.plain("module.backward_flops"),
+         &forward_elementwise = columns.plain("module.forward_elementwise"),
+         &backward_elementwise = columns.plain("module.backward_elementwise");
+  std::vector<uint32_t> parents(profile.modules.size(), 0);
+  for (uint32_t m = 0; m < profile.modules.size(); ++m) {
+    for (const uint32_t child : profile.modules[m].children) parents[child] = m;
+  }
+  for (uint32_t m = 0; m < profile.modules.size(); ++m) {
+    const ModuleProfile& module = profile.modules[m];
+    const GroupFigures& figures = module.figures;
+    parent.add(parents[m]);
+    // Write only the part below the parent: a long path would otherwise be there once a level.
+    const std::string& above = profile.modules[parents[m]].path;
+    const bool below = m != 0 && !above.empty() && module.path.size() > above.size() &&
+                       module.path.starts_with(above) && module.path[above.size()] == '.';
+    path.add(texts.number(below ? module.path.substr(above.size()) : module.path));
+    class_name.add(texts.number(module.class_name));
+    calls.add(module.calls);
+    peak.add(module.peak);
+    saved.add(figures.incremental);
+    output.add(figures.output);
+    temporary.add(figures.temporary);
+    parameters.add(figures.parameters);
+    backward.add(figures.backward);
+    forward_nodes.add(figures.forward_nodes);
+    backward_nodes.add(figures.backward_nodes);
+    forward_flops.add(figures.forward_flops.matmul);
+    backward_flops.add(figures.backward_flops.matmul);
+    forward_elementwise.add(figures.forward_flops.elementwise);
+    backward_elementwise.add(figures.backward_flops.elementwise);
+  }
+}
+
 namespace {
 
 using nlohmann::json;

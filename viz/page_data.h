@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "shadowgraph/draw_colors.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 

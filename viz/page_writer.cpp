@@ -1,13 +1,81 @@
-// Writes the page of a profile (viz/page_shell.h).
+// One HTML file with its program, its style and its data in it, which asks nothing of any network.
+//
+// What comes from programs and files stands in the page compressed and in base64. So no name in it can end a script or open
+// a tag. The title alone is text, and is escaped.
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
-#include "shadowgraph/draw.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/verify.h"
+#include <cmath>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/profile.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
+#include "support/text.h"
 #include "viz/page_data.h"
-#include "viz/page_shell.h"
 #include "viz/saved_profile.h"
 
 namespace shadowgraph {
+
+struct PageText {
+  const char* id;
+  std::string packed;  // as of viz/page_data.h
+};
+
+// `script`: a file of viz/page/dist/.
+std::string page_of(std::string_view title, std::string_view script, const std::vector<PageText>& texts);
+
+std::span<const EmbeddedFile> page_files();  // viz/page/dist/, by cmake/embed.cmake
+
+namespace {
+
+std::string_view bundled(std::string_view name) {
+  for (const EmbeddedFile& file : page_files()) {
+    if (file.name == name) return file.text;
+  }
+  TORCH_INTERNAL_ASSERT(false, "no file ", name, " is compiled in");
+}
+
+// The title of the window keeps so many bytes; the page itself shows the name in full.
+std::string window_title(std::string_view title) {
+  constexpr size_t kLongest = 200;
+  return xml_text(utf8_text(title).substr(0, kLongest)) + (title.size() > kLongest ? " ..." : "");
+}
+
+}  // namespace
+
+std::string page_of(std::string_view title, std::string_view script, const std::vector<PageText>& texts) {
+  std::string html =
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+      "style-src 'unsafe-inline'; img-src data: blob:\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"generator\" content=\"shadowgraph " SHADOWGRAPH_VERSION "\">\n<title>";
+  html += window_title(title) + " - shadowgraph</title>\n<style>";
+  html += bundled("page.css");
+  html +=
+      "</style>\n</head>\n<body>\n<div id=\"page\"><p class=\"waiting\">Reading the graph ...</p></div>\n"
+      "<noscript><p>This page draws with JavaScript, which is switched off here.</p></noscript>\n";
+  for (const PageText& text : texts) {
+    html += "<script type=\"text/plain\" id=\"";
+    html += text.id;
+    html += "\">" + text.packed + "</script>\n";
+  }
+  html += "<script>";
+  html += bundled(script);
+  html += "</script>\n</body>\n</html>\n";
+  return html;
+}
+
+// Writes the page of a profile (viz/page_writer.cpp).
+
 namespace {
 
 std::string title_of(const Profile& profile, const std::string& wanted) {
@@ -31,6 +99,52 @@ std::string to_html(const Profile& profile, const HtmlOptions& options) {
                   {.title = title_of(*options.before, options.before_title), .diff = &diff, .before = true}));
   }
   return page_of(title, "page.js", texts);
+}
+
+// Writes a plan's page (viz/page_writer.cpp). viz/page/src/plan/data.ts says what it is given.
+
+namespace {
+
+int number_of(PipelineWork work) {
+  switch (work) {
+    case PipelineWork::kForward:
+      return 0;
+    case PipelineWork::kBackward:
+      return 1;
+    case PipelineWork::kInputGradient:
+      return 2;
+    default:
+      return 3;
+  }
+}
+
+nlohmann::json actions_of(const PipelineRun& run, int32_t rank) {
+  constexpr double kMillion = 1e6;
+  nlohmann::json numbers = nlohmann::json::array();
+  const auto part = [&](double seconds) {
+    return run.seconds() > 0 ? std::llround(kMillion * seconds / run.seconds()) : 0;
+  };
+  for (const PipelineActionTime& at : run.actions(rank)) {
+    if (!computes(at.action)) continue;
+    numbers.push_back(number_of(at.action.work));
+    numbers.push_back(at.action.stage);
+    numbers.push_back(at.action.microbatch);
+    numbers.push_back(part(at.begin));
+    numbers.push_back(part(at.end));
+    numbers.push_back(at.live);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+std::string plan_html(const PlanAnswer& answer) {
+  nlohmann::json data = to_json(answer);
+  data["device_title"] = answer.request.device.title;
+  nlohmann::json& actions = data["actions"] = nlohmann::json::array();
+  const PipelineRun& run = answer.best().run;
+  for (int32_t rank = 0; rank < run.ranks(); ++rank) actions.push_back(actions_of(run, rank));
+  return page_of(answer.name, "plan.js", {{"plan-data", packed(json_text(data))}});
 }
 
 }  // namespace shadowgraph

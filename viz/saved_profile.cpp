@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "support/json.h"
-#include "support/json_place.h"
 
 namespace shadowgraph {
 namespace {

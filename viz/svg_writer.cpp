@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "shadowgraph/draw.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

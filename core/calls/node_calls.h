@@ -1,3 +1,110 @@
+// Makes the arguments of nodes as IValues once, lacking only what values hold. It serves code that calls a node's
+// operator again: the interpreter, shape propagation, rewrites.
+//
+//     CallTemplates templates(graph);
+//     const CallTemplates::Call call = templates.add(node, formals, CallTemplates::Options{});
+//     templates.push(call, [&](ValueId v) { return contents[v]; }, stack);
+//
+// Numbers that stand for tensors are wrapped numbers, an optional generator is None (the default one).
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/FunctionRef.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/graph/target.h"
+
+namespace shadowgraph {
+
+class CallTemplates {
+ public:
+  struct Range {
+    uint32_t begin = 0;
+    uint32_t size = 0;
+  };
+  struct Call {
+    Range arguments;
+    Range patches;
+  };
+  struct Options {
+    // Returns the device to name instead of one that an argument names.
+    c10::function_ref<c10::Device(c10::Device)> device;
+    // Called with what is wrong with an argument that no call can be given; it is None then.
+    c10::function_ref<void(const std::string& what)> problem;
+  };
+
+  // `graph` must outlive this.
+  explicit CallTemplates(const Graph& graph) : graph_(graph) {}
+
+  // Makes one IValue for each of the node's arguments. Only the newest call's templates may be changed, by at().
+  Call add(NodeId node, const Signature& formals, const Options& options);
+  // Forgets all calls.
+  void clear();
+
+  // Appends the arguments of a call. `content` gives an IValue for a ValueId.
+  template <class Content>
+  void push(const Call& call, const Content& content, torch::jit::Stack& stack) const {
+    const size_t base = stack.size();
+    const c10::IValue* const begin = templates_.data() + call.arguments.begin;
+    stack.insert(stack.end(), begin, begin + call.arguments.size);
+    const Patch* patch = patches_.data() + call.patches.begin;
+    for (const Patch* const end = patch + call.patches.size; patch != end; ++patch) {
+      if (patch->value.valid()) {
+        stack[base + patch->argument] = content(patch->value);
+        continue;
+      }
+      const List& list = lists_[patch->list];
+      c10::impl::GenericList elements(list.element_type);
+      elements.reserve(list.elements.size());
+      auto next = list.patches.begin();
+      for (uint32_t i = 0; i < list.elements.size(); ++i) {
+        if (next != list.patches.end() && next->argument == i) {
+          elements.push_back(content(next->value));
+          ++next;
+        } else {
+          elements.push_back(list.elements[i]);
+        }
+      }
+      stack[base + patch->argument] = elements;
+    }
+  }
+
+  // Argument `i` of a call.
+  c10::IValue& at(const Call& call, uint32_t i) { return templates_[call.arguments.begin + i]; }
+
+ private:
+  // Fills position `argument` of the stack: with a value, or with list `list` if the value is invalid.
+  struct Patch {
+    uint32_t argument = 0;
+    ValueId value;
+    uint32_t list = 0;
+  };
+  // A list argument that holds values, made anew for each call.
+  struct List {
+    c10::TypePtr element_type;
+    std::vector<c10::IValue> elements;
+    std::vector<Patch> patches;  // Patch::argument is the index into `elements`
+  };
+
+  c10::IValue ivalue_of(const Argument& argument, TypeClass type, bool optional, const Options& options) const;
+  c10::IValue list_of(const Argument& argument, const c10::TypePtr& element_type, List* values,
+                      const Options& options) const;
+
+  const Graph& graph_;
+  std::vector<c10::IValue> templates_;
+  std::vector<Patch> patches_;
+  std::vector<List> lists_;
+};
+
 // A node's operator called again, on tensors that the caller chooses: what shape propagation and rewrites by function
 // are made of.
 //
@@ -9,21 +116,6 @@
 // The operator runs through the dispatcher, whatever the tensors are: fake ones give shapes, real ones results. A graph
 // is recorded below autograd, so the caller switches autograd off (BelowAutograd), or every call would be recorded in a
 // tape that nobody reads.
-#pragma once
-
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/FunctionRef.h>
-
-#include <optional>
-#include <vector>
-
-#include "core/calls/call_templates.h"
-#include "shadowgraph/graph.h"
-#include "shadowgraph/graph/signature.h"
-
-namespace shadowgraph {
 
 class NodeCalls {
  public:
@@ -31,7 +123,7 @@ class NodeCalls {
   explicit NodeCalls(const Graph& graph) : graph_(graph), arguments_(graph) {}
 
   using TensorOf = c10::function_ref<const at::Tensor&(ValueId)>;
-  // As the interpreter makes them (core/calls/call_templates.h). Throws Error for arguments that no text form holds
+  // As the interpreter makes them (core/calls/node_calls.h). Throws Error for arguments that no text form holds
   // (custom classes), and for numbers that other nodes compute.
   void push_arguments(NodeId node, TensorOf tensor_of, torch::jit::Stack& stack);
   // A registered function's shape rule is called, so its tensors must be fake. Throws Error if this process does not

@@ -16,8 +16,8 @@
 #include <optional>
 #include <string>
 
-#include "core/calls/generator_note.h"
-#include "shadowgraph/graph.h"
+#include "core/calls/functions.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 

@@ -1,17 +1,36 @@
 #include <ATen/Context.h>
 #include <torch/nn/module.h>
 
+#include <atomic>
+
 #include "core/calls/own_generators.h"
 #include "core/capture/recorder.h"
-#include "core/dispatch/pending_call.h"
+#include "core/fake/dispatch/contents_of_call.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/literals.h"
+#include "core/fake/mode/modes.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
-#include "core/mode/mode_options.h"
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/error.h"
 
 namespace shadowgraph {
+namespace {
+
+std::atomic<WrapperParts> wrapper_parts{nullptr};
+
+}  // namespace
+
+void set_wrapper_parts(WrapperParts parts) { wrapper_parts.store(parts, std::memory_order_release); }
+
+std::vector<at::Tensor> parts_of(const at::Tensor& wrapper) {
+  const WrapperParts look = wrapper_parts.load(std::memory_order_acquire);
+  if (look == nullptr) {
+    throw Error(c10::str("a tensor of another language holds other tensors, and nobody says which: a ",
+                         wrapper.scalar_type(), " of sizes ", wrapper.sizes(), "; give set_wrapper_parts a function"));
+  }
+  return look(wrapper);
+}
+
 namespace {
 
 // Forgets contents: a tensor from outside may have any, whatever it is filled with now.

@@ -1,3 +1,74 @@
+// What is inside a wrapper (core/fake/fake_tensor_impl.h): only its language can look (set_wrapper_parts). Internal to
+// core/capture.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "core/capture/source_location.h"
+#include "core/capture/storage_identity.h"
+#include "core/fake/call_observer.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode/process_state.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/pretended_devices.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/graph.h"
+
+namespace shadowgraph {
+
+// Returns the tensors inside, those of wrappers inside it, too. Empty: it holds none and is a tensor itself. Throws Error if nobody can look inside.
+std::vector<at::Tensor> parts_of(const at::Tensor& wrapper);
+
+// Notes on which stream each node was issued and for what it waited there.
+//
+//     n7: ... | note("event"="1")                  something waits for the stream up to this node
+//     n8: ... | note("stream"="2", "waits"="1")    issued on stream 2, which waits for event 1 first
+//
+// Stream 0, the default one, is not noted; others are numbered as they are first used. A stream does in order what it is
+// given. So an event is the last node that its stream had been given, and one that nobody waits for is no note.
+
+class StreamRecord {
+ public:
+  explicit StreamRecord(uint32_t session) : session_(session) {}
+
+  // Says whether the program has had to do with streams, or has now: else nothing need be told.
+  bool in_use() const { return !last_.empty() || !other_streams().empty(); }
+  // A node was recorded, on the streams that are current.
+  void issued(Graph& graph, NodeId node);
+  // A node was put among earlier ones. `streams` were current there.
+  void put(Graph& graph, NodeId node, const std::vector<c10::Stream>& streams);
+  // `newest`: the node recorded last.
+  uint64_t event(const c10::Stream& stream, NodeId newest);
+  void wait(Graph& graph, const c10::Stream& stream, uint64_t event);
+  // `born`: the node that made the memory.
+  void use(Graph& graph, NodeId born, const c10::Stream& stream);
+
+ private:
+  struct Event {
+    NodeId after;
+    uint32_t stream;
+  };
+  uint32_t number_of(const c10::Stream& stream);
+
+  const uint32_t session_;
+  std::vector<c10::Stream> streams_;  // by number - 1
+  std::vector<NodeId> last_;          // by number; empty until the program has to do with streams
+  std::vector<std::vector<std::string>> waits_;
+  std::vector<Event> events_;
+  std::map<std::pair<uint32_t, uint32_t>, NodeId> awaited_;  // by waiting and awaited stream: up to where
+  int events_named_ = 0;
+};
+
 // Writes what the program does into a Graph. Internal to core/capture; programs use CaptureSession.
 //
 // The tensors are the truth. A fake tensor carries the Value it was last seen as, and its storage carries a StorageId.
@@ -5,27 +76,6 @@
 // alias value (`.data =`, detach and unpacked saved variables need no hook). An unknown storage becomes a placeholder.
 // The recorder holds no fake tensor, so use counts, and with them autograd's in-place gradient accumulation, are as
 // without it.
-#pragma once
-
-#include <ATen/core/Tensor.h>
-
-#include <memory>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
-#include <vector>
-
-#include "core/capture/cpp_backtrace.h"
-#include "core/capture/storage_identity.h"
-#include "core/capture/stream_record.h"
-#include "core/fake/call_observer.h"
-#include "core/fake/fake_tensor_impl.h"
-#include "core/fake/mode_state.h"
-#include "core/process/process_state.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/graph.h"
-
-namespace shadowgraph {
 
 class Recorder final : public CallObserver, public SavedTensorObserver, public StreamObserver {
  public:
@@ -48,7 +98,7 @@ class Recorder final : public CallObserver, public SavedTensorObserver, public S
   void enter_module(const void* module, const std::string& class_name);
   void leave_region() noexcept;
   bool is_in_module() const { return regions_.back().region.kind == RegionKind::kModule; }
-  // Opens an activation checkpoint (shadowgraph/checkpoint.h) for what is recorded until it is left. When backward runs
+  // Opens an activation checkpoint (shadowgraph/capture/activation_checkpoint.h) for what is recorded until it is left. When backward runs
   // the same again, that becomes a region of the same name and class "recompute". Each node there is linked to the one
   // it repeats.
   uint32_t enter_checkpoint(const std::string& name);

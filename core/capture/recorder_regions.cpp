@@ -2,13 +2,27 @@
 //
 // Regions are entered eagerly but become part of the graph only when a node is recorded inside. So composites that
 // compute nothing leave no trace, such as reshape of a contiguous tensor to its own shape.
+#include <ATen/SequenceNumber.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
 #include "core/capture/recorder.h"
-#include "core/dispatch/operator_info.h"
+#include "core/capture/storage_identity.h"
 #include "core/fake/converter.h"
-#include "core/fake/kernel_depth.h"
+#include "core/fake/dispatch/operator_info.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode/process_state.h"
+#include "core/fake/thread_state.h"
 #include "ir/records.h"
-#include "shadowgraph/analysis/recompute_regions.h"
+#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
 namespace {
@@ -230,6 +244,283 @@ void Recorder::put_parents_first() {
   }
   for (uint32_t i = 0; i < ordered.size(); ++i) mutable_region(graph_, RegionId(i)) = ordered[i];
   for (const NodeId node : graph_.nodes()) mutable_node(graph_, node).region = moved[graph_.node(node).region.index];
+}
+
+// Links backward nodes to forward nodes, and notes what autograd saves.
+
+namespace {
+
+class SavedTensorHook final : public torch::autograd::SavedVariableHooks {
+ public:
+  explicit SavedTensorHook(Recorder& recorder) : recorder_(recorder) {}
+  void call_pack_hook(const at::Tensor& tensor) override {
+    data_.emplace(tensor);
+    recorder_.tensor_saved(tensor);
+  }
+  at::Tensor call_unpack_hook() override { return data_->unpack(); }
+
+ private:
+  Recorder& recorder_;
+  std::optional<SavedData> data_;
+};
+
+}  // namespace
+
+// Puts a node that runs under the engine into backward, and links it to the forward node that made the engine's current
+// grad_fn.
+void Recorder::link_backward(NodeId node) {
+  const auto grad_fn = torch::autograd::get_current_node();
+  if (!grad_fn) {
+    // What nodes have queued runs when the last of them is done: FSDP2 and DistributedDataParallel finish there.
+    if (torch::autograd::get_current_graph_task_id() >= 0) mutable_node(graph_, node).phase = Graph::kBackward;
+    return;
+  }
+  Node& n = mutable_node(graph_, node);
+  n.phase = Graph::kBackward;
+  const uint64_t sequence = grad_fn->sequence_nr();
+  if (sequence < sequence_base_ || sequence - sequence_base_ >= sequence_owner_.size()) return;
+  n.forward = sequence_owner_[sequence - sequence_base_];
+  if (!n.forward.valid()) return;
+  n.region = graph_.node(n.forward).region;
+  n.source = graph_.node(n.forward).source;
+}
+
+// Links a node that is run again: it is part of backward, as far as it goes the same way as the run in forward.
+void Recorder::link_recomputation(NodeId node) {
+  Node& n = mutable_node(graph_, node);
+  n.phase = Graph::kBackward;
+  n.region = current_region(arguments_);
+  Recomputation& run = recomputations_.back();
+  const std::vector<NodeId>& first = checkpoints_[run.checkpoint];
+  if (run.next == first.size()) return;
+  const NodeId repeated = first[run.next++];
+  if (graph_.node(repeated).target != n.target) {
+    // torch.utils.checkpoint detaches a tensor that it keeps now.
+    if (graph_.target(n.target).name() == "aten::detach") {
+      --run.next;
+      return;
+    }
+    // The second run went another way: an operator that both take later on is not the same one.
+    run.next = static_cast<uint32_t>(first.size());
+    return;
+  }
+  n.forward = repeated;
+  n.source = graph_.node(repeated).source;
+}
+
+// Claims sequence numbers. Autograd makes an operator's grad_fn just before it calls it, so numbers not yet claimed are
+// this node's.
+void Recorder::claim_sequence(NodeId node) {
+  if (!own_link_) return;  // this link goes on in other scopes and threads, where numbers mean nothing
+  const uint64_t now = at::sequence_number::peek();
+  if (now == sequence_seen_) return;
+  sequence_seen_ = now;
+  sequence_owner_.resize(now - sequence_base_, node);
+}
+
+std::unique_ptr<torch::autograd::SavedVariableHooks> Recorder::hooks_for_saved_tensor() {
+  return std::make_unique<SavedTensorHook>(*this);
+}
+
+void Recorder::tensor_saved(const at::Tensor& tensor) {
+  if (C10_UNLIKELY(is_wrapper(tensor))) {
+    const std::vector<at::Tensor> parts = parts_of(tensor);
+    for (const at::Tensor& part : parts) tensor_saved(part);
+    if (!parts.empty()) return;
+  }
+  const KernelDepth depth;
+  const Argument argument = argument_of_tensor(tensor);
+  if (argument.kind != ArgumentKind::kValue) return;
+  saved_.push_back({at::sequence_number::peek() - 1, last_, argument.ref.value});
+}
+
+void Recorder::attach_saved_tensors() {
+  std::vector<std::pair<NodeId, SavedTensor>> attached;
+  attached.reserve(saved_.size());
+  for (const Saved& saved : saved_) {
+    NodeId owner;
+    if (saved.sequence >= sequence_base_ && saved.sequence - sequence_base_ < sequence_owner_.size()) {
+      owner = sequence_owner_[saved.sequence - sequence_base_];
+    }
+    if (!owner.valid()) owner = saved.last_node;
+    if (!owner.valid()) continue;
+    SavedTensor entry;
+    entry.value = saved.value;
+    uint16_t position = 0;
+    for (const Argument& argument : graph_.arguments(owner)) {
+      graph_.for_each_value({&argument, 1}, [&](ValueId value) {
+        if (entry.role == SavedRole::kInternal && value == saved.value) {
+          entry.role = SavedRole::kArgument;
+          entry.index = position;
+        }
+      });
+      ++position;
+    }
+    if (entry.role == SavedRole::kInternal) {
+      uint16_t index = 0;
+      graph_.for_each_output(owner, [&](ValueId value) {
+        if (value == saved.value) {
+          entry.role = SavedRole::kResult;
+          entry.index = index;
+        }
+        ++index;
+      });
+    }
+    attached.emplace_back(owner, entry);
+  }
+  std::stable_sort(attached.begin(), attached.end(),
+                   [](const auto& a, const auto& b) { return a.first.index < b.first.index; });
+  std::vector<SavedTensor> group;
+  for (size_t i = 0; i < attached.size();) {
+    const NodeId owner = attached[i].first;
+    group.clear();
+    for (; i < attached.size() && attached[i].first == owner; ++i) group.push_back(attached[i].second);
+    graph_.set_saved(owner, group);
+  }
+}
+
+// Records what tensors are that the program makes while it is recorded. A parameter that was there before is a
+// placeholder. One that a program makes, and moves to a device, is the result of an operator.
+
+// Only what is made of nothing, or comes from another device, is an input: other arguments of a module are computed.
+bool Recorder::comes_from_elsewhere(ValueId value) const {
+  const NodeId born = graph_.storage(graph_.value(value).storage).born;
+  bool elsewhere = true;
+  graph_.for_each_input(born, [&](ValueId operand) {
+    const StorageId storage = graph_.value(operand).storage;
+    if (storage.valid() && graph_.storage(storage).device() == graph_.value(value).device()) elsewhere = false;
+  });
+  return elsewhere;
+}
+
+void Recorder::name_what_was_made(ValueId value, const Name& name) {
+  const StorageId storage = graph_.value(value).storage;
+  if (!storage.valid()) return;
+  const NodeId born = graph_.storage(storage).born;
+  if (!born.valid() || graph_.is_placeholder(born)) return;
+  if (name.kind == Builtin::kInput) {
+    if (comes_from_elsewhere(value)) graph_.set_storage_kind(storage, StorageKind::kInput);
+    return;
+  }
+  const bool parameter = name.kind == Builtin::kParameter;
+  graph_.set_storage_kind(storage, parameter ? StorageKind::kParameter : StorageKind::kBuffer);
+  const NodeId made = graph_.value(value).producer;
+  graph_.set_note(made, parameter ? "parameter" : "buffer", name.name);
+  // The program has built the module until here, but for what came after the first call of one.
+  const uint32_t last = modules_named_ ? (entered_.valid() ? std::min(entered_.index, made.index) : 0) : made.index;
+  NodeId node = built_.valid() ? graph_.node(built_).next : *graph_.nodes().begin();
+  for (; node.valid(); node = graph_.node(node).next) {
+    if (graph_.is_placeholder(node)) continue;
+    if (node.index > last) break;
+    if (graph_.node(node).phase == Graph::kForward) graph_.set_phase(node, Graph::kInit);
+    built_ = node;
+  }
+}
+
+void Recorder::mark(const at::Tensor& tensor, StorageKind kind) {
+  const StorageId storage = graph_.value(declare(tensor)).storage;
+  if (storage.valid() && graph_.storage(storage).kind == StorageKind::kTemporary)
+    graph_.set_storage_kind(storage, kind);
+}
+
+void mark_gradient(const at::Tensor& gradient) {
+  Recorder* const recorder = current_recorder();
+  if (recorder != nullptr && is_fake(gradient)) recorder->mark(gradient, StorageKind::kGradient);
+}
+
+void mark_optimizer_state(const at::Tensor& state) {
+  Recorder* const recorder = current_recorder();
+  if (recorder != nullptr && is_fake(state)) recorder->mark(state, StorageKind::kOptimizerState);
+}
+
+namespace {
+
+// Returns the accelerator that a node computes on, with its index; the CPU: none.
+c10::Device accelerator_of(const Graph& graph, NodeId node) {
+  c10::Device found(c10::kCPU);
+  const auto look = [&](ValueId id) {
+    const Value& value = graph.value(id);
+    if (!found.is_cpu() || value.kind != ValueKind::kTensor || !value.storage.valid()) return;
+    found = graph.storage(value.storage).device();
+  };
+  graph.for_each_output(node, look);
+  if (found.is_cpu()) graph.for_each_input(node, look);
+  if (!found.is_cpu() && !found.has_index()) found.set_index(0);
+  return found;
+}
+
+bool is_default(const c10::Stream& stream) {
+  return stream.id() == c10::Stream(c10::Stream::DEFAULT, stream.device()).id();
+}
+
+}  // namespace
+
+uint32_t StreamRecord::number_of(const c10::Stream& stream) {
+  const auto found = std::ranges::find(streams_, stream);
+  const auto number = is_default(stream) ? size_t{0} : static_cast<size_t>(found - streams_.begin()) + 1;
+  if (number > streams_.size()) streams_.push_back(stream);
+  last_.resize(std::max(last_.size(), number + 1));
+  waits_.resize(last_.size());
+  return static_cast<uint32_t>(number);
+}
+
+void StreamRecord::issued(Graph& graph, NodeId node) {
+  const c10::Device device = accelerator_of(graph, node);
+  if (device.is_cpu()) return;
+  const uint32_t number = number_of(current_stream(device));
+  last_[number] = node;
+  if (number > 0) graph.set_note(node, "stream", std::to_string(number));
+  if (waits_[number].empty()) return;
+  graph.set_note(node, "waits", fmt::format("{}", fmt::join(waits_[number], " ")));
+  waits_[number].clear();
+}
+
+void StreamRecord::put(Graph& graph, NodeId node, const std::vector<c10::Stream>& streams) {
+  const c10::Device device = accelerator_of(graph, node);
+  for (const c10::Stream& stream : streams) {
+    if (stream.device() == device) graph.set_note(node, "stream", std::to_string(number_of(stream)));
+  }
+}
+
+uint64_t StreamRecord::event(const c10::Stream& stream, NodeId newest) {
+  const bool fresh = last_.empty();
+  const uint32_t number = number_of(stream);
+  if (fresh) last_[0] = newest;
+  if (!last_[number].valid()) return 0;
+  events_.push_back({last_[number], number});
+  return (uint64_t{session_} << 32) | events_.size();
+}
+
+void StreamRecord::wait(Graph& graph, const c10::Stream& stream, uint64_t event) {
+  if (event >> 32 != session_) return;  // another record's, which has happened
+  const auto [after, awaited] = events_[static_cast<uint32_t>(event) - 1];
+  const uint32_t waiting = number_of(stream);
+  if (waiting == awaited) return;
+  NodeId& known = awaited_[{waiting, awaited}];
+  if (known.valid() && !graph.is_before(known, after)) return;
+  known = after;
+  std::string name(graph.note(after, "event"));
+  if (name.empty()) {
+    name = std::to_string(++events_named_);
+    graph.set_note(after, "event", name);
+  }
+  waits_[waiting].push_back(std::move(name));
+}
+
+void StreamRecord::use(Graph& graph, NodeId born, const c10::Stream& stream) {
+  const std::string number = std::to_string(number_of(stream));
+  std::string used(graph.note(born, "used_on"));
+  if ((" " + used + " ").find(" " + number + " ") != std::string::npos) return;
+  graph.set_note(born, "used_on", used.empty() ? number : used + " " + number);
+}
+
+uint64_t Recorder::event_recorded(const c10::Stream& stream) { return streams_.event(stream, last_); }
+
+void Recorder::stream_waits(const c10::Stream& stream, uint64_t event) { streams_.wait(graph_, stream, event); }
+
+void Recorder::memory_used_on(const StorageContext& storage, const c10::Stream& stream) {
+  const StorageId id = find_storage_id(storage, session_);
+  if (id.valid() && graph_.storage(id).born.valid()) streams_.use(graph_, graph_.storage(id).born, stream);
 }
 
 }  // namespace shadowgraph

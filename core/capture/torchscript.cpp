@@ -1,20 +1,230 @@
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/zeros.h>
+#include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
+#include <torch/csrc/jit/serialization/pickle.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/capture/program_from_file.h"
 #include "core/capture/recorder.h"
-#include "core/capture/script_archive.h"
-#include "core/capture/script_location.h"
-#include "shadowgraph/capture.h"
+#include "core/capture/source_location.h"
+#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
+namespace {
+
+// What stands behind an instruction: so many bytes, so many lines, or a length of so many bytes and as many as it says.
+// A memo's number is stored in `bytes`.
+struct PickleOperand {
+  const char* instructions;
+  int bytes = 0;
+  int lines = 0;
+  int length = 0;
+  bool memo = false;
+};
+
+constexpr PickleOperand kPickleOperands[] = {
+    {.instructions = "(.012NQRbdeaslotu})]\x81\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x93\x94"},
+    {.instructions = "K\x80\x82", .bytes = 1},
+    {.instructions = "M\x83", .bytes = 2},
+    {.instructions = "J\x84", .bytes = 4},
+    {.instructions = "G\x95", .bytes = 8},
+    {.instructions = "FILVSPpg", .lines = 1},
+    {.instructions = "ci", .lines = 2},
+    {.instructions = "UC\x8a\x8c", .length = 1},
+    {.instructions = "TXB\x8b", .length = 4},
+    {.instructions = "\x8d\x8e", .length = 8},
+    {.instructions = "qh", .bytes = 1, .memo = true},
+    {.instructions = "rj", .bytes = 4, .memo = true},
+};
+
+const PickleOperand* operand_of(char instruction) {
+  for (const PickleOperand& row : kPickleOperands) {
+    if (std::string_view(row.instructions).find(instruction) != std::string_view::npos) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void check_pickle_sizes(std::string_view pickle) {
+  size_t at = 0;
+  const auto fail = [&](const std::string& what) { throw Error("byte " + std::to_string(at) + ": " + what); };
+  const auto number = [&](int bytes) {
+    if (pickle.size() - at < static_cast<size_t>(bytes)) fail("it ends within an instruction");
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; ++i) {
+      value |= uint64_t{static_cast<unsigned char>(pickle[at + static_cast<size_t>(i)])} << (8 * i);
+    }
+    at += static_cast<size_t>(bytes);
+    return value;
+  };
+  while (at < pickle.size()) {
+    const char instruction = pickle[at];
+    const PickleOperand* operand = operand_of(instruction);
+    if (operand == nullptr) return fail("no instruction of a pickle");
+    ++at;
+    const uint64_t value = number(operand->bytes);
+    if (operand->memo && value > pickle.size()) fail("the number of a memo is larger than the record");
+    for (int i = 0; i < operand->lines; ++i) {
+      const size_t end = pickle.find('\n', at);
+      if (end == std::string_view::npos) fail("a line does not end");
+      at = end + 1;
+    }
+    const uint64_t length = number(operand->length);
+    if (length > pickle.size() - at) fail("a length is larger than what is left of the record");
+    at += length;
+    if (instruction == '.') return;
+  }
+  fail("it does not end");
+}
+
+// Checks what libtorch's reader of TorchScript files trusts: sizes of records and in pickles, indices in debug
+// records, the depth of code. Internal to core/capture.
+
+// Throws Error, which names the record. Reads pickles and the code, no weights.
+void check_script_archive(const std::string& path);
+
+namespace {
+
+// The parser of TorchScript calls itself for what is in brackets, for blocks in blocks, for each operator of a chain.
+constexpr int kDeepestCode = 500;
+constexpr size_t kLongestExpression = 4000;  // characters without a comma or a line end, strings left out
+
+void demand(bool holds, const std::string& what) {
+  if (!holds) throw Error(what);
+}
+
+void check_code(std::string_view code) {
+  int depth = 0;
+  size_t length = 0;
+  size_t blanks = 0;  // at the start of the line
+  char quote = 0;
+  for (size_t at = 0; at < code.size(); ++at) {
+    const char c = code[at];
+    if (quote != 0) {
+      at += c == '\\' ? 1 : 0;
+      if (c == quote) quote = 0;
+      continue;
+    }
+    if (c == '"' || c == '\'') quote = c;
+    length = c == ',' || c == '\n' ? 0 : length + 1;
+    blanks = c == '\n' ? 0 : blanks + (c == ' ' && blanks + 1 == length ? 1 : 0);
+    depth += c == '(' || c == '[' || c == '{' ? 1 : 0;
+    depth -= c == ')' || c == ']' || c == '}' ? 1 : 0;
+    demand(depth < kDeepestCode, "its brackets are nested too deeply");
+    demand(blanks < 2 * size_t{kDeepestCode}, "its blocks are nested too deeply");
+    demand(length < kLongestExpression, "it has an expression that is too long");
+  }
+}
+
+// Refers to the tuple's.
+const c10::ivalue::TupleElements& elements_of(const c10::IValue& tuple, size_t least) {
+  demand(tuple.isTuple(), "a tuple is missing");
+  const c10::ivalue::TupleElements& elements = tuple.toTupleRef().elements();
+  demand(elements.size() >= least, "a tuple is too short");
+  return elements;
+}
+
+int64_t integer_of(const c10::IValue& value, int64_t most) {
+  demand(value.isInt() && value.toInt() >= 0 && value.toInt() <= most, "a number is missing or out of range");
+  return value.toInt();
+}
+
+// Reads a debug record as libtorch does (torch/csrc/jit/serialization/source_range_serialization.cpp), and checks what
+// that takes as given.
+class DebugRecord {
+ public:
+  void check_all(const c10::IValue& record) {
+    const auto& parts = elements_of(record, 1);
+    c10::IValue ranges = record;
+    if (parts[0].isString() && parts[0].toStringRef() == kWithTable) {
+      demand(parts.size() == 3, "its parts are not three");
+      for (const c10::IValue& text : elements_of(parts[1], 0)) {
+        demand(text.isString(), "its table has what is no text");
+        sizes_.push_back(static_cast<int64_t>(text.toStringRef().size()));
+      }
+      ranges = parts[2];
+    }
+    for (const c10::IValue& row : elements_of(ranges, 0)) {
+      const auto& fields = elements_of(row, 2);
+      demand(fields[0].isInt(), "a place in the code is no number");
+      // Older files have no tag between the two.
+      check_range(fields[fields.size() == 2 || fields[1].isTuple() ? 1 : 2]);
+    }
+  }
+
+ private:
+  static constexpr std::string_view kWithTable = "FORMAT_WITH_STRING_TABLE";
+
+  void check_range(const c10::IValue& range) {
+    const auto& fields = elements_of(range, 3);
+    const int64_t bytes = bytes_of_source(fields[0]);
+    const int64_t end = integer_of(fields[2], bytes + 1);  // the tracer's ranges end one behind their stack of calls
+    integer_of(fields[1], end);
+  }
+  int64_t bytes_of_source(const c10::IValue& source) {
+    const auto& fields = elements_of(source, 3);
+    demand(fields[2].isInt(), "a line is no number");
+    if (sizes_.empty()) {
+      demand(fields[0].isString(), "a source has no text");
+      demand(fields[1].isNone() || fields[1].isString(), "the name of a file is no text");
+      return static_cast<int64_t>(fields[0].toStringRef().size());
+    }
+    const auto last = static_cast<int64_t>(sizes_.size()) - 1;
+    integer_of(fields[1], last);
+    demand(fields[0].isIntList(), "a source is no list of texts");
+    int64_t bytes = 0;
+    for (const int64_t text : fields[0].toIntVector()) {
+      bytes = saturating_add(bytes, sizes_[static_cast<size_t>(integer_of(text, last))]);
+    }
+    return bytes;
+  }
+
+  std::vector<int64_t> sizes_;  // of the texts in the table
+};
+
+void check_record(caffe2::serialize::PyTorchStreamReader& reader, const std::string& name, uintmax_t file_bytes) {
+  // PyTorch does not compress, and reads each record into memory of the size that the file states.
+  demand(reader.getRecordSize(name) <= file_bytes, "it is compressed, or said to be larger than the file");
+  const bool debug = name.ends_with(".debug_pkl");
+  const bool code = name.ends_with(".py");
+  if (!debug && !code && !name.ends_with(".pkl")) return;
+  const auto [data, bytes] = reader.getRecord(name);
+  const std::string_view text(static_cast<const char*>(data.get()), bytes);
+  if (code) return check_code(text);
+  check_pickle_sizes(text);
+  if (debug) DebugRecord().check_all(torch::jit::unpickle(text.data(), text.size()));
+}
+
+}  // namespace
+
+void check_script_archive(const std::string& path) {
+  caffe2::serialize::PyTorchStreamReader reader(path);
+  const uintmax_t file_bytes = std::filesystem::file_size(path);
+  for (const std::string& name : reader.getAllRecords()) {
+    try {
+      check_record(reader, name, file_bytes);
+    } catch (const c10::Error& error) {
+      throw Error(path + " is damaged: " + name + ": " + error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      throw Error(path + " is damaged: " + name + ": " + error.what());
+    }
+  }
+}
+
 namespace {
 
 // TorchScript's optimising executor would specialise on the first shapes and differentiate on its own; the plain

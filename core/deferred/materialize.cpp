@@ -6,12 +6,11 @@
 #include <unordered_map>
 
 #include "core/deferred/record.h"
-#include "core/fake/dispatch_keys.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/literals.h"
-#include "shadowgraph/deferred.h"
+#include "core/fake/thread_state.h"
+#include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
 namespace {

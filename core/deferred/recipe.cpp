@@ -1,12 +1,82 @@
 #include "core/deferred/recipe.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <numeric>
 #include <queue>
 #include <unordered_map>
 #include <utility>
 
+#include "core/fake/known_contents.h"
+#include "shadowgraph/graph/libtorch.h"
+
 namespace shadowgraph {
+namespace {
+
+// A tensor and its place in the maps cost about this much beside its bytes.
+int64_t cost_of(const at::Tensor& bytes) { return static_cast<int64_t>(bytes.nbytes()) + 512; }
+
+}  // namespace
+
+Snapshots::Snapshot Snapshots::latest(StorageId storage, uint32_t before) const {
+  const auto history = histories_.find(storage);
+  if (history == histories_.end()) return {};
+  const auto& entries = history->second.entries;
+  const auto later = entries.upper_bound(before);
+  if (later == entries.begin()) return {};
+  const auto found = std::prev(later);
+  return {found->first, found->second.bytes};
+}
+
+uint32_t Snapshots::spacing(StorageId storage) const {
+  const auto history = histories_.find(storage);
+  return history == histories_.end() ? kSpacing : history->second.spacing;
+}
+
+void Snapshots::drop(History& history, std::map<uint32_t, Entry>::iterator entry) {
+  const int64_t cost = cost_of(entry->second.bytes);
+  history.bytes -= cost;
+  bytes_ -= cost;
+  if (entry->first == history.passing) history.passing = 0;
+  history.entries.erase(entry);
+}
+
+void Snapshots::thin(History& history) {
+  history.spacing *= 2;
+  bool goes = history.entries.size() == 1;
+  for (auto entry = history.entries.begin(); entry != history.entries.end(); goes = !goes) {
+    const auto next = std::next(entry);
+    if (goes) drop(history, entry);
+    entry = next;
+  }
+}
+
+void Snapshots::keep(StorageId storage, uint32_t position, const c10::Storage& contents, bool stays) {
+  const auto size = static_cast<int64_t>(contents.nbytes());
+  if (size == 0 || size > kMostBytes / 4 || !contents.device().is_cpu()) return;
+  History& history = histories_[storage];
+  if (!stays && history.passing != 0) drop(history, history.entries.find(history.passing));
+  const auto [entry, added] = history.entries.try_emplace(position);
+  if (!added) {
+    entry->second.stays |= stays;
+    if (stays && history.passing == position) history.passing = 0;
+    return;
+  }
+  if (!stays) history.passing = position;
+  const RealCalls real;
+  entry->second = {at::empty({size}, at::TensorOptions().dtype(at::kByte).device(at::kCPU)), stays};
+  std::memcpy(entry->second.bytes.mutable_data_ptr(), contents.data(), static_cast<size_t>(size));
+  history.bytes += cost_of(entry->second.bytes);
+  bytes_ += cost_of(entry->second.bytes);
+  while (bytes_ > kMostBytes) {
+    thin(std::ranges::max_element(histories_, {}, [](const auto& one) { return one.second.bytes; })->second);
+  }
+}
+
 namespace {
 
 // This operator makes linalg operators throw. It runs with the node whose result it looks at.
@@ -428,6 +498,103 @@ std::vector<Recipe::Group> Recipe::groups_for(std::span<const StorageId> wanted,
 Recipe::Group Recipe::group_for_node(NodeId node, const Snapshots* snapshots) {
   auto [steps, begins] = reach({}, node, snapshots);
   return {std::move(steps), {}, std::move(begins)};
+}
+
+namespace {
+
+const c10::OperatorHandle& empty_strided() {
+  static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty_strided", "");
+  return op;
+}
+
+TensorMeta spec_of(const Graph& graph, ValueId id, StorageId storage) {
+  const Value& value = graph.value(id);
+  return {.dtype = value.dtype,
+          .sizes = graph.sizes(id),
+          .strides = graph.strides(id),
+          .storage = storage,
+          .offset = value.offset,
+          .device = value.device(),
+          .layout = value.layout};
+}
+
+}  // namespace
+
+Piece::Piece(const Graph& record, const Recipe& recipe, const Recipe::Group& group)
+    : record_(record), copier_(record, graph_) {
+  copier_.reserve(group.steps.size());
+  nodes_.reserve(group.steps.size());
+  for (const Recipe::Step& step : group.steps) {
+    switch (step.role) {
+      case Recipe::Role::kRun:
+        copy(step.node);
+        break;
+      case Recipe::Role::kIdentity: {
+        const ValueId result = record.results(step.node)[0].ref.value;
+        copier_.bind(result, copier_.value(recipe.origin_of(result)));
+        break;
+      }
+      case Recipe::Role::kAllocate:
+        allocate(step.node);
+        break;
+      case Recipe::Role::kSnapshot:
+        take_from_snapshot(step.node, group);
+        break;
+    }
+  }
+}
+
+NodeId Piece::node(NodeId of_record) const {
+  const auto allocation = allocations_.find(of_record);
+  return allocation != allocations_.end() ? allocation->second : copier_.node(of_record);
+}
+
+void Piece::note(NodeId here, NodeId of_record, bool copied) {
+  if (here.index >= made_from_.size()) made_from_.resize(std::max<size_t>(here.index + 1, 2 * made_from_.size()));
+  made_from_[here.index] = {of_record, copied};
+  nodes_.push_back(here);
+}
+
+void Piece::copy(NodeId node) {
+  copier_.bind(record_.node(node).region, Graph::kRootRegion);
+  note(copier_.copy(node, NodeId()), node, true);
+}
+
+void Piece::allocate(NodeId node) {
+  const ValueId result = record_.results(node)[0].ref.value;
+  const Value& value = record_.value(result);
+  const NodeId here = graph_.append(intern_operator(graph_, empty_strided()),
+                                    {graph_.int_list(record_.sizes(result)), graph_.int_list(record_.strides(result)),
+                                     Argument::of_int(static_cast<int64_t>(value.dtype)), Argument::none(),
+                                     Argument::of_device(value.device()), Argument::none()});
+  Storage storage = record_.storage(value.storage);
+  storage.born = here;
+  storage.freed_after = NodeId();
+  copier_.bind(result, graph_.add_tensor_result(here, spec_of(record_, result, graph_.add_storage(storage))));
+  allocations_[node] = here;
+  note(here, node, false);
+}
+
+NodeId Piece::append(Builtin target, const Argument& argument) { return graph_.append(target_of(target), {argument}); }
+
+void Piece::take_from_snapshot(NodeId node, const Recipe::Group& group) {
+  record_.for_each_output(node, [&](ValueId value) {
+    const StorageId storage = record_.value(value).storage;
+    auto [bytes, added] = snapshot_here_.try_emplace(storage);
+    if (added) {
+      const at::Tensor& contents = group.snapshots.at(storage).bytes;
+      const NodeId here = append(Builtin::kConstant, Argument::of_constant(graph_.add_constant(contents)));
+      const StorageId own = graph_.add_storage(
+          {.bytes = static_cast<int64_t>(contents.nbytes()), .kind = StorageKind::kConstant, .born = here});
+      const int64_t one = 1;
+      bytes->second = graph_.add_tensor_result(
+          here, {.dtype = at::kByte, .sizes = contents.sizes(), .strides = {&one, 1}, .storage = own});
+      note(here, node, false);
+    }
+    const NodeId here = append(Builtin::kAlias, Argument::of_value(bytes->second));
+    copier_.bind(value, graph_.add_tensor_result(here, spec_of(record_, value, graph_.value(bytes->second).storage)));
+    note(here, node, false);
+  });
 }
 
 }  // namespace shadowgraph

@@ -1,3 +1,67 @@
+// Keeps contents of storages at places in the program, so that what is read later need not begin at the beginning.
+//
+//     for (int i = 0; i < 100'000; ++i) {
+//       total.add_(x[i]);
+//       if (total.max().item<float>() > 1) break;   // runs what came since the last read
+//     }
+//
+// A storage with a long history gets a snapshot every `spacing` writes, wherever it is computed, and one where it was
+// computed last. All snapshots of a record take no more than kMostBytes. Beyond that, those of the storage that has
+// most are thinned to every second one. So a read costs `spacing` writes at most, and large storages have few snapshots
+// or none.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/operators/operator_facts.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/graph/ids.h"
+
+namespace shadowgraph {
+
+class Snapshots {
+ public:
+  static constexpr int64_t kMostBytes = int64_t{64} << 20;
+  static constexpr uint32_t kSpacing = 64;
+  // A storage must have seen so many writes before a run leaves a snapshot at its end.
+  static constexpr uint32_t kLongHistory = 16;
+
+  struct Snapshot {
+    uint32_t position = 0;  // as the node with this id finds it
+    at::Tensor bytes;       // all of the storage; undefined: there is none
+  };
+  // Returns the latest snapshot that is not later than `before`.
+  Snapshot latest(StorageId storage, uint32_t before) const;
+  uint32_t spacing(StorageId storage) const;
+  // Copies `contents`. A copy that does not stay goes when the next such copy of the storage comes.
+  void keep(StorageId storage, uint32_t position, const c10::Storage& contents, bool stays);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Entry {
+    at::Tensor bytes;
+    bool stays = false;
+  };
+  struct History {
+    std::map<uint32_t, Entry> entries;
+    uint32_t spacing = kSpacing;
+    uint32_t passing = 0;  // the position of the one that does not stay; 0: none
+    int64_t bytes = 0;
+  };
+  void drop(History& history, std::map<uint32_t, Entry>::iterator entry);
+  void thin(History& history);
+
+  std::unordered_map<StorageId, History> histories_;
+  int64_t bytes_ = 0;
+};
+
 // Finds what must run so that some storages hold what the described program left in them.
 //
 // The graph is append-only here, so a node's id is its place in the program (but for placeholders, which compute
@@ -13,19 +77,7 @@
 //
 // An operator may be left out although its result is used (normal_ above takes %1). It then stands for the tensor that
 // it was given first, %0. A factory whose contents nobody reads becomes an empty tensor. Where a storage has a snapshot
-// (core/deferred/snapshots.h), nothing before that is run for it, and earlier tensors on it are views of the snapshot.
-#pragma once
-
-#include <span>
-#include <unordered_map>
-#include <unordered_set>
-#include <vector>
-
-#include "core/deferred/snapshots.h"
-#include "ir/operators/operator_facts.h"
-#include "shadowgraph/graph.h"
-
-namespace shadowgraph {
+// (core/deferred/recipe.h), nothing before that is run for it, and earlier tensors on it are views of the snapshot.
 
 class Recipe {
  public:
@@ -97,6 +149,52 @@ class Recipe {
   std::vector<ValueId> origins_;                                // by value, see origin_of
   // Views of these may be conjugated or negated lazily, which values do not say; so they have no snapshots.
   std::unordered_set<StorageId> lazily_changed_;
+};
+
+// Makes the steps of a Recipe::Group a graph of their own, for the interpreter. Running a few nodes of a large record
+// then costs what those few cost. What was left out is gone:
+//
+//   - an identity is its operand's value;
+//   - an allocation is aten::empty_strided;
+//   - what a snapshot holds is an sg::constant, with an sg::alias for every tensor on it. The interpreter copies the
+//     constant if it is written.
+
+class Piece {
+ public:
+  Piece(const Graph& record, const Recipe& recipe, const Recipe::Group& group);
+  Piece(const Piece&) = delete;
+  Piece& operator=(const Piece&) = delete;
+
+  const Graph& graph() const { return graph_; }
+  // Returns the nodes in the order to run them.
+  const std::vector<NodeId>& nodes() const { return nodes_; }
+  // Returns what a value of the record is here; invalid if it is not.
+  ValueId value(ValueId of_record) const { return copier_.value(of_record); }
+  // Returns the node here that a step became; invalid for an identity, and for what a snapshot holds.
+  NodeId node(NodeId of_record) const;
+  // Returns the node of the record that a node here stands for.
+  NodeId of_record(NodeId here) const { return made_from_[here.index].node; }
+  // Says whether it is that very node, rather than an allocation or a part of a snapshot in its place.
+  bool is_copy(NodeId here) const { return made_from_[here.index].copied; }
+
+ private:
+  struct MadeFrom {
+    NodeId node;
+    bool copied = false;
+  };
+  void copy(NodeId node);
+  void allocate(NodeId node);
+  void take_from_snapshot(NodeId node, const Recipe::Group& group);
+  NodeId append(Builtin target, const Argument& argument);
+  void note(NodeId here, NodeId of_record, bool copied);
+
+  const Graph& record_;
+  Graph graph_;
+  NodeCopier copier_;
+  std::vector<NodeId> nodes_;
+  std::vector<MadeFrom> made_from_;                       // by node here
+  std::unordered_map<NodeId, NodeId> allocations_;        // by node of the record
+  std::unordered_map<StorageId, ValueId> snapshot_here_;  // by storage of the record: all its bytes
 };
 
 }  // namespace shadowgraph

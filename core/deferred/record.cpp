@@ -5,12 +5,12 @@
 
 #include <algorithm>
 
-#include "core/dispatch/operand_scan.h"
-#include "core/dispatch/operator_info.h"
 #include "core/fake/converter.h"
-#include "core/fake/kernel_depth.h"
+#include "core/fake/dispatch/operand_scan.h"
+#include "core/fake/dispatch/operator_info.h"
 #include "core/fake/known_contents.h"
-#include "core/fake/literals.h"
+#include "core/fake/thread_state.h"
+#include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -344,6 +344,65 @@ bool DeferredRecord::compute(const OperatorInfo& info, torch::jit::Stack& stack)
     throw;
   }
   return true;
+}
+
+DeferredInit::DeferredInit(const DeferredOptions& options) {
+  if (is_describing()) return;
+  mode_ = std::make_unique<FakeTensorMode>(FakeTensorOptions{.device = options.device, .profile = options.profile});
+  const auto link = DeferredRecord::begin(ModeAccess::state(*mode_));
+  record_ = link->record;
+  link_ = std::shared_ptr<void>(nullptr, [link](void*) {});
+}
+
+DeferredInit::~DeferredInit() {
+  try {
+    finish();
+  } catch (const std::exception&) {  // the program's own exception is under way, or nobody asked
+  }
+}
+
+void DeferredInit::finish() {
+  if (!mode_) return;
+  const auto record = std::exchange(record_, nullptr);
+  const auto link = std::exchange(link_, nullptr);
+  mode_.reset();
+  record->end_scope();
+}
+
+// What a described tensor holds, for those who read it by no operator: Python's tolist() and numpy(), and printing.
+
+namespace {
+
+// Copies what may be shared with the record, or with a tensor from outside.
+at::Tensor own_copy(const at::Tensor& value) {
+  const RealCalls real;
+  return value.detach().cpu().resolve_conj().resolve_neg().clone();
+}
+
+}  // namespace
+
+bool is_describing() { return DeferredRecord::recording() != nullptr; }
+
+std::optional<at::Tensor> described_value(const at::Tensor& tensor) {
+  close_open_literal();
+  const FakeTensorImpl* fake = as_fake(tensor);
+  DeferredRecord* const recording = DeferredRecord::recording();
+  if (fake == nullptr || (recording == nullptr && active_fake_mode() != nullptr)) return std::nullopt;
+  if (const auto record = DeferredRecord::of(*fake); record && record->storage_of(*fake).valid()) {
+    const std::lock_guard lock(record->mutex());
+    show_host_writes(tensor, *record);
+    record->check_operand("reading the contents", tensor, /*written=*/false);
+    return own_copy(record->value_of(*fake, {c10::Device(c10::kCPU), std::nullopt}));
+  }
+  const at::Tensor outside = recording != nullptr ? recording->outside(*fake) : at::Tensor();
+  return outside.defined() ? std::optional(own_copy(outside)) : std::nullopt;
+}
+
+void check_recordable(const at::Tensor& tensor, const std::string& what) {
+  DeferredRecord* const recording = DeferredRecord::recording();
+  if (recording == nullptr || !tensor.defined()) return;
+  const std::lock_guard lock(recording->mutex());
+  recording->check_operand(what, fake_of_real(tensor, thread_state.mode), /*written=*/false);
 }
 
 }  // namespace shadowgraph

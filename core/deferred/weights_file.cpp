@@ -5,9 +5,9 @@
 #include <unordered_map>
 
 #include "core/fake/fake_tensor_impl.h"
-#include "shadowgraph/deferred.h"
+#include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
 namespace {

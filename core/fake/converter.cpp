@@ -13,11 +13,11 @@
 #include <mutex>
 #include <utility>
 
-#include "core/fake/error_translation.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/pretended_devices.h"
-#include "core/libtorch/node_pointer.h"
+#include "core/fake/thread_state.h"
+#include "core/libtorch/autograd.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

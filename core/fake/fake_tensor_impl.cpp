@@ -7,8 +7,8 @@
 #include <atomic>
 #include <typeinfo>
 
-#include "core/fake/dispatch_keys.h"
 #include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

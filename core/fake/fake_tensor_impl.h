@@ -12,8 +12,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKey.h>
 #include <c10/core/TensorImpl.h>
 
+#include <optional>
 #include <utility>
 
 #include "core/fake/thread_state.h"
@@ -124,5 +126,19 @@ bool other_accelerators_are_pretended() noexcept;
 FakeTensorImpl* as_fake(const at::Tensor& tensor);
 FakeTensorImpl* as_fake(c10::TensorImpl* impl);
 bool is_fake(const at::Tensor& tensor);
+
+// Tells tensors that hold other tensors and have no memory of their own: Python's DTensor, quantised parameters.
+// Internal to core/.
+
+inline bool is_wrapper(const at::Tensor& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::Python) && !is_fake(tensor);
+}
+
+// Returns where a fake tensor, or a wrapper, says that it is; nothing for a real tensor.
+inline std::optional<c10::Device> device_of_fake_or_wrapper(const at::Tensor& tensor) {
+  if (!tensor.defined()) return std::nullopt;
+  if (const FakeTensorImpl* fake = as_fake(tensor)) return fake->pretended_device();
+  return is_wrapper(tensor) ? std::optional(tensor.device()) : std::nullopt;
+}
 
 }  // namespace shadowgraph

@@ -8,7 +8,7 @@
 //   at hand    literals (at::tensor, torch::tensor), small factories that take numbers (zeros, full, arange, ...), real
 //              CPU tensors of one element, small results of aten operators on operands at hand: a real CPU buffer
 //   on demand  everything else that follows from numbers, sizes and known contents: the call that makes it is kept
-//              (core/dispatch/pending_call.h) until somebody reads a result, within the mode's ContentsBudget. One number
+//              (core/fake/dispatch/contents_of_call.h) until somebody reads a result, within the mode's ContentsBudget. One number
 //              everywhere (zeros of any size, and what pointwise operators and some reductions make of such) is never
 //              more than that number
 //   never      random numbers, uninitialised memory, operators of the user's own
@@ -18,11 +18,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 
+#include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
-#include "core/fake/routing.h"
+#include "core/fake/data_dependent_values.h"
 #include "core/fake/storage_context.h"
 #include "core/fake/thread_state.h"
 
@@ -120,5 +123,70 @@ class RealCalls {
   uint32_t kernel_depth_;
   c10::impl::ForceDispatchKeyGuard keys_;
 };
+
+// Holds the real memory behind known contents, and puts it behind the pointers of fake storages. Internal to core/.
+
+struct KnownContents;
+
+// Returns so many bytes of zeros, on the CPU.
+c10::Storage zeroed(size_t bytes);
+c10::Storage copied(const c10::Storage& from);
+// Returns a real CPU tensor on `memory` with the geometry, dtype and lazy bits of `like`.
+at::Tensor real_view(const c10::Storage& memory, const at::Tensor& like);
+
+// Returns the storage that a fake tensor is on, and its contents: nullptr if it has none.
+inline c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+KnownContents* contents_of(const c10::StorageImpl& storage);
+
+// Replaces pointer and deleter, keeping the context.
+void set_pointer(c10::StorageImpl& storage, void* pointer, c10::DeleterFnPtr deleter);
+// Lets the storage's pointer say what its contents are: there for the host to read, or not.
+void publish(c10::StorageImpl& storage);
+
+// Calls `f` with the position in bytes of every element of the storage that `tensor` sees.
+template <class F>
+void for_each_element(const at::Tensor& tensor, F&& f) {
+  const c10::IntArrayRef sizes = tensor.sizes();
+  const c10::IntArrayRef strides = tensor.strides();
+  const auto item = static_cast<int64_t>(tensor.dtype().itemsize());
+  c10::SmallVector<int64_t, 5> index(sizes.size(), 0);
+  int64_t position = tensor.storage_offset();
+  for (int64_t left = tensor.numel(); left > 0; --left) {
+    f(static_cast<size_t>(position * item), static_cast<size_t>(item));
+    for (size_t d = sizes.size(); d-- > 0;) {
+      position += strides[d];
+      if (++index[d] < sizes[d]) break;
+      position -= strides[d] * sizes[d];
+      index[d] = 0;
+    }
+  }
+}
+
+// Fake tensors whose memory the host reaches by a pointer for a moment: literals that it writes, and tensors that it is
+// about to print. Internal to core/.
+
+// at::tensor({...}) makes an empty tensor and writes the numbers through data_ptr. This lets a new one-dimensional
+// tensor be written that way until the next call on this thread.
+void open_for_literal(const at::Tensor& fake);
+void close_literal();
+inline void close_open_literal() {
+  if (C10_UNLIKELY(thread_state.literal != nullptr)) close_literal();
+}
+
+// Printing a tensor converts it to a CPU tensor of doubles, which it reads through a pointer. After a conversion to
+// exactly that, reading such a fake throws with words of ours, until the next call on this thread. Later libtorch's own
+// words have to do. The same flag of a storage answers whoever asks where its data begins, to see whether tensors
+// overlap.
+void refuse_to_print(const at::Tensor& fake);
+// Says whether `fake` was just refused: a copy that printing makes of it is to be refused, too.
+bool is_refused_to_print(const at::Tensor& fake);
+// How that error begins.
+inline constexpr std::string_view kPrintedFake = "a fake tensor has no data to print or to read";
+
+class CallObserver;
+// Shows the observer what the host wrote into `fake`, through a pointer, since it was last shown.
+void show_host_writes(const at::Tensor& fake, CallObserver& observer);
 
 }  // namespace shadowgraph

@@ -14,11 +14,9 @@
 #include <unordered_set>
 
 #include "core/fake/call_observer.h"
-#include "core/fake/data_sizes.h"
-#include "core/fake/host_reads.h"
-#include "core/fake/routing.h"
+#include "core/fake/data_dependent_values.h"
 #include "core/fake/thread_state.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/fake.h"
 
 namespace shadowgraph {
 

@@ -1,13 +1,62 @@
+// Reports what libtorch says that this machine's processor can do.
 #include "core/fake/pretended_devices.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <limits>
 #include <string>
 
-#include "core/fake/any_machine.h"
-#include "core/fake/error_translation.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/storage_context.h"
+#include "core/fake/thread_state.h"
+#include "shadowgraph/capture/attention_kernel.h"
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
+namespace {
+
+// Asks an operator without arguments what oneDNN supports here. Its kernel is called whatever mode this thread is in.
+bool onednn_says(const char* name) {
+  const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
+  if (!op) return false;  // a libtorch without oneDNN
+  torch::jit::Stack stack;
+  op->callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  return stack.at(0).toBool();
+}
+
+}  // namespace
+
+const CpuProfile& CpuProfile::this_machine() {
+  static const CpuProfile machine{.mkldnn_bf16 = onednn_says("mkldnn::_is_mkldnn_bf16_supported"),
+                                  .mkldnn_fp16 = onednn_says("mkldnn::_is_mkldnn_fp16_supported")};
+  return machine;
+}
+
+constexpr std::array<std::string_view, 5> kWords{"device", "flash", "efficient", "cudnn", "math"};
+
+std::string_view to_string(AttentionKernel kernel) { return kWords[static_cast<size_t>(kernel)]; }
+
+AttentionKernel parse_attention_kernel(std::string_view text) {
+  const auto* const found = std::ranges::find(kWords, text);
+  if (found != kWords.end()) return static_cast<AttentionKernel>(found - kWords.begin());
+  throw Error(fmt::format("there is no kernel of attention '{}'; there are {}", text, fmt::join(kWords, ", ")));
+}
+
+void allow_only(DeviceProfile& profile, AttentionKernel kernel) {
+  if (kernel == AttentionKernel::kDevices) return;
+  profile.flash_attention = kernel == AttentionKernel::kFlash;
+  profile.efficient_attention = kernel == AttentionKernel::kEfficient;
+  profile.cudnn_attention = kernel == AttentionKernel::kCudnn;
+  profile.math_attention = kernel == AttentionKernel::kMath;
+}
+
 namespace {
 
 constexpr int kMostDevices = std::numeric_limits<c10::DeviceIndex>::max();
@@ -50,6 +99,59 @@ FakeTensorOptions of_any_machine(FakeTensorOptions options) {
   if (!options.profile) options.profile.emplace();
   options.profile->device_count = kMostDevices;
   return options;
+}
+
+namespace {
+
+std::vector<c10::Stream>& streams_of_thread() {
+  thread_local std::vector<c10::Stream> streams;
+  return streams;
+}
+
+}  // namespace
+
+const std::vector<c10::Stream>& other_streams() { return streams_of_thread(); }
+
+StreamObserver* stream_observer() {
+  const ModeState* mode = thread_state.mode;
+  return mode == nullptr ? nullptr : dynamic_cast<StreamObserver*>(mode->observer);
+}
+
+c10::Stream new_stream(c10::Device device) {
+  static std::atomic<c10::StreamId> last{0};
+  return c10::Stream(c10::Stream::UNSAFE, device, ++last);
+}
+
+c10::Stream current_stream(c10::Device device) {
+  for (const c10::Stream& stream : other_streams()) {
+    if (stream.device() == device) return stream;
+  }
+  return c10::Stream(c10::Stream::DEFAULT, device);
+}
+
+c10::Stream exchange_current_stream(c10::Stream stream) {
+  const c10::Stream before = current_stream(stream.device());
+  if (before == stream) return before;
+  auto& streams = streams_of_thread();
+  std::erase(streams, before);
+  if (stream.id() != c10::Stream(c10::Stream::DEFAULT, stream.device()).id()) streams.push_back(stream);
+  return before;
+}
+
+uint64_t record_event(const c10::Stream& stream) {
+  StreamObserver* observer = stream_observer();
+  return observer == nullptr ? 0 : observer->event_recorded(stream);
+}
+
+void wait_for_event(const c10::Stream& stream, uint64_t event) {
+  if (event == 0) return;
+  if (StreamObserver* observer = stream_observer()) observer->stream_waits(stream, event);
+}
+
+void use_memory_on(const c10::DataPtr& data, const c10::Stream& stream) {
+  StreamObserver* observer = stream_observer();
+  const StorageContext* storage = find_storage_context(data);
+  if (observer != nullptr && storage != nullptr) observer->memory_used_on(*storage, stream);
 }
 
 }  // namespace shadowgraph

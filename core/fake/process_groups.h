@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/process_group.h"
+#include "shadowgraph/capture/process_group.h"
 
 namespace c10d {
 class Work;
@@ -41,7 +41,7 @@ c10::intrusive_ptr<c10d::Work> completed_work(std::vector<at::Tensor> tensors, b
 // Waits for a c10d::Work among the results of a call on real tensors.
 void wait_for_work(std::span<const c10::IValue> results);
 
-// Returns the target of the node that says what a group is (shadowgraph/process_group.h), with its schema.
+// Returns the target of the node that says what a group is (shadowgraph/capture/process_group.h), with its schema.
 const Target& process_group_target();
 std::vector<c10::IValue> process_group_arguments(const ProcessGroupInfo& info);
 // Throws Error if this process has no such group. Its arguments are those of the node.

@@ -23,7 +23,7 @@ struct StorageContext {
   // Watchers are only ever added, at the front: walking needs no lock.
   std::atomic<StorageWatcher*> watchers{nullptr};
   std::shared_ptr<KnownContents> contents;
-  std::atomic<uintptr_t> address{0};  // shadowgraph/addresses.h; 0: nobody has asked
+  std::atomic<uintptr_t> address{0};  // shadowgraph/capture/fake.h; 0: nobody has asked
 
   StorageContext();
   ~StorageContext();

@@ -1,4 +1,4 @@
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/fake.h"
 
 namespace shadowgraph {
 

@@ -1,18 +1,26 @@
-#include "shadowgraph/graph_module.h"
+#include "shadowgraph/capture/graph_module.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 
-#include "shadowgraph/edit/insertion_point.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 
 namespace shadowgraph {
+
+Bindings& Bindings::module(const torch::nn::Module& module) {
+  for (const auto& entry : module.named_parameters()) named_.try_emplace(entry.key(), Entry{entry.value(), false});
+  for (const auto& entry : module.named_buffers()) named_.try_emplace(entry.key(), Entry{entry.value(), false});
+  return *this;
+}
+
 namespace {
 
 constexpr const char* kHashKey = "shadowgraph.graph_hash";

@@ -1,25 +1,166 @@
+// What a replay makes of tensors: others over the same storage, copies, and words for messages.
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/alias.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
+#include "core/fake/converter.h"
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/process_groups.h"
-#include "core/replay/pending_transfers.h"
 #include "core/replay/replay_program.h"
-#include "core/replay/replayed_tensor.h"
-#include "shadowgraph/functions.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/capture/functions.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
+
+// Returns a tensor over `source`'s storage or another one, with `source`'s dispatch keys, device and kind of
+// TensorImpl.
+at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
+                         c10::IntArrayRef strides, int64_t offset);
+// Returns another tensor object with the same storage, geometry and version counter.
+at::Tensor shallow_copy(const at::Tensor& tensor);
+c10::Storage copy_of_storage(const at::Tensor& tensor);
+
+// Gives operands a tensor of their own if they are the very tensor of an `out=` that is not dense, or has no elements
+// (ReplayProgram::Step::loose_out).
+void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack);
+
+// "Float [2, 3] with strides [3, 1]"
+std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
+
+at::Tensor with_geometry(const at::Tensor& source, c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes,
+                         c10::IntArrayRef strides, int64_t offset) {
+  auto impl = source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
+                                                                    /*allow_tensor_metadata_change=*/true);
+  impl->set_storage_and_dtype(std::move(storage), dtype);
+  impl->set_sizes_and_strides(sizes, strides, offset);
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor shallow_copy(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
+namespace {
+
+// Returns the whole storage as bytes.
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+  at::Tensor view =
+      with_geometry(tensor, tensor.storage(), caffe2::TypeMeta::fromScalarType(at::kByte), {bytes}, {1}, 0);
+  view._set_conj(false);
+  view._set_neg(false);
+  return view;
+}
+
+}  // namespace
+
+c10::Storage copy_of_storage(const at::Tensor& tensor) {
+  const at::Tensor bytes = bytes_of(tensor);
+  at::Tensor copy = bytes.new_empty(bytes.sizes());
+  copy.copy_(bytes);
+  return copy.storage();
+}
+
+void part_from_loose_outs(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+  for (size_t out = 0; out < stack.size(); ++out) {
+    if (!schema.arguments()[out].is_out() || !stack[out].isTensor()) continue;
+    const at::Tensor written = stack[out].toTensor();
+    if (written.numel() != 0 && written.is_non_overlapping_and_dense()) continue;
+    for (size_t i = 0; i < stack.size(); ++i) {
+      c10::IValue& operand = stack[i];
+      if (schema.arguments()[i].is_out()) continue;
+      if (operand.isTensor() && operand.toTensor().is_same(written)) operand = shallow_copy(written);
+      if (!operand.isTensorList()) continue;
+      c10::List<at::Tensor> parted;
+      for (const at::Tensor& tensor : operand.toTensorVector()) {
+        parted.push_back(tensor.is_same(written) ? shallow_copy(tensor) : tensor);
+      }
+      operand = std::move(parted);
+    }
+  }
+}
+
+std::string geometry_text(at::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return c10::str(dtype, " ", sizes, " with strides ", strides);
+}
+
+namespace {
+
+constexpr const char* kSend = "c10d::send";
+
+bool says_it_writes(const c10::AliasInfo& alias) {
+  return alias.isWrite() || std::ranges::any_of(alias.containedTypes(), &says_it_writes);
+}
+
+bool may_write(const c10::FunctionSchema* schema, size_t position) {
+  // Functions have no schema here, and c10d's schemas do not say what they write.
+  if (schema == nullptr) return true;
+  if (schema->name().starts_with("c10d::")) return schema->name() != kSend;
+  const auto* alias = schema->arguments()[position].alias_info();
+  return alias != nullptr && says_it_writes(*alias);
+}
+
+void visit_tensors(const c10::IValue& value, const auto& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) visit_tensors(element, visit);
+  }
+}
+
+}  // namespace
+
+bool PendingTransfers::transfers(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name == kSend || name == "c10d::recv_" || name == "c10d::recv_any_source_";
+}
+
+void PendingTransfers::add(const c10::OperatorHandle& op, const c10::IValue& tensors, c10::IValue result) {
+  const bool receives = op.schema().name() != kSend;
+  visit_tensors(tensors, [&](const at::Tensor& tensor) {
+    under_way_.push_back({.storage = tensor.storage(), .work = result, .receives = receives});
+  });
+}
+
+void PendingTransfers::wait_for(const c10::FunctionSchema* schema, std::span<const c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size() && !empty(); ++i) {
+    const bool writes = may_write(schema, i);
+    visit_tensors(arguments[i], [&](const at::Tensor& tensor) { wait_for(tensor, writes); });
+  }
+}
+
+void PendingTransfers::wait_for(const at::Tensor& tensor, bool writes) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  std::erase_if(under_way_, [&](const Transfer& transfer) {
+    if (transfer.storage.unsafeGetStorageImpl() != tensor.storage().unsafeGetStorageImpl()) return false;
+    if (!transfer.receives && !writes) return false;
+    wait_for_work({&transfer.work, 1});
+    return true;
+  });
+}
+
+void PendingTransfers::wait_for_all() {
+  for (const Transfer& transfer : under_way_) wait_for_work({&transfer.work, 1});
+  under_way_.clear();
+}
+
 namespace {
 
 using Step = ReplayProgram::Step;
@@ -27,7 +168,7 @@ using StepKind = ReplayProgram::StepKind;
 
 // Runs nodes where the graph was recorded: below autograd, view tracking and autocast. The grad mode, which kernels may
 // ask for, follows the nodes.
-class BelowAutograd {
+class ReplayScope {
  private:
   c10::AutoGradMode grad_mode_{false};
   c10::impl::ExcludeDispatchKeyGuard keys_{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
@@ -112,7 +253,7 @@ ReplayResult Interpreter::run(const Bindings& bindings) {
     fail(program_->steps[problem.step].node, problem.what);
   }
   check_devices();
-  std::optional<BelowAutograd> below;
+  std::optional<ReplayScope> below;
   if (!options_.autograd) below.emplace();
   const bool caller_mode = c10::GradMode::is_enabled();
   const c10::AutoGradMode restore_grad_mode(caller_mode);
@@ -394,5 +535,124 @@ const c10::IValue& Interpreter::value(ValueId value) const {
 }
 
 void Interpreter::set_value(ValueId value, c10::IValue content) { values_[value.index] = std::move(content); }
+
+// What the interpreter does before the first node: placeholders get the tensors that are bound to them, if they fit.
+
+void Interpreter::check_devices() const {
+  if (active_fake_mode() != nullptr) return;
+  for (const auto& use : program_->devices) {
+    if (use.device.is_cpu() || use.device.is_meta()) continue;
+    const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(use.device.type())].load();
+    if (guard == nullptr || (use.device.has_index() && use.device.index() >= guard->deviceCount())) {
+      fail(use.node, "there is no " + use.device.str() +
+                         " in this process; set InterpreterOptions::device to run everything on another device");
+    }
+  }
+}
+
+void Interpreter::check_binding(NodeId node, const at::Tensor& tensor) const {
+  const ValueId id = graph_.results(node)[0].ref.value;
+  const Value& value = graph_.value(id);
+  const auto sizes = graph_.sizes(id);
+  const auto strides = graph_.strides(id);
+  const c10::Device device = options_.device ? *options_.device : value.device();
+  const bool on_device =
+      tensor.device().type() == device.type() &&
+      (!device.has_index() || !tensor.device().has_index() || tensor.device().index() == device.index());
+  if (!on_device) {
+    fail(node, "the tensor bound to it is on " + tensor.device().str() + ", not on " + device.str() +
+                   "; move it there, or set InterpreterOptions::device");
+  }
+  const auto same_strides = [&] {
+    if (tensor.layout() != c10::Layout::Strided || tensor.numel() == 0) return true;
+    for (size_t i = 0; i < strides.size(); ++i) {
+      if (sizes[i] != 1 && tensor.strides()[i] != strides[i]) return false;
+    }
+    return true;
+  };
+  if (tensor.scalar_type() == value.dtype && std::ranges::equal(tensor.sizes(), sizes) && same_strides()) return;
+  fail(node, "the tensor bound to it is " +
+                 geometry_text(tensor.scalar_type(), tensor.sizes(),
+                               tensor.layout() == c10::Layout::Strided ? tensor.strides() : c10::IntArrayRef()) +
+                 ", not " + geometry_text(value.dtype, {sizes.data(), sizes.size()}, {strides.data(), strides.size()}) +
+                 "; capture the graph with such a tensor, or set InterpreterOptions::check_bindings to false if the "
+                 "program does not mind");
+}
+
+// Returns the run's own TensorImpl of a bound tensor: what changes its geometry must not change the caller's.
+at::Tensor Interpreter::own_tensor(const at::Tensor& bound, bool copied) {
+  at::Tensor tensor = bound;
+  if (ModeState* mode = active_fake_mode()) tensor = fake_of_real(bound, mode);
+  if (!copied || !tensor.has_storage()) return shallow_copy(tensor);
+  const c10::Storage& storage = tensor.storage();
+  auto& copy = copies_[storage.unsafeGetStorageImpl()];
+  if (!copy) copy = copy_of_storage(tensor);
+  at::Tensor own =
+      with_geometry(tensor, copy, tensor.dtype(), tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return own;
+}
+
+void Interpreter::bind(const Bindings& bindings) {
+  const auto& placeholders = program_->placeholders;
+  const auto& ordered = bindings.ordered();
+  if (!ordered.empty() && ordered.size() != program_->all_placeholders) {
+    throw ReplayError("the graph has " + std::to_string(program_->all_placeholders) +
+                          " parameters, buffers and inputs, but " + std::to_string(ordered.size()) +
+                          " tensors are bound in order",
+                      NodeId());
+  }
+  size_t found = 0;
+  for (size_t i = 0; i < placeholders.size(); ++i) {
+    const ReplayProgram::Step& step = program_->steps[placeholders[i].step];
+    const auto named = bindings.named().find(*placeholders[i].name);
+    at::Tensor tensor;
+    if (named != bindings.named().end()) {
+      tensor = named->second.tensor;
+      found += named->second.must_exist ? 1 : 0;
+    } else if (!ordered.empty()) {
+      tensor = ordered[placeholders[i].position];
+    }
+    if (!tensor.defined()) {
+      fail(step.node, "no tensor is bound to it; call Bindings::bind(\"" + *placeholders[i].name + "\", tensor)");
+    }
+    if (options_.check_bindings) check_binding(step.node, tensor);
+    if (options_.autograd && active_fake_mode() == nullptr) {  // autograd counts writes itself
+      values_[graph_.results(step.node)[0].ref.value.index] = tensor;
+      continue;
+    }
+    const bool copied = options_.copy_inputs && step.written;
+    // Below view tracking nothing counts writes, but autograd must notice them in what the caller holds.
+    if (step.written && !copied && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+    values_[graph_.results(step.node)[0].ref.value.index] = own_tensor(tensor, copied);
+  }
+  const auto wanted =
+      std::ranges::count_if(bindings.named(), [](const auto& entry) { return entry.second.must_exist; });
+  if (found != static_cast<size_t>(wanted)) {
+    check_names(bindings);
+  }
+}
+
+// Refuses a name that no placeholder has. In a slice, placeholders that it does not need may be bound as well.
+void Interpreter::check_names(const Bindings& bindings) const {
+  std::unordered_map<std::string_view, bool> known;
+  for (const NodeId node : graph_.nodes()) {
+    const TargetId target = graph_.node(node).target;
+    if (target.index <= target_of(Builtin::kInput).index) known[graph_.text(graph_.arguments(node)[0].string)] = true;
+  }
+  for (const auto& [name, entry] : bindings.named()) {
+    if (!entry.must_exist || known.contains(name)) continue;
+    throw ReplayError("the graph has no placeholder '" + name +
+                          "' (an input that shares the storage of an earlier one has none: it is an sg::alias of it)",
+                      NodeId());
+  }
+}
+
+ReplayExecutor::ReplayExecutor(Graph graph, InterpreterOptions options)
+    : graph_(std::move(graph)), interpreter_(graph_, std::move(options)) {
+  for (const NodeId node : graph_.nodes()) {
+    if (graph_.node(node).target.index > target_of(Builtin::kInput).index) continue;
+    input_names_.push_back(graph_.text(graph_.arguments(node)[0].string));
+  }
+}
 
 }  // namespace shadowgraph

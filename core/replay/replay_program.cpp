@@ -4,17 +4,114 @@
 #include <utility>
 
 #include "core/replay/body_function.h"
-#include "core/replay/pending_transfers.h"
-#include "core/replay/slice.h"
-#include "ir/analysis/tensor_geometry.h"
+#include "ir/analysis/identity.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "ir/operators/schema_changes.h"
-#include "shadowgraph/analysis/aliases.h"
-#include "shadowgraph/functions.h"
+#include "shadowgraph/capture/functions.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/libtorch.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
+
+std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::span<const ValueId> values) {
+  std::vector<bool> needed_value(graph.value_capacity());
+  std::vector<bool> needed_storage(graph.storage_count() + effects.pseudo_storage_count());
+  const auto need = [&](ValueId value) {
+    needed_value[value.index] = true;
+    const StorageId storage = graph.value(value).storage;
+    if (storage.valid()) needed_storage[storage.index] = true;
+  };
+  for (const ValueId value : values) {
+    if (!value.valid() || value.index >= graph.value_capacity() || !graph.value(value).producer.valid() ||
+        graph.is_erased(graph.value(value).producer)) {
+      throw Error("the graph has no value %" + std::to_string(value.index) + " (id, not printed number) to slice for");
+    }
+    need(value);
+  }
+
+  std::vector<NodeId> nodes;
+  // The walk goes backwards: a storage becomes needed at its last reader, so that writes after it are not part of the
+  // slice.
+  for (NodeId node = graph.last(); node.valid(); node = graph.node(node).previous) {
+    const TargetId target = graph.node(node).target;
+    if (target == target_of(Builtin::kOutput) || target == target_of(Builtin::kGradient)) continue;
+    bool needed = false;
+    graph.for_each_output(node, [&](ValueId value) { needed |= needed_value[value.index]; });
+    for (const StorageWrite& write : effects.writes(node)) needed |= needed_storage[write.storage.index];
+    if (!needed) continue;
+    nodes.push_back(node);
+    graph.for_each_input(node, need);
+    for (const StorageVersion& read : effects.reads(node)) needed_storage[read.storage.index] = true;
+  }
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+namespace {
+
+// Holds the graph before the interpreter that looks at it.
+struct Body {
+  Graph graph;
+  Interpreter interpreter;
+
+  Body(Graph parsed, const InterpreterOptions& options)
+      : graph(std::move(parsed)),
+        interpreter(graph, {.device = options.device, .check_results = options.check_results}) {}
+};
+
+// Makes several tensors of outputs that are one, as the operand and the result of an in-place operator are. Whoever
+// changes the geometry of one later (t_) must not change the other's.
+void part(std::vector<at::Tensor>& outputs) {
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    if (!outputs[i].defined()) continue;
+    if (std::any_of(outputs.begin(), outputs.begin() + static_cast<std::ptrdiff_t>(i),
+                    [&](const at::Tensor& earlier) { return earlier.is_same(outputs[i]); })) {
+      c10::TensorImpl* impl = outputs[i].unsafeGetTensorImpl();
+      outputs[i] = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+    }
+  }
+}
+
+size_t tensors_in(const std::vector<Formal>& arguments) {
+  return static_cast<size_t>(std::ranges::count_if(
+      arguments, [](const Formal& a) { return a.type.type == TypeClass::kTensor && !a.type.optional; }));
+}
+
+}  // namespace
+
+std::shared_ptr<const RegisteredFunction> function_of_body(const Target& target, std::string_view text,
+                                                           const InterpreterOptions& options) {
+  Graph graph = parse(text);
+  size_t inputs = 0;
+  size_t outputs = 0;
+  NodeId last;
+  for (const NodeId node : graph.nodes()) {
+    inputs += graph.node(node).target == target_of(Builtin::kInput);
+    if (graph.node(node).target == target_of(Builtin::kOutput)) outputs = graph.list(graph.arguments(node)[0]).size();
+    last = node;
+  }
+  if (inputs != tensors_in(target.signature().arguments) || outputs != target.signature().returns.size()) {
+    throw ReplayError("the body of " + target.name() + " takes " + std::to_string(inputs) + " tensors and gives " +
+                          std::to_string(outputs) + ", unlike " + target.schema_text(),
+                      NodeId());
+  }
+  const auto body = std::make_shared<Body>(std::move(graph), options);
+  const FunctionKernel kernel = [body](std::span<const c10::IValue> arguments) {
+    std::vector<at::Tensor> tensors;
+    for (const c10::IValue& argument : arguments) {
+      if (argument.isTensor()) tensors.push_back(argument.toTensor());
+    }
+    std::vector<at::Tensor> outputs = body->interpreter.run(Bindings().in_order(std::move(tensors))).outputs;
+    part(outputs);
+    return std::vector<c10::IValue>(outputs.begin(), outputs.end());
+  };
+  return std::make_shared<const RegisteredFunction>(RegisteredFunction{target.schema_text(), kernel, kernel});
+}
+
 namespace {
 
 using Step = ReplayProgram::Step;

@@ -1,12 +1,16 @@
-// Compiles a graph once into the steps that Interpreter runs. Internal to core/replay and to code generation
-// (passes/codegen/), which lays the same steps out as text.
+// Finds the part of a graph that some values need: what computes them, and what writes what they contain.
 //
-// One TensorImpl can be several values: an in-place operator gives its self back as a new value. Such an operator may
-// change the geometry: t_, resize_, set_, an `out=` that is resized. The old values must keep theirs if they are used
-// later. So the step lists them under `preserved`, and they become aliases of their own before the operator runs.
+//     std::vector<NodeId> nodes = slice_for(graph, Effects::of(graph), {weight});
+//
+// A chosen value stands for its tensor at the end of the program: every write to its storage belongs to the slice. So
+// does every write, through whatever alias, that comes before a node of the slice reads the storage. Random nodes write
+// their generator. So those that draw before a random node of the slice belong to it, and the numbers are the same as
+// in the whole run. Program order is kept. sg::output and sg::gradient are never part of a slice.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Storage.h>
 
 #include <memory>
 #include <optional>
@@ -14,11 +18,50 @@
 #include <string>
 #include <vector>
 
-#include "core/calls/call_templates.h"
+#include "core/calls/node_calls.h"
 #include "core/calls/own_generators.h"
-#include "shadowgraph/replay.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
+
+// Returns nodes in program order; linear in the graph. Throws Error for a value that is not alive in the graph.
+std::vector<NodeId> slice_for(const Graph& graph, const Effects& effects, std::span<const ValueId> values);
+
+// Sends and receives of a run that have begun and are not over. Internal to core/replay.
+//
+// Two ranks may each post a receive before they send to the other. So a run must not wait at once for what stands before
+// a send. It waits where its program did: at wait_tensor, which has what was received as its operand.
+// Who did not wait so has used a future; then the first use waits. What is sent may be read, not written.
+
+class PendingTransfers {
+ public:
+  static bool transfers(const c10::OperatorHandle& op);  // c10d::send, c10d::recv_, c10d::recv_any_source_
+
+  bool empty() const { return under_way_.empty(); }
+  // `tensors`: the first argument of the call; `result`: its Work.
+  void add(const c10::OperatorHandle& op, const c10::IValue& tensors, c10::IValue result);
+  // Waits for what a call with these arguments needs. `schema`: none of a function, which may write any.
+  void wait_for(const c10::FunctionSchema* schema, std::span<const c10::IValue> arguments);
+  void wait_for_all();
+  void forget() { under_way_.clear(); }
+
+ private:
+  struct Transfer {
+    c10::Storage storage;
+    c10::IValue work;
+    bool receives = false;
+  };
+  void wait_for(const at::Tensor& tensor, bool writes);
+  std::vector<Transfer> under_way_;
+};
+
+// Compiles a graph once into the steps that Interpreter runs. Internal to core/replay and to code generation
+// (passes/codegen/), which lays the same steps out as text.
+//
+// One TensorImpl can be several values: an in-place operator gives its self back as a new value. Such an operator may
+// change the geometry: t_, resize_, set_, an `out=` that is resized. The old values must keep theirs if they are used
+// later. So the step lists them under `preserved`, and they become aliases of their own before the operator runs.
 
 struct ReplayProgram {
   enum class StepKind : uint8_t { kOperator, kFunction, kPlaceholder, kConstant, kAlias, kOutput, kGradient };
@@ -33,7 +76,7 @@ struct ReplayProgram {
     bool grad_mode = false;                        // some kernels ask: oneDNN's LSTM keeps its workspace only then
     bool written = false;                          // placeholder or constant: the program writes its storage
     bool loose_out = false;                        // an `out=` that is not dense may be an operand as well
-    bool transfers = false;                        // core/replay/pending_transfers.h
+    bool transfers = false;                        // core/replay/replay_program.h
     const c10::OperatorHandle* op = nullptr;       // kOperator
     const RegisteredFunction* function = nullptr;  // kFunction
     CallTemplates::Call call;

@@ -1,6 +1,6 @@
 // Captures one training step of a small module of one's own, on a pretended GPU, and asks the graph what it costs.
-#include <shadowgraph/capture.h>
-#include <shadowgraph/profile.h>
+#include <shadowgraph/capture/capture.h>
+#include <shadowgraph/profile/profile.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 

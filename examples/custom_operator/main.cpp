@@ -1,11 +1,10 @@
 // Makes an operator of one's own known in one statement, outside shadowgraph's tree. It is then captured and profiled
 // on a pretended GPU that neither the operator nor this machine has.
 #include <ATen/ATen.h>
-#include <shadowgraph/capture.h>
-#include <shadowgraph/operators.h>
-#include <shadowgraph/profile.h>
-#include <shadowgraph/profile/operand_shapes.h>
+#include <shadowgraph/capture/capture.h>
 #include <shadowgraph/profile/operator_costs.h>
+#include <shadowgraph/profile/profile.h>
+#include <shadowgraph/profile/register_operator.h>
 #include <torch/library.h>
 
 #include <iostream>

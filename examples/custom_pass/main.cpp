@@ -5,10 +5,11 @@
 //     %5, %6 = aten::native_dropout(input=%4, p=0.5, train=true)        users of %5 use %4; the node goes
 //
 // That is dropout on a GPU, so the capture pretends one; on the CPU it is bernoulli_, div_ and mul.
-#include <shadowgraph/analysis/effects.h>
-#include <shadowgraph/capture.h>
-#include <shadowgraph/passes.h>
-#include <shadowgraph/text.h>
+#include <shadowgraph/capture/capture.h>
+#include <shadowgraph/graph/analysis.h>
+#include <shadowgraph/graph/text.h>
+#include <shadowgraph/passes/pass.h>
+#include <shadowgraph/passes/pipeline.h>
 #include <torch/nn.h>
 
 #include <iostream>

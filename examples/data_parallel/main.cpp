@@ -2,13 +2,12 @@
 // Gradients are gathered in buckets of 25 MiB, and a bucket is averaged over all processes as soon as backward has
 // filled it. Nothing is sent and no GPU is needed: one process of 16 is captured, and its graph says what it would
 // cost.
-#include <shadowgraph/capture.h>
-#include <shadowgraph/process_group.h>
-#include <shadowgraph/profile.h>
+#include <shadowgraph/capture/capture.h>
+#include <shadowgraph/capture/process_group.h>
 #include <shadowgraph/profile/communication.h>
 #include <shadowgraph/profile/device_spec.h>
-#include <shadowgraph/profile/interconnect.h>
-#include <shadowgraph/profile/overlapped_step.h>
+#include <shadowgraph/profile/profile.h>
+#include <shadowgraph/profile/step_time.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>

@@ -2,15 +2,13 @@
 // is used, lets go of it after, and gathers it again in backward. The sums of the gradients are scattered to their
 // owners. One process is captured, without a GPU and without a network.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <shadowgraph/capture.h>
-#include <shadowgraph/checkpoint.h>
-#include <shadowgraph/process_group.h>
-#include <shadowgraph/profile.h>
-#include <shadowgraph/profile/collective_kind.h>
+#include <shadowgraph/capture/activation_checkpoint.h>
+#include <shadowgraph/capture/capture.h>
+#include <shadowgraph/capture/process_group.h>
 #include <shadowgraph/profile/communication.h>
 #include <shadowgraph/profile/device_spec.h>
-#include <shadowgraph/profile/interconnect.h>
-#include <shadowgraph/profile/overlapped_step.h>
+#include <shadowgraph/profile/profile.h>
+#include <shadowgraph/profile/step_time.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn.h>
 #include <torch/optim/adamw.h>

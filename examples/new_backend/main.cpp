@@ -1,7 +1,7 @@
 // Trains a small network on a device that has no compute kernel of its own. Pointwise operators and those that reduce
 // rows are compiled when they are met first; the rest runs on the CPU and is listed. The same steps on the CPU give the
 // same losses.
-#include <shadowgraph/kernels/eager.h>
+#include <shadowgraph/kernels/kernel.h>
 #include <torch/torch.h>
 
 #include <iostream>

@@ -2,13 +2,12 @@
 // attention by heads. So each needs one sum over the processes forward and one backward. One process of 8 is captured,
 // without a GPU and without a network.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <shadowgraph/capture.h>
-#include <shadowgraph/process_group.h>
-#include <shadowgraph/profile.h>
+#include <shadowgraph/capture/capture.h>
+#include <shadowgraph/capture/process_group.h>
 #include <shadowgraph/profile/communication.h>
 #include <shadowgraph/profile/device_spec.h>
-#include <shadowgraph/profile/interconnect.h>
-#include <shadowgraph/profile/overlapped_step.h>
+#include <shadowgraph/profile/profile.h>
+#include <shadowgraph/profile/step_time.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>

@@ -32,7 +32,7 @@ class ParseError : public Error {
   int column_;
 };
 
-// A graph that breaks an invariant of shadowgraph/verify.h; what() lists every violation.
+// A graph that breaks an invariant of shadowgraph/graph/verify.h; what() lists every violation.
 class VerifyError : public Error {
  public:
   using Error::Error;

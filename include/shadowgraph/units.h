@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,5 +21,18 @@ std::string human_seconds(double seconds);  // "0 s", "3.20 us", "12.5 ms", "1.0
 
 std::string dtype_name(c10::ScalarType dtype);                           // "float32", as Python's torch writes it
 std::optional<c10::ScalarType> parse_dtype_name(std::string_view name);  // empty if no dtype is called so
+
+// Sums and products that stop at the largest int64 where they would overflow: absurd shapes from a file must not be
+// undefined behaviour.
+
+inline int64_t saturating_multiply(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
+inline int64_t saturating_add(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
 
 }  // namespace shadowgraph

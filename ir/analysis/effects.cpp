@@ -3,14 +3,12 @@
 //
 //     %1 = aten::add_(%0, %0) @s0       reads s0@0, writes s0: 0 -> 1
 //     %2 = aten::mul(%0, %0)  @s2       reads s0@1: the older name %0 reads what was written through %1
-#include "shadowgraph/analysis/effects.h"
-
 #include <algorithm>
 #include <string_view>
 
-#include "ir/analysis/written_arguments.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
+#include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
 namespace {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "shadowgraph/graph/analysis.h"
+
 namespace shadowgraph {
 namespace {
 
@@ -120,6 +122,18 @@ std::string placeholder_name(const Graph& graph, NodeId node) {
   const auto arguments = graph.arguments(node);
   const bool named = !arguments.empty() && arguments[0].kind == ArgumentKind::kString;
   return named ? std::string(graph.text_or_empty(arguments[0].string)) : std::string();
+}
+
+// Parents come before their children, so one walk hands down the answer, however deep regions nest.
+IdMap<RegionId, RegionId> recompute_regions(const Graph& graph) {
+  IdMap<RegionId, RegionId> regions;
+  regions.reserve(graph.region_count());
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    const RegionId id(i);
+    const RegionId parent = graph.region(id).parent;  // has a smaller index
+    regions[id] = is_recompute_region(graph, id) ? id : parent.valid() ? std::as_const(regions)[parent] : RegionId();
+  }
+  return regions;
 }
 
 }  // namespace shadowgraph

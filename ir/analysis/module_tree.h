@@ -8,9 +8,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 
@@ -41,5 +42,13 @@ std::string module_path(const Graph& graph, NodeId node);
 
 // Returns "fc.weight" for sg::parameter("fc.weight"); "" for anything that is not a named placeholder.
 std::string placeholder_name(const Graph& graph, NodeId node);
+
+// What kernel a node stands for, where it is not the operator's own: time models read it.
+
+inline constexpr std::string_view kKernelNote = "kernel";
+// One that a compiler makes: it moves what it must, at the pace of the memory.
+inline constexpr std::string_view kCompiledKernel = "compiled";
+// None: a copy between device and host by an engine of its own, beside kernels.
+inline constexpr std::string_view kCopyEngine = "copy engine";
 
 }  // namespace shadowgraph

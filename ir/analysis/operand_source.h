@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 

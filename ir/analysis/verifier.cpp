@@ -1,15 +1,320 @@
-// Checks the rules of shadowgraph/verify.h about what nodes mean, by their numbers there.
-#include "ir/analysis/verifier.h"
-
+// One walk over a graph that may be noise, which lists every violation of shadowgraph/graph/verify.h. Internal to ir/analysis.
+//
+// Nothing may be believed before it is checked. So links and references come first (verifier_references.cpp), and a node
+// with a reference out of range is looked at no further.
 #include <c10/core/ScalarType.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "ir/analysis/schema_fit.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/text/tensor_bytes.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 
 namespace shadowgraph {
+
+class Verifier {
+ public:
+  explicit Verifier(const Graph& graph)
+      : graph_(graph),
+        ordinals_(graph.node_capacity(), Numbering::kNone),
+        broken_(graph.node_capacity(), false),
+        use_counts_(graph.value_capacity(), 0),
+        results_seen_(graph.value_capacity(), false),
+        storage_frees_(graph.storage_count()) {}
+  std::vector<Violation> run();
+
+ private:
+  template <class... A>
+  void report(Rule rule, NodeId node, fmt::format_string<A...> format, A&&... values) {
+    std::string message = fmt::format(format, std::forward<A>(values)...);
+    // Only a node whose references were checked and found good can be printed.
+    if (live(node) && !broken_[node.index]) {
+      if (!numbering_) numbering_ = Numbering::of(graph_);
+      message += "\n  " + to_text(graph_, node, *numbering_);
+    }
+    found_.push_back({rule, node, std::move(message)});
+  }
+
+  // Nodes are live if the walk along the links met them, whatever their records say.
+  bool live(NodeId id) const { return id.index < ordinals_.size() && ordinals_[id.index] != Numbering::kNone; }
+  bool earlier(NodeId id, NodeId than) const { return live(id) && ordinals_[id.index] < ordinals_[than.index]; }
+
+  void links();
+  bool references(NodeId id);
+  bool arguments_in_range(std::span<const Argument> arguments, int depth, bool results);
+  void regions();
+  void storages();
+  void node(NodeId id);
+  void inputs(NodeId id, std::span<const Argument> arguments, int depth);
+  void uses();
+  void signature(NodeId id);
+  void result(NodeId id, ValueId v);
+  void lifetime(NodeId id, ValueId v, bool as_result);
+  void aliases(NodeId id);
+  void placement(NodeId id);
+  void saved(NodeId id);
+  void frees(NodeId id);
+
+  const Graph& graph_;
+  std::vector<Violation> found_;
+  std::optional<Numbering> numbering_;
+  std::vector<NodeId> order_;
+  std::vector<uint32_t> ordinals_;  // position in program order
+  std::vector<bool> broken_;        // by node: a reference out of range
+  std::vector<uint32_t> use_counts_;
+  std::vector<bool> results_seen_;
+  std::vector<NodeId> storage_frees_;
+  bool past_placeholders_ = false;
+  bool past_calls_ = false;
+  uint32_t outputs_ = 0;
+};
+
+// The rules that all others rely on, by their numbers in shadowgraph/graph/verify.h: the list of nodes, references in range,
+// the tree of regions, and uses.
+
+// ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
+
+// A list that goes in a circle ends the check of links: everything else walks along them.
+void Verifier::links() {
+  NodeId previous;
+  for (NodeId n = graph_.first(); n.valid(); n = graph_.node(n).next) {
+    if (n.index >= graph_.node_capacity())
+      return report(Rule::kLinks, {}, "the node list goes to id {}, which is out of range", n.index);
+    if (ordinals_[n.index] != Numbering::kNone)
+      return report(Rule::kLinks, {}, "the node list comes to node id {} twice", n.index);
+    if (graph_.is_erased(n)) return report(Rule::kLinks, {}, "the node list comes to id {}, which is erased", n.index);
+    // Positions are counted here and not asked of the graph, whose own order may be broken.
+    ordinals_[n.index] = static_cast<uint32_t>(order_.size());
+    order_.push_back(n);
+    if (graph_.node(n).previous != previous) {
+      report(Rule::kLinks, {}, "node id {} names as previous another than the one it comes after", n.index);
+    }
+    // Labels are checked beside the links: is_before() answers from labels alone.
+    if (previous.valid() && !graph_.is_before(previous, n)) {
+      report(Rule::kLinks, {}, "is_before() does not say that node id {} comes after the one before it", n.index);
+    }
+    previous = n;
+  }
+  if (graph_.last() != previous) report(Rule::kLinks, {}, "the last node is not where the list ends");
+  if (order_.size() != graph_.node_count()) {
+    report(Rule::kLinks, {}, "the list holds {} nodes, the graph counts {}", order_.size(), graph_.node_count());
+  }
+  // A node that is not erased and in no list is lost.
+  for (uint32_t i = 0; i < graph_.node_capacity(); ++i) {
+    if (ordinals_[i] == Numbering::kNone && !graph_.is_erased(NodeId(i))) {
+      report(Rule::kLinks, {}, "live node id {} is not in the list", i);
+    }
+  }
+}
+
+// Lists nest at most kMaxListDepth deep, so that later walks may recurse without asking.
+bool Verifier::arguments_in_range(std::span<const Argument> arguments, int depth, bool results) {
+  return std::all_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
+    if (!graph_.in_bounds(a) || a.kind > ArgumentKind::kOpaque) return false;
+    if (a.kind != ArgumentKind::kList) return true;
+    return depth < kMaxListDepth && arguments_in_range(graph_.list(a), depth + 1, results);
+  });
+}
+
+// Every index in the record must name something. Messages do not print such a node, as printing would follow the
+// indices.
+bool Verifier::references(NodeId id) {
+  const Node& n = graph_.node(id);
+  // The first fault is enough: behind it nothing of the node can be trusted.
+  const auto bad = [&](const char* what) {
+    broken_[id.index] = true;
+    report(Rule::kReferences, id, "node id {}: {} is out of range", id.index, what);
+    return false;
+  };
+  if (!graph_.in_bounds(n)) return bad("a run of arguments, results, saved tensors or frees");
+  if (n.target.index >= graph_.target_count()) return bad("the target");
+  if (!arguments_in_range(graph_.arguments(id), 0, false)) return bad("an argument (or lists nest too deep)");
+  if (!arguments_in_range(graph_.results(id), 0, true)) return bad("a result (or lists nest too deep)");
+  if (n.region.index >= graph_.region_count()) return bad("the region");
+  if (n.phase.index >= graph_.phase_count()) return bad("the phase");
+  if (n.source.valid() && n.source.index >= graph_.string_count()) return bad("the source line");
+  // An erased forward node is in range, and is allowed.
+  if (n.forward.valid() && n.forward.index >= graph_.node_capacity()) return bad("the forward node");
+  for (const SavedTensor& saved : graph_.saved(id)) {
+    if (saved.value.index >= graph_.value_capacity()) return bad("a saved tensor");
+  }
+  for (const StorageId storage : graph_.frees(id)) {
+    if (storage.index >= graph_.storage_count()) return bad("a freed storage");
+  }
+  bool values = true;
+  graph_.for_each_output(id, [&](ValueId v) { values = values && graph_.in_bounds(graph_.value(v)); });
+  return values || bad("the sizes of a result");
+}
+
+// Parents come first, so a region tree cannot have a circle.
+void Verifier::regions() {
+  for (uint32_t i = 0; i < graph_.region_count(); ++i) {
+    const Region& region = graph_.region(RegionId(i));
+    if (i == 0 ? region.parent.valid() || region.kind != RegionKind::kRoot
+               : region.parent.index >= i || region.kind == RegionKind::kRoot) {
+      report(Rule::kRegions, {},
+             "r{} is no part of a tree: its parent must be an earlier region, and r0 alone the root", i);
+    }
+    const auto bad_string = [&](StringId s) { return s.valid() && s.index >= graph_.string_count(); };
+    if (bad_string(region.name) || bad_string(region.class_name) ||
+        (region.target.valid() && region.target.index >= graph_.target_count()) || !graph_.in_bounds(region)) {
+      report(Rule::kReferences, {}, "r{}: its name, class, target or arguments are out of range", i);
+      continue;
+    }
+    // A composite's arguments are checked by their number alone; their values may be gone.
+    if (region.arguments.size != 0 &&
+        (!region.target.valid() ||
+         region.arguments.size != graph_.target(region.target).signature().arguments.size())) {
+      report(Rule::kRegions, {}, "r{} has {} arguments, which is not what its operator takes", i,
+             region.arguments.size);
+    }
+  }
+}
+
+// Storages are checked here by themselves; whether values lie within them, result() asks.
+void Verifier::storages() {
+  for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+    const Storage& storage = graph_.storage(StorageId(i));
+    if (storage.bytes < 0) report(Rule::kStorage, {}, "storage id {} has {} bytes", i, storage.bytes);
+    for (const NodeId n : {storage.born, storage.freed_after}) {
+      if (n.valid() && n.index >= graph_.node_capacity()) {
+        report(Rule::kReferences, {}, "storage id {} is born or freed at node id {}, which is out of range", i,
+               n.index);
+      }
+    }
+  }
+}
+
+// ---- 3, 4: uses -----------------------------------------------------------------------------------------------------
+
+// An operand's use must be in the list of its value, and its maker must come before.
+void Verifier::inputs(NodeId id, std::span<const Argument> arguments, int depth) {
+  for (const Argument& a : arguments) {
+    if (a.kind == ArgumentKind::kList && depth < kMaxListDepth) inputs(id, graph_.list(a), depth + 1);
+    if (a.kind != ArgumentKind::kValue) continue;
+    const ValueId v = a.ref.value;
+    ++use_counts_[v.index];
+    // A node that uses its own result is refused too: it is not earlier than itself.
+    if (!earlier(graph_.value(v).producer, id)) {
+      report(Rule::kOrder, id, "uses a value (id {}) that no earlier node makes", v.index);
+    } else {
+      lifetime(id, v, false);
+    }
+    if (a.ref.use >= graph_.use_capacity() || graph_.use(a.ref.use).user != id || graph_.use(a.ref.use).value != v) {
+      report(Rule::kUses, id, "an argument's use is not entered in the list of value id {}", v.index);
+    }
+  }
+}
+
+// Walks along each value's uses and counts. The list must hold exactly what arguments mention, no more and no less.
+void Verifier::uses() {
+  for (uint32_t i = 0; i < graph_.value_capacity(); ++i) {
+    const Value& value = graph_.value(ValueId(i));
+    uint32_t count = 0;
+    uint32_t previous = Argument::kNoUse;
+    bool consistent = true;
+    // One more than there should be is enough to know, and ends a cycle.
+    for (uint32_t u = value.first_use; u != Argument::kNoUse && count <= use_counts_[i]; u = graph_.use(u).next) {
+      if (u >= graph_.use_capacity() || graph_.use(u).value.index != i || graph_.use(u).previous != previous ||
+          !live(graph_.use(u).user)) {
+        consistent = false;
+        break;
+      }
+      previous = u;
+      ++count;
+    }
+    if (!consistent || count != use_counts_[i] || value.last_use != previous) {
+      report(Rule::kUses, value.producer,
+             "the list of uses of value id {} does not hold the {} uses that arguments make", i, use_counts_[i]);
+    }
+  }
+}
+
+// Whether arguments and results are of the kinds that a schema has. Internal to ir/analysis.
+
+// Generous where libtorch converts: a number stands for a tensor, a value for a number of its kind.
+bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type);
+// A result that is not there is None: kernels may leave out what a flag switches off.
+bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type);
+
+namespace {
+
+bool fits_schema(const Graph& graph, const Argument& a, TypeClass type, bool optional) {
+  if (a.kind == ArgumentKind::kNone) return optional || type == TypeClass::kTensor || type == TypeClass::kAny;
+  if (a.kind == ArgumentKind::kOpaque || type == TypeClass::kAny) return true;
+  const bool is_value = a.kind == ArgumentKind::kValue;
+  const ValueKind value = is_value ? graph.value(a.ref.value).kind : ValueKind::kTensor;
+  switch (type) {
+    case TypeClass::kTensor:
+      // A number where a tensor is due is one that the C++ API wrapped (0-dimensional, on the CPU).
+      return (is_value && value == ValueKind::kTensor) || a.kind == ArgumentKind::kConstant ||
+             a.kind == ArgumentKind::kInt || a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool ||
+             a.kind == ArgumentKind::kComplex;
+    case TypeClass::kNumber:
+      return (is_value && value != ValueKind::kTensor) || a.kind == ArgumentKind::kInt ||
+             a.kind == ArgumentKind::kFloat || a.kind == ArgumentKind::kBool || a.kind == ArgumentKind::kComplex;
+    case TypeClass::kInt:
+      return a.kind == ArgumentKind::kInt || (is_value && value == ValueKind::kInt);
+    case TypeClass::kDtype:
+    case TypeClass::kLayout:
+    case TypeClass::kMemoryFormat:
+      return a.kind == ArgumentKind::kInt;
+    case TypeClass::kFloat:
+      return a.kind == ArgumentKind::kFloat || (is_value && value == ValueKind::kFloat);
+    case TypeClass::kBool:
+      return a.kind == ArgumentKind::kBool || (is_value && value == ValueKind::kBool);
+    case TypeClass::kString:
+      return a.kind == ArgumentKind::kString;
+    case TypeClass::kDevice:
+      return a.kind == ArgumentKind::kDevice;
+    case TypeClass::kGenerator:
+      return a.kind == ArgumentKind::kGenerator;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type) {
+  if (type.type != TypeClass::kList) return fits_schema(graph, a, type.type, type.optional);
+  switch (a.kind) {
+    case ArgumentKind::kNone:
+      return type.optional;
+    case ArgumentKind::kOpaque:
+      return true;
+    case ArgumentKind::kIntList:
+      return type.element == TypeClass::kInt || type.element == TypeClass::kNumber || type.element == TypeClass::kAny;
+    case ArgumentKind::kList: {
+      const auto list = graph.list(a);
+      return std::all_of(list.begin(), list.end(), [&](const Argument& element) {
+        return type.element == TypeClass::kAny || fits_schema(graph, element, type.element, type.element_optional);
+      });
+    }
+    default:
+      return false;
+  }
+}
+
+bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
+  if (a.kind == ArgumentKind::kNone) return true;
+  if (a.kind == ArgumentKind::kList) return type == TypeClass::kList || type == TypeClass::kAny;
+  if (a.kind != ArgumentKind::kValue) return false;
+  const bool tensor = graph.value(a.ref.value).kind == ValueKind::kTensor;
+  if (type == TypeClass::kTensor) return tensor;
+  if (type == TypeClass::kAny) return true;
+  return !tensor && fits_schema(graph, a, type, false);
+}
+
+// Checks the rules of shadowgraph/graph/verify.h about what nodes mean, by their numbers there.
 
 // ---- 6, 7: schemas --------------------------------------------------------------------------------------------------
 
@@ -219,7 +524,7 @@ std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).r
 void verify(const Graph& graph) {
   const std::vector<Violation> found = violations(graph);
   if (found.empty()) return;
-  std::string message = fmt::format("the graph breaks {} {} of shadowgraph/verify.h:", found.size(),
+  std::string message = fmt::format("the graph breaks {} {} of shadowgraph/graph/verify.h:", found.size(),
                                     found.size() == 1 ? "rule" : "rules");
   for (const Violation& violation : found) {
     message +=

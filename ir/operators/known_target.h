@@ -1,9 +1,10 @@
-// What is kept with a target, shared by its copies: its schema, its facts, its other forms. Internal to ir/.
+// Whether operators came or went in this process: what is found by searching them is good until then.
 #pragma once
 
 #include <ATen/core/function_schema.h>
 
 #include <atomic>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -11,10 +12,15 @@
 #include <utility>
 
 #include "ir/operators/operator_forms.h"
-#include "ir/operators/registrations.h"
 #include "shadowgraph/graph/target.h"
 
 namespace shadowgraph {
+
+// Changes whenever an operator is registered with the dispatcher or leaves it. Read it before the search whose answer
+// is to be kept. Thread-safe.
+uint64_t operator_generation();
+
+// What is kept with a target, shared by its copies: its schema, its facts, its other forms. Internal to ir/.
 
 // An answer that holds for one generation of registered operators, and is asked for again in the next. Earlier answers
 // stay where they are, for whoever holds them. Thread-safe.

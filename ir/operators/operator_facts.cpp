@@ -11,7 +11,6 @@
 
 #include "ir/operators/known_target.h"
 #include "ir/operators/operator_name.h"
-#include "ir/operators/operator_table.h"
 #include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {
@@ -154,7 +153,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
 
   const std::string_view space = namespace_of(target.name());
   facts.collective = std::ranges::find(collective_namespaces(), space) != collective_namespaces().end();
-  // Functions that take a generator's state out and put it back (core/calls/random_state.h) are ordered among the
+  // Functions that take a generator's state out and put it back (core/calls/functions.h) are ordered among the
   // draws. What is put in decides what is drawn later, which no result shows.
   if (space == "sg_random") {
     facts.random = true;

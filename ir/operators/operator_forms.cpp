@@ -13,7 +13,6 @@
 #include "ir/operators/known_target.h"
 #include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
-#include "ir/operators/operator_table.h"
 #include "shadowgraph/graph/libtorch.h"
 
 namespace shadowgraph {

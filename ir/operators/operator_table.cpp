@@ -6,7 +6,7 @@
 // The batch norm and dropout families come from their schemas. The aliases and the writes without annotation come from
 // a run of PyTorch's OpInfo samples (3464 samples, 619 operators, CPU). A TorchDispatchMode compared contents and
 // storages before and after.
-#include "ir/operators/operator_table.h"
+#include "ir/operators/operator_facts.h"
 
 namespace shadowgraph {
 namespace {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ir/operators/schema_changes.h"
 #include "ir/text/words.h"
 
 namespace shadowgraph {
@@ -182,6 +183,205 @@ void Cursor::fail_at(Place place, std::string_view what, std::string_view expect
   const std::string_view dots = skipped != 0 ? "..." : "";
   message += fmt::format("\n  {}{}\n  {:>{}}", dots, shown, '^', dots.size() + offset - skipped + 1);
   throw ParseError(message, place.line, static_cast<int>(offset + 1));
+}
+
+// Reads the arguments of a call, as the schema of its target asks for them.
+//
+//     aten::sum(self=%1, dim=[0,1], dtype=f32)      keepdim is left out and gets its default
+//
+// Schema and text go in the same order as a rule, so a name is found at once. Linear in the text.
+
+// The position of an argument in the schema of `target`; past the last if it has none of this name.
+size_t ArgumentReader::position_of(TargetId target, std::string_view name, size_t next) const {
+  const auto& formals = graph_.target(target).signature().arguments;
+  const auto search = [&](size_t from, std::string_view wanted) {
+    while (from < formals.size() && formals[from].name != wanted) ++from;
+    return from;
+  };
+  // Nearly always the next one, or a few further on: those between are left at their defaults.
+  size_t position = search(next, name);
+  if (position == formals.size()) position = search(0, name);
+  if (position == formals.size()) position = search(0, argument_in_this_libtorch(graph_.target(target), name));
+  return position;
+}
+
+// Reads a call's arguments by name. Arguments that are not stated get their defaults, made once a schema.
+std::span<const Argument> ArgumentReader::take_arguments(TargetId target, bool forward_references) {
+  const Signature& formals = graph_.target(target).signature();
+  arguments_.assign(formals.arguments.size(), Argument());
+  stated_.assign(formals.arguments.size(), false);
+  cursor_.expect('(');
+  size_t next = 0;
+  if (!cursor_.eat(')')) {
+    do {
+      cursor_.peek();
+      const Cursor::Place place = cursor_.place();
+      const std::string_view name = cursor_.take_argument_name();
+      if (!name.empty()) {
+        const size_t position = position_of(target, name, next);
+        if (position == formals.arguments.size()) {
+          std::string what = "no argument of this name: ";
+          append_quoted(what, name);
+          cursor_.fail_at(place, what, "one of " + graph_.target(target).schema_text());
+        }
+        // The later one would silently win.
+        if (stated_[position]) cursor_.fail_at(place, "an argument given twice", "each argument once");
+        stated_[position] = true;
+        arguments_[position] = take_argument(formals.arguments[position].type, forward_references, 0);
+        next = position + 1;
+      } else if (formals.variadic_arguments) {
+        arguments_.push_back(take_argument(FormalType(), forward_references, 0));
+      } else {
+        cursor_.fail_at(place, "an argument without name", "name=value");
+      }
+    } while (cursor_.eat(','));
+    cursor_.expect(')');
+  }
+  for (size_t i = 0; i < formals.arguments.size(); ++i) {
+    if (stated_[i]) continue;
+    if (!formals.arguments[i].default_value) {
+      cursor_.fail(fmt::format("argument '{}' is missing and has no default", formals.arguments[i].name),
+                   fmt::format("{}=...", formals.arguments[i].name));
+    }
+    arguments_[i] = formals.arguments[i].default_value->make(graph_);
+  }
+  return arguments_;
+}
+
+// The first character tells most kinds; the schema's type decides only between words.
+Argument ArgumentReader::take_argument(const FormalType& type, bool forward_references, int depth) {
+  const char c = cursor_.peek();
+  switch (c) {
+    case '%':
+      return Argument::of_value(take_value_(forward_references));
+    case '"':
+      return graph_.string_argument(cursor_.take_quoted());
+    case '[':
+      return take_list(type.is_int_list(), type, forward_references, depth);
+    default:
+      break;
+  }
+  if ((c >= '0' && c <= '9') || c == '-' || c == '+') {
+    const Cursor::Place place = cursor_.place();
+    const std::string_view token = cursor_.take_number();
+    if (const auto value = parse_int(token)) return Argument::of_int(*value);
+    // Digits alone are an integer, never rounded to a float: 9007199254740993 must come back as it is.
+    if (token.find_first_not_of("0123456789", 1) != std::string_view::npos) {
+      if (const auto value = parse_float(token)) return Argument::of_float(*value);
+    }
+    cursor_.fail_at(place, "not a number, or one out of range", "a 64-bit integer or a float");
+  }
+  return take_word_argument(type, forward_references, depth);
+}
+
+// Words mean dtypes, layouts or memory formats where the schema has such a type, since "i8" may be a string elsewhere.
+Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward_references, int depth) {
+  const Cursor::Place place = cursor_.place();
+  const auto finite = [&] {
+    cursor_.peek();
+    const Cursor::Place number_place = cursor_.place();
+    const auto value = parse_float(cursor_.take_number());
+    if (!value) cursor_.fail_at(number_place, "no float", "one such as 1.0");
+    return *value;
+  };
+  if (cursor_.eat_word("nan")) {
+    // The usual NaN needs no bits; another one states its own.
+    if (cursor_.peek() != '(') return Argument::of_float(*parse_float("nan"));
+    cursor_.expect('(');
+    const auto value = parse_float(fmt::format("nan({})", cursor_.take_identifier()));
+    if (!value) cursor_.fail_at(place, "no NaN", "nan(7ff8000000000001): 16 hexadecimal digits");
+    cursor_.expect(')');
+    return Argument::of_float(*value);
+  }
+  const std::string_view word = cursor_.take_name();
+  if (word == "None") return {};
+  if (word == "true") return Argument::of_bool(true);
+  if (word == "false") return Argument::of_bool(false);
+  if (word == "inf") return Argument::of_float(*parse_float("inf"));
+  if (type.type == TypeClass::kDtype) {
+    if (const auto dtype = parse_dtype(word)) return Argument::of_int(static_cast<int64_t>(*dtype));
+  } else if (type.type == TypeClass::kLayout) {
+    if (const auto layout = parse_layout(word)) return Argument::of_int(static_cast<int64_t>(*layout));
+  } else if (type.type == TypeClass::kMemoryFormat) {
+    if (const auto format = parse_memory_format(word)) return Argument::of_int(static_cast<int64_t>(*format));
+  }
+  if (word == "ints") return take_ints();
+  if (word == "list") return take_list(false, type, forward_references, depth);
+  if (word == "complex") {
+    cursor_.expect('(');
+    const double real = finite();
+    cursor_.expect(',');
+    const double imaginary = finite();
+    cursor_.expect(')');
+    return graph_.complex_argument(real, imaginary);
+  }
+  if (word == "generator") {
+    cursor_.expect('(');
+    const auto device = parse_device(cursor_.take_name());
+    if (!device) cursor_.fail_at(place, "no generator", "one such as generator(cuda:0)");
+    cursor_.expect(')');
+    return Argument::of_device(*device, ArgumentKind::kGenerator);
+  }
+  if (word == "opaque") {
+    cursor_.expect('(');
+    Argument argument = graph_.string_argument(cursor_.take_quoted());
+    argument.kind = ArgumentKind::kOpaque;
+    cursor_.expect(')');
+    return argument;
+  }
+  // c0, c1, ... are constants; no device is called so.
+  if (word.size() > 1 && word[0] == 'c' && word[1] >= '0' && word[1] <= '9') {
+    const auto number = parse_int(word.substr(1));
+    if (!number || *number >= graph_.constant_count()) {
+      cursor_.fail_at(place, "there is no such constant", "a constant that a line above declares");
+    }
+    return Argument::of_constant(ConstantId(static_cast<uint32_t>(*number)));
+  }
+  if (const auto device = parse_device(word)) return Argument::of_device(*device);
+  // The message says what the schema wants here, since the word alone may be right elsewhere.
+  std::string what = word.empty() ? "no value" : "no value ";
+  if (!word.empty()) append_quoted(what, word);
+  const std::string_view expected = type.type == TypeClass::kDtype          ? "a dtype such as f32"
+                                    : type.type == TypeClass::kLayout       ? "a layout such as strided"
+                                    : type.type == TypeClass::kMemoryFormat ? "a memory format such as channels_last"
+                                                                            : "an argument";
+  cursor_.fail_at(place, what, expected);
+}
+
+// Also reads `ints[...]`, an int list where the schema expects something else.
+Argument ArgumentReader::take_ints() {
+  ints_.clear();
+  cursor_.expect('[');
+  if (!cursor_.eat(']')) {
+    do {
+      ints_.push_back(cursor_.take_int());
+    } while (cursor_.eat(','));
+    cursor_.expect(']');
+  }
+  return graph_.int_list(ints_);
+}
+
+// An int list where the schema has one is a run of numbers, not of arguments: sizes are what most lists are.
+Argument ArgumentReader::take_list(bool as_ints, const FormalType& type, bool forward_references, int depth) {
+  if (as_ints) return take_ints();
+  if (depth >= kMaxListDepth) {
+    cursor_.fail("a list that nests too deep", fmt::format("at most {} lists in lists", kMaxListDepth));
+  }
+  FormalType element;
+  element.type = type.type == TypeClass::kList ? type.element : TypeClass::kAny;
+  cursor_.expect('[');
+  // Lists nest, so all share one stack instead of allocating a vector each.
+  const size_t base = stack_.size();
+  if (!cursor_.eat(']')) {
+    do {
+      const Argument taken = take_argument(element, forward_references, depth + 1);
+      stack_.push_back(taken);
+    } while (cursor_.eat(','));
+    cursor_.expect(']');
+  }
+  const Argument list = graph_.make_list(std::span<const Argument>(stack_).subspan(base));
+  stack_.resize(base);
+  return list;
 }
 
 }  // namespace shadowgraph

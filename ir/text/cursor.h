@@ -2,10 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/graph/target.h"
 
 namespace shadowgraph {
 
@@ -81,6 +86,40 @@ class Cursor {
   const char* line_begin_ = nullptr;
   const char* line_end_ = nullptr;
   int line_ = 0;
+};
+
+// Reads the arguments of a call in the text form: `(self=%1, other=0.5, dims=[1, 2])`. What ir/text/parser.cpp and
+// patterns (shadowgraph/graph/edit.h) share. docs/graph.md holds the grammar.
+
+class ArgumentReader {
+ public:
+  // Reads `%4`; with `forward_references`, also values that come later or are gone.
+  using TakeValue = std::function<ValueId(bool forward_references)>;
+
+  // Lists, strings and the like go into the pools of `graph`. All must outlive the reader.
+  ArgumentReader(Cursor& cursor, Graph& graph, TakeValue take_value)
+      : cursor_(cursor), graph_(graph), take_value_(std::move(take_value)) {}
+
+  // All arguments of a call of `target`, parentheses included, by schema position, defaults filled in. Good until the
+  // next call. Throws ParseError.
+  std::span<const Argument> take_arguments(TargetId target, bool forward_references);
+  // One, which the schema has as `type`.
+  Argument take_argument(const FormalType& type, bool forward_references, int depth = 0);
+
+ private:
+  size_t position_of(TargetId target, std::string_view name, size_t next) const;
+  Argument take_list(bool as_ints, const FormalType& type, bool forward_references, int depth);
+  Argument take_ints();
+  Argument take_word_argument(const FormalType& type, bool forward_references, int depth);
+
+  Cursor& cursor_;
+  Graph& graph_;
+  TakeValue take_value_;
+  // Scratch, kept to spare allocations.
+  std::vector<Argument> arguments_;
+  std::vector<bool> stated_;
+  std::vector<Argument> stack_;  // elements of the lists being read, innermost last
+  std::vector<int64_t> ints_;
 };
 
 }  // namespace shadowgraph

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
 namespace {

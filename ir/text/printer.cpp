@@ -1,3 +1,412 @@
+// What the presets of the text share: a writer of lines (printer.cpp), of the head above them (text_writer_head.cpp),
+// and of arguments, results and types (text_writer_values.cpp).
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/operators/operator_name.h"
+#include "ir/text/tensor_bytes.h"
+#include "ir/text/words.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/target.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+
+namespace shadowgraph {
+
+// Writes the presets of the text. Canonical text must come back byte for byte. So whatever parse() derives is left out
+// here by the same rule: defaults, contiguous strides, births at the first use.
+class TextWriter {
+ public:
+  TextWriter(const Graph& graph, const Numbering& numbering, PrintPreset preset)
+      : graph_(graph), numbering_(numbering), preset_(preset) {}
+
+  std::string& text() { return out_; }
+  void set_effects(const Effects* effects) { effects_ = effects; }
+  // For kFingerprint: values that are made by none of these are printed by type.
+  void set_slice(std::span<const NodeId> nodes);
+  void head();
+  void node_line(NodeId id);
+  void type(ValueId id);
+
+ private:
+  void put(std::string_view text) { out_ += text; }
+  void put(char c) { out_ += c; }
+  void number(char letter, uint32_t n);
+  void value_ref(ValueId id);
+  void target_name(TargetId id);
+  void storage_line(uint32_t number, StorageId id);
+  void region_line(RegionId id);
+  void constant_line(uint32_t number, ConstantId id);
+  void guard_line(const Guard& guard);
+  void arguments(TargetId target, std::span<const Argument> arguments);
+  void argument(const Argument& argument, TypeClass type, bool int_list, TypeClass element, int depth);
+  void elements(std::span<const Argument> list, TypeClass element, int depth);
+  void ints(std::span<const int64_t> ints, bool cut = false, std::string_view separator = ",");
+  void result_names(std::span<const Argument> results, int depth);
+  void result_types(std::span<const Argument> results, int depth);
+  // Attributes of a node, each written only if it is there; attribute() puts what separates them.
+  void attributes(NodeId id);
+  void phase(PhaseId id);
+  void modes(const NodeFlags& on);
+  void saved(NodeId id);
+  void writes(NodeId id);
+  void frees(NodeId id);
+  void notes(NodeId id);
+  // The separator before the next attribute.
+  void attribute() {
+    put(any_attribute_ ? " " : " | ");
+    any_attribute_ = true;
+  }
+
+  const Graph& graph_;
+  const Numbering& numbering_;
+  const PrintPreset preset_;
+  const Effects* effects_ = nullptr;
+  std::string out_;
+  bool any_attribute_ = false;  // on this line
+  bool sliced_ = false;
+  std::vector<uint32_t> slice_numbers_;  // by value index: its number among the slice's values
+  uint32_t next_value_ = 0;              // kFingerprint: how many values the lines so far made
+};
+
+// Prints the head of the canonical text: metadata, operators, storages, constants, regions and dependencies.
+
+// Everything that nodes cite stands above them, so that a reader needs one pass.
+void TextWriter::head() {
+  put("shadowgraph 1 libtorch ");
+  put(libtorch_version());
+  put('\n');
+  for (const auto& [key, value] : graph_.metadata.lines()) {
+    put("meta ");
+    append_quoted(out_, key);
+    put(" = ");
+    append_quoted(out_, value);
+    put('\n');
+  }
+  for (TargetId id : numbering_.targets()) {
+    put(graph_.target(id).kind() == TargetKind::kFunction ? "function " : "operator ");
+    put(graph_.target(id).schema_text());
+    put('\n');
+  }
+  for (uint32_t i = 0; i < numbering_.storages().size(); ++i) storage_line(i, numbering_.storages()[i]);
+  // Before the regions, whose arguments may be constants.
+  for (uint32_t i = 0; i < numbering_.constants().size(); ++i) constant_line(i, numbering_.constants()[i]);
+  for (uint32_t i = 0; i < graph_.region_count(); ++i) region_line(RegionId(i));
+  for (const Guard& guard : graph_.guards) guard_line(guard);
+}
+
+void TextWriter::storage_line(uint32_t n, StorageId id) {
+  const Storage& storage = graph_.storage(id);
+  number('s', n);
+  put(" = ");
+  append_int(out_, storage.bytes);
+  put(' ');
+  append_device(out_, storage.device());
+  put(' ');
+  put(to_string(storage.kind));
+  // Says where a storage is born only if that is not the first node that makes a value in it, which parse() assumes.
+  const uint32_t born = numbering_.of(storage.born);
+  if (born != numbering_.of(numbering_.first_node(id))) {
+    put(" born ");
+    if (born == Numbering::kNone) {
+      put("before");
+    } else {
+      number('n', born);
+    }
+  }
+  put('\n');
+}
+
+void TextWriter::region_line(RegionId id) {
+  const Region& region = graph_.region(id);
+  const std::string_view name = graph_.text_or_empty(region.name);
+  const std::string_view class_name = graph_.text_or_empty(region.class_name);
+  const bool has_target = region.target.index < graph_.target_count();
+  // The root is in every graph; a line for it would only say what is known.
+  const bool says_more = region.call != 0 || region.inferred || has_target || region.parent.valid();
+  // A root with a name or a call has something to say, and is printed.
+  if (id == Graph::kRootRegion && name.empty() && class_name.empty() && !says_more) return;
+  number('r', id.index);
+  put(" = ");
+  put(to_string(region.kind));
+  // A composite is called what its operator is called; that name is not repeated.
+  const bool name_is_target = has_target && name == graph_.target(region.target).name();
+  if (!name_is_target || !class_name.empty()) {
+    put(' ');
+    append_quoted(out_, name);
+  }
+  if (!class_name.empty()) {
+    put(' ');
+    append_quoted(out_, class_name);
+  }
+  if (region.kind == RegionKind::kModule || region.call != 0) {
+    put(" call ");
+    append_int(out_, region.call);
+  }
+  if (has_target) {
+    put(' ');
+    target_name(region.target);
+    if (region.arguments.size != 0) arguments(region.target, graph_.region_arguments(id));
+  }
+  if (region.parent.valid()) {
+    put(" in ");
+    number('r', region.parent.index);
+  }
+  if (region.inferred) put(" inferred");
+  put('\n');
+}
+
+// A constant without readable contents (meta, sparse) is kept as a declaration: the rest of the graph still comes back.
+void TextWriter::constant_line(uint32_t n, ConstantId id) {
+  const auto bytes = tensor_bytes(graph_.constant(id));
+  number('c', n);
+  put(" = ");
+  if (!bytes) {
+    put("unreadable\n");
+    return;
+  }
+  put(dtype_word(bytes->dtype));
+  put('[');
+  ints(bytes->sizes);
+  put(']');
+  if (!has_contiguous_strides(bytes->sizes, bytes->strides)) {
+    put('{');
+    ints(bytes->strides);
+    put('}');
+  }
+  put(" \"");
+  append_base64(out_, bytes->bytes);
+  put("\"\n");
+}
+
+void TextWriter::guard_line(const Guard& guard) {
+  put("depends ");
+  put(guard_word(guard.kind));
+  put('(');
+  number('%', numbering_.of(guard.value));
+  // Only a guard on one size has a dimension.
+  if (guard.dimension != -1) {
+    put(", ");
+    append_int(out_, guard.dimension);
+  }
+  put(") = ");
+  append_quoted(out_, guard.observed);
+  put('\n');
+}
+
+// Prints what nodes take and give: arguments, and results with their types.
+
+namespace {
+
+constexpr size_t kShortList = 4;  // kShort cuts longer lists
+
+}  // namespace
+
+// ---- Arguments ------------------------------------------------------------------------------------------------------
+
+// kShort is for people: long lists say their beginning.
+void TextWriter::ints(std::span<const int64_t> list, bool cut, std::string_view separator) {
+  const size_t shown = cut && list.size() > kShortList ? kShortList - 1 : list.size();
+  for (size_t i = 0; i < shown; ++i) {
+    if (i != 0) put(separator);
+    append_int(out_, list[i]);
+  }
+  if (shown < list.size()) put(", ...");
+}
+
+// Arguments that equal their schema's default are left out. The default is compared as an argument, so "1" and "1.0"
+// differ here as they do for the parser.
+void TextWriter::arguments(TargetId target, std::span<const Argument> actual) {
+  const Signature& formals = graph_.target(target).signature();
+  put('(');
+  bool first = true;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const Formal* formal = i < formals.arguments.size() ? &formals.arguments[i] : nullptr;
+    if (formal != nullptr && formal->default_value && formal->default_value->equals(graph_, actual[i])) continue;
+    // The name of a placeholder, and constants: what a fingerprint must not see.
+    if (preset_ == PrintPreset::kFingerprint && target.index <= target_of(Builtin::kConstant).index) continue;
+    if (!first) put(", ");
+    first = false;
+    // A value by position is shorter; everything else keeps its name.
+    const bool by_position = preset_ == PrintPreset::kShort && actual[i].kind == ArgumentKind::kValue;
+    if (formal != nullptr && !by_position) {
+      put(formal->name);
+      put('=');
+    }
+    // Arguments of variadic calls have no formal, so their integers cannot be words.
+    const FormalType type = formal != nullptr ? formal->type : FormalType();
+    argument(actual[i], type.type, type.is_int_list(), type.element, 0);
+  }
+  put(')');
+}
+
+void TextWriter::elements(std::span<const Argument> list, TypeClass element, int depth) {
+  const bool cut = preset_ == PrintPreset::kShort && list.size() > kShortList;
+  const size_t shown = cut ? kShortList - 1 : list.size();
+  for (size_t i = 0; i < shown; ++i) {
+    if (i != 0) put(", ");
+    argument(list[i], element, false, TypeClass::kAny, depth + 1);
+  }
+  if (cut) put(", ...");
+}
+
+void TextWriter::argument(const Argument& a, TypeClass type, bool int_list, TypeClass element, int depth) {
+  switch (a.kind) {
+    case ArgumentKind::kNone:
+      return put("None");
+    case ArgumentKind::kValue:
+      return value_ref(a.ref.value);
+    case ArgumentKind::kInt: {
+      std::string_view word;
+      // Numbers of dtypes, layouts and memory formats are libtorch's own and may change, so words are written. A number
+      // without a word stays a number.
+      // c10's enumerations are a byte wide: 256 + 6 is no dtype.
+      if (a.i >= 0 && a.i < 127) {
+        if (type == TypeClass::kDtype && a.i < static_cast<int64_t>(c10::ScalarType::Undefined)) {
+          word = dtype_word(static_cast<c10::ScalarType>(a.i));
+        } else if (type == TypeClass::kLayout) {
+          word = layout_word(static_cast<c10::Layout>(a.i));
+        } else if (type == TypeClass::kMemoryFormat) {
+          word = memory_format_word(static_cast<c10::MemoryFormat>(a.i));
+        }
+      }
+      return word.empty() ? append_int(out_, a.i) : put(word);
+    }
+    case ArgumentKind::kFloat:
+      return append_float(out_, a.d);
+    case ArgumentKind::kBool:
+      return put(a.b ? "true" : "false");
+    case ArgumentKind::kComplex: {
+      const auto parts = graph_.complex_parts(a);
+      put("complex(");
+      append_float(out_, parts[0]);
+      put(", ");
+      append_float(out_, parts[1]);
+      return put(')');
+    }
+    case ArgumentKind::kString:
+      return append_quoted(out_, graph_.text_or_empty(a.string));
+    case ArgumentKind::kDevice:
+      return append_device(out_, a.device());
+    // A list of ints where the schema has one is `[..]`. The other kind of list is marked, so that both come back as
+    // what they were.
+    case ArgumentKind::kIntList:
+      put(int_list ? "[" : "ints[");
+      ints(graph_.ints(a), preset_ == PrintPreset::kShort, ", ");
+      return put(']');
+    case ArgumentKind::kList:
+      // Depth is bounded as in the parser, which would refuse what is printed deeper.
+      if (depth >= kMaxListDepth) return put("[?]");
+      put(int_list ? "list[" : "[");
+      elements(graph_.list(a), element, depth);
+      return put(']');
+    case ArgumentKind::kConstant:
+      return preset_ == PrintPreset::kFingerprint ? put("<constant>") : number('c', numbering_.of(a.constant));
+    case ArgumentKind::kGenerator:
+      put("generator(");
+      append_device(out_, a.device());
+      return put(')');
+    case ArgumentKind::kOpaque:
+      put("opaque(");
+      append_quoted(out_, graph_.text_or_empty(a.string));
+      return put(')');
+  }
+  put('?');
+}
+
+// ---- Results --------------------------------------------------------------------------------------------------------
+
+// Names and types are written apart: names first, so that lines begin with what they make.
+void TextWriter::result_names(std::span<const Argument> results, int depth) {
+  bool first = true;
+  for (const Argument& result : results) {
+    if (!first) put(", ");
+    first = false;
+    if (result.kind == ArgumentKind::kValue) {
+      number('%', numbering_.of(result.ref.value));
+    } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
+      put('[');
+      result_names(graph_.list(result), depth + 1);
+      put(']');
+    } else {
+      put("None");
+    }
+  }
+}
+
+void TextWriter::result_types(std::span<const Argument> results, int depth) {
+  bool first = true;
+  for (const Argument& result : results) {
+    if (!first) put(", ");
+    first = false;
+    if (result.kind == ArgumentKind::kValue) {
+      type(result.ref.value);
+    } else if (result.kind == ArgumentKind::kList && depth < kMaxListDepth) {
+      put('[');
+      result_types(graph_.list(result), depth + 1);
+      put(']');
+    } else {
+      put("None");
+    }
+  }
+}
+
+// Each part is left out when it is what parse() would assume.
+void TextWriter::type(ValueId id) {
+  if (id.index >= graph_.value_capacity() || !graph_.in_bounds(graph_.value(id))) return put('?');
+  const Value& value = graph_.value(id);
+  switch (value.kind) {
+    case ValueKind::kTensor:
+      break;
+    case ValueKind::kInt:
+      return put("int");
+    case ValueKind::kFloat:
+      return put("float");
+    case ValueKind::kBool:
+      return put("bool");
+  }
+  put(dtype_word(value.dtype));
+  put('[');
+  ints(graph_.sizes(id));
+  put(']');
+  // Shape and dtype are what people ask for; strides, storage and device come with the long forms.
+  if (preset_ == PrintPreset::kShort) return;
+  if (!has_contiguous_strides(graph_.sizes(id), graph_.strides(id))) {
+    put('{');
+    ints(graph_.strides(id));
+    put('}');
+  }
+  // Only canonical text has storages: other presets say what a tensor is, not where it lies.
+  const bool canonical = preset_ == PrintPreset::kCanonical;
+  const bool has_storage = value.storage.index < graph_.storage_count();
+  if (canonical && (value.storage.valid() || value.offset != 0)) {
+    put(" @");
+    if (value.storage.valid()) {
+      number('s', numbering_.of(value.storage));
+    } else {
+      put("none");
+    }
+  }
+  if (value.offset != 0) {
+    put('+');
+    append_int(out_, value.offset);
+  }
+  // The storage's line has the device already, unless the value claims another one.
+  if (!has_storage || graph_.storage(value.storage).device() != value.device() || !canonical) {
+    put(' ');
+    append_device(out_, value.device());
+  }
+  if (value.layout != c10::Layout::Strided) {
+    put(' ');
+    put(layout_word(value.layout));
+  }
+  if (value.requires_grad) put(" grad");
+}
+
 // Prints graphs as text, in the three presets: canonical, short and fingerprint.
 //
 //     n4: %3 = aten::relu(self=%2) : f32[8,64] @s5 | r2 grad_mode      canonical: parse() gives the same graph back
@@ -5,16 +414,6 @@
 //     aten::relu(self=^1) : f32[8,64] cpu | grad_mode                  fingerprint: equal for blocks that repeat
 //
 // Linear in the graph. A file is written in pieces, so that memory does not grow with it.
-#include <ostream>
-
-#include "ir/operators/operator_name.h"
-#include "ir/text/text_writer.h"
-#include "ir/text/words.h"
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
-
-namespace shadowgraph {
 
 // Numbers the values that the slice makes, from 0, so that equal slices of one graph give equal fingerprints wherever
 // they stand.
@@ -320,6 +719,91 @@ std::string type_text(const Graph& graph, ValueId value) {
 void write_graph_file(const std::string& path, const Graph& graph) {
   verify(graph);
   write_file(path, [&](std::ostream& file) { print(file, graph); });
+}
+
+// Numbers nodes, values, storages, constants and regions as the text shows them: in the order in which a reader meets
+// them. Ids of the graph have gaps after edits, and depend on the order of edits; numbers do not. So equal graphs print
+// equal text. One walk.
+
+// Numbers things in the order in which they are first met. Ids out of range are skipped: broken graphs are numbered,
+// too, for messages.
+template <class I>
+void Numbering::number(std::vector<uint32_t>& numbers, std::vector<I>& order, I id) {
+  if (id.index >= numbers.size() || numbers[id.index] != kNone) return;
+  numbers[id.index] = static_cast<uint32_t>(order.size());
+  order.push_back(id);
+}
+
+bool Numbering::number_arguments(const Graph& graph, std::span<const Argument> arguments, int depth) {
+  for (const Argument& argument : arguments) {
+    if (argument.kind == ArgumentKind::kConstant) {
+      number(constants_, constant_order_, argument.constant);
+    } else if (argument.kind == ArgumentKind::kList && graph.in_bounds(argument)) {
+      if (depth >= kMaxListDepth || !number_arguments(graph, graph.list(argument), depth + 1)) return false;
+    }
+  }
+  return true;
+}
+
+// Values and their storages are numbered where they are made, so that numbers rise along the program.
+bool Numbering::number_results(const Graph& graph, NodeId node, std::span<const Argument> results, int depth) {
+  for (const Argument& result : results) {
+    if (result.kind == ArgumentKind::kValue && result.ref.value.index < values_.size()) {
+      number(values_, value_order_, result.ref.value);
+      const StorageId storage = graph.value(result.ref.value).storage;
+      if (storage.index < storages_.size() && !first_nodes_[storage.index].valid()) first_nodes_[storage.index] = node;
+      number(storages_, storage_order_, storage);
+    } else if (result.kind == ArgumentKind::kList && graph.in_bounds(result)) {
+      if (depth >= kMaxListDepth || !number_results(graph, node, graph.list(result), depth + 1)) return false;
+    }
+  }
+  return true;
+}
+
+Numbering Numbering::of(const Graph& graph) {
+  Numbering result;
+  result.nodes_.assign(graph.node_capacity(), kNone);
+  result.values_.assign(graph.value_capacity(), kNone);
+  result.storages_.assign(graph.storage_count(), kNone);
+  result.constants_.assign(graph.constant_count(), kNone);
+  result.name_copies_.assign(graph.target_count(), 1);
+  result.first_nodes_.assign(graph.storage_count(), NodeId());
+  result.node_order_.reserve(graph.node_count());
+  result.value_order_.reserve(graph.value_capacity());
+
+  std::vector<bool> target_seen(graph.target_count());
+  for (uint32_t i = 0; i < kBuiltinCount; ++i) target_seen[i] = true;
+  const auto see_target = [&](TargetId id) {
+    if (id.index >= target_seen.size() || target_seen[id.index]) return;
+    target_seen[id.index] = true;
+    result.target_order_.push_back(id);
+  };
+
+  // Stops at a node that is met twice: a list of a broken graph may be a circle.
+  for (NodeId n = graph.first(); n.index < graph.node_capacity() && result.of(n) == kNone; n = graph.node(n).next) {
+    number(result.nodes_, result.node_order_, n);
+    if (!graph.in_bounds(graph.node(n))) continue;
+    see_target(graph.node(n).target);
+    result.number_arguments(graph, graph.arguments(n), 0);
+    result.number_results(graph, n, graph.results(n), 0);
+    for (StorageId storage : graph.frees(n)) number(result.storages_, result.storage_order_, storage);
+  }
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    if (!graph.in_bounds(graph.region(RegionId(i)))) continue;
+    see_target(graph.region(RegionId(i)).target);
+    result.number_arguments(graph, graph.region_arguments(RegionId(i)), 0);
+  }
+  // A storage may be allocated by a node and not (yet) seen through a value. It is kept, or the memory timeline would
+  // lose it.
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    if (result.of(graph.storage(StorageId(i)).born) != kNone) {
+      number(result.storages_, result.storage_order_, StorageId(i));
+    }
+  }
+  std::unordered_map<std::string_view, uint32_t> names;
+  for (uint32_t i = 0; i < kBuiltinCount; ++i) names[graph.target(TargetId(i)).name()] = 1;
+  for (TargetId id : result.target_order_) result.name_copies_[id.index] = ++names[graph.target(id).name()];
+  return result;
 }
 
 }  // namespace shadowgraph

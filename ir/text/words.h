@@ -17,8 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/types.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "kernels/compiler/program_source.h"
-#include "shadowgraph/kernels/backend.h"
+#include "shadowgraph/kernels/program.h"
 
 extern char** environ;
 

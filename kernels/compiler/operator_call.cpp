@@ -1,11 +1,10 @@
-#include "kernels/compiler/operator_call.h"
-
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
 #include <bit>
 
-#include "kernels/compiler/expression_source.h"
+#include "kernels/compiler/operator_table.h"
+#include "kernels/compiler/program_source.h"
 
 namespace shadowgraph {
 

@@ -1,4 +1,4 @@
-#include "kernels/compiler/vector_math.h"
+#include "kernels/compiler/program_source.h"
 
 namespace shadowgraph {
 

@@ -8,12 +8,11 @@
 #include <map>
 #include <memory>
 
-#include "kernels/compiler/no_kernel.h"
 #include "kernels/compiler/operator_table.h"
 #include "kernels/eager/slots.h"
-#include "kernels/replay/list_calls.h"
-#include "shadowgraph/kernels/backend.h"
-#include "shadowgraph/kernels/eager.h"
+#include "kernels/replay/call_graph.h"
+#include "shadowgraph/kernels/kernel.h"
+#include "shadowgraph/kernels/program.h"
 
 namespace shadowgraph {
 namespace {

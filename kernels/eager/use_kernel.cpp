@@ -1,14 +1,272 @@
-// A caller's kernel in an operator's slot, and what is asked of its results.
+// What an operator's results look like, before it runs. Internal to kernels/eager.
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty_strided.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
+#include <dlfcn.h>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
-#include "kernels/eager/expected_results.h"
 #include "kernels/eager/slots.h"
-#include "shadowgraph/kernels/own.h"
+#include "kernels/replay/call_graph.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/kernels/c_kernel.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
+
+struct ExpectedResult {
+  bool tensor = false;  // otherwise a number or the like, of which nothing is known; or an undefined tensor
+  int argument = -1;    // the position of the argument that it is; -1: a tensor of its own
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<int64_t> sizes, strides;
+};
+
+using ExpectedResults = std::shared_ptr<const std::vector<ExpectedResult>>;
+
+// Keeps them by the geometry and the numbers of calls. Thread-safe.
+class KnownResults {
+ public:
+  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be shown
+  // to them. Throws c10::Error for a call that the operator refuses.
+  ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, ExpectedResults> known_;
+};
+
+namespace {
+
+// Meta tensors in place of the call's, each once.
+class MetaArguments {
+ public:
+  c10::IValue of(const c10::IValue& argument) {
+    if (argument.isTensor()) return of(argument.toTensor());
+    if (argument.isDevice()) return c10::Device(c10::kMeta);
+    if (argument.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : argument.toTensorVector()) list.push_back(of(tensor));
+      return list;
+    }
+    if (argument.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
+        list.push_back(tensor ? std::optional(of(*tensor)) : std::nullopt);
+      }
+      return list;
+    }
+    return argument;
+  }
+
+  // The first of the call's arguments that is this one.
+  int position_of(const at::Tensor& meta, std::span<const c10::IValue> metas) const {
+    for (size_t i = 0; i < metas.size(); ++i) {
+      if (metas[i].isTensor() && metas[i].toTensor().is_same(meta)) return static_cast<int>(i);
+    }
+    return -1;
+  }
+
+ private:
+  at::Tensor of(const at::Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    for (const auto& [given, meta] : known_) {
+      if (given.is_same(tensor)) return meta;
+    }
+    at::Tensor meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+    known_.emplace_back(tensor, meta);
+    return meta;
+  }
+
+  std::vector<std::pair<at::Tensor, at::Tensor>> known_;
+};
+
+bool is_strided(const c10::IValue& argument) {
+  return !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().layout() == c10::kStrided;
+}
+
+// So many calls of one operator are known. Past that all of them are forgotten.
+constexpr size_t kMostKnown = 4096;
+
+// All of a call but contents; empty for what has no short text.
+std::string text_of(std::span<const c10::IValue> arguments) {
+  std::string text = c10::str(c10::get_default_dtype_as_scalartype());
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensorList() || argument.isOptionalTensorList() || argument.isGenerator()) return "";
+    if (!argument.isTensor()) {
+      text += c10::str("|", argument.tagKind(), " ", argument);
+    } else if (argument.toTensor().defined()) {
+      const at::Tensor& tensor = argument.toTensor();
+      text += c10::str("|", tensor.key_set(), tensor.scalar_type(), tensor.sizes(), tensor.strides(),
+                       tensor.unsafeGetTensorImpl()->is_wrapped_number());
+    } else {
+      text += "|-";
+    }
+  }
+  return text;
+}
+
+ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  MetaArguments metas;
+  torch::jit::Stack stack;
+  for (const c10::IValue& argument : arguments) {
+    if (!is_strided(argument)) return nullptr;
+    stack.push_back(metas.of(argument));
+  }
+  const torch::jit::Stack given = stack;
+  try {
+    call_on_meta(op, stack);
+  } catch (const c10::NotImplementedError&) {
+    return nullptr;
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception&) {  // only data decides: our rule says so, or a Meta kernel in Python
+    return nullptr;
+  }
+  std::vector<ExpectedResult> expected;
+  for (const c10::IValue& result : stack) {
+    ExpectedResult& made = expected.emplace_back();
+    if (!result.isTensor() || !result.toTensor().defined()) continue;
+    const at::Tensor& tensor = result.toTensor();
+    made = {.tensor = true,
+            .argument = metas.position_of(tensor, given),
+            .dtype = tensor.scalar_type(),
+            .sizes = tensor.sizes().vec(),
+            .strides = tensor.strides().vec()};
+  }
+  return std::make_shared<const std::vector<ExpectedResult>>(std::move(expected));
+}
+
+}  // namespace
+
+ExpectedResults KnownResults::of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  const std::string text = text_of(arguments);
+  if (text.empty()) return work_out(op, arguments);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = known_.find(text); found != known_.end()) return found->second;
+  }
+  ExpectedResults made = work_out(op, arguments);
+  const std::lock_guard lock(mutex_);
+  if (known_.size() >= kMostKnown) known_.clear();
+  return known_.try_emplace(text, std::move(made)).first->second;
+}
+
+// Calls a C function of a shared library as an operator's kernel.
+
+namespace {
+
+// What the C function is given of a call. Lists of sizes lie in the tensors.
+class CArguments {
+ public:
+  // Returns false for an argument that has no place there.
+  bool add(const c10::IValue& argument, bool takes_tensor) {
+    if (argument.isTensor() || (takes_tensor && argument.isNone())) {
+      if (argument.isTensor() && argument.toTensor().defined()) return add_tensor(argument.toTensor(), inputs);
+      inputs.push_back({.data = nullptr, .dtype = 0, .dims = -1, .sizes = nullptr, .strides = nullptr});
+      return true;
+    }
+    if (argument.isNone()) {
+      numbers.push_back(std::numeric_limits<double>::quiet_NaN());
+    } else if (argument.isInt()) {
+      numbers.push_back(static_cast<double>(argument.toInt()));
+    } else if (argument.isDouble()) {
+      numbers.push_back(argument.toDouble());
+    } else if (argument.isBool()) {
+      numbers.push_back(argument.toBool() ? 1 : 0);
+    } else if (argument.isIntList()) {
+      for (const int64_t i : argument.toIntVector()) numbers.push_back(static_cast<double>(i));
+    } else if (argument.isDoubleList()) {
+      for (const double d : argument.toDoubleVector()) numbers.push_back(d);
+    } else if (argument.isBoolList()) {
+      for (const bool flag : argument.toBoolList()) numbers.push_back(flag ? 1 : 0);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  static bool add_tensor(const at::Tensor& tensor, std::vector<shadowgraph_tensor>& to) {
+    if (tensor.layout() != c10::kStrided || tensor.is_conj() || tensor.is_neg()) return false;
+    to.push_back({.data = const_cast<void*>(tensor.const_data_ptr()),
+                  .dtype = static_cast<int32_t>(tensor.scalar_type()),
+                  .dims = static_cast<int32_t>(tensor.dim()),
+                  .sizes = tensor.sizes().data(),
+                  .strides = tensor.strides().data()});
+    return true;
+  }
+
+  std::vector<shadowgraph_tensor> inputs, outputs;
+  std::vector<double> numbers;
+};
+
+bool is_of_tensors(const c10::Argument& formal) {
+  c10::TypePtr type = formal.type();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
+  return type->kind() == c10::TypeKind::TensorType;
+}
+
+OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known, const c10::OperatorHandle& op,
+                                std::span<const c10::IValue> arguments) {
+  const ExpectedResults expected = known.of(op, arguments);
+  if (expected == nullptr) return std::nullopt;
+  CArguments given;
+  std::optional<c10::Device> device;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& argument = arguments[i];
+    if (!given.add(argument, is_of_tensors(op.schema().arguments()[i]))) return std::nullopt;
+    if (argument.isTensor() && argument.toTensor().defined() && !device) device = argument.toTensor().device();
+    if (argument.isDevice()) device = argument.toDevice();
+  }
+  std::vector<c10::IValue> results;
+  for (const ExpectedResult& like : *expected) {
+    if (!like.tensor) return std::nullopt;
+    if (like.argument >= 0) {
+      results.push_back(arguments[static_cast<size_t>(like.argument)]);
+      // It is written, as the operator's own kernel would say.
+      static_cast<void>(results.back().toTensor().mutable_data_ptr());
+    } else {
+      results.emplace_back(at::empty_strided(like.sizes, like.strides,
+                                             at::TensorOptions().dtype(like.dtype).device(device.value_or(c10::kCPU))));
+    }
+    if (!CArguments::add_tensor(results.back().toTensor(), given.outputs)) return std::nullopt;
+  }
+  const int outcome = function(given.inputs.data(), static_cast<int32_t>(given.inputs.size()), given.outputs.data(),
+                               static_cast<int32_t>(given.outputs.size()), given.numbers.data(),
+                               static_cast<int32_t>(given.numbers.size()));
+  return outcome == 0 ? OwnKernel::Results(std::move(results)) : std::nullopt;
+}
+
+}  // namespace
+
+OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol) {
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw KernelError(fmt::format("cannot load '{}': {}", library, ::dlerror()));
+  void* const found = ::dlsym(handle, symbol.c_str());
+  if (found == nullptr) {
+    ::dlclose(handle);
+    throw KernelError(fmt::format("'{}' has no function {}", library, symbol));
+  }
+  const auto function = reinterpret_cast<shadowgraph_kernel>(found);
+  return {.op = op,
+          .run = [function, known = std::make_shared<KnownResults>()](const c10::OperatorHandle& handle_of_op,
+                                                                      std::span<const c10::IValue> arguments) {
+            return call_library(function, *known, handle_of_op, arguments);
+          }};
+}
+
+// A caller's kernel in an operator's slot, and what is asked of its results.
+
 namespace {
 
 class OwnCalls final : public AskedKernel {

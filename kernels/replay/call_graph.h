@@ -4,7 +4,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include "shadowgraph/graph.h"
+#include <optional>
+#include <span>
+
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 
@@ -24,5 +27,19 @@ void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& metas);
 
 // Returns the number that a wrapped number stands for.
 c10::Scalar number_of(const at::Tensor& wrapped);
+
+// Splits calls of operators over lists of tensors (_foreach_add_, _fused_adamw_) into calls of their elements. Internal
+// to kernels.
+
+// Returns what an operator over lists is for one element. That is the operator of single tensors (aten::add_.Tensor for
+// aten::_foreach_add_.List), or the operator itself, which then gets tensors for lists (optimizer steps). Returns
+// nothing if kernels are made of neither.
+std::optional<c10::OperatorHandle> element_operator(const c10::OperatorHandle& op);
+
+// Returns the number of elements, -1 where lists differ in length. An empty list stands for none.
+int64_t list_length(std::span<const c10::IValue> arguments);
+// Returns the arguments of `element`'s call for element `i`.
+torch::jit::Stack element_arguments(const c10::OperatorHandle& element, std::span<const c10::IValue> arguments,
+                                    int64_t i);
 
 }  // namespace shadowgraph

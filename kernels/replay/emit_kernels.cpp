@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <map>
 
+#include "codegen/code_names.h"
 #include "kernels/compiler/program_source.h"
-#include "passes/codegen/identifiers.h"
-#include "shadowgraph/analysis/aliases.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/edit/group_call.h"
-#include "shadowgraph/kernels/emit.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <utility>
 
-#include "parallel/plan/spare_memory.h"
-#include "parallel/plan/unit_names.h"
-#include "shadowgraph/profile/device_assumptions.h"
+#include "parallel/plan/layer_chain.h"
+#include "parallel/plan/stage_split.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "parallel/plan/stage_split.h"
-#include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/plan/training_plan.h"
 
 namespace shadowgraph {
 

@@ -1,5 +1,3 @@
-#include "shadowgraph/parallel/given_plan.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,10 +5,10 @@
 #include <numeric>
 #include <set>
 
+#include "parallel/plan/layer_chain.h"
 #include "parallel/plan/plan_space.h"
-#include "parallel/plan/unit_names.h"
+#include "shadowgraph/plan/training_plan.h"
 #include "support/json.h"
-#include "support/json_place.h"
 
 namespace shadowgraph {
 namespace {

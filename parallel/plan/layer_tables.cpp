@@ -1,17 +1,14 @@
-#include "parallel/plan/layer_tables.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
 #include "ir/analysis/module_tree.h"
-#include "parallel/plan/compute_again.h"
-#include "parallel/plan/layer_ways.h"
+#include "parallel/plan/layer_chain.h"
 #include "parallel/plan/planner.h"
-#include "parallel/plan/unit_names.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/sharding/plan_step.h"
+#include "parallel/plan/recompute.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/shard/shard.h"
 
 namespace shadowgraph {
 

@@ -1,16 +1,119 @@
-#include "parallel/plan/plan_search.h"
-
+// The search of one request: plans by their bounds, simulations of what looks best, and the best with other knobs.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
+#include <limits>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
+#include "parallel/plan/candidate.h"
+#include "parallel/plan/plan_space.h"
+#include "parallel/plan/planner.h"
+#include "parallel/plan/recompute.h"
+#include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/units.h"
-#include "support/on_two_threads.h"
+#include "support/threads.h"
 
 namespace shadowgraph {
+
+class PlanSearch {
+ public:
+  PlanSearch(const StepSource& source, const ClusterRequest& request, KeptTables& kept)
+      : source_(source),
+        answer_{.name = source.name, .request = request},
+        kept_(kept),
+        tables_(source, answer_.request, kept),
+        schedules_(kept.schedules) {
+    check(request);
+    check_links(request);
+    answer_.memory = memory_of(request);
+    answer_.bound = best_estimate_;
+  }
+
+  // Nothing is simulated where nothing fits.
+  PlanAnswer run(bool neighbours) {
+    make_candidates();
+    simulate_best();
+    if (answer_.simulated.empty()) return std::move(answer_);
+    if (neighbours) {
+      look_around();
+      look_at_overlaps();
+      look_at_recomputing();
+      route_badly();
+    }
+    write_down();
+    return std::move(answer_);
+  }
+
+  std::optional<FittingPlan> first_that_fits(int64_t memory) {
+    make_candidates();
+    return first_of(memory);
+  }
+
+ private:
+  std::optional<FittingPlan> first_of(int64_t memory) {
+    for (Candidate& candidate : candidates_) {
+      if (auto estimate = candidate.with_less(schedules_, memory, kForever)) {
+        return FittingPlan{candidate.with(*estimate), std::move(*estimate)};
+      }
+    }
+    return std::nullopt;
+  }
+
+  struct Tried {
+    Candidate* candidate;
+    Estimate estimate;
+    int64_t memory;  // that it was looked for with
+    int tries = 0;
+    bool spend_spare = true;
+  };
+
+  static bool is_slower(const Tried& a, const Tried& b) { return a.estimate.seconds > b.estimate.seconds; }
+  static constexpr auto kSlower = is_slower;
+  static constexpr double kForever = std::numeric_limits<double>::infinity();
+
+  const ClusterRequest& request() const { return answer_.request; }
+  std::vector<Candidate> candidates_with(const std::vector<Recompute>& allowed, bool host_allowed = true);
+  void make_candidates();
+  void search(double near);
+  void simulate_best();
+  void push(Tried tried);
+  Tried pop();
+  void try_with(Tried tried, int64_t memory);
+  SimulatedPlan simulated(const Candidate& candidate, const Estimate& estimate);
+  bool fits(const SimulatedPlan& made) const {
+    return made.bytes() <= answer_.memory && made.on_host <= host_memory_of(request().device);
+  }
+  void use_what_is_left(Tried tried, SimulatedPlan made);
+  void simulate_above();
+  void count();
+  void look_around();
+  void look_at_overlaps();
+  void look_at_recomputing();
+  void route_badly();
+  std::optional<Estimate> fitting(Candidate& candidate, double enough);
+  PlanNeighbour best_of(const std::string& knob, const std::string& value, const std::vector<Candidate*>& candidates);
+  void write_down();
+
+  const StepSource& source_;
+  PlanAnswer answer_;
+  KeptTables& kept_;
+  LayerTables tables_;
+  std::deque<WaysDown> ways_;  // of candidates
+  std::vector<Candidate> candidates_;
+  std::vector<Tried> tried_;
+  std::unordered_set<const Candidate*> seen_;
+  double best_estimate_ = std::numeric_limits<double>::infinity();
+  PlanSchedules& schedules_;
+};
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -218,6 +321,142 @@ void PlanSearch::write_down() {
         fmt::format("{} takes {:+.1f} % against its estimate of {}: figures of layers are that far off",
                     to_string(made.plan), 100 * further, human_seconds(made.estimated)));
   }
+}
+
+// The best plan with another value of one knob.
+
+// The best plan of each other value of a knob, all other knobs free.
+void PlanSearch::look_around() {
+  const auto look = [&](const char* name, const auto& knob) {
+    const std::string chosen = knob(answer_.best().plan);
+    std::map<std::string, std::vector<Candidate*>> values;  // least bound first
+    for (Candidate& candidate : candidates_) values[knob(candidate.plan())].push_back(&candidate);
+    for (const auto& [value, candidates] : values) {
+      if (value != chosen) answer_.neighbours.push_back(best_of(name, value, candidates));
+    }
+  };
+  look("optimizer on", [](const TrainingPlan& plan) { return plan.optimizer_on_host ? "host" : "device"; });
+  const auto number = [](int64_t TrainingPlan::*knob) {
+    return [knob](const TrainingPlan& plan) { return fmt::format("{}", plan.*knob); };
+  };
+  look("attention", [](const TrainingPlan& plan) { return std::string(to_string(plan.attention)); });
+  look("layout", [](const TrainingPlan& plan) { return std::string(to_string(plan.layout)); });
+  look("tensor", number(&TrainingPlan::tensor));
+  look("context", number(&TrainingPlan::context));
+  look("pipeline", number(&TrainingPlan::pipeline));
+  look("micro-batch", number(&TrainingPlan::micro_batch));
+  look("experts", number(&TrainingPlan::experts));
+  look("zero", [](const TrainingPlan& plan) { return fmt::format("{}", plan.zero); });
+  look("schedule", [](const TrainingPlan& plan) {
+    return plan.pipeline == 1 ? "none" : fmt::format("{} x {}", plan.schedule, plan.stages_per_rank);
+  });
+}
+
+// The same sizes under an engine that overlaps otherwise.
+void PlanSearch::look_at_overlaps() {
+  const TrainingPlan& best = answer_.best().plan;
+  for (const auto other : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
+    if (best.tensor == 1 || other == best.overlap) continue;
+    TrainingPlan plan = best;
+    plan.overlap = other;
+    const LayoutTables* tables = tables_.of(LayoutSizes::of(plan));
+    if (tables == nullptr) continue;
+    plan.stages.clear();
+    plan.recomputed.clear();
+    plan.selective.clear();
+    plan.in_part.clear();
+    plan.offloaded.clear();
+    const WaysDown& ways = ways_.emplace_back(tables->chains.at(best.experts), request().recompute, true);
+    Candidate candidate(std::move(plan), ways, request());
+    answer_.neighbours.push_back(best_of("overlap", std::string(to_string(other)), {&candidate}));
+  }
+}
+
+// Plans of the space in which nothing, parts or whole layers alone are computed again, and in which no layer is on the
+// host.
+void PlanSearch::look_at_recomputing() {
+  const auto best_with = [&](const char* knob, std::string_view value, std::vector<Candidate> others) {
+    std::vector<Candidate*> all;
+    for (Candidate& candidate : others) all.push_back(&candidate);
+    answer_.neighbours.push_back(best_of(knob, std::string(value), all));
+  };
+  if (!answer_.best().plan.offloaded.empty()) {
+    best_with("activations on", "device", candidates_with(request().recompute, false));
+  }
+  if (recomputing_of(answer_.best().plan) == to_string(Recompute::kNothing)) return;  // the others may do that, too
+  using enum Recompute;
+  const std::vector<Recompute>& asked = request().recompute;
+  for (const Recompute what :
+       asked.empty() ? std::vector{kNothing, kSelective, kWhole} : std::vector{kNothing, kSelective, kWhole, kCurve}) {
+    if (to_string(what) == recomputing_of(answer_.best().plan)) continue;
+    if (what != Recompute::kNothing && !asked.empty() && std::ranges::find(asked, what) == asked.end()) continue;
+    best_with("computed again", to_string(what), candidates_with({what}));
+  }
+}
+
+// Each rank may have rows of all ranks of its group, as many of each token as it has experts for.
+void PlanSearch::route_badly() {
+  const TrainingPlan& plan = answer_.best().plan;
+  if (plan.experts == 1) return;
+  ClusterRequest worst = request();
+  worst.expert_capacity = static_cast<double>(plan.experts);
+  const SimulatedPlan made = kept_.simulator.of(source_, worst, plan);
+  answer_.worst_routing = {made.run.seconds(), made.bytes()};
+}
+
+// An estimate that has spent spare memory may need more than there is. It is looked for again with as much less.
+std::optional<Estimate> PlanSearch::fitting(Candidate& candidate, double enough) {
+  constexpr int kMostTries = 4;
+  const Estimate* known = candidate.estimate(schedules_, answer_.memory, enough);
+  if (known == nullptr) return std::nullopt;
+  std::optional<Estimate> found = *known;
+  int64_t memory = answer_.memory;
+  for (int tries = 0; found && found->bytes > answer_.memory; ++tries) {
+    memory -= found->bytes - answer_.memory;
+    found = tries < kMostTries ? candidate.with_less(schedules_, memory, enough, false) : std::nullopt;
+    if (found) candidate.learn(found);
+  }
+  return found;
+}
+
+PlanNeighbour PlanSearch::best_of(const std::string& knob, const std::string& value,
+                                  const std::vector<Candidate*>& candidates) {
+  constexpr double kMuchSlower = 1.5;
+  PlanNeighbour best{.knob = knob, .value = value, .why_not = "no plan fits, or no schedule is made for its sizes"};
+  std::optional<TrainingPlan> plan;
+  double enough = kMuchSlower * answer_.best().run.seconds();
+  for (Candidate* candidate : candidates) {
+    const std::optional<Estimate> estimate = fitting(*candidate, enough);
+    if (candidate->fits() && !best.seconds) {
+      best.why_not = fmt::format("none within {} times the best", kMuchSlower);
+    }
+    if (!estimate) continue;
+    best = {knob, value, estimate->seconds, estimate->bytes, to_string(candidate->plan()), ""};
+    enough = estimate->seconds;
+    plan = candidate->with(*estimate);
+  }
+  for (const SimulatedPlan& made : answer_.simulated) {
+    if (made.plan != plan) continue;
+    best.seconds = made.run.seconds();
+    best.bytes = made.bytes();
+  }
+  return best;
+}
+
+PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours) {
+  return PlanSearch(source, request, kept).run(neighbours);
+}
+
+std::optional<FittingPlan> first_that_fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept,
+                                           int64_t memory) {
+  return PlanSearch(source, request, kept).first_that_fits(memory);
+}
+
+PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {
+  KeptTables kept;
+  PlanAnswer answer = try_plan(source, request, kept, true);
+  if (answer.simulated.empty()) throw NoTrainingPlanError(what_would_fit(source, request, kept));
+  return answer;
 }
 
 }  // namespace shadowgraph

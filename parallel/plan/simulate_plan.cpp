@@ -1,24 +1,79 @@
-// Runs one plan in full: the step captured whole, cut, and played on all ranks of a pipeline.
+// Lays out a step as one of fewer layers was. Variables of the two problems are the same but for numbers in their names.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "ir/analysis/module_tree.h"
 #include "parallel/plan/candidate.h"
-#include "parallel/plan/compute_again.h"
-#include "parallel/plan/plan_simulator.h"
+#include "parallel/plan/layer_chain.h"
 #include "parallel/plan/planner.h"
-#include "parallel/plan/solved_strategies.h"
-#include "parallel/plan/unit_names.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/float8.h"
-#include "shadowgraph/profile/device_assumptions.h"
-#include "shadowgraph/sharding/context_ranks.h"
-#include "shadowgraph/sharding/expert_ranks.h"
-#include "shadowgraph/sharding/plan_step.h"
+#include "parallel/plan/recompute.h"
+#include "passes/precision/float8.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/shard/shard.h"
+#include "shadowgraph/shard/solver.h"
 #include "shadowgraph/units.h"
+#include "sharding/ranks/ranks.h"
 
 namespace shadowgraph {
+
+class SolvedStrategies {
+ public:
+  // First the problem, then what was chosen.
+  void remember(const AssignmentProblem& problem) { nodes_ = problem.nodes; }
+  void choose(const std::vector<uint32_t>& choice);
+  // Nothing if the problem has other variables, or lacks a strategy.
+  std::optional<std::vector<uint32_t>> choice_of(const AssignmentProblem& problem) const;
+
+ private:
+  std::vector<AssignmentNode> nodes_;
+  std::map<std::string, std::string> strategies_;  // by name
+};
+
+namespace {
+
+// Names without numbers; those that are the same are told apart by their order.
+class Names {
+ public:
+  std::string of(const AssignmentNode& node) {
+    std::string name = node.name;
+    std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; });
+    const int64_t ordinal = seen_[name]++;
+    return fmt::format("{} #{}", name, ordinal);
+  }
+
+ private:
+  std::map<std::string, int64_t> seen_;
+};
+
+}  // namespace
+
+void SolvedStrategies::choose(const std::vector<uint32_t>& choice) {
+  Names names;
+  for (size_t v = 0; v < nodes_.size(); ++v) strategies_[names.of(nodes_[v])] = nodes_[v].strategies[choice[v]];
+}
+
+std::optional<std::vector<uint32_t>> SolvedStrategies::choice_of(const AssignmentProblem& problem) const {
+  if (problem.nodes.size() != strategies_.size()) return std::nullopt;
+  Names names;
+  std::vector<uint32_t> choice;
+  for (const AssignmentNode& node : problem.nodes) {
+    const auto chosen = strategies_.find(names.of(node));
+    if (chosen == strategies_.end()) return std::nullopt;
+    const auto found = std::ranges::find(node.strategies, chosen->second);
+    if (found == node.strategies.end()) return std::nullopt;
+    choice.push_back(static_cast<uint32_t>(found - node.strategies.begin()));
+  }
+  return choice;
+}
+
+// Runs one plan in full: the step captured whole, cut, and played on all ranks of a pipeline.
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "parallel/plan/layer_chain.h"
-#include "shadowgraph/parallel/replicas.h"
-#include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/plan/pipeline.h"
+#include "shadowgraph/plan/training_plan.h"
 
 namespace shadowgraph {
 
@@ -83,5 +83,13 @@ int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between be
 // no cut fits. Both time and bytes grow with a stage, so the longest stages that stay under a time cut best. The least
 // such time is found by bisection.
 std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits);
+
+// Spends what the stages of a rank leave of its memory.
+
+// split() gives each stage of a rank a share of its memory beforehand. Where layers are few and large, each share is too
+// small for one more of them, while all together are not. Here they go to layers that then need not be computed again:
+// those first that save most seconds for a byte.
+void keep_more(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
+               std::vector<StageUnits>& stages);
 
 }  // namespace shadowgraph

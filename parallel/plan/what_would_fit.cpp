@@ -4,13 +4,12 @@
 //   - moments and gradients in bfloat16, without main weights;
 //   - more memory, more devices, shorter sequences, more samples: the least of each by bisection.
 // By how much a change changes its figure is its size.
-#include "parallel/plan/what_would_fit.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
 
+#include "parallel/plan/planner.h"
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {

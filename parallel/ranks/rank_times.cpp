@@ -1,11 +1,11 @@
+#include "parallel/ranks/rank_times.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "parallel/ranks/how_to_meet.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/parallel/ranks.h"
 
 namespace shadowgraph {
 

@@ -1,7 +1,7 @@
 // Makes the rows of the schedules that have names, by rank.
 #pragma once
 
-#include "shadowgraph/parallel/schedule.h"
+#include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/parallel/schedule.h"
+#include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
 

@@ -1,5 +1,3 @@
-#include "shadowgraph/parallel/replicas.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 
 #include "parallel/stages/stage_parts.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile/collective_cost.h"
+#include "shadowgraph/plan/pipeline.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,16 +1,58 @@
-// Writes down what each stage allocates and frees in each of its pieces.
+// Says when each stage of a step looks at a storage first and last, by piece.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "parallel/stages/optimizer_share.h"
-#include "parallel/stages/stage_assignment.h"
+#include "parallel/stages/forward_line.h"
 #include "parallel/stages/stage_parts.h"
-#include "parallel/stages/storage_uses.h"
-#include "shadowgraph/parallel/stages.h"
+#include "profiler/program_costs.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
+
+struct StageUse {
+  static constexpr uint32_t kNever = 0xFFFFFFFFU;
+  int32_t stage = 0;
+  // Place in program order of the last node of each piece that looks at it: forward, I, W.
+  std::array<uint32_t, 3> last = {kNever, kNever, kNever};
+  bool in_forward() const { return last[0] != kNever; }
+  bool in_backward() const { return last[1] != kNever || last[2] != kNever; }
+};
+
+class StorageUses {
+ public:
+  StorageUses(const ProgramCosts& costs, const StageAssignment& assignment);
+  // By stage, rising.
+  const std::vector<StageUse>& of(StorageId storage) const { return uses_[storage]; }
+
+ private:
+  void note(const ProgramCosts& costs, const StageAssignment& assignment, NodeId node, StorageId storage);
+
+  IdMap<StorageId, std::vector<StageUse>> uses_;
+};
+
+// Says which parameters a storage of the optimizer's step belongs to: state, averages, temporaries of lists.
+
+class OptimizerShare {
+ public:
+  explicit OptimizerShare(const ProgramCosts& costs);
+  // Storages of parameters; empty: none in particular, such as a norm of all gradients.
+  const std::vector<StorageId>& parameters_of(StorageId storage) const;
+
+ private:
+  uint32_t root(uint32_t storage) const;
+  void join(StorageId a, StorageId b);
+  void join_node(const Graph& graph, NodeId node);
+
+  mutable std::vector<uint32_t> parent_;
+  std::vector<std::vector<StorageId>> by_root_;
+};
+
+// Writes down what each stage allocates and frees in each of its pieces.
 
 class StageMemory {
  public:

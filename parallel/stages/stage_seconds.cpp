@@ -2,9 +2,23 @@
 
 #include <algorithm>
 
+#include "parallel/stages/forward_line.h"
 #include "profiler/communication/stream_tasks.h"
 
 namespace shadowgraph {
+
+ShardedParameters::ShardedParameters(const ProgramCosts& costs, const StageAssignment& assignment,
+                                     const Communication& communication, bool gathers_once) {
+  const ParameterSources sources(costs);
+  for (const Collective& collective : communication.collectives()) {
+    const NodeId n = collective.node;
+    const bool scatters = gathers_once && collective.kind == CollectiveKind::kReduceScatter;
+    const bool adds = scatters || collective.kind == CollectiveKind::kAllReduce;
+    const bool gathers = gathers_once && collective.kind == CollectiveKind::kAllGather;
+    if (gathers && sources.reads_parameters_alone(n)) gathers_[n] = 1;
+    if (adds && assignment.piece(n) == Piece::kWeightGradient) reduces_[n] = 1;
+  }
+}
 
 NodeSeconds::NodeSeconds(const ProgramCosts& costs, const DeviceSpec& spec, const Interconnect* links)
     : graph_(costs.graph()),

@@ -1,20 +1,49 @@
-// Adds up what the pieces of each stage take.
+// The figures of the device that a graph was captured for, where none are given.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "parallel/stages/sharded_parameters.h"
-#include "parallel/stages/stage_assignment.h"
+#include "parallel/stages/forward_line.h"
 #include "parallel/stages/stage_memory.h"
 #include "parallel/stages/stage_parts.h"
+#include "profiler/program_costs.h"
 #include "profiler/time/copy_engines.h"
-#include "shadowgraph/parallel/stages.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {
+
+// Throws Error where nothing is known of such devices.
+inline DeviceSpec given_or_usual_spec(const DeviceSpec* given, const Graph& graph) {
+  if (given != nullptr) return *given;
+  const std::optional<DeviceSpec> usual = DeviceSpec::find("", main_device(graph, std::nullopt).type());
+  if (!usual) throw Error("nothing is known of the time of this graph's device; give the figures of one");
+  return *usual;
+}
+
+// Tells the collectives that gather sharded parameters and add up their gradients from those of activations.
+
+class ShardedParameters {
+ public:
+  // `gathers_once`: as StageOptions has it; otherwise gradients that stay whole are all that there is.
+  ShardedParameters(const ProgramCosts& costs, const StageAssignment& assignment, const Communication& communication,
+                    bool gathers_once);
+  // What it reads comes from parameters alone: FSDP's all_gather, in forward and again in backward.
+  bool gathers(const Collective& collective) const { return gathers_[collective.node] != 0; }
+  // It leads to gradients of weights alone: FSDP's reduce_scatter, DistributedDataParallel's all_reduce.
+  bool reduces(const Collective& collective) const { return reduces_[collective.node] != 0; }
+
+ private:
+  IdMap<NodeId, char> gathers_{0}, reduces_{0};
+};
+
+// Adds up what the pieces of each stage take.
 
 // Seconds of every node. A call takes the host's time at least.
 class NodeSeconds {

@@ -1,3 +1,309 @@
+// Replaces a node by what a function over ATen computes, and records that function's calls as nodes.
+//
+//     %2 = aten::silu(%1)     becomes      %3 = aten::neg(%1)    %4 = aten::exp(%3)    ...    each noted as expanded
+//
+// The function runs once on fake tensors while an observer notes its calls. So a decomposition is written as plain C++
+// over tensors, and its shapes are right by construction. What fits is adopted, and everything else is undone.
+//
+// Costs the fake calls, some microseconds each, and is linear in the nodes made.
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+
+#include <fstream>
+#include <unordered_set>
+
+#include "core/calls/call_record.h"
+#include "core/calls/calls_on_fakes.h"
+#include "ir/operators/operator_name.h"
+#include "ir/records.h"
+#include "passes/decompose/decompositions.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/libtorch.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/passes/functional.h"
+
+namespace shadowgraph {
+namespace {
+
+// Thrown by decline(), through the function that is being run, and caught in expand().
+struct Declined {
+  std::string why;
+};
+
+bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+}  // namespace
+
+void decline(const std::string& why) { throw Declined{why}; }
+
+void ExpansionTable::call(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
+  const std::string name = toString(op.operator_name());
+  // A boxed function serves many operators, so it has no signature to compare.
+  if (const auto boxed = boxed_.find(name); boxed != boxed_.end()) {
+    boxed->second(op, stack);
+    return;
+  }
+  // A function of another signature would be given arguments it does not expect, so schemas are compared. They are
+  // compared at the first call, when the operator is known.
+  const Row& row = rows_.at(name);
+  const auto difference = c10::findSchemaDifferences(row.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
+                                                     op.schema().cloneWithRealTypes(/*with_symint=*/false));
+  if (difference) {
+    throw Error("the function to expand " + name + " does not have the operator's signature " + toString(op.schema()) +
+                ": " + *difference);
+  }
+  row.kernel.callBoxed(op, c10::DispatchKeySet(), stack);
+}
+
+std::vector<std::string> ExpansionTable::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, row] : rows_) names.push_back(name);
+  for (const auto& [name, row] : boxed_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Expander::Expander(Graph& graph, const ExpansionTable& table) : graph_(graph), table_(table), calls_(graph) {}
+Expander::~Expander() = default;
+
+// Runs the function first and looks then whether its results will do. If they will not, the nodes that it made are
+// erased again, and the graph is as it was.
+std::optional<std::string> Expander::expand(NodeId node) {
+  inserted_.clear();
+  adopted_.clear();
+  const c10::OperatorHandle op = calls_.operator_of(node);
+  bool saved_elsewhere = false;
+  graph_.for_each_output(node, [&](ValueId value) {
+    saved_elsewhere |= graph_.is_saved_elsewhere(value);
+    if (graph_.value(value).kind == ValueKind::kTensor) set_default_device(mode_, graph_.value(value).device());
+  });
+  // The saver would keep a tensor that nobody makes any more.
+  if (saved_elsewhere) return "another node says that autograd keeps its result";
+
+  CallRecording recording(graph_, node, inserted_);
+  FakeValues fakes(graph_);
+  torch::jit::Stack stack;
+  graph_.for_each_input(node, [&](ValueId value) {
+    if (graph_.value(value).kind == ValueKind::kTensor) recording.know(value, fakes.of(value));
+  });
+  calls_.push_arguments(
+      node, [&](ValueId value) -> const at::Tensor& { return fakes.of(value); }, stack);
+  std::string why;
+  bool adopted = false;
+  try {
+    const CallRecording::Scope recorded(recording, mode_);
+    table_.call(op, &stack);
+    adopted = adopt_results(node, stack, recording, why);
+  } catch (const Declined& declined) {
+    why = declined.why;
+  } catch (...) {
+    undo(recording);
+    throw;
+  }
+  if (!adopted) {
+    undo(recording);
+    return why;
+  }
+  move_saved(node);
+  const std::string& name = graph_.target(node).name();
+  // The note tells people, and passes that count, where a node comes from.
+  for (const NodeId made : inserted_) graph_.set_note(made, "expanded", name);
+  graph_.set_saved(node, {});
+  // Backward nodes of the node now belong to the last of its parts.
+  if (!inserted_.empty()) replaced_[node] = inserted_.back();
+  graph_.erase(node);
+  set_deaths(recording);
+  return std::nullopt;
+}
+
+// Nodes that were inserted use one another only, so they go together.
+void Expander::undo(CallRecording& recording) {
+  graph_.erase(inserted_);
+  inserted_.clear();
+}
+
+// Flattens lists on both sides, so that results pair up one by one. False if a list has another length.
+bool Expander::pair_up(const Argument& result, const c10::IValue& value, std::vector<ResultPair>& pairs) const {
+  if (result.kind == ArgumentKind::kNone) return true;
+  if (result.kind == ArgumentKind::kList) {
+    const auto elements = graph_.list(result);
+    const auto values = value.toListRef();
+    if (elements.size() != values.size()) return false;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (!pair_up(elements[i], values[i], pairs)) return false;
+    }
+    return true;
+  }
+  pairs.push_back({result.ref.value, value.isTensor() ? value.toTensor() : at::Tensor(), ValueId()});
+  return true;
+}
+
+// Makes what the function gives for result `i` what was recorded: dtype and strides, and storages that are its own.
+at::Tensor Expander::as_recorded(NodeId node, std::span<const ResultPair> pairs, size_t i, bool aliases,
+                                 CallRecording& recording) {
+  const ValueId recorded = pairs[i].recorded;
+  at::Tensor tensor = pairs[i].made;
+  // Dtype and strides are part of what was recorded: users were chosen for them.
+  if (tensor.scalar_type() != graph_.value(recorded).dtype) tensor = tensor.to(graph_.value(recorded).dtype);
+  if (!same(graph_.sizes(recorded), tensor.sizes())) {
+    throw Error("the function to expand " + graph_.target(node).name() + " gives sizes " + c10::str(tensor.sizes()) +
+                " for result " + std::to_string(i) + " of " + to_text(graph_, node));
+  }
+  if (aliases) return tensor;
+  const auto strides = graph_.strides(recorded);
+  if (!same(strides, tensor.strides())) {
+    const at::Tensor laid_out =
+        at::empty_strided(tensor.sizes(), c10::IntArrayRef(strides.data(), strides.size()), tensor.options());
+    return laid_out.copy_(tensor);
+  }
+  const ValueId value = recording.value_of(tensor);
+  // Two results that are one tensor here were two in the record, and may be written apart.
+  const bool is_another_result =
+      std::ranges::any_of(pairs.first(i), [&](const ResultPair& pair) { return pair.adopted == value; });
+  if (!recording.is_fresh(graph_.value(value).storage) || is_another_result) return tensor.clone();
+  return tensor;
+}
+
+// Lets `to` stand where `from` did: its uses, its storage's kind and death, and what autograd keeps.
+void Expander::take_over(NodeId node, ValueId from, ValueId to) {
+  graph_.set_requires_grad(to, graph_.value(from).requires_grad);
+  const StorageId before = graph_.value(from).storage;
+  const StorageId after = graph_.value(to).storage;
+  // set_deaths must leave these alone: they die where the old storage died.
+  adopted_.insert(after);
+  if (before != after && graph_.storage(before).born == node) {
+    graph_.set_storage_kind(after, graph_.storage(before).kind);
+    const NodeId freed = graph_.storage(before).freed_after;
+    if (freed.valid()) {
+      std::vector<StorageId> frees(graph_.frees(freed).begin(), graph_.frees(freed).end());
+      std::ranges::replace(frees, before, after);
+      graph_.set_frees(freed, frees);
+    }
+  }
+  // Saved as the result of this node it is moved below; saved as an argument elsewhere, with the use.
+  std::vector<SavedTensor> saved(graph_.saved(node).begin(), graph_.saved(node).end());
+  for (SavedTensor& entry : saved) {
+    if (entry.value == from) entry.value = to;
+    entry.role = SavedRole::kInternal;
+  }
+  graph_.set_saved(node, saved);
+  graph_.replace_all_uses_with(from, to);
+}
+
+// Puts what the function returned in the place of the node's results, after making it what was recorded.
+bool Expander::adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why) {
+  const auto results = graph_.results(node);
+  if (!results.empty() && results.size() != stack.size()) {
+    why = "it gives another number of results";
+    return false;
+  }
+  std::vector<ResultPair> pairs;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!pair_up(results[i], stack[i], pairs)) {
+      why = "it gives a list of another length";
+      return false;
+    }
+  }
+  // A result on an operand's storage is a view or an in-place result, which must stay one.
+  std::vector<StorageId> operand_storages;
+  graph_.for_each_input(node, [&](ValueId value) { operand_storages.push_back(graph_.value(value).storage); });
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    ResultPair& pair = pairs[i];
+    if (!pair.made.defined()) {
+      const bool is_saved = std::ranges::any_of(graph_.saved(node),
+                                                [&](const SavedTensor& saved) { return saved.value == pair.recorded; });
+      if (graph_.has_uses(pair.recorded) || is_saved) {
+        why = "result " + std::to_string(i) + " is used, and no function of the operands gives it";
+        return false;
+      }
+      continue;
+    }
+    const bool aliases =
+        std::ranges::find(operand_storages, graph_.value(pair.recorded).storage) != operand_storages.end();
+    pair.made = as_recorded(node, pairs, i, aliases, recording);
+    pair.adopted = recording.value_of(pair.made);
+  }
+  for (const ResultPair& pair : pairs) {
+    if (pair.adopted.valid()) take_over(node, pair.recorded, pair.adopted);
+  }
+  return true;
+}
+
+// To the node that reads or makes the tensor, otherwise to the last.
+void Expander::move_saved(NodeId node) {
+  if (graph_.saved(node).empty() || inserted_.empty()) return;
+  // Ordered, so that the graph comes out the same in each run.
+  std::map<NodeId, std::vector<SavedTensor>> by_owner;
+  for (const SavedTensor& saved : graph_.saved(node)) {
+    SavedTensor entry{.value = saved.value};
+    NodeId owner = inserted_.back();
+    for (const NodeId candidate : inserted_) {
+      const auto arguments = graph_.arguments(candidate);
+      for (uint16_t i = 0; i < arguments.size() && entry.role == SavedRole::kInternal; ++i) {
+        graph_.for_each_value(arguments.subspan(i, 1), [&](ValueId value) {
+          if (value != saved.value || entry.role != SavedRole::kInternal) return;
+          entry.role = SavedRole::kArgument;
+          entry.index = i;
+          owner = candidate;
+        });
+      }
+      uint16_t index = 0;
+      graph_.for_each_output(candidate, [&](ValueId value) {
+        if (value == saved.value && entry.role == SavedRole::kInternal) {
+          entry.role = SavedRole::kResult;
+          entry.index = index;
+          owner = candidate;
+        }
+        ++index;
+      });
+      if (entry.role != SavedRole::kInternal) break;
+    }
+    by_owner[owner].push_back(entry);
+  }
+  for (const auto& [owner, saved] : by_owner) graph_.set_saved(owner, saved);
+}
+
+// What the expansion made for itself dies after its last use within it.
+void Expander::set_deaths(const CallRecording& recording) {
+  std::unordered_map<StorageId, NodeId> last;
+  const std::unordered_set<NodeId> inside(inserted_.begin(), inserted_.end());
+  for (const NodeId node : inserted_) {
+    const auto touch = [&](ValueId value) { last[graph_.value(value).storage] = node; };
+    graph_.for_each_input(node, touch);
+    graph_.for_each_output(node, touch);
+  }
+  std::map<uint32_t, std::vector<StorageId>> freed;
+  for (const StorageId storage : recording.fresh()) {
+    // It took over the death of the result that it replaces.
+    if (graph_.storage(storage).freed_after.valid()) continue;
+    bool used_later = false;
+    graph_.for_each_value_in(storage, [&](ValueId value) {
+      used_later |= graph_.is_saved_elsewhere(value);
+      graph_.for_each_use(value, [&](NodeId user) { used_later |= !inside.contains(user); });
+    });
+    const auto found = last.find(storage);
+    if (used_later || found == last.end() || adopted_.contains(storage)) continue;
+    freed[found->second.index].push_back(storage);
+  }
+  for (auto& [index, storages] : freed) {
+    const NodeId node(index);
+    storages.insert(storages.begin(), graph_.frees(node).begin(), graph_.frees(node).end());
+    graph_.set_frees(node, storages);
+  }
+}
+
+void Expander::relink() {
+  if (replaced_.empty()) return;
+  for (const NodeId node : graph_.nodes()) {
+    NodeId& forward = mutable_node(graph_, node).forward;
+    // A part may have been expanded itself, so the links are followed to the end.
+    for (auto next = replaced_.find(forward); next != replaced_.end(); next = replaced_.find(forward)) {
+      forward = next->second;
+    }
+  }
+}
+
 // decompose: replaces operators by more basic ones (decompositions.h has the formulas).
 //
 // Nodes are visited from the last to the first, so that a backward node is gone before its forward is looked at. Nodes
@@ -8,19 +314,7 @@
 // form (no-fused). An operator that cannot be expanded stays, and is listed with the reason: the graph is still right.
 //
 // Cost: a walk, a look at the set once a target, and what expansions put in.
-#include "shadowgraph/passes/decompose.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/enum_tag.h>
-
-#include <fstream>
-
-#include "ir/operators/operator_name.h"
-#include "passes/decompose/decompositions.h"
-#include "passes/decompose/expansion.h"
-#include "shadowgraph/graph/libtorch.h"
-
-namespace shadowgraph {
 namespace {
 
 bool is_core(const std::string& name) {
@@ -147,5 +441,51 @@ PassResult DecomposeResult::summary() const {
   summary.counters = {{"expanded", gone}, {"outside_the_set", left}};
   return summary;
 }
+
+// Splits products and convolutions with a bias into the product, and the addition by itself.
+//
+//     %3 = aten::addmm(self=%bias, mat1=%x, mat2=%w)      %4 = aten::mm(%x, %w)      %3 = aten::add(%4, %bias)
+//
+// The addition can then be fused with what follows, and passes need to know one kind of product less.
+//
+// Expands with a table of its own, so the cost is that of `decompose` for these nodes alone.
+
+namespace {
+
+const ExpansionTable& table() {
+  static const ExpansionTable* table = [] {
+    auto* made = new ExpansionTable;
+    decompositions::add_matrix_products(*made);
+    decompositions::add_convolution_bias(*made);
+    return made;
+  }();
+  return *table;
+}
+
+}  // namespace
+
+SplitBiasResult split_bias(Graph& graph) { return split_bias_of(graph, nullptr); }
+
+SplitBiasResult split_bias_of(Graph& graph, const std::function<bool(NodeId)>& wanted) {
+  std::vector<NodeId> candidates;
+  for (const NodeId node : graph.nodes()) {
+    const Target& target = graph.target(node);
+    if (target.kind() != TargetKind::kOperator || !table().has(target.name())) continue;
+    if (wanted && !wanted(node)) continue;
+    const Argument* bias = graph.find_argument(node, "bias");
+    // A convolution without bias has nothing to split; addmm has its bias under another name.
+    if (bias == nullptr || bias->kind == ArgumentKind::kValue) candidates.push_back(node);
+  }
+  SplitBiasResult result;
+  if (candidates.empty()) return result;
+  Expander expander(graph, table());
+  for (const NodeId node : candidates) {
+    if (!expander.expand(node)) ++result.split;
+  }
+  expander.relink();
+  return result;
+}
+
+PassResult SplitBiasResult::summary() const { return {.changed = split > 0, .counters = {{"split", split}}}; }
 
 }  // namespace shadowgraph

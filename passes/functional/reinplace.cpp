@@ -1,3 +1,249 @@
+// Decides which functional operators run in place (reinplace.cpp), and builds the graph in which they do
+// (reinplace_build.cpp). Internal to the pass `reinplace`.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/calls/functions.h"
+#include "ir/analysis/identity.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_forms.h"
+#include "passes/functional/storage_images.h"
+#include "passes/rewrite/node_emitter.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/passes/functional.h"
+
+namespace shadowgraph {
+
+// An operator that gives its first operand with a part replaced, and the view that is that part.
+struct Scatter {
+  const char* name;
+  const char* view;
+};
+// Null for other operators.
+const Scatter* scatter_of(const Target& target);
+
+class Reinplacer {
+ public:
+  explicit Reinplacer(const Graph& graph);
+
+  // Whether there is anything to do.
+  bool decide();
+  Graph build();
+  ReinplaceResult result;
+
+ private:
+  enum class Kind : uint8_t {
+    kCopy,     // the node as it is
+    kInPlace,  // its in-place form
+    kView,     // a scatter: the view that it scatters to, and a copy to that
+    kGone,     // nothing: its first operand holds its result already
+  };
+  struct Decision {
+    Kind kind = Kind::kCopy;
+    const Target* target = nullptr;  // kInPlace
+  };
+  // A written operand, and the result that stands for it.
+  struct Write {
+    ValueId operand, made;
+  };
+  struct StorageFacts {
+    uint32_t last_read = 0;         // ordinal
+    uint32_t read_before = 0;       // the reader before that
+    uint32_t write_back = 0;        // ordinal of the copy that overwrites it as a whole; 0: none
+    bool given = false;             // a placeholder's
+    bool written = false;           // by the program as it is, write-backs aside
+    bool saved = false;             // autograd keeps it
+    bool read_in_backward = false;  // what is saved has been of use
+    bool returned = false;          // by sg::output or sg::gradient
+  };
+
+  class Build;
+
+  // Finds StorageFacts in one walk: who reads contents last, who overwrites what the caller gave.
+  void look();
+  // A result that took its operand's memory lives in the operand's storage, which may itself have been merged.
+  StorageId merged(StorageId storage) {
+    while (into_[storage.index].valid()) storage = into_[storage.index];
+    return storage;
+  }
+  // Whether memory may be taken: nobody reads it any more, and the result fits into it.
+  bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId());
+  bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId());
+  void merge(ValueId operand, ValueId result);
+  std::vector<Write> writes_of(NodeId n, const OperatorFacts& facts) const;
+  bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes);
+  bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter);
+  // Each decides for one node, in program order, and merges storages if it says yes.
+  bool decide_operator(NodeId n, uint32_t ordinal);
+  bool decide_scatter(NodeId n, uint32_t ordinal);
+  bool decide_write_back(NodeId n);
+  // Where a scatter writes, as a view of its first operand; nothing for dimensions that are not there.
+  std::optional<TensorGeometry> region(NodeId scatter) const;
+  NodeId only_scatter(ValueId value) const;
+  const Target* in_place(NodeId n);
+
+  const Graph& read_;
+  const IdMap<ValueId, uint8_t> bits_;
+  std::vector<StorageFacts> storages_;
+  std::vector<StorageId> into_;  // by storage: the one it was merged into
+  std::vector<uint32_t> limit_;  // by storage: its write-back, handed down by merges; 0: none
+  IdMap<NodeId, uint32_t> ordinal_;
+  IdMap<NodeId, Decision> decisions_;
+  std::vector<std::unique_ptr<const Target>> originals_;  // behind functional calls
+  IdMap<TargetId, const Target*> original_of_;
+  std::vector<bool> looked_for_original_;
+};
+
+// Builds the graph anew as reinplace.cpp has decided. Nodes are copied, called in place, turned from a scatter into a
+// copy_ into a view, or left out. No decision is made here, so that one file has all reasons and the other all edits.
+// One walk over the nodes.
+
+// Makes each node as it was decided, into a new graph.
+class Reinplacer::Build {
+  // Maps values read to values made. Stands first, since its type is deduced.
+  auto value_of() const {
+    return [this](ValueId v) { return now_[v]; };
+  }
+
+ public:
+  explicit Build(Reinplacer& decided)
+      : decided_(decided), read_(decided.read_), emitter_(read_, made_), carried_(read_, made_) {}
+
+  Graph run() {
+    for (const NodeId n : read_.nodes()) {
+      const Decision decision = std::as_const(decided_.decisions_)[n];
+      carried_.enter_region(read_.node(n).region, value_of());
+      emitter_.stand_for(n, carried_.made(read_.node(n).forward));
+      std::vector<Argument> arguments;
+      for (const Argument& argument : read_.arguments(n)) arguments.push_back(emitter_.mapped(argument, value_of()));
+      switch (decision.kind) {
+        case Kind::kCopy:
+          copy(n, arguments);
+          break;
+        case Kind::kInPlace:
+          call_in_place(n, *decision.target, arguments);
+          break;
+        case Kind::kView:
+          scatter_to_view(n, arguments);
+          break;
+        case Kind::kGone:
+          read_.for_each_output(n, [&](ValueId v) { now_[v] = arguments[0].ref.value; });
+          break;
+      }
+      carried_.done(n);
+    }
+    carried_.finish(value_of(), [&](StorageId s) { return std::as_const(storages_)[decided_.merged(s)]; });
+    return std::move(made_);
+  }
+
+ private:
+  // Merged storages are one, made where the first of them was born.
+  StorageId storage_of(StorageId old, NodeId born) {
+    StorageId& storage = storages_[decided_.merged(old)];
+    if (!storage.valid()) storage = carried_.storage(decided_.merged(old), born);
+    return storage;
+  }
+
+  // Defines a result as it was, but for where it lives. `like` is the value whose geometry and storage it takes:
+  // itself, or the operand that is now written.
+  ValueId define(NodeId node, ValueId old, ValueId like) {
+    const Value& value = read_.value(like);
+    ValueId result;
+    if (value.kind != ValueKind::kTensor) {
+      result = made_.new_scalar(node, value.kind);
+    } else {
+      TensorMeta spec;
+      spec.dtype = value.dtype;
+      spec.sizes = read_.sizes(like);
+      spec.strides = read_.strides(like);
+      spec.offset = value.offset;
+      spec.device = value.device();
+      spec.layout = value.layout;
+      spec.requires_grad = read_.value(old).requires_grad;
+      if (value.storage.valid()) spec.storage = storage_of(value.storage, node);
+      result = made_.new_tensor(node, spec);
+    }
+    now_[old] = result;
+    return result;
+  }
+
+  template <class Like>
+  std::vector<Argument> results_like(NodeId node, std::span<const Argument> results, Like&& like) {
+    std::vector<Argument> copies;
+    for (const Argument& argument : results) {
+      copies.push_back(emitter_.mapped(argument, [&](ValueId v) { return define(node, v, like(v)); }));
+    }
+    return copies;
+  }
+  std::vector<Argument> same_results(NodeId node, std::span<const Argument> results) {
+    return results_like(node, results, [](ValueId v) { return v; });
+  }
+
+  void copy(NodeId n, const std::vector<Argument>& arguments) {
+    const NodeId node = emitter_.append(carried_.target(read_.node(n).target), arguments);
+    made_.set_results(node, same_results(node, read_.results(n)));
+    carried_.node(n, node);
+    carried_.saved(n, node, value_of());
+  }
+
+  void call_in_place(NodeId n, const Target& target, const std::vector<Argument>& arguments) {
+    const OperatorFacts& facts = target.facts();
+    const auto results = read_.results(n);
+    const NodeId node = emitter_.append(carried_.target(target), arguments);
+    const size_t fresh = results.size() - facts.written.size();
+    std::vector<Argument> copies = same_results(node, results.subspan(0, fresh));
+    for (size_t w = 0; w < facts.written.size(); ++w) {
+      std::vector<ValueId> operands;
+      read_.for_each_value(read_.arguments(n).subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
+      // relu_ returns its operand, a value of its own here; _foreach_add_ returns nothing, and later readers of the
+      // result read the operand.
+      const bool returned = std::any_of(facts.aliases.begin(), facts.aliases.end(),
+                                        [&](const auto& a) { return a.argument == facts.written[w]; });
+      size_t next = 0;
+      const auto operand = [&](ValueId) { return operands[next++]; };
+      if (returned) {
+        copies.push_back(results_like(node, results.subspan(fresh + w, 1), operand).front());
+      } else {
+        read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { now_[v] = value_of()(operand(v)); });
+      }
+    }
+    made_.set_results(node, copies);
+    carried_.node(n, node);
+    carried_.saved(n, node, value_of());
+  }
+
+  // slice_scatter(base, source) gives a whole new tensor with a part replaced. If nobody needs the old one, the part is
+  // written where it is, and later readers of the result read the base.
+  void scatter_to_view(NodeId n, std::vector<Argument>& arguments) {
+    const Scatter& scatter = *scatter_of(read_.target(n));
+    const TensorGeometry place = *decided_.region(n);
+    const Argument source = arguments[1];
+    const ValueId base = arguments[0].ref.value;
+    arguments.erase(arguments.begin() + 1);
+    const NodeId node = emitter_.append(emitter_.target(scatter.view), arguments);
+    const StorageId storage = made_.value(base).storage;
+    const ValueId view = emitter_.add_result(node, place, storage);
+    carried_.node(n, emitter_.append(emitter_.target("aten::copy_"),
+                                     {Argument::of_value(view), source, Argument::of_bool(false)}));
+    emitter_.add_result(made_.last(), place, storage);
+    now_[read_.results(n).front().ref.value] = base;
+  }
+
+  Reinplacer& decided_;
+  const Graph& read_;
+  Graph made_;
+  NodeEmitter emitter_;
+  GraphRebuild carried_;
+  IdMap<ValueId, ValueId> now_;
+  IdMap<StorageId, StorageId> storages_;
+};
+
+Graph Reinplacer::build() { return Build(*this).run(); }
+
 // Runs functional operators in place.
 //
 // There are three walks:
@@ -9,20 +255,7 @@
 //   3. Builds the graph anew.
 //
 // This is made for functional graphs. In any other, storages that the program itself writes are left alone.
-#include <algorithm>
-#include <optional>
-#include <utility>
 
-#include "core/calls/functional_call.h"
-#include "ir/operators/operator_facts.h"
-#include "ir/operators/operator_forms.h"
-#include "passes/functional/layout_independence.h"
-#include "passes/functional/lazy_bits.h"
-#include "passes/functional/reinplacer.h"
-#include "shadowgraph/analysis/aliases.h"
-#include "shadowgraph/passes/functional.h"
-
-namespace shadowgraph {
 namespace {
 
 constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
@@ -152,7 +385,7 @@ const Target* Reinplacer::in_place(NodeId n) {
   const TargetId id = read_.node(n).target;
   const Target& target = read_.target(id);
   if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-  // functionalize made functions of in-place operators that have no functional form (core/calls/functional_call.h);
+  // functionalize made functions of in-place operators that have no functional form (core/calls/functions.h);
   // here they become the operator that they were.
   if (target.kind() != TargetKind::kFunction) return nullptr;
   if (!looked_for_original_[id.index]) {

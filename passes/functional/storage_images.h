@@ -1,3 +1,32 @@
+// Which values are lazy conjugates or negatives: tensors that read, and write, something else than what is stored.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_forms.h"
+#include "passes/rewrite/node_emitter.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/graph.h"
+
+namespace shadowgraph {
+
+inline constexpr uint8_t kConjugateBit = 1;
+inline constexpr uint8_t kNegativeBit = 2;
+
+// By value; 0 for nearly all. Linear.
+IdMap<ValueId, uint8_t> lazy_bits_of(const Graph& graph);
+
+// Whether an operator leaves the same bits in each element however its operands lie in memory.
+//
+// Pointwise kernels compute a row of memory in vectors and what is left of it, or a row with gaps, one element at a
+// time. The two agree where the result is rounded once (add, mul, sqrt, relu, comparisons). Elsewhere they may differ
+// in the last bit: sigmoid's exp comes from another library, complex products are fused in one of them.
+
+// Says so for calls of operators with the tag `pointwise`, in-place and `out=` forms included. Integers never differ.
+bool is_layout_independent(const Graph& graph, NodeId node);
+
 // Says what every storage holds at the point that a rewriting pass has come to, as values of the graph that it builds.
 // Internal to functionalize.
 //
@@ -5,18 +34,6 @@
 // written that is whatever made the storage. current(v) gives v as it is to be read now. If its storage was not written
 // since, that is the value it became. Otherwise it is taken from the image once more, through the views by which the
 // program made it, or by as_strided.
-#pragma once
-
-#include <optional>
-
-#include "ir/operators/operator_facts.h"
-#include "ir/operators/operator_forms.h"
-#include "passes/functional/lazy_bits.h"
-#include "passes/rewrite/node_emitter.h"
-#include "shadowgraph/analysis/aliases.h"
-#include "shadowgraph/graph.h"
-
-namespace shadowgraph {
 
 class StorageImages {
  public:

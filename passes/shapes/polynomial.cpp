@@ -4,8 +4,6 @@
 //
 // A fit has fewer terms than samples, so that at least one sample confirms what the others gave. Matrices are inverted
 // once for all numbers of a graph; a number then costs a product with each basis that is tried, small ones first.
-#include "shadowgraph/passes/polynomial.h"
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -16,6 +14,7 @@
 #include <utility>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/passes/symbolic.h"
 
 namespace shadowgraph {
 namespace {

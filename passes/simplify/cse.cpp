@@ -26,8 +26,8 @@
 //
 // Cost. One lookup a node, about 0.4 us. The idea is as old as compilers; torch.fx has it for graphs without effects.
 #include "ir/analysis/identity.h"
-#include "ir/analysis/node_hashes.h"
-#include "ir/edit/replacements.h"
+#include "ir/analysis/structural_hash.h"
+#include "ir/edit/bulk_edits.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {

@@ -22,9 +22,20 @@
 // alive; nodes that stay no longer list them.
 //
 // Cost. One walk each way; about 0.1 us a node.
-#include "core/calls/random_state.h"
+#include <c10/core/MemoryFormat.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "core/calls/functions.h"
 #include "ir/analysis/identity.h"
-#include "ir/edit/replacements.h"
+#include "ir/edit/bulk_edits.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/records.h"
+#include "ir/text/tensor_bytes.h"
+#include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
@@ -116,5 +127,305 @@ DceResult dce(Graph& graph, const DceOptions& options) {
 }
 
 PassResult DceResult::summary() const { return {.changed = erased != 0, .counters = {{"erased", erased}}}; }
+
+// dead-storage: writes that nobody sees, and allocations that are filled by somebody else.
+//
+// What, rule by rule; `@s` is a storage of the program's own, read by nobody in between:
+//
+//     overwritten   zero_(%1 @s) ... copy_(%1 @s, %2)             the first write goes
+//     self-copy     copy_(%1, %1)                                 goes
+//     unfilled      %1 = zeros(..) @s ... copy_(%1, %2)           zeros, ones, full and their _like become empty
+//     filled        %1 = empty(..) @s ... zero_(%1) / fill_(%1)   becomes zeros / full, at the place of the fill
+//     cloned        %1 = empty(..) @s ... copy_(%1, %2)           becomes clone(%2), at the place of the copy
+//
+// A write counts as a whole one if its operator overwrites what it writes (zero_, copy_, normal_: ir/operators/) and
+// the value covers its storage. What is never touched: writes to storages that others hold when nothing overwrites them
+// again, random fills, results that have another geometry than their operand. Nodes that become dead (the empty of a
+// clone) go with dce, not here.
+//
+// Why. Gradients are born as zeros and accumulated into, workspaces are cleared before they are filled, functionalised
+// programs copy into fresh buffers. Each costs a write of the whole tensor, and a kernel launch.
+//
+// Cost. One walk backwards, one forwards; about 0.3 us a node.
+
+namespace {
+
+class DeadStorage {
+ public:
+  explicit DeadStorage(Graph& graph)
+      : graph_(graph),
+        effects_(Effects::of(graph)),
+        identity_(Identity::of(graph, effects_)),
+        doomed_(graph.node_capacity(), false),
+        kinds_(graph.target_count(), kUnasked),
+        covered_(graph.storage_count(), 0) {
+    for (NodeId n : graph.nodes()) {
+      graph.for_each_output(n, [&](ValueId v) { cover(v); });
+    }
+  }
+
+  DeadStorageResult run() {
+    drop_overwritten();
+    replace_allocations();
+    replacements_.finish(graph_);
+    erase_nodes(graph_, doomed_);
+    return done_;
+  }
+
+ private:
+  enum Kind : uint8_t { kUnasked, kOther, kZero, kFill, kCopy, kFilledFactory, kFilledLike, kEmpty, kEmptyLike };
+
+  Kind kind(NodeId n) {
+    const TargetId target = graph_.node(n).target;
+    if (target.index >= kinds_.size()) kinds_.resize(target.index + 1, kUnasked);
+    Kind& known = kinds_[target.index];
+    if (known == kUnasked) known = kind_of(graph_.target(target).name());
+    return known;
+  }
+
+  static Kind kind_of(std::string_view name) {
+    if (name == "aten::zero_") return kZero;
+    if (name == "aten::fill_.Scalar") return kFill;
+    if (name == "aten::copy_") return kCopy;
+    if (name == "aten::zeros" || name == "aten::ones" || name == "aten::full") return kFilledFactory;
+    if (name == "aten::zeros_like" || name == "aten::ones_like" || name == "aten::full_like") return kFilledLike;
+    if (name == "aten::empty.memory_format" || name == "aten::empty_strided") return kEmpty;
+    if (name == "aten::empty_like") return kEmptyLike;
+    return kOther;
+  }
+
+  ValueId operand(NodeId n, size_t position) const {
+    const auto arguments = graph_.arguments(n);
+    const bool is_value = position < arguments.size() && arguments[position].kind == ArgumentKind::kValue;
+    return is_value ? arguments[position].ref.value : ValueId();
+  }
+
+  // How far values reach into their storages, in bytes.
+  void cover(ValueId v) {
+    const Value& value = graph_.value(v);
+    if (value.kind != ValueKind::kTensor || !value.storage.valid()) return;
+    int64_t& covered = covered_[value.storage.index];
+    const auto extent = extent_of(graph_.sizes(v), graph_.strides(v));
+    if (value.layout != c10::kStrided || !extent) {
+      covered = std::numeric_limits<int64_t>::max();
+    } else if (*extent > 0) {
+      covered = std::max(covered, (value.offset + *extent) * static_cast<int64_t>(c10::elementSize(value.dtype)));
+    }
+  }
+
+  // Every byte that any value of its storage reaches is an element of it.
+  bool covers_storage(ValueId v) const {
+    const Value& value = graph_.value(v);
+    if (!value.storage.valid() || value.layout != c10::kStrided || value.offset != 0) return false;
+    const auto extent = extent_of(graph_.sizes(v), graph_.strides(v));
+    const int64_t item = static_cast<int64_t>(c10::elementSize(value.dtype));
+    if (!extent || *extent != graph_.numel(v) || *extent * item < covered_[value.storage.index]) return false;
+    // As many elements as the extent has, but two of them may be one: f32[2,2]{1,1} reaches 3.
+    return is_dense(view_of(graph_, v));
+  }
+
+  // A write of the whole storage that does not depend on what was there. The storage written; invalid if it is none.
+  StorageId whole_write(NodeId n) {
+    const OperatorFacts& facts = graph_.facts(n);
+    if (!facts.is_in_place || !is_overwritten(facts, 0)) return {};
+    const ValueId self = operand(n, 0);
+    if (!self.valid() || identity_.object_changes(self) || !covers_storage(self)) return {};
+    const StorageId s = graph_.value(self).storage;
+    bool reads = false;
+    graph_.for_each_value(graph_.arguments(n).subspan(1), [&](ValueId v) { reads |= graph_.value(v).storage == s; });
+    return reads ? StorageId() : s;
+  }
+
+  // A write whose result is its operand again, so that the operand can stand for it.
+  ValueId written_in_place(NodeId n) {
+    const ValueId result = only_result(graph_, n);
+    const ValueId self = operand(n, 0);
+    if (!result.valid() || !self.valid() || graph_.value(result).storage != graph_.value(self).storage) return {};
+    return same_type_and_offset(graph_, result, self) && !identity_.object_changes(self) ? self : ValueId();
+  }
+
+  void remove_write(NodeId n, ValueId self) {
+    const ValueId result = only_result(graph_, n);
+    graph_.replace_all_uses_with(result, self);
+    replacements_.add(result, self);
+    doomed_[n.index] = true;
+  }
+
+  // `overwritten`, `self-copy`, and what `unfilled` needs to know: backwards, with one bit a storage.
+  void drop_overwritten() {
+    std::vector<bool> overwritten(graph_.storage_count(), false);  // before anybody reads it, from here on
+    unread_at_birth_.assign(graph_.storage_count(), false);
+    for (NodeId n = graph_.last(); n.valid();) {
+      const NodeId previous = graph_.node(n).previous;
+      const Kind k = kind(n);
+      const OperatorFacts& facts = graph_.facts(n);
+      const bool removable = facts.is_in_place && is_overwritten(facts, 0) && !facts.random;
+      const ValueId self = removable ? written_in_place(n) : ValueId();
+      if (self.valid()) {
+        const StorageId s = graph_.value(self).storage;
+        if (overwritten[s.index]) {
+          remove_write(n, self);
+          ++done_.overwritten;
+          n = previous;
+          continue;
+        }
+        if (k == kCopy && operand(n, 1).valid() && graph_.value(operand(n, 1)).storage == s &&
+            same_type_and_offset(graph_, self, operand(n, 1)) && !identity_.has_lazy_views(s)) {
+          remove_write(n, self);
+          ++done_.self_copies;
+          n = previous;
+          continue;
+        }
+      }
+      const StorageId whole = whole_write(n);
+      const bool is_view = graph_.results(n).size() != 0 && effects_.is_pure(n) && makes_views_only(n);
+      graph_.for_each_output(n, [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        if (s.valid() && graph_.storage(s).born == n) unread_at_birth_[s.index] = overwritten[s.index];
+      });
+      if (!is_view) {
+        for (const StorageVersion& read : effects_.reads(n)) {
+          if (read.storage.index < overwritten.size()) overwritten[read.storage.index] = false;
+        }
+      }
+      if (whole.valid()) overwritten[whole.index] = true;
+      n = previous;
+    }
+  }
+
+  bool makes_views_only(NodeId n) {
+    bool views = graph_.facts(n).is_view;
+    graph_.for_each_output(n, [&](ValueId v) {
+      const StorageId s = graph_.value(v).storage;
+      views = views && s.valid() && graph_.storage(s).born != n;
+    });
+    return views;
+  }
+
+  // `unfilled`, then `filled` and `cloned`: forwards.
+  void replace_allocations() {
+    IdMap<StorageId, NodeId> empties;  // storages whose empty was met, and that nobody has touched since
+    for (NodeId n : graph_.nodes()) {
+      if (doomed_[n.index]) continue;
+      const Kind k = kind(n);
+      if (k == kFilledFactory || k == kFilledLike) leave_unfilled(n, k);
+      const StorageId whole = whole_write(n);
+      if (whole.valid() && empties[whole].valid()) {
+        const NodeId allocation = empties[whole];
+        if (operand(n, 0) == only_result(graph_, allocation)) fuse(allocation, n);
+      }
+      graph_.for_each_input(n, [&](ValueId v) {
+        if (const StorageId s = graph_.value(v).storage; s.valid() && empties[s].valid()) empties[s] = NodeId();
+      });
+      const Kind now = kind(n);
+      const ValueId result = only_result(graph_, n);
+      if ((now == kEmpty || now == kEmptyLike) && result.valid() && is_own(n, result)) {
+        empties[graph_.value(result).storage] = n;
+      }
+    }
+  }
+
+  bool is_own(NodeId n, ValueId v) const {
+    const StorageId s = graph_.value(v).storage;
+    return s.valid() && graph_.storage(s).born == n && !identity_.object_changes(v) && !doomed_[n.index];
+  }
+
+  // zeros(size, dtype, layout, device, pin_memory) and full(size, fill_value, dtype, ...) -> empty(size, dtype, ...,
+  // memory_format); zeros_like(self, ...) and full_like(self, fill_value, ...) -> empty_like(self, ...)
+  void leave_unfilled(NodeId n, Kind k) {
+    const ValueId result = only_result(graph_, n);
+    if (!result.valid() || !is_own(n, result) || !unread_at_birth_[graph_.value(result).storage.index]) return;
+    std::vector<Argument> arguments(graph_.arguments(n).begin(), graph_.arguments(n).end());
+    const bool has_value = graph_.target(n).signature().name.starts_with("aten::full");
+    if (has_value) arguments.erase(arguments.begin() + 1);
+    // The dtype may have come from the fill value, or from the default of then.
+    arguments[1] = Argument::of_int(static_cast<int64_t>(graph_.value(result).dtype));
+    if (k == kFilledFactory) arguments.push_back(Argument::none());  // memory_format
+    const TargetId target = k == kFilledFactory ? graph_.intern_operator("aten::empty.memory_format")
+                                                : graph_.intern_operator("aten::empty_like");
+    graph_.set_call(n, target, arguments);
+    ++done_.unfilled;
+  }
+
+  // The write takes over the storage; the allocation is left without uses.
+  void fuse(NodeId allocation, NodeId write) {
+    const ValueId target_value = only_result(graph_, allocation);
+    const ValueId result = only_result(graph_, write);
+    const Kind k = kind(write);
+    if (!result.valid() || !same_type_and_offset(graph_, target_value, result)) return;
+    // Others must not hold the tensor that the write would no longer return.
+    uint32_t uses = 0;
+    graph_.for_each_use(target_value, [&](NodeId user) { uses += !doomed_[user.index]; });
+    if (k != kZero && k != kFill && k != kCopy) return;
+    if (k == kCopy ? !make_clone(write, uses) : !make_filled(allocation, write, uses)) return;
+    mutable_storage(graph_, graph_.value(result).storage).born = write;
+    doomed_[allocation.index] = true;
+    ++(k == kCopy ? done_.cloned : done_.filled);
+  }
+
+  // To the letter, dimensions of size 1 included: what clone and zeros give.
+  bool has_contiguous_strides(ValueId v) const {
+    return shadowgraph::has_contiguous_strides(graph_.sizes(v), graph_.strides(v));
+  }
+
+  bool make_clone(NodeId write, uint32_t uses) {
+    const ValueId result = only_result(graph_, write);
+    const ValueId source = operand(write, 1);
+    if (uses != 1 || !source.valid() || graph_.value(source).kind != ValueKind::kTensor) return false;
+    const Value& from = graph_.value(source);
+    const Value& to = graph_.value(result);
+    if (from.dtype != to.dtype || from.device() != to.device() || from.layout != c10::kStrided ||
+        !std::ranges::equal(graph_.sizes(source), graph_.sizes(result)) || to.requires_grad ||
+        identity_.has_lazy_views(from.storage) || identity_.has_lazy_views(to.storage)) {
+      return false;
+    }
+    // What clone gives: the source's own strides if those are dense, or contiguous ones when asked.
+    Argument format = Argument::none();
+    if (!is_dense(view_of(graph_, source)) || !std::ranges::equal(graph_.strides(source), graph_.strides(result))) {
+      if (!has_contiguous_strides(result)) return false;
+      format = Argument::of_int(static_cast<int64_t>(c10::MemoryFormat::Contiguous));
+    }
+    graph_.set_call(write, graph_.intern_operator("aten::clone"), std::array{Argument::of_value(source), format});
+    return true;
+  }
+
+  bool make_filled(NodeId allocation, NodeId write, uint32_t uses) {
+    if (uses != 1 || kind(allocation) != kEmpty) return false;
+    const ValueId result = only_result(graph_, write);
+    if (!has_contiguous_strides(result) || graph_.value(result).requires_grad) return false;
+    const bool zero = kind(write) == kZero;
+    const Value& value = graph_.value(result);
+    const Argument dtype = Argument::of_int(static_cast<int64_t>(value.dtype));
+    const Argument device = Argument::of_device(value.device());
+    const Argument* pinned = graph_.find_argument(allocation, "pin_memory");
+    std::vector<Argument> arguments{graph_.int_list(graph_.sizes(result))};
+    if (!zero) arguments.push_back(graph_.arguments(write)[1]);
+    arguments.insert(arguments.end(), {dtype, Argument::none(), device, *pinned});
+    graph_.set_call(write, graph_.intern_operator(zero ? "aten::zeros" : "aten::full"), arguments);
+    return true;
+  }
+
+  Graph& graph_;
+  const Effects effects_;
+  const Identity identity_;
+  std::vector<bool> doomed_;
+  std::vector<Kind> kinds_;       // by target
+  std::vector<int64_t> covered_;  // by storage, bytes
+  std::vector<bool> unread_at_birth_;
+  Replacements replacements_;
+  DeadStorageResult done_;
+};
+
+}  // namespace
+
+DeadStorageResult dead_storage(Graph& graph) { return DeadStorage(graph).run(); }
+
+PassResult DeadStorageResult::summary() const {
+  return PassResult::of_changes({{"overwritten", overwritten},
+                                 {"self-copy", self_copies},
+                                 {"unfilled", unfilled},
+                                 {"filled", filled},
+                                 {"cloned", cloned}});
+}
 
 }  // namespace shadowgraph

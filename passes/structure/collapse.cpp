@@ -19,7 +19,7 @@
 //
 // How. The program may have left a region for something else and come back to it. It is still one call if nothing on
 // the way needs its first part and is needed by its second. Nodes on the way that can wait or come earlier do
-// (shadowgraph/analysis/dependences.h).
+// (shadowgraph/graph/analysis.h).
 //
 // Every node has a stage. No dependence lowers it, and each dependence that leads out of a region raises it. The nodes
 // of a region that have one stage can be one call, as no way that leaves them returns to it. From the end, a node moves
@@ -37,15 +37,12 @@
 #include <optional>
 
 #include "core/replay/body_function.h"
-#include "ir/edit/replacements.h"
+#include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
-#include "shadowgraph/analysis/dependences.h"
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/edit/group_call.h"
-#include "shadowgraph/edit/insertion_point.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/passes/structure.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -7,7 +7,7 @@
 //     %4 = aten::nonzero(%3)                          not supported
 //     %5 = aten::add(%3, %4)   note("part"="1")       not "0": the way over nonzero would come back into it
 //
-// How. Every node has a stage. No edge (value, effect, forward link: shadowgraph/analysis/dependences.h) lowers it, and edges
+// How. Every node has a stage. No edge (value, effect, forward link: shadowgraph/graph/analysis.h) lowers it, and edges
 // between supported and unsupported nodes raise it. So a way that leaves a part over an unsupported node never returns
 // to its stage. All supported nodes of one stage can be a part (merge=all). No two of these parts could be one. A node
 // has its stage because a way leads to it from each earlier one, over an unsupported node.
@@ -24,12 +24,10 @@
 #include <map>
 #include <numeric>
 
-#include "shadowgraph/analysis/dependences.h"
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/edit/group_call.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/passes/structure.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 

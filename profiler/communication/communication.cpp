@@ -4,9 +4,7 @@
 #include <map>
 
 #include "ir/analysis/module_tree.h"
-#include "shadowgraph/profile/collective_cost.h"
-#include "shadowgraph/profile/collective_kind.h"
-#include "shadowgraph/saturating.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 namespace {

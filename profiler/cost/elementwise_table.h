@@ -24,8 +24,8 @@
 #include <string_view>
 
 #include "shadowgraph/graph/target.h"
-#include "shadowgraph/profile/kernel_class.h"
-#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 
@@ -43,7 +43,7 @@ struct ElementwiseRow {
   KernelClass kind;
   ElementwiseRule rule;
   ElementwiseWork each;
-  std::string_view names;  // "add sub rsub" (ir/operators/operator_rows.h)
+  std::string_view names;  // "add sub rsub" (ir/operators/operator_name.h)
   const char* file = __builtin_FILE();
 };
 

@@ -18,7 +18,7 @@
 #include <span>
 #include <string_view>
 
-#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 
@@ -29,7 +29,7 @@ struct FlopRow {
   FlopRule rule;
   bool counted_by_pytorch;   // flop_registry has a formula for it
   std::string_view formula;  // for people
-  std::string_view names;    // "mm _scaled_mm" (ir/operators/operator_rows.h)
+  std::string_view names;    // "mm _scaled_mm" (ir/operators/operator_name.h)
   // All that its calls compute is counted, here or by a row of elementwise_table.h.
   bool counts_all = true;
   const char* file = __builtin_FILE();

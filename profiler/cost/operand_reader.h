@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/graph.h"
-#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 

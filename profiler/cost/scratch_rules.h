@@ -6,13 +6,13 @@
 #include <span>
 #include <string_view>
 
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
 
 struct ScratchRow {
-  std::string_view names;  // "mm bmm" (ir/operators/operator_rows.h)
+  std::string_view names;  // "mm bmm" (ir/operators/operator_name.h)
   c10::DeviceType device;
   CostRule bytes;           // of one call; empty where it cannot tell
   std::string_view reason;  // which buffers, and where that stands

@@ -1,16 +1,227 @@
+// Finds the operators that a trace's calls are of, and makes their arguments again on fake tensors. A trace names
+// operators without their overloads, tensors by sizes, and numbers as text.
 #include "profiler/device_trace/trace_calls.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <optional>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
-#include "core/calls/composites.h"
-#include "profiler/device_trace/call_resolver.h"
-#include "profiler/time/kernel_classes.h"
-#include "shadowgraph/graph.h"
+#include "core/calls/call_record.h"
+#include "profiler/program_costs.h"
+#include "profiler/time/kernel_work.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
+
+class CallResolver {
+ public:
+  CallResolver();
+  // The overload whose arguments the inputs fit. Empty if this process has no such operator.
+  std::optional<c10::OperatorHandle> find(const TraceOp& op);
+  // Makes the arguments of a call; tensors are made on `device`, so call it in a fake mode. `list_dtype` is that of lists
+  // of tensors, which traces do not have. Throws Error for an argument that the trace does not tell.
+  static torch::jit::Stack arguments(const c10::OperatorHandle& op, const TraceOp& call, c10::Device device,
+                                     c10::ScalarType list_dtype);
+
+ private:
+  std::map<std::string, std::vector<c10::OperatorName>> overloads_;
+  std::map<std::string, std::optional<c10::OperatorHandle>> found_;  // by name and types of inputs
+};
+
+namespace {
+
+using c10::TypeKind;
+
+c10::TypePtr without_optional(const c10::TypePtr& type) {
+  const auto optional = type->cast<c10::OptionalType>();
+  return optional ? optional->getElementType() : type;
+}
+
+bool is_number_type(TypeKind kind) {
+  return kind == TypeKind::IntType || kind == TypeKind::FloatType || kind == TypeKind::BoolType ||
+         kind == TypeKind::NumberType || kind == TypeKind::SymIntType || kind == TypeKind::SymFloatType ||
+         kind == TypeKind::SymBoolType || kind == TypeKind::ScalarTypeType || kind == TypeKind::LayoutType ||
+         kind == TypeKind::MemoryFormatType;
+}
+
+bool takes_input(const TraceInput& input, const c10::Argument& argument) {
+  const c10::TypePtr type = without_optional(argument.type());
+  const auto list = type->cast<c10::ListType>();
+  if (input.is_tensor()) return type->kind() == TypeKind::TensorType;
+  if (input.is_tensors()) return list && without_optional(list->getElementType())->kind() == TypeKind::TensorType;
+  if (input.type == "Scalar") return is_number_type(type->kind());
+  if (input.type == "ScalarList") return list && is_number_type(list->getElementType()->kind());
+  if (input.type == "GenericList") return list != nullptr;
+  return true;  // None, a string, a device, a generator
+}
+
+struct Number {
+  bool is_bool = false, is_int = false;
+  int64_t whole = 0;
+  double real = 0;
+};
+
+std::optional<Number> number_of(std::string_view text) {
+  if (text == "True" || text == "False") {
+    const int64_t value = text == "True" ? 1 : 0;
+    return Number{.is_bool = true, .whole = value, .real = static_cast<double>(value)};
+  }
+  Number number;
+  const char* end = text.data() + text.size();
+  if (const auto [at, error] = std::from_chars(text.data(), end, number.whole); error == std::errc() && at == end) {
+    number.is_int = true;
+    number.real = static_cast<double>(number.whole);
+    return number;
+  }
+  const auto [at, error] = std::from_chars(text.data(), end, number.real);
+  if (error != std::errc() || at != end) return std::nullopt;
+  number.whole = std::abs(number.real) < 9e18 ? static_cast<int64_t>(number.real) : 0;
+  return number;
+}
+
+std::optional<std::vector<Number>> numbers_of(std::string_view text) {
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return std::nullopt;
+  text = text.substr(1, text.size() - 2);
+  std::vector<Number> numbers;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    std::string_view one = text.substr(0, comma);
+    while (one.starts_with(' ')) one.remove_prefix(1);
+    const auto number = number_of(one);
+    if (!number) return std::nullopt;
+    numbers.push_back(*number);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return numbers;
+}
+
+c10::IValue value_of(const Number& number, TypeKind kind) {
+  switch (kind) {
+    case TypeKind::BoolType:
+    case TypeKind::SymBoolType:
+      return number.whole != 0;
+    case TypeKind::FloatType:
+    case TypeKind::SymFloatType:
+      return number.real;
+    case TypeKind::NumberType:
+      if (number.is_bool) return number.whole != 0;
+      return number.is_int ? c10::IValue(number.whole) : c10::IValue(number.real);
+    default:
+      return number.whole;
+  }
+}
+
+c10::IValue list_of(const std::vector<Number>& numbers, TypeKind kind) {
+  const auto list = [&](auto like, const auto& value) {
+    c10::List<decltype(like)> result;
+    for (const Number& number : numbers) result.push_back(value(number));
+    return c10::IValue(std::move(result));
+  };
+  if (kind == TypeKind::BoolType) return list(false, [](const Number& n) { return n.whole != 0; });
+  if (kind == TypeKind::FloatType) return list(0.0, [](const Number& n) { return n.real; });
+  if (kind == TypeKind::NumberType) {
+    c10::List<c10::IValue> result(c10::NumberType::get());
+    for (const Number& number : numbers) result.push_back(value_of(number, kind));
+    return c10::IValue(std::move(result));
+  }
+  return list(int64_t{0}, [](const Number& n) { return n.whole; });
+}
+
+at::Tensor made_tensor(const TraceInput& input, size_t place, c10::ScalarType dtype, c10::Device device) {
+  const auto options = at::TensorOptions(dtype).device(device);
+  if (place < input.strides.size()) return at::empty_strided(input.sizes[place], input.strides[place], options);
+  return at::empty(input.sizes[place], options);
+}
+
+c10::IValue argument_value(const TraceInput& input, const c10::Argument& formal, c10::Device device,
+                           c10::ScalarType list_dtype) {
+  const c10::TypePtr type = without_optional(formal.type());
+  const bool optional = type != formal.type();
+  if (input.is_tensor()) return made_tensor(input, 0, *input.dtype, device);
+  if (input.is_tensors()) {
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < input.sizes.size(); ++i) tensors.push_back(made_tensor(input, i, list_dtype, device));
+    const auto element = type->expectRef<c10::ListType>().getElementType();
+    if (element->kind() != TypeKind::OptionalType) return c10::List<at::Tensor>(tensors);
+    c10::List<std::optional<at::Tensor>> list;
+    for (const at::Tensor& tensor : tensors) list.push_back(tensor);
+    return list;
+  }
+  if (!input.text.empty()) {
+    if (const auto list = type->cast<c10::ListType>()) {
+      if (const auto numbers = numbers_of(input.text)) return list_of(*numbers, list->getElementType()->kind());
+    } else if (const auto number = number_of(input.text); number && is_number_type(type->kind())) {
+      return value_of(*number, type->kind());
+    }
+  }
+  if (formal.default_value() && input.text.empty() && input.type.empty()) return *formal.default_value();
+  if (optional) return {};
+  if (type->kind() == TypeKind::TensorType) return at::Tensor();
+  if (type->kind() == TypeKind::DeviceObjType) return device;
+  if (formal.default_value()) return *formal.default_value();
+  throw Error("the trace does not tell its argument " + formal.name());
+}
+
+}  // namespace
+
+CallResolver::CallResolver() {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    overloads_[name.name].push_back(name);
+  }
+  for (auto& [name, overloads] : overloads_) {
+    std::ranges::sort(overloads, {}, &c10::OperatorName::overload_name);  // the default one first
+  }
+}
+
+std::optional<c10::OperatorHandle> CallResolver::find(const TraceOp& op) {
+  if (op.name.find("::") == op.name.npos) return std::nullopt;
+  std::string key = op.name;
+  for (const TraceInput& input : op.inputs) key += ',' + input.type;
+  const auto [known, fresh] = found_.try_emplace(std::move(key), std::nullopt);
+  if (!fresh) return known->second;
+  const size_t dot = std::min(op.name.find('.'), op.name.size());
+  const auto overloads = overloads_.find(op.name.substr(0, dot));
+  if (overloads == overloads_.end()) return std::nullopt;
+  for (const c10::OperatorName& name : overloads->second) {
+    if (dot < op.name.size() && name.overload_name != op.name.substr(dot + 1)) continue;
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (!handle) continue;
+    const auto& formals = handle->schema().arguments();
+    bool all = formals.size() == op.inputs.size();
+    for (size_t i = 0; all && i < formals.size(); ++i) all = takes_input(op.inputs[i], formals[i]);
+    if (!all) continue;
+    known->second = *handle;
+    break;
+  }
+  return known->second;
+}
+
+torch::jit::Stack CallResolver::arguments(const c10::OperatorHandle& op, const TraceOp& call, c10::Device device,
+                                          c10::ScalarType list_dtype) {
+  torch::jit::Stack stack;
+  const auto& formals = op.schema().arguments();
+  for (size_t i = 0; i < formals.size(); ++i) {
+    stack.push_back(argument_value(call.inputs.at(i), formals[i], device, list_dtype));
+  }
+  return stack;
+}
+
 namespace {
 
 constexpr double kMicrosecond = 1e-6;
@@ -259,5 +470,75 @@ TracedCalls TracedCalls::of(TraceEvents events) {
 }
 
 TracedCalls TracedCalls::read_file(const std::string& path) { return of(TraceEvents::read_file(path)); }
+
+namespace {
+
+constexpr std::string_view kPhase = "call ";
+
+std::string failure_text(const std::exception& error) {
+  const auto* libtorch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = libtorch != nullptr ? libtorch->what_without_backtrace() : error.what();
+  return text.substr(0, std::min(text.find('\n'), text.find(". ")));  // what to do about it is for those who capture
+}
+
+// Makes each distinct call in a phase of its own.
+Graph calls_captured(const TracedCalls& calls, std::vector<TracedWork>& into) {
+  const c10::Device device(calls.on_device ? c10::kCUDA : c10::kCPU);
+  CaptureOptions options{.mode = {.device = device}, .saved_tensors = false, .guards = false};
+  CaptureSession session(options);
+  const c10::AutoGradMode no_history(false);
+  CallResolver resolver;
+  for (size_t i = 0; i < calls.distinct.size(); ++i) {
+    const TraceOp& op = calls.events.ops[calls.distinct[i].op];
+    const PhaseScope phase(fmt::format("{}{}", kPhase, i));
+    try {
+      const auto handle = resolver.find(op);
+      if (!handle) throw Error("no operator here takes such inputs");
+      into[i].op = c10::toString(handle->operator_name());
+      torch::jit::Stack stack = CallResolver::arguments(*handle, op, device, calls.distinct[i].list_dtype);
+      handle->callBoxed(stack);
+    } catch (const std::exception& error) {
+      into[i].problem = failure_text(error);
+    }
+  }
+  return session.finish({});
+}
+
+}  // namespace
+
+std::vector<TracedWork> traced_work(const TracedCalls& calls) {
+  if (detect_fake_mode({}) != nullptr) {
+    throw Error("a trace is read outside of fake modes and captures: its calls are made on fake tensors");
+  }
+  std::vector<TracedWork> result(calls.distinct.size());
+  for (size_t i = 0; i < result.size(); ++i) result[i].op = calls.events.ops[calls.distinct[i].op].name;
+  const Graph graph = calls_captured(calls, result);
+  const ProgramCosts costs(graph);
+  KernelWorks works(costs, {});                   // of classes, FLOPs and bytes alone
+  std::vector<double> weight(result.size(), -1);  // of the node that gives the class
+  for (const NodeId node : graph.nodes()) {
+    const std::string& phase = graph.phase_name(graph.node(node).phase);
+    if (!phase.starts_with(kPhase)) continue;
+    size_t place = 0;
+    std::from_chars(phase.data() + kPhase.size(), phase.data() + phase.size(), place);
+    if (place >= result.size() || !result[place].problem.empty()) continue;
+    const KernelWork work = works.of(node);
+    if (work.kind == KernelClass::kFree) continue;
+    // A call that is several nodes here is of the class of the one that does most.
+    KernelWork& sum = result[place].work;
+    const double flops = sum.flops + work.flops;
+    const double bytes = sum.bytes + work.bytes;
+    if (work.flops + work.bytes > weight[place]) {
+      weight[place] = work.flops + work.bytes;
+      sum = work;
+    }
+    sum.flops = flops;
+    sum.bytes = bytes;
+  }
+  for (size_t i = 0; i < result.size(); ++i) {
+    result[i].free = result[i].problem.empty() && weight[i] < 0;
+  }
+  return result;
+}
 
 }  // namespace shadowgraph

@@ -1,22 +1,69 @@
-#include "profiler/device_trace/trace_events.h"
-
+// Unpacks files of gzip.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <tuple>
+#include <zlib.h>
 
-#include "profiler/device_trace/unpacked.h"
+#include "profiler/device_trace/trace_calls.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 #include "support/json.h"
-#include "support/json_place.h"
-#include "support/printable.h"
+#include "support/text.h"
 
 namespace shadowgraph {
+
+bool is_packed(std::string_view bytes);  // begins as gzip's files do
+// Throws ParseError for what is damaged, cut short, or larger than 4 GiB when unpacked.
+std::string unpacked(std::string_view bytes, const std::string& name);
+
+bool is_packed(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
+
+std::string unpacked(std::string_view bytes, const std::string& name) {
+  constexpr size_t kMost = size_t{4} << 30;
+  constexpr size_t kPiece = size_t{1} << 20;
+  constexpr int kGzip = 16;  // added to the size of the window
+  const auto refuse = [&](const std::string& why) { throw ParseError(name + ": " + why, 0, 0); };
+  z_stream stream{};
+  if (inflateInit2(&stream, MAX_WBITS + kGzip) != Z_OK) refuse("zlib does not start");
+  const std::unique_ptr<z_stream, void (*)(z_stream*)> ends(&stream, [](z_stream* s) { inflateEnd(s); });
+  std::string result;
+  size_t taken = 0;
+  for (;;) {
+    if (stream.avail_in == 0) {
+      const size_t piece = std::min<size_t>(bytes.size() - taken, std::numeric_limits<uInt>::max());
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data() + taken));
+      stream.avail_in = static_cast<uInt>(piece);
+      taken += piece;
+    }
+    const size_t before = result.size();
+    if (before > kMost) refuse("is larger than 4 GiB when unpacked: profile fewer steps");
+    result.resize(before + kPiece);
+    stream.next_out = reinterpret_cast<Bytef*>(result.data() + before);
+    stream.avail_out = static_cast<uInt>(kPiece);
+    const int code = inflate(&stream, Z_NO_FLUSH);
+    result.resize(before + kPiece - stream.avail_out);
+    if (code == Z_STREAM_END) {
+      const size_t left = bytes.size() - taken + stream.avail_in;
+      if (left == 0) return result;
+      if (inflateReset(&stream) != Z_OK) refuse("zlib does not go on");  // files of gzip may follow one another
+    } else if (code == Z_BUF_ERROR ||
+               (code == Z_OK && stream.avail_in == 0 && taken == bytes.size() && stream.avail_out > 0)) {
+      refuse("is cut short: its packed data do not end");
+    } else if (code != Z_OK) {
+      refuse("is damaged: no data of gzip behind its first bytes");
+    }
+  }
+}
+
 namespace {
 
 using nlohmann::json;

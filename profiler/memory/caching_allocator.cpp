@@ -1,13 +1,407 @@
-// Does what PyTorch's CUDA caching allocator does, without CUDA. Its facts come from c10/cuda/CUDACachingAllocator.cpp
-// of 2.13, sizes from c10/core/AllocatorConfig.h, which is what CUDA's uses.
+// What CachingAllocator holds: segments cut into blocks, and pools of those that are free.
+#include <c10/core/AllocatorConfig.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <set>
+#include <tuple>
 #include <utility>
+#include <vector>
 
-#include "profiler/memory/caching_allocator_state.h"
+#include "profiler/memory/free_blocks.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
+struct CachingAllocator::State {
+  static constexpr auto kMinBlock = static_cast<int64_t>(c10::CachingAllocator::kMinBlockSize);
+  static constexpr auto kSmallRequest = static_cast<int64_t>(c10::CachingAllocator::kSmallSize);
+  static constexpr auto kSmallSegment = static_cast<int64_t>(c10::CachingAllocator::kSmallBuffer);
+  static constexpr auto kMinLargeRequest = static_cast<int64_t>(c10::CachingAllocator::kMinLargeAlloc);
+  static constexpr auto kRoundLarge = static_cast<int64_t>(c10::CachingAllocator::kRoundLarge);
+  static constexpr uint32_t kNone = 0xFFFFFFFFU;
+  // Segments begin here. Any number will do, and below 2^53 it stays exact as a double, which viewers read.
+  static constexpr int64_t kFirstAddress = int64_t{1} << 40;
+  // The most that is ever reserved, 1 PiB: sums of it do not overflow, whatever sizes a file states.
+  static constexpr int64_t kMostBytes = int64_t{1} << 50;
+
+  static constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+  static void add(Figure& figure, int64_t amount) {
+    figure.now += amount;
+    figure.peak = std::max(figure.peak, figure.now);
+  }
+
+  struct Block {
+    int64_t address = 0;
+    int64_t size = 0;
+    int64_t requested = 0;
+    uint32_t previous = kNone;  // neighbours in the segment
+    uint32_t next = kNone;
+    uint32_t tag = 0;
+    int32_t stream = 0;
+    bool small = false;
+    bool expandable = false;
+    bool mapped = true;
+    bool allocated = false;
+    bool elsewhere = false;  // used on other streams, too
+    int64_t age_base = 0;    // of its pool when it went in
+    bool is_split() const { return previous != kNone || next != kNone; }
+  };
+  // What is left of expandable segments, by stream and address.
+  using Unmapped = std::set<std::tuple<int32_t, int64_t, uint32_t>>;
+  struct Pool {
+    FreeBlocks free;
+    Unmapped unmapped;
+    int64_t searches = 0;  // the clock of garbage collection
+  };
+
+  AllocatorSettings settings;
+  int64_t capacity;
+  std::vector<Block> blocks;
+  std::vector<uint32_t> unused;   // places in `blocks`
+  Pool pools[2];                  // large, small
+  std::vector<uint32_t> waiting;  // freed, used on other streams
+  int64_t next_address = kFirstAddress;
+  int64_t reserved = 0;  // what PyTorch calls total_allocated_memory
+  Stats stats;
+  bool recording = false;
+  std::vector<Event> events;
+
+  bool collects() const {
+    return settings.per_process_memory_fraction > 0 && settings.garbage_collection_threshold > 0;
+  }
+  int64_t allowed() const {
+    const int64_t most = std::min(capacity, kMostBytes);
+    if (settings.per_process_memory_fraction <= 0 || capacity == AllocatorSettings::kUnlimited) return most;
+    return static_cast<int64_t>(settings.per_process_memory_fraction * static_cast<double>(most));
+  }
+  Pool& pool_of(const Block& block) { return pools[block.small]; }
+
+  void note(Action action, int64_t address, int64_t bytes, int32_t stream, uint32_t tag) {
+    if (recording) events.push_back({action, address, bytes, stream, tag});
+  }
+
+  // ---- Blocks by number; those that are free lie in the pool of their size.
+  uint32_t make(int64_t address, int64_t size, int32_t stream, bool small, bool expandable);
+  void drop(uint32_t id) { unused.push_back(id); }
+  void put(uint32_t id) {
+    Block& block = blocks[id];
+    block.age_base = pool_of(block).searches;
+    pool_of(block).free.insert({block.stream, block.size, block.address, id});
+  }
+  void take(uint32_t id) {
+    const Block& block = blocks[id];
+    pool_of(block).free.erase(FreeBlock{block.stream, block.size, block.address, id});
+  }
+  void put_unmapped(uint32_t id) {
+    const Block& block = blocks[id];
+    pool_of(block).unmapped.emplace(block.stream, block.address, id);
+  }
+  void take_unmapped(uint32_t id) {
+    const Block& block = blocks[id];
+    pool_of(block).unmapped.erase({block.stream, block.address, id});
+  }
+
+  // Puts `id` between two neighbours, either of which may be none.
+  void link(uint32_t before, uint32_t id, uint32_t after) {
+    blocks[id].previous = before;
+    blocks[id].next = after;
+    if (before != kNone) blocks[before].next = id;
+    if (after != kNone) blocks[after].previous = id;
+  }
+
+  int64_t rounded(int64_t bytes) const;
+  int64_t segment_size(int64_t size) const;
+  bool should_split(const Block& block, int64_t size) const;
+  // Takes the best fit out of the pool.
+  uint32_t find_free(bool small, int32_t stream, int64_t size);
+
+  bool has_room(int64_t bytes) const { return bytes <= allowed() - reserved; }
+  uint32_t new_segment(bool small, int32_t stream, int64_t size);
+  void grow_reserved(int64_t bytes) {
+    reserved += bytes;
+    add(stats.reserved, bytes);
+    ++stats.device_allocations;
+  }
+  void shrink_reserved(int64_t bytes) {
+    reserved -= bytes;
+    add(stats.reserved, -bytes);
+    ++stats.device_frees;
+  }
+
+  // ---- Expandable segments: one address range a stream and pool, backed page by page.
+  int64_t page(bool small) const { return small ? kSmallSegment : settings.large_segment_size; }
+  bool is_room(uint32_t id) const { return id != kNone && !blocks[id].allocated && !blocks[id].elsewhere; }
+  // kNone: no range of the device's size holds as much.
+  uint32_t expandable_candidate(bool small, int32_t stream, int64_t size);
+  // Backs the front of an unmapped block, which joins its mapped neighbours and becomes free.
+  bool map(uint32_t id, int64_t size);
+  uint32_t grow_segment(bool small, int32_t stream, int64_t size);
+  // Gives back the whole pages of a free block.
+  void unmap(uint32_t id);
+
+  // Takes a free neighbour in and returns the bytes that it had.
+  int64_t merge(uint32_t id, uint32_t other);
+
+  void release_segment(uint32_t id);
+  void release_cached();
+  // Releases just enough of the blocks that may not be split, if there are such.
+  bool release_oversize(bool small, int32_t stream, int64_t size);
+  // Releases segments that were free for longer than the average, until the reserved bytes are below the threshold.
+  void collect_garbage();
+
+  uint32_t from_device(bool small, int32_t stream, int64_t size) {
+    return settings.expandable_segments ? grow_segment(small, stream, size) : new_segment(small, stream, size);
+  }
+  Handle allocate(int64_t bytes, int32_t stream, uint32_t tag);
+  void free(uint32_t id);
+  void finish_free(uint32_t id);
+  void finish_waiting();
+  [[noreturn]] void out_of_memory(int64_t bytes) const;
+};
+
+// Expandable segments: one address range a stream and pool, backed page by page.
+
+uint32_t CachingAllocator::State::expandable_candidate(bool small, int32_t stream, int64_t size) {
+  Pool& pool = pools[small];
+  for (auto at = pool.unmapped.lower_bound({stream, 0, 0}); at != pool.unmapped.end() && std::get<0>(*at) == stream;
+       ++at) {
+    uint32_t id = std::get<2>(*at);
+    if (is_room(blocks[id].previous)) id = blocks[id].previous;
+    int64_t room = 0;
+    for (uint32_t b = id; room < size && is_room(b); b = blocks[b].next) room += blocks[b].size;
+    if (room >= size) return id;
+  }
+  // Takes addresses for all of the device and an eighth more, as PyTorch does; 1 TiB where no size is known.
+  const int64_t device = capacity == AllocatorSettings::kUnlimited ? int64_t{1} << 40 : std::min(capacity, kMostBytes);
+  const int64_t range = round_up(device + device / 8, page(small));
+  if (range < size) return kNone;
+  const uint32_t id = make(next_address, range, stream, small, true);
+  next_address += range + kRoundLarge;
+  blocks[id].mapped = false;
+  put_unmapped(id);
+  return id;
+}
+
+bool CachingAllocator::State::map(uint32_t id, int64_t size) {
+  const int64_t bytes = std::min(round_up(size, page(blocks[id].small)), blocks[id].size);
+  if (!has_room(bytes)) return false;
+  take_unmapped(id);
+  blocks[id].mapped = true;
+  if (bytes < blocks[id].size) {
+    const Block& block = blocks[id];
+    const uint32_t rest = make(block.address + bytes, block.size - bytes, block.stream, block.small, true);
+    blocks[rest].mapped = false;
+    link(id, rest, blocks[id].next);
+    put_unmapped(rest);
+    blocks[id].size = bytes;
+  }
+  note(Action::kSegmentAllocate, blocks[id].address, bytes, blocks[id].stream, 0);
+  merge(id, blocks[id].previous);
+  merge(id, blocks[id].next);
+  put(id);
+  grow_reserved(bytes);
+  return true;
+}
+
+uint32_t CachingAllocator::State::grow_segment(bool small, int32_t stream, int64_t size) {
+  uint32_t id = expandable_candidate(small, stream, size);
+  if (id == kNone) return kNone;
+  if (!blocks[id].mapped && !map(id, std::min(blocks[id].size, size))) return kNone;
+  while (blocks[id].size < size) {
+    const uint32_t next = blocks[id].next;
+    if (!map(next, std::min(size - blocks[id].size, blocks[next].size))) return kNone;
+    id = next;  // the next block has taken in what was before it
+  }
+  take(id);
+  return id;
+}
+
+void CachingAllocator::State::unmap(uint32_t id) {
+  const int64_t page_bytes = page(blocks[id].small);
+  uint32_t first = id;
+  while (blocks[first].previous != kNone) first = blocks[first].previous;
+  const int64_t origin = blocks[first].address;
+  const int64_t begin = origin + round_up(blocks[id].address - origin, page_bytes);
+  const int64_t end = origin + (blocks[id].address + blocks[id].size - origin) / page_bytes * page_bytes;
+  if (end <= begin) return;
+  take(id);
+  const auto leave = [&](int64_t address, int64_t bytes, bool before) {
+    const uint32_t part = make(address, bytes, blocks[id].stream, blocks[id].small, true);
+    before ? link(blocks[id].previous, part, id) : link(id, part, blocks[id].next);
+    put(part);
+  };
+  const int64_t block_end = blocks[id].address + blocks[id].size;
+  if (begin > blocks[id].address) leave(blocks[id].address, begin - blocks[id].address, true);
+  if (end < block_end) leave(end, block_end - end, false);
+  blocks[id].address = begin;
+  blocks[id].size = end - begin;
+  blocks[id].mapped = false;
+  note(Action::kSegmentFree, begin, end - begin, blocks[id].stream, 0);
+  shrink_reserved(end - begin);
+  merge(id, blocks[id].previous);
+  merge(id, blocks[id].next);
+  if (blocks[id].is_split()) {
+    put_unmapped(id);
+  } else {
+    drop(id);  // the address range goes with its last page
+  }
+}
+
+// Where the caching allocator takes blocks from and gives them back to: free blocks, and segments of the device.
+
+int64_t CachingAllocator::State::rounded(int64_t bytes) const {
+  if (bytes < kMinBlock) return kMinBlock;
+  const int log = std::bit_width(static_cast<uint64_t>(bytes)) - 1;
+  const int64_t divisions = settings.roundup_power2_divisions[static_cast<size_t>(std::clamp(log - 20, 0, 15))];
+  if (divisions > 1 && bytes > kMinBlock * divisions) {
+    const int64_t step = (int64_t{1} << log) / divisions;
+    return step == 0 ? int64_t{1} << (log + 1) : round_up(bytes, step);
+  }
+  return round_up(bytes, kMinBlock);
+}
+
+int64_t CachingAllocator::State::segment_size(int64_t size) const {
+  if (size <= kSmallRequest) return kSmallSegment;
+  if (size < kMinLargeRequest) return std::max(settings.large_segment_size, size);
+  return round_up(size, kRoundLarge);
+}
+
+bool CachingAllocator::State::should_split(const Block& block, int64_t size) const {
+  const int64_t rest = block.size - size;
+  if (block.small || settings.expandable_segments) return rest >= kMinBlock;
+  return size < settings.max_split_size && rest > kSmallRequest;
+}
+
+uint32_t CachingAllocator::State::find_free(bool small, int32_t stream, int64_t size) {
+  Pool& pool = pools[small];
+  if (collects()) ++pool.searches;
+  FreeBlocks::Place at = pool.free.lower_bound(stream, size);
+  if (at == pool.free.end() || pool.free.stream(at) != stream) return kNone;
+  if (blocks[pool.free.block(at)].expandable) {
+    // What a block may grow into counts as its size.
+    const auto reach = [&](FreeBlocks::Place place) {
+      const Block& block = blocks[pool.free.block(place)];
+      const bool grows = block.next != kNone && !blocks[block.next].mapped;
+      return block.size + (grows ? blocks[block.next].size : 0);
+    };
+    for (auto next = pool.free.next(at); blocks[pool.free.block(at)].expandable && next != pool.free.end() &&
+                                         pool.free.stream(next) == stream && reach(next) < reach(at);
+         next = pool.free.next(next)) {
+      at = next;
+    }
+  }
+  const uint32_t id = pool.free.block(at);
+  const int64_t found = blocks[id].size;
+  if (size < settings.max_split_size && found >= settings.max_split_size) return kNone;
+  // The right side saturates: max_split_size may be "unlimited".
+  if (size >= settings.max_split_size && found - size >= settings.max_non_split_rounding) return kNone;
+  pool.free.erase(at);
+  return id;
+}
+
+uint32_t CachingAllocator::State::new_segment(bool small, int32_t stream, int64_t size) {
+  const int64_t bytes = segment_size(size);
+  if (!has_room(bytes)) return kNone;
+  const uint32_t id = make(next_address, bytes, stream, small, false);
+  next_address += round_up(bytes, kRoundLarge) + kRoundLarge;
+  grow_reserved(bytes);
+  add(stats.segments, 1);
+  note(Action::kSegmentAllocate, blocks[id].address, bytes, stream, 0);
+  return id;
+}
+
+void CachingAllocator::State::release_segment(uint32_t id) {
+  take(id);
+  note(Action::kSegmentFree, blocks[id].address, blocks[id].size, blocks[id].stream, 0);
+  shrink_reserved(blocks[id].size);
+  add(stats.segments, -1);
+  drop(id);
+}
+
+void CachingAllocator::State::release_cached() {
+  finish_waiting();
+  for (Pool* pool : {&pools[0], &pools[1]}) {
+    std::vector<uint32_t> whole, expandable;
+    for (auto at = pool->free.begin(); at != pool->free.end(); at = pool->free.next(at)) {
+      const uint32_t id = pool->free.block(at);
+      if (blocks[id].expandable) {
+        expandable.push_back(id);
+      } else if (!blocks[id].is_split()) {
+        whole.push_back(id);
+      }
+    }
+    for (const uint32_t id : whole) release_segment(id);
+    for (const uint32_t id : expandable) unmap(id);
+  }
+}
+
+bool CachingAllocator::State::release_oversize(bool small, int32_t stream, int64_t size) {
+  if (settings.max_split_size == AllocatorSettings::kUnlimited) return false;
+  Pool& pool = pools[small];
+  const int64_t wanted = std::max(size, settings.max_split_size);
+  FreeBlocks::Place at = pool.free.lower_bound(stream, wanted);
+  if (at != pool.free.end() && pool.free.stream(at) == stream) {
+    const uint32_t id = pool.free.block(at);
+    if (blocks[id].is_split()) return false;
+    release_segment(id);
+    return true;
+  }
+  int64_t released = 0;
+  while (released < wanted && at != pool.free.begin()) {
+    const FreeBlocks::Place largest = pool.free.previous(at);
+    const uint32_t id = pool.free.block(largest);
+    if (pool.free.stream(largest) != stream || blocks[id].size < settings.max_split_size || blocks[id].is_split())
+      break;
+    released += blocks[id].size;
+    release_segment(id);
+    at = pool.free.lower_bound(stream, wanted);
+  }
+  return released >= wanted;
+}
+
+void CachingAllocator::State::collect_garbage() {
+  const auto limit = static_cast<int64_t>(settings.garbage_collection_threshold * static_cast<double>(allowed()));
+  if (reserved <= limit) return;
+  const int64_t target = reserved - limit;
+  int64_t reclaimed = 0;
+  for (bool any = true; any && reclaimed < target;) {
+    int64_t ages = 0;
+    int64_t count = 0;
+    std::vector<uint32_t> candidates;
+    for (auto at = pools[0].free.begin(); at != pools[0].free.end(); at = pools[0].free.next(at)) {
+      const uint32_t id = pools[0].free.block(at);
+      if (blocks[id].is_split() || blocks[id].expandable) continue;
+      candidates.push_back(id);
+      ages += pools[0].searches - blocks[id].age_base;
+      ++count;
+    }
+    any = false;
+    for (const uint32_t id : candidates) {
+      if ((pools[0].searches - blocks[id].age_base) * count < ages) continue;
+      any = true;
+      reclaimed += blocks[id].size;
+      release_segment(id);
+    }
+  }
+}
+
+void CachingAllocator::State::out_of_memory(int64_t bytes) const {
+  throw OutOfMemoryError(fmt::format(
+      "out of memory: {} asked for, of {} that may be reserved {} are; {} of these are allocated, {} are free but in "
+      "segments that something else holds{}",
+      human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.now),
+      human_bytes(stats.reserved.now - stats.active.now),
+      settings.expandable_segments || stats.reserved.now - stats.active.now < bytes
+          ? ""
+          : " (expandable_segments:True may avoid that)"));
+}
+
+// Does what PyTorch's CUDA caching allocator does, without CUDA. Its facts come from c10/cuda/CUDACachingAllocator.cpp
+// of 2.13, sizes from c10/core/AllocatorConfig.h, which is what CUDA's uses.
 
 uint32_t CachingAllocator::State::make(int64_t address, int64_t size, int32_t stream, bool small, bool expandable) {
   uint32_t id;

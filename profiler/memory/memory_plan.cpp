@@ -2,8 +2,6 @@
 // planners run and the least arena wins. Plans lose against the bound at the boundary of forward and backward.
 // Activations nest there (what is born first dies last), and temporaries between them leave holes; hence the planner
 // with two ends.
-#include "shadowgraph/profile/memory_plan.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -12,6 +10,7 @@
 #include <set>
 
 #include "profiler/memory/allocation_order.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,11 +1,126 @@
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "ir/analysis/module_tree.h"
 #include "profiler/cost/scratch_rules.h"
 #include "profiler/program_costs.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
+namespace {
+
+std::optional<StorageKind> placeholder_kind(TargetId target) {
+  if (target == target_of(Builtin::kParameter)) return StorageKind::kParameter;
+  if (target == target_of(Builtin::kBuffer)) return StorageKind::kBuffer;
+  if (target == target_of(Builtin::kInput)) return StorageKind::kInput;
+  if (target == target_of(Builtin::kConstant)) return StorageKind::kConstant;
+  return std::nullopt;
+}
+
+bool born_in_graph(const Graph& graph, const Storage& storage) {
+  return storage.born.valid() && storage.born.index < graph.node_capacity() && !graph.is_erased(storage.born);
+}
+
+// Marks what was there before and is read by the optimizer alone: its state, in a step that is not the first.
+IdMap<StorageId, uint8_t> optimizer_state_before(const Graph& graph, const IdMap<NodeId, uint32_t>& order,
+                                                 std::optional<uint32_t> last_backward) {
+  IdMap<StorageId, uint8_t> state;
+  if (!last_backward) return state;
+  IdMap<StorageId, uint8_t> read_elsewhere;
+  for (const NodeId id : graph.nodes()) {
+    if (graph.is_placeholder(id)) continue;
+    const bool steps = graph.node(id).phase == Graph::kOptimizer && order[id] > *last_backward;
+    graph.for_each_input(id, [&](ValueId value) {
+      const StorageId storage = graph.value(value).storage;
+      if (storage.valid()) (steps ? state : read_elsewhere)[storage] = 1;
+    });
+  }
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const StorageId id(i);
+    const NodeId born = graph.storage(id).born;
+    const auto kind =
+        born_in_graph(graph, graph.storage(id)) ? placeholder_kind(graph.node(born).target) : std::nullopt;
+    const bool given = kind == StorageKind::kInput || kind == StorageKind::kConstant;
+    if (!given || read_elsewhere[id] != 0 || placeholder_name(graph, born).starts_with("gradient.")) state[id] = 0;
+  }
+  return state;
+}
+
+}  // namespace
+
+bool existed_before(const Graph& graph, const Storage& storage) {
+  return !born_in_graph(graph, storage) || placeholder_kind(graph.node(storage.born).target).has_value();
+}
+
+IdMap<NodeId, uint32_t> program_order(const Graph& graph) {
+  IdMap<NodeId, uint32_t> order;
+  order.reserve(graph.node_capacity());
+  uint32_t position = 0;
+  for (NodeId node : graph.nodes()) order[node] = position++;
+  return order;
+}
+
+IdMap<StorageId, StorageKind> StorageKinds::of(const Graph& graph) {
+  return storage_kinds(graph, program_order(graph));
+}
+
+IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<NodeId, uint32_t>& order) {
+  IdMap<StorageId, StorageKind> kinds(StorageKind::kTemporary);
+  IdMap<StorageId, uint8_t> saved;
+  IdMap<StorageId, uint8_t> gradient;
+  kinds.reserve(graph.storage_count());
+  NodeId first_backward;
+  std::optional<uint32_t> last_backward;
+  for (NodeId id : graph.nodes()) {
+    if (graph.node(id).phase == Graph::kBackward) {
+      if (!first_backward.valid()) first_backward = id;
+      last_backward = order[id];
+    }
+    for (const SavedTensor& tensor : graph.saved(id)) {
+      const StorageId storage = graph.value(tensor.value).storage;
+      if (storage.valid()) saved[storage] = 1;
+    }
+    if (graph.node(id).target == target_of(Builtin::kGradient)) {
+      const auto arguments = graph.arguments(id);
+      if (arguments.size() == 2 && arguments[1].kind == ArgumentKind::kValue) {
+        const StorageId storage = graph.value(arguments[1].ref.value).storage;
+        if (storage.valid()) gradient[storage] = 1;
+      }
+    }
+  }
+
+  const IdMap<StorageId, uint8_t> state = optimizer_state_before(graph, order, last_backward);
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const StorageId id(i);
+    const Storage& storage = graph.storage(id);
+    StorageKind kind = storage.kind;
+    const bool born = born_in_graph(graph, storage);
+    const auto placeholder = born ? placeholder_kind(graph.node(storage.born).target) : std::nullopt;
+    if (placeholder) {
+      // A gradient that stays from step to step is there before this one.
+      kind = *placeholder == StorageKind::kInput && gradient[id] != 0 ? StorageKind::kGradient
+             : state[id] != 0                                         ? StorageKind::kOptimizerState
+                                                                      : *placeholder;
+    } else if (kind == StorageKind::kTemporary && gradient[id] != 0) {
+      kind = StorageKind::kGradient;
+    } else if (kind == StorageKind::kTemporary && born) {
+      const PhaseId phase = graph.node(storage.born).phase;
+      const bool alive_at_backward = first_backward.valid() && (!storage.freed_after.valid() ||
+                                                                order[storage.freed_after] >= order[first_backward]);
+      const bool is_kept = saved[id] != 0 && !first_backward.valid();
+      if (phase == Graph::kOptimizer && !storage.freed_after.valid()) {
+        kind = StorageKind::kOptimizerState;
+      } else if (phase == Graph::kForward && (is_kept || alive_at_backward)) {
+        kind = StorageKind::kActivation;
+      }
+    }
+    kinds[id] = kind;
+  }
+  return kinds;
+}
+
 namespace {
 
 // Numbers that the program's text has, and the host writes into a tensor, are in no memory of their own.
@@ -142,6 +257,108 @@ std::vector<LiveStorage> describe_storages(const Graph& graph, const MemoryTimel
     });
   }
   return result;
+}
+
+std::optional<SteadyState> steady_state(const Graph& graph, const MemoryTimeline& timeline) {
+  const uint32_t steps = timeline.steps();
+  // Gradients that stay are added to from the second step on, which the first does not show.
+  const bool gradients_stay = graph.metadata.other.contains("zero_grads");
+  if (steps == 0 || gradients_stay || graph.metadata.step == TrainingStep::kSteady) return std::nullopt;
+  IdMap<NodeId, uint32_t> place;
+  for (uint32_t step = 0; step < steps; ++step) place[timeline.node(step)] = step;
+  struct Kept {
+    uint32_t made;
+    StorageId storage;
+  };
+  std::vector<Kept> kept;
+  for (const StorageId id : timeline.alive_at(steps - 1, std::numeric_limits<size_t>::max())) {
+    if (timeline.kind(id) != StorageKind::kOptimizerState || existed_before(graph, graph.storage(id))) continue;
+    kept.push_back({place[graph.storage(id).born], id});
+  }
+  if (kept.empty()) return std::nullopt;
+  std::ranges::sort(kept, {}, &Kept::made);
+
+  BytesByKind later{};  // of what the recorded step has yet to make
+  int64_t all_later = 0;
+  const auto add = [&](StorageId id, int sign) {
+    const int64_t bytes = sign * graph.storage(id).bytes;
+    later[static_cast<size_t>(timeline.kind(id))] += bytes;
+    all_later += bytes;
+  };
+  for (const Kept& each : kept) add(each.storage, 1);
+  SteadyState steady;
+  size_t made = 0;
+  for (uint32_t step = 0; step < steps; ++step) {
+    for (; made < kept.size() && kept[made].made <= step; ++made) add(kept[made].storage, -1);
+    if (step > 0 && timeline.total(step) + all_later <= steady.peak.bytes) continue;
+    const NodeId node = timeline.node(step);
+    steady.peak = {.bytes = timeline.total(step) + all_later,
+                   .step = step,
+                   .node = node,
+                   .phase = graph.node(node).phase,
+                   .by_kind = timeline.live(step)};
+    for (size_t kind = 0; kind < later.size(); ++kind) steady.peak.by_kind[kind] += later[kind];
+  }
+  for (const Kept& each : kept) {
+    if (each.made > steady.peak.step) steady.kept.push_back(each.storage);
+  }
+  return steady;
+}
+
+namespace {
+
+constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
+
+// Returns, by place in program order, where backward next begins; kNever after the last of it.
+std::vector<uint32_t> next_backward(const Graph& graph) {
+  std::vector<uint32_t> next;
+  next.reserve(graph.node_count());
+  for (const NodeId node : graph.nodes()) {
+    const auto at = static_cast<uint32_t>(next.size());
+    next.push_back(graph.node(node).phase == Graph::kBackward ? at : kNever);
+  }
+  uint32_t following = kNever;
+  for (size_t at = next.size(); at-- > 0;) next[at] = following = std::min(following, next[at]);
+  return next;
+}
+
+}  // namespace
+
+SavedBytes SavedBytes::of(const Graph& graph) {
+  const auto order = program_order(graph);
+  const std::vector<uint32_t> backward = next_backward(graph);
+  const bool has_backward = !backward.empty() && backward[0] != kNever;
+  struct Change {
+    int64_t all = 0, activations = 0, storages = 0;
+  };
+  std::vector<Change> changes(graph.node_count() + 1);
+  IdMap<StorageId, uint8_t> seen;
+  for (const NodeId node : graph.nodes()) {
+    for (const SavedTensor& tensor : graph.saved(node)) {
+      const StorageId id = graph.value(tensor.value).storage;
+      if (!id.valid() || seen[id] != 0) continue;
+      seen[id] = 1;
+      const Storage& storage = graph.storage(id);
+      const bool freed = has_backward && storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
+      // FSDP2 gives gathered parameters back while autograd keeps tensors that look at them.
+      if (freed && order[storage.freed_after] < backward[order[node]]) continue;
+      const Change change{storage.bytes, existed_before(graph, storage) ? 0 : storage.bytes, 1};
+      Change& from = changes[order[node]];
+      from = {from.all + change.all, from.activations + change.activations, from.storages + change.storages};
+      if (!freed) continue;
+      Change& until = changes[std::max(order[storage.freed_after], order[node]) + 1];
+      until = {until.all - change.all, until.activations - change.activations, until.storages - change.storages};
+    }
+  }
+  SavedBytes saved;
+  Change now;
+  for (const Change& change : changes) {
+    now = {now.all + change.all, now.activations + change.activations, now.storages + change.storages};
+    saved.all = std::max(saved.all, now.all);
+    saved.activations = std::max(saved.activations, now.activations);
+    saved.storages = std::max(saved.storages, now.storages);
+  }
+  return saved;
 }
 
 }  // namespace shadowgraph

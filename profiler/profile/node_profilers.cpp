@@ -4,9 +4,9 @@
 
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/profile/traffic.h"
 #include "support/csv.h"
 
 namespace shadowgraph {

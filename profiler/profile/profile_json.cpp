@@ -4,13 +4,11 @@
 #include <span>
 
 #include "ir/text/words.h"
-#include "profiler/profile/assumptions.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/collective_kind.h"
+#include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
-#include "shadowgraph/profile/kernel_class.h"
-#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {

@@ -1,21 +1,249 @@
-// Writes a profile as the block under the summary table.
+// Parts of a profile's text that have files of their own, and how wide all of it is. Internal to profiler/.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
 
 #include "ir/text/words.h"
-#include "profiler/profile/assumptions.h"
-#include "profiler/profile/text_blocks.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/collective_kind.h"
+#include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/kernel_class.h"
-#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/saturating.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph {
+
+constexpr size_t kTextWidth = 100;  // columns
+
+std::string largest_text(const Profile& profile);
+
+// Breaks lines that are wider at their last space that is not; what follows stands further in than the line began.
+std::string wrapped(const std::string& text, size_t width = kTextWidth);
+
+std::string wrapped(const std::string& text, size_t width) {
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = std::string_view(text).substr(at, end - at);
+    const size_t indent = std::min(line.find_first_not_of(' '), line.size()) + 4;
+    size_t before = 0;  // columns that the rest of a broken line begins with
+    while (before + line.size() > width) {
+      const size_t words = std::min(line.find_first_not_of(' '), line.size());
+      size_t space = line.rfind(' ', width - before);
+      if (space == line.npos || space <= words) space = line.find(' ', width - before);  // one long word
+      if (space == line.npos) break;
+      const std::string_view head = line.substr(0, std::min(line.find_last_not_of(' ', space) + 1, space));
+      result.append(before, ' ').append(head).append("\n");
+      line.remove_prefix(std::min(line.find_first_not_of(' ', space), line.size()));
+      before = indent;
+    }
+    result.append(before, ' ').append(line);
+    if (end < text.size()) result += '\n';
+    at = end + 1;
+  }
+  return result;
+}
+
+// Writes the summary table within the text's width: columns that do not fit are left out, JSON has them.
+
+namespace {
+
+// Three digits are enough beside others: "1.23 GiB", "12.3 MiB", "512 B".
+std::string short_bytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto number = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; number >= 999.5 && unit + 1 < std::size(kUnits); ++unit) number /= 1024;
+  return fmt::format("{:.{}f} {}", number, unit == 0 || number >= 99.95 ? 0 : number >= 9.995 ? 1 : 2, kUnits[unit]);
+}
+
+struct TableColumn {
+  const char* heading;
+  bool needed;  // whether it stands in a table that has no room for all
+  std::string (*figure)(const SummaryRow& row);
+};
+
+constexpr TableColumn kTableColumns[] = {
+    {"Accumulate", false, [](const SummaryRow& row) { return short_bytes(row.accumulate); }},
+    {"Saved", true, [](const SummaryRow& row) { return short_bytes(row.figures.incremental); }},
+    {"Output", true, [](const SummaryRow& row) { return short_bytes(row.figures.output); }},
+    {"Temp", true, [](const SummaryRow& row) { return short_bytes(row.figures.temporary); }},
+    {"Param", true, [](const SummaryRow& row) { return short_bytes(row.figures.parameters); }},
+    {"Backward", true, [](const SummaryRow& row) { return short_bytes(row.figures.backward); }},
+    {"Fwd FLOPs", true, [](const SummaryRow& row) { return human_count(row.figures.forward_flops.matmul); }},
+    {"Bwd FLOPs", true, [](const SummaryRow& row) { return human_count(row.figures.backward_flops.matmul); }},
+    {"Fwd elem.", false, [](const SummaryRow& row) { return human_count(row.figures.forward_flops.elementwise); }},
+    {"Bwd elem.", false, [](const SummaryRow& row) { return human_count(row.figures.backward_flops.elementwise); }},
+};
+
+struct DrawnColumn {
+  std::vector<std::string> cells;  // the heading first
+  size_t width = 0;
+  bool needed = true;
+};
+
+DrawnColumn drawn(std::string heading, bool needed, const SummaryTable& table, auto&& cell) {
+  DrawnColumn column{.cells = {std::move(heading)}, .needed = needed};
+  for (const SummaryRow& row : table.rows) column.cells.push_back(cell(row));
+  for (const std::string& text : column.cells) column.width = std::max(column.width, text.size());
+  return column;
+}
+
+std::string right_aligned(const std::vector<DrawnColumn>& columns, size_t line) {
+  std::string text;
+  for (const DrawnColumn& column : columns) text += fmt::format("  {:>{}}", column.cells[line], column.width);
+  return text;
+}
+
+}  // namespace
+
+std::string to_text(const SummaryTable& table) {
+  const auto kind_of = [](const SummaryRow& row) {
+    return row.repeats > 1 ? fmt::format("{} x{}", row.op_type, row.repeats) : row.op_type;
+  };
+  DrawnColumn kinds = drawn("Op type", true, table, kind_of);
+  DrawnColumn names = drawn("Op", true, table, [](const SummaryRow& row) { return row.op; });
+  std::vector<DrawnColumn> figures;
+  size_t width = 0;
+  for (const TableColumn& column : kTableColumns) {
+    figures.push_back(drawn(column.heading, column.needed, table, column.figure));
+    width += figures.back().width + 2;
+  }
+  const size_t all_names = kinds.width + 2 + names.width;
+  for (size_t at = figures.size(); at-- > 0 && all_names + width > kTextWidth;) {
+    if (figures[at].needed) continue;
+    width -= figures[at].width + 2;
+    figures.erase(figures.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  // Where both names do not fit, one follows the other. What is still too long stands above its figures.
+  const size_t room = kTextWidth > width ? kTextWidth - width : 0;
+  const size_t for_names = std::max<size_t>(std::min(all_names, room), 16);
+  std::string text;
+  for (size_t line = 0; line < names.cells.size(); ++line) {
+    std::string name = all_names <= room ? fmt::format("{:<{}}  {}", kinds.cells[line], kinds.width, names.cells[line])
+                                         : fmt::format("{} ({})", names.cells[line], kinds.cells[line]);
+    if (name.size() > for_names) {
+      text += name + "\n";
+      name.clear();
+    }
+    text += fmt::format("{:<{}}", name, for_names) + right_aligned(figures, line) + "\n";
+    if (line == 0) text += std::string(for_names + width, '-') + "\n";
+  }
+  return text;
+}
+
+// Writes the largest storages at the peak, those of equal layers as one row.
+
+namespace {
+
+// A path whose numbers stand apart: "layers.3.fc" is "layers.{}.fc" and 3.
+struct NumberedPath {
+  std::string pattern;
+  std::vector<int64_t> numbers;
+};
+
+NumberedPath numbered(std::string_view path) {
+  NumberedPath result;
+  for (size_t at = 0; at < path.size();) {
+    const size_t end = std::min(path.find_first_of(". ", at), path.size());
+    const std::string_view part = path.substr(at, end - at);
+    const bool number = !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == part.npos;
+    if (number) {
+      result.numbers.push_back(std::stoll(std::string(part)));
+      result.pattern += '#';
+    } else {
+      result.pattern += part;
+    }
+    if (end < path.size()) result.pattern += path[end];
+    at = end + 1;
+  }
+  return result;
+}
+
+struct LargestRow {
+  int64_t total = 0;
+  int64_t count = 0;
+  const LiveStorage* first = nullptr;
+  std::string pattern;
+  std::vector<std::pair<int64_t, int64_t>> ranges;  // of each number
+};
+
+std::string where_of(const LargestRow& row) {
+  std::string text;
+  size_t number = 0;
+  for (const char c : row.pattern) {
+    if (c != '#' || number == row.ranges.size()) {
+      text += c;
+      continue;
+    }
+    const auto& [least, most] = row.ranges[number++];
+    text += least == most ? fmt::format("{}", least) : fmt::format("{{{}..{}}}", least, most);
+  }
+  return text;
+}
+
+std::vector<LiveStorage> alive_at_peak(const Profile& profile) {
+  const Graph& graph = profile.graph();
+  const MemoryTimeline& timeline = profile.timeline();
+  std::vector<StorageId> alive = timeline.alive_at(profile.leading_peak().node, std::numeric_limits<size_t>::max());
+  if (const auto steady = steady_state(graph, timeline)) {
+    alive.insert(alive.end(), steady->kept.begin(), steady->kept.end());
+  }
+  return describe_storages(graph, timeline, alive);
+}
+
+}  // namespace
+
+std::string largest_text(const Profile& profile) {
+  if (profile.top_at_peak.empty()) return {};
+  const std::vector<LiveStorage> alive = alive_at_peak(profile);
+  std::map<std::tuple<int64_t, StorageKind, c10::ScalarType, std::vector<int64_t>, std::string>, LargestRow> rows;
+  for (const LiveStorage& live : alive) {
+    NumberedPath path = numbered(live.module.empty() ? live.producer : live.module + " " + live.producer);
+    LargestRow& row = rows[{live.bytes, live.kind, live.dtype, live.shape, path.pattern}];
+    if (row.count == 0) {
+      row.first = &live;
+      row.pattern = std::move(path.pattern);
+      for (const int64_t number : path.numbers) row.ranges.emplace_back(number, number);
+    }
+    row.total += live.bytes;
+    ++row.count;
+    for (size_t i = 0; i < row.ranges.size() && i < path.numbers.size(); ++i) {
+      row.ranges[i] = {std::min(row.ranges[i].first, path.numbers[i]), std::max(row.ranges[i].second, path.numbers[i])};
+    }
+  }
+  std::vector<const LargestRow*> largest;
+  for (const auto& [key, row] : rows) largest.push_back(&row);
+  std::ranges::stable_sort(largest, [](const auto* a, const auto* b) { return a->total > b->total; });
+  if (largest.size() > profile.top_at_peak.size()) largest.resize(profile.top_at_peak.size());
+  std::vector<std::string> tensors;
+  size_t width = 0;
+  for (const LargestRow* row : largest) {
+    const std::string times = row->count == 1 ? "" : fmt::format("{} x ", row->count);
+    tensors.push_back(
+        row->first->dtype == c10::ScalarType::Undefined
+            ? times
+            : fmt::format("{}{}[{}]", times, dtype_name(row->first->dtype), fmt::join(row->first->shape, ",")));
+    width = std::max(width, tensors.back().size());
+  }
+  std::string text = "\nlargest at the peak:\n";
+  for (size_t i = 0; i < largest.size(); ++i) {
+    text += fmt::format("  {:>11}  {:<15}  {:<{}}  {}\n", human_bytes(largest[i]->total),
+                        to_string(largest[i]->first->kind), tensors[i], width, where_of(*largest[i]));
+  }
+  return text;
+}
+
+// Writes a profile as the block under the summary table.
+
 namespace {
 
 // Writes what is beyond live bytes: scratch inside kernels, and what the device holds.

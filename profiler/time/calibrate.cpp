@@ -1,5 +1,3 @@
-#include "shadowgraph/profile/calibrate.h"
-
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
@@ -30,11 +28,10 @@
 #include <fstream>
 #include <unistd.h>
 
-#include "profiler/time/fitted_rates.h"
+#include "profiler/time/operator_tables.h"
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/units.h"
 

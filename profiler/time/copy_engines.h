@@ -5,8 +5,8 @@
 #include <array>
 #include <unordered_map>
 
-#include "ir/analysis/kernel_note.h"
-#include "shadowgraph/graph.h"
+#include "ir/analysis/module_tree.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/profile/device_spec.h"
 
 namespace shadowgraph {

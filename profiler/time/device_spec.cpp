@@ -9,15 +9,13 @@
 #include <filesystem>
 
 #include "ir/text/words.h"
-#include "profiler/time/gpu_kernels.h"
+#include "profiler/time/kernel_work.h"
 #include "profiler/time/operator_tables.h"
-#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/measure.h"
-#include "shadowgraph/text.h"
 #include "shadowgraph/units.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
-#include "support/json_place.h"
 
 namespace shadowgraph {
 

@@ -1,4 +1,4 @@
-// Looks up calls of a graph in a device's tables of measured operators (shadowgraph/profile/operator_tables.h), and reads
+// Looks up calls of a graph in a device's tables of measured operators (shadowgraph/profile/device_spec.h), and reads
 // and writes the tables.
 #pragma once
 
@@ -8,12 +8,11 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "profiler/time/kernel_work.h"
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/kernel_class.h"
-#include "shadowgraph/profile/operator_tables.h"
 
 namespace shadowgraph {
 
@@ -48,5 +47,17 @@ class TabledTimes {
 //      "attention": {"bfloat16": [[bytes, flops, seconds], ...]}}
 OperatorTables operator_tables_from_json(const JsonPlace& place);  // throws ParseError
 nlohmann::json to_json(const OperatorTables& tables);
+
+// Makes the rates of a class of kernels from single calls of it that were timed.
+
+struct TimedCall {
+  double flops = 0;  // of float32's, if it computes; otherwise bytes count
+  double bytes = 0;
+  double seconds = 0;
+};
+
+// The least time of a class is its fixed time, if it is short. The others give rates of what is beyond that. Dtypes'
+// factors are left alone.
+void fit_rates(std::vector<TimedCall> calls, ClassRates& into);
 
 }  // namespace shadowgraph

@@ -1,15 +1,175 @@
 #include "shadowgraph/profile/step_time.h"
 
 #include <algorithm>
+#include <string_view>
 
+#include "ir/operators/operator_name.h"
 #include "profiler/program_costs.h"
 #include "profiler/time/copy_engines.h"
 #include "profiler/time/kernel_work.h"
 #include "profiler/time/operator_tables.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/kernel_class.h"
+#include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph {
+namespace {
+
+// Returns the dtype in which a call computes: that of its first floating-point operand.
+c10::ScalarType dtype_of(const Graph& graph, NodeId node) {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  graph.for_each_input(node, [&](ValueId value) {
+    const c10::ScalarType candidate = graph.value(value).dtype;
+    if (dtype == c10::ScalarType::Undefined && c10::isFloatingType(candidate)) dtype = candidate;
+  });
+  return dtype == c10::ScalarType::Undefined ? c10::kFloat : dtype;
+}
+
+std::span<const int64_t> sizes_of(const Graph& graph, NodeId node, const char* name) {
+  const Argument* tensor = graph.find_argument(node, name);
+  return tensor != nullptr && tensor->kind == ArgumentKind::kValue ? graph.sizes(tensor->ref.value)
+                                                                   : std::span<const int64_t>();
+}
+
+// Whether both operands of a product lie along what is summed. One that is not known does.
+bool lies_along_inner(const Graph& graph, NodeId node) {
+  const auto stride_is_one = [&](const char* name, size_t from_last) {
+    const Argument* tensor = graph.find_argument(node, name);
+    if (tensor == nullptr || tensor->kind != ArgumentKind::kValue) return true;
+    const auto strides = graph.strides(tensor->ref.value);
+    const auto sizes = graph.sizes(tensor->ref.value);
+    if (strides.size() <= from_last) return true;
+    const size_t at = strides.size() - 1 - from_last;
+    return strides[at] == 1 || sizes[at] == 1;
+  };
+  if (graph.find_argument(node, "batch1") != nullptr) return stride_is_one("batch1", 0) && stride_is_one("batch2", 1);
+  const bool added = graph.find_argument(node, "mat1") != nullptr;
+  return graph.find_argument(node, "mat2") == nullptr ||
+         (stride_is_one(added ? "mat1" : "self", 0) && stride_is_one("mat2", 1));
+}
+
+// Whether the rows of a product's operands begin at vectors of 16 bytes.
+bool has_whole_vectors(const Graph& graph, NodeId node) {
+  bool whole = true;
+  graph.for_each_input(node, [&](ValueId value) {
+    const auto size = static_cast<int64_t>(c10::elementSize(graph.value(value).dtype));
+    const auto sizes = graph.sizes(value), strides = graph.strides(value);
+    if (sizes.size() < 2) return;
+    for (size_t d = sizes.size() - 2; d < sizes.size(); ++d) {
+      if (strides[d] > 1 && sizes[d] > 1) whole &= strides[d] * size % 16 == 0;
+    }
+  });
+  return whole;
+}
+
+// What eager PyTorch moves beyond a call's traffic: `masked_fill` copies its operand and then fills the copy.
+double copied_first(const Graph& graph, NodeId node, const NodeTraffic& traffic) {
+  return short_name(graph.target(node).name()) == "masked_fill" ? 2.0 * static_cast<double>(traffic.written) : 0;
+}
+
+// Whether a convolution's input channels fill no vectors of 16 bytes.
+bool has_ragged_channels(const Graph& graph, NodeId node, KernelClass kind) {
+  if (kind != KernelClass::kConvolution && kind != KernelClass::kConvolutionBackward) return false;
+  const auto weight = sizes_of(graph, node, "weight");
+  return weight.size() > 2 && weight[1] * static_cast<int64_t>(c10::elementSize(dtype_of(graph, node))) % 16 != 0;
+}
+
+}  // namespace
+
+double KernelSeconds::total() const { return fixed + std::max(compute, memory) + after; }
+
+// Channels that tensor cores do not take in whole vectors are computed without them.
+constexpr double kWithoutTensorCores = 0.45;  // of the peak of float32
+
+KernelSeconds kernel_seconds(const DeviceSpec& spec, const KernelWork& work) {
+  KernelSeconds seconds{.fixed = spec.fixed(work.kind)};
+  const bool hopper = spec.gpu && is_hopper(spec) && !spec.classes.contains(work.kind);
+  const double bytes = std::max(0.0, work.bytes + (hopper ? work.elements.again : 0));
+  if (bytes > 0) seconds.memory = bytes / spec.memory_rate(work.kind, bytes);
+  const bool by_law = spec.gpu && !spec.classes.contains(work.kind);
+  double rate = spec.compute_rate(work.kind, work.flops, work.dtype);
+  if (by_law && is_attention(work.kind)) {  // what it reaches has its exponentials
+    seconds.compute = (hopper ? work.kernel : 1) * work.blocks * work.flops / rate;
+    return seconds;
+  }
+  if (hopper) {
+    const auto multiprocessors = static_cast<double>(spec.gpu->multiprocessors);
+    seconds.memory = std::max({seconds.memory, work.elements.seconds / multiprocessors, work.elements.steps});
+    seconds.after = work.elements.more / multiprocessors;
+    if (work.ragged && spec.vector > 0) rate = std::min(rate, kWithoutTensorCores * spec.vector);
+  }
+  if (by_law && work.product) {
+    const ProductSeconds product = gpu_product(spec, *work.product, work.dtype);
+    seconds.compute = product.compute;
+    seconds.after = product.written_after;
+  } else if (work.flops > 0 && rate > 0) {
+    seconds.compute = work.flops / rate;
+  }
+  if (spec.vector > 0) seconds.compute += work.elementwise / spec.vector;
+  if (spec.transcendental > 0) seconds.compute += work.transcendental / spec.transcendental;
+  return seconds;
+}
+
+KernelWorks::KernelWorks(const ProgramCosts& costs, const DeviceSpec& spec)
+    : costs_(costs), graph_(costs.graph()), classes_(graph_), elements_(graph_), hopper_(spec.gpu && is_hopper(spec)) {
+  const auto& other = graph_.metadata.other;
+  const auto precision = other.find("float32_matmul");
+  tensor_float32_ = precision != other.end() && precision->second == "tf32";
+}
+
+KernelWork KernelWorks::of(NodeId node) {
+  const NodeFlops& flops = costs_.flops().of(node);
+  KernelWork work{.kind = classes_.of(node), .dtype = dtype_of(graph_, node)};
+  work.flops = static_cast<double>(classes_.computed(node, flops.matmul));
+  work.elementwise = static_cast<double>(flops.elementwise);
+  work.transcendental = static_cast<double>(flops.transcendental);
+  const auto& traffic = costs_.traffic().of(node);
+  work.bytes = static_cast<double>(traffic.total()) + copied_first(graph_, node, traffic);
+  if (hopper_) work.elements = elements_.of(node, work.kind, traffic);
+  work.ragged = has_ragged_channels(graph_, node, work.kind);
+  if (work.kind == KernelClass::kMatmul) work.product = product(node, work.flops);
+  if (is_attention(work.kind)) {
+    work.blocks = attention(node, work.kind == KernelClass::kAttentionBackward);
+    work.kernel = attention_kernel(short_name(graph_.target(node).name()), work.kind, work.dtype);
+  }
+  return work;
+}
+
+// A product's first result says its rows and columns, and the FLOPs what is summed.
+std::optional<ProductShape> KernelWorks::product(NodeId node, double flops) const {
+  std::optional<ProductShape> shape;
+  graph_.for_each_output(node, [&](ValueId value) {
+    const auto sizes = graph_.sizes(value);
+    const auto elements = static_cast<double>(graph_.numel(value));
+    if (shape || flops <= 0 || sizes.empty() || elements <= 0) return;
+    const std::string_view name = short_name(graph_.target(node).name());
+    const bool batched = name.find("bmm") != name.npos && sizes.size() > 2;
+    ProductShape of{.batch = batched ? static_cast<double>(sizes[0]) : 1,
+                    .columns = static_cast<double>(sizes.back()),
+                    .inner = flops / 2 / elements,
+                    .result_bytes = static_cast<double>(graph_.logical_bytes(value)),
+                    .along_inner = lies_along_inner(graph_, node),
+                    .whole_vectors = has_whole_vectors(graph_, node),
+                    .tensor_float32 = tensor_float32_};
+    of.rows = elements / of.batch / of.columns;
+    shape = of;
+  });
+  return shape;
+}
+
+double KernelWorks::attention(NodeId node, bool backward) const {
+  auto queries = sizes_of(graph_, node, "query");
+  auto keys = sizes_of(graph_, node, "key");
+  if (queries.size() != 4 || keys.size() != 4) return 1;
+  // (batch, heads, tokens, width), or with tokens before heads.
+  const bool heads_first = graph_.target(node).name().find("scaled_dot_product") != std::string::npos;
+  const size_t at = heads_first ? 2 : 1;
+  const Argument* causal = graph_.find_argument(node, "is_causal");
+  return attention_work({.queries = queries[at],
+                         .keys = keys[at],
+                         .width = queries[3],
+                         .causal = causal != nullptr && causal->kind == ArgumentKind::kBool && causal->b,
+                         .backward = backward});
+}
 
 std::string_view to_string(TimeBound bound) {
   constexpr std::array<std::string_view, 7> kNames = {"nothing",  "compute", "memory",   "fixed",

@@ -8,10 +8,10 @@
 #include "ir/analysis/module_tree.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
-#include "shadowgraph/profile/traffic.h"
 
 namespace shadowgraph {
 namespace {

@@ -3,10 +3,10 @@
 
 #include "ir/analysis/module_tree.h"
 #include "ir/text/words.h"
-#include "profiler/memory/device_run.h"
+#include "profiler/memory/allocation_order.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/traces.h"
-#include "support/printable.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "ir/analysis/module_tree.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

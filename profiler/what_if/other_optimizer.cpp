@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "core/fake/any_machine.h"
+#include "core/fake/pretended_devices.h"
 #include "ir/analysis/module_tree.h"
 #include "profiler/what_if/question.h"
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph::step_lives {
 

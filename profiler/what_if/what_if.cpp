@@ -1,3 +1,366 @@
+#include "shadowgraph/profile/what_if.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <unordered_set>
+
+#include "ir/analysis/module_tree.h"
+#include "profiler/what_if/question.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/units.h"
+
+namespace shadowgraph::step_lives {
+
+Most most_of(const Lives& lives) {
+  std::vector<BytesByKind> change(size_t{lives.steps} + 1);
+  for (const Life& life : lives.all) {
+    change[life.born][static_cast<size_t>(life.kind)] += life.bytes;
+    if (life.last < lives.steps) change[life.last + 1][static_cast<size_t>(life.kind)] -= life.bytes;
+  }
+  Most most;
+  BytesByKind now{};
+  for (uint32_t step = 0; step < lives.steps; ++step) {
+    int64_t total = 0;
+    for (size_t kind = 0; kind < now.size(); ++kind) total += now[kind] += change[step][kind];
+    if (total > most.bytes) most = {total, step, now};
+  }
+  return most;
+}
+
+BytesByKind held_at_end(const Lives& lives) {
+  BytesByKind held{};
+  for (const Life& life : lives.all) {
+    if (life.last >= lives.steps) held[static_cast<size_t>(life.kind)] += life.bytes;
+  }
+  return held;
+}
+
+std::optional<c10::ScalarType> dtype_of(const Graph& graph, StorageId storage) {
+  std::optional<c10::ScalarType> dtype;
+  graph.for_each_value_in(storage, [&](ValueId value) {
+    if (!dtype) dtype = graph.value(value).dtype;
+  });
+  return dtype;
+}
+
+Question::Question(const Graph& graph, const WhatIf& change)
+    : graph_(graph),
+      change_(change),
+      costs_(graph),
+      device_(main_device(graph, change.device)),
+      computes_loss_(loss_nodes()) {
+  find_phases();
+}
+
+void Question::find_phases() {
+  const auto steps = static_cast<uint32_t>(costs_.nodes.size());
+  std::optional<uint32_t> backward;
+  for (uint32_t at = 0; at < steps; ++at) {
+    if (is_backward(at)) backward = at;
+  }
+  if (!backward) throw Error("this graph is no training step: nothing of it is in phase backward");
+  optimizer_ = steps;
+  for (uint32_t at = *backward + 1; at < steps && optimizer_ == steps; ++at) {
+    const NodeId node = costs_.nodes[at];
+    if (graph_.node(node).phase == Graph::kOptimizer && !graph_.is_placeholder(node)) optimizer_ = at;
+  }
+  for (uint32_t at = 0; at < *backward; ++at) {
+    if (!first_backward_ && is_backward(at)) first_backward_ = at;
+  }
+  for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+    const StorageId id(i);
+    steady_ =
+        steady_ || (costs_.kinds[id] == StorageKind::kOptimizerState && existed_before(graph_, graph_.storage(id)));
+  }
+  if (graph_.metadata.step) steady_ = graph_.metadata.step == TrainingStep::kSteady;
+}
+
+bool Question::is_float32(NodeId node) const {
+  bool found = false;
+  graph_.for_each_output(node, [&](ValueId value) { found |= graph_.value(value).dtype == c10::ScalarType::Float; });
+  return found;
+}
+
+uint32_t Question::end_of_call(uint32_t step) const {
+  uint32_t place = place_of(step);
+  if (place >= costs_.nodes.size()) return step;
+  const NodeId forward = graph_.node(costs_.nodes[place]).forward;
+  while (forward.valid() && place + 1 < optimizer_ && graph_.node(costs_.nodes[place + 1]).forward == forward) {
+    ++place;
+  }
+  return at_node(place);
+}
+
+bool Question::has_float32_parameters() const {
+  return std::any_of(costs_.nodes.begin(), costs_.nodes.end(), [&](NodeId node) {
+    return graph_.node(node).target == target_of(Builtin::kParameter) && is_float32(node);
+  });
+}
+
+bool Question::clips_or_scales() const {
+  return std::any_of(costs_.nodes.begin(), costs_.nodes.end(), [&](NodeId node) {
+    const std::string_view name = graph_.target(node).name();
+    return name.starts_with("aten::_amp_") || name.starts_with("aten::_foreach_norm") ||
+           name.starts_with("aten::_foreach_lerp_");
+  });
+}
+
+std::string Question::phase_at(uint32_t step) const {
+  const uint32_t place = place_of(step);
+  return place < optimizer_ ? graph_.phase_name(graph_.node(costs_.nodes[place]).phase) : "optimizer";
+}
+
+Lives Question::recorded() const {
+  Lives lives{.steps = at_node(static_cast<uint32_t>(costs_.nodes.size())), .optimizer = at_node(optimizer_)};
+  for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+    const StorageId id(i);
+    const Storage& storage = graph_.storage(id);
+    if (!is_on(storage.device(), device_)) continue;
+    const bool freed = storage.freed_after.valid() && !graph_.is_erased(storage.freed_after);
+    Life life{.born = existed_before(graph_, storage) ? 0 : at_node(costs_.order[storage.born]),
+              .last = freed ? at_node(costs_.order[storage.freed_after]) : kToTheEnd,
+              .bytes = storage.bytes,
+              .kind = costs_.kinds[id],
+              .storage = id};
+    life.last = std::max(life.last, life.born);
+    lives.all.push_back(life);
+  }
+  return lives;
+}
+
+Lives Question::later_micro_batch(const Lives& first) const {
+  Lives lives{.steps = first.steps, .optimizer = first.optimizer};
+  for (Life life : first.all) {
+    if (life.kind == StorageKind::kGradient && life.born > 0 && life.born < first.optimizer) {
+      lives.all.push_back({0, life.last, life.bytes, life.kind, life.storage});
+      // AccumulateGrad takes a gradient over or copies it. Then there is none to add up but the one that was copied.
+      if (graph_.target(costs_.nodes[place_of(life.born)]).name() == "aten::clone") continue;
+      life.kind = StorageKind::kTemporary;
+      life.last = end_of_call(life.born);
+    }
+    lives.all.push_back(life);
+  }
+  return lives;
+}
+
+// Converts a step that ran in float32 to a narrower dtype, as `model.to(dtype)` would have run.
+//
+// Storages of floats shrink. Losses, statistics of norms and attention, and tables of modules without parameters do
+// not: PyTorch computes or keeps them in float32. Where a loss meets the model there is a cast, which the graph does
+// not have; it becomes two lives, one in each type.
+
+// Either a composite says so by its name (cross_entropy_loss), or the node ran outside all modules, where training
+// loops write their losses.
+bool Question::is_loss(NodeId node) const {
+  if (graph_.is_placeholder(node) || graph_.node(node).phase != Graph::kForward) return false;
+  bool inside = false;
+  for (RegionId id = graph_.node(node).region; id.valid(); id = graph_.region(id).parent) {
+    const Region& region = graph_.region(id);
+    inside |= region.kind == RegionKind::kModule;
+    const std::string_view name = graph_.text_or_empty(region.name);
+    if (region.kind == RegionKind::kComposite && name.find("_loss") != std::string_view::npos) return true;
+  }
+  return !inside;
+}
+
+// A backward node comes after its forward node, so one walk in program order marks both.
+IdMap<NodeId, uint8_t> Question::loss_nodes() const {
+  IdMap<NodeId, uint8_t> losses;
+  for (const NodeId node : costs_.nodes) {
+    const NodeId forward = graph_.node(node).forward;
+    losses[node] = is_loss(node) || (forward.valid() && std::as_const(losses)[forward] != 0) ? 1 : 0;
+  }
+  return losses;
+}
+
+bool Question::gives_float32_statistics(NodeId node) const {
+  const std::string_view name = graph_.target(node).name();
+  return device_.is_cuda() &&
+         (name.starts_with("aten::native_layer_norm") || name.starts_with("aten::native_group_norm") ||
+          name.starts_with("aten::native_batch_norm") || name.starts_with("aten::cudnn_batch_norm") ||
+          name.starts_with("aten::_fused_rms_norm") || name.starts_with("aten::_scaled_dot_product_") ||
+          name.starts_with("aten::_batch_norm_with_update"));
+}
+
+IdMap<StorageId, uint8_t> Question::kept_in_float32() const {
+  IdMap<StorageId, uint8_t> kept;
+  std::unordered_set<std::string> with_parameters;
+  const auto owner = [](const std::string& name) { return name.substr(0, std::min(name.rfind('.'), name.size())); };
+  for (const NodeId node : costs_.nodes) {
+    if (graph_.node(node).target == target_of(Builtin::kParameter)) {
+      with_parameters.insert(owner(placeholder_name(graph_, node)));
+    }
+  }
+  const auto keep = [&](ValueId value) {
+    if (graph_.value(value).storage.valid()) kept[graph_.value(value).storage] = 1;
+  };
+  for (const NodeId node : costs_.nodes) {
+    const std::string name = placeholder_name(graph_, node);
+    // The buffers meant here are tables in modules without parameters, counters and scales.
+    if (graph_.node(node).target == target_of(Builtin::kBuffer) &&
+        (!with_parameters.contains(owner(name.starts_with("ema.") ? name.substr(4) : name)))) {
+      graph_.for_each_output(node, keep);
+    } else if (graph_.is_placeholder(node)) {
+      graph_.for_each_output(node, [&](ValueId value) {
+        if (graph_.sizes(value).empty()) keep(value);
+      });
+    } else if (computes_loss_[node] != 0) {
+      graph_.for_each_output(node, keep_if_born(node, kept));
+    } else if (gives_float32_statistics(node)) {
+      int index = 0;
+      graph_.for_each_output(node, [&](ValueId value) {
+        if (index++ > 0) keep(value);
+      });
+    }
+  }
+  return kept;
+}
+
+std::function<void(ValueId)> Question::keep_if_born(NodeId node, IdMap<StorageId, uint8_t>& kept) const {
+  return [this, node, &kept](ValueId value) {
+    const StorageId storage = graph_.value(value).storage;
+    if (storage.valid() && graph_.storage(storage).born == node) kept[storage] = 1;
+  };
+}
+
+uint32_t Question::first_use_outside_losses(StorageId storage) const {
+  uint32_t first = kToTheEnd;
+  graph_.for_each_value_in(storage, [&](ValueId value) {
+    graph_.for_each_use(value, [&](NodeId use) {
+      if (computes_loss_[use] == 0 && graph_.target(use).kind() == TargetKind::kOperator) {
+        first = std::min(first, costs_.order[use]);
+      }
+    });
+  });
+  return first;
+}
+
+uint32_t Question::last_use_in_losses(StorageId storage) const {
+  uint32_t last = 0;
+  graph_.for_each_value_in(storage, [&](ValueId value) {
+    graph_.for_each_use(value, [&](NodeId use) {
+      if (computes_loss_[use] != 0) last = std::max(last, costs_.order[use]);
+    });
+  });
+  return last;
+}
+
+std::vector<Life> Question::copies_for_losses() const {
+  std::vector<Life> copies;
+  IdMap<StorageId, uint8_t> seen, saved;
+  const uint32_t end = first_backward_.value_or(optimizer_);
+  // What a loss saves of its input is the float32 copy: that one lives until the loss's backward has read it.
+  for (uint32_t at = 0; at < end; ++at) {
+    if (computes_loss_[costs_.nodes[at]] == 0) continue;
+    for (const SavedTensor& tensor : graph_.saved(costs_.nodes[at])) {
+      const StorageId storage = graph_.value(tensor.value).storage;
+      if (storage.valid()) saved[storage] = 1;
+    }
+  }
+  for (uint32_t at = 0; at < end; ++at) {
+    const NodeId node = costs_.nodes[at];
+    if (computes_loss_[node] == 0) continue;
+    graph_.for_each_input(node, [&](ValueId value) {
+      const StorageId storage = graph_.value(value).storage;
+      if (!storage.valid() || seen[storage] != 0 || graph_.value(value).dtype != c10::ScalarType::Float) return;
+      const NodeId born = graph_.storage(storage).born;
+      if (!born.valid() || graph_.is_placeholder(born) || computes_loss_[born] != 0) return;
+      seen[storage] = 1;
+      int64_t elements = 1;
+      for (const int64_t size : graph_.sizes(value)) elements *= size;
+      const uint32_t last = saved[storage] != 0 ? last_use_in_losses(storage) : std::max(end, 1U) - 1;
+      copies.push_back({before_node(at), at_node(std::max(at, last)), elements * 4, StorageKind::kActivation, {}});
+    });
+  }
+  return copies;
+}
+
+void Question::convert(Lives& lives) const {
+  const int64_t wide = 4, narrow = static_cast<int64_t>(c10::elementSize(*change_.dtype));
+  IdMap<StorageId, uint8_t> kept = kept_in_float32();
+  std::vector<Life> more;
+  for (Life& life : lives.all) {
+    if (!life.storage.valid() || dtype_of(graph_, life.storage) != c10::ScalarType::Float) continue;
+    const int64_t converted = life.bytes / wide * narrow;
+    if (kept[life.storage] == 0) {
+      life.bytes = converted;
+      continue;
+    }
+    // The gradient of a loss's input leaves the loss's float32 for the model's type.
+    const uint32_t use = first_use_outside_losses(life.storage);
+    if (life.kind == StorageKind::kParameter || use == kToTheEnd || at_node(use) <= life.born || !is_backward(use)) {
+      continue;
+    }
+    more.push_back({before_node(use), life.last, converted, life.kind, {}});
+    life.last = before_node(use);
+  }
+  for (const Life& copy : copies_for_losses()) more.push_back(copy);
+  lives.all.insert(lives.all.end(), more.begin(), more.end());
+}
+
+// Leaves a rank its part under ZeRO (Rajbhandari et al. 2020): stage 1 divides optimizer state by the ranks, 2 also
+// gradients, 3 also parameters. Parts are rounded up to whole bytes; collectives' buffers are not counted.
+
+// Stage 3 gathers the parameters of a module when it runs. One module is whole at any time, so the largest is counted.
+int64_t Question::largest_module(const Lives& lives) const {
+  std::map<std::string, int64_t> owned;
+  int64_t most = 0;
+  for (const Life& life : lives.all) {
+    if (!life.storage.valid() || life.kind != StorageKind::kParameter) continue;
+    const std::string name = placeholder_name(graph_, graph_.storage(life.storage).born);
+    most = std::max(most, owned[name.substr(0, std::min(name.rfind('.'), name.size()))] += whole_bytes(life));
+  }
+  return most;
+}
+
+int64_t Question::whole_bytes(const Life& life) const {
+  const int64_t bytes = graph_.storage(life.storage).bytes;
+  const bool converted = change_.dtype && dtype_of(graph_, life.storage) == c10::ScalarType::Float;
+  return converted ? bytes / 4 * static_cast<int64_t>(c10::elementSize(*change_.dtype)) : bytes;
+}
+
+void Question::spread(Lives& lives) const {
+  const int64_t ranks = change_.ranks;
+  const auto share = [&](int64_t bytes) { return (bytes + ranks - 1) / ranks; };
+  std::vector<Life> more;
+  for (Life& life : lives.all) {
+    switch (life.kind) {
+      case StorageKind::kOptimizerState:
+        life.bytes = share(life.bytes);
+        break;
+      case StorageKind::kGradient:
+        if (change_.zero_stage < 2) break;
+        // The gradient is whole until its backward call has ended; then a rank keeps its part.
+        if (life.born > 0 && life.born < lives.optimizer) {
+          more.push_back(
+              {life.born, end_of_call(life.born), life.bytes - share(life.bytes), StorageKind::kTemporary, {}});
+        }
+        life.bytes = share(life.bytes);
+        break;
+      case StorageKind::kParameter:
+        if (change_.zero_stage == 3) life.bytes = share(life.bytes);
+        break;
+      default:
+        // What the optimizer makes follows from parts of parameters.
+        if (life.born >= lives.optimizer) life.bytes = share(life.bytes);
+    }
+  }
+  if (change_.zero_stage == 3) {
+    const int64_t whole = largest_module(lives);
+    more.push_back(
+        {0, lives.optimizer == 0 ? 0 : lives.optimizer - 1, whole - share(whole), StorageKind::kTemporary, {}});
+  }
+  lives.all.insert(lives.all.end(), more.begin(), more.end());
+}
+
+}  // namespace shadowgraph::step_lives
+
 // Answers what-if questions, each one about intervals: a storage is alive from one node to another, with so many bytes,
 // for some purpose. The answer is the most bytes alive at once.
 //
@@ -7,18 +370,6 @@
 //                 it has been added
 //     optimizer   what is born from O on goes; the intervals of another optimizer's step follow instead
 //     ZeRO        bytes of a kind are divided by the ranks
-#include "shadowgraph/profile/what_if.h"
-
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <optional>
-
-#include "profiler/what_if/question.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/error.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/units.h"
 
 namespace shadowgraph {
 namespace {
@@ -140,6 +491,50 @@ WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
   }
   answer.ignored = left_out(question, change);
   return answer;
+}
+
+// Writes an answer as text and JSON.
+
+nlohmann::json to_json(const WhatIfAnswer& answer) {
+  const auto kinds = [](const BytesByKind& bytes) {
+    auto object = nlohmann::json::object();
+    for (size_t kind = 0; kind < bytes.size(); ++kind) {
+      object[std::string(to_string(static_cast<StorageKind>(kind)))] = bytes[kind];
+    }
+    return object;
+  };
+  nlohmann::json object{{"peak_bytes_before", answer.peak_before},
+                        {"peak_bytes", answer.peak},
+                        {"phase", answer.phase},
+                        {"by_kind", kinds(answer.by_kind)},
+                        {"held_before", kinds(answer.held_before)},
+                        {"held", kinds(answer.held)},
+                        {"flops_before", answer.flops_before},
+                        {"flops", answer.flops},
+                        {"changes", answer.changes},
+                        {"ignored", answer.ignored}};
+  if (answer.first_step_peak) object["first_step_peak_bytes"] = *answer.first_step_peak;
+  if (answer.steady_peak) object["steady_peak_bytes"] = *answer.steady_peak;
+  return object;
+}
+
+std::string to_text(const WhatIfAnswer& answer) {
+  std::string text = fmt::format("{:<15}{:>12}  as recorded\n{:<15}{:>12}  as asked, in {}\n", "peak",
+                                 human_bytes(answer.peak_before), "", human_bytes(answer.peak), answer.phase);
+  for (size_t kind = 0; kind < answer.by_kind.size(); ++kind) {
+    if (answer.by_kind[kind] == 0) continue;
+    text +=
+        fmt::format("  {:<17}{:>12}\n", to_string(static_cast<StorageKind>(kind)), human_bytes(answer.by_kind[kind]));
+  }
+  if (answer.steady_peak) {
+    text += fmt::format("  {:<17}{:>12}\n  {:<17}{:>12}\n", "first step", human_bytes(*answer.first_step_peak),
+                        "later steps", human_bytes(*answer.steady_peak));
+  }
+  text += fmt::format("{:<15}{:>12}  as recorded\n{:<15}{:>12}  as asked\n", "FLOPs", human_count(answer.flops_before),
+                      "", human_count(answer.flops));
+  for (const std::string& line : answer.changes) text += "changes: " + line + "\n";
+  for (const std::string& line : answer.ignored) text += "not in it: " + line + "\n";
+  return text;
 }
 
 }  // namespace shadowgraph

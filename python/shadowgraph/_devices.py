@@ -8,7 +8,7 @@ import torch
 from . import _shadowgraph as _C
 from . import _streams
 
-_UNLESS_ASKED = 8  # as include/shadowgraph/fake.h has it
+_UNLESS_ASKED = 8  # as include/shadowgraph/capture/fake.h has it
 
 
 def _while_active(owner, name, answer):

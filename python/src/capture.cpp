@@ -1,4 +1,6 @@
 // Captures: a session around Python code, the modules that run in it, and where in the source it is.
+#include "shadowgraph/capture/capture.h"
+
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -6,8 +8,7 @@
 #include <unordered_map>
 
 #include "python/src/binding.h"
-#include "shadowgraph/checkpoint.h"
-#include "shadowgraph/made_tensors.h"
+#include "shadowgraph/capture/activation_checkpoint.h"
 
 namespace shadowgraph::python {
 

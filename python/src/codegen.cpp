@@ -1,11 +1,11 @@
 // Graphs as source code.
-#include "shadowgraph/codegen.h"
+#include "shadowgraph/codegen/codegen.h"
 
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/kernels/emit.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
 

@@ -1,4 +1,4 @@
-// What goes wrong in rules of Python. Around whatever asks cost rules (shadowgraph/operators.h): what they raised
+// What goes wrong in rules of Python. Around whatever asks cost rules (shadowgraph/profile/register_operator.h): what they raised
 // meanwhile is thrown at its end.
 #pragma once
 

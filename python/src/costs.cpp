@@ -5,7 +5,6 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/profile/operand_shapes.h"
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph::python {

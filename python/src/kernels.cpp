@@ -5,8 +5,7 @@
 #include "python/src/binding.h"
 #include "python/src/own_kernels.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/kernels/eager.h"
-#include "shadowgraph/kernels/groups.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
 namespace {

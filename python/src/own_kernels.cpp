@@ -6,7 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
-#include "shadowgraph/kernels/own.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -5,9 +5,9 @@
 #include <variant>
 
 #include "python/src/binding.h"
-#include "shadowgraph/draw.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/draw/draw.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph::python {
 namespace {

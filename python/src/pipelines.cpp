@@ -1,17 +1,15 @@
-// Steps cut into the stages of a pipeline, under a schedule: shadowgraph/parallel/pipeline.h.
+// Steps cut into the stages of a pipeline, under a schedule: shadowgraph/plan/pipeline.h.
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/profile.h"
-#include "shadowgraph/draw_pipeline.h"
-#include "shadowgraph/parallel/chakra.h"
-#include "shadowgraph/parallel/engines.h"
-#include "shadowgraph/parallel/given_plan.h"
-#include "shadowgraph/parallel/pipeline.h"
-#include "shadowgraph/parallel/rank_graphs.h"
-#include "shadowgraph/parallel/stage_pieces.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/plan/exports.h"
+#include "shadowgraph/plan/pipeline.h"
+#include "shadowgraph/plan/ranks.h"
+#include "shadowgraph/plan/training_plan.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -1,14 +1,14 @@
-// Plans of clusters: shadowgraph/parallel/training_plan.h.
+// Plans of clusters: shadowgraph/plan/training_plan.h.
+#include "shadowgraph/draw/plans.h"
+
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/draw_cluster_plan.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/parallel/plan_questions.h"
-#include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/plan/training_plan.h"
 
 namespace shadowgraph::python {
 namespace {

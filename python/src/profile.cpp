@@ -8,11 +8,10 @@
 #include <variant>
 
 #include "python/src/cost_rules.h"
-#include "shadowgraph/draw.h"
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/fits.h"
-#include "shadowgraph/profile/interconnect.h"
-#include "shadowgraph/profile/trace_calibration.h"
-#include "shadowgraph/profile/trace_comparison.h"
+#include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph::python {
 

@@ -1,5 +1,5 @@
 // Graphs run again on real tensors.
-#include "shadowgraph/replay.h"
+#include "shadowgraph/capture/replay.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -8,7 +8,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/kernels/groups.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -1,4 +1,4 @@
-// Shape rules in Python: functions that operators call on fakes, in place of a kernel (shadowgraph/shape_rules.h).
+// Shape rules in Python: functions that operators call on fakes, in place of a kernel (shadowgraph/capture/shape_rules.h).
 #include <pybind11/stl.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>

@@ -1,5 +1,5 @@
-// Inference engines: shadowgraph/profile/serving.h.
-#include "shadowgraph/profile/serving.h"
+// Inference engines: shadowgraph/plan/serving.h.
+#include "shadowgraph/plan/serving.h"
 
 #include <nlohmann/json.hpp>
 #include <pybind11/functional.h>
@@ -7,8 +7,8 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
-#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/edit.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -1,4 +1,6 @@
-// Shapes that a graph's values have for other inputs (shadowgraph/passes/shape_propagation.h).
+// Shapes that a graph's values have for other inputs (shadowgraph/passes/shapes.h).
+#include "shadowgraph/passes/shapes.h"
+
 #include <fmt/format.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -7,7 +9,6 @@
 
 #include "python/src/graph_parts.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/passes/shape_propagation.h"
 
 namespace shadowgraph::python {
 namespace {

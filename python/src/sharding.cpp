@@ -1,10 +1,10 @@
-// Layouts for all tensors of a graph, on many devices: shadowgraph/sharding/plan_step.h.
+// Layouts for all tensors of a graph, on many devices: shadowgraph/shard/shard.h.
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/sharding/plan_step.h"
+#include "shadowgraph/shard/shard.h"
 
 namespace shadowgraph::python {
 namespace {

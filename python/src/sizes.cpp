@@ -5,12 +5,10 @@
 #include "python/src/cost_rules.h"
 #include "python/src/profile.h"
 #include "python/src/typed_error.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/polynomial.h"
-#include "shadowgraph/passes/symbolic_graph.h"
-#include "shadowgraph/profile/memory_limit.h"
-#include "shadowgraph/profile/size_grid.h"
-#include "shadowgraph/profile/sweep.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/passes/symbolic.h"
+#include "shadowgraph/profile/fits.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph::python {
 namespace {

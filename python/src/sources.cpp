@@ -2,7 +2,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "python/src/binding.h"
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph::python {
 namespace {

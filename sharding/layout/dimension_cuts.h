@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "shadowgraph/sharding/layout.h"
+#include "shadowgraph/shard/layout.h"
 
 namespace shadowgraph {
 

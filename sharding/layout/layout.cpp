@@ -3,17 +3,23 @@
 // dimensions.
 //
 //     dimension 0 of 24, S(0) on x=2 and S(0,4) on y=3:    24 = 2 (x) * 2 * 3 (y) * 2       24 -> 4 a device
-#include "shadowgraph/sharding/layout.h"
+#include "shadowgraph/shard/layout.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <queue>
 #include <set>
+#include <tuple>
 
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/shard/solver.h"
 #include "sharding/layout/dimension_cuts.h"
 
 namespace shadowgraph {
@@ -219,6 +225,369 @@ std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, 
   std::optional<DimensionCuts> cuts = DimensionCuts::of(sizes, layout, mesh);
   if (!cuts) return std::nullopt;
   return std::move(cuts->local);
+}
+
+// Finds ways between layouts as shortest paths: layouts are the vertices, steps on one axis are the edges. The layouts
+// to pass through depend on the two ends. Every axis may be replicated, may cut dimensions as a whole (S(d)), and may
+// have whatever placements the ends have. The search makes vertices as it meets them, and their edges once. Each
+// starting layout has a search of its own.
+
+std::string_view to_string(RedistributionKind kind) {
+  switch (kind) {
+    case RedistributionKind::kSlice:
+      return "slice";
+    case RedistributionKind::kAllGather:
+      return "all_gather";
+    case RedistributionKind::kAllReduce:
+      return "all_reduce";
+    case RedistributionKind::kReduceScatter:
+      return "reduce_scatter";
+    case RedistributionKind::kAllToAll:
+      return "all_to_all";
+  }
+  return "slice";
+}
+
+namespace {
+
+bool cut_alike(const Placement& a, const Placement& b) {
+  return a.is_shard() && b.is_shard() && a.dim == b.dim && a.outer == b.outer;
+}
+
+// Returns the layout in which axis `axis` no longer cuts. A cut that was nested in it then cuts within each of its
+// pieces. Each piece of an axis that it was nested in itself has as many of these.
+Layout gathered(Layout layout, size_t axis, const DeviceMesh& mesh) {
+  const Placement cut = layout[axis];
+  int64_t pieces = 1;
+  for (size_t outer = 0; outer <= axis; ++outer) {
+    if (cut_alike(layout[outer], cut)) pieces *= mesh.axes[outer].size;
+  }
+  layout[axis] = Placement::replicate();
+  for (size_t other = axis + 1; other < layout.size(); ++other) {
+    if (cut_alike(layout[other], cut)) layout[other].outer *= pieces;
+  }
+  return layout;
+}
+
+// Returns nothing if a later axis cuts the same dimension already: its pieces would have to lie within the new ones,
+// but lie around them.
+std::optional<Layout> cut_locally(Layout layout, size_t axis, const Placement& to) {
+  for (size_t other = axis + 1; other < layout.size(); ++other) {
+    if (cut_alike(layout[other], to)) return std::nullopt;
+  }
+  layout[axis] = to;
+  return layout;
+}
+
+}  // namespace
+
+std::optional<RedistributionStep> redistribution_step(const Layout& layout, size_t axis, const Placement& to,
+                                                      const DeviceMesh& mesh, std::span<const int64_t> sizes) {
+  const Placement from = layout[axis];
+  if (from == to || to.is_partial()) return std::nullopt;
+  RedistributionStep step{.axis = static_cast<uint8_t>(axis), .from = from, .to = to};
+  const Layout without = from.is_shard() ? gathered(layout, axis, mesh) : layout;
+  if (to.is_replicate()) {
+    step.kind = from.is_shard() ? RedistributionKind::kAllGather : RedistributionKind::kAllReduce;
+    step.after = without;
+    step.after[axis] = to;
+  } else {
+    step.kind = from.is_shard()     ? RedistributionKind::kAllToAll
+                : from.is_partial() ? RedistributionKind::kReduceScatter
+                                    : RedistributionKind::kSlice;
+    const std::optional<Layout> after = cut_locally(without, axis, to);
+    if (!after) return std::nullopt;
+    step.after = *after;
+  }
+  if (!local_sizes(sizes, step.after, mesh)) return std::nullopt;
+  return step;
+}
+
+int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int64_t> sizes, const DeviceMesh& mesh) {
+  const Placement& cut = layout[axis];
+  const std::optional<std::vector<int64_t>> local = local_sizes(sizes, layout, mesh);
+  if (!cut.is_shard() || !local) return 1;
+  int64_t blocks = cut.outer;
+  for (size_t other = 0; other < layout.size(); ++other) {
+    const Placement& placement = layout[other];
+    if (other == axis || !placement.is_shard() || placement.dim != cut.dim) continue;
+    if (placement.outer < cut.outer) blocks /= mesh.axes[other].size;
+  }
+  for (size_t dim = 0; dim < cut.dim; ++dim) blocks *= (*local)[dim];
+  return blocks;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The planner
+
+namespace {
+
+// Orders layouts, for maps.
+struct LayoutOrder {
+  static auto key(const Placement& p) { return std::tuple(p.kind, p.op, p.dim, p.outer); }
+  bool operator()(const Layout& a, const Layout& b) const {
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(),
+                                        [](const Placement& x, const Placement& y) { return key(x) < key(y); });
+  }
+};
+
+struct PricedStep {
+  RedistributionStep step;
+  uint32_t to = 0;
+  int64_t picoseconds = 0;
+  int64_t wire = 0;
+};
+
+// Keeps what a search needs to know of a step.
+struct Arc {
+  int64_t picoseconds = 0;
+  uint32_t to = 0;
+};
+
+struct Reached {
+  int64_t picoseconds = kForbidden;
+  int32_t steps = 0;
+  uint32_t before = 0;
+  uint32_t by = 0;  // which step of the vertex before
+};
+
+}  // namespace
+
+struct RedistributionPlanner::State {
+  DeviceMesh mesh;
+  RedistributionRates rates;
+  std::vector<ProcessGroupInfo> groups;  // by axis
+
+  // Holds what is reached from layouts of one tensor.
+  class Space {
+   public:
+    Space(const State& state, std::span<const int64_t> sizes, int64_t element_bytes, std::vector<Placement> placements)
+        : state_(state), sizes_(sizes), element_bytes_(element_bytes), placements_(std::move(placements)) {}
+
+    uint32_t vertex(const Layout& layout) {
+      const auto [found, is_new] = ids_.try_emplace(layout, static_cast<uint32_t>(layouts_.size()));
+      if (is_new) {
+        layouts_.push_back(layout);
+        steps_.emplace_back();
+        arcs_.emplace_back();
+        expanded_.push_back(false);
+      }
+      return found->second;
+    }
+    std::optional<uint32_t> find(const Layout& layout) const {
+      const auto found = ids_.find(layout);
+      if (found == ids_.end()) return std::nullopt;
+      return found->second;
+    }
+    const std::vector<PricedStep>& steps(uint32_t vertex);
+    // Returns by vertex all that can be reached, or what was reached before `target` was.
+    std::vector<Reached> search(uint32_t from, std::optional<Layout> target = std::nullopt);
+
+   private:
+    int64_t bytes(const Layout& layout) const {
+      const std::optional<std::vector<int64_t>> local = local_sizes(sizes_, layout, state_.mesh);
+      int64_t bytes = element_bytes_;
+      for (const int64_t size : *local) bytes *= size;
+      return bytes;
+    }
+
+    const State& state_;
+    std::span<const int64_t> sizes_;
+    int64_t element_bytes_;
+    std::vector<Placement> placements_;
+    std::map<Layout, uint32_t, LayoutOrder> ids_;
+    std::vector<Layout> layouts_;
+    std::vector<std::vector<PricedStep>> steps_;
+    std::vector<std::vector<Arc>> arcs_;
+    std::vector<bool> expanded_;
+  };
+
+  PricedStep priced(const RedistributionStep& step, const Layout& before, std::span<const int64_t> sizes,
+                    int64_t bytes_before, int64_t bytes_after) const;
+  // Returns R, every dimension cut as a whole, and the placements that these layouts have.
+  std::vector<Placement> placements(std::span<const int64_t> sizes, std::initializer_list<const Layout*> ends) const;
+};
+
+PricedStep RedistributionPlanner::State::priced(const RedistributionStep& step, const Layout& before,
+                                                std::span<const int64_t> sizes, int64_t bytes_before,
+                                                int64_t bytes_after) const {
+  double seconds = 0;
+  PricedStep priced{.step = step};
+  const auto copy = [&](int64_t bytes) { seconds += rates.launch + 2.0 * bytes / rates.memory_bandwidth; };
+  const auto communicate = [&](CollectiveKind kind, int64_t payload) {
+    const CollectiveCost cost = collective_cost(kind, payload, groups[step.axis], *rates.interconnect);
+    seconds += cost.seconds();
+    priced.wire = cost.wire;
+  };
+  const bool scattered_before = step.from.is_shard() && blocks_of_pieces(before, step.axis, sizes, mesh) != 1;
+  const bool scattered_after = step.to.is_shard() && blocks_of_pieces(step.after, step.axis, sizes, mesh) != 1;
+  switch (step.kind) {
+    case RedistributionKind::kSlice:
+      copy(bytes_after);
+      break;
+    case RedistributionKind::kAllGather:
+      communicate(CollectiveKind::kAllGather, bytes_after);
+      if (scattered_before) copy(bytes_after);
+      break;
+    case RedistributionKind::kAllReduce:
+      communicate(CollectiveKind::kAllReduce, bytes_before);
+      break;
+    case RedistributionKind::kReduceScatter:
+      if (scattered_after) copy(bytes_before);
+      communicate(CollectiveKind::kReduceScatter, bytes_before);
+      break;
+    case RedistributionKind::kAllToAll:
+      if (scattered_after) copy(bytes_before);
+      communicate(CollectiveKind::kAllToAll, bytes_before);
+      if (scattered_before) copy(bytes_after);
+      break;
+  }
+  if (step.from.is_partial() && step.from.op == PartialOp::kAverage) copy(bytes_after);
+  priced.picoseconds = std::llround(seconds * 1e12);
+  return priced;
+}
+
+std::vector<Placement> RedistributionPlanner::State::placements(std::span<const int64_t> sizes,
+                                                                std::initializer_list<const Layout*> ends) const {
+  std::vector<Placement> placements{Placement::replicate()};
+  for (size_t dim = 0; dim < sizes.size() && dim < 256; ++dim) {
+    if (sizes[dim] > 1) placements.push_back(Placement::shard(static_cast<int64_t>(dim)));
+  }
+  for (const Layout* layout : ends) {
+    for (const Placement& placement : *layout) {
+      if (placement.is_shard() && std::find(placements.begin(), placements.end(), placement) == placements.end()) {
+        placements.push_back(placement);
+      }
+    }
+  }
+  return placements;
+}
+
+const std::vector<PricedStep>& RedistributionPlanner::State::Space::steps(uint32_t vertex) {
+  if (expanded_[vertex]) return steps_[vertex];
+  expanded_[vertex] = true;
+  const Layout layout = layouts_[vertex];
+  const int64_t bytes_before = bytes(layout);
+  std::vector<PricedStep> found;
+  for (size_t axis = 0; axis < layout.size(); ++axis) {
+    for (const Placement& to : placements_) {
+      const auto step = redistribution_step(layout, axis, to, state_.mesh, sizes_);
+      if (!step) continue;
+      found.push_back(state_.priced(*step, layout, sizes_, bytes_before, bytes(step->after)));
+      found.back().to = this->vertex(step->after);
+    }
+  }
+  for (const PricedStep& step : found) arcs_[vertex].push_back({step.picoseconds, step.to});
+  return steps_[vertex] = std::move(found);
+}
+
+std::vector<Reached> RedistributionPlanner::State::Space::search(uint32_t from, std::optional<Layout> target) {
+  std::vector<Reached> reached(layouts_.size());
+  reached[from] = {.picoseconds = 0};
+  using Entry = std::tuple<int64_t, int32_t, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  queue.emplace(0, 0, from);
+  while (!queue.empty()) {
+    const auto [picoseconds, count, vertex] = queue.top();
+    queue.pop();
+    if (std::tie(picoseconds, count) > std::tie(reached[vertex].picoseconds, reached[vertex].steps)) continue;
+    if (target && layouts_[vertex] == *target) break;
+    if (!expanded_[vertex]) {
+      steps(vertex);
+      reached.resize(layouts_.size());
+    }
+    const std::vector<Arc>& arcs = arcs_[vertex];
+    for (uint32_t i = 0; i < arcs.size(); ++i) {
+      const Reached next{picoseconds + arcs[i].picoseconds, count + 1, vertex, i};
+      Reached& best = reached[arcs[i].to];
+      if (std::tie(next.picoseconds, next.steps) >= std::tie(best.picoseconds, best.steps)) continue;
+      best = next;
+      queue.emplace(next.picoseconds, next.steps, arcs[i].to);
+    }
+  }
+  return reached;
+}
+
+RedistributionPlanner::RedistributionPlanner(const DeviceMesh& mesh, const RedistributionRates& rates)
+    : state_(std::make_unique<State>()) {
+  if (rates.interconnect == nullptr) throw Error("a planner of redistributions needs an interconnect");
+  state_->mesh = mesh;
+  state_->rates = rates;
+  int64_t stride = mesh.size();
+  for (const MeshAxis& axis : mesh.axes) {
+    stride /= axis.size;
+    ProcessGroupInfo group{.name = axis.name, .size = axis.size, .axis = axis.name};
+    for (int64_t i = 0; i < axis.size; ++i) group.ranks.push_back(i * stride);
+    state_->groups.push_back(std::move(group));
+  }
+}
+RedistributionPlanner::~RedistributionPlanner() = default;
+RedistributionPlanner::RedistributionPlanner(RedistributionPlanner&&) noexcept = default;
+RedistributionPlanner& RedistributionPlanner::operator=(RedistributionPlanner&&) noexcept = default;
+
+Redistribution RedistributionPlanner::way(std::span<const int64_t> sizes, int64_t element_bytes, const Layout& from,
+                                          const Layout& to) const {
+  Redistribution way;
+  if (from == to) return way;
+  way.possible = local_sizes(sizes, from, state_->mesh).has_value() && local_sizes(sizes, to, state_->mesh).has_value();
+  if (!way.possible) return way;
+  State::Space space(*state_, sizes, element_bytes, state_->placements(sizes, {&from, &to}));
+  const uint32_t source = space.vertex(from);
+  const std::vector<Reached> reached = space.search(source, to);
+  const std::optional<uint32_t> target = space.find(to);
+  way.possible = target && *target < reached.size() && reached[*target].picoseconds != kForbidden;
+  if (!way.possible) return way;
+  way.picoseconds = reached[*target].picoseconds;
+  for (uint32_t vertex = *target; vertex != source; vertex = reached[vertex].before) {
+    const PricedStep& step = space.steps(reached[vertex].before)[reached[vertex].by];
+    way.steps.push_back(step.step);
+    way.wire_bytes += step.wire;
+  }
+  std::reverse(way.steps.begin(), way.steps.end());
+  return way;
+}
+
+std::vector<int64_t> RedistributionPlanner::costs(std::span<const int64_t> sizes, int64_t element_bytes,
+                                                  std::span<const Layout> from, std::span<const Layout> to) const {
+  std::vector<int64_t> costs(from.size() * to.size(), kForbidden);
+  // Ends with the same strided cuts share a space.
+  std::map<std::vector<std::tuple<uint8_t, int64_t>>, std::unique_ptr<State::Space>> spaces;
+  std::map<std::pair<State::Space*, uint32_t>, std::vector<Reached>> searches;
+  const auto strided = [](const Layout& layout, std::vector<std::tuple<uint8_t, int64_t>>& cuts) {
+    for (const Placement& placement : layout) {
+      if (placement.is_shard() && placement.outer != 1) cuts.emplace_back(placement.dim, placement.outer);
+    }
+  };
+  const auto fits = [&](const Layout& layout) { return local_sizes(sizes, layout, state_->mesh).has_value(); };
+  std::vector<bool> to_fits(to.size());
+  for (size_t j = 0; j < to.size(); ++j) to_fits[j] = fits(to[j]);
+  for (size_t i = 0; i < from.size(); ++i) {
+    const bool from_fits = fits(from[i]);
+    for (size_t j = 0; j < to.size(); ++j) {
+      int64_t& cost = costs[i * to.size() + j];
+      if (from[i] == to[j]) {
+        cost = 0;
+        continue;
+      }
+      if (!from_fits || !to_fits[j]) continue;
+      std::vector<std::tuple<uint8_t, int64_t>> cuts;
+      strided(from[i], cuts);
+      strided(to[j], cuts);
+      std::sort(cuts.begin(), cuts.end());
+      cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+      std::unique_ptr<State::Space>& space = spaces[cuts];
+      if (!space) {
+        space = std::make_unique<State::Space>(*state_, sizes, element_bytes,
+                                               state_->placements(sizes, {&from[i], &to[j]}));
+      }
+      const uint32_t source = space->vertex(from[i]);
+      std::vector<Reached>& reached = searches[{space.get(), source}];
+      if (reached.empty()) reached = space->search(source);
+      const std::optional<uint32_t> target = space->find(to[j]);
+      if (target && *target < reached.size()) cost = reached[*target].picoseconds;
+    }
+  }
+  return costs;
 }
 
 }  // namespace shadowgraph

@@ -1,8 +1,6 @@
 // Megatron's tensor parallelism cuts parameters by the names that models give them. A layer that spreads is cut by its
 // columns (outputs), one that gathers by its rows (inputs). Weights are [out, in]; GPT-2's Conv1D has [in, out], so its
 // columns are dimension 1.
-#include "shadowgraph/sharding/hand_plans.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,9 +9,10 @@
 #include <map>
 
 #include "ir/analysis/module_tree.h"
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/passes/decompose.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/passes/functional.h"
+#include "shadowgraph/shard/problem.h"
 
 namespace shadowgraph {
 

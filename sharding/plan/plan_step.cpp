@@ -1,17 +1,315 @@
-// Turns a request into the options of shard(), and a captured step into one that can be cut.
-#include "shadowgraph/sharding/plan_step.h"
-
+// What was tried with sharding and computing again, as text and JSON.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 
-#include "shadowgraph/sharding/split_losses.h"
-#include "sharding/plan/recompute_rounds.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/recompute.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/shard/shard.h"
+#include "shadowgraph/units.h"
+#include "sharding/plan/problem_nodes.h"
 
 namespace shadowgraph {
+
+// A table of the rounds; `memory` is what a device had, in bytes.
+std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memory);
+// {"rounds": [...], "segments": [...]}.
+nlohmann::json json_of_rounds(std::span<const RecomputeRound> rounds, std::span<const CheckpointSegment> segments);
+
+std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memory) {
+  std::string text = "what was tried within " + human_bytes(memory) + " a device, * is taken:\n";
+  text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}\n", "", "ROUND", "A STEP", "COMMUNICATES", "PEAK",
+                      "SEGMENTS", "FLOP AGAIN");
+  for (const RecomputeRound& round : rounds) {
+    const bool none = round.seconds == 0;
+    text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}{}\n", round.best ? "*" : "", round.what,
+                        none ? "-" : human_seconds(round.seconds), none ? "-" : human_seconds(round.communication),
+                        none ? "-" : human_bytes(round.peak), round.segments, human_count(round.flops),
+                        none         ? "  no plan"
+                        : round.fits ? ""
+                                     : "  does not fit");
+  }
+  return text;
+}
+
+nlohmann::json json_of_rounds(std::span<const RecomputeRound> rounds, std::span<const CheckpointSegment> segments) {
+  nlohmann::json json;
+  json["rounds"] = nlohmann::json::array();
+  for (const RecomputeRound& round : rounds) {
+    nlohmann::json entry{{"what", round.what},
+                         {"fits", round.fits},
+                         {"seconds", round.seconds},
+                         {"communication_seconds", round.communication},
+                         {"peak", round.peak},
+                         {"segments", round.segments},
+                         {"recomputed_flops", round.flops},
+                         {"taken", round.best}};
+    if (!round.why_not.empty()) entry["why_not"] = round.why_not;
+    json["rounds"].push_back(std::move(entry));
+  }
+  json["segments"] = nlohmann::json::array();
+  for (const CheckpointSegment& segment : segments) json["segments"].push_back(segment.name);
+  return json;
+}
+
+ShardingPlan with_repeated(const ShardingPlan& plan, const Graph& rewritten) {
+  ShardingPlan more;
+  more.mesh = plan.mesh;
+  for (const NodeId node : rewritten.nodes()) {
+    const NodeTensors tensors = NodeTensors::of(rewritten, node);
+    if (tensors.size() == 0) continue;
+    const auto is_planned = [&](NodeId n) {
+      const NodeLayouts& layouts = plan.nodes[n];
+      return layouts.operands.size() == tensors.operands.size() && layouts.results.size() == tensors.results.size();
+    };
+    NodeId as = node;
+    while (as.valid() && !is_planned(as)) as = rewritten.node(as).forward;
+    if (as.valid()) {
+      more.nodes[node] = plan.nodes[as];
+    } else {
+      // Nodes without a planned twin are those of generators' states, which are never cut.
+      const Layout whole(plan.mesh.axes.size());
+      more.nodes[node] = {std::vector<Layout>(tensors.operands.size(), whole),
+                          std::vector<Layout>(tensors.results.size(), whole)};
+    }
+  }
+  return more;
+}
+
+namespace {
+
+class Turns {
+ public:
+  Turns(const Graph& graph, const ShardingOptions& sharding, const RecomputeAndShardOptions& options)
+      : graph_(graph),
+        sharding_(sharding),
+        options_(options),
+        time_(StepTime::of(graph, *sharding.device)),
+        curve_(CheckpointCurve::of(graph, {}, {.chain = {.cost = nanoseconds(time_)}})) {
+    // Each round wants to know only this of a plan; the rest is asked of the best one at the end.
+    trial_ = options.shard;
+    trial_.compare = false;
+    trial_.explain.clear();
+    trial_.each_rank = {};
+    trial_.problem = {};
+  }
+
+  RecomputedSharding run() {
+    const CheckpointChoice& nothing = curve_.choices().front();
+    try_sharding("sharding alone", nothing);
+    const std::optional<ShardingPlan> free = plan_without_limit();
+    const CheckpointChoice* taken = nullptr;
+    if (free) taken = try_recomputing("recomputing alone", *free);
+    if (taken != &nothing) {
+      const size_t most =
+          taken == nullptr ? curve_.choices().size() - 1 : static_cast<size_t>(taken - curve_.choices().data());
+      std::vector<size_t> asked;
+      for (int i = 1; i <= options_.probes; ++i) {
+        const size_t at = most * static_cast<size_t>(i) / static_cast<size_t>(options_.probes);
+        if (at != 0 && (asked.empty() || asked.back() != at)) asked.push_back(at);
+      }
+      for (const size_t at : asked) try_sharding("sharding, some again", curve_.choices()[at]);
+      for (int turn = 0; turn < options_.turns && best_plan_; ++turn) {
+        const double before = best_seconds_;
+        const CheckpointChoice* next = try_recomputing("recomputing again", *best_plan_);
+        if (next == nullptr || !try_sharding("sharding again", *next)) break;
+        if (best_seconds_ >= before) break;
+      }
+    }
+    return finish();
+  }
+
+ private:
+  // Returns the graph in which a choice's values are computed again.
+  Graph with(const CheckpointChoice& choice) const {
+    Graph copy = clone(graph_);
+    if (!choice.segments.empty()) checkpoint_segments(copy, choice.segments);
+    return copy;
+  }
+
+  // Says whether there is a plan.
+  bool try_sharding(const char* what, const CheckpointChoice& choice) {
+    if (is_known(choice)) return true;
+    sharded_.push_back(&choice);
+    const Graph graph = with(choice);
+    try {
+      note(what, choice, shard(graph, sharding_, trial_));
+      return true;
+    } catch (const NoPlanError& error) {
+      RecomputeRound round{.what = what, .why_not = error.what()};
+      describe(round, choice);
+      rounds_.push_back(std::move(round));
+      return false;
+    }
+  }
+
+  bool is_known(const CheckpointChoice& choice) const { return std::ranges::find(sharded_, &choice) != sharded_.end(); }
+
+  std::optional<ShardingPlan> plan_without_limit() {
+    ShardingOptions unlimited = sharding_;
+    unlimited.memory = kNoLimit;
+    try {
+      return shard(graph_, unlimited, trial_).plan;
+    } catch (const NoPlanError&) {
+      return std::nullopt;  // whatever is computed again: pins that contradict each other
+    }
+  }
+
+  // Returns the least choice on the curve with which the plan's applied graph is within the memory; nullptr if none is.
+  const CheckpointChoice* try_recomputing(const char* what, const ShardingPlan& found) {
+    // The plan keeps only nodes of the graph itself: numbers of added nodes mean other nodes in each graph.
+    ShardingPlan plan;
+    plan.mesh = found.mesh;
+    for (const NodeId node : graph_.nodes()) plan.nodes[node] = found.nodes[node];
+    const std::vector<CheckpointChoice>& choices = curve_.choices();
+    const auto fits = [&](size_t i) {
+      const Graph graph = with(choices[i]);
+      return peak_of(graph, with_repeated(plan, graph)) <= sharding_.memory;
+    };
+    // Peaks fall along the curve, on a device too unless something is cut differently. What is taken here was seen to
+    // fit.
+    size_t least = 0;
+    size_t most = choices.size() - 1;
+    if (!fits(most)) {
+      RecomputeRound round{.what = what};
+      const Graph graph = with(choices[most]);
+      round.why_not = fmt::format("{} a device, whatever is computed again",
+                                  human_bytes(peak_of(graph, with_repeated(plan, graph))));
+      rounds_.push_back(std::move(round));
+      return nullptr;
+    }
+    while (least < most) {
+      const size_t middle = least + (most - least) / 2;
+      if (fits(middle)) {
+        most = middle;
+      } else {
+        least = middle + 1;
+      }
+    }
+    const Graph graph = with(choices[most]);
+    const ShardingPlan whole = with_repeated(plan, graph);
+    ShardOptions given = trial_;
+    given.plan = &whole;
+    try {
+      note(what, choices[most], measured(graph, given));
+    } catch (const NoPlanError& error) {
+      RecomputeRound round{.what = what, .why_not = error.what()};
+      describe(round, choices[most]);
+      rounds_.push_back(std::move(round));
+    }
+    return &choices[most];
+  }
+
+  // Measures a given plan. Where some layers are computed again and others are not, layers that are alike in one graph
+  // may lie differently in the plan. Each then needs a variable of its own.
+  ShardingAnswer measured(const Graph& graph, const ShardOptions& given) const {
+    try {
+      return shard(graph, sharding_, given);
+    } catch (const NoPlanError&) {
+      ShardingOptions each = sharding_;
+      each.unfold = true;
+      return shard(graph, each, given);
+    }
+  }
+
+  int64_t peak_of(const Graph& graph, const ShardingPlan& plan) const {
+    return peak_of_live_bytes(
+        apply(graph, plan, trial_.rank, {.rules = sharding_.rules, .random_parts = sharding_.cut_random}).graph);
+  }
+
+  void describe(RecomputeRound& round, const CheckpointChoice& choice) const {
+    round.segments = static_cast<int64_t>(choice.segments.size());
+    for (const NodeId node : choice.repeated) round.flops += product_flops(graph_, node);
+  }
+
+  void note(const char* what, const CheckpointChoice& choice, const ShardingAnswer& answer) {
+    RecomputeRound round{.what = what,
+                         .fits = answer.peak <= sharding_.memory,
+                         .seconds = answer.seconds(),
+                         .communication = answer.communication,
+                         .peak = answer.peak};
+    describe(round, choice);
+    if (round.fits && (!best_plan_ || round.seconds < best_seconds_)) {
+      best_seconds_ = round.seconds;
+      best_plan_ = answer.plan;
+      best_choice_ = &choice;
+      best_solution_ = answer.solution;
+      best_bound_ = answer.bound;
+      best_round_ = rounds_.size();
+    }
+    rounds_.push_back(std::move(round));
+  }
+
+  RecomputedSharding finish() {
+    if (!best_plan_) {
+      std::string why;
+      for (const RecomputeRound& round : rounds_) why += fmt::format("\n  {}: {}", round.what, round.why_not);
+      throw NoPlanError(fmt::format("no plan keeps within {} a device, with or without computing again:{}",
+                                    human_bytes(sharding_.memory), why));
+    }
+    rounds_[best_round_].best = true;
+    RecomputedSharding found;
+    found.graph = with(*best_choice_);
+    found.segments = best_choice_->segments;
+    const ShardingPlan plan = std::move(*best_plan_);
+    ShardOptions all = options_.shard;
+    all.plan = &plan;
+    found.answer = measured(found.graph, all);
+    // Keep what the solver said of the plan, where it was the solver's.
+    found.answer.solution = std::move(best_solution_);
+    found.answer.bound = best_bound_;
+    found.rounds = std::move(rounds_);
+    return found;
+  }
+
+  const Graph& graph_;
+  const ShardingOptions& sharding_;
+  const RecomputeAndShardOptions& options_;
+  const StepTime time_;
+  const CheckpointCurve curve_;
+  ShardOptions trial_;
+  std::vector<const CheckpointChoice*> sharded_;
+  std::vector<RecomputeRound> rounds_;
+  std::optional<ShardingPlan> best_plan_;
+  double best_seconds_ = 0;
+  AssignmentSolution best_solution_;
+  double best_bound_ = 0;
+  const CheckpointChoice* best_choice_ = nullptr;
+  size_t best_round_ = 0;
+};
+
+}  // namespace
+
+RecomputedSharding shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
+                                       const RecomputeAndShardOptions& options) {
+  if (sharding.memory == kNoLimit) {
+    throw Error("sharding and recomputing together need a limit of memory: ShardingOptions::memory (--memory)");
+  }
+  if (sharding.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
+  return Turns(graph, sharding, options).run();
+}
+
+std::string to_text(const RecomputedSharding& found, int rows) {
+  return text_of_rounds(found.rounds, found.answer.memory) + "\n" + to_text(found.answer, rows);
+}
+
+nlohmann::json to_json(const RecomputedSharding& found) {
+  nlohmann::json json = to_json(found.answer);
+  json["recompute"] = json_of_rounds(found.rounds, found.segments);
+  return json;
+}
+
+// Turns a request into the options of shard(), and a captured step into one that can be cut.
 
 UnknownDeviceError::UnknownDeviceError(c10::Device device)
     : StepRequestError(fmt::format("no figures are known of {} devices; give some: StepRequest::device", device.str())),

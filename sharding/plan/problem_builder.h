@@ -8,14 +8,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/sharding/factor_analysis.h"
-#include "shadowgraph/sharding/plan.h"
-#include "shadowgraph/sharding/problem.h"
-#include "sharding/plan/hidden_collectives.h"
-#include "sharding/plan/node_classes.h"
-#include "sharding/plan/node_strategies.h"
+#include "shadowgraph/shard/apply.h"
+#include "shadowgraph/shard/problem.h"
+#include "sharding/overlap/hidden_collectives.h"
+#include "sharding/plan/problem_nodes.h"
+#include "sharding/rules/factor_analysis.h"
 
 namespace shadowgraph {
 

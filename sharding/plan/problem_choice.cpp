@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "ir/analysis/module_tree.h"
-#include "sharding/plan/named_nodes.h"
 #include "sharding/plan/problem_builder.h"
+#include "sharding/plan/problem_nodes.h"
 
 namespace shadowgraph {
 

@@ -1,21 +1,194 @@
-#include "shadowgraph/sharding/shard.h"
+// Judges a plan that is measured already.
+#include "shadowgraph/shard/shard.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string>
 #include <tuple>
+#include <utility>
 
-#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/overlapped_step.h"
 #include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/shard/problem.h"
 #include "shadowgraph/units.h"
-#include "sharding/plan/named_nodes.h"
-#include "sharding/plan/picoseconds.h"
-#include "sharding/plan/verdict.h"
+#include "sharding/plan/problem_nodes.h"
+#include "sharding/solver/assignment.h"
 
 namespace shadowgraph {
+
+ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingAnswer& answer);
+
+// The lines below the title; each ends with a newline.
+std::string text_of_verdict(const ShardingAnswer& answer);
+nlohmann::json json_of_verdict(const ShardingVerdict& verdict);
+
+namespace {
+
+constexpr double kWell = 0.9;      // efficiency from which nothing is to be tried for speed
+constexpr double kNotable = 0.05;  // share of the step's seconds
+
+// What a plan does along each axis.
+struct AxisUse {
+  std::vector<bool> anything;    // some tensor is cut or partial
+  std::vector<bool> vocabulary;  // log_softmax is
+  std::vector<bool> batch;       // dimension 0 of some input is cut
+  bool has_log_softmax = false;
+  bool random_whole = false;  // a random operator is whole on all devices
+  std::optional<int64_t> batch_size;
+};
+
+bool is_batch(const Graph& graph, const Effects& effects, NodeId node) {
+  if (graph.node(node).target != target_of(Builtin::kInput)) return false;
+  const ValueId value = graph.results(node)[0].ref.value;
+  // What the step writes to is state.
+  return !graph.sizes(value).empty() && effects.final_version(graph.value(value).storage) == 0;
+}
+
+AxisUse use_of(const Graph& graph, const ShardingPlan& plan) {
+  const size_t axes = plan.mesh.axes.size();
+  AxisUse use{
+      .anything = std::vector<bool>(axes), .vocabulary = std::vector<bool>(axes), .batch = std::vector<bool>(axes)};
+  const Effects effects = Effects::of(graph);
+  bool one_batch = true;
+  for (const NodeId node : graph.nodes()) {
+    const NodeLayouts& layouts = plan.nodes[node];
+    const bool log_softmax = graph.target(node).name() == "aten::_log_softmax";
+    use.has_log_softmax |= log_softmax;
+    bool whole = true;
+    for (const std::vector<Layout>* list : {&layouts.operands, &layouts.results}) {
+      for (const Layout& layout : *list) {
+        for (size_t a = 0; a < axes; ++a) {
+          if (layout[a].is_replicate()) continue;
+          whole = false;
+          use.anything[a] = true;
+          if (log_softmax) use.vocabulary[a] = true;
+        }
+      }
+    }
+    if (!layouts.results.empty() && whole && graph.target(node).facts().random) {
+      use.random_whole |= graph.numel(graph.results(node)[0].ref.value) > 1;
+    }
+    if (!graph.is_placeholder(node) || layouts.results.empty() || !is_batch(graph, effects, node)) continue;
+    const int64_t size = graph.sizes(graph.results(node)[0].ref.value)[0];
+    one_batch &= !use.batch_size || *use.batch_size == size;
+    use.batch_size = size;
+    for (size_t a = 0; a < axes; ++a) {
+      if (layouts.results[0][a] == Placement::shard(0)) use.batch[a] = true;
+    }
+  }
+  if (!one_batch) use.batch_size.reset();
+  return use;
+}
+
+std::string axis_text(const MeshAxis& axis) { return fmt::format("{}={}", axis.name, axis.size); }
+
+void add_tries(const AxisUse& use, const ShardingOptions& sharding, const ShardingAnswer& answer,
+               ShardingVerdict& verdict) {
+  std::vector<std::string>& tries = verdict.tries;
+  int64_t devices_in_use = 1;
+  std::string mesh;
+  for (size_t a = 0; a < answer.plan.mesh.axes.size(); ++a) {
+    const MeshAxis& axis = answer.plan.mesh.axes[a];
+    if (use.anything[a]) {
+      devices_in_use *= axis.size;
+      mesh += fmt::format("{}{}", mesh.empty() ? "" : ",", axis_text(axis));
+    }
+    if (std::ranges::find(verdict.undivided_axes, axis.name) != verdict.undivided_axes.end()) {
+      tries.push_back(fmt::format("a batch of {}: {} does not divide the batch of {}",
+                                  (*verdict.batch / axis.size + 1) * axis.size, axis_text(axis), *verdict.batch));
+    }
+  }
+  if (!verdict.unused_axes.empty()) {
+    tries.push_back(fmt::format("--mesh {}: as fast on {} of the {} devices", mesh.empty() ? "1" : mesh, devices_in_use,
+                                answer.plan.mesh.size()));
+  }
+  const RuleCoverage& coverage = answer.coverage;
+  if (coverage.seconds_without_a_rule > kNotable * answer.seconds()) {
+    const auto most = std::ranges::max_element(coverage.without_a_rule, {}, [](const auto& row) { return row.second; });
+    tries.push_back(fmt::format("--rules with a line for {}: what has no rule takes {} on each device", most->first,
+                                human_seconds(coverage.seconds_without_a_rule)));
+  }
+  if (!verdict.fits) {
+    tries.push_back(fmt::format("--memory {0}: a device holds {1} and has {0}",
+                                human_bytes(answer.memory == kNoLimit ? sharding.device->memory : answer.memory),
+                                human_bytes(answer.peak)));
+  }
+  if (verdict.efficiency >= kWell) return;
+  const double gap = answer.seconds() > 0 && answer.bound > 0 ? 1 - answer.bound / answer.seconds() : 0;
+  if (!answer.solution.optimal && gap > kNotable) {
+    tries.push_back(fmt::format("a longer --time-limit: this plan may be {:.0f} % above the best", gap * 100));
+  }
+  if (answer.communication > answer.compute) {
+    tries.push_back(fmt::format("a larger batch: communicating takes {:.1f} times as long as computing",
+                                answer.communication / answer.compute));
+  }
+  if (use.random_whole && !sharding.cut_random)
+    tries.push_back("--cut-random: random operators are whole on all devices");
+  const bool vocabulary_whole = std::ranges::any_of(answer.plan.mesh.axes, [&](const MeshAxis& axis) {
+    const auto a = static_cast<size_t>(&axis - answer.plan.mesh.axes.data());
+    return axis.size > 1 && use.anything[a] && !use.vocabulary[a];
+  });
+  if (use.has_log_softmax && vocabulary_whole) tries.push_back("--cut-vocabulary: log_softmax is whole over some axis");
+}
+
+}  // namespace
+
+ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingAnswer& answer) {
+  const AxisUse use = use_of(graph, answer.plan);
+  ShardingVerdict verdict{.batch = use.batch_size};
+  const auto devices = static_cast<double>(answer.plan.mesh.size());
+  if (answer.seconds() > 0) verdict.efficiency = answer.alone / answer.seconds() / devices;
+  for (size_t a = 0; a < answer.plan.mesh.axes.size(); ++a) {
+    const MeshAxis& axis = answer.plan.mesh.axes[a];
+    if (axis.size > 1 && !use.anything[a]) verdict.unused_axes.push_back(axis.name);
+    if (use.batch_size && !use.batch[a] && *use.batch_size % axis.size != 0)
+      verdict.undivided_axes.push_back(axis.name);
+  }
+  verdict.overlap_pays = answer.communication <= 0 || answer.overlapped <= answer.seconds();
+  const int64_t room = answer.memory != kNoLimit ? answer.memory : sharding.device->memory;
+  verdict.fits = room <= 0 || answer.peak <= room;
+  add_tries(use, sharding, answer, verdict);
+  return verdict;
+}
+
+std::string text_of_verdict(const ShardingAnswer& answer) {
+  const ShardingVerdict& verdict = answer.verdict;
+  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of what {} could do", answer.plan.mesh.size(),
+                                 answer.plan.mesh.size() == 1 ? "" : "s", verdict.efficiency * 100,
+                                 answer.plan.mesh.size() == 1 ? "it" : "they");
+  if (!verdict.unused_axes.empty()) {
+    text += fmt::format("; nothing is cut over {}, whose devices do the same", fmt::join(verdict.unused_axes, ", "));
+  }
+  if (!verdict.undivided_axes.empty()) {
+    text +=
+        fmt::format("; the batch of {} is not divided by {}", *verdict.batch, fmt::join(verdict.undivided_axes, ", "));
+  }
+  if (!verdict.overlap_pays) text += "; communicating on a second stream gains nothing";
+  if (!verdict.fits) text += "; it does not fit into the memory";
+  text += "\n";
+  for (const std::string& attempt : verdict.tries) text += "  try " + attempt + "\n";
+  return text;
+}
+
+nlohmann::json json_of_verdict(const ShardingVerdict& verdict) {
+  nlohmann::json json{{"efficiency", verdict.efficiency},
+                      {"unused_axes", verdict.unused_axes},
+                      {"undivided_axes", verdict.undivided_axes},
+                      {"overlap_pays", verdict.overlap_pays},
+                      {"fits", verdict.fits},
+                      {"try", verdict.tries}};
+  if (verdict.batch) json["batch"] = *verdict.batch;
+  return json;
+}
 
 namespace {
 
@@ -237,6 +410,220 @@ ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const 
     answer.explanations.push_back(explain(graph, problem, answer, name, options.solve));
   }
   return answer;
+}
+
+// What shard() found, for people and as JSON.
+
+namespace {
+
+std::string table(const std::vector<std::vector<std::string>>& rows, int limit, const char* rest) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (limit > 0 && r > static_cast<size_t>(limit)) {
+      return text + fmt::format("  ... {} more {} (--rows 0)\n", rows.size() - r, rest);
+    }
+    std::string line;
+    for (size_t i = 0; i < rows[r].size(); ++i) {
+      const bool last = i + 1 == rows[r].size();
+      line += fmt::format("  {:<{}}", rows[r][i], last ? 0 : widths[i]);
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string placeholder_table(const ShardingAnswer& answer, int rows) {
+  // Names that differ by numbers alone and lie alike share one line.
+  struct Alike {
+    int64_t count = 0;
+    int64_t bytes = 0;
+    int64_t local = 0;
+  };
+  std::vector<std::pair<std::string, std::string>> order;
+  std::map<std::pair<std::string, std::string>, Alike> alike;
+  int64_t bytes = 0;
+  int64_t local = 0;
+  for (const PlannedTensor& tensor : answer.placeholders) {
+    const auto key = std::pair(without_numbers(tensor.name), to_string(tensor.layout));
+    const auto [at, is_new] = alike.try_emplace(key);
+    if (is_new) order.push_back(key);
+    ++at->second.count;
+    at->second.bytes += tensor.bytes;
+    at->second.local += tensor.local_bytes;
+    bytes += tensor.bytes;
+    local += tensor.local_bytes;
+  }
+  std::vector<std::vector<std::string>> lines{{"LAYOUT", "A DEVICE", "WHOLE", "COUNT", "PARAMETER, BUFFER OR INPUT"}};
+  for (const auto& key : order) {
+    const Alike& a = alike.at(key);
+    lines.push_back({key.second, human_bytes(a.local), human_bytes(a.bytes), fmt::format("{}", a.count), key.first});
+  }
+  return table(lines, rows, "rows") +
+         fmt::format("  {} of {} on each device\n", human_bytes(local), human_bytes(bytes));
+}
+
+std::string text_of_step(const ShardingAnswer& answer) {
+  const int64_t devices = answer.plan.mesh.size();
+  std::string text = fmt::format(
+      "{}: {} devices\n{} a step: {} computing, {} communicating; one device alone would take {}, {:.2f} times as "
+      "long\n",
+      answer.title, devices, human_seconds(answer.seconds()), human_seconds(answer.compute),
+      human_seconds(answer.communication), human_seconds(answer.alone),
+      answer.seconds() > 0 ? answer.alone / answer.seconds() : 0.0);
+  if (answer.communication > 0) {
+    text += fmt::format("{} where a second stream communicates meanwhile{}; {} of communication are not hidden\n",
+                        human_seconds(answer.overlapped),
+                        answer.verdict.overlap_pays ? "" : ", which is longer than one after the other",
+                        human_seconds(answer.exposed));
+  }
+  text += text_of_verdict(answer);
+  if (answer.given) text += "the plan was given, and nothing was searched\n";
+  if (answer.by_hand)
+    text += fmt::format("a plan by hand, {}; what it leaves open is chosen\n", to_string(*answer.by_hand));
+  if (answer.bound > 0) {
+    const double gap = answer.seconds() > 0 ? 1 - answer.bound / answer.seconds() : 0;
+    text += fmt::format("no {}plan {}is below {}: {}\n", answer.by_hand ? "such " : "",
+                        answer.folded ? "that treats layers alike " : "", human_seconds(answer.bound),
+                        !answer.solution.optimal ? fmt::format("this one is within {:.3f} % of the best", gap * 100)
+                        : answer.coverage.without_a_rule.empty()
+                            ? "this one is optimal"
+                            : "this one is the best while nodes without a rule are whole");
+  }
+  if (answer.folded_seconds) {
+    text +=
+        fmt::format("{} where layers are treated alike: that loses {:.3f} %\n", human_seconds(*answer.folded_seconds),
+                    answer.seconds() > 0 ? (*answer.folded_seconds / answer.seconds() - 1) * 100 : 0.0);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string to_text(const ShardingAnswer& answer, int rows) {
+  std::string text = text_of_step(answer);
+  text += fmt::format("{} nodes, {} variables, {} edges in {}; solved in {}\n", exact_count(answer.nodes),
+                      exact_count(answer.variables), exact_count(answer.edges), human_seconds(answer.problem_seconds),
+                      human_seconds(answer.solver_seconds));
+  text += fmt::format("{} at most on a device{}; the solver took it for {}\n", human_bytes(answer.peak),
+                      answer.memory == kNoLimit ? "" : fmt::format(", of {}", human_bytes(answer.memory)),
+                      human_bytes(answer.assumed_peak));
+  if (answer.coverage.without_a_rule.empty()) {
+    text += "every node by a rule\n";
+  } else {
+    int64_t without = 0;
+    for (const auto& [name, count] : answer.coverage.without_a_rule) without += count;
+    text += fmt::format("warning: {} of {} nodes have no rule and are whole everywhere, which takes {} on each device:",
+                        exact_count(without), exact_count(answer.coverage.nodes),
+                        human_seconds(answer.coverage.seconds_without_a_rule));
+    for (const auto& [name, count] : answer.coverage.without_a_rule) text += fmt::format(" {} ({})", name, count);
+    text += "\n";
+  }
+  text += "\n";
+  text += placeholder_table(answer, rows);
+  std::vector<std::vector<std::string>> lines{{"PHASE", "STEP", "AXIS", "CALLS", "BYTES AFTER", "TIME"}};
+  for (const PlannedTraffic& sum : answer.traffic) {
+    lines.push_back({sum.phase, sum.kind, sum.axis, fmt::format("{}", sum.calls), human_bytes(sum.bytes),
+                     sum.seconds > 0 ? human_seconds(sum.seconds) : "with others"});
+  }
+  text += answer.traffic.empty() ? "\nnothing is redistributed\n" : fmt::format("\n{}", table(lines, rows, "rows"));
+  if (!answer.compared.empty()) {
+    std::vector<std::vector<std::string>> plans{{"PLAN", "A STEP", "AGAINST THIS", "PEAK A DEVICE", ""}};
+    plans.push_back({"this one", human_seconds(answer.seconds()), "1.00",
+                     human_bytes(static_cast<int64_t>(answer.solution.peak)), ""});
+    for (const ComparedPlan& plan : answer.compared) {
+      plans.push_back({plan.name, plan.seconds ? human_seconds(*plan.seconds) : "-",
+                       plan.seconds ? fmt::format("{:.2f}", *plan.seconds / answer.seconds()) : "-",
+                       plan.peak ? human_bytes(*plan.peak) : "-",
+                       plan.why_not.empty() ? ""
+                       : plan.seconds       ? "above the memory"
+                                            : plan.why_not});
+    }
+    text += fmt::format("\n{}", table(plans, 0, "rows"));
+  }
+  for (const Explanation& explanation : answer.explanations) {
+    text += fmt::format("\n{}, {} node{}\n", explanation.name, explanation.nodes, explanation.nodes == 1 ? "" : "s");
+    std::vector<std::vector<std::string>> strategies{{"", "A STEP", "MORE", "ITSELF", "OPERANDS -> RESULTS"}};
+    for (const Alternative& alternative : explanation.alternatives) {
+      strategies.push_back(
+          {alternative.chosen ? "*" : "", alternative.seconds ? human_seconds(*alternative.seconds) : "impossible",
+           alternative.seconds ? human_seconds(*alternative.seconds - seconds_of(answer.solution.cost)) : "-",
+           human_seconds(alternative.own), alternative.strategy});
+    }
+    text += table(strategies, rows, "strategies");
+  }
+  return text;
+}
+
+nlohmann::json to_json(const ShardingAnswer& answer) {
+  nlohmann::json json{{"format", "shadowgraph-sharding"},
+                      {"version", 1},
+                      {"title", answer.title},
+                      {"mesh", answer.plan.mesh.to_string()},
+                      {"devices", answer.plan.mesh.size()},
+                      {"seconds", answer.seconds()},
+                      {"compute_seconds", answer.compute},
+                      {"communication_seconds", answer.communication},
+                      {"one_device_seconds", answer.alone},
+                      {"overlapped_seconds", answer.overlapped},
+                      {"exposed_communication_seconds", answer.exposed},
+                      {"lower_bound_seconds", answer.bound},
+                      {"bound_is_of", answer.folded ? "plans that treat layers alike" : "all plans"},
+                      {"optimal", answer.solution.optimal},
+                      {"peak", answer.peak},
+                      {"assumed_peak", answer.assumed_peak},
+                      {"nodes", answer.nodes},
+                      {"variables", answer.variables},
+                      {"edges", answer.edges},
+                      {"problem_seconds", answer.problem_seconds},
+                      {"solver_seconds", answer.solver_seconds},
+                      {"without_a_rule", answer.coverage.without_a_rule},
+                      {"verdict", json_of_verdict(answer.verdict)},
+                      {"given", answer.given}};
+  if (answer.by_hand) json["by_hand"] = to_string(*answer.by_hand);
+  if (answer.memory != kNoLimit) json["memory_limit"] = answer.memory;
+  if (answer.folded_seconds) json["folded_seconds"] = *answer.folded_seconds;
+  json["tensors"] = nlohmann::json::array();
+  for (const PlannedTensor& tensor : answer.placeholders) {
+    json["tensors"].push_back({{"name", tensor.name},
+                               {"layout", to_string(tensor.layout)},
+                               {"bytes", tensor.bytes},
+                               {"local_bytes", tensor.local_bytes}});
+  }
+  json["redistributions"] = nlohmann::json::array();
+  for (const PlannedTraffic& sum : answer.traffic) {
+    json["redistributions"].push_back({{"phase", sum.phase},
+                                       {"kind", sum.kind},
+                                       {"axis", sum.axis},
+                                       {"calls", sum.calls},
+                                       {"bytes", sum.bytes},
+                                       {"seconds", sum.seconds}});
+  }
+  json["plans_by_hand"] = nlohmann::json::array();
+  for (const ComparedPlan& plan : answer.compared) {
+    nlohmann::json entry{{"name", plan.name}};
+    if (plan.seconds) entry["seconds"] = *plan.seconds;
+    if (plan.peak) entry["peak"] = *plan.peak;
+    if (!plan.why_not.empty()) entry["why_not"] = plan.why_not;
+    json["plans_by_hand"].push_back(std::move(entry));
+  }
+  json["explanations"] = nlohmann::json::array();
+  for (const Explanation& explanation : answer.explanations) {
+    nlohmann::json alternatives = nlohmann::json::array();
+    for (const Alternative& alternative : explanation.alternatives) {
+      nlohmann::json entry{
+          {"strategy", alternative.strategy}, {"own_seconds", alternative.own}, {"chosen", alternative.chosen}};
+      if (alternative.seconds) entry["seconds"] = *alternative.seconds;
+      alternatives.push_back(std::move(entry));
+    }
+    json["explanations"].push_back(
+        {{"name", explanation.name}, {"nodes", explanation.nodes}, {"alternatives", std::move(alternatives)}});
+  }
+  return json;
 }
 
 }  // namespace shadowgraph

@@ -4,12 +4,12 @@
 //
 // A split that is found at one end of a tie is then told to the other end, until nothing changes. A dimension has at
 // most log2(size) splits, each told once along each tie.
-#include "shadowgraph/sharding/factor_analysis.h"
+#include "sharding/rules/factor_analysis.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "sharding/rules/rule_table.h"
+#include "sharding/rules/node_factors.h"
 
 namespace shadowgraph {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/sharding/layout.h"
+#include "shadowgraph/shard/layout.h"
 #include "support/embedded_file.h"
 
 namespace shadowgraph {

@@ -1,5 +1,3 @@
-#include "sharding/solver/highs_library.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,7 +12,8 @@
 #include <mutex>
 #include <string_view>
 
-#include "shadowgraph/sharding/solver.h"
+#include "shadowgraph/shard/solver.h"
+#include "sharding/solver/highs.h"
 
 namespace shadowgraph {
 

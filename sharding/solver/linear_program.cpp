@@ -1,15 +1,204 @@
+// Turns usages of pairs into usages of nodes. An edge that uses bytes becomes a node with one strategy a pair, tied to
+// both ends.
 #include "sharding/solver/linear_program.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <ostream>
+#include <span>
 #include <tuple>
+#include <utility>
+#include <vector>
 
-#include "shadowgraph/sharding/assignment_files.h"
-#include "sharding/solver/plain_problem.h"
+#include "shadowgraph/shard/solver.h"
 
 namespace shadowgraph {
+
+bool has_edge_usages(const AssignmentProblem& problem);
+
+struct NodeUsages {
+  AssignmentProblem problem;   // nodes of the given one first
+  std::vector<uint32_t> edge;  // of the given problem, by added node
+};
+// Extended choices cost the same as before. A forbidden pair has no strategy.
+NodeUsages with_node_usages(const AssignmentProblem& problem);
+// Returns the choice of the added nodes too; empty if one of its pairs is forbidden.
+std::vector<uint32_t> extended(const NodeUsages& usages, const AssignmentProblem& problem,
+                               std::span<const uint32_t> choice);
+
+namespace {
+
+bool uses_bytes(const AssignmentProblem& problem, const AssignmentEdge& edge) {
+  const std::vector<int64_t>& usages = problem.matrices[edge.matrix].usages;
+  return !edge.live.empty() && std::any_of(usages.begin(), usages.end(), [](int64_t x) { return x > 0; });
+}
+
+// Returns the edge's pairs, by strategy of the node that the edge becomes.
+std::vector<std::pair<uint32_t, uint32_t>> pairs_of(const AssignmentProblem& problem, const AssignmentEdge& edge) {
+  const CostMatrix& matrix = problem.matrices[edge.matrix];
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  for (uint32_t i = 0; i < matrix.rows; ++i) {
+    for (uint32_t j = 0; j < matrix.columns; ++j) {
+      if (matrix.at(i, j) != kForbidden && (edge.a != edge.b || i == j)) pairs.emplace_back(i, j);
+    }
+  }
+  return pairs;
+}
+
+}  // namespace
+
+bool has_edge_usages(const AssignmentProblem& problem) {
+  return std::any_of(problem.edges.begin(), problem.edges.end(),
+                     [&](const AssignmentEdge& edge) { return uses_bytes(problem, edge); });
+}
+
+NodeUsages with_node_usages(const AssignmentProblem& problem) {
+  NodeUsages made;
+  AssignmentProblem& result = made.problem;
+  result.name = problem.name;
+  result.nodes = problem.nodes;
+  result.matrices = problem.matrices;
+  result.usage_limit = problem.usage_limit;
+  for (uint32_t e = 0; e < problem.edges.size(); ++e) {
+    const AssignmentEdge& edge = problem.edges[e];
+    const CostMatrix& matrix = problem.matrices[edge.matrix];
+    const auto pairs = uses_bytes(problem, edge) ? pairs_of(problem, edge) : decltype(pairs_of(problem, edge)){};
+    if (pairs.empty()) {
+      AssignmentEdge same = edge;
+      same.live.clear();
+      result.edges.push_back(std::move(same));
+      continue;
+    }
+    AssignmentNode node{.name = fmt::format("{} -> {}", problem.nodes[edge.a].name, problem.nodes[edge.b].name)};
+    CostMatrix to_a{.rows = static_cast<uint32_t>(pairs.size()), .columns = matrix.rows};
+    CostMatrix to_b{.rows = static_cast<uint32_t>(pairs.size()), .columns = matrix.columns};
+    to_a.costs.assign(size_t{to_a.rows} * to_a.columns, kForbidden);
+    to_b.costs.assign(size_t{to_b.rows} * to_b.columns, kForbidden);
+    for (size_t p = 0; p < pairs.size(); ++p) {
+      const auto [i, j] = pairs[p];
+      node.costs.push_back(matrix.at(i, j));
+      node.usages.push_back(matrix.usages[size_t{i} * matrix.columns + j]);
+      to_a.costs[p * to_a.columns + i] = 0;
+      to_b.costs[p * to_b.columns + j] = 0;
+    }
+    node.live = edge.live;
+    node.times = edge.times;
+    const auto added = static_cast<uint32_t>(result.nodes.size());
+    result.nodes.push_back(std::move(node));
+    made.edge.push_back(e);
+    const auto tie = [&](uint32_t end, CostMatrix ties) {
+      result.edges.push_back({.a = added, .b = end, .matrix = static_cast<uint32_t>(result.matrices.size())});
+      result.matrices.push_back(std::move(ties));
+    };
+    tie(edge.a, std::move(to_a));
+    if (edge.a != edge.b) tie(edge.b, std::move(to_b));
+  }
+  for (CostMatrix& matrix : result.matrices) matrix.usages.clear();
+  return made;
+}
+
+std::vector<uint32_t> extended(const NodeUsages& usages, const AssignmentProblem& problem,
+                               std::span<const uint32_t> choice) {
+  std::vector<uint32_t> result(choice.begin(), choice.end());
+  for (const uint32_t e : usages.edge) {
+    const AssignmentEdge& edge = problem.edges[e];
+    const auto pairs = pairs_of(problem, edge);
+    const auto found = std::find(pairs.begin(), pairs.end(), std::pair(choice[edge.a], choice[edge.b]));
+    if (found == pairs.end()) return {};
+    result.push_back(static_cast<uint32_t>(found - pairs.begin()));
+  }
+  return result;
+}
+
+namespace {
+
+int64_t multiplied(int64_t figure, int64_t times) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its count has more than 64 bits");
+  return product;
+}
+
+bool may_be(const AssignmentNode& node, uint32_t s) {
+  return node.costs[s] != kForbidden && (node.pinned < 0 || static_cast<uint32_t>(node.pinned) == s);
+}
+
+}  // namespace
+
+AssignmentProblem plain(const AssignmentProblem& given) {
+  AssignmentProblem problem = has_edge_usages(given) ? with_node_usages(given).problem : given;
+  const size_t count = problem.nodes.size();
+  for (size_t i = 0; i < count; ++i) {
+    for (uint32_t s = 0; s < problem.nodes[i].costs.size(); ++s) {
+      int64_t& cost = problem.nodes[i].costs[s];
+      cost = may_be(problem.nodes[i], s) ? multiplied(cost, problem.nodes[i].times) : kForbidden;
+    }
+    problem.nodes[i].times = 1;
+    problem.nodes[i].pinned = -1;
+    if (problem.nodes[i].usages.empty()) {
+      problem.nodes[i].usages.assign(problem.nodes[i].costs.size(), 0);
+      problem.nodes[i].live.clear();
+    }
+    const AssignmentNode node = problem.nodes[i];
+    for (size_t k = 0; k < node.live.size(); ++k) {
+      AssignmentNode part{.name = node.name, .costs = std::vector<int64_t>(node.costs.size(), 0)};
+      for (const int64_t usage : node.usages) part.usages.push_back(multiplied(usage, node.live[k].count));
+      part.live = {{.begin = node.live[k].begin, .end = node.live[k].end}};
+      if (k == 0) {
+        problem.nodes[i].usages = std::move(part.usages);
+        problem.nodes[i].live = std::move(part.live);
+        continue;
+      }
+      const auto size = static_cast<uint32_t>(node.costs.size());
+      CostMatrix tie{.rows = size, .columns = size};
+      tie.costs.assign(size_t{size} * size, kForbidden);
+      for (uint32_t s = 0; s < size; ++s) tie.costs[size_t{s} * size + s] = 0;
+      problem.edges.push_back({.a = static_cast<uint32_t>(i),
+                               .b = static_cast<uint32_t>(problem.nodes.size()),
+                               .matrix = static_cast<uint32_t>(problem.matrices.size())});
+      problem.matrices.push_back(std::move(tie));
+      problem.nodes.push_back(std::move(part));
+    }
+  }
+  std::vector<AssignmentEdge> edges;
+  std::vector<CostMatrix> matrices;
+  for (const AssignmentEdge& edge : problem.edges) {
+    CostMatrix matrix = problem.matrices[edge.matrix];
+    for (int64_t& cost : matrix.costs) cost = cost == kForbidden ? kForbidden : multiplied(cost, edge.times);
+    if (edge.a == edge.b) {
+      for (uint32_t s = 0; s < matrix.rows; ++s) {
+        int64_t& cost = problem.nodes[edge.a].costs[s];
+        const int64_t more = matrix.at(s, s);
+        if (cost == kForbidden || more == kForbidden) {
+          cost = kForbidden;
+        } else if (__builtin_add_overflow(cost, more, &cost)) {
+          throw Error("a sum of costs has more than 64 bits");
+        }
+      }
+      continue;
+    }
+    edges.push_back({.a = edge.a, .b = edge.b, .matrix = static_cast<uint32_t>(matrices.size())});
+    matrices.push_back(std::move(matrix));
+  }
+  problem.edges = std::move(edges);
+  problem.matrices = std::move(matrices);
+  return problem;
+}
+
+int64_t forbidding_cost(const AssignmentProblem& problem) {
+  AssignmentCost::Wide sum = 1;
+  const auto add = [&](std::span<const int64_t> costs) {
+    int64_t most = 0;
+    for (const int64_t cost : costs) most = cost == kForbidden ? most : std::max(most, cost);
+    sum += most;
+  };
+  for (const AssignmentNode& node : problem.nodes) add(node.costs);
+  for (const CostMatrix& matrix : problem.matrices) add(matrix.costs);
+  if (sum > std::numeric_limits<int64_t>::max() / 4) throw Error("costs are too large to forbid anything by a cost");
+  return static_cast<int64_t>(sum);
+}
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "sharding/solver/wide_vectors.h"
+#include "sharding/solver/pairwise.h"
 
 namespace shadowgraph {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "sharding/solver/compact_model.h"
+#include "sharding/solver/usage.h"
 
 namespace shadowgraph {
 

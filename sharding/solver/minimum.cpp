@@ -1,12 +1,273 @@
+// Eliminates variables bucket by bucket: finds the least sum of tables over choices, or a bound of it.
 #include "sharding/solver/minimum.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <set>
+#include <span>
+#include <vector>
 
 #include "sharding/solver/dual.h"
-#include "sharding/solver/elimination.h"
 
 namespace shadowgraph {
+
+// The cost of what is not allowed; sums of a few thousand stay below the largest int64.
+constexpr int64_t kImpossible = int64_t{1} << 59;
+
+// Costs of the choices of some variables; the last variable's choice changes fastest.
+struct CostTable {
+  std::vector<uint32_t> variables;  // ascending
+  std::vector<int64_t> costs;       // >= 0, clamped to kImpossible
+};
+
+struct Elimination {
+  int64_t minimum = 0;           // of the sum, or a bound from below
+  bool exact = true;             // no table was split
+  int64_t largest = 0;           // entries of a table
+  std::vector<uint32_t> choice;  // by variable: attains the minimum if exact
+};
+
+// `order` names each variable once. A table that would have more than `limit` entries is split.
+Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
+                      int64_t limit);
+// Returns an order that keeps tables small: always the variable whose neighbours' choices multiply to the least.
+std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables);
+
+namespace {
+
+// A table as a loop over other variables sees it: how far its entries are apart along each of them.
+struct TableView {
+  const CostTable* table = nullptr;
+  std::vector<int64_t> stride;  // by variable of the loop; 0: does not depend on it
+};
+
+int64_t entries(std::span<const uint32_t> domains, std::span<const uint32_t> variables) {
+  int64_t count = 1;
+  for (const uint32_t v : variables) {
+    if (count > (int64_t{1} << 40)) return count;
+    count *= domains[v];
+  }
+  return count;
+}
+
+// Returns `table` with `last` as its last variable, so that its costs lie one behind the other.
+CostTable with_last(const CostTable& table, uint32_t last, std::span<const uint32_t> domains) {
+  if (table.variables.back() == last) return table;
+  CostTable moved;
+  const size_t at = std::find(table.variables.begin(), table.variables.end(), last) - table.variables.begin();
+  int64_t inner = 1;
+  for (size_t i = at + 1; i < table.variables.size(); ++i) inner *= domains[table.variables[i]];
+  const int64_t size = domains[last];
+  const int64_t outer = static_cast<int64_t>(table.costs.size()) / (inner * size);
+  moved.variables = table.variables;
+  moved.variables.erase(moved.variables.begin() + static_cast<int64_t>(at));
+  moved.variables.push_back(last);
+  moved.costs.resize(table.costs.size());
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t s = 0; s < size; ++s) {
+      for (int64_t i = 0; i < inner; ++i) {
+        moved.costs[(o * inner + i) * size + s] = table.costs[(o * size + s) * inner + i];
+      }
+    }
+  }
+  return moved;
+}
+
+// What is left of a bucket when a variable takes the best choice for each choice of the others.
+struct Minimised {
+  CostTable table;
+  std::vector<uint32_t> best;  // by entry
+};
+
+Minimised minimise(std::span<const uint32_t> domains, uint32_t variable, std::span<const CostTable* const> bucket) {
+  Minimised made;
+  std::set<uint32_t> scope;
+  for (const CostTable* table : bucket) scope.insert(table->variables.begin(), table->variables.end());
+  scope.erase(variable);
+  made.table.variables.assign(scope.begin(), scope.end());
+  const std::vector<uint32_t>& others = made.table.variables;
+  const size_t size = domains[variable];
+  std::vector<CostTable> tables;
+  std::vector<std::vector<int64_t>> strides;
+  for (const CostTable* table : bucket) {
+    tables.push_back(with_last(*table, variable, domains));
+    std::vector<int64_t> stride(others.size(), 0);
+    int64_t apart = static_cast<int64_t>(size);
+    for (size_t i = tables.back().variables.size() - 1; i-- > 0;) {
+      const uint32_t v = tables.back().variables[i];
+      stride[std::lower_bound(others.begin(), others.end(), v) - others.begin()] = apart;
+      apart *= domains[v];
+    }
+    strides.push_back(std::move(stride));
+  }
+  const int64_t count = entries(domains, others);
+  made.table.costs.resize(count);
+  made.best.resize(count);
+  std::vector<uint32_t> at(others.size(), 0);
+  std::vector<int64_t> offset(tables.size(), 0);
+  std::vector<int64_t> sum(size);
+  for (int64_t entry = 0; entry < count; ++entry) {
+    std::copy_n(tables[0].costs.data() + offset[0], size, sum.data());
+    for (size_t t = 1; t < tables.size(); ++t) {
+      const int64_t* row = tables[t].costs.data() + offset[t];
+      for (size_t s = 0; s < size; ++s) sum[s] += row[s];
+    }
+    const size_t best = std::min_element(sum.begin(), sum.end()) - sum.begin();
+    made.table.costs[entry] = std::min(sum[best], kImpossible);
+    made.best[entry] = static_cast<uint32_t>(best);
+    for (size_t i = others.size(); i-- > 0;) {
+      ++at[i];
+      for (size_t t = 0; t < tables.size(); ++t) offset[t] += strides[t][i];
+      if (at[i] < domains[others[i]]) break;
+      for (size_t t = 0; t < tables.size(); ++t) offset[t] -= strides[t][i] * domains[others[i]];
+      at[i] = 0;
+    }
+  }
+  return made;
+}
+
+// Groups tables of one bucket, first fit and the largest first. The scopes of a group together stay within the limit.
+std::vector<std::vector<size_t>> grouped(std::span<const uint32_t> domains, const std::vector<CostTable>& bucket,
+                                         int64_t limit) {
+  std::vector<size_t> order(bucket.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return bucket[a].costs.size() > bucket[b].costs.size(); });
+  std::vector<std::vector<size_t>> groups;
+  std::vector<std::set<uint32_t>> scopes;
+  for (const size_t i : order) {
+    bool placed = false;
+    for (size_t g = 0; g < groups.size() && !placed; ++g) {
+      std::set<uint32_t> scope = scopes[g];
+      scope.insert(bucket[i].variables.begin(), bucket[i].variables.end());
+      const std::vector<uint32_t> list(scope.begin(), scope.end());
+      if (entries(domains, list) > limit) continue;
+      scopes[g] = std::move(scope);
+      groups[g].push_back(i);
+      placed = true;
+    }
+    if (placed) continue;
+    groups.push_back({i});
+    scopes.emplace_back(bucket[i].variables.begin(), bucket[i].variables.end());
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables) {
+  const size_t count = domains.size();
+  std::vector<std::set<uint32_t>> neighbours(count);
+  for (const CostTable& table : tables) {
+    for (const uint32_t a : table.variables) {
+      for (const uint32_t b : table.variables) {
+        if (a != b) neighbours[a].insert(b);
+      }
+    }
+  }
+  const auto weight = [&](uint32_t v) {
+    double sum = 0;
+    for (const uint32_t n : neighbours[v]) sum += std::log2(static_cast<double>(domains[n]));
+    return sum;
+  };
+  using Entry = std::pair<double, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  std::vector<double> current(count);
+  std::vector<bool> done(count, false);
+  for (uint32_t v = 0; v < count; ++v) queue.emplace(current[v] = weight(v), v);
+  std::vector<uint32_t> order;
+  while (!queue.empty()) {
+    const auto [key, v] = queue.top();
+    queue.pop();
+    if (done[v] || key != current[v]) continue;
+    done[v] = true;
+    order.push_back(v);
+    const std::vector<uint32_t> around(neighbours[v].begin(), neighbours[v].end());
+    for (const uint32_t a : around) {
+      neighbours[a].erase(v);
+      for (const uint32_t b : around) {
+        if (a != b) neighbours[a].insert(b);
+      }
+    }
+    for (const uint32_t a : around) queue.emplace(current[a] = weight(a), a);
+  }
+  return order;
+}
+
+Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
+                      int64_t limit) {
+  Elimination result;
+  result.choice.assign(domains.size(), 0);
+  std::vector<uint32_t> place(domains.size());
+  for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  std::vector<std::vector<CostTable>> buckets(domains.size());
+  int64_t constant = 0;
+  const auto put = [&](CostTable table) {
+    result.largest = std::max(result.largest, static_cast<int64_t>(table.costs.size()));
+    if (table.variables.empty()) {
+      constant = std::min(constant + table.costs[0], kImpossible);
+      return;
+    }
+    uint32_t first = table.variables[0];
+    for (const uint32_t v : table.variables) {
+      if (place[v] < place[first]) first = v;
+    }
+    buckets[first].push_back(std::move(table));
+  };
+  for (CostTable& table : tables) put(std::move(table));
+  // The tables say for each variable what its choice depends on. On the way back, all groups of a split bucket are
+  // asked again.
+  std::vector<std::vector<Minimised>> solved(domains.size());
+  for (const uint32_t v : order) {
+    const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
+    if (groups.size() > 1) result.exact = false;
+    for (const std::vector<size_t>& group : groups) {
+      std::vector<const CostTable*> bucket;
+      for (const size_t i : group) bucket.push_back(&buckets[v][i]);
+      Minimised made = minimise(domains, v, bucket);
+      CostTable message = made.table;
+      if (groups.size() == 1) {
+        solved[v].push_back(std::move(made));
+        buckets[v].clear();
+      }
+      put(std::move(message));
+      if (groups.size() == 1) break;
+    }
+  }
+  result.minimum = constant;
+  for (size_t i = order.size(); i-- > 0;) {
+    const uint32_t v = order[i];
+    if (!solved[v].empty()) {
+      const Minimised& made = solved[v][0];
+      int64_t entry = 0;
+      for (const uint32_t other : made.table.variables) entry = entry * domains[other] + result.choice[other];
+      result.choice[v] = made.best[entry];
+      continue;
+    }
+    // All other variables of these tables are chosen already.
+    int64_t best = -1;
+    for (uint32_t s = 0; s < domains[v]; ++s) {
+      result.choice[v] = s;
+      int64_t sum = 0;
+      for (const CostTable& table : buckets[v]) {
+        int64_t entry = 0;
+        for (const uint32_t other : table.variables) entry = entry * domains[other] + result.choice[other];
+        sum = std::min(sum + table.costs[entry], kImpossible);
+      }
+      if (best < 0 || sum < best) {
+        best = sum;
+        result.choice[v] = s;
+        // Keep it in a slot of its own: the loop goes on with other choices.
+        solved[v].assign(1, Minimised{.table = {}, .best = {s}});
+      }
+    }
+    result.choice[v] = solved[v].empty() ? 0 : solved[v][0].best[0];
+  }
+  return result;
+}
 
 namespace {
 

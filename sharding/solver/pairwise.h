@@ -1,15 +1,25 @@
-// A sum of costs of single variables and of pairs, as the solver works with it: without limits, without pins, every
-// state possible. Reductions keep the minimum, and how states of the problem follow from what is left.
+// Compiles functions for wider vectors too; the library takes the machine's when it is loaded. Sums are of single
+// products and whole amounts, so they are the same on every machine.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "shadowgraph/sharding/assignment.h"
+#include "shadowgraph/shard/solver.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define SHADOWGRAPH_SOLVER_LOOPS __attribute__((target_clones("avx2", "default")))
+#else
+#define SHADOWGRAPH_SOLVER_LOOPS
+#endif
+
+// A sum of costs of single variables and of pairs, as the solver works with it: without limits, without pins, every
+// state possible. Reductions keep the minimum, and how states of the problem follow from what is left.
 
 namespace shadowgraph {
 
@@ -107,5 +117,25 @@ class PairwiseModel {
   bool possible_ = true;
   uint32_t impossible_node_ = 0;
 };
+
+// Gives a problem's costs to the pairwise model that the solver reduces.
+
+// Leaves the limit out and takes the pins in. Costs of more than 2^45 count as 2^45: bounds stay bounds, sums stay
+// exact in doubles, and choices are weighed by evaluate().
+PairwiseModel pairwise_model(const AssignmentProblem& problem);
+
+// Forbids costs that are each more than the dearest choice without such costs. Formats without a word for what is
+// forbidden write such costs instead. Returns nothing if there are none.
+std::optional<AssignmentProblem> without_costs_above_all(const AssignmentProblem& problem);
+
+// Makes the reductions that a limit on usages allows.
+
+// Drops what no neighbour allows, what uses more than the limit leaves when all others use their least, and what is
+// never better. A state is never better if another one costs and uses no more. Variables that follow from a neighbour
+// become part of it. Returns false if nothing is left.
+bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model);
+// Does the same without what a limit alone forbids: whatever the limit is, no better choice of costs and usages is
+// lost.
+bool simplify_for_any_limit(const AssignmentProblem& problem, PairwiseModel& model);
 
 }  // namespace shadowgraph

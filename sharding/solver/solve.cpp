@@ -5,13 +5,11 @@
 #include <cmath>
 #include <optional>
 
-#include "shadowgraph/sharding/solver.h"
-#include "sharding/solver/conflict.h"
+#include "shadowgraph/shard/solver.h"
+#include "sharding/solver/assignment.h"
 #include "sharding/solver/highs.h"
-#include "sharding/solver/least_needs.h"
-#include "sharding/solver/limited.h"
 #include "sharding/solver/minimum.h"
-#include "sharding/solver/problem_model.h"
+#include "sharding/solver/pairwise.h"
 
 namespace shadowgraph {
 

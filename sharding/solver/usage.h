@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "shadowgraph/sharding/assignment.h"
+#include "shadowgraph/shard/solver.h"
 #include "sharding/solver/pairwise.h"
 
 namespace shadowgraph {
@@ -61,6 +61,83 @@ class UsageModel {
   std::vector<std::vector<UsageItem>> items_;
   std::vector<std::vector<PairUsage>> pairs_;
   double limit_ = 0;
+};
+
+// A pairwise model and its usages as local search walks through them: flat, with tables by rows of either end, and with
+// no infinite entry.
+
+struct CompactModel {
+  // The cost of what is not allowed: more than all that is allowed, and sums of a hundred are exact.
+  static constexpr double kForbiddenCost = 0x1p46;
+
+  struct Edge {
+    uint32_t a = 0;
+    uint32_t b = 0;
+    uint64_t rows_of_a = 0;  // where its table begins in `pairs`, by rows of a
+    uint64_t rows_of_b = 0;
+  };
+  struct Incidence {
+    uint32_t edge = 0;
+    uint32_t other = 0;
+  };
+  struct Item {
+    uint32_t begin = 0;  // rows
+    uint32_t end = 0;
+    uint64_t bytes = 0;  // where those by state begin in `bytes`
+  };
+
+  std::vector<uint32_t> variable;  // of the pairwise model: those that have a choice
+  std::vector<uint32_t> first;     // states of v at [first[v], first[v + 1])
+  std::vector<double> cost;
+  std::vector<Edge> edges;
+  std::vector<double> pairs;
+  std::vector<uint32_t> incident_first;
+  std::vector<Incidence> incident;
+  std::vector<uint32_t> item_first;
+  std::vector<Item> items;
+  // Edge e has the bytes at [pair_first[e], pair_first[e + 1]), by rows of a.
+  std::vector<uint32_t> pair_first;
+  std::vector<Item> pair_items;
+  std::vector<double> bytes;
+  // Limits of the points of time that can be exceeded, less what variables without a choice use there. Each point has a
+  // row; a point that cannot be exceeded has the row of the next one.
+  std::vector<double> row_limit;
+  std::vector<uint32_t> row_of_point;
+  std::vector<uint32_t> point_of_row;
+  double constant = 0;  // cost of variables without a choice
+
+  CompactModel(const PairwiseModel& model, const UsageModel& usage);
+
+  uint32_t size() const { return static_cast<uint32_t>(variable.size()); }
+  uint32_t states(uint32_t v) const { return first[v + 1] - first[v]; }
+  size_t rows() const { return row_limit.size(); }
+  // Returns the costs of pairs with that state of v, by state of the other end.
+  const double* row(uint32_t edge, uint32_t v, uint32_t state) const {
+    const Edge& e = edges[edge];
+    return e.a == v ? pairs.data() + e.rows_of_a + uint64_t{state} * states(e.b)
+                    : pairs.data() + e.rows_of_b + uint64_t{state} * states(e.a);
+  }
+  // Returns where the bytes of a pair of states are, counted from where its item begins.
+  size_t pair_at(const Edge& edge, uint32_t state_of_a, uint32_t state_of_b) const {
+    return size_t{state_of_a} * states(edge.b) + state_of_b;
+  }
+  bool uses_pairs(uint32_t edge) const { return pair_first[edge] < pair_first[edge + 1]; }
+  // Translates states of the pairwise model into states of this one.
+  std::vector<uint32_t> compact(std::span<const uint32_t> model_states) const;
+  std::vector<uint32_t> expanded(std::span<const uint32_t> states, size_t model_size) const;
+
+ private:
+  // The steps of the constructor, each on what the ones before have filled in.
+  //
+  // Adds the variables that have a choice. Returns which one each of the model's is.
+  std::vector<uint32_t> add_variables(const PairwiseModel& model);
+  // Adds the edges between two of these. One end's choice takes over an edge whose other end has none. Returns which
+  // edge each of the model's is.
+  std::vector<uint32_t> add_edges(const PairwiseModel& model, std::span<const uint32_t> place);
+  void link_edges();
+  void add_rows(const PairwiseModel& model, const UsageModel& usage);
+  // Adds the usages that differ by state. Those of an edge belong to it, or to the one end that has a choice.
+  void add_items(const PairwiseModel& model, const UsageModel& usage, std::span<const uint32_t> edge_of);
 };
 
 }  // namespace shadowgraph

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph::conformance {
 namespace {

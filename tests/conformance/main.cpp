@@ -16,7 +16,7 @@
 #include <map>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/conformance/allow_list.h"
 #include "tests/conformance/verdict.h"
 #include "tests/conformance/workers.h"

@@ -12,7 +12,7 @@
 #include <map>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph::conformance {
 namespace {

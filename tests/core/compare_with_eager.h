@@ -21,10 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "core/dispatch/operator_info.h"
 #include "core/fake/call_observer.h"
+#include "core/fake/dispatch/operator_info.h"
 #include "core/fake/mode_state.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/fake.h"
 
 namespace shadowgraph::testing {
 

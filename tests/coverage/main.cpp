@@ -15,9 +15,9 @@
 #include <map>
 #include <sstream>
 
-#include "core/dispatch/way_to_run.h"
+#include "core/fake/dispatch/operator_info.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/conformance/allow_list.h"
 #include "tests/coverage/refused.h"
 
@@ -31,7 +31,7 @@ struct ClassText {
   const char* explanation;
 };
 constexpr ClassText kClasses[] = {
-    {"own rule", "a shape rule in `core/rules/`"},
+    {"own rule", "a shape rule in `core/fake/rules/`"},
     {"decomposition", "its parts are run, each by its own way"},
     {"out= form", "as its functional form, the results resized to what that gives"},
     {"C++ Meta", "libtorch's own kernel on meta tensors; composites among them reach the rules of what they call"},
@@ -154,7 +154,7 @@ int check(const Rows& rows, const std::string& ways_file, const std::string& cou
   for (const auto& [name, row] : rows) {
     if (row.how != Class::kMissing) continue;
     good = false;
-    std::cerr << name << " has no way to run: write a rule (core/rules/), or the reason why not into "
+    std::cerr << name << " has no way to run: write a rule (core/fake/rules/), or the reason why not into "
               << "tests/coverage/refused.cpp\n";
   }
   if (read_file(ways_file) != ways_of(rows)) {

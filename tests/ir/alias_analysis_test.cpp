@@ -4,8 +4,8 @@
 #include <random>
 #include <set>
 
-#include "shadowgraph/analysis/aliases.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
 namespace {

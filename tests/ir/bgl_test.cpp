@@ -1,5 +1,5 @@
-// The IR as a Boost graph: concepts, and the algorithms that shadowgraph/bgl.h calls.
-#include "shadowgraph/bgl.h"
+// The IR as a Boost graph: concepts, and the algorithms that shadowgraph/graph/bgl.h calls.
+#include "shadowgraph/graph/bgl.h"
 
 #include <boost/concept_check.hpp>
 #include <boost/graph/breadth_first_search.hpp>
@@ -7,7 +7,7 @@
 #include <boost/graph/topological_sort.hpp>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/analysis/dependences.h"
+#include "shadowgraph/graph/analysis.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
 

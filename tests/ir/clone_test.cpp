@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/records.h"
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/graph/edit.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
 

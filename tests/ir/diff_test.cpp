@@ -4,9 +4,8 @@
 #include <functional>
 
 #include "ir/records.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/edit/insertion_point.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/verify.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
 

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/records.h"
-#include "shadowgraph/edit/insertion_point.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

@@ -1,9 +1,8 @@
 // Versions, reads and writes.
-#include "shadowgraph/analysis/effects.h"
-
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "shadowgraph/graph/analysis.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

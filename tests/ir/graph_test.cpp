@@ -5,7 +5,7 @@
 #include <boost/graph/topological_sort.hpp>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/bgl.h"
+#include "shadowgraph/graph/bgl.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

@@ -1,11 +1,8 @@
 // Groups of nodes as calls, and parts of graphs as graphs.
-#include "shadowgraph/edit/group_call.h"
-
 #include <gtest/gtest.h>
 
-#include "shadowgraph/analysis/dependences.h"
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/edit.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
 namespace {

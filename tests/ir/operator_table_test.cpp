@@ -1,11 +1,10 @@
 // The table of operators' facts: its rows are of operators that exist, and each was run.
-#include "ir/operators/operator_table.h"
-
 #include <algorithm>
 #include <set>
 #include <sstream>
 
 #include "core/libtorch/kernels.h"
+#include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "tests/ir/operator_calls.h"
 

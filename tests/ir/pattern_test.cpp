@@ -1,8 +1,7 @@
 // Patterns: what they match, and above all what they do not.
-#include "shadowgraph/edit/pattern.h"
-
 #include <gtest/gtest.h>
 
+#include "shadowgraph/graph/edit.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

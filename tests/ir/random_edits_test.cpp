@@ -4,8 +4,8 @@
 #include <random>
 
 #include "ir/records.h"
-#include "shadowgraph/edit/insertion_point.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/graph.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "tests/this_libtorch.h"
 
 namespace shadowgraph::samples {

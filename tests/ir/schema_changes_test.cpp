@@ -8,7 +8,7 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/libtorch.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
 namespace {

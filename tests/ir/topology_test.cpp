@@ -1,8 +1,7 @@
 // Dependences, orders that keep them, and the Boost.Graph algorithms that work on them.
 #include <gtest/gtest.h>
 
-#include "shadowgraph/analysis/dependences.h"
-#include "shadowgraph/analysis/effects.h"
+#include "shadowgraph/graph/analysis.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"
 

@@ -1,4 +1,4 @@
-// One broken graph for every rule of shadowgraph/verify.h, and proof that broken graphs never crash it.
+// One broken graph for every rule of shadowgraph/graph/verify.h, and proof that broken graphs never crash it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,10 +41,10 @@ TEST(IrVerifier, SaysWhatAndShowsTheNode) {
     verify(graph);
     FAIL();
   } catch (const VerifyError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "the graph breaks 1 rule of shadowgraph/verify.h:\n[15 forward] its forward node does not come before it\n"
-        "  n7: %8 = aten::t(self=%2) : f32[3,4]{1,3} @s2 | backward of n9");
+    EXPECT_STREQ(error.what(),
+                 "the graph breaks 1 rule of shadowgraph/graph/verify.h:\n[15 forward] its forward node does not come "
+                 "before it\n"
+                 "  n7: %8 = aten::t(self=%2) : f32[3,4]{1,3} @s2 | backward of n9");
   }
 }
 

@@ -1,7 +1,5 @@
 // Tests the cache of kernels: what is found again, and by whom. It also meets entries that are broken or another's, a
 // compiler that fails or hangs, and a disk that is full.
-#include "shadowgraph/kernels/cache.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -14,7 +12,8 @@
 #include <thread>
 #include <unistd.h>
 
-#include "support/sha256.h"
+#include "shadowgraph/kernels/program.h"
+#include "support/hash.h"
 #include "tests/kernels/temporary_folder.h"
 
 namespace shadowgraph {

@@ -1,14 +1,13 @@
 // compile_operators(): eager mode, autograd and optimizers through kernels, and that all else goes on as before.
-#include "shadowgraph/kernels/eager.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <thread>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/kernels/kernel.h"
 #include "tests/kernels/temporary_folder.h"
 
 namespace shadowgraph {

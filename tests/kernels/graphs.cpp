@@ -4,8 +4,8 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/verify.h"
 #include "tests/core/replay/same_bits.h"
 #include "tests/kernels/cases.h"
 

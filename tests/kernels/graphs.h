@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/kernels/groups.h"
+#include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::kernel_tests {
 

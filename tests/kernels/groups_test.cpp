@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/fake.h"
 #include "tests/core/replay/same_bits.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/graphs.h"

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/kernels/eager.h"
+#include "shadowgraph/kernels/kernel.h"
 #include "tests/core/replay/same_bits.h"
 #include "tests/kernels/graphs.h"
 #include "tests/kernels/temporary_folder.h"

@@ -6,8 +6,8 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
 #include "tests/core/replay/same_bits.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/graphs.h"

@@ -6,7 +6,7 @@
 
 #include <random>
 
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/core/replay/same_bits.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/graphs.h"

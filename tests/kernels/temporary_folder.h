@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "shadowgraph/kernels/cache.h"
+#include "shadowgraph/kernels/program.h"
 
 namespace shadowgraph {
 

@@ -1,13 +1,12 @@
 // Prefill and decode with a cache: the numbers of a full forward, bytes by formula, what dies when.
-#include "models/generation.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph::models {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "models/registry.h"
-#include "models/unet.h"
+#include "models/vision.h"
 
 namespace shadowgraph::models {
 namespace {

@@ -10,11 +10,9 @@
 #include <set>
 #include <stdexcept>
 
-#include "models/bert.h"
-#include "models/gpt2.h"
+#include "models/language_models.h"
 #include "models/llama.h"
-#include "models/unet.h"
-#include "models/vit.h"
+#include "models/vision.h"
 
 namespace shadowgraph::models {
 namespace {

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/kernels/backend.h"
+#include "shadowgraph/kernels/program.h"
 
 namespace far {
 

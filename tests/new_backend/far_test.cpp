@@ -6,7 +6,7 @@
 #include <signal.h>
 
 #include "examples/new_backend/host_device.h"
-#include "shadowgraph/kernels/eager.h"
+#include "shadowgraph/kernels/kernel.h"
 #include "tests/kernels/temporary_folder.h"
 #include "tests/new_backend/far_backend.h"
 

@@ -15,7 +15,7 @@
 #include <set>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/kernels/eager.h"
+#include "shadowgraph/kernels/kernel.h"
 #include "tests/conformance/samples.h"
 #include "tests/conformance/workers.h"
 #include "tests/kernels/differences.h"

@@ -4,7 +4,7 @@
 
 #include "examples/new_backend/host_device.h"
 #include "models/registry.h"
-#include "shadowgraph/kernels/eager.h"
+#include "shadowgraph/kernels/kernel.h"
 #include "tests/kernels/temporary_folder.h"
 
 namespace shadowgraph {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,9 +1,8 @@
 // Which links the axes of a plan go over, and which links are refused.
-#include "parallel/plan/placement.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "parallel/plan/plan_space.h"
 #include "tests/parallel/plan_samples.h"
 
 namespace shadowgraph {

@@ -1,12 +1,11 @@
 // Questions about plans, beside plans that are asked for one by one; and what would make fit what does not.
-#include "shadowgraph/parallel/plan_questions.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "parallel/plan/planner.h"
+#include "shadowgraph/plan/training_plan.h"
 #include "tests/parallel/plan_samples.h"
 
 namespace shadowgraph {

@@ -7,8 +7,8 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/plan/training_plan.h"
 
 namespace shadowgraph::plan_samples {
 

@@ -1,11 +1,10 @@
 // Programs of ranks run against each other.
-#include "shadowgraph/parallel/ranks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "parallel/ranks/rank_times.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

@@ -1,12 +1,10 @@
 // Replicas of a pipeline: what ZeRO cuts, what is sent and what hides it.
-#include "shadowgraph/parallel/replicas.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/parallel/pipeline.h"
-#include "shadowgraph/profile/collective_cost.h"
+#include "shadowgraph/plan/pipeline.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph {
 namespace {

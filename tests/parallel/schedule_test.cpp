@@ -1,6 +1,4 @@
 // Schedules: their checks, their text, and the closed forms of the papers.
-#include "shadowgraph/parallel/schedule.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +7,7 @@
 #include <vector>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/parallel/pipeline.h"
+#include "shadowgraph/plan/pipeline.h"
 
 namespace shadowgraph {
 namespace {

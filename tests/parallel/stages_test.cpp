@@ -9,16 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/draw_pipeline.h"
+#include "shadowgraph/draw/plans.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/parallel/pipeline.h"
-#include "shadowgraph/parallel/stage_pieces.h"
-#include "shadowgraph/passes/decompose.h"
-#include "shadowgraph/profile/collective_cost.h"
-#include "shadowgraph/profile/scratch.h"
-#include "shadowgraph/profile/timeline.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/functional.h"
+#include "shadowgraph/plan/pipeline.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/model_captures.h"
 

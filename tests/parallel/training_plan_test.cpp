@@ -1,5 +1,5 @@
 // Plans of clusters, beside everything that could have been planned.
-#include "shadowgraph/parallel/training_plan.h"
+#include "shadowgraph/plan/training_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,15 +14,14 @@
 
 #include "models/registry.h"
 #include "parallel/plan/candidate.h"
-#include "parallel/plan/compute_again.h"
-#include "parallel/plan/plan_simulator.h"
+#include "parallel/plan/layer_chain.h"
 #include "parallel/plan/plan_space.h"
-#include "parallel/plan/unit_names.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/parallel/given_plan.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/sharding/expert_ranks.h"
+#include "parallel/plan/planner.h"
+#include "parallel/plan/recompute.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/passes/recompute.h"
+#include "sharding/ranks/ranks.h"
 #include "tests/parallel/plan_samples.h"
 
 namespace shadowgraph {

@@ -1,9 +1,8 @@
 // When two blocks do the same: what find-repeats, pictures and summaries fold layers by.
-#include "ir/analysis/blocks.h"
-
 #include <gtest/gtest.h>
 
-#include "shadowgraph/text.h"
+#include "ir/analysis/structural_hash.h"
+#include "shadowgraph/graph/text.h"
 
 namespace shadowgraph {
 namespace {

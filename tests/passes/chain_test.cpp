@@ -10,7 +10,7 @@
 #include <random>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/chain_solver.h"
+#include "shadowgraph/passes/recompute.h"
 
 namespace shadowgraph {
 namespace {

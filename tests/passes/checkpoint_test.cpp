@@ -1,17 +1,16 @@
 // What the pass `checkpoint` chooses, keeps and refuses. That its graphs do what they did is in tests/core/replay.
-#include "shadowgraph/passes/checkpoint.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "shadowgraph/analysis/recompute_regions.h"
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/passes/recompute.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

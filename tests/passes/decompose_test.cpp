@@ -1,6 +1,4 @@
 // Decompositions: each row of the table against the operator itself on real tensors, whole models, the sets.
-#include "shadowgraph/passes/decompose.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -9,8 +7,9 @@
 
 #include "models/registry.h"
 #include "passes/decompose/decompositions.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/replay.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/passes/functional.h"
 #include "tests/passes/decompose_cases.h"
 #include "tests/passes/model_captures.h"
 #include "tests/passes/replay_check.h"

@@ -22,12 +22,12 @@
 #include <fstream>
 #include <sstream>
 
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
 #include "tests/this_libtorch.h"
 
 namespace shadowgraph {

@@ -2,11 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/passes/checkpoint_curve.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/recompute.h"
 
 namespace shadowgraph {
 namespace {

@@ -2,12 +2,12 @@
 // tests/core/replay.
 #include <gtest/gtest.h>
 
-#include "core/calls/functional_call.h"
+#include "core/calls/functions.h"
 #include "ir/operators/operator_forms.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/functional.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 namespace {

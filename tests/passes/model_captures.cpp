@@ -5,7 +5,7 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph {
 

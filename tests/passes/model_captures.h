@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 

@@ -9,9 +9,9 @@
 #include <filesystem>
 
 #include "ir/records.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/simplify.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,11 +1,10 @@
 // Polynomials in sizes: what is fitted, what is refused, exactness.
-#include "shadowgraph/passes/polynomial.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "shadowgraph/error.h"
+#include "shadowgraph/passes/symbolic.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "ir/records.h"
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
 

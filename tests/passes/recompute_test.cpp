@@ -1,4 +1,6 @@
 // The policy optimal: what it promises about budgets, how training steps become chains, and what nodes cost.
+#include "shadowgraph/passes/recompute.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -8,14 +10,13 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/checkpoint_curve.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/profile/flops.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

@@ -1,9 +1,9 @@
 // The table of passes: names, refusals, what users add.
 #include <gtest/gtest.h>
 
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/passes/pass.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,8 +1,7 @@
 // Rewriting by rules, and partitions: text in, text out, and graphs that verify.
-#include "shadowgraph/passes/rewrite.h"
-
 #include <gtest/gtest.h>
 
+#include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/passes/structure.h"
 #include "tests/ir/samples.h"
 #include "tests/passes/random_graph.h"

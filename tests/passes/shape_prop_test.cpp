@@ -4,15 +4,15 @@
 #include <gtest/gtest.h>
 #include <torch/nn/functional.h>
 
-#include "core/calls/fake_values.h"
+#include "core/calls/calls_on_fakes.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/functions.h"
-#include "shadowgraph/passes/shape_propagation.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/functions.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/shapes.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

@@ -6,9 +6,9 @@
 
 #include <limits>
 
-#include "shadowgraph/passes/decompose.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/functional.h"
 #include "shadowgraph/passes/pass.h"
-#include "shadowgraph/verify.h"
 #include "tests/passes/model_captures.h"
 #include "tests/passes/replay_check.h"
 

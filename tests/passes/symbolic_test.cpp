@@ -1,12 +1,13 @@
 // Symbolic sizes: fitted from a few captures, instantiated elsewhere, equal to a capture there.
+#include "shadowgraph/passes/symbolic.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/passes/symbolic_graph.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/verify.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "shadowgraph/profile/allocator_settings.h"
-#include "shadowgraph/profile/caching_allocator.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph {
 namespace {

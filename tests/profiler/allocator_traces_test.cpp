@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/profile/allocator_settings.h"
-#include "shadowgraph/profile/caching_allocator.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph {
 namespace {

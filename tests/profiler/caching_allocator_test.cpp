@@ -1,7 +1,5 @@
 // The model of PyTorch's caching allocator: settings against libtorch's own parser, sums from its rules written out, and
 // invariants under random programs.
-#include "shadowgraph/profile/caching_allocator.h"
-
 #include <c10/core/AllocatorConfig.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +8,7 @@
 #include <map>
 #include <random>
 
-#include "shadowgraph/profile/allocator_settings.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph {
 namespace {

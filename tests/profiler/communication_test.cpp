@@ -8,16 +8,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/collective_cost.h"
-#include "shadowgraph/profile/collective_kind.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/interconnect.h"
-#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/profile/traces.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph::communication_test {
 namespace {

@@ -1,13 +1,12 @@
 // What a device holds while a graph runs: the caching allocator over the steps of a program.
-#include "shadowgraph/profile/device_memory.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -1,13 +1,12 @@
 // What elements take in kernels on GPUs, whatever they move: sums written out. bench/gpu holds them against an H100.
-#include "profiler/time/element_pace.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
 
+#include "profiler/time/kernel_work.h"
 #include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/profile/traffic.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

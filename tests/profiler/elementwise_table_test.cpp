@@ -7,10 +7,9 @@
 
 #include "core/libtorch/kernels.h"
 #include "ir/operators/operator_name.h"
-#include "ir/operators/operator_rows.h"
 #include "ir/operators/schema_changes.h"
 #include "profiler/cost/flop_table.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -11,12 +11,11 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/size_grid.h"
-#include "shadowgraph/profile/steady_state.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph {

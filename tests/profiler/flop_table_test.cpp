@@ -10,7 +10,7 @@
 #include <set>
 
 #include "core/libtorch/kernels.h"
-#include "ir/operators/operator_rows.h"
+#include "ir/operators/operator_name.h"
 
 namespace shadowgraph {
 namespace {

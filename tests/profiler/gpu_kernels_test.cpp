@@ -1,14 +1,13 @@
 // The laws of kernels on GPUs, as docs/time.md states them: sums written out. bench/published holds them against
 // measurements of others.
 
-#include "profiler/time/gpu_kernels.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "profiler/time/kernel_work.h"
+#include "shadowgraph/profile/operator_costs.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/profile/traffic.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

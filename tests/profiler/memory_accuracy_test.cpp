@@ -6,12 +6,12 @@
 
 #include <algorithm>
 
-#include "core/mode/observe_mode.h"
+#include "core/fake/mode/modes.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/edit.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/live_bytes.h"
 
 namespace shadowgraph {

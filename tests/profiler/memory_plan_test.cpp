@@ -1,11 +1,10 @@
 // Static plans: no two storages that are alive together overlap, none is below the bound, and what is known to be optimal is
 // found.
-#include "shadowgraph/profile/memory_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "shadowgraph/profile/memory.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

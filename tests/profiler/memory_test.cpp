@@ -4,7 +4,7 @@
 #include <random>
 
 #include "ir/records.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

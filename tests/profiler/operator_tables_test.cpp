@@ -1,7 +1,5 @@
 // Tables of measured operators in a device's figures: what a call takes by them, files of them, and what is refused.
 
-#include "shadowgraph/profile/operator_tables.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -10,11 +8,10 @@
 #include <filesystem>
 
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile/collective_cost.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/interconnect.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -10,18 +10,16 @@
 
 #include <cmath>
 
-#include "profiler/time/stream_schedule.h"
-#include "shadowgraph/capture.h"
+#include "profiler/communication/stream_tasks.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/process_group.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/mesh.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/device_memory.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/interconnect.h"
-#include "shadowgraph/profile/overlapped_step.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/text.h"
 
 namespace shadowgraph::overlap_test {
 namespace {

@@ -3,13 +3,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/process_group.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/mesh.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/interconnect.h"
-#include "shadowgraph/profile/overlapped_step.h"
 #include "shadowgraph/profile/step_time.h"
 
 namespace shadowgraph::pieces_test {

@@ -6,11 +6,11 @@
 #include <optional>
 #include <utility>
 
-#include "shadowgraph/edit/copy.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/graph/weak_graph.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/profilers.h"
 #include "tests/profiler/test_graph.h"
 

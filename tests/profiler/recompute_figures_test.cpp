@@ -6,12 +6,12 @@
 #include <cmath>
 #include <set>
 
+#include "shadowgraph/draw/plans.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/recompute_curve.h"
-#include "shadowgraph/profile/recompute_exports.h"
+#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/recompute.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/text.h"
 #include "tests/passes/model_captures.h"
 
 namespace shadowgraph {

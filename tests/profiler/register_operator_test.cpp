@@ -1,18 +1,18 @@
 // Operators of the user's own, made known in one statement, and what the profiler says of them.
+#include "shadowgraph/profile/register_operator.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/library.h>
 #include <torch/torch.h>
 
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/operators.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/operator_costs.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 namespace {

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "ir/analysis/module_tree.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

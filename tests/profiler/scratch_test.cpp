@@ -7,15 +7,15 @@
 
 #include <filesystem>
 
-#include "ir/operators/operator_rows.h"
+#include "ir/operators/operator_name.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "profiler/cost/scratch_rules.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/measure.h"
-#include "shadowgraph/profile/operand_shapes.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -5,10 +5,10 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/passes/symbolic_graph.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/sweep.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/passes/symbolic.h"
+#include "shadowgraph/profile/fits.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ir/records.h"
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph::testing {
 

@@ -6,15 +6,12 @@
 
 #include <filesystem>
 
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/calibrate.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/device_spec.h"
-#include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/kernel_class.h"
 #include "shadowgraph/profile/measure.h"
+#include "shadowgraph/profile/operator_costs.h"
+#include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/profile/traffic.h"
-#include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <sstream>
 
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/text.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

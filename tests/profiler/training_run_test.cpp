@@ -2,8 +2,6 @@
 // counts. Live bytes agree after every operator, to the byte. The real loop is written out here as PyTorch's
 // documentation has it (notes/amp_examples, torch.nn.utils.clip_grad_norm_, torch.optim.swa_utils), not taken from the
 // library.
-#include "shadowgraph/profile/training_run.h"
-
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
@@ -14,15 +12,16 @@
 
 #include <algorithm>
 
-#include "core/mode/observe_mode.h"
+#include "core/fake/mode/modes.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/live_bytes.h"
 
 namespace shadowgraph {

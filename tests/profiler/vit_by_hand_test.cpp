@@ -4,9 +4,9 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 namespace {

@@ -13,12 +13,12 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 namespace {

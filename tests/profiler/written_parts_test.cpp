@@ -1,9 +1,9 @@
-#include "profiler/communication/written_parts.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
+
+#include "profiler/communication/stream_tasks.h"
 
 namespace shadowgraph {
 namespace {

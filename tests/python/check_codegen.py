@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Emitted Python against C++, bit for bit, and the verb emit from outside.
 
-    check_codegen.py SHADOWGRAPH FOLDER     FOLDER as make_fixtures (tests/passes/codegen/fixtures) left it
+    check_codegen.py SHADOWGRAPH FOLDER     FOLDER as make_fixtures (tests/codegen/fixtures) left it
 
 Every NAME_case.pt there holds what C++ gave for the graph that NAME.py was written from.
 """

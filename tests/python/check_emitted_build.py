@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What emit_cpp wrote, built by its own CMakeLists.txt against the libtorch of the virtual environment, and run.
 
-    check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/passes/codegen/fixtures) left it
+    check_emitted_build.py CMAKE CXX FOLDER     FOLDER as make_fixtures (tests/codegen/fixtures) left it
 
 FOLDER/project is the emitted folder of the program `literals`; FOLDER/literals_case.pt has what goes in and comes out,
 and what is left in what went in. FOLDER/kernels_project is a step of gpt2 with kernels in it (the case

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-SHARED = "shadowgraph/graph.h"
+SHARED = "shadowgraph/graph/graph.h"
 
 
 def without_comments(text):

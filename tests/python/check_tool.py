@@ -66,7 +66,7 @@ def usage(folder):
     expect(2, "list", says=("WHAT",))
     expect(2, "list", "model", says=("did you mean models?",))
     expect(2, "list", "models", "--verify", says=("--verify is not taken with models",))
-    expect(0, "operator", "aten::gelu", prints=("aten::gelu(Tensor self", "core/rules/", "sharding rule"))
+    expect(0, "operator", "aten::gelu", prints=("aten::gelu(Tensor self", "core/fake/rules/", "sharding rule"))
     expect(1, "operator", "aten::gelo", says=("there is no operator 'aten::gelo'; did you mean aten::gelu?",))
     expect(1, "operator", "gelu", says=("did you mean aten::gelu?",))
     expect(2, "operator", says=("NAME",))

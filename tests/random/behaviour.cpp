@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "tests/random/program.h"
 
 namespace shadowgraph::testing {

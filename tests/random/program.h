@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "shadowgraph/graph.h"
-#include "shadowgraph/replay.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph::testing {
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/sharding/shard.h"
+#include "shadowgraph/shard/shard.h"
 
 namespace shadowgraph {
 namespace {

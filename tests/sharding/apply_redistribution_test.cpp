@@ -4,9 +4,9 @@
 
 #include <random>
 
-#include "shadowgraph/sharding/simulate.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/shard/simulate.h"
 #include "tests/ir/samples.h"
 
 namespace shadowgraph {

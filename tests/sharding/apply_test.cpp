@@ -1,15 +1,15 @@
 // One rank's graph: what it says, what is refused, and that it holds what its timeline says.
 
-#include "shadowgraph/sharding/apply.h"
+#include "shadowgraph/shard/apply.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include "core/fake/process_groups.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/profile/timeline.h"
-#include "shadowgraph/sharding/parts.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/shard/simulate.h"
 #include "tests/counting_allocator.h"
 #include "tests/ir/samples.h"
 #include "tests/sharding/captured_step.h"

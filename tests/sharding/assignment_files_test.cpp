@@ -1,6 +1,4 @@
 // Problems that are written and read again have the same optimum, and files that are none say where.
-#include "shadowgraph/sharding/assignment_files.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "shadowgraph/shard/solver.h"
 #include "tests/sharding/random_assignment.h"
 
 namespace shadowgraph {

@@ -11,12 +11,12 @@
 #include <memory>
 
 #include "models/program.h"
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/passes/shape_propagation.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/passes/shapes.h"
 
 namespace shadowgraph {
 

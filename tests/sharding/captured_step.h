@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "models/registry.h"
-#include "shadowgraph/graph.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/sharding/simulate.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/shard/simulate.h"
 
 namespace shadowgraph {
 

@@ -1,14 +1,13 @@
 // What a rank computes again whole or in part: numbers are those of one device, and what is kept is what is dear.
-#include "parallel/plan/compute_again.h"
-
 #include <gtest/gtest.h>
 
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/sharding/expert_ranks.h"
-#include "shadowgraph/sharding/plan_step.h"
-#include "shadowgraph/verify.h"
+#include "parallel/plan/recompute.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/shard/shard.h"
+#include "sharding/ranks/ranks.h"
 #include "tests/sharding/captured_step.h"
 
 namespace shadowgraph {

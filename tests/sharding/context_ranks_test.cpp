@@ -1,6 +1,4 @@
 // Sequences over several ranks: together they compute what one device does, and each has as much work.
-#include "shadowgraph/sharding/context_ranks.h"
-
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,12 +10,13 @@
 #include "ir/analysis/module_tree.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/process_group.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/process_group.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/recompute.h"
+#include "sharding/ranks/ranks.h"
 #include "tests/sharding/captured_step.h"
 
 namespace shadowgraph {

@@ -1,15 +1,14 @@
 // Experts on several ranks: what one of them has, and what it sends.
-#include "shadowgraph/sharding/expert_ranks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/process_group.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/process_group.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/recompute.h"
+#include "sharding/ranks/ranks.h"
 #include "tests/sharding/captured_step.h"
 
 namespace shadowgraph {

@@ -1,11 +1,10 @@
 // Optimizers that take lists of tensors, by one operator or by a few: planned, applied and right as tensor by tensor.
 #include <gtest/gtest.h>
 
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/sharding/hand_plans.h"
-#include "shadowgraph/sharding/shard.h"
-#include "shadowgraph/sharding/split_losses.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/shard/problem.h"
+#include "shadowgraph/shard/shard.h"
 #include "tests/sharding/captured_step.h"
 
 namespace shadowgraph {

@@ -4,8 +4,8 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "shadowgraph/sharding/solver.h"
+#include "shadowgraph/shard/solver.h"
 #include "tests/sharding/random_assignment.h"
 
 namespace shadowgraph {

@@ -1,10 +1,10 @@
 // Layouts: parts of real tensors, put together again.
-#include "shadowgraph/sharding/layout.h"
+#include "shadowgraph/shard/layout.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/sharding/parts.h"
+#include "shadowgraph/shard/simulate.h"
 
 namespace shadowgraph {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/calls/call_templates.h"
+#include "core/calls/node_calls.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/libtorch.h"
 

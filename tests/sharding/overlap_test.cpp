@@ -1,6 +1,4 @@
 // Collectives of tensor parallel beside products: what is computed stays the same, seconds fall, parts are kept.
-#include "shadowgraph/sharding/overlap.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,17 +7,16 @@
 #include <utility>
 
 #include "models/program.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile/communication.h"
-#include "shadowgraph/profile/interconnect.h"
-#include "shadowgraph/profile/overlapped_step.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/sharding/plan_step.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/shard/apply.h"
+#include "shadowgraph/shard/shard.h"
 #include "tests/sharding/captured_step.h"
 
 namespace shadowgraph {

@@ -3,8 +3,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/sharding/simulate.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/shard/simulate.h"
 #include "tests/sharding/random_plan.h"
 
 namespace shadowgraph {

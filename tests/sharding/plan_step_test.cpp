@@ -1,6 +1,4 @@
 // A step planned by one call: what a request leaves open, the same answer as the steps by hand, and what is refused.
-#include "shadowgraph/sharding/plan_step.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -8,11 +6,11 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/sharding/split_losses.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/shard.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,5 +1,5 @@
 // A captured step as an assignment problem: which nodes share a variable, what edges forbid, what choices cost.
-#include "shadowgraph/sharding/problem.h"
+#include "shadowgraph/shard/problem.h"
 
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
@@ -12,14 +12,13 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/sharding/apply.h"
-#include "shadowgraph/sharding/hand_plans.h"
-#include "shadowgraph/sharding/solver.h"
-#include "shadowgraph/text.h"
-#include "sharding/plan/node_classes.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/apply.h"
+#include "shadowgraph/shard/solver.h"
 #include "sharding/plan/problem_builder.h"
+#include "sharding/plan/problem_nodes.h"
 
 namespace shadowgraph {
 namespace {

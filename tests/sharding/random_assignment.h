@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "shadowgraph/sharding/assignment.h"
+#include "shadowgraph/shard/solver.h"
 
 namespace shadowgraph {
 

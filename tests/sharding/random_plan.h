@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/sharding/plan.h"
-#include "shadowgraph/sharding/redistribution.h"
-#include "shadowgraph/sharding/rules.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/apply.h"
+#include "shadowgraph/shard/layout.h"
+#include "shadowgraph/shard/rules.h"
 
 namespace shadowgraph {
 

@@ -1,4 +1,6 @@
 // Sharding and computing again, in turns: what fits by both, never worse than by one, and the same numbers.
+#include "shadowgraph/passes/recompute.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -6,15 +8,13 @@
 #include <torch/optim/adamw.h>
 
 #include "models/program.h"
-#include "shadowgraph/analysis/recompute_regions.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/sharding/shard_and_recompute.h"
-#include "shadowgraph/sharding/split_losses.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/shard/shard.h"
 #include "tests/sharding/captured_step.h"
 
 namespace shadowgraph {

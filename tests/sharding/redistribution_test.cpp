@@ -1,9 +1,8 @@
 // Ways from one layout to another: their steps, and the laws that their costs obey.
-#include "shadowgraph/sharding/redistribution.h"
-
 #include <gtest/gtest.h>
 
-#include "shadowgraph/sharding/assignment.h"
+#include "shadowgraph/shard/layout.h"
+#include "shadowgraph/shard/solver.h"
 
 namespace shadowgraph {
 namespace {

@@ -10,9 +10,9 @@
 #include <random>
 
 #include "shadowgraph/graph/libtorch.h"
-#include "shadowgraph/sharding/factor_analysis.h"
-#include "shadowgraph/sharding/parts.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/simulate.h"
+#include "sharding/rules/factor_analysis.h"
 #include "tests/sharding/node_runner.h"
 
 namespace shadowgraph {

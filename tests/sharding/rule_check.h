@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/sharding/rules.h"
+#include "shadowgraph/shard/rules.h"
 
 namespace shadowgraph {
 

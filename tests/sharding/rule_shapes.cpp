@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "shadowgraph/sharding/parts.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/shard/simulate.h"
 #include "tests/sharding/node_runner.h"
 #include "tests/sharding/rule_check.h"
 

@@ -1,5 +1,5 @@
 // Sharding rules: their text, what strategies follow from them, and one device's calls.
-#include "shadowgraph/sharding/rules.h"
+#include "shadowgraph/shard/rules.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
@@ -10,9 +10,9 @@
 
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/graph/libtorch.h"
-#include "shadowgraph/sharding/factor_analysis.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "sharding/rules/factor_analysis.h"
 #include "sharding/rules/rule_text.h"
 
 namespace shadowgraph {

@@ -1,5 +1,5 @@
 // From a captured step to a plan: never worse than plans by hand, to the byte what the applied graph holds, within limits.
-#include "shadowgraph/sharding/shard.h"
+#include "shadowgraph/shard/shard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,13 +9,12 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/passes/checkpoint.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile/step_time.h"
-#include "shadowgraph/sharding/split_losses.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,7 +1,7 @@
 // Training steps of the built-in models under random plans: on every mesh all ranks together leave what one device leaves.
 #include <gtest/gtest.h>
 
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
 

@@ -3,9 +3,9 @@
 #include <torch/nn.h>
 #include <torch/optim/sgd.h>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/verify.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
 

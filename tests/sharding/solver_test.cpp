@@ -1,15 +1,14 @@
 // The solver against every choice of small problems; what it finds is the same again.
-#include "shadowgraph/sharding/solver.h"
+#include "shadowgraph/shard/solver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "sharding/solver/compact_model.h"
-#include "sharding/solver/least_needs.h"
+#include "sharding/solver/assignment.h"
 #include "sharding/solver/local_search.h"
-#include "sharding/solver/problem_model.h"
+#include "sharding/solver/pairwise.h"
 #include "sharding/solver/usage.h"
 #include "tests/sharding/random_assignment.h"
 

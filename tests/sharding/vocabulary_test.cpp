@@ -4,11 +4,11 @@
 #include <torch/optim/sgd.h>
 
 #include "models/llama.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/sharding/split_losses.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/shard/shard.h"
 #include "tests/sharding/captured_step.h"
 #include "tests/sharding/random_plan.h"
 

@@ -1,5 +1,3 @@
-#include "support/json_place.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,8 +1,7 @@
-#include "support/printable.h"
-
 #include <gtest/gtest.h>
 
 #include "support/csv.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,8 +1,8 @@
 // Digests of NIST's examples (FIPS 180-4, https://csrc.nist.gov/projects/cryptographic-standards-and-guidelines), and of
 // every length around a block's end by Python's hashlib.
-#include "support/sha256.h"
-
 #include <gtest/gtest.h>
+
+#include "support/hash.h"
 
 namespace shadowgraph {
 namespace {

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/draw.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/profiler/test_graph.h"
 #include "viz/page_data.h"
 

@@ -6,10 +6,10 @@
 
 #include "ir/records.h"
 #include "ir/text/words.h"
-#include "shadowgraph/draw.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/profile/timeline.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/profiler/test_graph.h"
 #include "viz/page_data.h"
 

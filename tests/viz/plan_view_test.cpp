@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/draw_plan.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/draw/plans.h"
 
 namespace shadowgraph {
 namespace {

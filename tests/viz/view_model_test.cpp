@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/draw.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/draw/draw.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/profiler/test_graph.h"
 #include "tests/viz/view_samples.h"
 

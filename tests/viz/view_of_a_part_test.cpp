@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/draw.h"
+#include "shadowgraph/draw/draw.h"
 #include "tests/profiler/test_graph.h"
 #include "tests/viz/view_samples.h"
 

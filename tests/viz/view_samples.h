@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/draw.h"
+#include "shadowgraph/draw/draw.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "ir/records.h"
-#include "shadowgraph/draw.h"
+#include "shadowgraph/draw/draw.h"
 #include "tests/profiler/test_graph.h"
 
 namespace shadowgraph {

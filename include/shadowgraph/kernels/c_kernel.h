@@ -1,4 +1,4 @@
-/* What a kernel in a shared library of one's own looks like, in C (shadowgraph/kernels/own.h):
+/* What a kernel in a shared library of one's own looks like, in C (shadowgraph/kernels/kernel.h):
  *
  *     int my_gelu(const struct shadowgraph_tensor* inputs, int32_t input_count,
  *                 const struct shadowgraph_tensor* outputs, int32_t output_count,

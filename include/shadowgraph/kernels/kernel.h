@@ -12,17 +12,24 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <c10/core/DispatchKey.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "shadowgraph/graph.h"
-#include "shadowgraph/kernels/cache.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/codegen/codegen.h"
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/kernels/program.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -117,5 +124,182 @@ class OperatorKernels {
   class Table;
   std::unique_ptr<Table> table_;
 };
+
+// Eager mode through kernels made on demand: chosen overloads of chosen devices run kernels that are compiled for the
+// dtypes and layouts that they meet. The rest of libtorch, autograd and optimizers included, goes on as before and calls them.
+//
+//     const CompiledOperators compiled = compile_operators({"aten::add.Tensor", "aten::gelu"}, c10::DispatchKey::CPU);
+//     loss.backward();                       // gelu runs the kernel, once it is there
+//     compiled.report();                     // calls that did, and why others did not
+//
+// A call whose kernel is there runs it. Without one the call runs what it would have run, while the kernel is compiled
+// beside it (or waits for it: KernelCacheOptions::background = false). The first calls go both ways in turn
+// (KernelMeasureOptions), and a call that is faster without a kernel runs as it would have.
+
+struct CompileOperatorsOptions {
+  KernelOptions kernels;
+  KernelMeasureOptions measure;        // of calls on CPU; on another device a kernel that is there runs
+  std::shared_ptr<KernelCache> cache;  // nullptr: KernelCache::shared()
+};
+
+// Serves calls until it is destroyed; then all calls run as before. Several may be alive, also for one operator: the
+// later one is asked first. It may go while other threads call these operators; a call that is under way ends with its
+// kernel.
+//
+// Asking about an operator for the first time in a process changes libtorch's table. That table is not made for calls
+// of the operator from other threads meanwhile. The entry stays and passes calls on when nobody is left to be asked.
+class CompiledOperators {
+ public:
+  CompiledOperators(CompiledOperators&&) noexcept;
+  CompiledOperators& operator=(CompiledOperators&&) noexcept;
+  ~CompiledOperators();
+
+  // By name; only operators that were called.
+  std::vector<OperatorKernels::Report> report() const;
+  KernelCache& cache() const;
+
+ private:
+  friend CompiledOperators compile_operators(const std::vector<std::string>&, c10::DispatchKey,
+                                             const CompileOperatorsOptions&);
+  class State;
+  explicit CompiledOperators(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// `operators`: names with overload, "aten::add_.Tensor". `key`: that of the device for which the cache's back end makes
+// kernels. One for the CPU serves PrivateUse1, too, as long as that device's memory is the host's. Throws KernelError
+// for other keys. Throws it, naming the operator, for one that does not exist or that no
+// kernel is ever made of. It also throws for one that libtorch makes of others (name those).
+CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
+                                    const CompileOperatorsOptions& options = {});
+
+// The overloads that kernels are made of, by name: all that compile_operators() takes.
+std::vector<std::string> compilable_operators();
+// All other operators of libtorch, by name, each with the reason why no kernel is made of it.
+std::map<std::string, std::string> operators_without_kernels();
+
+// A kernel of one's own for an operator: eager calls and replays run it in place of what libtorch has.
+//
+//     const UsedKernel mine = use_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
+//     x.cumsum(0);                                           // my_cumsum ran, below autograd
+//     ReplayExecutor(graph).run(bindings);                   // in graphs, too; groups of compiled kernels come before it
+//     mine.report();                                         // calls that it ran, and that it did not take
+//
+// The kernel gets the call's arguments and gives its results, or nothing if it does not take this call. Then the call
+// runs as it would have. Results are held against what the operator gives: their number, dtype, sizes and device. What
+// is wrong there is a KernelError in the call, not a wrong number later.
+
+struct OwnKernel {
+  using Results = std::optional<std::vector<c10::IValue>>;
+  std::string op;  // with overload: "aten::add_.Tensor"
+  // Arguments by schema position. Called from several threads. What it calls of this operator itself runs without it.
+  // For an in-place operator the result is the argument that it wrote.
+  std::function<Results(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments)> run;
+};
+
+// The function `symbol` of a shared library, as shadowgraph/kernels/c_kernel.h declares it. It stays loaded. It takes
+// no call with lists of tensors or texts, with tensors that are not strided, or whose results only data decides. Throws
+// KernelError for a library or symbol that is not there.
+OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol);
+
+// Serves calls until it is destroyed. The latest for an operator is asked first; compile_operators counts as one.
+class UsedKernel {
+ public:
+  UsedKernel(UsedKernel&&) noexcept;
+  UsedKernel& operator=(UsedKernel&&) noexcept;
+  ~UsedKernel();
+
+  struct Report {
+    std::string op;
+    int64_t ran = 0;
+    int64_t passed_on = 0;  // calls that it did not take
+    int64_t unchecked = 0;  // of those that ran: only data decides what the operator gives
+  };
+  Report report() const;
+
+ private:
+  friend UsedKernel use_kernel(OwnKernel, c10::DispatchKey);
+  class State;
+  explicit UsedKernel(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// `key`: of the device whose tensors it gets: CPU, CUDA, PrivateUse1. Throws KernelError, naming the operator, for one
+// that does not exist, that has no kernel of this device, or that libtorch makes of others.
+UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key);
+
+// Graphs replayed with kernels made of their nodes.
+//
+//     const auto groups = group_kernels(graph);             // finds groups; kernels are compiled in the background
+//     ReplayExecutor executor(std::move(graph), {.groups = groups});
+//     executor.run(bindings);                                // nodes run one by one until their kernel is there
+//     groups->summary();                                     // what became of them
+//
+// A group is nodes of one phase that plan_kernel makes one program of, and that can run at one point. No way leads out
+// of it and back in, by values, writes, draws or what the host reads. What no kernel does stays a call. Within a group
+// results that nobody outside reads are never stored, and writes reach the tensors that they reached.
+//
+// The first calls of a kernel are made both ways in turn, and the faster way is kept. The cache's manifest has it by
+// size class and threads, so that the next process knows (KernelMeasureOptions). Nodes run as they would have where a
+// run's tensors are not as the graph says, and where somebody watches operators. So they do where tensors that a group
+// writes overlap others unknown to the graph.
+
+struct GroupKernelsOptions {
+  KernelOptions kernels;
+  KernelMeasureOptions measure;
+  int64_t min_nodes = 1;  // of the smallest group; one node alone may be faster as a kernel, too
+  int64_t max_nodes = 64;
+};
+
+class KernelGroups : public NodeGroups {
+ public:
+  enum class State : uint8_t {
+    kCompiling,
+    kMeasuring,  // ready, and used in turn with its nodes
+    kKernel,     // its kernel runs
+    kNodes,      // its nodes run: they are faster
+    kFailed,     // its nodes run: `problem` says why there is no kernel
+  };
+  struct Report {
+    std::vector<std::string> operators;
+    State state = State::kCompiling;
+    std::string problem;
+    int64_t elements = 0;     // of one call
+    int64_t kernel_runs = 0;  // since it was made
+    int64_t node_runs = 0;
+    int64_t kernel_ns = 0;  // the best that was measured; 0: not known
+    int64_t nodes_ns = 0;
+  };
+  // One for each of groups().
+  virtual std::vector<Report> report() const = 0;
+  // Groups by state, and nodes that stayed calls by operator.
+  virtual std::string summary() const = 0;
+  // Until no kernel is under way.
+  virtual void wait() const = 0;
+  virtual const KernelPlan& plan(uint32_t group) const = 0;
+};
+
+// `cache` nullptr: KernelCache::shared(). The graph is looked at here only; its ids must mean the same where it is run.
+// About 25 us a node.
+std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<KernelCache> cache = nullptr,
+                                            const GroupKernelsOptions& options = {});
+
+// A graph as C++ with kernels in it: emit_cpp, with groups of nodes written as the loops that a back end would compile.
+//
+//     const auto groups = group_kernels(graph);                 // perhaps measured by some runs of an Interpreter
+//     write_code(emit_cpp_with_kernels(graph, *groups, {.name = "gpt2_step"}), "out");
+//
+// Beside emit_cpp's files come NAME_kernels.cpp, loops that include nothing, and NAME_kernels.h, which calls them on
+// tensors; NAME.cpp calls that. All of it needs libtorch alone: no library of shadowgraph, no cache, no compiler at run
+// time. CMakeLists.txt compiles the loops for the processor that builds them (NAME_KERNEL_FLAGS), so build where it runs.
+// Groups that were measured and are slower than their nodes stay nodes. So do those that write in place and give more
+// results besides. All others are kernels.
+//
+// Tensors that one call writes must not overlap others that it is given, unless they do in the graph: such a call throws
+// std::invalid_argument. Plain replay and emit_cpp without kernels run it as eager does.
+
+// `groups` were made for this graph. Throws CodegenError as emit_cpp does, and for `autograd`, `device` and `only`, which
+// kernels have not.
+GeneratedCode emit_cpp_with_kernels(const Graph& graph, const KernelGroups& groups, const CodegenOptions& options = {});
 
 }  // namespace shadowgraph

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shadowgraph/export.h"
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/passes/pass.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -20,7 +20,7 @@ struct CollapseOptions {
   enum class Bodies : uint8_t { kDrop, kKeep };
   Level level = Level::kModule;
   int64_t depth = 1;              // names in the path of the modules that become calls
-  Bodies bodies = Bodies::kDrop;  // kKeep: calls can be run (shadowgraph/replay.h)
+  Bodies bodies = Bodies::kDrop;  // kKeep: calls can be run (shadowgraph/capture/replay.h)
 
   static OptionTable<CollapseOptions> table() {
     return OptionTable<CollapseOptions>()
@@ -41,7 +41,7 @@ CollapseResult collapse(Graph& graph, const CollapseOptions& options = {});
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Blocks that follow one another and do the same, such as layers: notes "repeat" = "run 0, block 3 of 32". What counts
-// as the same is said in ir/analysis/blocks.h.
+// as the same is said in ir/analysis/structural_hash.h.
 
 struct FindRepeatsOptions {
   int64_t min_nodes = 4;   // nodes of the smallest block
@@ -100,7 +100,7 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {}
 //     cut.parts[0].graph      // sg::input, the nodes, sg::output
 //     Graph again = join(cut);
 //
-// A part must be able to run at one point (shadowgraph/edit/group_call.h), so parts may not need one another in a circle; effects
+// A part must be able to run at one point (shadowgraph/graph/edit.h), so parts may not need one another in a circle; effects
 // count. Random operators, host reads and unknown functions may be in a part; its call then says so by its schema.
 // (torch.fx: split_module, CapabilityBasedPartitioner.)
 
@@ -138,7 +138,7 @@ enum class PartitionMerge : uint8_t {
 
 // Parts of supported nodes that need no circle: no way leads out of a part over another node and back in. Placeholders,
 // sg::output, sg::gradient, host reads and unknown functions are never supported. Parts of fewer than `min_nodes` are
-// given up. Numbered from 0 in program order. Linear in nodes and dependences (shadowgraph/analysis/dependences.h).
+// given up. Numbered from 0 in program order. Linear in nodes and dependences (shadowgraph/graph/analysis.h).
 PartOf propose_partition(const Graph& graph, const std::function<bool(NodeId)>& supported, size_t min_nodes = 1,
                          PartitionMerge merge = PartitionMerge::kAll);
 

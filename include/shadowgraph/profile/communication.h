@@ -1,26 +1,151 @@
+// The kinds of collectives, whichever library calls them.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shadowgraph/capture/process_group.h"
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/profile/operator_costs.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+enum class CollectiveKind : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kSend,
+  kReceive,
+  kBarrier,
+};
+constexpr int kCollectiveKindCount = static_cast<int>(CollectiveKind::kBarrier) + 1;
+std::string_view to_string(CollectiveKind kind);  // "all_reduce", "all_gather", ...
+std::optional<CollectiveKind> parse_collective_kind(std::string_view word);
+
+// Links between processes. Each figure has a source: a data sheet, a library's sources, a measurement.
+//
+//     const Interconnect links = Interconnect::named("h100");
+
+// What fewer processes than a block has reach each other by, where links join pairs. Among eight V100s, neighbours share
+// one or two links, and some pairs none.
+struct LinkGroup {
+  int64_t processes = 0;  // of a group within a block of the level, at least; up to the next entry's
+  double bandwidth = 0;   // as of LinkLevel
+  double direct = 0;
+  friend bool operator==(const LinkGroup&, const LinkGroup&) = default;
+};
+
+// Processes in blocks of `size` neighbours in rank (8 in a machine) reach each other by this.
+struct LinkLevel {
+  std::string name;                    // "nvlink"
+  int64_t size = 0;                    // 0, for the outermost alone: all processes
+  double latency = 0;                  // seconds of a hop
+  double bandwidth = 0;                // B/s that one process sends round a ring, while it receives as much
+  double direct = 0;                   // B/s that one process sends to all others at once (all_to_all); 0: as bandwidth
+  std::vector<LinkGroup> groups = {};  // processes rising
+  friend bool operator==(const LinkLevel&, const LinkLevel&) = default;
+};
+
+// (payload bytes, seconds): between two points linear, below the first as that, beyond the last on at its rate.
+using CollectiveTable = std::vector<std::pair<double, double>>;
+
+// What is known of one axis of a mesh, in place of the levels.
+struct AxisLinks {
+  std::optional<double> latency;
+  std::optional<double> bandwidth;
+  std::map<CollectiveKind, CollectiveTable> tables;  // measured on that axis
+  friend bool operator==(const AxisLinks&, const AxisLinks&) = default;
+};
+
+struct Interconnect {
+  std::string name;   // "h100"
+  std::string title;  // "8 x H100 by NVLink, nodes by 400 Gb/s InfiniBand"
+  double base = 0;    // seconds of any call: its kernel begins and ends
+  // What a collective takes of the device while it runs: kernels beside it go on at (1 - share) of their speed.
+  double device_share = 0;
+  // Steps of a ring that filling it costs, beyond the n - 1 (all_reduce: 2 n - 2) in which its bytes go round.
+  double ring_fill = 0;
+  std::vector<LinkLevel> levels;
+  std::map<std::string, AxisLinks> axes;
+  // Measured, by processes of the group, which lie as closely as the levels allow; an axis's own come first.
+  std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
+  std::map<std::string, std::string> sources;  // by figure; "*" for all that are not named
+
+  // "v100", "a100", "h100", "h200", "b200", "mi300x", "pcie4", "pcie5". Throws Error.
+  static Interconnect named(std::string_view name);
+  static std::vector<std::string> names();
+  // A name, or a file if there is one of that name.
+  static Interconnect find(const std::string& name_or_file);
+  // What usually stands around a device of shadowgraph/profile/device_spec.h ("h100_pcie": "pcie5"); nothing for those of one
+  // machine.
+  static std::optional<Interconnect> around(std::string_view device);
+  // docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
+  static Interconnect read_file(const std::string& path);
+  void write_file(const std::string& path) const;
+  // Takes over the tables of lines of comma-separated values, after one with the columns' names. These are, in any order,
+  // collective ("all_reduce"), processes, bytes of payload, seconds, and perhaps axis. A size that is there several
+  // times takes the median. Throws ParseError, with file and line, and FileError.
+  void add_csv(const std::string& path);
+};
+nlohmann::json to_json(const Interconnect& links);
+Interconnect interconnect_from_json(const nlohmann::json& json, const std::string& name);  // throws ParseError
+
+// One collective of n processes.
+//
+// The payload B is the whole tensor: what all_reduce, broadcast, reduce_scatter and all_to_all are given, and what
+// all_gather gives. For gather and scatter it is n tensors.
+//
+//                                    wire bytes    hops          ring of all processes, unless said otherwise
+//     all_gather, reduce_scatter     (n-1)/n B     n-1
+//     all_reduce, ring               2 (n-1)/n B   2 (n-1)
+//     all_reduce, tree               2 B           up and down a tree: chain in a block, binary above
+//     all_to_all, gather, scatter    (n-1)/n B     n-1           direct: each pair by its own link
+//     broadcast, reduce              B             n-1           pipelined
+//     send, receive                  B             1
+//     barrier                        0             as all_reduce
+//
+//     seconds = base + sum of the hops' latencies + wire bytes / bandwidth;   0 for one process
+//
+// all_reduce takes the faster of ring and tree, as NCCL's tuning does. Where a group spans blocks, a ring crosses from
+// one to the next on as many links as the group has processes in a block. So bandwidth = min(inner, outer x processes).
+
+enum class CollectiveAlgorithm : uint8_t { kNone, kRing, kTree, kDirect, kTable };
+std::string_view to_string(CollectiveAlgorithm algorithm);
+
+struct CollectiveCost {
+  int64_t wire = 0;    // bytes that a process sends, or receives, the larger; of the busiest process
+  double latency = 0;  // seconds; of a table: all of it
+  double transfer = 0;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kNone;
+  double seconds() const { return latency + transfer; }
+};
+
+// `group` without ranks: they are taken for neighbours, 0 to n - 1. `peer` of send and receive, a rank of the group;
+// below 0: the next.
+CollectiveCost collective_cost(CollectiveKind kind, int64_t payload, const ProcessGroupInfo& group,
+                               const Interconnect& links, int64_t peer = -1);
+// Without links: the ring's bytes, no seconds.
+int64_t wire_bytes(CollectiveKind kind, int64_t payload, int64_t processes);
+
 // All collectives of a graph, of `_c10d_functional`, `c10d` and `_dtensor`.
 //
 //     const Interconnect links = Interconnect::named("h100");
 //     const Communication communication = Communication::of(graph, {.interconnect = &links});
 //     communication.total().wire;                                    // bytes that this process sends
-#pragma once
-
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "shadowgraph/export.h"
-#include "shadowgraph/graph.h"
-#include "shadowgraph/graph/weak_graph.h"
-#include "shadowgraph/mesh.h"
-#include "shadowgraph/process_group.h"
-#include "shadowgraph/profile/collective_cost.h"
-#include "shadowgraph/profile/collective_kind.h"
-#include "shadowgraph/profile/flops.h"
-#include "shadowgraph/profile/interconnect.h"
-
-namespace SHADOWGRAPH_API shadowgraph {
 
 struct CommunicationOptions {
   const Interconnect* interconnect = nullptr;  // none: bytes, no seconds

@@ -1,7 +1,4 @@
-// The figures of a device that its kernels' times follow from. Each has a source: a data sheet, or the machine it was
-// measured on.
-//
-//     const DeviceSpec h100 = DeviceSpec::named("h100");
+// What kind of kernel a call runs, as far as its speed is concerned.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -9,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,10 +14,89 @@
 #include <vector>
 
 #include "shadowgraph/export.h"
-#include "shadowgraph/profile/kernel_class.h"
-#include "shadowgraph/profile/operator_tables.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+enum class KernelClass : uint8_t {
+  kFree,  // no kernel: views, metadata
+  kMatmul,
+  kConvolution,
+  kConvolutionBackward,
+  kPointwiseConvolution,  // 1 x 1
+  kPointwiseConvolutionBackward,
+  kGroupedConvolution,
+  kGroupedConvolutionBackward,
+  kDepthwiseConvolution,  // a group a channel
+  kDepthwiseConvolutionBackward,
+  kAttention,
+  kAttentionBackward,
+  kRecurrent,
+  kNormalization,
+  kSoftmax,
+  kReduction,
+  kPooling,
+  kPointwise,
+  kPointwiseInPlace,  // no memory is made for a result
+  kTranscendental,    // pointwise, with exp, tanh, ...
+  kRandom,
+  kGather,
+  kScatter,
+  kCopy,
+  kFill,
+  kSort,
+  kOptimizer,  // fused steps
+  kOther,
+};
+constexpr int kKernelClassCount = static_cast<int>(KernelClass::kOther) + 1;
+std::string_view to_string(KernelClass kind);  // "matmul", "convolution_backward", ...
+std::optional<KernelClass> parse_kernel_class(std::string_view word);
+KernelClass kernel_class(const Graph& graph, NodeId node);
+
+// What single calls of operators were measured to take on a device, by size.
+//
+// A table is of one operator ("aten::gelu", "aten::add.Tensor") or of one class of kernels ("matmul"), and of one dtype.
+// A call goes by the table of its operator, else by that of its class. A size that is in the table takes what was
+// measured. For others, what the device's rates say is scaled by how much slower the sizes near them were. Within the
+// table that is interpolated; beyond an end it is that end's.
+//
+//     OperatorTables tables = read_operator_csv("gemm.csv");
+//     spec.tables.add(tables);
+
+// A matrix product has m, n, k and batch: `batch` times (m x k) by (k x n). Anything else has `bytes` that it moves, and
+// `flops` where it computes so much that its bytes do not say how long it takes.
+struct MeasuredSize {
+  int64_t batch = 0, m = 0, n = 0, k = 0;
+  double bytes = 0;
+  double flops = 0;
+  double seconds = 0;  // 0 is none
+  bool is_product() const { return m > 0; }
+  friend bool operator==(const MeasuredSize&, const MeasuredSize&) = default;
+};
+
+struct OperatorTables {
+  using BySize = std::vector<MeasuredSize>;  // all products, or all by bytes, or all by bytes and FLOPs; each size once
+  std::map<std::string, std::map<c10::ScalarType, BySize>> by_name;
+
+  bool empty() const { return by_name.empty(); }
+  // Takes over what the other has; of a size that both have, what the other says.
+  void add(const OperatorTables& other);
+  friend bool operator==(const OperatorTables&, const OperatorTables&) = default;
+};
+
+// Reads lines of comma-separated values, after one with the columns' names, in any order:
+//
+//   - operator: an operator or a class; dtype: as torch calls it; seconds;
+//   - m, n, k, and batch (1 if absent), for matrix products;
+//   - bytes, and flops, for others.
+//
+// A size that is there several times takes the median. Throws ParseError, with file and line, and FileError.
+OperatorTables read_operator_csv(const std::string& path);
+
+// The figures of a device that its kernels' times follow from. Each has a source: a data sheet, or the machine it was
+// measured on.
+//
+//     const DeviceSpec h100 = DeviceSpec::named("h100");
 
 // Calls of about `work` (FLOPs, or bytes) do `rate` of them a second. Between two points the rate is interpolated in the
 // logarithms; beyond the ends it is that of the last.
@@ -38,7 +115,7 @@ struct ClassRates {
   friend bool operator==(const ClassRates&, const ClassRates&) = default;
 };
 
-// What a GPU's kernels reach of its peaks. The laws that they follow on every GPU are in profiler/time/gpu_kernels.h.
+// What a GPU's kernels reach of its peaks. The laws that they follow on every GPU are in profiler/time/kernel_work.h.
 struct GpuFigures {
   int64_t multiprocessors = 0;
   double stream = 0;     // B/s that a large copy reaches
@@ -106,5 +183,14 @@ struct DeviceSpec {
 
 nlohmann::json to_json(const DeviceSpec& spec);
 DeviceSpec device_spec_from_json(const nlohmann::json& json, const std::string& name);  // throws ParseError
+
+// This machine's rates, from a few kernels of each class at several sizes, in under a minute, with libtorch's threads, on
+// an idle machine. Must not run in a fake mode (throws Error).
+
+struct CalibrateOptions {
+  double seconds = 50;  // no kernel begins after this
+  std::function<void(const std::string& kernel)> progress = {};
+};
+DeviceSpec calibrate(const CalibrateOptions& options = {});
 
 }  // namespace shadowgraph

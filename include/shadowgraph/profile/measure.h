@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "shadowgraph/export.h"
-#include "shadowgraph/graph.h"
+#include "shadowgraph/graph/graph.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 

@@ -1,18 +1,115 @@
-// What a call of an operator costs, by rules over the shapes of its operands. The tables of the profiler are written in
-// them, and users add theirs for operators of their own (shadowgraph/operators.h).
+// What a cost rule sees of one call: the shapes of its tensors and its numbers, by schema position, and no graph.
+//
+// Cost rules (flop_table.h, elementwise_table.h) are pure functions of this, so that they are tested on shapes written
+// by hand. A rule must not trust ranks or counts: graphs come from files too. Reading past the end answers kAbsent.
+//
+//     std::vector<int64_t> a{2, 3}, b{3, 5};
+//     Operand arguments[] = {Operand::of_tensor(a), Operand::of_tensor(b)};
+//     matmul_flops("aten::mm", {.arguments = arguments});   // 2 * 2 * 3 * 5
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "shadowgraph/export.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/target.h"
-#include "shadowgraph/profile/operand_shapes.h"
+#include "shadowgraph/profile/measure.h"
+#include "shadowgraph/units.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+using Shape = std::span<const int64_t>;  // sizes, elements
+
+struct Operand {
+  enum class Kind : uint8_t {
+    kAbsent,   // None, an undefined tensor, or no such position
+    kTensor,   // shape
+    kTensors,  // tensors; undefined ones are left out
+    kNumber,   // number: int, float or bool
+    kInts,     // shape holds the integers; bools are 0 and 1
+    kOther,    // a string, a device, a generator, ...
+  };
+  Kind kind = Kind::kAbsent;
+  double number = 0;
+  Shape shape;
+  std::span<const Shape> tensors;
+  int64_t element_bytes = 0;   // of a tensor, or of the first of a list; 0: not known
+  bool channels_last = false;  // of an image of three or more dimensions
+
+  static Operand of_tensor(Shape sizes, int64_t element_bytes = 0) {
+    return {.kind = Kind::kTensor, .shape = sizes, .element_bytes = element_bytes};
+  }
+  static Operand of_tensors(std::span<const Shape> list, int64_t element_bytes = 0) {
+    return {.kind = Kind::kTensors, .tensors = list, .element_bytes = element_bytes};
+  }
+  static Operand of_ints(Shape ints) { return {.kind = Kind::kInts, .shape = ints}; }
+  static Operand of_number(double value) { return {.kind = Kind::kNumber, .number = value}; }
+  bool is_tensor() const { return kind == Kind::kTensor; }
+  bool present() const { return kind != Kind::kAbsent; }
+};
+
+struct OperandShapes {
+  std::span<const Operand> arguments;  // one per schema argument
+  std::span<const Operand> results;    // one per schema return
+
+  const Operand& argument(size_t i) const { return i < arguments.size() ? arguments[i] : kAbsentOperand; }
+  const Operand& result(size_t i) const { return i < results.size() ? results[i] : kAbsentOperand; }
+  // A tensor argument's shape; empty if it is not a tensor (as for a 0-dim tensor: ask is_tensor() where it matters).
+  Shape shape(size_t i) const { return argument(i).is_tensor() ? argument(i).shape : Shape(); }
+  size_t rank(size_t i) const { return argument(i).is_tensor() ? argument(i).shape.size() : kNoRank; }
+  double number(size_t i, double otherwise) const {
+    return argument(i).kind == Operand::Kind::kNumber ? argument(i).number : otherwise;
+  }
+  // The same as an integer; what no int64 can hold becomes `otherwise`.
+  int64_t integer(size_t i, int64_t otherwise) const {
+    const double value = number(i, static_cast<double>(otherwise));
+    return value > -9.2e18 && value < 9.2e18 ? static_cast<int64_t>(value) : otherwise;
+  }
+  bool flag(size_t i, bool otherwise = false) const { return number(i, otherwise ? 1 : 0) != 0; }
+  // Element `k` of a list of ints or bools.
+  int64_t element(size_t i, size_t k, int64_t otherwise) const {
+    const Operand& list = argument(i);
+    return list.kind == Operand::Kind::kInts && k < list.shape.size() ? list.shape[k] : otherwise;
+  }
+
+  static constexpr size_t kNoRank = static_cast<size_t>(-1);
+
+ private:
+  static constexpr Operand kAbsentOperand{};
+};
+
+// Counts saturate (shadowgraph/units.h).
+inline int64_t product_of(Shape sizes) {
+  int64_t product = 1;
+  for (int64_t size : sizes) product = saturating_multiply(product, size);
+  return product;
+}
+inline int64_t product_of(std::initializer_list<int64_t> sizes) {
+  return product_of(Shape(sizes.begin(), sizes.size()));
+}
+// Elements of a tensor, or of all tensors of a list; 0 for anything else.
+inline int64_t element_count(const Operand& operand) {
+  if (operand.kind == Operand::Kind::kTensor) return product_of(operand.shape);
+  int64_t count = 0;
+  for (Shape shape : operand.tensors) count = saturating_add(count, product_of(shape));
+  return count;
+}
+// As many bytes as they take without gaps.
+inline int64_t byte_count(const Operand& operand) {
+  return saturating_multiply(element_count(operand), operand.element_bytes);
+}
+
+// What a call of an operator costs, by rules over the shapes of its operands. The tables of the profiler are written in
+// them, and users add theirs for operators of their own (shadowgraph/profile/register_operator.h).
 
 // Empty: not known for these operands.
 using CostRule = std::function<std::optional<int64_t>(const OperandShapes&)>;
@@ -31,5 +128,137 @@ std::shared_ptr<const OperatorCosts> registered_costs(const Target& target);
 
 // `rule`'s answer; empty if there is no rule, if it throws, or if the answer is negative.
 std::optional<int64_t> evaluate(const CostRule& rule, const OperandShapes& call);
+
+// What calls of operators that a user registered (shadowgraph/profile/register_operator.h) cost: by node, and by operator.
+
+struct CustomOperatorFigures {
+  std::string op;  // with overload
+  int64_t calls = 0;
+  int64_t flops = 0;    // of all calls
+  int64_t bytes = 0;    // of all calls
+  int64_t scratch = 0;  // of the call that takes most
+  int64_t unknown = 0;  // calls for which a rule that was given had no answer
+  friend bool operator==(const CustomOperatorFigures&, const CustomOperatorFigures&) = default;
+};
+
+class CustomOperators {
+ public:
+  static CustomOperators of(const Graph& graph);
+
+  const std::vector<CustomOperatorFigures>& by_operator() const { return by_operator_; }  // by name
+  // Bytes that a node takes and gives back, in program order; nodes without scratch are left out.
+  struct Scratch {
+    NodeId node;
+    int64_t bytes = 0;
+    c10::Device device;
+  };
+  const std::vector<Scratch>& scratch() const { return scratch_; }
+
+ private:
+  std::vector<CustomOperatorFigures> by_operator_;
+  std::vector<Scratch> scratch_;
+};
+
+// FLOPs of every node, totals by phase, and the operators that have no formula.
+//
+//     const Flops flops = Flops::of(graph);
+//     flops.of(node).matmul;                       // 2 per multiply-accumulate
+//     flops.of_phase(Graph::kBackward).matmul;     // what FlopCounterMode counts, and `beyond_pytorch` more
+//     flops.uncovered();                           // [{"aten::fft_c2c", 3}]
+//
+// Formulas are rows of flop_table.h and elementwise_table.h. A node is uncovered if its operator has no elementwise
+// formula (row, view schema or pointwise tag) or if a formula refuses its shapes. What is known of it is still counted.
+// One pass over the nodes; formulas are looked up once a target.
+
+struct NodeFlops {
+  int64_t matmul = 0;          // matrix products, convolutions, attention, recurrent gates: 2 per MAC
+  int64_t elementwise = 0;     // additions, multiplications, divisions, comparisons, selections
+  int64_t transcendental = 0;  // exp, log, sqrt, ... evaluations; not in elementwise
+  int64_t beyond_pytorch = 0;  // the part of `matmul` that FlopCounterMode counts as 0
+
+  NodeFlops& operator+=(const NodeFlops& other);
+  friend bool operator==(const NodeFlops&, const NodeFlops&) = default;
+};
+
+struct UncoveredOperator {
+  std::string op;     // with overload
+  int64_t count = 0;  // calls
+  friend bool operator==(const UncoveredOperator&, const UncoveredOperator&) = default;
+};
+
+class Flops {
+ public:
+  static Flops of(const Graph& graph);
+
+  const NodeFlops& of(NodeId node) const { return by_node_[node]; }
+  const NodeFlops& of_phase(PhaseId phase) const { return by_phase_[phase]; }
+  const std::vector<UncoveredOperator>& uncovered() const { return uncovered_; }  // by name
+  bool is_uncovered(NodeId node) const;
+
+ private:
+  IdMap<NodeId, NodeFlops> by_node_;
+  IdMap<PhaseId, NodeFlops> by_phase_;
+  std::vector<UncoveredOperator> uncovered_;
+  std::vector<NodeId> uncovered_nodes_;  // by id
+};
+
+// Bytes that a call reads and writes, if every operand is read once and every result is written once.
+//
+// An operand counts once however often it is named, and only with the elements it has (an expanded tensor with those
+// that are different). Views and calls that look at geometry alone move nothing; what a call overwrites it does not
+// read. From a table from which rows are taken (embedding, index, gather), as much is read as there is in the result.
+// Memory that a kernel reads twice, and scratch, are not in it.
+//
+//     Traffic::of(graph).of(node).total();  // bytes
+
+struct NodeTraffic {
+  int64_t read = 0;
+  int64_t written = 0;
+  int64_t total() const;  // saturates
+  NodeTraffic& operator+=(const NodeTraffic& other);
+  friend bool operator==(const NodeTraffic&, const NodeTraffic&) = default;
+};
+
+class Traffic {
+ public:
+  static Traffic of(const Graph& graph);
+  const NodeTraffic& of(NodeId node) const { return by_node_[node]; }
+  const NodeTraffic& of_phase(PhaseId phase) const { return by_phase_[phase]; }
+
+ private:
+  IdMap<NodeId, NodeTraffic> by_node_;
+  IdMap<PhaseId, NodeTraffic> by_phase_;
+};
+
+// Memory that kernels take and give back inside one call: reorders, im2col, workspaces, accumulators. It is alive beside a
+// node's operands and results and nowhere else, so it is in no storage of the graph.
+//
+// What is known of a call, by the first that applies:
+//   registered   the rule of shadowgraph/profile/register_operator.h
+//   measured     MeasuredCalls has this very call (CPU)
+//   rule         a row of profiler/cost/scratch_rules.cpp, each with its reason and source
+//   none         by nature: views, fills, pointwise operators on operands of one dtype
+//   unknown      listed, with the number of calls; its bytes are in no figure
+
+enum class ScratchSource : uint8_t { kRegistered, kMeasured, kRule, kNone, kUnknown };
+
+struct NodeScratch {
+  int64_t bytes = 0;
+  ScratchSource source = ScratchSource::kNone;
+};
+
+class Scratch {
+ public:
+  // `measured`, if given, is asked for calls on CPU tensors.
+  static Scratch of(const Graph& graph, const MeasuredCalls* measured = nullptr);
+
+  const NodeScratch& of(NodeId node) const { return by_node_[node]; }
+  const std::vector<UncoveredOperator>& unknown() const { return unknown_; }  // by name
+  int64_t unknown_calls() const;
+
+ private:
+  IdMap<NodeId, NodeScratch> by_node_;
+  std::vector<UncoveredOperator> unknown_;
+};
 
 }  // namespace shadowgraph

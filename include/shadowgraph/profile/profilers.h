@@ -21,9 +21,8 @@
 #include <vector>
 
 #include "shadowgraph/export.h"
-#include "shadowgraph/graph.h"
-#include "shadowgraph/graph/weak_graph.h"
-#include "shadowgraph/profile.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 

@@ -6,7 +6,7 @@
 //     for (const std::string& line : answer.ignored) ...      // what is not in it
 //
 // The lives of the step's storages are taken from the graph and changed: their bytes (dtype, ZeRO), which exist
-// (optimizer), how long they live (accumulation). Checkpoints are the pass of shadowgraph/passes/checkpoint.h on a
+// (optimizer), how long they live (accumulation). Checkpoints are the pass of shadowgraph/passes/recompute.h on a
 // copy. An optimizer's own allocations come from its step over fake parameters of the graph's sizes, a few operators a
 // tensor. docs/memory.md#what-if says what each answer was held against and how near it came.
 #pragma once
@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "shadowgraph/export.h"
-#include "shadowgraph/graph.h"
-#include "shadowgraph/profile/timeline.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/profile/memory.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "core/fake/fake_tensor_impl.h"
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 namespace {

@@ -10,15 +10,15 @@
 
 #include <unordered_map>
 
-#include "core/dispatch/operator_info.h"
-#include "core/mode/observe_mode.h"
+#include "core/fake/dispatch/operator_info.h"
+#include "core/fake/mode/modes.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 
 namespace shadowgraph {
 namespace {

@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "core/mode/observe_mode.h"
-#include "shadowgraph/analysis/recompute_regions.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/checkpoint.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "core/fake/mode/modes.h"
+#include "shadowgraph/capture/activation_checkpoint.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/live_bytes.h"
 
 namespace shadowgraph {

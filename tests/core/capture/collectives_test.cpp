@@ -7,12 +7,12 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/process_group.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/process_group.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 
 // What DDP and FSDP call is deprecated in libtorch 2.13, and called all the same.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

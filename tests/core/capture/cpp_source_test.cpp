@@ -6,9 +6,9 @@
 
 #include <filesystem>
 
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 namespace {

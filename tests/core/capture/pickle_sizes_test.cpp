@@ -1,11 +1,10 @@
 // What pickles of TorchScript files ask memory for, before libtorch's reader gives it.
-#include "core/capture/pickle_sizes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "core/capture/program_from_file.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {

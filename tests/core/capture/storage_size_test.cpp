@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/deferred.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/profile.h"
 
 namespace shadowgraph {
 namespace {

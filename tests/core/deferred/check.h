@@ -12,9 +12,9 @@
 #include <functional>
 #include <numeric>
 
-#include "core/deferred/random_draws.h"
+#include "core/deferred/random_streams.h"
 #include "core/fake/fake_tensor_impl.h"
-#include "shadowgraph/deferred.h"
+#include "shadowgraph/deferred/deferred.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph::testing {

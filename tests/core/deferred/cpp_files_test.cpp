@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "shadowgraph/deferred.h"
+#include "shadowgraph/deferred/deferred.h"
 #include "tests/core/deferred/check.h"
 
 namespace shadowgraph {

@@ -1,10 +1,10 @@
 #include <torch/torch.h>
 
 #include "core/fake/mode_state.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/deferred.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/replay.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/deferred/deferred.h"
 #include "tests/core/deferred/check.h"
 
 namespace shadowgraph {

@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "models/registry.h"
-#include "shadowgraph/deferred.h"
+#include "shadowgraph/deferred/deferred.h"
 #include "tests/core/deferred/check.h"
 
 namespace shadowgraph {

@@ -1,11 +1,10 @@
 // What random operators take from the CPU generator: predicted against drawn.
-#include "core/deferred/random_draws.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "shadowgraph/capture.h"
+#include "core/deferred/random_streams.h"
+#include "shadowgraph/capture/capture.h"
 
 namespace shadowgraph {
 namespace {

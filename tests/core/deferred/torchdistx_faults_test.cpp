@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "core/deferred/record.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
 #include "tests/core/deferred/check.h"
 
 namespace shadowgraph {

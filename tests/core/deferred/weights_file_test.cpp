@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/deferred.h"
+#include "shadowgraph/deferred/deferred.h"
 
 namespace shadowgraph {
 namespace {

@@ -1,10 +1,8 @@
-#include "shadowgraph/addresses.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 namespace {

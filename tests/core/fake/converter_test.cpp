@@ -5,8 +5,8 @@
 
 #include <sstream>
 
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 namespace {

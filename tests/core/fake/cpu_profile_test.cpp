@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/rnn.h>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/core/compare_with_eager.h"
 
 namespace shadowgraph::testing {

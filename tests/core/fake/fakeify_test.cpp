@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
 
 namespace shadowgraph {
 namespace {

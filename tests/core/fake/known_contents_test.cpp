@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <random>
 
-#include "shadowgraph/capture.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/replay.h"
 #include "shadowgraph/error.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 
 namespace shadowgraph {
 namespace {

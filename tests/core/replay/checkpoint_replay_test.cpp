@@ -9,15 +9,13 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/checkpoint.h"
-#include "shadowgraph/passes/checkpoint_curve.h"
-#include "shadowgraph/passes/offload.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/profile.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/profile.h"
 #include "tests/core/replay/same_bits.h"
 #include "tests/counting_allocator.h"
 #include "tests/passes/model_captures.h"
@@ -27,7 +25,7 @@ namespace {
 
 constexpr uint64_t kCheckpointSeed = 2025;
 
-// Live bytes while each node's operands and results are there, as shadowgraph/profile.h counts.
+// Live bytes while each node's operands and results are there, as shadowgraph/profile/profile.h counts.
 class CountingInterpreter final : public Interpreter {
  public:
   CountingInterpreter(const Graph& graph, CountingAllocator& allocator) : Interpreter(graph), allocator_(allocator) {}

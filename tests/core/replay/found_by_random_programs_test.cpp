@@ -5,14 +5,14 @@
 #include <gtest/gtest.h>
 
 #include "core/replay/body_function.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/functional.h"
 #include "shadowgraph/passes/pipeline.h"
 #include "shadowgraph/passes/structure.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
 #include "tests/random/program.h"
 
 namespace shadowgraph::testing {
@@ -76,7 +76,7 @@ at::Tensor lazy(const at::Tensor& tensor) { return at::_neg_view(tensor); }
 
 // ---- Lazy negatives and conjugates
 
-// libtorch resizes the tensor behind an `out=` past the dispatcher (core/dispatch/lazy_outputs.h).
+// libtorch resizes the tensor behind an `out=` past the dispatcher (core/fake/dispatch/call.h).
 TEST(FoundByRandomPrograms, AnOutThatIsALazyNegativeIsResized) {
   for (const bool watched : {false, true}) {
     expect_same({.inputs =

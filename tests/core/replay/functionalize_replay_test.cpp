@@ -7,15 +7,15 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/analysis/effects.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/functional.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
-#include "shadowgraph/verify.h"
-#include "tests/passes/codegen/fixtures/odd_storage_program.h"
+#include "tests/codegen/fixtures/odd_storage_program.h"
 #include "tests/random/program.h"
 
 namespace shadowgraph::testing {

@@ -1,5 +1,5 @@
 // A forward graph as a module: outputs, gradients and buffers as eager's, bit for bit, for every built-in model.
-#include "shadowgraph/graph_module.h"
+#include "shadowgraph/capture/graph_module.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
@@ -18,11 +18,11 @@
 #include "ir/records.h"
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/core/replay/same_bits.h"
 
 namespace shadowgraph {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "shadowgraph/capture.h"
-#include "shadowgraph/replay.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/replay.h"
 
 namespace shadowgraph {
 

@@ -7,8 +7,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "core/replay/body_function.h"
-#include "shadowgraph/functions.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/capture/functions.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/core/replay/interpreter_samples.h"
 #include "tests/this_libtorch.h"
 

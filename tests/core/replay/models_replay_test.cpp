@@ -8,9 +8,9 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/capture.h"
-#include "shadowgraph/fake.h"
-#include "shadowgraph/replay.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/replay.h"
 #include "tests/core/replay/same_bits.h"
 
 namespace shadowgraph {

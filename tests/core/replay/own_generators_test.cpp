@@ -5,8 +5,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/text.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/core/replay/interpreter_samples.h"
 #include "tests/core/replay/same_bits.h"
 

@@ -8,10 +8,10 @@
 
 #include "models/program.h"
 #include "models/registry.h"
-#include "shadowgraph/edit/copy.h"
+#include "shadowgraph/capture/replay.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
 #include "shadowgraph/passes/pipeline.h"
-#include "shadowgraph/replay.h"
-#include "shadowgraph/text.h"
 #include "tests/passes/model_captures.h"
 #include "tests/random/program.h"
 

@@ -6,10 +6,10 @@
 #include <cstdlib>
 
 #include "core/replay/body_function.h"
-#include "shadowgraph/edit/copy.h"
-#include "shadowgraph/passes/rewrite.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/passes/simplify.h"
 #include "shadowgraph/passes/structure.h"
-#include "shadowgraph/text.h"
 #include "tests/passes/model_captures.h"
 #include "tests/random/program.h"
 

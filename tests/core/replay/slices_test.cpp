@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "core/replay/body_function.h"
-#include "core/replay/slice.h"
-#include "shadowgraph/functions.h"
-#include "shadowgraph/text.h"
+#include "core/replay/replay_program.h"
+#include "shadowgraph/capture/functions.h"
+#include "shadowgraph/graph/text.h"
 #include "tests/core/replay/interpreter_samples.h"
 
 namespace shadowgraph {

@@ -1,8 +1,9 @@
 // Uses each feature that README.md and docs/ show, once, from the installed package. What it computes is checked in
 // passing, what it claims in the tests of its room.
 #include <nlohmann/json.hpp>
-#include <shadowgraph/bgl.h>
-#include <shadowgraph/graph_module.h>
+#include <shadowgraph/capture/graph_module.h>
+#include <shadowgraph/draw/plans.h>
+#include <shadowgraph/graph/bgl.h>
 #include <shadowgraph/shadowgraph.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
 // Which boxes are seen, given which modules are open, and the edges between them. The rules are those of ViewModel
-// (include/shadowgraph/draw.h): plumbing is drawn through, equal layers are one box, a module of one operator is that
+// (include/shadowgraph/draw/draw.h): plumbing is drawn through, equal layers are one box, a module of one operator is that
 // operator. What is closed costs nothing but one walk over the edges.
 import type { TargetInfo } from './container';
 import { NONE, type Graph } from './graph';

@@ -309,7 +309,7 @@ export class Graph {
   deviceOfStorage(storage: number): string {
     return this.header.devices[this.data.ints('storage.device')[storage]] ?? '';
   }
-  // First and last step at which it is alive, both inclusive (include/shadowgraph/profile/timeline.h).
+  // First and last step at which it is alive, both inclusive (include/shadowgraph/profile/memory.h).
   readonly lives = lazy(() => {
     const first = new Uint32Array(this.storageCount);
     const last = new Uint32Array(this.storageCount);

@@ -1,4 +1,4 @@
-// Bytes alive at every step, by kind: the timeline of include/shadowgraph/profile/timeline.h, from the same lives.
+// Bytes alive at every step, by kind: the timeline of include/shadowgraph/profile/memory.h, from the same lives.
 import { NONE, type Graph } from './graph';
 
 export interface Timeline {

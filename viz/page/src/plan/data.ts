@@ -1,4 +1,4 @@
-// What viz/plan_page.cpp writes: a plan's JSON as of the tool, and the actions of each rank.
+// What viz/page_writer.cpp writes: a plan's JSON as of the tool, and the actions of each rank.
 export interface Plan {
   tensor: number;
   context: number;

@@ -5,7 +5,7 @@ import { fitCanvas, onChange, theme } from '../theme';
 import { bytes, seconds } from '../units';
 import { ACTION, MILLION, type PlanData } from './data';
 
-// By work, for even and odd micro-batches: as in viz/pipeline/pipeline_svg.cpp.
+// By work, for even and odd micro-batches: as in viz/plans.cpp.
 const WORKS = [
   { name: 'forward', letter: 'F', fills: ['#3b75af', '#7fb0dc'] },
   { name: 'backward', letter: 'B', fills: ['#2c7a4b', '#76b88f'] },

@@ -1,0 +1,330 @@
+// Finds the steps and variables of a plan; code_blocks.cpp then groups the steps into functions.
+//
+//     %2 = aten::add_(%1, %0)      %1 and %2 are one variable: x.add_(y)
+//     %3 = aten::t_(%2)            x keeps its storage but turns; if %2 is read later, `x2 = copy of x` comes before
+//
+// Passes once over the steps of a compiled replay, which says already what runs, in which order, and in which mode. So
+// emitted code and replay agree on what is needed, and the tests hold both against the program.
+//
+// A graph has a value for each state of a tensor, code has variables. An in-place operator gives back its operand, so
+// the two values are one variable as long as only contents changed. Where the geometry changed too, later readers of
+// the old value need the old tensor object. A copy of that object, not of its data, is taken before.
+//
+// Linear in the graph, and logarithmic in the copies for each operand.
+#include "codegen/code_plan.h"
+
+#include <algorithm>
+
+#include "core/calls/functions.h"
+#include "core/replay/replay_program.h"
+#include "ir/analysis/identity.h"
+#include "ir/text/tensor_bytes.h"
+#include "shadowgraph/codegen/codegen.h"
+
+namespace shadowgraph {
+
+// Fills a CodePlan.
+class CodePlanner {
+ public:
+  CodePlanner(const Graph& graph, const CodegenOptions& options, std::vector<ValueId> only)
+      : graph_(graph), options_(options), only_(std::move(only)) {}
+
+  CodePlan run() {
+    plan_.graph = &graph_;
+    // Replay decides which steps are needed and where tensors keep an old geometry; code must agree with it.
+    const auto program =
+        ReplayProgram::compile(graph_, {.only = only_, .device = options_.device, .defer_errors = true});
+    plan_.random = program->random;
+    plan_.variable_of_.assign(graph_.value_capacity(), CodePlan::kNoVariable);
+    plan_.constant_variable_.assign(graph_.constant_count(), CodePlan::kNoVariable);
+    latest_.assign(graph_.value_capacity(), CodePlan::kNoVariable);
+    for (const ReplayProgram::Step& step : program->steps) take(*program, step);
+    for (size_t i = 0; i < only_.size(); ++i) {
+      const bool named = options_.only_names.size() == only_.size();
+      plan_.outputs.push_back(
+          {named ? options_.only_names[i] : "value" + std::to_string(i), latest_[only_[i].index], false});
+    }
+    std::stable_sort(plan_.rebound_.begin(), plan_.rebound_.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.value.index, a.step) < std::pair(b.value.index, b.step);
+    });
+    find_last_uses();
+    return std::move(plan_);
+  }
+
+ private:
+  uint32_t step_count() const { return static_cast<uint32_t>(plan_.steps.size()); }
+
+  uint32_t new_variable(ValueId value, uint32_t defined) {
+    const Value& v = graph_.value(value);
+    CodeVariable variable{.value = value, .defined = defined, .last_use = defined, .kind = v.kind};
+    plan_.variables.push_back(variable);
+    return static_cast<uint32_t>(plan_.variables.size()) - 1;
+  }
+
+  void bind(ValueId value, uint32_t variable) {
+    plan_.variable_of_[value.index] = variable;
+    latest_[value.index] = variable;
+  }
+
+  // ---- Steps and variables
+
+  void take(const ReplayProgram& program, const ReplayProgram::Step& step) {
+    const auto arguments = graph_.arguments(step.node);
+    switch (step.kind) {
+      case ReplayProgram::StepKind::kPlaceholder:
+        give(step, graph_.text(arguments[0].string), ConstantId());
+        return;
+      case ReplayProgram::StepKind::kConstant:
+        // A large constant in the source would cost compile time, so it becomes an input from a side file.
+        if (graph_.constant(arguments[0].constant).numel() > options_.max_embedded_elements) {
+          give(step, "constant." + std::to_string(constants_++), arguments[0].constant);
+          return;
+        }
+        break;
+      case ReplayProgram::StepKind::kOutput:
+        for (const Argument& output : graph_.list(arguments[0])) {
+          plan_.outputs.push_back(
+              {"output" + std::to_string(returned_++),
+               output.kind == ArgumentKind::kValue ? latest_[output.ref.value.index] : CodePlan::kNoVariable, false});
+        }
+        return;
+      case ReplayProgram::StepKind::kGradient:
+        take_gradient(step.node);
+        return;
+      case ReplayProgram::StepKind::kAlias:
+      case ReplayProgram::StepKind::kOperator:
+        break;
+      case ReplayProgram::StepKind::kFunction:
+        if (is_unused_state(step.node)) return;
+        break;
+    }
+    refuse_backward(step.node);
+    if (step.generator != ReplayProgram::kNoGenerator) {
+      refuse_node(graph_, step.node,
+                  "it draws from a generator of the program's own, and code has the default one alone; leave its node "
+                  "out with --only, or draw from the default generator");
+    }
+    const uint32_t number = step_count();
+    CodeStep& made = plan_.steps.emplace_back();
+    made.node = step.node;
+    made.grad_mode = step.grad_mode;
+    const bool calls =
+        step.kind == ReplayProgram::StepKind::kOperator || step.kind == ReplayProgram::StepKind::kFunction;
+    plan_.uses_grad_mode |= calls && step.grad_mode;
+    if (calls && step.grad_mode) {
+      const RegionId checkpoint = checkpoint_around(graph_, graph_.node(step.node).region);
+      auto& known = plan_.checkpoints_with_grad_mode;
+      const auto at = std::ranges::lower_bound(known, checkpoint);
+      if (checkpoint.valid() && (at == known.end() || *at != checkpoint)) known.insert(at, checkpoint);
+    }
+    note_constants(arguments);
+    for (const ValueId value : program.preserved(step)) {
+      const uint32_t copy = new_variable(value, number);
+      made.copies.push_back({latest_[value.index], copy});
+      plan_.rebound_.push_back({value, number, copy});
+      // This step still writes the old tensor object; later readers of the value see the copy.
+      rebind_later_.emplace_back(value, copy);
+    }
+    take_results(step.node, made, number);
+    for (const auto& [value, copy] : rebind_later_) latest_[value.index] = copy;
+    rebind_later_.clear();
+  }
+
+  void refuse_backward(NodeId node) const {
+    const PhaseId phase = graph_.node(node).phase;
+    if (!options_.autograd || (phase != Graph::kBackward && phase != Graph::kOptimizer)) return;
+    refuse_node(graph_, node,
+                "code for autograd is made from a forward graph, and this node belongs to the " +
+                    graph_.phase_name(phase) +
+                    "; capture the forward alone, choose values of the forward, or turn autograd off");
+  }
+
+  // Says whether a node keeps the generator's state for a backward that is not in the graph: a checkpoint in a forward.
+  bool is_unused_state(NodeId node) const {
+    if (graph_.target(node).name() != get_random_state().name()) return false;
+    const ValueId state = graph_.results(node)[0].ref.value;
+    bool used = std::ranges::find(only_, state) != only_.end();
+    graph_.for_each_use(state, [&](NodeId) { used = true; });
+    return !used;
+  }
+
+  // A tensor that the code is given: a placeholder, or a constant from the side file.
+  void give(const ReplayProgram::Step& step, std::string name, ConstantId constant) {
+    const ValueId value = graph_.results(step.node)[0].ref.value;
+    const uint32_t variable = new_variable(value, CodePlan::kGiven);
+    // kGiven, the largest number, would otherwise say that it is needed for ever.
+    plan_.variables[variable].last_use = 0;
+    plan_.variables[variable].given = static_cast<uint32_t>(plan_.given.size());
+    bind(value, variable);
+    plan_.given.push_back({variable, step.node, constant, std::move(name), false, step.written});
+  }
+
+  // Tensors that a node holds as an argument, without an sg::constant.
+  void note_constants(std::span<const Argument> arguments) {
+    for (const Argument& argument : arguments) {
+      if (argument.kind == ArgumentKind::kList) note_constants(graph_.list(argument));
+      if (argument.kind != ArgumentKind::kConstant) continue;
+      if (graph_.constant(argument.constant).numel() <= options_.max_embedded_elements) continue;
+      uint32_t& variable = plan_.constant_variable_[argument.constant.index];
+      if (variable != CodePlan::kNoVariable) continue;
+      variable = static_cast<uint32_t>(plan_.variables.size());
+      plan_.variables.push_back({.defined = CodePlan::kGiven, .given = static_cast<uint32_t>(plan_.given.size())});
+      plan_.given.push_back(
+          {variable, NodeId(), argument.constant, "constant." + std::to_string(constants_++), false, false});
+    }
+  }
+
+  // A gradient is an output named after its parameter; one of a tensor without a name is called "tensor".
+  void take_gradient(NodeId node) {
+    const auto arguments = graph_.arguments(node);
+    const NodeId parameter = graph_.value(arguments[0].ref.value).producer;
+    const bool named = graph_.node(parameter).target.index <= target_of(Builtin::kInput).index;
+    if (arguments[1].kind != ArgumentKind::kValue) return;
+    plan_.outputs.push_back({named ? graph_.text(graph_.arguments(parameter)[0].string) : "tensor",
+                             latest_[arguments[1].ref.value.index], true});
+  }
+
+  // Gives each result a variable: that of the operand that it is, or a new one.
+  void take_results(NodeId node, CodeStep& made, uint32_t number) {
+    const OperatorFacts& facts = graph_.facts(node);
+    const auto arguments = graph_.arguments(node);
+    const auto results = graph_.results(node);
+    for (const uint16_t written : facts.written) {
+      // A tensor that the caller gave must not change its geometry in the caller's hands.
+      if (written < arguments.size()) graph_.for_each_value({&arguments[written], 1}, [&](ValueId v) { note_own(v); });
+    }
+    const auto& returns = graph_.target(node).signature().returns;
+    for (size_t i = 0; i < results.size(); ++i) {
+      const uint32_t same = same_variable(facts, arguments, results[i], i);
+      graph_.for_each_value({&results[i], 1}, [&](ValueId value) {
+        uint32_t variable = same;
+        if (variable == CodePlan::kNoVariable) {
+          variable = new_variable(value, number);
+          if (i < returns.size() && plan_.variables[variable].kind != ValueKind::kTensor) {
+            plan_.variables[variable].type = returns[i].type.type;
+          }
+        }
+        bind(value, variable);
+        made.results.push_back(variable);
+        made.fresh.push_back(same == CodePlan::kNoVariable);
+      });
+    }
+  }
+
+  void note_own(ValueId value) {
+    const CodeVariable& variable = plan_.variables[latest_[value.index]];
+    if (variable.defined == CodePlan::kGiven) plan_.given[variable.given].own = true;
+  }
+
+  // The variable of the operand that the operator gives back as it was but for its contents.
+  uint32_t same_variable(const OperatorFacts& facts, std::span<const Argument> arguments, const Argument& result,
+                         size_t position) const {
+    if (result.kind != ArgumentKind::kValue) return CodePlan::kNoVariable;
+    for (const auto& alias : facts.aliases) {
+      if (alias.result != position || alias.argument >= arguments.size()) continue;
+      const Argument& argument = arguments[alias.argument];
+      const bool written = std::ranges::find(facts.written, alias.argument) != facts.written.end();
+      if (!written || argument.kind != ArgumentKind::kValue) continue;
+      if (graph_.value(argument.ref.value).storage == graph_.value(result.ref.value).storage &&
+          same_type_and_offset(graph_, argument.ref.value, result.ref.value)) {
+        return latest_[argument.ref.value.index];
+      }
+    }
+    return CodePlan::kNoVariable;
+  }
+
+  void find_last_uses() {
+    for (uint32_t step = 0; step < step_count(); ++step) {
+      plan_.for_each_operand(step, [&](uint32_t variable) { plan_.variables[variable].last_use = step; });
+      plan_.for_each_constant(graph_.arguments(plan_.steps[step].node),
+                              [&](uint32_t variable) { plan_.variables[variable].last_use = step; });
+      for (const uint32_t variable : plan_.steps[step].results) plan_.variables[variable].last_use = step;
+    }
+    // Outputs count last: one of them may be read by steps as well, and is needed beyond those.
+    for (const auto& output : plan_.outputs) {
+      if (output.variable != CodePlan::kNoVariable) plan_.variables[output.variable].last_use = step_count();
+    }
+  }
+
+  const Graph& graph_;
+  const CodegenOptions& options_;
+  const std::vector<ValueId> only_;
+  CodePlan plan_;
+  int constants_ = 0;
+  int returned_ = 0;
+  std::vector<uint32_t> latest_;  // by value: variable now
+  std::vector<std::pair<ValueId, uint32_t>> rebind_later_;
+};
+
+CodePlan CodePlan::make(const Graph& graph, const CodegenOptions& options) {
+  std::optional<InlinedBodies> inlined = inline_bodies(graph, options);
+  if (!inlined) {
+    CodePlan plan = CodePlanner(graph, options, options.only).run();
+    build_blocks(plan, options, {});
+    return plan;
+  }
+  auto own = std::make_unique<const Graph>(std::move(inlined->graph));
+  CodePlan plan = CodePlanner(*own, options, std::move(inlined->only)).run();
+  plan.own_graph_ = std::move(own);
+  build_blocks(plan, options, inlined->functions);
+  return plan;
+}
+
+// Nearly all values have one variable for good, so the list of rebound ones is short and searched by value.
+uint32_t CodePlan::variable_of(ValueId value, uint32_t step) const {
+  uint32_t variable = variable_of_[value.index];
+  if (rebound_.empty()) return variable;
+  auto at = std::ranges::lower_bound(rebound_, value.index, {}, [](const Rebound& r) { return r.value.index; });
+  // A copy counts for the steps after the one that made it.
+  for (; at != rebound_.end() && at->value == value && at->step < step; ++at) variable = at->variable;
+  return variable;
+}
+
+std::string_view CodePlan::path_of(RegionId region) const {
+  while (region.valid() && graph->region(region).kind != RegionKind::kRoot) {
+    const Region& r = graph->region(region);
+    if (r.kind == RegionKind::kModule) return graph->text_or_empty(r.name);
+    region = r.parent;
+  }
+  return {};
+}
+
+RegionId checkpoint_around(const Graph& graph, RegionId region) {
+  RegionId outermost;
+  for (; region.valid(); region = graph.region(region).parent) {
+    if (graph.region(region).kind == RegionKind::kCheckpoint) outermost = region;
+  }
+  return outermost;
+}
+
+bool leaves_grad_mode(const CodePlan& plan, RegionId region) {
+  const RegionId checkpoint = checkpoint_around(*plan.graph, region);
+  return checkpoint.valid() && !std::ranges::binary_search(plan.checkpoints_with_grad_mode, checkpoint);
+}
+
+std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results) {
+  std::vector<size_t> fresh;
+  for (size_t r = 0; r < results; ++r) {
+    if (std::ranges::find(facts.aliases, r, &OperatorFacts::Alias::result) == facts.aliases.end()) fresh.push_back(r);
+  }
+  return fresh;
+}
+
+void take_side_constants(const CodePlan& plan, const std::string& name, GeneratedCode& code) {
+  for (const auto& given : plan.given) {
+    if (!given.constant.valid()) continue;
+    const at::Tensor& tensor = plan.graph->constant(given.constant);
+    if (!tensor_bytes(tensor)) {
+      throw CodegenError("the contents of the constant " + given.name + " cannot be read, so no code can hold them");
+    }
+    code.constants.emplace_back(given.name, tensor);
+  }
+  if (!code.constants.empty()) code.constants_file = name + "_constants.pt";
+}
+
+std::optional<uint32_t> CodePlan::variable_of_constant(ConstantId constant) const {
+  const uint32_t variable = constant_variable_[constant.index];
+  return variable == kNoVariable ? std::nullopt : std::optional(variable);
+}
+
+}  // namespace shadowgraph

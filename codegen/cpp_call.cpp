@@ -1,0 +1,496 @@
+// How C++ calls an operator: which function or method of ATen stands for which overload.
+#include "codegen/cpp_call.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "codegen/literals.h"
+#include "core/calls/functions.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
+#include "shadowgraph/codegen/codegen.h"
+
+namespace shadowgraph {
+
+struct CppOperator {
+  std::string_view name;    // "aten::add.Tensor"
+  char form = 'o';          // f: at::add(...), m: self.add(...), o: at::_ops::add_Tensor::call(...)
+  uint32_t counts = 0;      // bit n: no other overload could be meant by the first n arguments
+  std::string_view header;  // in ATen/ops, without .h; "" for the operator's own name
+
+  std::string header_name() const;
+  std::string function() const;  // "add"
+  std::string record() const;    // "add_Tensor", in at::_ops
+};
+
+// nullptr: not an operator of ATen; it is called through the dispatcher.
+const CppOperator* find_cpp_operator(std::string_view name);
+
+// Finds an operator in the table of libtorch's C++ functions. scripts/make_cpp_operators.py writes the table from
+// libtorch's own headers, sorted by name; what is not in it is called through the dispatcher.
+
+namespace {
+
+constexpr CppOperator kOperators[] = {
+#include "codegen/cpp_operators.inc"
+};
+
+}  // namespace
+
+std::string CppOperator::function() const { return std::string(short_name(name)); }
+
+std::string CppOperator::record() const {
+  std::string text(without_namespace(name));
+  std::replace(text.begin(), text.end(), '.', '_');
+  return text;
+}
+
+std::string CppOperator::header_name() const {
+  if (form == 'o') return (header.empty() ? function() : std::string(header)) + "_ops";
+  if (!header.empty()) return std::string(header);
+  return std::string(without_underscore(short_name(name)));
+}
+
+const CppOperator* find_cpp_operator(std::string_view name) {
+  const auto* const found = std::ranges::lower_bound(kOperators, name, {}, &CppOperator::name);
+  return found != std::end(kOperators) && found->name == name ? found : nullptr;
+}
+
+// Writes the arguments of a step as C++ expressions of the types that the schema asks for.
+//
+// A graph stores dtype, layout and memory format as plain integers; only the schema says which one a number is. Calls
+// by name take C++ types; calls through the dispatcher take what an IValue can be made from without losing its type.
+
+// A number where a tensor is wanted becomes a tensor without dimensions, as Python's dispatch makes one.
+std::string CppCalls::value(ValueId id, TypeClass wanted) {
+  const uint32_t variable = plan_.variable_of(id, step_);
+  std::string name = (*name_of_)(variable);
+  const CodeVariable& v = plan_.variables[variable];
+  if (v.kind == ValueKind::kTensor) return name;
+  const bool is_scalar = v.type == TypeClass::kNumber;
+  switch (wanted) {
+    case TypeClass::kTensor:
+      needs_.helpers.insert("number");
+      return "number(" + name + ")";
+    case TypeClass::kInt:
+      return is_scalar ? name + ".toLong()" : name;
+    case TypeClass::kFloat:
+      return is_scalar ? name + ".toDouble()" : "static_cast<double>(" + name + ")";
+    case TypeClass::kBool:
+      return is_scalar ? name + ".toBool()" : name;
+    default:
+      return name;
+  }
+}
+
+// Four arguments of the schema (dtype, layout, device, pin_memory) are one in C++.
+std::string CppCalls::tensor_options(std::span<const Argument> four) {
+  std::string text;
+  // Options that the call left out are not written: ATen then asks its defaults, as the recorded call did.
+  if (four[0].kind == ArgumentKind::kInt) text += ".dtype(" + cpp::dtype(static_cast<c10::ScalarType>(four[0].i)) + ")";
+  if (four[1].kind == ArgumentKind::kInt) text += ".layout(" + cpp::layout(four[1].i) + ")";
+  if (four[2].kind == ArgumentKind::kDevice) text += ".device(" + device(four[2].device()) + ")";
+  if (four[3].kind == ArgumentKind::kBool) text += fmt::format(".pinned_memory({})", four[3].b);
+  return "at::TensorOptions()" + text;
+}
+
+// `typed`: the place takes any list type (a template, a dispatcher call), so a bare brace list would not compile.
+std::string CppCalls::argument(const Argument& a, const FormalType& type, bool typed) {
+  const auto scalar = [&](const std::string& text) {
+    if (type.type != TypeClass::kTensor) return text;
+    needs_.helpers.insert("number");
+    return "number(" + text + ")";
+  };
+  switch (a.kind) {
+    case ArgumentKind::kNone:
+      // An undefined tensor is how C++ leaves out a tensor that the schema does not call optional.
+      if (type.type == TypeClass::kTensor && !type.optional) return "at::Tensor()";
+      return "std::nullopt";
+    case ArgumentKind::kValue:
+      return value(a.ref.value, type.type);
+    case ArgumentKind::kInt:
+      switch (type.type) {
+        case TypeClass::kDtype:
+          return cpp::dtype(static_cast<c10::ScalarType>(a.i));
+        case TypeClass::kLayout:
+          return cpp::layout(a.i);
+        case TypeClass::kMemoryFormat:
+          return cpp::memory_format(a.i);
+        case TypeClass::kFloat:
+          return cpp::number(static_cast<double>(a.i));
+        default:
+          return scalar(cpp::number(a.i));
+      }
+    case ArgumentKind::kFloat:
+      return scalar(cpp::number(a.d));
+    case ArgumentKind::kBool:
+      return type.type == TypeClass::kNumber ? fmt::format("at::Scalar({})", a.b) : scalar(a.b ? "true" : "false");
+    case ArgumentKind::kComplex: {
+      const auto parts = graph_.complex_parts(a);
+      return scalar(fmt::format("c10::complex<double>({}, {})", cpp::number(parts[0]), cpp::number(parts[1])));
+    }
+    case ArgumentKind::kString:
+      return cpp::quoted(graph_.text(a.string));
+    case ArgumentKind::kDevice:
+      return device(a.device());
+    case ArgumentKind::kConstant:
+      return constant(a.constant);
+    case ArgumentKind::kGenerator:
+      // Without a generator the operator draws from the default one, as in the recorded run.
+      if (type.optional) return "std::nullopt";
+      return "at::globalContext().defaultGenerator(" + device(a.device()) + ")";
+    case ArgumentKind::kOpaque:
+      refuse_node(graph_, plan_.steps[step_].node,
+                  "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
+                      "); rewrite the node to operators first");
+    case ArgumentKind::kIntList:
+    case ArgumentKind::kList:
+      return list(a, type, typed);
+  }
+  return {};
+}
+
+// Lists of ints, tensors, floats, numbers and bools have view types of their own in ATen's signatures.
+std::string CppCalls::list(const Argument& a, const FormalType& type, bool typed) {
+  std::vector<std::string> elements;
+  const FormalType element{type.element, type.element_optional};
+  if (a.kind == ArgumentKind::kIntList) {
+    for (const int64_t i : graph_.ints(a)) elements.push_back(cpp::number(i));
+  } else {
+    for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element, true));
+  }
+  std::string text = fmt::format("{}", fmt::join(elements, ", "));
+  // A bare brace list is shorter, but ambiguous where overloads or an optional may take it.
+  const auto as = [&](const std::string& cpp, bool needed) {
+    if (elements.empty()) return needed ? cpp + "()" : std::string("{}");
+    return needed ? cpp + "({" + text + "})" : "{" + text + "}";
+  };
+  switch (type.element) {
+    case TypeClass::kInt:
+      return as("at::IntArrayRef", typed || type.optional);
+    case TypeClass::kTensor:
+      if (type.element_optional) {
+        needs_.headers.insert("ATen/core/List.h");
+        return as("c10::List<std::optional<at::Tensor>>", true);
+      }
+      return as("at::TensorList", typed || type.optional);
+    case TypeClass::kFloat:
+      return as("at::ArrayRef<double>", typed || type.optional);
+    case TypeClass::kNumber:
+      return as("at::ArrayRef<at::Scalar>", typed || type.optional);
+    case TypeClass::kBool:
+      if (type.length != 0) return fmt::format("std::array<bool, {}>{{{}}}", type.length, text);
+      return as("at::ArrayRef<bool>", typed || type.optional);
+    default:
+      return as("", false);
+  }
+}
+
+// Spells an argument for a call through the dispatcher, where nothing converts it. An int must be an int64_t, and a
+// list must have the schema's element type, or the operator raises at run time.
+std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
+  const FormalType element{type.element, type.element_optional};
+  switch (a.kind) {
+    case ArgumentKind::kNone:
+      return type.type == TypeClass::kTensor && !type.optional ? "at::Tensor()" : "c10::IValue()";
+    case ArgumentKind::kGenerator:
+      if (type.optional) return "c10::IValue()";
+      break;
+    case ArgumentKind::kInt:
+      if (type.type == TypeClass::kDtype || type.type == TypeClass::kLayout || type.type == TypeClass::kMemoryFormat) {
+        return argument(a, type, true);
+      }
+      if (type.type == TypeClass::kTensor || type.type == TypeClass::kFloat) break;
+      return fmt::format("int64_t{{{}}}", cpp::number(a.i));
+    case ArgumentKind::kBool:
+      if (type.type != TypeClass::kTensor) return a.b ? "true" : "false";
+      break;
+    case ArgumentKind::kValue: {
+      const CodeVariable& v = plan_.variables[plan_.variable_of(a.ref.value, step_)];
+      std::string text = value(a.ref.value, type.type);
+      return v.kind != ValueKind::kTensor && v.type == TypeClass::kNumber && text.find('.') == std::string::npos
+                 ? "c10::IValue(" + text + ")"
+                 : text;
+    }
+    case ArgumentKind::kIntList: {
+      needs_.headers.insert("ATen/core/List.h");
+      std::vector<std::string> elements;
+      for (const int64_t i : graph_.ints(a)) elements.push_back(cpp::number(i));
+      return fmt::format("c10::List<int64_t>({{{}}})", fmt::join(elements, ", "));
+    }
+    case ArgumentKind::kList: {
+      needs_.headers.insert("ATen/core/List.h");
+      std::vector<std::string> elements;
+      for (const Argument& e : graph_.list(a)) {
+        if (e.kind == ArgumentKind::kList) {
+          refuse_node(graph_, plan_.steps[step_].node,
+                      "lists in lists have no C++ form here; rewrite the node to operators first");
+        }
+        elements.push_back(argument(e, element, true));
+      }
+      // An IValue keeps the element type, so a list of dtypes must be one of ints here.
+      const char* of = "int64_t";
+      switch (type.element) {
+        case TypeClass::kTensor:
+          of = type.element_optional ? "std::optional<at::Tensor>" : "at::Tensor";
+          break;
+        case TypeClass::kFloat:
+          of = "double";
+          break;
+        case TypeClass::kBool:
+          of = "bool";
+          break;
+        case TypeClass::kString:
+          of = "std::string";
+          break;
+        case TypeClass::kInt:
+        case TypeClass::kDtype:
+        case TypeClass::kLayout:
+        case TypeClass::kMemoryFormat:
+          break;
+        default:
+          refuse_node(graph_, plan_.steps[step_].node,
+                      "a list of this type has no C++ form; rewrite the node to operators first");
+      }
+      return fmt::format("c10::List<{}>({{{}}})", of, fmt::join(elements, ", "));
+    }
+    default:
+      break;
+  }
+  return argument(a, type, true);
+}
+
+// Writes a step as a C++ expression, in the most readable form that means this operator and no other.
+//
+// The forms, from the best:
+//
+//     at::add(x, y), x.relu()                        functions and methods of ATen, with defaults left out
+//     at::_ops::add_Tensor::call(x, y, 1)            where overloads could be confused; every argument is written
+//     call_operator("mine::op", "", {x, y})          through the dispatcher, for what ATen's headers do not declare
+//
+// Constant work for each argument.
+
+namespace {
+
+// Where dtype, layout, device and pin_memory follow one another, which C++ has as one at::TensorOptions; or the size.
+size_t tensor_options_at(const std::vector<Formal>& formals) {
+  for (size_t i = 0; i + 3 < formals.size(); ++i) {
+    if (formals[i].name == "dtype" && formals[i + 1].name == "layout" && formals[i + 2].name == "device" &&
+        formals[i + 3].name == "pin_memory") {
+      return i;
+    }
+  }
+  return formals.size();
+}
+
+}  // namespace
+
+std::string CppCalls::device(c10::Device device) {
+  // A device chosen for the code takes the place of all that were recorded.
+  if (options_.device) device = *options_.device;
+  if (device == c10::Device(at::kCPU)) return "at::kCPU";
+  needs_.devices.insert(device.str());
+  // Names one constant for each device: "cuda:0" is kCuda0.
+  std::string name = "k" + device.str();
+  name[1] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[1])));
+  std::erase(name, ':');
+  return name;
+}
+
+std::string CppCalls::constant(ConstantId id) {
+  if (const auto variable = plan_.variable_of_constant(id)) return (*name_of_)(*variable);
+  needs_.constants.insert(id.index);
+  return constant_name(id) + "()";
+}
+
+CppCalls::Returns CppCalls::returns_of(const Signature& signature) {
+  if (signature.returns.empty()) return Returns::kNothing;
+  return signature.returns.size() == 1 ? Returns::kOne : Returns::kTuple;
+}
+
+CppCalls::Call CppCalls::call(uint32_t step, const NameOf& name_of) {
+  step_ = step;
+  name_of_ = &name_of;
+  const NodeId node = plan_.steps[step].node;
+  const Target& target = graph_.target(node);
+  switch (target.kind()) {
+    case TargetKind::kBuiltin:
+      if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(step);
+      return {constant(graph_.arguments(node)[0].constant), Returns::kOne};
+    case TargetKind::kFunction:
+      return function_call(step, target);
+    case TargetKind::kOperator:
+      return operator_call(step, target);
+  }
+  return {};
+}
+
+// Functions have no kernel in libtorch: the user names a callee, or it is one of those that passes make.
+CppCalls::Call CppCalls::function_call(uint32_t step, const Target& target) {
+  const NodeId node = plan_.steps[step].node;
+  // A function that the user names comes first, so that it can replace the ones known below.
+  if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
+    if (!named->second.from.empty()) needs_.headers.insert(named->second.from);
+    return call_by_schema(named->second.callee, target);
+  }
+  if (const auto op = operator_of_functional_call(target)) {
+    needs_.helpers.insert("functional_call");
+    const OperatorFacts& facts = op->facts();
+    return boxed_call(fmt::format("functional_call({}, {}, {{{}}}, {{{}}}, ", cpp::quoted(op->signature().name),
+                                  cpp::quoted(op->signature().overload), fmt::join(facts.written, ", "),
+                                  fmt::join(fresh_results(facts, op->signature().returns.size()), ", ")),
+                      target, step);
+  }
+  if (target.name() == get_random_state().name()) {
+    needs_.helpers.insert("random_state");
+    return call_by_schema("random_state", target);
+  }
+  if (target.name() == exchange_random_state().name() || target.name() == set_random_state().name()) {
+    needs_.helpers.insert("exchange_random_state");
+    return call_by_schema("exchange_random_state", target);
+  }
+  refuse_node(graph_, node, why_no_function(target));
+}
+
+// Calls a C++ function whose parameters are those of the schema, in order. Nothing is left out: it may have no
+// defaults.
+CppCalls::Call CppCalls::call_by_schema(const std::string& callee, const Target& target) {
+  const NodeId node = plan_.steps[step_].node;
+  const Signature& formals = graph_.target(node).signature();
+  if (formals.variadic_arguments || formals.variadic_returns) {
+    refuse_node(graph_, node, "a schema with '...' does not say how " + callee + " is to be called");
+  }
+  const auto arguments = graph_.arguments(node);
+  std::string text;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + argument(arguments[i], formals.arguments[i].type, true);
+  }
+  return {callee + "(" + text + ")", returns_of(formals)};
+}
+
+// A factory that named no device made its tensor on the mode's default one: here that is what the result says.
+std::vector<Argument> CppCalls::arguments_with_device(NodeId node, const Signature& formals) {
+  const auto given = graph_.arguments(node);
+  std::vector<Argument> arguments(given.begin(), given.end());
+  bool any_tensor = false;
+  graph_.for_each_input(node, [&](ValueId) { any_tensor = true; });
+  ValueId result;
+  graph_.for_each_output(node, [&](ValueId value) {
+    if (!result.valid()) result = value;
+  });
+  if (any_tensor || !result.valid() || graph_.value(result).kind != ValueKind::kTensor) return arguments;
+  for (size_t i = 0; i < formals.arguments.size() && i < arguments.size(); ++i) {
+    if (formals.arguments[i].type.type == TypeClass::kDevice && arguments[i].kind == ArgumentKind::kNone) {
+      arguments[i] = Argument::of_device(graph_.value(result).device());
+    }
+  }
+  return arguments;
+}
+
+CppCalls::Call CppCalls::operator_call(uint32_t step, const Target& target) {
+  const NodeId node = plan_.steps[step].node;
+  const CppOperator* op = find_cpp_operator(target.name());
+  const Signature& formals = graph_.target(node).signature();
+  // The same name with another schema is another operator: it is not what ATen's header declares.
+  if (has_another_schema(target)) {
+    refuse_node(graph_, node,
+                "this libtorch has the operator with another schema than " + target.schema_text() +
+                    "; capture the graph again with this libtorch");
+  }
+  // ATen's headers do not declare it, as for custom operators: the dispatcher finds it by name at run time.
+  if (op == nullptr) {
+    if (target.name().find("::") != std::string::npos) {
+      needs_.libraries.insert(target.name().substr(0, target.name().find("::")));
+    }
+    needs_.helpers.insert("call_operator");
+    return boxed_call(fmt::format("call_operator({}, {}, ", cpp::quoted(formals.name), cpp::quoted(formals.overload)),
+                      target, step);
+  }
+  needs_.headers.insert("ATen/ops/" + op->header_name() + ".h");
+  const std::vector<Argument> arguments = arguments_with_device(node, formals);
+  // The form at::_ops takes dtype, layout, device and pin_memory one by one, as the schema does.
+  const size_t options_at = op->form == 'o' ? formals.arguments.size() : tensor_options_at(formals.arguments);
+
+  struct Written {
+    std::string text;
+    bool is_default = false;
+  };
+  std::vector<Written> written;
+  std::string self;
+  // With other overloads of the name, literals say which type they mean.
+  const bool typed = op->form != 'o';
+  // ATen's out= functions take the outputs first, where schemas have them last.
+  size_t outs = 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (i == options_at) {
+      bool none = true;
+      for (size_t j = i; j < i + 4; ++j) none &= arguments[j].kind == ArgumentKind::kNone;
+      written.push_back({tensor_options({arguments.data() + i, 4}), none});
+      i += 3;
+      continue;
+    }
+    const Formal& formal = formals.arguments[i];
+    const bool is_default = formal.default_value && formal.default_value->equals(graph_, arguments[i]);
+    std::string text = argument(arguments[i], formal.type, typed);
+    if (op->form == 'm' && formal.name == "self") {
+      self = std::move(text);
+    } else if (op->form == 'f' && formal.out) {
+      written.insert(written.begin() + static_cast<ptrdiff_t>(outs++), {std::move(text), false});
+    } else {
+      written.push_back({std::move(text), is_default});
+    }
+  }
+  // Leaves out trailing defaults, as far as no other overload could be meant by the arguments that are left.
+  size_t count = written.size();
+  if (op->form != 'o') {
+    for (size_t fewer = count; fewer-- > 0 && written[fewer].is_default;) {
+      if (fewer < 32 && (op->counts >> fewer & 1U) != 0) count = fewer;
+    }
+  }
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + written[i].text;
+  const Returns returns = returns_of(formals);
+  switch (op->form) {
+    case 'f':
+      return {fmt::format("at::{}{}({})", op->function(), outs != 0 ? "_out" : "", text), returns};
+    case 'm':
+      return {fmt::format("{}.{}({})", self, op->function(), text), returns};
+    default:
+      return {fmt::format("at::_ops::{}::call({})", op->record(), text), returns};
+  }
+}
+
+// The results come as a vector of IValues, whatever the schema returns.
+CppCalls::Call CppCalls::boxed_call(const std::string& callee, const Target& target, uint32_t step) {
+  const NodeId node = plan_.steps[step].node;
+  const Signature& formals = graph_.target(node).signature();
+  std::string text;
+  const std::vector<Argument> arguments = arguments_with_device(node, formals);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
+    text += (text.empty() ? "" : ", ") + ivalue(arguments[i], type);
+  }
+  return {callee + "{" + text + "})", Returns::kStack};
+}
+
+CppCalls::Call CppCalls::alias(uint32_t step) {
+  const NodeId node = plan_.steps[step].node;
+  const ValueId from = graph_.arguments(node)[0].ref.value;
+  const ValueId to = graph_.results(node)[0].ref.value;
+  const Value& source = graph_.value(from);
+  const Value& result = graph_.value(to);
+  needs_.helpers.insert("alias_of");
+  // The offset is counted in bytes, since source and result may differ in dtype.
+  const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
+                        source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
+  return {fmt::format("alias_of({}, {}, {}, {}, {})", value(from, TypeClass::kTensor), cpp::dtype(result.dtype),
+                      cpp::ints(graph_.sizes(to)), cpp::ints(graph_.strides(to)), cpp::number(bytes)),
+          Returns::kOne};
+}
+
+}  // namespace shadowgraph

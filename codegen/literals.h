@@ -1,0 +1,37 @@
+// Literals of C++ that give the same value, bit for bit.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shadowgraph::cpp {
+
+std::string number(int64_t value);
+std::string number(double value);           // 0.5, or std::bit_cast<double>(...) for a NaN with other bits than usual
+std::string quoted(std::string_view text);  // any bytes
+std::string ints(std::span<const int64_t> list);   // {2, 3}
+std::string dtype(c10::ScalarType dtype);          // at::kFloat
+std::string layout(int64_t layout);                // at::kStrided
+std::string memory_format(int64_t memory_format);  // at::MemoryFormat::Preserve
+
+// Text that may stand after two slashes.
+std::string comment(std::string_view given);
+
+}  // namespace shadowgraph::cpp
+
+// Literals of Python that give the same value, bit for bit.
+
+namespace shadowgraph::python {
+
+std::string number(double value);
+std::string quoted(std::string_view text);
+std::string ints(std::span<const int64_t> list);   // [2, 3]
+std::string dtype(c10::ScalarType dtype);          // torch.float32
+std::string layout(int64_t layout);                // torch.strided
+std::string memory_format(int64_t memory_format);  // torch.preserve_format
+
+}  // namespace shadowgraph::python

@@ -1,0 +1,486 @@
+// Takes what a function sees besides its inputs (random state, autocast) when it runs, and puts it back when it runs
+// again. Internal to core/checkpoint.
+#include "shadowgraph/capture/activation_checkpoint.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "core/calls/functions.h"
+#include "core/capture/recorder.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode/process_state.h"
+#include "core/fake/mode_state.h"
+#include "shadowgraph/capture/capture.h"
+
+namespace shadowgraph {
+
+class AutocastState {
+ public:
+  AutocastState();  // that of this thread
+  class Restored;
+
+ private:
+  void set() const;
+  struct OfDevice {
+    c10::DeviceType type;
+    bool enabled;
+    at::ScalarType dtype;
+  };
+  std::array<OfDevice, 2> devices_;
+  bool cache_enabled_;
+};
+
+// Until its end, this thread has that state.
+class AutocastState::Restored {
+ public:
+  explicit Restored(const AutocastState& state);
+  ~Restored();
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+
+ private:
+  const AutocastState before_;
+};
+
+// States of the default generators of the CPU and of the inputs' CUDA devices. Fake tensors draw no numbers, so a
+// FakeTensorMode has no state. A capture has the tensors that would hold it, and the graph says so.
+class RandomStates {
+ public:
+  RandomStates() = default;  // none
+  static RandomStates take(const std::vector<at::Tensor>& inputs);
+
+  class Restored {
+   public:
+    explicit Restored(const RandomStates& states);
+    ~Restored();
+    Restored(const Restored&) = delete;
+    Restored& operator=(const Restored&) = delete;
+
+   private:
+    std::vector<std::pair<c10::Device, at::Tensor>> before_;
+  };
+
+ private:
+  std::vector<std::pair<c10::Device, at::Tensor>> states_;
+};
+
+namespace {
+
+const c10::Device kCpu(c10::DeviceType::CPU);
+
+bool is_faking() { return thread_state.mode != nullptr && thread_state.mode->kind == ModeKind::kFake; }
+
+at::Tensor fake_state(c10::Device device) {
+  return FakeTensorImpl::empty({random_state_bytes(device)}, caffe2::TypeMeta::fromScalarType(at::kByte),
+                               c10::MemoryFormat::Contiguous, kCpu);
+}
+
+// Returns the state that the generator is left with; undefined if nothing is drawn here.
+at::Tensor take(c10::Device device) {
+  if (!is_faking()) return random_state(device);
+  if (current_recorder() == nullptr) return {};
+  at::Tensor state = fake_state(device);
+  current_recorder()->record_function(get_random_state(), std::array{c10::IValue(device)}, state);
+  return state;
+}
+
+at::Tensor exchange(c10::Device device, const at::Tensor& state) {
+  if (!is_fake(state)) return is_faking() ? at::Tensor() : exchange_random_state(device, state);
+  if (current_recorder() == nullptr) return {};
+  at::Tensor before = fake_state(device);
+  current_recorder()->record_function(exchange_random_state(), std::array{c10::IValue(state), c10::IValue(device)},
+                                      before);
+  return before;
+}
+
+void put_back(c10::Device device, const at::Tensor& state) {
+  if (!is_fake(state)) {
+    exchange_random_state(device, state);
+  } else if (current_recorder() != nullptr) {
+    current_recorder()->record_function(set_random_state(), std::array{c10::IValue(state), c10::IValue(device)}, {});
+  }
+}
+
+}  // namespace
+
+// ---- Autocast
+
+AutocastState::AutocastState() : cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
+  size_t i = 0;
+  for (const c10::DeviceType type : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) {
+    devices_[i++] = {type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
+  }
+}
+
+void AutocastState::set() const {
+  for (const OfDevice& device : devices_) {
+    at::autocast::set_autocast_enabled(device.type, device.enabled);
+    at::autocast::set_autocast_dtype(device.type, device.dtype);
+  }
+  at::autocast::set_autocast_cache_enabled(cache_enabled_);
+}
+
+// It enters and leaves as torch.autocast does: copies of weights that were cast are kept until the outermost one ends.
+AutocastState::Restored::Restored(const AutocastState& state) {
+  state.set();
+  at::autocast::increment_nesting();
+}
+
+AutocastState::Restored::~Restored() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  before_.set();
+}
+
+// ---- Random numbers
+
+RandomStates RandomStates::take(const std::vector<at::Tensor>& inputs) {
+  std::vector<c10::Device> devices{kCpu};
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined() || !input.is_cuda()) continue;
+    const c10::Device device = with_index(input.device());
+    if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+  }
+  RandomStates states;
+  for (const c10::Device device : devices) {
+    at::Tensor state = shadowgraph::take(device);
+    if (state.defined()) states.states_.emplace_back(device, std::move(state));
+  }
+  return states;
+}
+
+RandomStates::Restored::Restored(const RandomStates& states) {
+  for (const auto& [device, state] : states.states_) {
+    at::Tensor before = exchange(device, state);
+    if (before.defined()) before_.emplace_back(device, std::move(before));
+  }
+}
+
+RandomStates::Restored::~Restored() {
+  for (const auto& [device, state] : before_) put_back(device, state);
+}
+
+// Keeps one call of a checkpointed function: its inputs, and a slot for every tensor that autograd wanted to save in
+// it. Internal to core/checkpoint.
+//
+// Who holds whom:
+//
+//     grad_fn made in the function  a hook in place of a tensor
+//     hook                          its slot and the frame
+//     frame                         the function and the inputs; it knows the slots without holding them
+//
+// The frame keeps inputs as autograd would save them outside the function, so an outer checkpoint has a slot for them
+// in its turn. When the last grad_fn lets go, all of it goes. A run of the function fills a slot for one backward (one
+// graph task); asking the slot empties it.
+
+struct CheckpointSlot {
+  size_t index = 0;
+  // Describes what was to be saved, to compare it with what comes the second time.
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype = at::kFloat;
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  // By graph task; guarded by the frame's mutex.
+  std::unordered_map<int, std::shared_ptr<torch::autograd::SavedVariableHooks>> filled;
+};
+
+class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
+ public:
+  CheckpointFrame(CheckpointedFunction function, const CheckpointOptions& options)
+      : function_(std::move(function)), options_(options) {}
+
+  std::vector<at::Tensor> run_forward(const std::vector<at::Tensor>& inputs);
+
+  // ---- For the hooks
+  std::shared_ptr<CheckpointSlot> new_slot(const at::Tensor& tensor);
+  at::Tensor unpack(CheckpointSlot& slot);
+
+ private:
+  void run_again(int task, CheckpointSlot* only);
+  void forget_after(int task);
+
+  const CheckpointedFunction function_;
+  const CheckpointOptions options_;
+  std::vector<torch::autograd::SavedVariable> inputs_;
+  AutocastState autocast_;
+  RandomStates random_;
+  std::vector<std::weak_ptr<CheckpointSlot>> slots_;
+  bool forward_done_ = false;
+  std::unordered_set<int> tasks_run_;  // graph tasks under way for which the function ran again
+  std::mutex mutex_;                   // taken in backward, from the inner frame to the outer
+
+  // In a capture: which session's checkpoint it is.
+  uint32_t session_ = 0;
+  uint32_t recorded_as_ = 0;
+};
+
+namespace {
+
+using Hooks = torch::autograd::SavedVariableHooks;
+
+// Marks the region of a capture; does nothing without one, or when the capture has ended meanwhile.
+class CheckpointRegion {
+ public:
+  CheckpointRegion(const std::string& name, uint32_t& session, uint32_t& recorded_as) : recorder_(current_recorder()) {
+    if (recorder_ == nullptr) return;
+    session = recorder_->session();
+    recorded_as = recorder_->enter_checkpoint(name);
+  }
+  ~CheckpointRegion() {
+    if (recorder_ != nullptr && recorder_ == current_recorder()) recorder_->leave_checkpoint();
+  }
+  CheckpointRegion(const CheckpointRegion&) = delete;
+  CheckpointRegion& operator=(const CheckpointRegion&) = delete;
+
+ private:
+  Recorder* recorder_;
+};
+
+class RecomputeRegion {
+ public:
+  RecomputeRegion(const std::string& name, uint32_t session, uint32_t recorded_as) : recorder_(current_recorder()) {
+    if (recorder_ != nullptr && recorder_->session() != session) recorder_ = nullptr;
+    if (recorder_ != nullptr) recorder_->enter_recomputation(recorded_as, name);
+  }
+  ~RecomputeRegion() {
+    if (recorder_ != nullptr && recorder_ == current_recorder()) recorder_->leave_recomputation();
+  }
+  RecomputeRegion(const RecomputeRegion&) = delete;
+  RecomputeRegion& operator=(const RecomputeRegion&) = delete;
+
+ private:
+  Recorder* recorder_;
+};
+
+// ---- The first run: nothing is kept
+
+class SlotHook final : public Hooks {
+ public:
+  explicit SlotHook(std::shared_ptr<CheckpointFrame> frame) : frame_(std::move(frame)) {}
+  void call_pack_hook(const at::Tensor& tensor) override { slot_ = frame_->new_slot(tensor); }
+  at::Tensor call_unpack_hook() override { return frame_->unpack(*slot_); }
+
+ private:
+  std::shared_ptr<CheckpointFrame> frame_;
+  std::shared_ptr<CheckpointSlot> slot_;
+};
+
+class Forward final : public SavedTensorObserver {
+ public:
+  explicit Forward(CheckpointFrame& frame) : frame_(frame) {}
+  std::unique_ptr<Hooks> hooks_for_saved_tensor() override {
+    return std::make_unique<SlotHook>(frame_.shared_from_this());
+  }
+
+ private:
+  CheckpointFrame& frame_;
+};
+
+// ---- The second run: what is saved fills the slots
+
+class PlainHook final : public Hooks {
+ public:
+  void call_pack_hook(const at::Tensor& tensor) override { data_.emplace(tensor); }
+  at::Tensor call_unpack_hook() override { return data_->unpack(); }
+
+ private:
+  std::optional<SavedData> data_;
+};
+
+// Thrown through the function when its last tensor is there. It is no exception that a function would catch by its
+// type.
+struct AllSlotsFilled {};
+
+class RefillHook final : public Hooks {
+ public:
+  using Fill = std::function<void(const at::Tensor&, const std::shared_ptr<Hooks>&)>;
+  RefillHook(const Fill& fill, std::shared_ptr<Hooks> data) : fill_(fill), data_(std::move(data)) {}
+  void call_pack_hook(const at::Tensor& tensor) override {
+    data_->call_pack_hook(tensor);
+    fill_(tensor, data_);
+  }
+  at::Tensor call_unpack_hook() override { return data_->call_unpack_hook(); }
+
+ private:
+  const Fill& fill_;  // only called in the second run, which outlives it
+  std::shared_ptr<Hooks> data_;
+};
+
+class Refill final : public SavedTensorObserver {
+ public:
+  Refill(RefillHook::Fill fill, SavedTensorObserver* capture) : fill_(std::move(fill)), capture_(capture) {}
+  std::unique_ptr<Hooks> hooks_for_saved_tensor() override {
+    // In a capture, autograd's hook keeps the tensor, so that the graph knows that this node's tensor is kept.
+    std::unique_ptr<Hooks> data =
+        capture_ == nullptr ? std::make_unique<PlainHook>() : capture_->hooks_for_saved_tensor();
+    return std::make_unique<RefillHook>(fill_, std::move(data));
+  }
+
+ private:
+  const RefillHook::Fill fill_;
+  SavedTensorObserver* const capture_;
+};
+
+std::string describe(at::ScalarType dtype, c10::IntArrayRef sizes, c10::Device device) {
+  return c10::str(dtype, sizes, " on ", device);
+}
+
+}  // namespace
+
+std::shared_ptr<CheckpointSlot> CheckpointFrame::new_slot(const at::Tensor& tensor) {
+  auto slot = std::make_shared<CheckpointSlot>();
+  slot->index = slots_.size();
+  slot->sizes = tensor.sizes().vec();
+  slot->dtype = tensor.scalar_type();
+  slot->device = tensor.device();
+  slots_.push_back(slot);
+  return slot;
+}
+
+std::vector<at::Tensor> CheckpointFrame::run_forward(const std::vector<at::Tensor>& inputs) {
+  inputs_.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
+  const CheckpointRegion region(options_.name, session_, recorded_as_);
+  if (options_.preserve_random_state) random_ = RandomStates::take(inputs);
+  Forward observer(*this);
+  const SavedTensorScope scope(&observer);
+  auto outputs = function_(inputs);
+  forward_done_ = true;
+  return outputs;
+}
+
+at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
+  const int task = torch::autograd::get_current_graph_task_id();
+  const std::lock_guard lock(mutex_);
+  auto found = slot.filled.find(task);
+  if (found == slot.filled.end()) {
+    // If a slot is asked a second time in one backward, or by no backward, it is filled for this tensor alone.
+    const bool first = task >= 0 && tasks_run_.insert(task).second;
+    if (first) forget_after(task);
+    run_again(task, first ? nullptr : &slot);
+    found = slot.filled.find(task);
+    if (found == slot.filled.end()) {
+      throw CheckpointError("checkpoint '" + options_.name + "': the second run did not reach saved tensor " +
+                            std::to_string(slot.index));
+    }
+  }
+  const std::shared_ptr<Hooks> data = std::move(found->second);
+  slot.filled.erase(found);
+  return data->call_unpack_hook();
+}
+
+// Forgets what a backward did not ask for (it may be after some gradients only) when it ends.
+void CheckpointFrame::forget_after(int task) {
+  torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), task] {
+    const auto alive = frame.lock();
+    if (alive == nullptr) return;
+    const std::lock_guard lock(alive->mutex_);
+    alive->tasks_run_.erase(task);
+    for (const auto& slot : alive->slots_) {
+      if (const auto held = slot.lock()) held->filled.erase(task);
+    }
+  });
+}
+
+void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
+  // This comes first, for it may run an outer checkpoint's function.
+  std::vector<at::Tensor> inputs;
+  for (const auto& input : inputs_) inputs.push_back(input.unpack());
+
+  size_t count = 0;
+  std::string mismatch;
+  const size_t expected = slots_.size();
+  Refill observer(
+      [&](const at::Tensor& tensor, const std::shared_ptr<Hooks>& data) {
+        const size_t index = count++;
+        if (index >= expected) return;
+        if (const auto slot = slots_[index].lock()) {
+          const bool same =
+              tensor.sizes() == slot->sizes && tensor.scalar_type() == slot->dtype && tensor.device() == slot->device;
+          if (!same && mismatch.empty()) {
+            mismatch = "saved tensor " + std::to_string(index) + " was " +
+                       describe(slot->dtype, slot->sizes, slot->device) + " and is now " +
+                       describe(tensor.scalar_type(), tensor.sizes(), tensor.device());
+          }
+          if (only == nullptr || only == slot.get()) slot->filled[task] = data;
+        }
+        if (options_.early_stop && count == expected) throw AllSlotsFilled();
+      },
+      saved_tensor_observer_of_mode());
+  try {
+    const RecomputeRegion region(options_.name, session_, recorded_as_);
+    const c10::AutoGradMode grad_mode(true);
+    const AutocastState::Restored autocast(autocast_);
+    const RandomStates::Restored random(random_);
+    const SavedTensorScope scope(&observer);
+    function_(inputs);
+    // NOLINTNEXTLINE(bugprone-empty-catch): that is how it ends
+  } catch (const AllSlotsFilled&) {}
+  if (count != expected && (count < expected || forward_done_)) {
+    mismatch =
+        "it saved " + std::to_string(expected) + " tensors in forward and " + std::to_string(count) + " when run again";
+  }
+  if (!mismatch.empty()) {
+    throw CheckpointError(
+        "checkpoint '" + options_.name + "': the function does not do the same when it runs again: " + mismatch +
+        ". It must depend on its inputs alone, and on captured tensors and settings that stay as they "
+        "are until backward (random numbers from a generator of one's own, counters, caches)");
+  }
+}
+
+std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
+                                           const CheckpointOptions& options) {
+  // Without gradients nothing would be saved.
+  if (!c10::GradMode::is_enabled()) return function(inputs);
+  const auto frame = std::make_shared<CheckpointFrame>(std::move(function), options);
+  return frame->run_forward(inputs);
+}
+
+void CheckpointRuns::enter() {
+  Recorder* const recorder = current_recorder();
+  Told told = Told::kNothing;
+  if (recorder != nullptr && !has_run_) {
+    session_ = recorder->session();
+    recorded_as_ = recorder->enter_checkpoint(name_);
+    told = Told::kFirst;
+  } else if (recorder != nullptr && session_ == recorder->session()) {
+    recorder->enter_recomputation(recorded_as_, name_);
+    told = Told::kAgain;
+  }
+  has_run_ = true;
+  under_way_.push_back(told);
+}
+
+void CheckpointRuns::leave() noexcept {
+  const Told told = under_way_.back();
+  under_way_.pop_back();
+  Recorder* const recorder = current_recorder();
+  if (told == Told::kNothing || recorder == nullptr || recorder->session() != session_) return;
+  if (told == Told::kFirst) {
+    recorder->leave_checkpoint();
+  } else {
+    recorder->leave_recomputation();
+  }
+}
+
+void CheckpointRuns::keep(const at::Tensor& tensor) {
+  if (SavedTensorObserver* const capture = saved_tensor_observer_of_mode()) {
+    if (const auto hook = capture->hooks_for_saved_tensor()) hook->call_pack_hook(tensor);
+  }
+}
+
+}  // namespace shadowgraph

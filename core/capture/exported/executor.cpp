@@ -1,0 +1,559 @@
+#include "core/capture/exported/executor.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/capture/exported/program.h"
+#include "core/capture/exported/symbolic_size.h"
+#include "core/fake/thread_state.h"
+#include "shadowgraph/capture/activation_checkpoint.h"
+#include "shadowgraph/capture/capture.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+
+void ModuleRegions::move_to(const std::vector<SavedModuleCall>& stack) {
+  size_t common = 0;
+  while (common < stack.size() && common < open_.size() && stack[common].key == open_[common].key) ++common;
+  leave_to(std::max(common, around_));
+  for (size_t i = common; i < stack.size(); ++i) {
+    if (i < around_) continue;  // another module than what is around it: that one cannot be left here
+    if (recorder_ != nullptr) recorder_->enter_region(RegionKind::kModule, stack[i].path, stack[i].class_name);
+    open_.push_back(stack[i]);
+  }
+}
+
+void ModuleRegions::leave_to(size_t depth) {
+  while (open_.size() > depth) {
+    open_.pop_back();
+    if (recorder_ != nullptr) recorder_->leave_region();
+  }
+}
+
+namespace {
+
+const c10::IValue& value_of_operand(const ExportedOperand& operand, const ValueTable& values) {
+  return operand.kind == ExportedOperand::Kind::kValue ? values[operand.value] : operand.literal;
+}
+
+[[noreturn]] void refuse_argument(const c10::Argument& argument, const std::string& what) {
+  throw Error("the argument '" + argument.name() + "' is " + what + ", where the operator takes " +
+              argument.type()->str());
+}
+
+std::string kind_text(const ExportedOperand& operand, const ValueTable& values) {
+  switch (operand.kind) {
+    case ExportedOperand::Kind::kList:
+      return "a list";
+    case ExportedOperand::Kind::kGraph:
+      return "a graph";
+    case ExportedOperand::Kind::kUnsupported:
+      return operand.literal.toStringRef();
+    case ExportedOperand::Kind::kLiteral:
+    case ExportedOperand::Kind::kValue:
+      return "of type " + value_of_operand(operand, values).tagKind();
+  }
+  return "";
+}
+
+at::Tensor number_as_tensor(const c10::IValue& number) {
+  at::Tensor tensor = c10::scalar_to_tensor(number.toScalar());  // a real CPU tensor, inside a fake mode too
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+// Converts a value that is no list; empty if it does not fit.
+std::optional<c10::IValue> converted(const c10::TypePtr& type, const c10::IValue& value) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      if (value.isTensor()) return value;
+      if (value.isNone()) return at::Tensor();
+      if (value.isScalar() || value.isBool()) return number_as_tensor(value);
+      return std::nullopt;
+    case c10::TypeKind::NumberType:
+      if (value.isScalar() || value.isBool()) return value;
+      if (value.isTensor()) return value.toTensor().item();
+      return std::nullopt;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      if (value.isInt()) return value;
+      if (value.isBool()) return static_cast<int64_t>(value.toBool());
+      return std::nullopt;
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::SymFloatType:
+      if (value.isDouble()) return value;
+      if (value.isInt()) return static_cast<double>(value.toInt());
+      return std::nullopt;
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::SymBoolType:
+      return value.isBool() ? std::optional(value) : std::nullopt;
+    case c10::TypeKind::StringType:
+      return value.isString() ? std::optional(value) : std::nullopt;
+    case c10::TypeKind::DeviceObjType:
+      return value.isDevice() ? std::optional(value) : std::nullopt;
+    case c10::TypeKind::OptionalType:
+      if (value.isNone()) return value;
+      return converted(type->expectRef<c10::OptionalType>().getElementType(), value);
+    default:
+      return std::nullopt;
+  }
+}
+
+// Checks dtypes, layouts and memory formats, which are integers to a schema: numbers that are none of them must not
+// reach a kernel.
+bool is_of_enumeration(const c10::Argument& argument, const c10::IValue& value) {
+  c10::TypePtr type = argument.real_type();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
+  int64_t count = INT64_MAX;
+  if (type->kind() == c10::TypeKind::ScalarTypeType) count = static_cast<int64_t>(c10::ScalarType::Undefined);
+  if (type->kind() == c10::TypeKind::LayoutType) count = static_cast<int64_t>(c10::Layout::NumOptions);
+  if (type->kind() == c10::TypeKind::MemoryFormatType) count = static_cast<int64_t>(c10::MemoryFormat::NumOptions);
+  if (count == INT64_MAX) return true;
+  return value.isInt() && value.toInt() >= 0 && value.toInt() < count;
+}
+
+c10::IValue list_for(const c10::Argument& argument, const c10::TypePtr& element, const ExportedOperand& operand,
+                     const ValueTable& values) {
+  // The type decides between lists of optional tensors, of tensors and of numbers. Symbolic types are plain ones at run
+  // time.
+  c10::TypePtr stored = element;
+  if (element->kind() == c10::TypeKind::SymIntType) stored = c10::IntType::get();
+  if (element->kind() == c10::TypeKind::SymFloatType) stored = c10::FloatType::get();
+  if (element->kind() == c10::TypeKind::SymBoolType) stored = c10::BoolType::get();
+  c10::impl::GenericList list(stored);
+  const auto add = [&](const ExportedOperand& one) {
+    if (one.kind != ExportedOperand::Kind::kLiteral && one.kind != ExportedOperand::Kind::kValue) {
+      refuse_argument(argument, "a list with " + kind_text(one, values));
+    }
+    auto value = converted(stored, value_of_operand(one, values));
+    if (!value) refuse_argument(argument, "a list with an element " + kind_text(one, values));
+    list.push_back(*std::move(value));
+  };
+  if (operand.kind == ExportedOperand::Kind::kList) {
+    for (const ExportedOperand& one : operand.elements) add(one);
+  } else {
+    // One number stands for all: int[2] stride=1.
+    for (int i = 0; i < argument.N().value_or(1); ++i) add(operand);
+  }
+  return list;
+}
+
+void append_plain(const ExportedOperand& operand, const ValueTable& values, std::vector<c10::IValue>& result) {
+  switch (operand.kind) {
+    case ExportedOperand::Kind::kLiteral:
+    case ExportedOperand::Kind::kValue:
+      result.push_back(value_of_operand(operand, values));
+      return;
+    case ExportedOperand::Kind::kList:
+      for (const ExportedOperand& element : operand.elements) append_plain(element, values, result);
+      return;
+    case ExportedOperand::Kind::kGraph:
+    case ExportedOperand::Kind::kUnsupported:
+      throw Error("it is given " + kind_text(operand, values) + ", which is not supported there");
+  }
+}
+
+}  // namespace
+
+c10::IValue argument_for(const c10::Argument& argument, const ExportedOperand& operand, const ValueTable& values) {
+  c10::TypePtr type = argument.type();
+  if (type->kind() == c10::TypeKind::OptionalType) {
+    if (operand.kind == ExportedOperand::Kind::kLiteral && operand.literal.isNone()) return {};
+    type = type->expectRef<c10::OptionalType>().getElementType();
+  }
+  if (operand.kind == ExportedOperand::Kind::kGraph || operand.kind == ExportedOperand::Kind::kUnsupported) {
+    refuse_argument(argument, kind_text(operand, values));
+  }
+  if (type->kind() == c10::TypeKind::ListType) {
+    return list_for(argument, type->expectRef<c10::ListType>().getElementType(), operand, values);
+  }
+  if (operand.kind == ExportedOperand::Kind::kList) refuse_argument(argument, "a list");
+  auto value = converted(type, value_of_operand(operand, values));
+  if (!value || !is_of_enumeration(argument, *value)) refuse_argument(argument, kind_text(operand, values));
+  return *std::move(value);
+}
+
+std::vector<c10::IValue> plain_arguments(std::span<const NamedOperand> operands, const ValueTable& values) {
+  std::vector<c10::IValue> result;
+  for (const NamedOperand& operand : operands) append_plain(operand.operand, values, result);
+  return result;
+}
+
+// Runs operators that are given graphs: torch.ops.higher_order.*. Internal to core/exported.
+
+// Runs a graph within the node; what the graph takes is handed over.
+using RunGraph = std::function<std::vector<c10::IValue>(const ExportedGraph&, std::vector<c10::IValue>)>;
+
+struct HigherOrderCall {
+  const ExportedNode& node;
+  ValueTable& values;  // what the node uses last is taken out, so that it dies as soon as the inner graph allows
+  RunGraph run;        // now
+  RunGraph run_later;  // as the same, but also after the program is through: in backward
+};
+
+// Knows wrap_with_set_grad_enabled, wrap_with_autocast, cond, invoke_subgraph, tag_activation_checkpoint; throws Error
+// for others.
+std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call);
+
+namespace {
+
+using IValues = std::vector<c10::IValue>;
+
+[[noreturn]] void refuse_form(const std::string& why) { throw Error("it is not of a form known here: " + why); }
+
+const ExportedGraph& graph_at(const HigherOrderCall& call, size_t position) {
+  if (position >= call.node.inputs.size() || call.node.inputs[position].operand.kind != ExportedOperand::Kind::kGraph) {
+    refuse_form("its input " + std::to_string(position) + " should be a graph");
+  }
+  return *call.node.inputs[position].operand.graph;
+}
+
+// Returns what stands before the graph.
+IValues leading(const HigherOrderCall& call, size_t count) {
+  if (call.node.inputs.size() < count) refuse_form("it has too few inputs");
+  return plain_arguments(std::span(call.node.inputs).first(count), call.values);
+}
+
+// Returns, from `first` on, what the graph is given.
+IValues operands_from(const HigherOrderCall& call, size_t first) {
+  if (call.node.inputs.size() < first) refuse_form("it has too few inputs");
+  IValues operands = plain_arguments(std::span(call.node.inputs).subspan(first), call.values);
+  for (const uint32_t value : call.node.unused) call.values[value] = c10::IValue();
+  return operands;
+}
+
+IValues with_grad_mode(const HigherOrderCall& call) {
+  const IValues head = leading(call, 1);
+  if (head.size() != 1 || !head[0].isBool()) refuse_form("its first input should be a boolean");
+  IValues operands = operands_from(call, 2);
+  const at::AutoGradMode mode(head[0].toBool());
+  return call.run(graph_at(call, 1), std::move(operands));
+}
+
+IValues with_autocast(const HigherOrderCall& call) {
+  const IValues head = leading(call, 4);
+  if (head.size() != 4 || !head[0].isString() || !head[2].isBool()) {
+    refuse_form("it should begin with a device, a dtype and whether autocast is enabled");
+  }
+  IValues operands = operands_from(call, 5);
+  c10::DeviceType device = c10::Device(head[0].toStringRef()).type();
+  for (const c10::IValue& operand : operands) {
+    // The program may run on another device than it was exported on.
+    if (operand.isTensor() && operand.toTensor().defined()) {
+      device = operand.toTensor().device().type();
+      break;
+    }
+  }
+  const auto dtype = head[1].isInt() ? std::optional(static_cast<c10::ScalarType>(head[1].toInt())) : std::nullopt;
+  const AutocastScope scope(device, dtype, head[2].toBool(), !head[3].isBool() || head[3].toBool());
+  return call.run(graph_at(call, 4), std::move(operands));
+}
+
+IValues one_of_two(const HigherOrderCall& call) {
+  const IValues head = leading(call, 1);
+  if (head.size() != 1) refuse_form("its first input should be a condition");
+  bool condition = false;
+  if (head[0].isTensor()) {
+    condition = head[0].toTensor().item().toBool();  // throws DataDependentError if nobody knows
+  } else if (head[0].isBool()) {
+    condition = head[0].toBool();
+  } else {
+    refuse_form("its condition is of type " + head[0].tagKind());
+  }
+  const ExportedGraph& branch = graph_at(call, condition ? 1 : 2);
+  return call.run(branch, operands_from(call, 3));
+}
+
+IValues subgraph(const HigherOrderCall& call) {
+  return call.run(graph_at(call, 0), operands_from(call, 2));  // the second is the graph's name
+}
+
+IValues checkpointed(const HigherOrderCall& call) {
+  const ExportedGraph& graph = graph_at(call, 0);
+  std::vector<NamedOperand> positional;
+  for (const NamedOperand& input : std::span(call.node.inputs).subspan(1)) {
+    if (input.name.empty()) positional.push_back(input);  // the others are options of Python's checkpoint
+  }
+  IValues operands = plain_arguments(positional, call.values);
+  Tensors tensors;
+  for (const c10::IValue& operand : operands) {
+    if (operand.isTensor()) tensors.push_back(operand.toTensor());
+  }
+  for (c10::IValue& operand : operands) {
+    if (operand.isTensor()) operand = at::Tensor();
+  }
+  const Tensors results = checkpoint_tensors(
+      [&graph, run = call.run_later, operands](const Tensors& inputs) {
+        IValues all = operands;
+        size_t next = 0;
+        for (c10::IValue& one : all) {
+          if (one.isTensor()) one = inputs[next++];
+        }
+        Tensors outputs;
+        for (const c10::IValue& output : run(graph, std::move(all))) {
+          if (!output.isTensor()) throw Error("a checkpointed graph gives something else than tensors");
+          outputs.push_back(output.toTensor());
+        }
+        return outputs;
+      },
+      std::move(tensors));
+  return {results.begin(), results.end()};
+}
+
+struct HigherOrderOperator {
+  std::string_view name;
+  IValues (*call)(const HigherOrderCall&);
+};
+
+constexpr HigherOrderOperator kHigherOrderOperators[] = {
+    {"wrap_with_set_grad_enabled", &with_grad_mode},
+    {"wrap_with_autocast", &with_autocast},
+    {"cond", &one_of_two},
+    {"invoke_subgraph", &subgraph},
+    {"tag_activation_checkpoint", &checkpointed},
+};
+
+}  // namespace
+
+std::vector<c10::IValue> call_higher_order(const HigherOrderCall& call) {
+  const std::string_view target = call.node.target;
+  const std::string_view name = target.substr(target.rfind('.') + 1);
+  for (const HigherOrderOperator& row : kHigherOrderOperators) {
+    if (row.name == name) return row.call(call);
+  }
+  std::string names;
+  for (const HigherOrderOperator& row : kHigherOrderOperators)
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  throw Error("this higher-order operator is not supported; these are: " + names);
+}
+
+namespace {
+
+constexpr std::string_view kOperators = "torch.ops.";
+constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
+
+// These checks hold of the shapes and say nothing else; export writes them where eager has none.
+constexpr std::string_view kChecksWithoutWork[] = {
+    "torch.ops.aten.sym_constrain_range.default", "torch.ops.aten.sym_constrain_range_for_size.default",
+    "torch.ops.aten._assert_tensor_metadata.default",  // of the device and dtype that the program was exported for
+};
+constexpr std::string_view kAssertScalar = "torch.ops.aten._assert_scalar.default";
+
+thread_local const std::string* current_source = nullptr;
+std::string exported_location() { return current_source != nullptr ? *current_source : std::string(); }
+
+// While it lives, recorded nodes carry the line of Python that the exported node carries.
+class ExportedLocations {
+ public:
+  ExportedLocations()
+      : recorder_(current_recorder()), outer_(recorder_ ? recorder_->set_locate(&exported_location) : nullptr) {}
+  ~ExportedLocations() {
+    current_source = nullptr;
+    if (recorder_) recorder_->set_locate(outer_);
+  }
+  ExportedLocations(const ExportedLocations&) = delete;
+  ExportedLocations& operator=(const ExportedLocations&) = delete;
+
+ private:
+  Recorder* recorder_;
+  Recorder::Locate outer_;
+};
+
+// An error that names its node already, on its way through the nodes that it is within.
+template <class Kind>
+class Located : public Kind {
+ public:
+  using Kind::Kind;
+};
+
+// Returns aten::linear, "" for "torch.ops.aten.linear.default".
+c10::OperatorName operator_name(std::string_view target) {
+  const std::string_view rest = target.substr(std::min(kOperators.size(), target.size()));
+  const size_t first = rest.find('.');
+  const size_t last = rest.rfind('.');
+  if (!target.starts_with(kOperators) || first == std::string_view::npos || first == last) {
+    throw Error("a Python function, not an operator, which nothing but Python can call");
+  }
+  const std::string_view overload = rest.substr(last + 1);
+  return {std::string(rest.substr(0, first)) + "::" + std::string(rest.substr(first + 1, last - first - 1)),
+          overload == "default" ? std::string() : std::string(overload)};
+}
+
+void assign(const ExportedOperand& output, c10::IValue value, ValueTable& values) {
+  if (output.kind == ExportedOperand::Kind::kValue) {
+    values[output.value] = std::move(value);
+  } else if (output.kind == ExportedOperand::Kind::kList) {
+    if (!value.isList()) throw Error("it gives a value where the archive has a list");
+    const auto elements = value.toListRef();
+    if (elements.size() != output.elements.size()) {
+      throw Error("it gives " + std::to_string(elements.size()) + " results where the archive has " +
+                  std::to_string(output.elements.size()));
+    }
+    for (size_t i = 0; i < elements.size(); ++i) assign(output.elements[i], elements[i], values);
+  }
+}
+
+size_t count_of(const std::vector<ExportedOperand>& outputs) {
+  size_t count = 0;
+  for (const ExportedOperand& output : outputs)
+    count += output.kind == ExportedOperand::Kind::kList ? output.elements.size() : 1;
+  return count;
+}
+
+// Assigns results. Graphs within the node give theirs one by one, however the node groups them.
+void assign_results(const ExportedNode& node, std::vector<c10::IValue> results, bool flat, ValueTable& values) {
+  const size_t expected = flat ? count_of(node.outputs) : node.outputs.size();
+  // The format leaves out None and what an operator without results gives.
+  const bool nothing = std::all_of(node.outputs.begin(), node.outputs.end(), [](const ExportedOperand& output) {
+    return output.kind == ExportedOperand::Kind::kLiteral;
+  });
+  if (nothing) return;
+  if (results.size() != expected) {
+    throw Error("it gives " + std::to_string(results.size()) + " results where the archive has " +
+                std::to_string(expected));
+  }
+  size_t next = 0;
+  for (const ExportedOperand& output : node.outputs) {
+    if (flat && output.kind == ExportedOperand::Kind::kList) {
+      for (const ExportedOperand& element : output.elements) assign(element, std::move(results[next++]), values);
+    } else {
+      assign(output, std::move(results[next++]), values);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<c10::IValue> ExportedExecutor::run(std::vector<c10::IValue> inputs) const {
+  const ExportedLocations locations;
+  ModuleRegions regions;
+  return run_graph(program_.graph, std::move(inputs), {program_.module_stacks[0], regions});
+}
+
+std::vector<c10::IValue> ExportedExecutor::run_graph(const ExportedGraph& graph, std::vector<c10::IValue> inputs,
+                                                     Place place) const {
+  if (inputs.size() != graph.inputs.size()) {
+    throw Error("a graph of " + std::to_string(graph.inputs.size()) + " inputs is given " +
+                std::to_string(inputs.size()));
+  }
+  ValueTable values(graph.value_names.size());
+  for (size_t i = 0; i < inputs.size(); ++i) assign(graph.inputs[i], std::move(inputs[i]), values);
+  inputs.clear();
+  for (const uint32_t value : graph.unused) values[value] = c10::IValue();
+  for (const ExportedNode& node : graph.nodes) run_node(node, values, place);
+  std::vector<c10::IValue> outputs;
+  for (const ExportedOperand& output : graph.outputs) {
+    if (output.kind == ExportedOperand::Kind::kList) {
+      for (const ExportedOperand& element : output.elements) {
+        outputs.push_back(element.kind == ExportedOperand::Kind::kValue ? values[element.value] : element.literal);
+      }
+    } else {
+      outputs.push_back(output.kind == ExportedOperand::Kind::kValue ? values[output.value] : output.literal);
+    }
+  }
+  return outputs;
+}
+
+void ExportedExecutor::run_node(const ExportedNode& node, ValueTable& values, Place place) const {
+  const auto message = [&](const char* what) {
+    return path_ + ": node '" + node.name + "' (" + node.target + ")" +
+           (node.source.empty() ? "" : " at " + node.source) + ": " + what;
+  };
+  const std::string* outer = current_source;
+  if (!node.source.empty() || outer == nullptr) current_source = &node.source;
+  try {
+    assign_results(node, call(node, values, place), node.target.starts_with(kHigherOrder), values);
+  } catch (const Located<Error>&) {
+    throw;
+  } catch (const Located<DataDependentError>&) {
+    throw;
+  } catch (const Located<NoRuleError>&) {
+    throw;
+  } catch (const DataDependentError& error) {
+    throw Located<DataDependentError>(message(error.what()));
+  } catch (const NoRuleError& error) {
+    throw Located<NoRuleError>(message(error.what()));
+  } catch (const c10::Error& error) {
+    throw Located<Error>(message(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    throw Located<Error>(message(error.what()));
+  }
+  current_source = outer;
+  for (const uint32_t value : node.unused) values[value] = c10::IValue();
+}
+
+std::vector<c10::IValue> ExportedExecutor::call(const ExportedNode& node, ValueTable& values, Place place) const {
+  if (node.target.starts_with(kHigherOrder)) {
+    const ModuleStack& around = stack_of(node, place);
+    const auto run = [&](const ExportedGraph& graph, std::vector<c10::IValue> inputs) {
+      return run_graph(graph, std::move(inputs), {around, place.regions});
+    };
+    place.regions.move_to(around);
+    const auto run_later = [this, &around](const ExportedGraph& graph, std::vector<c10::IValue> inputs) {
+      ModuleRegions inner(&around);
+      return run_graph(graph, std::move(inputs), {around, inner});
+    };
+    return call_higher_order({node, values, run, run_later});
+  }
+  if (std::find(std::begin(kChecksWithoutWork), std::end(kChecksWithoutWork), node.target) !=
+      std::end(kChecksWithoutWork)) {
+    return {};
+  }
+  const bool is_operator = node.target.starts_with(kOperators);
+  if (!is_operator || node.target.starts_with("torch.ops.aten.sym_")) {
+    if (auto result = call_scalar_operator(node.target, plain_arguments(node.inputs, values))) {
+      return {*std::move(result)};
+    }
+  }
+  if (node.target == kAssertScalar) {
+    const std::vector<c10::IValue> operands = plain_arguments(node.inputs, values);
+    if (operands.empty() || !(operands[0].isBool() || operands[0].isScalar())) throw Error("it is given no condition");
+    if (!operands[0].toScalar().toBool()) {
+      throw Error("the sizes given break a condition of the program: " +
+                  (operands.size() > 1 && operands[1].isString() ? operands[1].toStringRef() : std::string("false")));
+    }
+    return {};
+  }
+  place.regions.move_to(stack_of(node, place));
+  return call_operator(node, values);
+}
+
+std::vector<c10::IValue> ExportedExecutor::call_operator(const ExportedNode& node, const ValueTable& values) const {
+  const c10::OperatorName name = operator_name(node.target);
+  const auto handle = c10::Dispatcher::singleton().findSchema(name);
+  if (!handle) {
+    throw Error("the operator " + toString(name) +
+                " is not registered in this process; load the library that registers it, or use the C++ API from a "
+                "program that is linked with it");
+  }
+  const c10::FunctionSchema& schema = handle->schema();
+  std::vector<const ExportedOperand*> given(schema.arguments().size(), nullptr);
+  for (const NamedOperand& input : node.inputs) {
+    const auto position = schema.argumentIndexWithName(input.name);
+    if (!position) throw Error("the operator has no argument '" + input.name + "'");
+    given[static_cast<size_t>(*position)] = &input.operand;
+  }
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (given[i] != nullptr) {
+      stack.push_back(argument_for(argument, *given[i], values));
+    } else if (argument.default_value()) {
+      stack.push_back(*argument.default_value());
+    } else {
+      throw Error("the argument '" + argument.name() + "' is missing");
+    }
+  }
+  handle->callBoxed(stack);
+  return stack;
+}
+
+}  // namespace shadowgraph

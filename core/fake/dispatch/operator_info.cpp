@@ -1,0 +1,408 @@
+#include "core/fake/dispatch/operator_info.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "core/fake/dispatch/run_on_meta.h"
+#include "core/fake/rules/registry.h"
+#include "core/fake/thread_state.h"
+#include "ir/operators/operator_name.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+struct FastPaths {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::source_location> by_name;
+
+  static FastPaths& global() {
+    static auto* places = new FastPaths;
+    return *places;
+  }
+};
+
+}  // namespace
+
+void note_fast_path(const std::string& operator_name, std::source_location place) {
+  FastPaths& places = FastPaths::global();
+  const std::lock_guard lock(places.mutex);
+  places.by_name.insert_or_assign(operator_name, place);
+}
+
+std::source_location fast_path_place(const std::string& operator_name) {
+  FastPaths& places = FastPaths::global();
+  const std::lock_guard lock(places.mutex);
+  const auto found = places.by_name.find(operator_name);
+  return found == places.by_name.end() ? std::source_location() : found->second;
+}
+
+namespace {
+
+constexpr DeviceRule kAnywhere = DeviceRule::kFirst;
+
+// Lists operators whose operands need not all be on one device.
+constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
+    {"aten::copy_", kAnywhere},
+    {"aten::copy", kAnywhere},
+    {"aten::_copy_from", kAnywhere},
+    {"aten::index.Tensor", DeviceRule::kFirstOrCpu},
+    {"aten::_unsafe_index.Tensor", DeviceRule::kFirstOrCpu},
+    {"aten::index_put_", DeviceRule::kIndexedWrite},
+    {"aten::index_put", DeviceRule::kIndexedWrite},
+    {"aten::_index_put_impl_", DeviceRule::kIndexedWrite},
+    {"aten::_unsafe_index_put", DeviceRule::kIndexedWrite},
+    {"aten::resize_as_", kAnywhere},
+    {"aten::slice_scatter", kAnywhere},
+    {"aten::select_scatter", kAnywhere},
+    {"aten::diagonal_scatter", kAnywhere},
+    {"aten::as_strided_scatter", kAnywhere},
+    {"aten::set_data", kAnywhere},
+    {"aten::_embedding_bag", kAnywhere},
+    {"aten::_embedding_bag_forward_only", kAnywhere},
+    {"aten::_pack_padded_sequence", kAnywhere},
+    {"aten::_use_cudnn_ctc_loss", kAnywhere},
+    {"aten::_use_cudnn_ctc_loss.Tensor", kAnywhere},
+    {"aten::_use_miopen_ctc_loss", kAnywhere},
+    {"aten::_use_miopen_ctc_loss.Tensor", kAnywhere},
+    {"aten::repeat_interleave.Tensor", kAnywhere},
+    {"aten::is_same_size", kAnywhere},
+    // libtorch generates this from the functional form, and copies to wherever `out` is.
+    {"aten::copy.out", kAnywhere},
+    {"aten::slice_scatter.out", kAnywhere},
+    {"aten::select_scatter.out", kAnywhere},
+    {"aten::diagonal_scatter.out", kAnywhere},
+    {"aten::as_strided_scatter.out", kAnywhere},
+    {"aten::index_put.out", DeviceRule::kIndexedWrite},
+    {"aten::_index_put_impl.out", DeviceRule::kIndexedWrite},
+    {"aten::_embedding_bag.out", kAnywhere},
+    {"aten::_embedding_bag_forward_only.out", kAnywhere},
+    {"aten::_pack_padded_sequence.out", kAnywhere},
+    {"aten::repeat_interleave.Tensor_out", kAnywhere},
+};
+
+// These are not run for real on known contents: what they do is no result, or gives a tensor without memory.
+constexpr std::string_view kNotEvaluable[] = {"aten::record_stream", "aten::_efficientzerotensor"};
+
+// The decompositions of these composites read operands of integers through a pointer: lengths, places to split at.
+constexpr std::string_view kReadsOperands[] = {"aten::ctc_loss.Tensor",
+                                               "aten::tensor_split.tensor_indices_or_sections"};
+
+constexpr std::pair<std::string_view, ContentsRule> kContentsRules[] = {
+    {"aten::bitwise_and.Tensor", ContentsRule::kAbsorbedByFalse},
+    {"aten::logical_and", ContentsRule::kAbsorbedByFalse},
+    {"aten::mul.Tensor", ContentsRule::kAbsorbedByFalse},
+    {"aten::bitwise_or.Tensor", ContentsRule::kAbsorbedByTrue},
+    {"aten::logical_or", ContentsRule::kAbsorbedByTrue},
+    {"aten::isnan", ContentsRule::kFalseIfFinite},
+    {"aten::isinf", ContentsRule::kFalseIfFinite},
+    {"aten::isposinf", ContentsRule::kFalseIfFinite},
+    {"aten::isneginf", ContentsRule::kFalseIfFinite},
+    {"aten::eq.Scalar", ContentsRule::kEqual},
+    {"aten::eq.Tensor", ContentsRule::kEqual},
+    {"aten::ne.Scalar", ContentsRule::kNotEqual},
+    {"aten::ne.Tensor", ContentsRule::kNotEqual},
+    {"aten::_amp_foreach_non_finite_check_and_unscale_", ContentsRule::kFindsNothing},
+    {"aten::bincount", ContentsRule::kCounts},
+    {"aten::histc", ContentsRule::kCounts},
+    {"aten::scatter.value", ContentsRule::kDeals},
+    {"aten::scatter_.value", ContentsRule::kDeals},
+    {"aten::scatter_add", ContentsRule::kDeals},
+    {"aten::scatter_add_", ContentsRule::kDeals},
+};
+
+template <class Names>
+bool is_one_of(const Names& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool holds_tensors(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::OptionalType:
+      return holds_tensors(*type.castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType:
+      return holds_tensors(*type.castRaw<c10::ListType>()->getElementType());
+    default:
+      return false;
+  }
+}
+
+bool is_device(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType) {
+    return is_device(*type.castRaw<c10::OptionalType>()->getElementType());
+  }
+  return type.kind() == c10::TypeKind::DeviceObjType;
+}
+
+// The Meta kernels of these out= forms refuse to run or keep strides that eager does not; core/fake/dispatch/run_on_meta.h is
+// right.
+constexpr std::string_view kRefuseMeta[] = {
+    "aten::mode.values",
+    "aten::reflection_pad3d.out",
+    "aten::replication_pad2d.out",
+    "aten::replication_pad3d.out",
+};
+
+// Their results are of quantised dtypes, which a fake has no quantizer for. Python's Meta kernels of some give float32.
+constexpr std::string_view kMakesQuantized[] = {
+    "aten::quantize_per_tensor",
+    "aten::quantize_per_tensor.tensor_qparams",
+    "aten::quantize_per_tensor.tensors",
+    "aten::quantize_per_tensor_dynamic",
+    "aten::quantize_per_channel",
+    "aten::empty_quantized",
+    "aten::_empty_affine_quantized",
+    "aten::_empty_per_channel_affine_quantized",
+    "aten::_make_per_tensor_quantized_tensor",
+    "aten::_make_per_channel_quantized_tensor",
+};
+
+// hasComputedKernelForDispatchKey would not do: libtorch has a fallback on Meta, which refuses, so that is always true.
+bool has_meta_kernel(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  return has_meta_kernel_of_its_own(op) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+// Says whether libtorch generated an out= form for a composite without its own. Autograd has no kernel for these: their
+// parts are differentiated, and count the writes.
+bool is_out_form_of_composite(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const auto& arguments = op.schema().arguments();
+  const bool has_out = std::any_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.is_out(); });
+  return has_out && op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::ADInplaceOrView) &&
+         !op.hasKernelForDispatchKey(DispatchKey::Autograd) && !has_meta_kernel_of_its_own(op);
+}
+
+DeviceRule rule_of(OperandPlaces operands) {
+  switch (operands) {
+    case OperandPlaces::kTogether:
+      return DeviceRule::kCommon;
+    case OperandPlaces::kFirstOrCpu:
+      return DeviceRule::kFirstOrCpu;
+    case OperandPlaces::kAnywhere:
+      return DeviceRule::kFirst;
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+void check_signature(const ShapeRule& rule, const c10::OperatorHandle& op, const std::string& name) {
+  const auto difference = c10::findSchemaDifferences(rule.inferred_schema->cloneWithRealTypes(/*with_symint=*/false),
+                                                     op.schema().cloneWithRealTypes(/*with_symint=*/false));
+  if (difference) {
+    throw Error("the rule registered for " + name + " does not have the operator's signature " + toString(op.schema()) +
+                ": " + *difference);
+  }
+}
+
+// How calls run: by a rule, as the composite that PyTorch has, by a meta kernel, or not at all.
+Route route_of(const OperatorInfo& info) {
+  const c10::OperatorHandle& op = info.op;
+  if (info.rule) return Route::kRule;
+  if (info.makes_quantized) return Route::kNone;
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) && !has_meta_kernel_of_its_own(op)) {
+    return Route::kComposite;
+  }
+  if (is_out_form_of_composite(op)) return Route::kComposite;
+  if (has_meta_kernel(op) && std::ranges::find(kRefuseMeta, info.name) == std::end(kRefuseMeta)) return Route::kMeta;
+  if (info.depends_on_data) return Route::kDataDependent;
+  if (!has_meta_kernel(op) && op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    return Route::kMeta;  // from Python alone
+  }
+  return info.route;
+}
+
+}  // namespace
+
+OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
+    : op(handle),
+      target(TargetKind::kOperator, handle.schema()),
+      name(toString(handle.operator_name())),
+      key(reinterpret_cast<const void*>(std::hash<c10::OperatorHandle>{}(handle))),
+      id(dense_id),
+      generation((RuleRegistry::global(), RuleRegistry::generation())) {
+  const OperatorFacts& facts = target.facts();
+  random = facts.random;
+  depends_on_data = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape) ||
+                    (facts.host_read && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd));
+  inplace_view = op.hasTag(at::Tag::inplace_view);
+  const auto& schema = op.schema();
+  argument_count = static_cast<uint16_t>(schema.arguments().size());
+  return_count = static_cast<uint16_t>(schema.returns().size());
+  for (uint16_t i = 0; i < argument_count; ++i) {
+    const auto& argument = schema.arguments()[i];
+    if (holds_tensors(*argument.type())) tensor_arguments.push_back(i);
+    if (is_device(*argument.type())) device_argument = static_cast<int16_t>(i);
+    if (facts.collective && (argument.name() == "group_name" || argument.name() == "process_group")) {
+      group_argument = static_cast<int16_t>(i);
+    }
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+      writes = true;
+      if (i == 0 && argument.type()->kind() == c10::TypeKind::ListType)
+        counts_writes = name.starts_with("aten::_foreach_");
+      if (i < 64) written_arguments |= uint64_t{1} << i;
+    }
+  }
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) is_view = true;
+  }
+  touched_arguments = written_arguments;
+  for (const uint16_t position : facts.written) {
+    if (position < 64) touched_arguments |= uint64_t{1} << position;
+  }
+  for (const uint16_t position : facts.overwritten) {
+    if (position < 64) overwritten_arguments |= uint64_t{1} << position;
+  }
+  for (const uint16_t position : tensor_arguments) {
+    const bool is_read = !facts.fills || !facts.geometry_only || position >= 64;
+    if (!is_read) unread_arguments |= (uint64_t{1} << position) & ~touched_arguments;
+  }
+  // Nobody but the user runs the user's own operators for real: they may have side effects.
+  evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&
+              !facts.uninitialised && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
+              !is_one_of(kNotEvaluable, without_overload(name));
+  mixes_cpu_scalars = name != "aten::nextafter" && name != "aten::nextafter_" && name != "aten::nextafter.out";
+  marks_for_profiler = name.starts_with("profiler::");
+  lifts = name.starts_with("aten::lift");
+  makes_quantized = is_one_of(kMakesQuantized, name);
+  direct_on_cpu = name == "aten::max_pool1d";
+  reads_operands = is_one_of(kReadsOperands, name);
+  if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
+  if (name.starts_with("aten::_foreach_")) {
+    device_rule = name.starts_with("aten::_foreach_copy") ? kAnywhere : DeviceRule::kPerSlot;
+  }
+  for (const auto& [known, known_rule] : kDeviceRules) {
+    if (name == known) device_rule = known_rule;
+  }
+  for (const auto& [known, known_rule] : kContentsRules) {
+    if (name == known) contents_rule = known_rule;
+  }
+
+  is_own = namespace_of(name) != "aten";
+  devices = RuleRegistry::global().devices(name);
+  if (devices) {
+    check_devices(*devices, schema);
+    device_rule = rule_of(devices->operands);
+  }
+
+  rule = RuleRegistry::global().find(name);
+  composite_rule = RuleRegistry::global().find_composite(name);
+  if (rule) check_signature(*rule, op, name);
+  if (composite_rule) check_signature(*composite_rule, op, name);
+  route = route_of(*this);
+  const bool own_kernel = route == Route::kRule || (route == Route::kMeta && has_meta_kernel_of_its_own(op));
+  meta_kernel = cpp_meta_kernel(op);
+  copies_operands = own_kernel && !(rule && rule->sees_devices) && copies_operands_on_cpu(op);
+}
+
+namespace {
+
+// A direct-mapped cache over a table that only grows. Entries are replaced when a rule is registered later; readers
+// that hold the old one finish with it. The dispatcher may give the place of an operator that has left to another one:
+// what leaves is forgotten.
+class OperatorTable {
+ public:
+  OperatorTable() {
+    // Never removed, as the table is not.
+    static_cast<void>(new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Leaving>(*this))));
+  }
+
+  const OperatorInfo& of(const c10::OperatorHandle& op) {
+    const size_t key = key_of(op);
+    std::atomic<const OperatorInfo*>& slot = slot_of(key);
+    const OperatorInfo* info = slot.load(std::memory_order_acquire);
+    if (info != nullptr && info->key == reinterpret_cast<const void*>(key) && info->is_current()) {
+      return *info;
+    }
+    info = find_or_make(op, key);
+    slot.store(info, std::memory_order_release);
+    return *info;
+  }
+
+ private:
+  class Leaving final : public c10::OpRegistrationListener {
+   public:
+    explicit Leaving(OperatorTable& table) : table_(table) {}
+    void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
+    void onOperatorDeregistered(const c10::OperatorHandle& op) override { table_.forget(key_of(op)); }
+
+   private:
+    OperatorTable& table_;
+  };
+
+  static size_t key_of(const c10::OperatorHandle& op) { return std::hash<c10::OperatorHandle>{}(op); }
+  std::atomic<const OperatorInfo*>& slot_of(size_t key) { return slots_[(key >> 5) % slots_.size()]; }
+
+  // Runs under the dispatcher's lock, for which somebody may wait who holds mutex_.
+  void forget(size_t key) {
+    const std::lock_guard lock(left_mutex_);
+    left_.push_back(key);
+    slot_of(key).store(nullptr, std::memory_order_release);
+  }
+
+  const OperatorInfo* find_or_make(const c10::OperatorHandle& op, size_t key) {
+    const std::lock_guard lock(mutex_);
+    {
+      const std::lock_guard left_lock(left_mutex_);
+      for (const size_t gone : left_) by_key_.erase(gone);
+      left_.clear();
+    }
+    const auto found = by_key_.find(key);
+    if (found != by_key_.end() && found->second->is_current()) return found->second;
+    infos_.emplace_back(op, static_cast<uint32_t>(infos_.size()));
+    by_key_[key] = &infos_.back();
+    return &infos_.back();
+  }
+
+  std::array<std::atomic<const OperatorInfo*>, 4096> slots_{};
+  std::mutex mutex_;
+  std::deque<OperatorInfo> infos_;
+  std::unordered_map<size_t, const OperatorInfo*> by_key_;
+  std::mutex left_mutex_;
+  std::vector<size_t> left_;  // keys of operators that are gone since
+};
+
+}  // namespace
+
+const OperatorInfo& OperatorInfo::of(const c10::OperatorHandle& op) {
+  static auto* table = new OperatorTable;
+  return table->of(op);
+}
+
+WayToRun way_to_run(const c10::OperatorHandle& op) {
+  using Kind = WayToRun::Kind;
+  const OperatorInfo& info = OperatorInfo::of(op);
+  switch (info.route) {
+    case Route::kRule:
+      if (info.depends_on_data) return {.kind = Kind::kDataDependent, .takes_sizes = true};
+      return {.kind = Kind::kRule};
+    case Route::kComposite:
+      return {.kind = Kind::kDecomposition};
+    case Route::kMeta:
+      return {.kind = Kind::kMeta};
+    case Route::kDataDependent:
+    case Route::kNone:
+      break;
+  }
+  if (const FreshForm* form = form_of_tensors(info.target)) {
+    WayToRun way = way_to_run(form->op);
+    way.form = form;
+    if (way.kind != Kind::kDataDependent && way.kind != Kind::kNone) way.kind = Kind::kOutForm;
+    return way;
+  }
+  return {.kind = info.route == Route::kDataDependent ? Kind::kDataDependent : Kind::kNone};
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,441 @@
+#include "core/fake/dispatch/run_on_meta.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TypeProperties.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/known_contents.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/thread_state.h"
+#include "ir/operators/operator_forms.h"
+#include "shadowgraph/capture/shape_rules.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+using torch::jit::Stack;
+
+// These iterate over operands that are promoted, without the tag `pointwise` on every overload.
+constexpr std::array kUntagged = {
+    "aten::elu_backward",         "aten::floor_divide",       "aten::gelu_backward",     "aten::hardshrink_backward",
+    "aten::hardsigmoid_backward", "aten::hardswish_backward", "aten::hardtanh_backward", "aten::leaky_relu_backward",
+    "aten::mish_backward",        "aten::mse_loss",           "aten::smooth_l1_loss",    "aten::softplus_backward",
+    "aten::softshrink_backward",  "aten::threshold_backward",
+};
+// These are tagged, but deal with operands of other dtypes themselves, as their rules know.
+constexpr std::array kOwnWay = {
+    "aten::where", "aten::masked_fill",  "aten::clone",     "aten::native_dropout_backward",
+    "aten::equal", "aten::mvlgamma.out", "aten::angle.out", "aten::conj_physical.out",
+};
+
+bool contains(std::span<const char* const> names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Returns the dtype that the iterator computes in. The result tells whether an operator makes integers floating.
+c10::ScalarType common_dtype(const OperatorInfo& info, const Stack& arguments, c10::ScalarType result_dtype) {
+  at::native::ResultTypeState state;
+  const auto& formals = info.op.schema().arguments();
+  for (size_t i = 0; i < formals.size(); ++i) {
+    const c10::IValue& argument = arguments[i];
+    if (argument.isTensor() && argument.toTensor().defined()) {
+      state = at::native::update_result_type_state(argument.toTensor(), state);
+    } else if (argument.isScalar() && formals[i].name() == "other") {
+      state = at::native::update_result_type_state(argument.toScalar(), state);
+    }
+  }
+  const c10::ScalarType common = at::native::result_type(state);
+  const bool made_floating = c10::isIntegralType(common, /*includeBool=*/true) && c10::isFloatingType(result_dtype);
+  return made_floating ? c10::get_default_dtype_as_scalartype() : common;
+}
+
+// Replaces operands by what they are copied to; says whether there were any.
+bool replace_operands(const OperatorInfo& info, Stack& arguments, c10::ScalarType common) {
+  bool replaced = false;
+  for (const uint16_t position : info.tensor_arguments) {
+    c10::IValue& argument = arguments[position];
+    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+    const at::Tensor& operand = argument.toTensor();
+    if (operand.scalar_type() == common || operand.is_non_overlapping_and_dense()) continue;
+    argument = rules::empty_like(operand, common);
+    replaced = true;
+  }
+  return replaced;
+}
+
+// Runs a call with `out=`, which is checked and resized for the operands as they are. Strides follow from operands only
+// where it is resized; they are then those of the functional overload.
+void run_with_out(const OperatorInfo& info, Stack* stack, MetaKernel kernel) {
+  const size_t begin = stack->size() - info.argument_count;
+  Stack functional;
+  at::Tensor out;
+  for (size_t i = 0; i < info.argument_count; ++i) {
+    const bool written = i < 64 && ((info.written_arguments >> i) & 1) != 0;
+    if (!written) {
+      functional.push_back((*stack)[begin + i]);
+    } else {
+      out = (*stack)[begin + i].toTensor();
+    }
+  }
+  const auto sizes = out.sizes().vec();
+  kernel(info, stack);
+  if (out.sizes() == sizes) return;
+  const FreshForm* form = fresh_form(info.target);
+  if (form == nullptr || form->arguments.size() != functional.size()) return;
+  form->op.callBoxed(functional);
+  out.unsafeGetTensorImpl()->set_sizes_and_strides(out.sizes(), functional[0].toTensor().strides());
+}
+
+}  // namespace
+
+bool copies_operands_on_cpu(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  if (contains(kOwnWay, schema.name()) || contains(kOwnWay, toString(schema.operator_name()))) return false;
+  if (!op.hasTag(at::Tag::pointwise) && !contains(kUntagged, schema.name())) return false;
+  size_t outs = 0;
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (argument.is_out()) {
+      ++outs;
+    } else if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+      return false;  // in place: the strides are there already
+    }
+  }
+  return outs < 2 && schema.returns().size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::TensorType;
+}
+
+void run_with_copied_operands(const OperatorInfo& info, Stack* stack, MetaKernel kernel) {
+  if (info.writes) {
+    run_with_out(info, stack, kernel);
+    return;
+  }
+  const size_t begin = stack->size() - info.argument_count;
+  Stack again(stack->begin() + static_cast<int64_t>(begin), stack->end());
+  kernel(info, stack);
+  const c10::ScalarType dtype = stack->back().toTensor().scalar_type();
+  if (!replace_operands(info, again, common_dtype(info, again, dtype))) return;
+  kernel(info, &again);
+  const at::Tensor laid_out = again.back().toTensor();
+  // mish_backward makes its result like its input, which now has the common dtype.
+  const bool keeps_dtype = laid_out.scalar_type() == dtype;
+  stack->back() = keeps_dtype ? laid_out : rules::empty_strided(laid_out.sizes(), laid_out.strides(), dtype);
+}
+
+namespace {
+
+// Says which results of an operator that is not pointwise have the strides of new ones: all of them, or those that were
+// resized.
+enum class Restrided : uint8_t { kAlways, kIfResized };
+constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
+    {"aten::adaptive_avg_pool2d.out", Restrided::kAlways}, {"aten::max_pool3d_with_indices.out", Restrided::kAlways},
+    {"aten::reflection_pad3d.out", Restrided::kAlways},    {"aten::replication_pad2d.out", Restrided::kAlways},
+    {"aten::replication_pad3d.out", Restrided::kAlways},   {"aten::nonzero.out", Restrided::kIfResized},
+};
+
+// Refuses results whose elements share memory, with each other or with an operand's. A pointwise kernel may write to an
+// operand.
+void check_overlap(const std::vector<at::Tensor>& outs, const torch::jit::Stack& operands, bool pointwise) {
+  for (const at::Tensor& out : outs) {
+    at::assert_no_internal_overlap(out);
+    for (const c10::IValue& operand : operands) {
+      if (!operand.isTensor() || !operand.toTensor().defined()) continue;
+      if (pointwise) {
+        at::assert_no_partial_overlap(out, operand.toTensor());
+      } else {
+        at::assert_no_overlap(out, operand.toTensor());
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const FreshForm* form_of_tensors(const Target& op) {
+  size_t results = 0;
+  for (const Formal& argument : op.signature().arguments) {
+    if (!argument.out) continue;
+    if (argument.type.type != TypeClass::kTensor || argument.type.optional) return nullptr;
+    ++results;
+  }
+  return results != 0 && results == op.signature().returns.size() ? fresh_form(op) : nullptr;
+}
+
+void run_out_form(const c10::OperatorHandle& out_form, const FreshForm& fresh, torch::jit::Stack* stack) {
+  const auto& formals = out_form.schema().arguments();
+  const size_t begin = stack->size() - formals.size();
+  std::vector<at::Tensor> outs;
+  for (size_t i = 0; i < formals.size(); ++i) {
+    if (formals[i].is_out()) outs.push_back((*stack)[begin + i].toTensor());
+  }
+  torch::jit::Stack inner;
+  for (size_t i = 0; i < fresh.arguments.size(); ++i) {
+    if (fresh.arguments[i] != FreshForm::kOfResult) {
+      inner.push_back((*stack)[begin + fresh.arguments[i]]);
+    } else if (fresh.op.schema().arguments()[i].name() == "dtype") {
+      inner.emplace_back(outs[0].scalar_type());
+    } else {
+      inner.emplace_back();
+    }
+  }
+  const bool pointwise = out_form.hasTag(at::Tag::pointwise);  // a TensorIterator: new results have its strides
+  check_overlap(outs, inner, pointwise);
+  fresh.op.callBoxed(inner);
+  const std::string name = toString(out_form.operator_name());
+  const auto* const row = std::find_if(std::begin(kRestrided), std::end(kRestrided),
+                                       [&](const auto& restrided) { return restrided.first == name; });
+  const bool always = row != std::end(kRestrided) && row->second == Restrided::kAlways;
+  const bool if_resized = pointwise || row != std::end(kRestrided);
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const at::Tensor& result = inner[i].toTensor();
+    TORCH_CHECK(c10::canCast(result.scalar_type(), outs[i].scalar_type()), name, ": result type ", result.scalar_type(),
+                " can't be cast to the desired output type ", outs[i].scalar_type());
+    const bool resized = at::native::resize_output(outs[i], result.sizes());
+    if (always || (if_resized && resized)) outs[i].as_strided_(result.sizes(), result.strides());
+  }
+  stack->erase(stack->begin() + static_cast<std::ptrdiff_t>(begin), stack->end());
+  for (at::Tensor& out : outs) stack->emplace_back(std::move(out));
+}
+
+void throw_data_dependent(const OperatorInfo& info) {
+  throw DataDependentError(
+      info.name +
+      ": the result depends on the data of a fake tensor, which has none. Ways out: compute the value from sizes "
+      "or from tensors whose contents are known instead, pass it in as a number, or run this part on real tensors "
+      "under an UnfakeGuard");
+}
+
+bool reads_data(const c10::Error& error) {
+  const std::string_view words = error.what_without_backtrace();
+  return words.find("its data is not allocated yet") != std::string_view::npos ||
+         words.find(kPrintedFake) != std::string_view::npos;
+}
+
+namespace {
+
+using torch::jit::Stack;
+
+// Returns false if there is no such form, or one that calls the out= form itself (linalg_lstsq).
+bool run_as_out_form(const OperatorInfo& info, Stack* stack) {
+  if (!info.writes || thread_state.run_as_functional == &info) return false;
+  const FreshForm* fresh = form_of_tensors(info.target);
+  if (fresh == nullptr) return false;
+  struct Running {
+    const OperatorInfo* outer;
+    explicit Running(const OperatorInfo* now) : outer(std::exchange(thread_state.run_as_functional, now)) {}
+    ~Running() { thread_state.run_as_functional = outer; }
+  } const guard(&info);
+  run_out_form(info.op, *fresh, stack);
+  return true;
+}
+
+// Returns what follows from how indices are assumed to be dealt.
+std::optional<HostAnswers::Assumed> assumed_number(const at::Tensor& tensor) {
+  const Assumptions assumptions = assumptions_of(tensor);
+  const auto value = assumptions.empty() ? std::nullopt : known_value(tensor);
+  if (!value) return std::nullopt;
+  note_read(assumptions);
+  const RealCalls real;
+  return HostAnswers::Assumed{value->item(), "assumed by " + names_of(assumptions)};
+}
+
+// Answers with a value that the program reads, as the user says it is. Returns false if this call reads none.
+bool answer_host_read(const OperatorInfo& info, Stack* stack) {
+  static const c10::OperatorHandle item =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
+  static const c10::OperatorHandle equal = c10::Dispatcher::singleton().findSchemaOrThrow("aten::equal", "");
+  const bool is_equal = info.key == OperatorInfo::of(equal).key;
+  if (!is_equal && info.key != OperatorInfo::of(item).key) return false;
+  static auto* nobody = new HostAnswers;  // outside a mode nothing is given
+  ModeState* mode = thread_state.mode;
+  HostAnswers& answers = mode != nullptr ? mode->host_answers : *nobody;
+  const std::string source = mode != nullptr && mode->observer != nullptr ? mode->observer->location() : "";
+  const at::Tensor self = (*stack)[stack->size() - info.argument_count].toTensor();
+  std::optional<c10::Scalar> answer;
+  if (is_equal) {
+    const at::Tensor other = stack->back().toTensor();
+    if (!self.sizes().equals(other.sizes())) {
+      answer = false;
+    } else if (self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
+               self.strides().equals(other.strides()) && self.dtype() == other.dtype() &&
+               self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg()) {
+      answer = self.is_floating_point() || self.is_complex()
+                   ? answers.assume("equal", true, "itself, assumed without NaN", source)
+                   : c10::Scalar(true);
+    }
+  }
+  if (!answer) {
+    answer = answers.read(info.name, is_equal ? "equal" : "item", self, source,
+                          [&] { return is_equal ? std::nullopt : assumed_number(self); });
+  }
+  torch::jit::drop(*stack, info.argument_count);
+  if (is_equal) {
+    stack->emplace_back(answer->toBool());
+  } else {
+    stack->emplace_back(*answer);
+  }
+  return true;
+}
+
+}  // namespace
+
+void run_kernel(const OperatorInfo& info, Stack* stack) {
+  static const c10::DispatchKeySet meta_keys(c10::DispatchKey::Meta);
+  switch (info.route) {
+    case Route::kRule:
+      info.rule->kernel.callBoxed(info.op, meta_keys, stack);
+      return;
+    case Route::kComposite:
+    case Route::kMeta:
+      if (info.meta_kernel != nullptr) {
+        info.meta_kernel->callBoxed(info.op, meta_keys, stack);
+      } else {
+        info.op.redispatchBoxed(meta_keys, stack);
+      }
+      return;
+    case Route::kDataDependent:
+      if (run_as_out_form(info, stack) || answer_host_read(info, stack)) return;
+      throw_data_dependent(info);
+    case Route::kNone:
+      if (info.makes_quantized) {
+        throw NoRuleError(info.name +
+                          " makes a tensor of a quantised dtype, which a fake tensor cannot be. Ways out: "
+                          "torch.fake_quantize_per_tensor_affine and its kin train for integers in floating point, and "
+                          "int8 tensors with their scales beside them hold quantised weights");
+      }
+      if (run_as_out_form(info, stack)) return;
+      if (info.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {  // registered since
+        info.op.redispatchBoxed(meta_keys, stack);
+        return;
+      }
+      throw NoRuleError(
+          info.name +
+          " has no shape rule, no decomposition and no Meta kernel. Register a rule: torch.library.register_fake "
+          "in Python, or shadowgraph::register_rule(\"" +
+          info.name +
+          "\", &function), where function has the "
+          "operator's C++ signature and returns fake tensors; see docs/adding-an-operator.md");
+  }
+}
+
+void run_on_meta(const OperatorInfo& info, Stack* stack) {
+  if (info.copies_operands && thread_state.kernel_device().is_cpu()) {
+    OperandDtypes operands;
+    for (const uint16_t position : info.tensor_arguments) {
+      const c10::IValue& argument = (*stack)[stack->size() - info.argument_count + position];
+      if (argument.isTensor()) operands.see(argument.toTensor());
+    }
+    if (operands.may_be_copied()) {
+      run_with_copied_operands(info, stack, &run_kernel);
+      return;
+    }
+  }
+  run_kernel(info, stack);
+}
+
+namespace {
+
+[[noreturn]] void refuse(const OperatorInfo& info, const std::string& why) {
+  throw NoRuleError(info.name +
+                    " has no shape rule, no decomposition and no C++ Meta kernel, and cannot be run on zeros: " + why +
+                    ". Register a rule, see docs/adding-an-operator.md");
+}
+
+at::Tensor zeros_of(const at::Tensor& fake) {
+  at::Tensor real = at::detail::empty_strided_cpu(fake.sizes(), fake.strides(), fake.scalar_type());
+  if (real.storage().nbytes() != 0) std::memset(real.storage().mutable_data(), 0, real.storage().nbytes());
+  return real;
+}
+
+// Says whether operands tell where to read: an integer tensor beside another tensor, or a name that says so.
+bool indexes(const OperatorInfo& info, const torch::jit::Stack& stack, size_t begin) {
+  for (const char* word : {"index", "gather", "scatter", "embedding", "take", "put_", "lookup", "select"}) {
+    if (info.name.find(word) != std::string::npos) return true;
+  }
+  int tensors = 0;
+  bool integers = false;
+  const auto see = [&](const c10::IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return;
+    ++tensors;
+    integers = integers || c10::isIntegralType(value.toTensor().scalar_type(), /*includeBool=*/false);
+  };
+  for (const uint16_t position : info.tensor_arguments) {
+    const c10::IValue& argument = stack[begin + position];
+    see(argument);
+    if (argument.isList()) {
+      for (const c10::IValue& element : argument.toListRef()) see(element);
+    }
+  }
+  return integers && tensors > 1;
+}
+
+}  // namespace
+
+void run_on_zeros(const OperatorInfo& info, torch::jit::Stack& stack, size_t begin, c10::Device device) {
+  if (!info.op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) refuse(info, "it has no CPU kernel");
+  if (info.inplace_view) refuse(info, "it changes the geometry of its operand");
+  if (info.is_view) refuse(info, "its results are views");
+  if (indexes(info, stack, begin)) refuse(info, "it indexes with an operand, which zeros could take out of bounds");
+
+  const torch::jit::Stack fakes(stack.begin() + static_cast<ptrdiff_t>(begin), stack.end());
+  torch::jit::Stack real = fakes;
+  std::vector<std::pair<at::Tensor, at::Tensor>> operands;  // real, fake
+  const auto converted = [&](const at::Tensor& fake) {
+    if (as_fake(fake) == nullptr) return fake;
+    operands.emplace_back(zeros_of(fake), fake);
+    return operands.back().first;
+  };
+  const auto faked = [&](const at::Tensor& result) {
+    if (!result.defined()) return result;
+    for (const auto& [zeros, fake] : operands) {
+      if (zeros.is_same(result)) return fake;
+      if (zeros.is_alias_of(result))
+        refuse(info, "a result shares memory with an operand, which its schema does not say");
+    }
+    return FakeTensorImpl::empty_strided(result.sizes(), result.strides(), result.dtype(), device);
+  };
+  const RealCalls calls;
+  for (const uint16_t position : info.tensor_arguments) {
+    c10::IValue& argument = real[position];
+    if (argument.isTensor()) {
+      if (argument.toTensor().defined()) argument = converted(argument.toTensor());
+    } else if (argument.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& element : argument.toListRef()) list.push_back(converted(element.toTensor()));
+      argument = std::move(list);
+    } else if (argument.isList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& element : argument.toListRef()) {
+        list.push_back(element.isTensor() ? std::optional(converted(element.toTensor())) : std::nullopt);
+      }
+      argument = std::move(list);
+    }
+  }
+  if (info.device_argument >= 0) real[static_cast<size_t>(info.device_argument)] = c10::Device(c10::DeviceType::CPU);
+  info.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &real);
+  stack.resize(begin);
+  for (const c10::IValue& result : real) {
+    if (result.isTensor()) {
+      stack.emplace_back(faked(result.toTensor()));
+    } else if (result.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& element : result.toListRef()) list.push_back(faked(element.toTensor()));
+      stack.emplace_back(std::move(list));
+    } else {
+      throw DataDependentError(info.name + " returns a " + result.tagKind() +
+                               ", which depends on data; zeros would make it a wrong one");
+    }
+  }
+}
+
+}  // namespace shadowgraph

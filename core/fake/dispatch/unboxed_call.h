@@ -1,0 +1,427 @@
+// Says what kernels with an operator's own signature (core/fake/dispatch/unboxed_call.h) ask of single arguments and do to
+// single results. There are templates over their types, one overload or specialisation a kind. Internal to core/.
+#pragma once
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/arange_ops.h>
+#include <ATen/ops/clone_ops.h>
+#include <ATen/ops/empty_ops.h>
+#include <ATen/ops/fill_ops.h>
+#include <ATen/ops/full_ops.h>
+#include <ATen/ops/ones_like_ops.h>
+#include <ATen/ops/select_ops.h>
+#include <ATen/ops/to_ops.h>
+#include <ATen/ops/zero_ops.h>
+#include <ATen/ops/zeros_like_ops.h>
+#include <ATen/ops/zeros_ops.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "core/fake/dispatch/call.h"
+#include "core/fake/dispatch/operand_scan.h"
+#include "core/fake/dispatch/operator_info.h"
+#include "core/fake/dispatch/run_on_meta.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/known_contents.h"
+#include "core/libtorch/python_key.h"
+
+namespace shadowgraph {
+
+// Looks at the operands of an unboxed call: whether all of them are fakes, and on which device.
+class OperandView {
+ public:
+  template <class T>
+  void see(const T& argument) {
+    if constexpr (std::is_same_v<T, at::Tensor>) {
+      see_tensor(argument);
+    } else if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) {
+      if (argument.has_value()) see_tensor(*argument);
+    } else if constexpr (std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef>) {
+      for (const at::Tensor& element : argument) see_tensor(element);
+    } else if constexpr (std::is_same_v<T, c10::List<std::optional<at::Tensor>>>) {
+      for (const c10::IValue& element : c10::IValue(argument).toListRef()) {
+        if (element.isTensor()) see_tensor(element.toTensor());
+      }
+    }
+  }
+  // Returns false when a real tensor must first become a fake, or when no operand is one and the call may be on host
+  // scalars.
+  bool are_fakes() const { return fakes_; }
+  bool has_contents_among() const { return contents_; }
+  // Returns false where devices differ, or the call may read or write contents: the boxed call knows what to do.
+  bool are_plain(bool writes) const { return !device_.is_mixed() && (!contents_ || (unknown_ && !writes)); }
+  const CommonDevice& device() const { return device_; }
+
+ private:
+  void see_tensor(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    if (const FakeTensorImpl* fake = as_fake(tensor.unsafeGetTensorImpl())) {
+      device_.see(*fake);
+      (has_contents(*fake->unsafe_storage().unsafeGetStorageImpl()) ? contents_ : unknown_) = true;
+    } else if (!tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      fakes_ = false;
+    }
+  }
+  CommonDevice device_;
+  bool fakes_ = true;
+  bool contents_ = false;  // those of some operand are known
+  bool unknown_ = false;   // ... are not
+};
+
+// Says whether contents may become known by a call of this operator although those of no operand are.
+template <class Operator>
+struct MakesContents {
+  template <class... Args>
+  static bool in(const Args&...) {
+    return false;
+  }
+};
+struct MakesContentsAlways {
+  template <class... Args>
+  static bool in(const Args&...) {
+    return true;
+  }
+};
+template <>
+struct MakesContents<at::_ops::arange_start_step> : MakesContentsAlways {};
+template <>
+struct MakesContents<at::_ops::zeros> : MakesContentsAlways {};
+template <>
+struct MakesContents<at::_ops::full> : MakesContentsAlways {};
+template <>
+struct MakesContents<at::_ops::fill__Scalar> : MakesContentsAlways {};
+template <>
+struct MakesContents<at::_ops::zero_> : MakesContentsAlways {};
+template <>
+struct MakesContents<at::_ops::zeros_like> : MakesContentsAlways {};
+template <>
+struct MakesContents<at::_ops::ones_like> : MakesContentsAlways {};
+// A copy's source must be known: the operands have contents then.
+
+// Printing a tensor calls these: the conversion to doubles, and copies and parts of its result.
+template <class Operator>
+inline constexpr bool kIsPrintedWith =
+    std::is_same_v<Operator, at::_ops::_to_copy> || std::is_same_v<Operator, at::_ops::clone> ||
+    std::is_same_v<Operator, at::_ops::select_int>;
+
+template <class T>
+inline constexpr bool kIsOperand = std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::optional<at::Tensor>> ||
+                                   std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef> ||
+                                   std::is_same_v<T, c10::List<std::optional<at::Tensor>>>;
+
+// Makes an explicit device "meta" for the kernel.
+template <class T>
+void take_explicit_device(T& argument, c10::Device& device, const ModeState* mode, bool has_operands) {
+  if constexpr (std::is_same_v<T, std::optional<c10::Device>>) {
+    if (argument.has_value()) {
+      device = mode != nullptr && mode->maps_devices() ? mode->default_device : *argument;
+    }
+    if (argument.has_value() || !has_operands) argument = c10::Device(c10::DeviceType::Meta);
+  }
+}
+
+template <class T>
+bool names_other_device(const T& argument) {
+  if constexpr (std::is_same_v<T, std::optional<c10::Device>>) return argument.has_value() && !argument->is_cpu();
+  return false;
+}
+
+template <class T>
+void wrap_all(T& result, c10::Device device, bool watch) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    wrap_result(result, device, watch);
+  } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
+    for (at::Tensor& element : result) wrap_result(element, device, watch);
+  }
+}
+template <class... T>
+void wrap_all(std::tuple<T...>& results, c10::Device device, bool watch) {
+  std::apply([&](auto&... result) { (wrap_all(result, device, watch), ...); }, results);
+}
+
+template <class T>
+void show_results(CallObserver& observer, const OperatorInfo& info, const T& result) {
+  const CallArgument view = CallArgument::of(result);
+  observer.end_call(info, {&view, 1});
+}
+template <class... T>
+void show_results(CallObserver& observer, const OperatorInfo& info, const std::tuple<T...>& results) {
+  std::apply(
+      [&](const auto&... result) {
+        const CallArgument views[] = {CallArgument::of(result)...};
+        observer.end_call(info, views);
+      },
+      results);
+}
+
+// Makes kernels with the C++ signature of one operator, for the operators that programs call most.
+//
+// A boxed call moves every argument into an IValue and a list of sizes into a heap object. The kernel behind it moves
+// them back, and so do the results: that is half of the time of an add. These kernels do what fake_fallback does, in
+// the same order, without that. They hand over to it whatever is not the common case: a real operand, an observed real
+// run, a rule of other C++ types.
+//
+//     register_unboxed<at::_ops::mm, at::_ops::bmm>(library);  // library: aten on kFakeKey
+//
+// Internal to core/.
+
+// Has the operator's facts, found once: nullptr when its rule cannot be called unboxed.
+class UnboxedOperator {
+ public:
+  // A rule's function must have one of two types: the operator's, with SymInt arguments or with plain ones. Rules of
+  // users are called boxed (core/fake/dispatch/fallback.cpp).
+  UnboxedOperator(const char* name, const char* overload, const std::type_info& symbolic, const std::type_info& plain);
+
+  const OperatorInfo* info() {
+    const OperatorInfo* known = info_.load(std::memory_order_acquire);
+    return C10_LIKELY(known != nullptr && known->is_current()) ? known : find();
+  }
+  const c10::OperatorHandle op;
+
+ private:
+  const OperatorInfo* find();
+  const std::type_info& symbolic_;
+  const std::type_info& plain_;
+  std::atomic<const OperatorInfo*> info_{nullptr};
+};
+
+template <class Operator, class Signature = typename Operator::schema>
+class UnboxedCall;
+
+template <class Operator, class Return, class... Args>
+class UnboxedCall<Operator, Return(Args...)> {
+ public:
+  static UnboxedOperator& operator_() {
+    static auto* found = new UnboxedOperator(Operator::name, Operator::overload_name, typeid(Return(Args...)),
+                                             typeid(typename c10::fn_remove_symint<Return(Args...)>::type));
+    return *found;
+  }
+
+  // Runs on kFakeKey.
+  static Return fake(c10::DispatchKeySet keys, Args... args) {
+    if (is_first_for_python(kFakeKey, keys)) return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
+    const OperatorInfo* info = operator_().info();
+    if (C10_UNLIKELY(info == nullptr || (info->route != Route::kRule && info->route != Route::kMeta)))
+      return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
+    if (thread_state.kernel_depth != 0) {
+      if (copies_operands(*info, thread_state.kernel_device(), args...)) {
+        return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
+      }
+      return on_meta(*info, std::forward<Args>(args)...);
+    }
+    [[maybe_unused]] bool is_printed = false;
+    if constexpr (kIsPrintedWith<Operator>) {
+      is_printed = C10_UNLIKELY(may_be_printed(args...));
+    }
+    close_open_literal();
+    ModeState* mode = thread_state.mode;
+    OperandView operands;
+    (operands.see(args), ...);
+    constexpr bool kHasOperands = (kIsOperand<std::decay_t<Args>> || ...);
+    if (C10_UNLIKELY(
+            !operands.are_fakes() ||
+            // An observer is shown what the host wrote into known contents since.
+            !operands.are_plain(info->touched_arguments != 0 || (mode != nullptr && mode->observer != nullptr)) ||
+            MakesContents<Operator>::in(args...) ||
+            (info->contents_rule != ContentsRule::kNone &&
+             (operands.has_contents_among() || (mode != nullptr && mode->options.host_reads.finite))) ||
+            (kHasOperands && !operands.device().known()) || (reach_real<Args>(args) || ...) ||
+            (mode != nullptr && (mode->kind == ModeKind::kObserve || (mode->reads_data && info->depends_on_data))) ||
+            may_have_lasting_mode(mode) || copies_operands(*info, operands.device().or_default(mode), args...))) {
+      return boxed<&fake_fallback>(keys, std::forward<Args>(args)...);
+    }
+    Steps call{*info, operands, {args...}};
+    if constexpr (kIsPrintedWith<Operator>) {
+      Return result = carry_out(*info, mode, call);
+      if (C10_UNLIKELY(is_printed)) refuse_to_print(result);
+      return result;
+    } else {
+      return carry_out(*info, mode, call);
+    }
+  }
+
+  // Runs on kCompositeKey.
+  static Return composite(c10::DispatchKeySet keys, Args... args) {
+    constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+    const ModeState* mode = thread_state.mode;
+    if (!takes_composites(mode)) {
+      return Operator::redispatch(keys & kBelow, std::forward<Args>(args)...);
+    }
+    const OperatorInfo* info = operator_().info();
+    // Autocast casts the operands before a rule may see them.
+    if (info == nullptr || (info->composite_rule && keys.has_any(c10::autocast_dispatch_keyset))) {
+      return boxed<&composite_kernel>(keys, std::forward<Args>(args)...);
+    }
+    const auto run = [&]() -> Return {
+      if (mode->observer == nullptr) return decompose(*info, keys & kBelow, std::forward<Args>(args)...);
+      const CallArgument views[] = {CallArgument::of(args)...};
+      const CompositeScope scope(mode->observer, *info, views);
+      return decompose(*info, keys & kBelow, std::forward<Args>(args)...);
+    };
+    if constexpr (std::is_same_v<Operator, at::_ops::to_device>) {
+      const bool is_printed = may_be_printed(args...);
+      Return result = run();
+      if (C10_UNLIKELY(is_printed)) refuse_to_print(result);
+      return result;
+    } else {
+      return run();
+    }
+  }
+
+ private:
+  // Has the steps of carry_out, for operands that are fakes already and contents that stay as they are.
+  struct Steps {
+    using Result = Return;
+    const OperatorInfo& info;
+    const OperandView& operands;
+    std::tuple<std::remove_reference_t<Args>&...> args;
+
+    void take_operands() {}
+    void show_arguments(CallObserver& observer) {
+      std::apply(
+          [&](auto&... each) { UnboxedCall::show_arguments<&CallObserver::begin_call>(observer, info, each...); },
+          args);
+    }
+    bool makes_room_for_literal() {
+      if constexpr (std::is_same_v<Operator, at::_ops::empty_memory_format>) {
+        return std::apply([](auto&... each) { return ((!names_other_device(each)) && ...); }, args);
+      }
+      return false;
+    }
+    c10::Device take_device(const ModeState* mode) {
+      c10::Device device = operands.device().or_default(mode);
+      std::apply([&](auto&... each) { (take_explicit_device(each, device, mode, operands.device().known()), ...); },
+                 args);
+      return device;
+    }
+    Return run(c10::Device) {
+      return std::apply([&](auto&... each) -> Return { return on_meta(info, static_cast<Args&&>(each)...); }, args);
+    }
+    template <class T>
+    void wrap(T& result, c10::Device device, bool watch) {
+      if constexpr (!std::is_reference_v<Return>) wrap_all(result, device, watch);
+    }
+    template <class T>
+    void show_results(CallObserver& observer, const T& result) {
+      shadowgraph::show_results(observer, info, result);
+    }
+    const at::Tensor& fresh(const Return& result) {
+      if constexpr (std::is_same_v<std::decay_t<Return>, at::Tensor>) return result;
+      TORCH_INTERNAL_ASSERT(false);
+    }
+  };
+
+  static bool may_be_printed(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
+                             std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                             std::optional<bool> pin_memory, bool, std::optional<c10::MemoryFormat> format) {
+    return dtype == c10::ScalarType::Double && device == c10::Device(c10::kCPU);
+  }
+  static bool may_be_printed(const at::Tensor& self, c10::Device device, c10::ScalarType dtype, bool, bool,
+                             std::optional<c10::MemoryFormat> format) {
+    return dtype == c10::ScalarType::Double && device == c10::Device(c10::kCPU);
+  }
+  static bool may_be_printed(const at::Tensor& self, std::optional<c10::MemoryFormat> format) {
+    return thread_state.literal != nullptr && is_refused_to_print(self);
+  }
+  static bool may_be_printed(const at::Tensor& self, int64_t dimension, const c10::SymInt& index) {
+    return thread_state.literal != nullptr && is_refused_to_print(self);
+  }
+
+  // Handles an argument that is written.
+  template <class T>
+  static bool reach_real(const std::decay_t<T>& argument) {
+    if constexpr (std::is_same_v<T, at::Tensor&>) {
+      return argument.defined() && is_fake(argument) && writes_may_reach_real(argument) &&
+             writes_reach_real(argument, thread_state.mode);
+    }
+    return false;
+  }
+
+  template <c10::KernelFunction::BoxedKernelFunction_withDispatchKeys* function>
+  static Return boxed(c10::DispatchKeySet keys, Args... args) {
+    static const auto kernel = c10::BoxedKernel::makeFromFunction<function>();
+    return c10::impl::BoxedKernelWrapper<Return(Args...)>::call(kernel, operator_().op, keys,
+                                                                std::forward<Args>(args)...);
+  }
+
+  static bool copies_operands(const OperatorInfo& info, c10::Device device, const std::decay_t<Args>&... args) {
+    if (!info.copies_operands || !device.is_cpu()) return false;
+    OperandDtypes operands;
+    const auto see = [&]<class T>(const T& argument) {
+      if constexpr (std::is_same_v<T, at::Tensor>) operands.see(argument);
+    };
+    (see(args), ...);
+    return operands.may_be_copied();
+  }
+
+  static Return on_meta(const OperatorInfo& info, Args... args) {
+    constexpr c10::DispatchKeySet kMetaKeys(c10::DispatchKey::Meta);
+    if (info.route == Route::kRule) {
+      return info.rule->kernel.template call<Return, Args...>(info.op, kMetaKeys, std::forward<Args>(args)...);
+    }
+    if (info.meta_kernel == nullptr) return Operator::redispatch(kMetaKeys, std::forward<Args>(args)...);
+    return info.meta_kernel->template call<Return, Args...>(info.op, kMetaKeys, std::forward<Args>(args)...);
+  }
+
+  static Return decompose(const OperatorInfo& info, c10::DispatchKeySet keys, Args... args) {
+    if (info.composite_rule && composite_rule_replaces_it(info, args...)) {
+      return info.composite_rule->kernel.template call<Return, Args...>(info.op, keys, std::forward<Args>(args)...);
+    }
+    return Operator::redispatch(keys, std::forward<Args>(args)...);
+  }
+
+  template <class First, class... Rest>
+  static bool composite_rule_replaces_it(const OperatorInfo& info, const First& first, const Rest&... rest) {
+    if constexpr (std::is_same_v<First, at::Tensor>) {
+      const auto device = device_of_fake_or_wrapper(first);
+      return device && composite_rule_replaces(info, device->type());
+    } else if constexpr (sizeof...(Rest) != 0) {
+      return composite_rule_replaces_it(info, rest...);
+    } else {
+      return false;
+    }
+  }
+
+  template <auto show>
+  static void show_arguments(CallObserver& observer, const OperatorInfo& info, const std::decay_t<Args>&... args) {
+    const CallArgument views[] = {CallArgument::of(args)...};
+    (observer.*show)(info, std::span<const CallArgument>(views, sizeof...(Args)));
+  }
+};
+
+template <class Operator>
+std::string unboxed_name() {
+  const std::string_view overload = Operator::overload_name;
+  const std::string name = std::string(Operator::name).substr(std::string_view(Operator::name).find("::") + 2);
+  return overload.empty() ? name : name + "." + std::string(overload);
+}
+
+// `aten` implements that namespace on kFakeKey, or on kCompositeKey.
+template <class... Operators>
+void register_unboxed(torch::Library& aten, std::source_location place = std::source_location::current()) {
+  (note_fast_path("aten::" + unboxed_name<Operators>(), place), ...);
+  (aten.impl(unboxed_name<Operators>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operators>::fake)))), ...);
+}
+template <class... Operators>
+void register_unboxed_composite(torch::Library& aten, std::source_location place = std::source_location::current()) {
+  (note_fast_path("aten::" + unboxed_name<Operators>(), place), ...);
+  (aten.impl(unboxed_name<Operators>().c_str(), torch::CppFunction(TORCH_FN((&UnboxedCall<Operators>::composite)))),
+   ...);
+}
+
+// These operators have such kernels: programs call them most, by a count over training steps of the built-in models.
+// All others come through the boxed fallback, with the same results. Each family has a file, since each compiles long.
+void register_unboxed_views(torch::Library& aten);
+void register_unboxed_pointwise(torch::Library& aten);
+void register_unboxed_products(torch::Library& aten);
+void register_unboxed_reductions(torch::Library& aten);
+void register_unboxed_operators(torch::Library& aten);  // all of these
+void register_unboxed_composites(torch::Library& aten);
+
+}  // namespace shadowgraph

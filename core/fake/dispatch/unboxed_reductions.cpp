@@ -1,0 +1,45 @@
+// Unboxed kernels of reductions, normalization, pooling, joining and picking.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_log_softmax_backward_data_ops.h>
+#include <ATen/ops/_log_softmax_ops.h>
+#include <ATen/ops/_softmax_backward_data_ops.h>
+#include <ATen/ops/_softmax_ops.h>
+#include <ATen/ops/amax_ops.h>
+#include <ATen/ops/cat_ops.h>
+#include <ATen/ops/cudnn_batch_norm_backward_ops.h>
+#include <ATen/ops/cudnn_batch_norm_ops.h>
+#include <ATen/ops/embedding_dense_backward_ops.h>
+#include <ATen/ops/embedding_ops.h>
+#include <ATen/ops/index_ops.h>
+#include <ATen/ops/max_pool2d_with_indices_backward_ops.h>
+#include <ATen/ops/max_pool2d_with_indices_ops.h>
+#include <ATen/ops/mean_ops.h>
+#include <ATen/ops/native_batch_norm_backward_ops.h>
+#include <ATen/ops/native_batch_norm_ops.h>
+#include <ATen/ops/native_layer_norm_backward_ops.h>
+#include <ATen/ops/native_layer_norm_ops.h>
+#include <ATen/ops/nll_loss_backward_ops.h>
+#include <ATen/ops/nll_loss_forward_ops.h>
+#include <ATen/ops/select_backward_ops.h>
+#include <ATen/ops/slice_backward_ops.h>
+#include <ATen/ops/stack_ops.h>
+#include <ATen/ops/sum_ops.h>
+
+#include "core/fake/dispatch/unboxed_call.h"
+
+namespace shadowgraph {
+namespace op = at::_ops;
+
+void register_unboxed_reductions(torch::Library& aten) {
+  // Reductions, normalization, pooling
+  register_unboxed<op::sum, op::sum_dim_IntList, op::mean, op::mean_dim, op::amax, op::_softmax,
+                   op::_softmax_backward_data, op::_log_softmax, op::_log_softmax_backward_data, op::native_layer_norm,
+                   op::native_layer_norm_backward, op::native_batch_norm, op::native_batch_norm_backward,
+                   op::cudnn_batch_norm, op::cudnn_batch_norm_backward, op::max_pool2d_with_indices,
+                   op::max_pool2d_with_indices_backward, op::nll_loss_forward, op::nll_loss_backward>(aten);
+  // Joining and picking
+  register_unboxed<op::cat, op::stack, op::index_Tensor, op::embedding, op::embedding_dense_backward,
+                   op::slice_backward, op::select_backward>(aten);
+}
+
+}  // namespace shadowgraph

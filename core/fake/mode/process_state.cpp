@@ -1,0 +1,602 @@
+// Says which kind of accelerator this process seems to have: libtorch is built for one, and asks its hooks which
+// (isBuilt).
+//
+// autograd's engine keeps the streams of that kind alone, and asserts that every gradient on an accelerator has one. So
+// the answer follows what is computed:
+//
+//   - during a backward over fakes, the kind that its graph is on;
+//   - otherwise, inside a mode, the mode's default device, or CUDA if that is none;
+//   - outside, none.
+// Internal to core/.
+#include "core/fake/mode/process_state.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/core/Generator.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/detail/MPSHooksInterface.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/detail/XPUHooksInterface.h>
+#include <ATen/ops/detach_ops.h>
+#include <c10/core/Device.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/FakeGuardImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "core/fake/dispatch/call.h"
+#include "core/fake/dispatch/operand_scan.h"
+#include "core/fake/dispatch/unboxed_call.h"
+#include "core/fake/fake_tensor_impl.h"
+#include "core/fake/mode_state.h"
+#include "core/fake/pretended_devices.h"
+#include "core/fake/thread_state.h"
+#include "core/libtorch/autograd.h"
+#include "core/libtorch/process.h"
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+
+// Says whether hooks that are ours should say that libtorch was built for `type`, now and on this thread.
+bool seems_built_for(c10::DeviceType type);
+
+// Returns a generator of a pretended device. It has seeds and offsets, no random numbers, for programs that seed every
+// device. The first is this thread's own.
+const at::Generator& pretended_generator(c10::Device device);
+at::Generator new_pretended_generator(c10::Device device);
+
+// Held while the engine runs a backward from `roots`. Throws EnvironmentError if the graph is on several kinds of
+// accelerator, or on one that libtorch cannot be told of in this process.
+class AcceleratorScope {
+ public:
+  explicit AcceleratorScope(const torch::autograd::edge_list& roots);
+  ~AcceleratorScope();
+  AcceleratorScope(const AcceleratorScope&) = delete;
+  AcceleratorScope& operator=(const AcceleratorScope&) = delete;
+
+ private:
+  c10::DeviceType outer_;
+};
+
+// Call this after a backward has failed. Throws EnvironmentError if the reason is that its fakes are on an accelerator
+// that is only there inside a mode.
+void explain_missing_accelerator(const torch::autograd::edge_list& roots);
+
+// Registers XPU and MPS hooks where none are. Call it before libtorch asks for them, for it caches what it finds.
+void register_accelerator_hooks();
+// Serves when libtorch has asked already, and found none.
+void replace_missing_accelerator_hooks();
+
+namespace {
+
+using c10::DeviceType;
+
+constexpr DeviceType kNothing = DeviceType::CPU;
+
+bool in_fake_mode() { return thread_state.mode != nullptr && thread_state.mode->kind == ModeKind::kFake; }
+
+// Returns the one kind of accelerator that the graph behind `roots` is on.
+DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
+  DeviceType found = kNothing;
+  std::vector<torch::autograd::Node*> waiting;
+  std::unordered_set<torch::autograd::Node*> seen;
+  const auto visit = [&](torch::autograd::Node* node) {
+    if (node != nullptr && seen.insert(node).second) waiting.push_back(node);
+  };
+  for (const auto& edge : roots) visit(edge.function.get());
+  while (!waiting.empty()) {
+    torch::autograd::Node* node = waiting.back();
+    waiting.pop_back();
+    for (uint32_t i = 0; i < node->num_inputs(); ++i) {
+      const DeviceType type = node->input_metadata(i).device().type();
+      if (!at::accelerator::isAccelerator(type) || type == found) continue;
+      if (found != kNothing) {
+        throw EnvironmentError("backward over tensors on " + c10::DeviceTypeName(found, true) + " and on " +
+                               c10::DeviceTypeName(type, true) +
+                               ": libtorch's autograd engine knows one kind of accelerator in a process. Run one "
+                               "backward for each kind, with .detach() between them");
+      }
+      found = type;
+    }
+    for (const auto& edge : node->next_edges()) visit(edge.function.get());
+  }
+  return found;
+}
+
+// ---- What programs and backwards ask an accelerator
+
+// Has seeds and offsets, no random numbers: for programs that seed every device.
+class PretendedGenerator final : public c10::GeneratorImpl {
+ public:
+  explicit PretendedGenerator(c10::Device device)
+      : GeneratorImpl(device, c10::DispatchKeySet(c10::computeDispatchKey({}, {}, device))) {}
+  void set_current_seed(uint64_t seed) override { seed_ = seed, offset_ = 0; }
+  uint64_t current_seed() const override { return seed_; }
+  uint64_t seed() override { return seed_ = c10::detail::getNonDeterministicRandom(); }
+  void set_offset(uint64_t offset) override { offset_ = offset; }
+  uint64_t get_offset() const override { return offset_; }
+  void set_state(const c10::TensorImpl& state) override { refuse(); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw Error("a pretended device has no random state that could be saved or restored; it has a seed");
+  }
+  GeneratorImpl* clone_impl() const override {
+    auto* copy = new PretendedGenerator(device());
+    copy->seed_ = seed_;
+    copy->offset_ = offset_;
+    return copy;
+  }
+  uint64_t seed_ = c10::default_rng_seed_val;
+  uint64_t offset_ = 0;
+};
+
+c10::Device xpu_device(c10::DeviceIndex index) {
+  const c10::Device device = index < 0 ? with_current_index(DeviceType::XPU) : c10::Device(DeviceType::XPU, index);
+  check_exists_for_libtorch(device);
+  return device;
+}
+c10::Device mps_device(c10::DeviceIndex index) {
+  const c10::Device device(DeviceType::MPS, std::max(index, c10::DeviceIndex{0}));
+  check_exists_for_libtorch(device);
+  return device;
+}
+
+class PretendedXpuHooks final : public at::XPUHooksInterface {
+ public:
+  void init() const override {}
+  bool isBuilt() const override { return seems_built_for(DeviceType::XPU); }
+  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasXPU() const override { return deviceCount() > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return isBuilt() ? pretended_generator(xpu_device(index)) : XPUHooksInterface::getDefaultGenerator(index);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return isBuilt() ? new_pretended_generator(xpu_device(index)) : XPUHooksInterface::getNewGenerator(index);
+  }
+  c10::DeviceIndex getNumGPUs() const override { return deviceCount(); }
+  c10::DeviceIndex deviceCount() const override {
+    return isBuilt() ? pretended_devices_of(DeviceType::XPU) : c10::DeviceIndex{0};
+  }
+  void deviceSynchronize(c10::DeviceIndex index) const override {}
+};
+
+class PretendedMpsHooks final : public at::MPSHooksInterface {
+ public:
+  void init() const override {}
+  bool isBuilt() const override { return seems_built_for(DeviceType::MPS); }
+  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasMPS() const override { return deviceCount() > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return isBuilt(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return isBuilt() ? pretended_generator(mps_device(index)) : MPSHooksInterface::getDefaultGenerator(index);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return isBuilt() ? new_pretended_generator(mps_device(index)) : MPSHooksInterface::getNewGenerator(index);
+  }
+  c10::DeviceIndex deviceCount() const override {
+    return isBuilt() ? pretended_devices_of(DeviceType::MPS) : c10::DeviceIndex{0};
+  }
+  void deviceSynchronize() const override {}
+};
+
+class PretendedPrivateUse1Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return in_fake_mode(); }
+  bool isAvailable() const override { return pretended_devices_of(DeviceType::PrivateUse1) > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return in_fake_mode(); }
+};
+
+// Registers hooks. The engine asks the backend's, which a backend registers when it is loaded; ours serve if nobody did
+// until now.
+void ensure_privateuse1_hooks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (!at::isPrivateUse1HooksRegistered()) at::RegisterPrivateUse1HooksInterface(new PretendedPrivateUse1Hooks);
+  });
+}
+
+[[maybe_unused]] const bool kAcceleratorHooksRegistered = (register_accelerator_hooks(), true);
+
+}  // namespace
+
+const at::Generator& pretended_generator(c10::Device device) {
+  const auto [entry, added] = thread_belongings().generators.try_emplace(device);
+  if (added) entry->second = new_pretended_generator(device);
+  return entry->second;
+}
+
+at::Generator new_pretended_generator(c10::Device device) { return at::make_generator<PretendedGenerator>(device); }
+
+bool seems_built_for(DeviceType type) {
+  if (thread_state.backward_on != kNothing) return type == thread_state.backward_on;
+  if (!in_fake_mode()) return false;
+  const DeviceType standard = thread_state.mode->default_device.type();
+  const bool is_other = standard == DeviceType::XPU || standard == DeviceType::MPS;
+  return type == (is_other ? standard : DeviceType::CUDA);
+}
+
+AcceleratorScope::AcceleratorScope(const torch::autograd::edge_list& roots) : outer_(thread_state.backward_on) {
+  if (!in_fake_mode() || !other_accelerators_are_pretended()) return;
+  const DeviceType type = find_accelerator(roots);
+  if (type == kNothing) return;
+  if (type == DeviceType::PrivateUse1) {
+    if (!c10::is_privateuse1_backend_registered()) {
+      throw EnvironmentError(
+          "backward on privateuseone: libtorch's autograd engine takes it for an accelerator once it has a name, which "
+          "it keeps for the life of the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") "
+          "first");
+    }
+    ensure_privateuse1_hooks();
+  }
+  thread_state.backward_on = type;
+  std::optional<DeviceType> told;
+  try {
+    told = at::accelerator::getAccelerator(/*checked=*/false);
+  } catch (const c10::Error&) {  // "Cannot have both": another one is there for real
+  }
+  if (told == type) return;
+  thread_state.backward_on = outer_;
+  throw EnvironmentError("backward on fake " + c10::DeviceTypeName(type, true) +
+                         ": libtorch's autograd engine knows one kind of accelerator in a process, and here that is " +
+                         (told ? c10::DeviceTypeName(*told, true) : "one that is there for real") +
+                         ". Run it in a process without that one");
+}
+
+void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
+  if (in_fake_mode()) return;
+  const DeviceType type = find_accelerator(roots);
+  if (type == kNothing || at::accelerator::getAccelerator(/*checked=*/false) == type) return;
+  throw EnvironmentError(
+      "backward over fake tensors on " + c10::DeviceTypeName(type, true) +
+      " outside a mode: libtorch's autograd engine finds no such device in this process. Run it inside "
+      "the mode (FakeTensorModeScope enters one again)");
+}
+
+AcceleratorScope::~AcceleratorScope() { thread_state.backward_on = outer_; }
+
+void replace_missing_accelerator_hooks() {
+  replace_missing_hooks(at::detail::getXPUHooks(), PretendedXpuHooks());
+  replace_missing_hooks(at::detail::getMPSHooks(), PretendedMpsHooks());
+}
+
+void register_accelerator_hooks() {
+  register_missing_hooks<PretendedXpuHooks, at::XPUHooksInterface>(*at::XPUHooksRegistry(), "XPUHooks");
+  register_missing_hooks<PretendedMpsHooks, at::MPSHooksInterface>(*at::MPSHooksRegistry(), "MPSHooks");
+}
+
+// No inference tensor comes here, for it has no versions: autograd refuses to save one before it asks any hook.
+SavedData::SavedData(const at::Tensor& tensor)
+    : data_(tensor.tensor_data()),
+      version_counter_(torch::autograd::impl::version_counter(tensor)),
+      version_(version_counter_.current_version()) {}
+
+const at::Tensor& SavedData::unpack() const {
+  TORCH_CHECK(version_counter_.current_version() == version_,
+              "one of the variables needed for gradient computation has been modified by an inplace operation: [",
+              data_.toString(), " ", data_.sizes(), "] is at version ", version_counter_.current_version(),
+              "; expected version ", version_, " instead.");
+  return data_;
+}
+
+namespace {
+
+// ---- Device guard
+
+c10::DeviceIndex& current_device(c10::DeviceType type) {
+  return thread_state.current_device[static_cast<size_t>(type)];
+}
+
+// Devices that a mode can pretend and that need a guard.
+constexpr c10::DeviceType kPretended[] = {c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::MPS,
+                                          c10::DeviceType::PrivateUse1};
+
+class PretendedGuard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  explicit PretendedGuard(c10::DeviceType type) : type_(type) {}
+  c10::DeviceType type() const override { return type_; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device old = getDevice();
+    setDevice(device);
+    return old;
+  }
+  c10::Device getDevice() const override { return {type_, current_device(type_)}; }
+  void setDevice(c10::Device device) const override {
+    check_exists_for_libtorch(device);
+    uncheckedSetDevice(device);
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) current_device(type_) = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const override {
+    return current_stream(device.has_index() ? device : getDevice());
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : getDevice());
+  }
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    return new_stream(device.has_index() ? device : getDevice());
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high_priority) const override {
+    return getNewStream(device, 0);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_current_stream(stream); }
+  c10::DeviceIndex deviceCount() const noexcept override { return pretended_devices_of(type_); }
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
+              const c10::EventFlag flag) const override {
+    *event = reinterpret_cast<void*>(record_event(stream));  // NOLINT(performance-no-int-to-ptr)
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    wait_for_event(stream, reinterpret_cast<uint64_t>(event));
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    use_memory_on(data, stream);
+  }
+  bool queryEvent(void* event) const override { return true; }
+  bool queryStream(const c10::Stream& stream) const override { return true; }
+  void synchronizeStream(const c10::Stream& stream) const override {}
+  void synchronizeEvent(void* event) const override {}
+  void synchronizeDevice(const c10::DeviceIndex index) const override {}
+
+ private:
+  const c10::DeviceType type_;
+};
+
+void install_device_guards() {
+  for (const c10::DeviceType type : kPretended) {
+    auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(type)];
+    const auto* present = slot.load();
+    if (present == nullptr || present->deviceCount() == 0) slot.store(new PretendedGuard(type));
+  }
+}
+
+// Ours, if it stands in for CUDA's.
+const c10::impl::DeviceGuardImplInterface* cuda_guard = nullptr;
+
+// ---- CUDA hooks
+
+class PretendedCudaHooks final : public at::CUDAHooksInterface {
+ public:
+  explicit PretendedCudaHooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool isBuilt() const override { return seems_built_for(c10::DeviceType::CUDA); }
+  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasCUDA() const override { return deviceCount() > 0; }
+  bool hasCUDART() const override { return hasCUDA(); }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return deviceCount() > 0; }
+  c10::DeviceIndex current_device() const override { return shadowgraph::current_device(c10::DeviceType::CUDA); }
+  c10::DeviceIndex deviceCount() const override { return pretended_devices_of(c10::DeviceType::CUDA); }
+  int getNumGPUs() const override { return deviceCount(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    if (active_fake_mode() == nullptr) return CUDAHooksInterface::getDefaultGenerator(index);
+    return pretended_generator(cuda_device(index));
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    if (active_fake_mode() == nullptr) return CUDAHooksInterface::getNewGenerator(index);
+    return new_pretended_generator(cuda_device(index));
+  }
+  bool hasCuDNN() const override { return compiledWithCuDNN(); }
+  bool compiledWithCuDNN() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode != nullptr && mode->profile().cudnn;
+  }
+  bool supportsDilatedConvolutionWithCuDNN() const override { return compiledWithCuDNN(); }
+  bool supportsDepthwiseConvolutionWithCuDNN() const override { return compiledWithCuDNN(); }
+  bool supportsBFloat16ConvolutionWithCuDNNv8() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode != nullptr && mode->profile().cudnn && mode->profile().sm_major >= 8;
+  }
+  bool supportsBFloat16RNNWithCuDNN() const override { return supportsBFloat16ConvolutionWithCuDNNv8(); }
+  long versionCuDNN() const override {
+    const ModeState* mode = active_fake_mode();
+    return mode == nullptr ? 0 : mode->profile().cudnn_version;
+  }
+  long versionRuntimeCuDNN() const override { return versionCuDNN(); }
+  double batchnormMinEpsilonCuDNN() const override { return 0.0; }  // CUDNN_BN_MIN_EPSILON since cuDNN 7.6
+  void deviceSynchronize(c10::DeviceIndex index) const override {}
+
+ private:
+  static c10::Device cuda_device(c10::DeviceIndex index) {
+    const c10::Device device(c10::DeviceType::CUDA,
+                             index < 0 ? shadowgraph::current_device(c10::DeviceType::CUDA) : index);
+    check_exists_for_libtorch(device);
+    return device;
+  }
+};
+
+std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) {
+  return std::make_unique<PretendedCudaHooks>(arguments);
+}
+
+bool machine_has_a_gpu() {
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+  return guard != nullptr && guard->deviceCount() > 0;
+}
+
+// Registers hooks. getCUDAHooks() caches its first answer for the life of the process, so this cannot wait for the
+// first mode. A CUDA build of libtorch registers hooks of its own, before or after ours as the loader likes. On a
+// machine with a GPU they must win. Without one ours must, because theirs then refuse every question about a device.
+void register_hooks() {
+  auto& registry = *at::CUDAHooksRegistry();
+  if (!registry.Has("CUDAHooks")) {
+    registry.Register("CUDAHooks", &make_hooks, "", c10::REGISTRY_FALLBACK);
+  } else if (!machine_has_a_gpu()) {
+    static std::once_flag once;
+    std::call_once(once, [&] { registry.Register("CUDAHooks", &make_hooks, "", c10::REGISTRY_PREFERRED); });
+  }
+}
+
+[[maybe_unused]] const bool kHooksRegistered = (register_hooks(), true);
+
+// ---- Autograd engine
+
+// What was the default engine before goes on running backward. Ours only adds saved tensor hooks where the program has
+// none of its own.
+class ObservingEngine final : public ForwardingEngine {
+ public:
+  using ForwardingEngine::ForwardingEngine;
+  std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    if (auto theirs = ForwardingEngine::get_default_saved_variable_hooks()) return theirs;
+    SavedTensorObserver* scoped = thread_state.saved_tensors;
+    SavedTensorObserver* observer = scoped != nullptr ? scoped : saved_tensor_observer_of_mode();
+    return observer == nullptr ? nullptr : observer->hooks_for_saved_tensor();
+  }
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs, bool keep_graph,
+                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    const AcceleratorScope scope(roots);
+    try {
+      return ForwardingEngine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    } catch (const c10::Error&) {
+      explain_missing_accelerator(roots);
+      throw;
+    }
+  }
+  static ObservingEngine& instance() {
+    static auto* engine = new ObservingEngine(engine_before());  // its threads may outlive static destruction
+    return *engine;
+  }
+
+ private:
+  // Python's, in a Python process.
+  static torch::autograd::Engine* engine_before() {
+    torch::autograd::Engine& before = get_default_engine();
+    return &before == &get_base_engine() ? nullptr : &before;
+  }
+};
+
+// This must run before device guards are there, or an engine would start a worker thread for each pretended device.
+void install_engine() {
+  ObservingEngine::instance().start_threads();
+  torch::autograd::set_default_engine_stub([]() -> torch::autograd::Engine& { return ObservingEngine::instance(); });
+}
+
+// ---- Dispatch keys
+
+void check_key_is_free(c10::DispatchKey key) {
+  if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
+    throw EnvironmentError(std::string("another library has registered a fallback for the dispatch key ") +
+                           c10::toString(key) + ", which shadowgraph needs; load shadowgraph without it");
+  }
+}
+
+// detach is a view that autograd does not track. That of a real tensor shares the real one's version counter, and with
+// it goes a mark (FakeTensorImpl) that refuses writes. It is handled above autograd, because below it nobody knows
+// whether autograd will be asked: torch.nn.Parameter(data) is a detach without.
+at::Tensor detach_kernel(c10::DispatchKeySet keys, const at::Tensor& self) {
+  constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCompositeKey);
+  at::Tensor result = at::_ops::detach::redispatch(keys & kBelow, self);
+  ModeState* mode = thread_state.mode;
+  if (!takes_composites(mode) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) {
+    return result;
+  }
+  FakeTensorImpl* fake = as_fake(result);
+  // With a tangent of forward mode it is a tensor that must stay.
+  if (fake == nullptr || fake->is_inference() || fake->autograd_meta() != nullptr) return result;
+  if (is_fake(self)) {
+    if (C10_LIKELY(!writes_may_reach_real(self) || !writes_reach_real(self, mode))) return result;
+    fake->set_view_of_real();
+  }
+  return at::Tensor(fake->shallow_copy_and_detach(fake->version_counter(), fake->allow_tensor_metadata_change()));
+}
+
+void install_dispatch_keys() {
+  check_key_is_free(kFakeKey);
+  check_key_is_free(kCompositeKey);
+  using torch::CppFunction;
+  using torch::Library;
+  static Library fake(Library::IMPL, "_", kFakeKey, __FILE__, __LINE__);
+  fake.fallback(CppFunction::makeFromBoxedFunction<&fake_fallback>());
+  static Library unboxed(Library::IMPL, "aten", kFakeKey, __FILE__, __LINE__);
+  register_unboxed_operators(unboxed);
+  static Library through(Library::IMPL, "_", kCompositeKey, __FILE__, __LINE__);
+  through.fallback(CppFunction::makeFallthrough());
+
+  static Library unboxed_composites(Library::IMPL, "aten", kCompositeKey, __FILE__, __LINE__);
+  register_unboxed_composites(unboxed_composites);
+  unboxed_composites.impl("detach", CppFunction(TORCH_FN(detach_kernel)));
+  static std::unordered_map<std::string, std::unique_ptr<Library>> composites;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    if (!op || !op->hasSchema()) continue;
+    const bool composite = op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    if (!composite && !may_resize_output(*op)) continue;
+    const std::string space = op->schema().getNamespace() ? std::string(*op->schema().getNamespace()) : "";
+    if (space.empty() || space == "prim" || space == "_" || space == "profiler" ||
+        (composite && !is_worth_a_region(*op)) || op->hasKernelForDispatchKey(kCompositeKey)) {
+      continue;
+    }
+    auto& library = composites[space];
+    if (!library) library = std::make_unique<Library>(Library::IMPL, space, kCompositeKey, __FILE__, __LINE__);
+    library->impl(toString(name).substr(space.size() + 2).c_str(),
+                  composite ? CppFunction::makeFromBoxedFunction<&composite_kernel>()
+                            : CppFunction::makeFromBoxedFunction<&lazy_output_kernel>());
+  }
+}
+
+// All of these are private to libtorch, which may stop to ask them.
+void check_what_was_installed() {
+  require_of_libtorch(&torch::autograd::Engine::get_default_engine() == &ObservingEngine::instance(),
+                      "set_default_engine_stub", "the engine that it was given is not the default one");
+  require_of_libtorch(machine_has_a_gpu() || typeid(at::detail::getCUDAHooks()) == typeid(PretendedCudaHooks),
+                      "getCUDAHooks", "its answer is not the hooks that were put in place of those it keeps");
+  require_of_libtorch(c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA) != nullptr, "device_guard_impl_registry",
+                      "there is no guard where one was put");
+  require_of_libtorch(c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kFakeKey), "Library::fallback",
+                      "the dispatch key of fake tensors has no kernel");
+}
+
+}  // namespace
+
+SavedTensorScope::SavedTensorScope(SavedTensorObserver* observer) {
+  install_process_state();
+  outer_ = std::exchange(thread_state.saved_tensors, observer);
+}
+
+SavedTensorScope::~SavedTensorScope() { thread_state.saved_tensors = outer_; }
+
+SavedTensorObserver* saved_tensor_observer_of_mode() {
+  const ModeState* mode = thread_state.mode;
+  return mode == nullptr ? nullptr : mode->saved_tensors;
+}
+
+void install_process_state() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    check_libtorch_version();
+    register_hooks();  // again: libtorch_cuda may have been loaded after this library
+    install_engine();
+    if (!machine_has_a_gpu()) replace_cached_hooks(at::detail::getCUDAHooks(), PretendedCudaHooks({}));
+    replace_missing_accelerator_hooks();
+    install_device_guards();
+    const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)].load();
+    if (dynamic_cast<const PretendedGuard*>(guard) != nullptr) cuda_guard = guard;
+    install_dispatch_keys();
+    check_what_was_installed();
+  });
+}
+
+void keep_device_guards() {
+  auto& slot = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
+  const auto* present = slot.load();
+  if (present == cuda_guard || cuda_guard == nullptr) return;
+  using Fake = c10::impl::FakeGuardImpl<c10::DeviceType::CUDA>;
+  using NoOp = c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA>;
+  if (dynamic_cast<const Fake*>(present) != nullptr || dynamic_cast<const NoOp*>(present) != nullptr) {
+    slot.store(cuda_guard);
+  }
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,749 @@
+// Which kernel eager's scaled dot product attention would run on the pretended device.
+#include "core/libtorch/attention.h"
+
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_cudnn_attention_forward.h>
+#include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/_fused_sdp_choice_native.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
+#include <ATen/ops/pad.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceType.h>
+#include <c10/util/env.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "core/fake/rules/registry.h"
+#include "shadowgraph/capture/shape_rules.h"
+
+namespace shadowgraph::rules {
+
+// Answers for CUDA, XPU and MPS, from the operands and the profiled device. Throws eager's error if no kernel is left.
+at::SDPBackend choose_attention_kernel(c10::DeviceType device, const sdp::sdp_params& params);
+
+// The choice follows sdp_utils.cpp (native/transformers/cuda), for each version as core/libtorch/attention.h has it. The
+// checks that libtorch keeps in a header are called, those of the .cpp are written out here. cuDNN comes first on compute capability 9 and 10 with cuDNN newer
+// than 9.15, otherwise flash, efficient, math, cuDNN.
+//
+// XPU and MPS are asked through a function that a CPU build of libtorch lacks, so the same composite serves them:
+//   XPU  oneDNN's fused kernel where it fits, which is in inference, otherwise the mathematical definition
+//        (native/mkldnn/xpu/Attention.cpp). Its flash kernel, for some devices and 16-bit dtypes, is not pretended.
+//   MPS  the mathematical definition, as in training; in inference MPS has one operator for it.
+
+namespace {
+
+using at::ScalarType;
+using at::SDPBackend;
+
+bool compute_capability_between(int low, int high) {
+  const int here = device_profile().sm_major * 10 + device_profile().sm_minor;
+  return low <= here && here <= high;
+}
+
+bool has_dtype(const sdp::sdp_params& params, std::initializer_list<ScalarType> allowed) {
+  const ScalarType dtype = params.query.scalar_type();
+  return dtype == params.key.scalar_type() && dtype == params.value.scalar_type() &&
+         std::find(allowed.begin(), allowed.end(), dtype) != allowed.end();
+}
+
+bool has_low_precision(const sdp::sdp_params& params) {
+  return device_profile().sm_major >= 8 ? has_dtype(params, {at::kHalf, at::kBFloat16})
+                                        : has_dtype(params, {at::kHalf});
+}
+
+// Blocks of a grid beside the first dimension's.
+bool fits_in_grid(const sdp::sdp_params& params) {
+  constexpr int64_t kLargest = 65535;
+  return params.query.size(0) <= kLargest && params.query.size(1) <= kLargest;
+}
+
+bool can_use_flash(const sdp::sdp_params& params) {
+  const DeviceProfile& device = device_profile();
+  if (!device.flash_attention || !at::globalContext().userEnabledFlashSDP()) return false;
+  if (!sdp::check_tensor_shapes(params, false) || !sdp::check_for_attn_mask(params, false)) return false;
+  const int64_t head = params.query.size(3);
+  if (params.key.size(3) != head || params.value.size(3) != head || head > 256) return false;
+  if (!compute_capability_between(80, 121)) return false;
+  if ((compute_capability_between(86, 89) || compute_capability_between(120, 121)) &&
+      sdp::input_requires_grad(params)) {
+    if (head > 192 && (head <= 224 || params.dropout > 0.0)) return false;
+  }
+  if (params.is_causal && params.query.size(2) != params.key.size(2)) return false;
+  const bool dtype_fits = device.sm_major >= 9 && at::globalContext().userEnabledFA3SDP()
+                              ? has_dtype(params, {at::kFloat8_e4m3fn, at::kHalf, at::kBFloat16})
+                              : has_low_precision(params);
+  return dtype_fits && attention_heads_fit</*groups=*/true, /*same_heads=*/true>(params) &&
+         (!kFlashAttentionHasLargestGrid || fits_in_grid(params)) &&
+         sdp::check_nonzero_sequence_lengths_dense(params, false) &&
+         sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>(params, false);
+}
+
+// minimum_gemm_alignment, in elements
+int64_t head_alignment(const sdp::sdp_params& params) {
+  const ScalarType dtype = params.query.scalar_type();
+  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
+  const int major = device_profile().sm_major;
+  const int64_t alignment = major >= 8 ? 4 : 1;
+  const bool tensor_cores = major >= 8 || (major >= 7 && half);
+  return tensor_cores ? std::max<int64_t>(alignment, half ? 8 : 4) : alignment;
+}
+
+// Where operands begin, in elements from memory that is aligned.
+bool begin_aligned(const sdp::sdp_params& params, int64_t alignment) {
+  if (!kEfficientAttentionWantsAlignment || device_profile().sm_major < 8) return true;
+  const auto begins = [&](const at::Tensor& tensor) {
+    return tensor.numel() == 0 || tensor.storage_offset() % alignment == 0;
+  };
+  return begins(params.query) && begins(params.key) && begins(params.value);
+}
+
+bool can_use_efficient(const sdp::sdp_params& params) {
+  if (!device_profile().efficient_attention || !at::globalContext().userEnabledMemEfficientSDP()) return false;
+  if (!compute_capability_between(50, 121) || !sdp::check_tensor_shapes(params, false)) return false;
+  const int64_t head = params.query.size(3);
+  const int64_t value_head = params.value.size(3);
+  const int64_t alignment = head_alignment(params);
+  if (params.key.size(3) != head || head <= 0 || head % alignment != 0 || value_head <= 0 ||
+      value_head % alignment != 0 || !begin_aligned(params, alignment)) {
+    return false;
+  }
+  const bool dtype_fits = device_profile().sm_major >= 8 ? has_dtype(params, {at::kHalf, at::kFloat, at::kBFloat16})
+                                                         : has_dtype(params, {at::kHalf, at::kFloat});
+  return dtype_fits && sdp::check_nonzero_sequence_lengths_dense(params, false) &&
+         sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/false>(params, false) &&
+         attention_heads_fit<kEfficientAttentionTakesGroups, /*same_heads=*/true>(params);
+}
+
+// The heads of queries and values that cuDNN has kernels for, also backward ones.
+bool cudnn_takes_heads(const sdp::sdp_params& params, int64_t head, int64_t value_head) {
+  const DeviceProfile& device = device_profile();
+  if (head % 8 != 0 || value_head % 8 != 0) return false;
+  if (head <= 128 && value_head <= 128) return true;
+  if (!compute_capability_between(90, 90) && device.sm_major != 10) return false;
+  const bool deep = head == 192 && value_head == 128;
+  const bool wide = kCudnnAttentionTakesWideHeads && device.cudnn_version > 92200 &&
+                    (device.sm_major != 10 || device.sm_minor != 7 || device.cudnn_version > 92500);
+  if (!wide) return deep && device.cudnn_version >= 91100;
+  if (head > 256 || value_head > 256) return false;
+  return deep || (head == 256 && value_head == 256) || !sdp::input_requires_grad(params);
+}
+
+bool can_use_cudnn(const sdp::sdp_params& params) {
+  const DeviceProfile& device = device_profile();
+  if (!device.cudnn || !device.cudnn_attention || device.cudnn_version < 90000) return false;
+  if (!at::globalContext().userEnabledCuDNNSDP()) return false;
+  if (params.dropout > 0.0 && device.cudnn_version > 91100 && device.cudnn_version < 91400) return false;
+  if (!sdp::check_tensor_shapes(params, false)) return false;
+  if (at::globalContext().deterministicAlgorithms() && !at::globalContext().deterministicAlgorithmsWarnOnly()) {
+    return false;
+  }
+  if (!has_low_precision(params) || !sdp::check_attn_mask_shape(params, false)) return false;
+  if (!compute_capability_between(80, 121)) return false;
+  if (params.dropout * 16.0 != std::floor(params.dropout * 16.0)) return false;
+  if (!sdp::check_nonzero_sequence_lengths_dense(params, false) ||
+      !sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>(params, false) ||
+      !attention_heads_fit</*groups=*/true, /*same_heads=*/false>(params)) {
+    return false;
+  }
+  if (kCudnnAttentionHasLargestGrid && !fits_in_grid(params)) return false;
+  if (!cudnn_takes_heads(params, params.query.size(3), params.value.size(3))) return false;
+  if (params.query.size(2) == 1 && cudnn_attention_refuses_one_query(device.cudnn_version, device.sm_major))
+    return false;
+  return params.key.size(2) != 1 && (params.dropout == 0.0 || params.query.size(2) != 1);
+}
+
+// check_prefer_cudnn_attention
+bool prefers_cudnn() {
+  static const bool deprioritized = c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") == true;
+  const DeviceProfile& device = device_profile();
+  return !deprioritized && device.cudnn && device.cudnn_attention && device.cudnn_version > 91500 &&
+         (device.sm_major == 9 || device.sm_major == 10);
+}
+
+SDPBackend choose_on_cuda(const sdp::sdp_params& params) {
+  const auto configured = at::globalContext().sDPPriorityOrder();
+  std::vector<SDPBackend> order(configured.begin(), configured.end());
+  // Eager puts cuDNN in front once, unless the user has set an order.
+  if (order.front() == SDPBackend::flash_attention && prefers_cudnn()) {
+    order.insert(order.begin(), SDPBackend::cudnn_attention);
+  }
+  for (const SDPBackend backend : order) {
+    switch (backend) {
+      case SDPBackend::cudnn_attention:
+        if (can_use_cudnn(params)) return backend;
+        break;
+      case SDPBackend::flash_attention:
+        if (can_use_flash(params)) return backend;
+        break;
+      case SDPBackend::efficient_attention:
+        if (can_use_efficient(params)) return backend;
+        break;
+      case SDPBackend::math:
+        if (device_profile().math_attention && at::globalContext().userEnabledMathSDP()) return backend;
+        break;
+      default:
+        break;
+    }
+  }
+  TORCH_CHECK(false, "No available kernel. Aborting execution.");
+}
+
+SDPBackend choose_on_xpu(const sdp::sdp_params& params) {
+  constexpr int64_t kLongestHead = 576;
+  const bool wants_gradients = at::GradMode::is_enabled() && sdp::input_requires_grad(params);
+  const bool fits =
+      has_dtype(params, {at::kFloat, at::kBFloat16, at::kHalf}) && !wants_gradients &&
+      sdp::check_for_dropout(params, false) && sdp::check_tensor_shapes(params, false) &&
+      sdp::check_batch_size_and_num_heads_dense<true>(params, false) && sdp::check_attn_mask_shape(params, false) &&
+      sdp::check_nonzero_sequence_lengths_dense(params, false) &&
+      sdp::check_last_dim_stride_equals_1_dense<false>(params, false) && params.query.size(-1) == params.key.size(-1) &&
+      std::max(params.query.size(-1), params.value.size(-1)) <= kLongestHead;
+  if (fits && at::globalContext().userEnabledOverrideableSDP()) return SDPBackend::overrideable;
+  TORCH_CHECK(at::globalContext().userEnabledMathSDP(), "No available kernel. Aborting execution.");
+  return SDPBackend::math;
+}
+
+}  // namespace
+
+at::SDPBackend choose_attention_kernel(c10::DeviceType device, const sdp::sdp_params& params) {
+  switch (device) {
+    case c10::DeviceType::XPU:
+      return choose_on_xpu(params);
+    case c10::DeviceType::MPS:
+      return SDPBackend::math;
+    default:
+      return choose_on_cuda(params);
+  }
+}
+
+// Scaled dot product attention.
+//
+// On a CPU libtorch's own composite picks between one fused operator and the mathematical definition by looking at the
+// operands. So fakes need nothing but rules for the operator and its backward. On CUDA the choice is made inside
+// libtorch_cuda, which may not be there. sdpa_on_gpu repeats it for the profiled device, then pads and converts the
+// operands as the composite does and calls the chosen operator above autograd (attention_choice.cpp).
+//
+// The random state of a dropout (seed and offset) is reported on the GPU. Eager keeps it on the CPU unless a CUDA graph
+// is being captured: 8 to 16 bytes.
+
+namespace {
+
+using at::ScalarType;
+using at::SDPBackend;
+using c10::IntArrayRef;
+// Sizes among results are SymInt in C++ too. The results are output, logsumexp, cumulative lengths of q and k (nested
+// tensors only), longest q and k, seed, offset, debug mask.
+using FusedResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor,
+                                at::Tensor, at::Tensor>;
+
+int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const OptionalTensor& mask, double dropout, bool is_causal, std::optional<double> scale,
+                         bool enable_gqa) {
+  if (attention_adds_batch(query, key, value)) {
+    return fused_sdp_choice(query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), attention_mask_with_batch(mask),
+                            dropout, is_causal, scale, enable_gqa);
+  }
+  const bool has_mask = given(mask);
+  const c10::DeviceType device = pretended_device().type();
+  if (device == c10::DeviceType::CUDA || device == c10::DeviceType::XPU || device == c10::DeviceType::MPS) {
+    return static_cast<int64_t>(choose_attention_kernel(
+        device, {query, key, value, has_mask ? mask : std::nullopt, dropout, is_causal, enable_gqa}));
+  }
+  if (has_mask && mask->requires_grad()) return static_cast<int64_t>(SDPBackend::math);
+  return at::native::_fused_sdp_choice_cpp(stand_in(query), stand_in(key), stand_in(value),
+                                           has_mask ? OptionalTensor(stand_in(*mask)) : std::nullopt, dropout,
+                                           is_causal, scale, enable_gqa);
+}
+
+// ---- The composite on a GPU
+
+// validate_sdpa_input (native/transformers/attention.cpp), word for word.
+void check_operands(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                    const OptionalTensor& mask) {
+  TORCH_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
+              "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(),
+              " key.dtype: ", key.dtype(), " and value.dtype: ", value.dtype(), " instead.");
+  TORCH_CHECK(query.device() == key.device() && query.device() == value.device(),
+              "Expected query, key, and value to have the same device type, but got query.device: ", query.device(),
+              " key.device: ", key.device(), " and value.device: ", value.device(), " instead.");
+  TORCH_CHECK(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
+              "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: ", query.dim(),
+              " key.dim: ", key.dim(), " and value.dim: ", value.dim(), " instead.");
+  TORCH_CHECK(!given(mask) || mask->scalar_type() == at::kBool || mask->scalar_type() == at::kFloat ||
+                  mask->dtype() == query.dtype(),
+              "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: ",
+              given(mask) ? mask->dtype() : query.dtype(), " and  query.dtype: ", query.dtype(), " instead.");
+}
+
+// True keeps, False masks: 0 and -inf.
+OptionalTensor additive_mask(const OptionalTensor& mask, ScalarType dtype) {
+  if (!given(mask)) return std::nullopt;
+  if (mask->scalar_type() != at::kBool) return mask;
+  return at::where(*mask, 0.0,
+                   at::scalar_tensor(-std::numeric_limits<double>::infinity(),
+                                     at::TensorOptions().dtype(dtype).device(mask->device())));
+}
+
+// The flash kernel wants a head dimension that is a multiple of 8.
+at::Tensor padded_head(const at::Tensor& tensor) {
+  const int64_t excess = tensor.size(-1) % 8;
+  return excess == 0 ? tensor : at::pad(tensor, {0, 8 - excess});
+}
+
+// The efficient kernel loads the bias in vectors of 8: rows that do not start at a multiple of 8 are copied to longer
+// ones. Then the bias is broadcast to the scores.
+at::Tensor aligned_bias(at::Tensor bias, const at::Tensor& query, const at::Tensor& key) {
+  constexpr int64_t kAlignment = 8;
+  bool aligned = bias.stride(-1) == 1;
+  for (int64_t d = 0; d + 1 < bias.dim(); ++d) aligned = aligned && bias.stride(d) % kAlignment == 0;
+  if (!aligned) {
+    const int64_t last = bias.size(-1);
+    bias = at::pad(bias, {0, kAlignment - last % kAlignment}).slice(-1, 0, last);
+  }
+  return bias.expand({query.size(0), query.size(1), query.size(2), key.size(2)});
+}
+
+at::Tensor sdpa_on_gpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                       const OptionalTensor& attention_mask, double dropout, bool is_causal,
+                       std::optional<double> scale, bool enable_gqa) {
+  check_operands(query, key, value, attention_mask);
+  if (query.numel() == 0 || key.numel() == 0 || value.numel() == 0) {
+    c10::DimVector sizes(query.sizes());
+    sizes.back() = value.size(-1);
+    return at::zeros(sizes, query.options()) + (query.sum() + key.sum() + value.sum()) * 0;
+  }
+  if (attention_adds_batch(query, key, value)) {
+    const at::Tensor queries = query.unsqueeze(0), keys = key.unsqueeze(0), values = value.unsqueeze(0);
+    return sdpa_on_gpu(queries, keys, values, attention_mask_with_batch(attention_mask), dropout, is_causal, scale,
+                       enable_gqa)
+        .squeeze(0);
+  }
+  const OptionalTensor given_mask = given(attention_mask) ? attention_mask : std::nullopt;
+  const SDPBackend backend =
+      choose_attention_kernel(query.device().type(), {query, key, value, given_mask, dropout, is_causal, enable_gqa});
+  OptionalTensor mask = additive_mask(given_mask, query.scalar_type());
+  const bool needs_backward =
+      at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
+  switch (backend) {
+    case SDPBackend::cudnn_attention:
+      return std::get<0>(at::_scaled_dot_product_cudnn_attention(query, key, value, mask, needs_backward, dropout,
+                                                                 is_causal, /*return_debug_mask=*/false, scale));
+    case SDPBackend::flash_attention: {
+      const int64_t head = query.size(-1);
+      const double original_scale = scale ? *scale : 1.0 / std::sqrt(static_cast<double>(head));
+      const at::Tensor output = std::get<0>(
+          at::_scaled_dot_product_flash_attention(padded_head(query), padded_head(key), padded_head(value), dropout,
+                                                  is_causal, /*return_debug_mask=*/false, original_scale));
+      return output.size(-1) == head ? output : output.slice(-1, 0, head);
+    }
+    case SDPBackend::efficient_attention:
+      if (mask) mask = aligned_bias(*mask, query, key);
+      return std::get<0>(at::_scaled_dot_product_efficient_attention(query, key, value, mask, needs_backward, dropout,
+                                                                     is_causal, scale));
+    case SDPBackend::overrideable:
+      return std::get<0>(at::_scaled_dot_product_fused_attention_overrideable(
+          query, key, value, mask, dropout, is_causal, /*return_debug_mask=*/false, scale));
+    default:
+      return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, mask, dropout, is_causal,
+                                                                /*dropout_mask=*/std::nullopt, scale, enable_gqa));
+  }
+}
+
+// ---- Results
+
+at::Tensor philox_word() { return rules::empty({}, at::kLong); }
+
+// [B, H, S, D] laid out as [B, S, H, D]
+at::Tensor empty_bshd(IntArrayRef sizes, ScalarType dtype) {
+  return rules::empty({sizes[0], sizes[2], sizes[1], sizes[3]}, dtype).transpose(1, 2);
+}
+
+// empty_like of a [B, S, H, D] view, seen as [B, H, S, D] again.
+at::Tensor empty_like_bshd(const at::Tensor& tensor) {
+  return rules::empty_like(tensor.transpose(1, 2)).transpose(1, 2);
+}
+
+// ATen/native/transformers/sdp_utils.h: dense, its dimensions in q's order, broadcast ones last.
+at::Tensor empty_with_layout_of(const at::Tensor& query, IntArrayRef sizes) {
+  if (query.sizes() == sizes) return rules::empty_like(query);
+  c10::DimVector order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto rank = [&](int64_t d) {
+    return query.stride(d) == 0 ? std::numeric_limits<int64_t>::max() : query.stride(d);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return rank(a) < rank(b); });
+  c10::DimVector strides(sizes.size());
+  int64_t stride = 1;
+  for (const int64_t d : order) {
+    strides[static_cast<size_t>(d)] = stride;
+    stride *= sizes[static_cast<size_t>(d)];
+  }
+  return rules::empty_strided(sizes, strides, query.scalar_type());
+}
+
+// oneDNN's kernel on XPU. Log-sum-exp and debug mask are not made; seed and offset are not used.
+FusedResults sdpa_overrideable(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const OptionalTensor& bias, double dropout, bool is_causal, bool return_debug_mask,
+                               std::optional<double> scale) {
+  const at::Tensor output = empty_with_layout_of(query, {query.size(0), query.size(1), query.size(2), value.size(3)});
+  return {output, {}, {}, {}, query.size(2), key.size(2), philox_word(), philox_word(), {}};
+}
+
+// ---- CPU (native/transformers/attention.cpp, native/cpu/FlashAttentionKernel.cpp)
+
+TwoTensors flash_for_cpu(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double dropout,
+                         bool is_causal, const OptionalTensor& mask, std::optional<double> scale) {
+  TORCH_CHECK(query.dim() == 4 && key.dim() == 4 && value.dim() == 4,
+              "scaled_dot_product_attention_flash_attention: Accept only 4 dims inputs shape of {B, H, T, K}");
+  TORCH_CHECK(dropout == 0.0, "scaled_dot_product_attention_flash_attention: Currently do not support dropout > 0");
+  TORCH_CHECK(query.size(3) == value.size(3) && key.size(3) == value.size(3),
+              "scaled_dot_product_attention_flash_attention: Q/K/V should have the same head size");
+  const ScalarType accumulate = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {rules::empty_like(query),
+          rules::empty({query.size(0), query.size(2), query.size(1)}, accumulate).transpose(1, 2)};
+}
+
+ThreeTensors flash_for_cpu_backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+                                    const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp,
+                                    double dropout, bool is_causal, const OptionalTensor& mask,
+                                    std::optional<double> scale) {
+  if (!grad_out.defined()) return {};
+  return {empty_bshd(query.sizes(), query.scalar_type()), empty_bshd(key.sizes(), key.scalar_type()),
+          empty_bshd(value.sizes(), value.scalar_type())};
+}
+
+// ---- CUDA. Sizes and dtypes also as torch/_meta_registrations.py of 2.13.0 has them.
+
+// Two 64-bit words of Philox state, and one operand that is no longer used.
+at::Tensor flash_random_state() { return rules::empty({2}, at::kUInt64); }
+at::Tensor flash_unused() { return rules::empty({}, at::kUInt64); }
+
+at::Tensor flash_debug_mask(const at::Tensor& query, int64_t heads, int64_t longest_query, int64_t longest_key,
+                            bool wanted) {
+  if (!wanted) return rules::empty({0}, query);
+  const int64_t block = query.size(-1) > 64 ? 128 : 256;
+  const int64_t columns = longest_key <= 128 ? 128 : longest_key <= 256 ? 256 : (longest_query + block - 1) / block;
+  return rules::empty({query.size(0), heads, longest_query, columns}, query);
+}
+
+FusedResults sdpa_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double dropout,
+                        bool is_causal, bool return_debug_mask, std::optional<double> scale) {
+  const int64_t heads = query.size(1);
+  const int64_t longest_query = query.size(2);
+  const int64_t longest_key = key.size(2);
+  return {empty_like_bshd(query),
+          rules::empty({query.size(0), heads, longest_query}, at::kFloat),
+          at::Tensor(),
+          at::Tensor(),
+          longest_query,
+          longest_key,
+          flash_random_state(),
+          flash_unused(),
+          flash_debug_mask(query, heads, longest_query, longest_key, return_debug_mask)};
+}
+
+ThreeTensors sdpa_flash_backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+                                 const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp,
+                                 const at::Tensor& cum_seq_q, const at::Tensor& cum_seq_k, int64_t max_q, int64_t max_k,
+                                 double dropout, bool is_causal, const at::Tensor& philox_seed,
+                                 const at::Tensor& philox_offset, std::optional<double> scale) {
+  if (!grad_out.defined()) return {};
+  return {empty_like_bshd(query), empty_like_bshd(key), empty_like_bshd(value)};
+}
+
+// Rows of logsumexp are padded so that the backward kernel can load them in blocks (kAlignLSE).
+int64_t efficient_logsumexp_length(int64_t longest_query, bool wanted) {
+  constexpr int64_t kAlignment = 32;
+  return wanted ? rounded_up(longest_query, kAlignment) : 0;
+}
+
+// Rows of 16 elements and more, cut to the bias' own length.
+at::Tensor efficient_bias_gradient(const at::Tensor& bias) {
+  constexpr int64_t kAlignment = 16;
+  c10::DimVector sizes(bias.sizes());
+  const int64_t last = sizes.back();
+  sizes.back() = rounded_up(last, kAlignment);
+  return rules::empty(sizes, bias).slice(-1, 0, last);
+}
+
+FourTensors sdpa_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                           const OptionalTensor& bias, bool compute_logsumexp, double dropout, bool is_causal,
+                           std::optional<double> scale) {
+  const int64_t length = efficient_logsumexp_length(query.size(2), compute_logsumexp);
+  return {empty_bshd({query.size(0), query.size(1), query.size(2), value.size(3)}, query.scalar_type()),
+          rules::empty({query.size(0), query.size(1), length}, at::kFloat), philox_word(), philox_word()};
+}
+
+FourTensors sdpa_efficient_backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+                                    const at::Tensor& value, const at::Tensor& bias, const at::Tensor& out,
+                                    const at::Tensor& logsumexp, const at::Tensor& philox_seed,
+                                    const at::Tensor& philox_offset, double dropout, std::array<bool, 4> mask,
+                                    bool is_causal, std::optional<double> scale) {
+  if (!grad_out.defined()) return {};
+  return {empty_bshd(query.sizes(), query.scalar_type()), empty_bshd(key.sizes(), key.scalar_type()),
+          empty_bshd(value.sizes(), value.scalar_type()),
+          bias.defined() && mask[3] ? efficient_bias_gradient(bias) : at::Tensor()};
+}
+
+// native/cudnn/MHA.cpp; without backward no logsumexp is made.
+FusedResults sdpa_cudnn(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const OptionalTensor& bias, bool compute_logsumexp, double dropout, bool is_causal,
+                        bool return_debug_mask, std::optional<double> scale) {
+  const int64_t sizes[] = {query.size(0), query.size(1), query.size(2), value.size(3)};
+  at::Tensor logsumexp;
+  if (compute_logsumexp) logsumexp = rules::empty({sizes[0], sizes[1], sizes[2], 1}, at::kFloat);
+  return {empty_with_layout_of(query, sizes),
+          logsumexp,
+          at::Tensor(),
+          at::Tensor(),
+          query.size(2),
+          key.size(2),
+          philox_word(),
+          philox_word(),
+          at::Tensor()};
+}
+
+ThreeTensors sdpa_cudnn_backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+                                 const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp,
+                                 const at::Tensor& philox_seed, const at::Tensor& philox_offset, const at::Tensor& bias,
+                                 const at::Tensor& cum_seq_q, const at::Tensor& cum_seq_k, int64_t max_q, int64_t max_k,
+                                 double dropout, bool is_causal, std::optional<double> scale) {
+  if (!grad_out.defined()) return {};
+  return {rules::empty_like(query), rules::empty_like(key), rules::empty_like(value)};
+}
+
+// ---- The kernels below: [B, S, H, D], or [sum of lengths, H, D] with cumulative lengths.
+
+FiveTensors flash_forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const OptionalTensor& cum_seq_q, const OptionalTensor& cum_seq_k, int64_t max_q,
+                          int64_t max_k, double dropout, bool is_causal, bool return_debug_mask,
+                          std::optional<double> scale, std::optional<int64_t> window_left,
+                          std::optional<int64_t> window_right, const OptionalTensor& seqused_k,
+                          const OptionalTensor& alibi_slopes, const OptionalTensor& block_table,
+                          std::optional<int64_t> num_splits) {
+  const int64_t heads = query.size(-2);
+  const bool packed = given(cum_seq_q);
+  return {rules::empty_like(query),
+          packed ? rules::empty({heads, query.size(0)}, at::kFloat)
+                 : rules::empty({query.size(0), heads, query.size(1)}, at::kFloat),
+          flash_random_state(), flash_unused(),
+          flash_debug_mask(query, heads, packed ? max_q : query.size(1), given(cum_seq_k) ? max_k : key.size(1),
+                           return_debug_mask)};
+}
+
+ThreeTensors flash_backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+                            const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp,
+                            const at::Tensor& cum_seq_q, const at::Tensor& cum_seq_k, int64_t max_q, int64_t max_k,
+                            double dropout, bool is_causal, const at::Tensor& rng_state, const at::Tensor& unused,
+                            std::optional<double> scale, std::optional<int64_t> window_left,
+                            std::optional<int64_t> window_right) {
+  return {rules::empty_like(query), rules::empty_like(key), rules::empty_like(value)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt> efficient_forward(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const OptionalTensor& bias,
+    const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k, std::optional<int64_t> max_q,
+    std::optional<int64_t> max_k, double dropout, int64_t custom_mask_type, bool compute_logsumexp,
+    std::optional<double> scale, const OptionalTensor& seqlen_k, std::optional<int64_t> window_size) {
+  const bool packed = given(cu_seqlens_q);
+  TORCH_CHECK(!packed || max_q.has_value(), "_efficient_attention_forward: cu_seqlens_q needs max_seqlen_q");
+  const int64_t longest_query = packed ? *max_q : query.size(1);
+  const int64_t longest_key = max_k.value_or(key.size(1));
+  const int64_t batch = packed ? cu_seqlens_q->size(0) - 1 : query.size(0);
+  return {
+      rules::empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query),
+      rules::empty({batch, query.size(2), efficient_logsumexp_length(longest_query, compute_logsumexp)}, at::kFloat),
+      philox_word(),
+      philox_word(),
+      longest_query,
+      longest_key};
+}
+
+FourTensors efficient_backward(const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, const OptionalTensor& bias, const at::Tensor& out,
+                               const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k, int64_t max_q,
+                               int64_t max_k, const at::Tensor& logsumexp, double dropout,
+                               const at::Tensor& philox_seed, const at::Tensor& philox_offset, int64_t custom_mask_type,
+                               bool bias_requires_grad, std::optional<double> scale,
+                               std::optional<int64_t> num_splits_key, std::optional<int64_t> window_size,
+                               bool shared_storage) {
+  at::Tensor bias_gradient;
+  if (given(bias) && bias_requires_grad) bias_gradient = efficient_bias_gradient(*bias);
+  if (shared_storage) {
+    TORCH_CHECK(query.size(1) == key.size(1),
+                "`shared_storage_dqdkdv` is only supported when Q/K/V share the same "
+                "sequence length");
+    TORCH_CHECK(query.size(3) == key.size(3), "embedding dim must match for `shared_storage_dqdkdv");
+    const at::Tensor chunk = rules::empty({query.size(0), query.size(1), 3, query.size(2), query.size(3)}, query);
+    return {chunk.select(2, 0), chunk.select(2, 1), chunk.select(2, 2), bias_gradient};
+  }
+  return {rules::empty(query.sizes(), query), rules::empty(key.sizes(), key), rules::empty(value.sizes(), value),
+          bias_gradient};
+}
+
+// ---- The inference fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention
+
+TwoTensors native_multi_head_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                       int64_t embedding, int64_t heads, const at::Tensor& qkv_weight,
+                                       const at::Tensor& qkv_bias, const at::Tensor& projection_weight,
+                                       const at::Tensor& projection_bias, const OptionalTensor& mask, bool need_weights,
+                                       bool average_weights, std::optional<int64_t> mask_type) {
+  TORCH_CHECK(query.dim() == 3, "expected 3-D `query`, got ", query.dim(), "-D tensor");
+  TORCH_CHECK(query.size(2) == embedding, "passed-in embed_dim ", embedding, " didn't match last dim of query ",
+              query.size(2));
+  TORCH_CHECK(embedding % heads == 0, "`embed_dim` must divide evenly by `num_heads`");
+  const int64_t batch = query.size(0);
+  const int64_t length = query.size(1);
+  at::Tensor weights;
+  if (need_weights) {
+    weights = average_weights ? rules::empty({batch, length, length}, query)
+                              : rules::empty({batch, heads, length, length}, query);
+  }
+  return {rules::empty({batch, length, projection_weight.size(0)}, query), weights};
+}
+
+at::Tensor transformer_encoder_layer(const at::Tensor& source, int64_t embedding, int64_t heads,
+                                     const at::Tensor& qkv_weight, const at::Tensor& qkv_bias,
+                                     const at::Tensor& projection_weight, const at::Tensor& projection_bias,
+                                     bool use_gelu, bool norm_first, double eps, const at::Tensor& norm_weight_1,
+                                     const at::Tensor& norm_bias_1, const at::Tensor& norm_weight_2,
+                                     const at::Tensor& norm_bias_2, const at::Tensor& ffn_weight_1,
+                                     const at::Tensor& ffn_bias_1, const at::Tensor& ffn_weight_2,
+                                     const at::Tensor& ffn_bias_2, const OptionalTensor& mask,
+                                     std::optional<int64_t> mask_type) {
+  return rules::empty(source.sizes(), source);
+}
+
+}  // namespace
+
+void register_attention(RuleRegistry& registry) {
+  registry.add_composite("aten::scaled_dot_product_attention", &sdpa_on_gpu);
+  registry.add("aten::_fused_sdp_choice", &fused_sdp_choice);
+  registry.add("aten::_scaled_dot_product_flash_attention_for_cpu", &flash_for_cpu);
+  registry.add("aten::_scaled_dot_product_flash_attention_for_cpu_backward", &flash_for_cpu_backward);
+  registry.add("aten::_scaled_dot_product_flash_attention", &sdpa_flash);
+  registry.add("aten::_scaled_dot_product_flash_attention_backward", &sdpa_flash_backward);
+  registry.add("aten::_scaled_dot_product_efficient_attention", &sdpa_efficient);
+  registry.add("aten::_scaled_dot_product_efficient_attention_backward", &sdpa_efficient_backward);
+  registry.add("aten::_scaled_dot_product_cudnn_attention", &sdpa_cudnn);
+  registry.add("aten::_scaled_dot_product_cudnn_attention_backward", &sdpa_cudnn_backward);
+  registry.add("aten::_scaled_dot_product_fused_attention_overrideable", &sdpa_overrideable);
+  registry.add("aten::_flash_attention_forward", &flash_forward);
+  registry.add("aten::_flash_attention_backward", &flash_backward);
+  registry.add("aten::_efficient_attention_forward", &efficient_forward);
+  registry.add("aten::_efficient_attention_backward", &efficient_backward);
+  registry.add("aten::_native_multi_head_attention", &native_multi_head_attention);
+  registry.add("aten::_transformer_encoder_layer_fwd", &transformer_encoder_layer);
+}
+
+// Kernels of attention that nothing calls but programs themselves: other forms of those in attention.cpp, and what
+// fused encoder layers are made of.
+
+namespace {
+
+using at::Tensor;
+using c10::IntArrayRef;
+using FusedResults = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
+
+// For float8 queries, keys and values the result is bfloat16.
+Tensor computed_in(const Tensor& query) {
+  return query.scalar_type() == c10::kFloat8_e4m3fn ? rules::empty_like(query, c10::kBFloat16) : query;
+}
+
+FusedResults sdpa_flash_scaled(const Tensor& query, const Tensor& key, const Tensor& value,
+                               const OptionalTensor& /*query_scale*/, const OptionalTensor& /*key_scale*/,
+                               const OptionalTensor& /*value_scale*/, double dropout, bool causal, bool debug_mask,
+                               std::optional<double> scale) {
+  return at::_scaled_dot_product_flash_attention(computed_in(query), computed_in(key), computed_in(value), dropout,
+                                                 causal, debug_mask, scale);
+}
+
+FiveTensors flash_scaled(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& cum_seq_q,
+                         const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k, double dropout, bool causal,
+                         bool debug_mask, const OptionalTensor& /*query_scale*/, const OptionalTensor& /*key_scale*/,
+                         const OptionalTensor& /*value_scale*/, std::optional<double> scale,
+                         std::optional<int64_t> window_left, std::optional<int64_t> window_right,
+                         const OptionalTensor& seqused_k, const OptionalTensor& alibi_slopes) {
+  return at::_flash_attention_forward(computed_in(query), computed_in(key), computed_in(value), cum_seq_q, cum_seq_k,
+                                      max_q, max_k, dropout, causal, debug_mask, scale, window_left, window_right,
+                                      seqused_k, alibi_slopes);
+}
+
+Tensor flash_into(Tensor& /*out*/, const Tensor& query, const Tensor& key, const Tensor& value,
+                  const OptionalTensor& cum_seq_q, const OptionalTensor& cum_seq_k, int64_t max_q, int64_t max_k,
+                  double dropout, bool causal, bool debug_mask, std::optional<double> scale,
+                  std::optional<int64_t> window_left, std::optional<int64_t> window_right,
+                  const OptionalTensor& seqused_k, const OptionalTensor& alibi_slopes,
+                  const OptionalTensor& /*block_table*/, std::optional<int64_t> /*splits*/) {
+  return std::get<1>(at::_flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout,
+                                                  causal, debug_mask, scale, window_left, window_right, seqused_k,
+                                                  alibi_slopes));
+}
+
+// [B, H, S, D], or [sum of lengths, H, D] with cumulative lengths (native/transformers/cuda/attention.cu,
+// cudnn/MHA.cpp).
+FusedResults cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& bias,
+                           const OptionalTensor& cum_seq_q, const OptionalTensor& cum_seq_k, int64_t max_q,
+                           int64_t max_k, bool logsumexp, double dropout, bool causal, bool debug_mask,
+                           std::optional<double> scale) {
+  if (!given(cum_seq_q)) {
+    return at::_scaled_dot_product_cudnn_attention(query, key, value, bias, logsumexp, dropout, causal, debug_mask,
+                                                   scale);
+  }
+  const int64_t rows = query.size(0);
+  const int64_t heads = query.size(-2);
+  return {rules::empty({rows, heads, value.size(-1)}, query),
+          logsumexp ? rules::empty({rows, heads, 1}, c10::kFloat) : Tensor(),
+          *cum_seq_q,
+          given(cum_seq_k) ? *cum_seq_k : Tensor(),
+          max_q,
+          max_k,
+          rules::empty({}, c10::kLong),
+          rules::empty({}, c10::kLong),
+          Tensor()};
+}
+
+ThreeTensors cudnn_backward(const Tensor& /*grad*/, const Tensor& query, const Tensor& key, const Tensor& value,
+                            const Tensor& /*out*/, const Tensor& /*logsumexp*/, const Tensor& /*seed*/,
+                            const Tensor& /*offset*/, const Tensor& /*bias*/, const Tensor& /*cum_seq_q*/,
+                            const Tensor& /*cum_seq_k*/, int64_t /*max_q*/, int64_t /*max_k*/, double /*dropout*/,
+                            bool /*causal*/, std::optional<double> /*scale*/) {
+  return {rules::empty_like(query), rules::empty_like(key), rules::empty_like(value)};
+}
+
+// Projections of [B, T, 3 D] as heads: three parts of one tensor.
+ThreeTensors heads_of_projection(const Tensor& qkv, const Tensor& bias, int64_t heads) {
+  TORCH_CHECK(qkv.dim() == 3 && bias.dim() == 1 && qkv.size(2) == bias.size(0) && qkv.size(2) % (3 * heads) == 0,
+              "expected [B, T, 3 D] and a bias of 3 D for ", heads, " heads, but got ", qkv.sizes(), " and ",
+              bias.sizes());
+  const Tensor all = rules::empty({3, qkv.size(0), heads, qkv.size(1), qkv.size(2) / (3 * heads)}, qkv);
+  return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};
+}
+
+}  // namespace
+
+void register_attention_kernels(RuleRegistry& registry) {
+  registry.add("aten::_scaled_dot_product_flash_attention.quantized", &sdpa_flash_scaled);
+  registry.add("aten::_flash_attention_forward.quantized", &flash_scaled);
+  registry.add("aten::_flash_attention_forward_no_dropout_inplace", &flash_into);
+  registry.add("aten::_cudnn_attention_forward",
+               &WithLaterArguments<at::_ops::_cudnn_attention_forward, cudnn_forward>::run);
+  registry.add("aten::_cudnn_attention_backward", &cudnn_backward);
+  registry.add("aten::_transform_bias_rescale_qkv", &heads_of_projection);
+}
+
+}  // namespace shadowgraph::rules

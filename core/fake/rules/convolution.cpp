@@ -1,0 +1,689 @@
+// The kernel that eager would use for a convolution, and the memory format of its results.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/ConvUtils.h>
+#include <ATen/native/Resize.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/strides.h>
+
+#include <array>
+#include <memory>
+
+#include "core/fake/rules/registry.h"
+#include "core/fake/thread_state.h"
+#include "shadowgraph/capture/shape_rules.h"
+
+namespace shadowgraph::rules {
+
+// What a call says besides its tensors, with a number for each spatial dimension.
+struct ConvolutionParameters {
+  c10::DimVector stride;
+  c10::DimVector padding;
+  c10::DimVector dilation;
+  bool transposed = false;
+  c10::DimVector output_padding;
+  int64_t groups = 1;
+
+  ConvolutionParameters(size_t dimensions, c10::IntArrayRef strides, c10::IntArrayRef paddings,
+                        c10::IntArrayRef dilations, bool is_transposed, c10::IntArrayRef output_paddings,
+                        int64_t group_count);
+
+  // One spatial dimension is computed as two, the first of size 1.
+  void insert_leading_dimension();
+};
+
+struct ConvolutionKernel {
+  at::native::ConvBackend backend;
+  c10::MemoryFormat format;
+};
+
+// Says whether it is one of im2col and friends, which reject empty results and do one group at a time.
+bool is_slow_kernel(at::native::ConvBackend backend);
+
+// Asks libtorch, with stand-ins for the operands. Answers are kept for the next call like this one.
+ConvolutionKernel choose_convolution_kernel(const at::Tensor& input, const at::Tensor& weight,
+                                            const ConvolutionParameters& p);
+
+// The choice is left to libtorch itself: select_conv_backend sees stand-ins for the operands that say "cpu" or "cuda". It
+// asks this machine's processor what oneDNN computes with; where the pretended CPU differs, select_backend mends that.
+
+namespace {
+
+using at::ScalarType;
+using at::native::ConvBackend;
+using c10::DimVector;
+using c10::IntArrayRef;
+using c10::MemoryFormat;
+
+// One number may stand for all spatial dimensions (convolution_expand_param_if_needed).
+DimVector expanded(IntArrayRef values, const char* what, size_t dimensions) {
+  if (values.size() == 1) return DimVector(dimensions, values[0]);
+  TORCH_CHECK(values.size() == dimensions, "expected ", what, " to be a single integer value or a list of ", dimensions,
+              " values to match the convolution dimensions, but got ", what, "=", values);
+  return DimVector(values.begin(), values.end());
+}
+
+}  // namespace
+
+ConvolutionParameters::ConvolutionParameters(size_t dimensions, IntArrayRef strides, IntArrayRef paddings,
+                                             IntArrayRef dilations, bool is_transposed, IntArrayRef output_paddings,
+                                             int64_t group_count)
+    : stride(expanded(strides, "stride", dimensions)),
+      padding(expanded(paddings, "padding", dimensions)),
+      dilation(expanded(dilations, "dilation", dimensions)),
+      transposed(is_transposed),
+      output_padding(expanded(output_paddings, "output_padding", dimensions)),
+      groups(group_count) {}
+
+void ConvolutionParameters::insert_leading_dimension() {
+  stride.insert(stride.begin(), 1);
+  padding.insert(padding.begin(), 0);
+  dilation.insert(dilation.begin(), 1);
+  output_padding.insert(output_padding.begin(), 0);
+}
+
+bool is_slow_kernel(ConvBackend backend) {
+  switch (backend) {
+    case ConvBackend::Slow2d:
+    case ConvBackend::Slow3d:
+    case ConvBackend::SlowDilated2d:
+    case ConvBackend::SlowDilated3d:
+    case ConvBackend::SlowTranspose2d:
+    case ConvBackend::SlowTranspose3d:
+      return true;
+    default:
+      return false;
+  }
+}
+
+namespace {
+
+at::Tensor contiguous_in(const at::Tensor& tensor, MemoryFormat wanted) {
+  if (tensor.is_contiguous(wanted)) return tensor;
+  return stand_in(tensor.sizes(), rules::empty(tensor.sizes(), tensor, wanted).strides(), tensor);
+}
+
+// subtensor (native/Convolution.cpp): one group's part of an operand
+at::Tensor part(const at::Tensor& tensor, size_t dimension, int64_t groups) {
+  DimVector sizes(tensor.sizes());
+  sizes[dimension] /= groups;
+  return contiguous_in(stand_in(sizes, tensor.strides(), tensor), tensor.suggest_memory_format());
+}
+
+// xpu_ and mps_conv_use_channels_last of ConvUtils.h, for stand-ins, which are on neither device.
+MemoryFormat overrideable_format(const at::Tensor& input, const at::Tensor& weight) {
+  const auto is_channels_last = [](const at::Tensor& tensor) {
+    const MemoryFormat format = tensor.suggest_memory_format();
+    return format == MemoryFormat::ChannelsLast || format == MemoryFormat::ChannelsLast3d;
+  };
+  const c10::DeviceType device = pretended_device().type();
+  const bool channels_last =
+      (device == c10::DeviceType::XPU && (is_channels_last(input) || is_channels_last(weight))) ||
+      (device == c10::DeviceType::MPS && is_channels_last(input));
+  if (!channels_last) return MemoryFormat::Contiguous;
+  return weight.dim() == 5 ? MemoryFormat::ChannelsLast3d : MemoryFormat::ChannelsLast;
+}
+
+ConvBackend selected(const at::Tensor& input, const at::Tensor& weight, const ConvolutionParameters& p) {
+  const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
+  return at::native::select_conv_backend(input, weight, std::nullopt, symbolic(p.stride), symbolic(p.padding),
+                                         symbolic(p.dilation), p.transposed, symbolic(p.output_padding), p.groups,
+                                         c10::OptionalArrayRef<c10::SymInt>());
+}
+
+// ConvParams::use_mkldnn of a dtype that oneDNN computes in on one CPU and not on another (bfloat16, half).
+ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight, const ConvolutionParameters& p) {
+  const ScalarType dtype = input.scalar_type();
+  const CpuProfile& cpu = device_profile().cpu;
+  if (!pretended_device().is_cpu() || mkldnn_is_as_here(dtype, cpu)) return selected(input, weight, p);
+  if (!mkldnn_computes_in(dtype, cpu)) {  // as for doubles, which it never computes in
+    const auto as_double = [](const at::Tensor& tensor) {
+      return stand_in(rules::empty_strided(tensor.sizes(), tensor.strides(), at::kDouble));
+    };
+    return selected(as_double(input), as_double(weight), p);
+  }
+  const ConvBackend without = selected(input, weight, p);
+  bool big_output_padding = false;
+  for (size_t i = 0; i < p.stride.size(); ++i) big_output_padding |= p.output_padding[i] >= p.stride[i];
+  if (without == ConvBackend::Empty || !at::globalContext().userEnabledMkldnn() ||
+      (p.transposed && big_output_padding)) {
+    return without;
+  }
+  return p.transposed ? ConvBackend::MkldnnTranspose : ConvBackend::Mkldnn;
+}
+
+ConvolutionKernel ask_libtorch(const at::Tensor& meta_input, const at::Tensor& meta_weight,
+                               const ConvolutionParameters& p) {
+  const at::Tensor input = stand_in(meta_input);
+  const at::Tensor weight = stand_in(meta_weight);
+  const ConvBackend backend = select_backend(input, weight, p);
+  if (backend == ConvBackend::Empty) return {backend, MemoryFormat::Contiguous};
+  if (backend == ConvBackend::Overrideable) return {backend, overrideable_format(input, weight)};
+  MemoryFormat format = at::native::_determine_backend_memory_format(input, weight, backend);
+  if (is_slow_kernel(backend) && p.groups > 1 && format == MemoryFormat::ChannelsLast) {
+    // One group at a time, and each looks anew at what its part of the operands seems to be.
+    const at::Tensor input_part = part(contiguous_in(input, format), 1, p.groups);
+    const at::Tensor weight_part = part(contiguous_in(weight, format), 0, p.groups);
+    if (!at::native::thnn_conv_use_channels_last(input_part, weight_part)) format = MemoryFormat::Contiguous;
+  }
+  return {backend, format};
+}
+
+}  // namespace
+
+// Asking takes a microsecond, and a network asks the same few dozen questions at every step: the answers are kept, with
+// all they depend on.
+ConvolutionKernel choose_convolution_kernel(const at::Tensor& input, const at::Tensor& weight,
+                                            const ConvolutionParameters& p) {
+  using Key = c10::SmallVector<int64_t, 48>;
+  struct Answer {
+    Key key;
+    ConvolutionKernel choice;
+  };
+  using Answers = std::array<Answer, 128>;
+  std::shared_ptr<void>& kept = thread_belongings().convolution_answers;
+  if (!kept) kept = std::make_shared<Answers>();
+  Answers& answers = *static_cast<Answers*>(kept.get());
+
+  const auto& context = at::globalContext();
+  const DeviceProfile& device = device_profile();
+  Key key{static_cast<int64_t>(pretended_device().type()),
+          static_cast<int64_t>(input.scalar_type()),
+          static_cast<int64_t>(weight.scalar_type()),
+          context.userEnabledCuDNN() | context.userEnabledMkldnn() << 1 | context.userEnabledNNPACK() << 2 |
+              context.deterministicCuDNN() << 3 | context.deterministicAlgorithms() << 4 |
+              context.benchmarkCuDNN() << 5 | device.cudnn << 6 | p.transposed << 7 | device.cpu.mkldnn_bf16 << 8 |
+              device.cpu.mkldnn_fp16 << 9,
+          device.cudnn_version,
+          device.sm_major * 10 + device.sm_minor,
+          at::get_num_threads(),
+          p.groups};
+  for (const IntArrayRef part :
+       {input.sizes(), input.strides(), weight.sizes(), weight.strides(), IntArrayRef(p.stride), IntArrayRef(p.padding),
+        IntArrayRef(p.dilation), IntArrayRef(p.output_padding)}) {
+    key.append(part.begin(), part.end());
+  }
+  size_t hash = 0;
+  for (const int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9e3779b97f4a7c15u;
+  Answer& entry = answers[(hash >> 32) % answers.size()];
+  if (entry.key != key) {
+    entry.choice = ask_libtorch(input, weight, p);
+    entry.key = std::move(key);
+  }
+  return entry.choice;
+}
+
+// Convolutions. The kernel that eager would use (convolution_kernel.h) decides the strides of the result and of the
+// gradients. All backends give output, input gradient and weight gradient in the backend's memory format:
+//   - CPU (oneDNN, slow_conv*, NNPACK) is compared with eager in tests/core/fake/rules/convolution_test.cpp;
+//   - CUDA: cuDNN allocates with cudnn_conv_suggest_memory_format (native/cudnn/ConvShared.cpp; its backward first
+//     makes grad_output follow the input, pytorch#171622), the depthwise and slow kernels allocate contiguous;
+//   - XPU, MPS: channels-last operands give channels-last results (ConvUtils.h); on others all is contiguous.
+
+namespace {
+
+using at::ScalarType;
+using at::native::ConvBackend;
+using c10::DimVector;
+using c10::IntArrayRef;
+using c10::MemoryFormat;
+
+bool any_negative(IntArrayRef values) {
+  return std::any_of(values.begin(), values.end(), [](int64_t value) { return value < 0; });
+}
+
+std::string joined(IntArrayRef values) { return c10::Join(" x ", values); }
+
+// The checks of check_shape_forward (native/Convolution.cpp), in its order and words.
+void check_shapes(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                  const ConvolutionParameters& p) {
+  TORCH_CHECK(!any_negative(p.padding), "negative padding is not supported");
+  TORCH_CHECK(!any_negative(p.output_padding), "negative output_padding is not supported");
+  TORCH_CHECK(std::none_of(p.stride.begin(), p.stride.end(), [](int64_t s) { return s <= 0; }),
+              "non-positive stride is not supported");
+  TORCH_CHECK(std::none_of(p.dilation.begin(), p.dilation.end(), [](int64_t d) { return d <= 0; }),
+              "dilation should be greater than zero");
+  TORCH_CHECK(p.groups > 0, "expected groups to be greater than 0, but got groups=", p.groups);
+  TORCH_CHECK(weight.dim() == input.dim(), "Expected ", weight.dim(), "-dimensional input for ", weight.dim(),
+              "-dimensional weight ", weight.sizes(), ", but got ", input.dim(), "-dimensional input of size ",
+              input.sizes(), " instead");
+  TORCH_CHECK(weight.size(0) >= p.groups, "Given groups=", p.groups, ", expected weight to be at least ", p.groups,
+              " at dimension 0, but got weight of size ", weight.sizes(), " instead");
+  TORCH_CHECK(weight.size(0) % p.groups == 0, "Given groups=", p.groups, ", expected weight to be divisible by ",
+              p.groups, " at dimension 0, but got weight of size [", weight.sizes(), "] instead");
+  const int64_t output_channels = p.transposed ? weight.size(1) * p.groups : weight.size(0);
+  const bool bias_fits = !given(bias) || (bias->dim() == 1 && bias->size(0) == output_channels);
+  if (p.transposed) {
+    TORCH_CHECK(input.size(1) == weight.size(0), "Given transposed=", p.transposed, ", weight of size ", weight.sizes(),
+                ", expected input", input.sizes(), " to have ", weight.size(0), " channels, but got ", input.size(1),
+                " channels instead");
+    TORCH_CHECK(bias_fits, "Given transposed=", p.transposed, ", weight of size ", weight.sizes(),
+                ", expected bias to be 1-dimensional with ", output_channels, " elements, but got bias of size ",
+                bias->sizes(), " instead");
+    return;
+  }
+  TORCH_CHECK(input.size(1) == weight.size(1) * p.groups, "Given groups=", p.groups, ", weight of size ",
+              weight.sizes(), ", expected input", input.sizes(), " to have ", weight.size(1) * p.groups,
+              " channels, but got ", input.size(1), " channels instead");
+  TORCH_CHECK(bias_fits, "Given weight of size ", weight.sizes(), ", expected bias to be 1-dimensional with ",
+              output_channels, " elements, but got bias of size ", bias->sizes(), " instead");
+  DimVector padded;
+  DimVector kernel;
+  bool fits = true;
+  for (size_t i = 0; i < p.stride.size(); ++i) {
+    const auto d = static_cast<int64_t>(i) + 2;
+    padded.push_back(input.size(d) + 2 * p.padding[i]);
+    kernel.push_back(p.dilation[i] * (weight.size(d) - 1) + 1);
+    fits = fits && padded.back() >= kernel.back();
+  }
+  TORCH_CHECK(fits, "Calculated padded input size per channel: (", joined(padded), "). Kernel size: (", joined(kernel),
+              "). Kernel size can't be greater than actual input size");
+}
+
+DimVector output_sizes(IntArrayRef input, IntArrayRef weight, const ConvolutionParameters& p, bool may_be_empty) {
+  DimVector sizes{input[0], p.transposed ? weight[1] * p.groups : weight[0]};
+  if (input[1] == 0) sizes[1] = 0;
+  for (size_t i = 0; i < p.stride.size(); ++i) {
+    const int64_t kernel = p.dilation[i] * (weight[i + 2] - 1) + 1;
+    sizes.push_back(p.transposed ? (input[i + 2] - 1) * p.stride[i] - 2 * p.padding[i] + kernel + p.output_padding[i]
+                                 : (input[i + 2] + 2 * p.padding[i] - kernel) / p.stride[i] + 1);
+  }
+  const int64_t smallest = may_be_empty ? 0 : 1;
+  TORCH_CHECK(std::all_of(sizes.begin() + 2, sizes.end(), [&](int64_t size) { return size >= smallest; }),
+              "Given input size per channel: (", joined(input.slice(2)), "). Calculated output size per channel: (",
+              joined(IntArrayRef(sizes).slice(2)), "). Output size is too small");
+  return sizes;
+}
+
+// The call as eager's backends see it: one spatial dimension made two, a backend chosen.
+struct Call {
+  ConvolutionParameters parameters;
+  bool one_dimensional;
+  at::Tensor input;
+  at::Tensor weight;
+  ConvBackend backend;
+  MemoryFormat format;
+
+  Call(const at::Tensor& given_input, const at::Tensor& given_weight, const OptionalTensor& bias,
+       ConvolutionParameters given_parameters)
+      : parameters(std::move(given_parameters)),
+        one_dimensional(given_weight.dim() == 3),
+        input(given_input),
+        weight(given_weight) {
+    check_shapes(given_input, given_weight, bias, parameters);
+    if (one_dimensional) {
+      parameters.insert_leading_dimension();
+      // The input is made contiguous first, the weight is not.
+      input = with_leading_dimension(given_input, given_input.is_contiguous()
+                                                      ? DimVector(given_input.strides())
+                                                      : c10::contiguous_strides(given_input.sizes()));
+      weight = with_leading_dimension(given_weight, given_weight.strides());
+    }
+    const ConvolutionKernel choice = choose_convolution_kernel(input, weight, parameters);
+    backend = choice.backend;
+    format = choice.format;
+    TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "Input type (", stand_in(input).toString(),
+                ") and weight type (", stand_in(weight).toString(), ") should be the same",
+                on_mkldnn() ? " or input should be a MKLDNN tensor and weight is a dense tensor" : "");
+  }
+
+  bool on_mkldnn() const { return backend == ConvBackend::Mkldnn || backend == ConvBackend::MkldnnTranspose; }
+
+  // The slow kernels reject empty results and do one group at a time.
+  bool on_slow_kernel() const { return is_slow_kernel(backend); }
+
+  at::Tensor output() const {
+    const DimVector sizes = output_sizes(input.sizes(), weight.sizes(), parameters, !on_slow_kernel());
+    if (backend == ConvBackend::Empty) return result(empty_output(sizes));
+    return result(rules::empty(sizes, input, joined_format(sizes, 1, format)));
+  }
+  at::Tensor input_gradient() const {
+    if (backend == ConvBackend::Empty) return result(rules::empty_like(input));
+    return result(rules::empty(input.sizes(), input, joined_format(input.sizes(), 1, format)));
+  }
+  at::Tensor weight_gradient() const {
+    if (backend == ConvBackend::Empty) return result(rules::empty_like(weight));
+    // These follow the weight they get, which may look like either format when a dimension is 1.
+    const bool follows =
+        (backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d) && weight.is_contiguous(format);
+    const MemoryFormat own = follows ? weight.suggest_memory_format() : format;
+    // Then the transposed one may find that what it has made is not what its own format asks for.
+    if (follows && backend == ConvBackend::SlowTranspose2d && !on_cuda() && parameters.groups == 1) {
+      TORCH_CHECK(rules::empty(weight.sizes(), weight, own).is_contiguous(format),
+                  "slow_conv_transpose2d: grad_weight needs to be contiguous");
+    }
+    return result(rules::empty(weight.sizes(), weight, joined_format(weight.sizes(), 0, own)));
+  }
+
+ private:
+  // A result of the backend, brought back to the caller's number of dimensions.
+  at::Tensor result(const at::Tensor& dense) const { return one_dimensional ? dense.squeeze(2) : dense; }
+
+  // cat of the groups' results looks at what each of them seems to be.
+  MemoryFormat joined_format(IntArrayRef sizes, size_t dimension, MemoryFormat of_each) const {
+    if (parameters.groups == 1 || !on_slow_kernel() || of_each == MemoryFormat::Contiguous) return of_each;
+    DimVector group(sizes);
+    group[dimension] /= parameters.groups;
+    return rules::empty(group, input, of_each).suggest_memory_format();
+  }
+
+  // Without batch or channels eager multiplies input and weight elementwise, then views.
+  at::Tensor empty_output(IntArrayRef sizes) const {
+    if (input.size(1) == 0 || sizes != input.sizes()) return rules::empty(sizes, input);
+    const at::Tensor operand = rules::empty_strided(input.sizes(), input.strides(), input.scalar_type());
+    const at::Tensor weight_element = rules::empty({}, weight);
+    return elementwise({operand, weight_element});
+  }
+
+  static at::Tensor with_leading_dimension(const at::Tensor& tensor, IntArrayRef strides) {
+    const IntArrayRef sizes = tensor.sizes();
+    return stand_in({sizes[0], sizes[1], 1, sizes[2]}, {strides[0], strides[1], sizes[2] * strides[2], strides[2]},
+                    tensor);
+  }
+};
+
+ConvolutionParameters parameters_for(const at::Tensor& weight, IntArrayRef stride, IntArrayRef padding,
+                                     IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
+                                     int64_t groups) {
+  TORCH_CHECK(weight.dim() > 2, "weight should have at least three dimensions");
+  return ConvolutionParameters(static_cast<size_t>(weight.dim() - 2), stride, padding, dilation, transposed,
+                               output_padding, groups);
+}
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                       IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                       IntArrayRef output_padding, int64_t groups) {
+  const Call call(input, weight, bias,
+                  parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
+  return call.output();
+}
+
+at::Tensor underscore_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                                  IntArrayRef output_padding, int64_t groups, bool /*benchmark*/,
+                                  bool /*deterministic*/, bool /*cudnn_enabled*/, bool /*allow_tf32*/) {
+  return rules::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
+    at::OptionalIntArrayRef bias_sizes, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, bool transposed,
+    IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask) {
+  const Call call(input, weight, std::nullopt,
+                  parameters_for(weight, stride, padding, dilation, transposed, output_padding, groups));
+  TORCH_CHECK(grad_output.dim() == input.dim(),
+              "Expected input and grad_output to have the same number of dimensions, "
+              "but got: ",
+              input.dim(), " and ", grad_output.dim());
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> grads;
+  if (output_mask[0]) std::get<0>(grads) = call.input_gradient();
+  if (output_mask[1]) {
+    std::get<1>(grads) = call.weight_gradient();
+  } else if (output_mask[2] && call.on_mkldnn()) {
+    // oneDNN computes both together, and what nobody asked for comes back too, in the library's own dimensions.
+    std::get<1>(grads) = rules::empty(call.weight.sizes(), call.weight, call.format);
+  }
+  if (output_mask[2]) {
+    const bool by_sizes = call.backend == ConvBackend::Empty && bias_sizes;
+    std::get<2>(grads) =
+        by_sizes ? rules::empty(*bias_sizes, weight) : rules::empty({grad_output.size(1)}, grad_output);
+  }
+  return grads;
+}
+
+// The operators of one library, called directly. They give what their name says, whatever eager would have chosen.
+at::Tensor library_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                               const ConvolutionParameters& parameters, MemoryFormat format) {
+  check_shapes(input, weight, bias, parameters);
+  return rules::empty(output_sizes(input.sizes(), weight.sizes(), parameters, true), input, format);
+}
+
+at::Tensor mkldnn_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                              IntArrayRef padding, IntArrayRef stride, IntArrayRef dilation, int64_t groups) {
+  const ScalarType dtype = input.scalar_type();
+  TORCH_CHECK(dtype != at::kBFloat16 || device_profile().cpu.mkldnn_bf16,
+              "mkldnn_convolution: bf16 path needs the cpu support avx_ne_convert or avx512bw, avx512vl and avx512dq");
+  TORCH_CHECK(dtype != at::kHalf || device_profile().cpu.mkldnn_fp16,
+              "mkldnn_convolution: fp16 path needs the cpu support avx_ne_convert or avx512_fp16");
+  TORCH_CHECK(mkldnn_computes_in(dtype, device_profile().cpu), "mkldnn_convolution: oneDNN does not compute in ",
+              dtype);
+  const bool channels_last = at::native::mkldnn_conv_use_channels_last(input, weight);
+  const MemoryFormat format = !channels_last      ? MemoryFormat::Contiguous
+                              : weight.dim() == 5 ? MemoryFormat::ChannelsLast3d
+                                                  : MemoryFormat::ChannelsLast;
+  return library_convolution(input, weight, bias, parameters_for(weight, stride, padding, dilation, false, {0}, groups),
+                             format);
+}
+
+at::Tensor cudnn_convolution(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding, IntArrayRef stride,
+                             IntArrayRef dilation, int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
+                             bool /*allow_tf32*/) {
+  return library_convolution(input, weight, std::nullopt,
+                             parameters_for(weight, stride, padding, dilation, false, {0}, groups),
+                             at::native::cudnn_conv_suggest_memory_format(input, weight));
+}
+
+at::Tensor cudnn_convolution_relu(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                                  IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+  return library_convolution(input, weight, bias, parameters_for(weight, stride, padding, dilation, false, {0}, groups),
+                             at::native::cudnn_conv_suggest_memory_format(input, weight));
+}
+
+at::Tensor cudnn_convolution_add_relu(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& /*z*/,
+                                      const std::optional<at::Scalar>& /*alpha*/, const OptionalTensor& bias,
+                                      IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation, int64_t groups) {
+  return rules::cudnn_convolution_relu(input, weight, bias, stride, padding, dilation, groups);
+}
+
+at::Tensor cudnn_convolution_transpose(const at::Tensor& input, const at::Tensor& weight, IntArrayRef padding,
+                                       IntArrayRef output_padding, IntArrayRef stride, IntArrayRef dilation,
+                                       int64_t groups, bool /*benchmark*/, bool /*deterministic*/,
+                                       bool /*allow_tf32*/) {
+  return library_convolution(input, weight, std::nullopt,
+                             parameters_for(weight, stride, padding, dilation, true, output_padding, groups),
+                             at::native::cudnn_conv_suggest_memory_format(input, weight));
+}
+
+}  // namespace
+
+void register_convolution(RuleRegistry& registry) {
+  registry.add("aten::convolution", &convolution);
+  registry.add("aten::_convolution", &underscore_convolution);
+  registry.add("aten::convolution_backward", &convolution_backward);
+  registry.add("aten::mkldnn_convolution", &mkldnn_convolution);
+  registry.add("aten::cudnn_convolution", &cudnn_convolution);
+  registry.add("aten::cudnn_convolution_relu", &cudnn_convolution_relu);
+  registry.add("aten::cudnn_convolution_add_relu", &cudnn_convolution_add_relu);
+  registry.add("aten::cudnn_convolution_transpose", &cudnn_convolution_transpose);
+}
+
+// Kernels behind aten::convolution, called by their own names. They take the operands as they are, have one group, and
+// give the memory format that they are written in. They are compared with eager CPU; CUDA's allocate contiguous.
+
+namespace {
+
+using at::Tensor;
+using c10::IntArrayRef;
+using c10::MemoryFormat;
+
+constexpr int64_t kOnes[] = {1, 1, 1};
+constexpr int64_t kZeros[] = {0, 0, 0};
+
+// Decides the result's sizes. `channels` says how many the convolution makes.
+struct Window {
+  int64_t channels;
+  IntArrayRef kernel;
+  IntArrayRef stride;
+  IntArrayRef padding;
+  IntArrayRef dilation = kOnes;
+  bool transposed = false;
+  IntArrayRef output_padding = kZeros;
+};
+
+c10::DimVector convolved(const Tensor& x, size_t spatial, const Window& w) {
+  const auto dims = static_cast<int64_t>(spatial);
+  TORCH_CHECK(x.dim() == dims + 1 || x.dim() == dims + 2, "Expected ", dims + 1, "D or ", dims + 2,
+              "D input tensor, but got: ", x.sizes());
+  for (const IntArrayRef values : {w.kernel, w.stride, w.padding, w.dilation, w.output_padding}) {
+    TORCH_CHECK(values.size() >= spatial, "It is expected that there are ", spatial, " values, but got ", values);
+  }
+  c10::DimVector sizes;
+  if (x.dim() == dims + 2) sizes.push_back(x.size(0));
+  sizes.push_back(w.channels);
+  for (size_t i = 0; i < spatial; ++i) {
+    const int64_t size = x.size(static_cast<int64_t>(i) - dims);
+    const int64_t stride = w.stride[i];
+    const int64_t padding = w.padding[i];
+    const int64_t reach = w.dilation[i] * (w.kernel[i] - 1) + 1;
+    TORCH_CHECK(stride > 0 && reach > 0, "kernel size, stride and dilation should be greater than zero");
+    sizes.push_back(w.transposed ? (size - 1) * stride - 2 * padding + reach + w.output_padding[i]
+                                 : (size + 2 * padding - reach) / stride + 1);
+    TORCH_CHECK(sizes.back() >= 1 && (w.transposed || size + 2 * padding >= reach), "Given input size per channel: (",
+                c10::Join(" x ", x.sizes().slice(static_cast<size_t>(x.dim() - dims))),
+                "). Calculated output size: ", sizes.back(), ". Output size is too small");
+  }
+  return sizes;
+}
+
+void check_weight(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, size_t spatial) {
+  TORCH_CHECK(weight.dim() == static_cast<int64_t>(spatial) + 2, "weight should have ", spatial + 2,
+              " dimensions, but got: ", weight.sizes());
+  TORCH_CHECK(weight.numel() > 0, "non-empty weight tensor expected, but got: ", weight.sizes());
+  TORCH_CHECK(x.scalar_type() == weight.scalar_type(), "expected scalar type ", x.scalar_type(), " but found ",
+              weight.scalar_type());
+  TORCH_CHECK(!given(bias) || bias->dim() == 1, "bias should be a vector");
+}
+
+void check_channels(const Tensor& x, const Tensor& weight, size_t spatial) {
+  TORCH_CHECK(x.size(-1 - static_cast<int64_t>(spatial)) == weight.size(1), "expected input ", x.sizes(), " to have ",
+              weight.size(1), " channels");
+}
+
+// ---- im2col of images. A batch may be channels-last.
+
+MemoryFormat image_format(const Tensor& x, const Tensor& weight) {
+  const bool channels_last =
+      !on_cuda() && x.dim() == 4 && at::native::thnn_conv_use_channels_last(stand_in(x), stand_in(weight));
+  return channels_last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+}
+
+Tensor slow_conv2d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                   IntArrayRef stride, IntArrayRef padding) {
+  TORCH_CHECK(x.dim() == 4, "Expected 4D input tensor, but got: ", x.sizes());
+  check_weight(x, weight, bias, 2);
+  check_channels(x, weight, 2);
+  return rules::empty(convolved(x, 2, {weight.size(0), kernel, stride, padding}), x, image_format(x, weight));
+}
+
+// The CPU gives what it is handed its own format, even if it fits.
+Tensor& slow_conv2d_out(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                        IntArrayRef stride, IntArrayRef padding, Tensor& result) {
+  const auto sizes = slow_conv2d(x, weight, kernel, bias, stride, padding).sizes().vec();
+  if (on_cuda()) {
+    at::native::resize_output(result, sizes);
+  } else {
+    result.resize_(sizes, image_format(x, weight));
+  }
+  return result;
+}
+
+void check_gradient(const Tensor& grad, const Tensor& x, const Tensor& weight, IntArrayRef kernel, IntArrayRef stride,
+                    IntArrayRef padding) {
+  const Tensor output = slow_conv2d(x, weight, kernel, std::nullopt, stride, padding);
+  TORCH_CHECK(grad.sizes() == output.sizes(), "Expected grad_output to have sizes ", output.sizes(), ", but got ",
+              grad.sizes());
+}
+
+ThreeTensors slow_conv2d_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, IntArrayRef kernel,
+                                  IntArrayRef stride, IntArrayRef padding, std::array<bool, 3> wanted) {
+  check_gradient(grad, x, weight, kernel, stride, padding);
+  const MemoryFormat format = image_format(x, weight);
+  // It looks at the weight alone when it asks whether the weight's gradient is as it should be.
+  TORCH_CHECK(on_cuda() || !wanted[1] || format == MemoryFormat::Contiguous || weight.is_contiguous(format),
+              "slow_conv2d: grad_weight must be contiguous");
+  ThreeTensors grads;
+  if (wanted[0]) std::get<0>(grads) = rules::empty(x.sizes(), x, format);
+  if (wanted[1]) std::get<1>(grads) = rules::empty(weight.sizes(), weight, format);
+  if (wanted[2]) std::get<2>(grads) = rules::empty({weight.size(0)}, grad);
+  return grads;
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> slow_conv2d_backward_out(const Tensor& grad, const Tensor& x,
+                                                               const Tensor& weight, IntArrayRef kernel,
+                                                               IntArrayRef stride, IntArrayRef padding,
+                                                               Tensor& grad_input, Tensor& grad_weight,
+                                                               Tensor& grad_bias) {
+  const auto [input, kernels, bias] =
+      slow_conv2d_backward(grad, x, weight, kernel, stride, padding, {true, true, true});
+  for (auto [result, made] : {std::pair<Tensor&, const Tensor&>(grad_input, input), {grad_weight, kernels}}) {
+    at::native::resize_output(result, made.sizes());
+    if (!on_cuda()) result.as_strided_(made.sizes(), made.strides());
+  }
+  at::native::resize_output(grad_bias, bias.sizes());
+  return {grad_input, grad_weight, grad_bias};
+}
+
+Tensor slow_conv_dilated2d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  check_weight(x, weight, bias, 2);
+  const auto sizes = convolved(x, 2, {weight.size(0), kernel, stride, padding, dilation});
+  check_channels(x, weight, 2);
+  return rules::empty(sizes, x, image_format(x, weight));
+}
+
+// ---- im2col of volumes
+
+Tensor slow_conv3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                   IntArrayRef stride, IntArrayRef padding) {
+  TORCH_CHECK(x.dim() == 5, "non-empty 5D input tensor expected but got: ", x.sizes());
+  check_weight(x, weight, bias, 3);
+  check_channels(x, weight, 3);
+  return rules::empty(convolved(x, 3, {weight.size(0), kernel, stride, padding}), x);
+}
+
+Tensor slow_conv_dilated3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  check_weight(x, weight, bias, 3);
+  const auto sizes = convolved(x, 3, {weight.size(0), kernel, stride, padding, dilation});
+  check_channels(x, weight, 3);
+  return rules::empty(sizes, x);
+}
+
+Tensor slow_conv_transpose3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                             IntArrayRef stride, IntArrayRef padding, IntArrayRef output_padding,
+                             IntArrayRef dilation) {
+  check_weight(x, weight, bias, 3);
+  return rules::empty(convolved(x, 3, {weight.size(1), kernel, stride, padding, dilation, true, output_padding}), x);
+}
+
+// ---- CUDA's kernels of one channel each
+
+Tensor depthwise2d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  check_weight(x, weight, bias, 2);
+  return rules::empty(convolved(x, 2, {weight.size(0), kernel, stride, padding, dilation}), x);
+}
+
+Tensor depthwise3d(const Tensor& x, const Tensor& weight, IntArrayRef kernel, const OptionalTensor& bias,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+  check_weight(x, weight, bias, 3);
+  return rules::empty(convolved(x, 3, {weight.size(0), kernel, stride, padding, dilation}), x);
+}
+
+}  // namespace
+
+void register_direct_convolution(RuleRegistry& registry) {
+  registry.add("aten::_slow_conv2d_forward", &slow_conv2d);
+  registry.add("aten::_slow_conv2d_forward.output", &slow_conv2d_out);
+  registry.add("aten::_slow_conv2d_backward.output_mask", &slow_conv2d_backward);
+  registry.add("aten::_slow_conv2d_backward.grad_input", &slow_conv2d_backward_out);
+  registry.add("aten::slow_conv_dilated2d", &slow_conv_dilated2d);
+  registry.add("aten::slow_conv3d_forward", &slow_conv3d);
+  registry.add("aten::slow_conv_dilated3d", &slow_conv_dilated3d);
+  registry.add("aten::slow_conv_transpose3d", &slow_conv_transpose3d);
+  registry.add("aten::_conv_depthwise2d", &depthwise2d);
+  registry.add("aten::conv_depthwise3d", &depthwise3d);
+}
+
+}  // namespace shadowgraph::rules

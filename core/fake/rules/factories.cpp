@@ -1,0 +1,338 @@
+// Tensors made from numbers: indices of triangles, ranges whose bounds are tensors, keys of random numbers, tokens.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/mul.h>
+
+#include "core/fake/rules/registry.h"
+#include "shadowgraph/capture/shape_rules.h"
+
+namespace shadowgraph::rules {
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+
+// ---- Indices of a triangle
+
+int64_t lower_triangle(int64_t rows, int64_t columns, int64_t offset) {
+  int64_t count = 0;
+  // Rows above the diagonal's start have none; then one more each, until all columns are in.
+  const int64_t first = std::max<int64_t>(0, -offset);
+  const int64_t full = std::min(rows, std::max(first, columns - offset));
+  if (first < full) count += (full - first) * (first + offset + 1 + full + offset) / 2;
+  if (full < rows) count += (rows - full) * columns;
+  return count;
+}
+
+Tensor tril_indices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
+                    std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
+                    std::optional<bool> /*pinned*/) {
+  TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
+  return rules::empty({2, lower_triangle(rows, columns, offset)}, dtype.value_or(c10::kLong));
+}
+
+Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
+                    std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
+                    std::optional<bool> /*pinned*/) {
+  TORCH_CHECK(rows >= 0 && columns >= 0, "row and col must be non-negative, got ", rows, " and ", columns);
+  return rules::empty({2, rows * columns - lower_triangle(rows, columns, offset - 1)}, dtype.value_or(c10::kLong));
+}
+
+// ---- Factories whose bounds are tensors: only the number of steps matters
+
+Tensor steps(int64_t count, std::optional<at::ScalarType> dtype) {
+  TORCH_CHECK(count >= 0, "number of steps must be non-negative");
+  return rules::empty({count}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
+}
+
+void check_bound(const Scalar& /*bound*/, const char* /*name*/) {}
+void check_bound(const Tensor& bound, const char* name) {
+  TORCH_CHECK(bound.dim() == 0, name, " only supports 0-dimensional start and end tensors, but got one with ",
+              bound.dim(), " dimension(s).");
+}
+
+template <class Start, class End>
+void check_bounds(const Start& start, const End& end, const char* name) {
+  check_bound(start, name);
+  check_bound(end, name);
+}
+
+// A result of as many elements keeps its shape.
+Tensor& steps_into(Tensor& result, int64_t count) {
+  TORCH_CHECK(count >= 0, "number of steps must be non-negative");
+  if (result.numel() != count) at::native::resize_output(result, {count});
+  return result;
+}
+
+template <class Start, class End>
+Tensor linspace(const Start& start, const End& end, int64_t count, std::optional<at::ScalarType> dtype,
+                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
+                std::optional<bool> /*pinned*/) {
+  check_bounds(start, end, "linspace");
+  return steps(count, dtype);
+}
+
+template <class Start, class End>
+Tensor& linspace_out(const Start& start, const End& end, int64_t count, Tensor& result) {
+  check_bounds(start, end, "linspace");
+  return steps_into(result, count);
+}
+
+template <class Start, class End>
+Tensor logspace(const Start& start, const End& end, int64_t count, double /*base*/, std::optional<at::ScalarType> dtype,
+                std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
+                std::optional<bool> /*pinned*/) {
+  check_bounds(start, end, "logspace");
+  return steps(count, dtype);
+}
+
+template <class Start, class End>
+Tensor& logspace_out(const Start& start, const End& end, int64_t count, double /*base*/, Tensor& result) {
+  check_bounds(start, end, "logspace");
+  return steps_into(result, count);
+}
+
+// ---- Contents that do not matter
+
+// The file is not looked at.
+Tensor from_file(std::string_view /*name*/, std::optional<bool> /*shared*/, std::optional<int64_t> size,
+                 std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+                 std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/) {
+  return rules::empty({size.value_or(0)}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
+}
+
+// What orders assertions among other calls.
+Tensor dependency_token(std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+                        std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/,
+                        std::optional<at::MemoryFormat> /*format*/) {
+  return rules::empty({}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
+}
+
+Tensor assertion_with_token(const Tensor& /*x*/, std::string_view /*message*/, const Tensor& token) {
+  return rules::empty_like(token);
+}
+
+// ---- Random numbers from keys: two words each
+
+void check_key(const Tensor& key, const char* name) {
+  TORCH_CHECK(key.dim() >= 1 && key.size(-1) == 2, name, ": key must have shape (*batch, 2), got shape ", key.sizes());
+  TORCH_CHECK(key.scalar_type() == c10::kUInt64, name, ": key must have dtype uint64, got ", key.scalar_type());
+}
+
+Tensor philox_key_split(const Tensor& key, int64_t count) {
+  check_key(key, "_philox_key_split");
+  TORCH_CHECK(count > 0, "_philox_key_split: num_splits must be positive, got ", count);
+  c10::DimVector sizes{count};
+  sizes.append(key.sizes().begin(), key.sizes().end());
+  return rules::empty(sizes, key);
+}
+
+Tensor philox_key_fold_in(const Tensor& key, int64_t /*data*/) {
+  check_key(key, "_philox_key_fold_in");
+  return rules::empty_like(key);
+}
+
+}  // namespace
+
+void register_factories(RuleRegistry& registry) {
+  registry.add("aten::tril_indices", &tril_indices);
+  registry.add("aten::triu_indices", &triu_indices);
+  registry.add("aten::linspace.Tensor_Tensor", &linspace<Tensor, Tensor>);
+  registry.add("aten::linspace.Tensor_Scalar", &linspace<Tensor, Scalar>);
+  registry.add("aten::linspace.Scalar_Tensor", &linspace<Scalar, Tensor>);
+  registry.add("aten::logspace.Tensor_Tensor", &logspace<Tensor, Tensor>);
+  registry.add("aten::logspace.Tensor_Scalar", &logspace<Tensor, Scalar>);
+  registry.add("aten::logspace.Scalar_Tensor", &logspace<Scalar, Tensor>);
+  registry.add("aten::linspace.Tensor_Tensor_out", &linspace_out<Tensor, Tensor>);
+  registry.add("aten::linspace.Tensor_Scalar_out", &linspace_out<Tensor, Scalar>);
+  registry.add("aten::linspace.Scalar_Tensor_out", &linspace_out<Scalar, Tensor>);
+  registry.add("aten::logspace.Tensor_Tensor_out", &logspace_out<Tensor, Tensor>);
+  registry.add("aten::logspace.Tensor_Scalar_out", &logspace_out<Tensor, Scalar>);
+  registry.add("aten::logspace.Scalar_Tensor_out", &logspace_out<Scalar, Tensor>);
+  registry.add("aten::from_file", &from_file);
+  registry.add("aten::_make_dep_token", &dependency_token);
+  registry.add("aten::_functional_assert_async.msg", &assertion_with_token);
+  registry.add("aten::_philox_key_split", &philox_key_split);
+  registry.add("aten::_philox_key_fold_in", &philox_key_fold_in);
+}
+
+// Dropout and random numbers. Rules draw nothing: the generator is not touched.
+
+namespace {
+
+using at::Tensor;
+using Generator = std::optional<at::Generator>;
+
+void check_probability(double p, const char* name) {
+  TORCH_CHECK(0 <= p && p <= 1, name, " expects p to be in [0, 1], but got p=", p);
+}
+
+// ---- Dropout: (output, mask)
+
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& x, double p, std::optional<bool> /*train*/) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  // The CPU returns its input as it is when there is nothing to do, with a mask that is not boolean.
+  if (!on_cuda() && x.numel() == 0) return {x, rules::empty_like(x)};
+  return {rules::empty_like(x), rules::empty_like(x, c10::kBool)};
+}
+
+Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
+  if (!on_cuda()) return at::mul(at::mul(grad, mask), at::Scalar(scale));
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be Bool Scalar Type", mask.scalar_type());
+  return rules::empty_like(grad, grad.suggest_memory_format());
+}
+
+// CUDA's, with a mask of bytes.
+std::tuple<Tensor, Tensor> fused_dropout(const Tensor& x, double p, const Generator& /*generator*/) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  return {rules::empty_like(x), rules::empty_like(x, c10::kByte)};
+}
+
+Tensor masked_scale(const Tensor& x, const Tensor& mask, double /*scale*/) {
+  TORCH_CHECK(mask.scalar_type() == c10::kByte, "mask should be torch.uint8 dtype");
+  return rules::empty_like(x, x.suggest_memory_format());
+}
+
+// ---- Fresh tensors
+
+Tensor bernoulli(const Tensor& p, const Generator& /*generator*/) { return rules::empty(p.sizes(), p); }
+
+Tensor bernoulli_p(const Tensor& like, double p, const Generator& /*generator*/) {
+  check_probability(p, "bernoulli_");
+  return rules::empty(like.sizes(), like);
+}
+
+Tensor poisson(const Tensor& rates, const Generator& /*generator*/) { return rules::empty(rates.sizes(), rates); }
+
+// The gradient of a sample has the sample's shape.
+Tensor standard_gamma(const Tensor& alpha, const Generator& /*generator*/) {
+  return rules::empty(alpha.sizes(), alpha);
+}
+
+Tensor binomial(const Tensor& count, const Tensor& p, const Generator& /*generator*/) {
+  Tensor result = rules::empty(count.sizes(), count);
+  return elementwise_into(result, {count, p});
+}
+
+Tensor sample_gradient(const Tensor& parameter, const Tensor& sample) { return elementwise({parameter, sample}); }
+
+Tensor dirichlet_gradient(const Tensor& sample, const Tensor& alpha, const Tensor& total) {
+  Tensor result = rules::empty(sample.sizes(), sample);
+  return elementwise_into(result, {sample, alpha, total});
+}
+
+Tensor multinomial(const Tensor& weights, int64_t samples, bool replacement, const Generator& /*generator*/) {
+  TORCH_CHECK(weights.dim() > 0 && weights.dim() <= 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(c10::isFloatingType(weights.scalar_type()),
+              "multinomial only supports floating-point dtypes for input, got: ", weights.scalar_type());
+  TORCH_CHECK(samples > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(replacement || samples <= weights.size(-1),
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  return weights.dim() == 1 ? rules::empty({samples}, c10::kLong)
+                            : rules::empty({weights.size(0), samples}, c10::kLong);
+}
+
+Tensor& multinomial_out(const Tensor& weights, int64_t samples, bool replacement, const Generator& generator,
+                        Tensor& result) {
+  TORCH_CHECK(result.scalar_type() == c10::kLong, "multinomial expects Long tensor out, got: ", result.scalar_type());
+  at::native::resize_output(result, rules::multinomial(weights, samples, replacement, generator).sizes());
+  return result;
+}
+
+Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
+                std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  return rules::empty({n}, dtype.value_or(c10::kLong));
+}
+
+Tensor randperm_generator(int64_t n, const Generator& /*generator*/, std::optional<at::ScalarType> dtype,
+                          std::optional<at::Layout> layout, std::optional<at::Device> device,
+                          std::optional<bool> pinned) {
+  return randperm(n, dtype, layout, device, pinned);
+}
+
+// ---- In place
+
+// As every TensorIterator that writes does.
+Tensor& written(Tensor& self) {
+  at::assert_no_internal_overlap(self);
+  return self;
+}
+
+Tensor& bernoulli_(Tensor& self, double p, const Generator& /*generator*/) {
+  check_probability(p, "bernoulli_");
+  return written(self);
+}
+
+Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, const Generator& /*generator*/) {
+  (void)p.expand(self.sizes());  // throws if it does not fit
+  return written(self);
+}
+
+void check_floating(const Tensor& self, const char* name) {
+  TORCH_CHECK(self.is_floating_point(), name, " is only defined for floating-point tensors, not for ",
+              self.scalar_type());
+}
+
+Tensor& exponential_(Tensor& self, double lambda, const Generator& /*generator*/) {
+  TORCH_CHECK(lambda > 0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
+  check_floating(self, "exponential_");
+  return written(self);
+}
+
+Tensor& geometric_(Tensor& self, double p, const Generator& /*generator*/) {
+  TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+  return written(self);
+}
+
+Tensor& cauchy_(Tensor& self, double /*median*/, double sigma, const Generator& /*generator*/) {
+  TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+  check_floating(self, "cauchy_");
+  return written(self);
+}
+
+Tensor& log_normal_(Tensor& self, double /*mean*/, double deviation, const Generator& /*generator*/) {
+  TORCH_CHECK(deviation > 0, "log_normal_ expects std > 0.0, but found std=", deviation);
+  check_floating(self, "log_normal_");
+  return written(self);
+}
+
+// No kernel is compiled for integers, bool or the 8-bit floating-point types.
+Tensor& normal_(Tensor& self, double /*mean*/, double deviation, const Generator& /*generator*/) {
+  TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
+  const at::ScalarType dtype = self.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isComplexType(dtype) || (c10::isFloatingType(dtype) && !c10::isFloat8Type(dtype)),
+                              on_cuda() ? "\"normal_kernel_cuda\"" : "\"normal_kernel_cpu\"", " not implemented for '",
+                              dtype, "'");
+  return written(self);
+}
+
+}  // namespace
+
+void register_random(RuleRegistry& registry) {
+  registry.add("aten::native_dropout", &native_dropout);
+  registry.add("aten::native_dropout_backward", &native_dropout_backward);
+  registry.add("aten::_fused_dropout", &fused_dropout);
+  registry.add("aten::_masked_scale", &masked_scale);
+  registry.add("aten::bernoulli", &bernoulli);
+  registry.add("aten::bernoulli.p", &bernoulli_p);
+  registry.add("aten::poisson", &poisson);
+  registry.add("aten::_standard_gamma", &standard_gamma);
+  registry.add("aten::_sample_dirichlet", &standard_gamma);
+  registry.add("aten::_standard_gamma_grad", &sample_gradient);
+  registry.add("aten::_dirichlet_grad", &dirichlet_gradient);
+  registry.add("aten::binomial", &binomial);
+  registry.add("aten::multinomial", &multinomial);
+  registry.add("aten::multinomial.out", &multinomial_out);
+  registry.add("aten::randperm", &randperm);
+  registry.add("aten::randperm.generator", &randperm_generator);
+  registry.add("aten::bernoulli_.float", &bernoulli_);
+  registry.add("aten::bernoulli_.Tensor", &bernoulli_tensor_);
+  registry.add("aten::exponential_", &exponential_);
+  registry.add("aten::geometric_", &geometric_);
+  registry.add("aten::cauchy_", &cauchy_);
+  registry.add("aten::log_normal_", &log_normal_);
+  registry.add("aten::normal_", &normal_);
+}
+
+}  // namespace shadowgraph::rules

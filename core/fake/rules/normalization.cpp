@@ -1,0 +1,393 @@
+// Normalisation layers. The statistics that the kernels save differ by device and by dtype:
+//
+//                      CPU                                                CUDA
+//   native_batch_norm  training: [C] of the parameters' dtype; else [0]   [C] float32 (double for double), also in
+//                                                                         evaluation (native/cuda/Normalization.cu)
+//   cudnn_batch_norm   -                                                  training: [C] of the weight's dtype; else [0]
+//   native_layer_norm  parameters' dtype                                  float32 (double for double)
+//   native_group_norm  parameters' dtype                                  parameters' dtype
+//
+// "Parameters' dtype" is float32 when a half or bfloat16 input meets float32 parameters, otherwise the input's
+// (native/cpu/mixed_data_type.h).
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/native/layer_norm.h>
+#include <c10/core/InferenceMode.h>
+
+#include <array>
+
+#include "core/fake/rules/registry.h"
+#include "core/fake/thread_state.h"
+#include "core/libtorch/kernels.h"
+#include "shadowgraph/capture/shape_rules.h"
+
+namespace shadowgraph::rules {
+namespace {
+
+using at::ScalarType;
+using c10::IntArrayRef;
+using c10::MemoryFormat;
+
+ScalarType parameter_dtype(const at::Tensor& input, std::initializer_list<const OptionalTensor*> parameters) {
+  const ScalarType dtype = input.scalar_type();
+  if (dtype != at::kHalf && dtype != at::kBFloat16) return dtype;
+  for (const OptionalTensor* parameter : parameters) {
+    if (given(*parameter)) return (*parameter)->scalar_type() == at::kFloat ? at::kFloat : dtype;
+  }
+  return dtype;
+}
+
+// at::toAccumulateType on CUDA, for floating dtypes.
+ScalarType accumulate_dtype(ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
+at::Tensor empty_in_suggested_format(const at::Tensor& like) {
+  return rules::empty(like.sizes(), like, like.suggest_memory_format());
+}
+
+// ---- Batch norm
+
+void check_per_channel(const OptionalTensor& tensor, const char* name, int64_t channels) {
+  TORCH_CHECK(!given(tensor) || tensor->numel() == channels, name, " should contain ", channels, " elements not ",
+              tensor->numel());
+}
+
+ThreeTensors batch_norm_forward(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training) {
+  TORCH_CHECK(input.dim() >= 2, "Expected at least 2 input dimensions, but got ", input.dim());
+  const int64_t channels = input.size(1);
+  check_per_channel(running_mean, "running_mean", channels);
+  check_per_channel(running_var, "running_var", channels);
+  check_per_channel(weight, "weight", channels);
+  check_per_channel(bias, "bias", channels);
+  TORCH_CHECK(training || (given(running_mean) && given(running_var)),
+              "running_mean and running_var must be defined in evaluation mode");
+  if (on_cuda()) {
+    const ScalarType dtype = accumulate_dtype(input.scalar_type());
+    return {rules::empty_like(input), rules::empty({channels}, dtype), rules::empty({channels}, dtype)};
+  }
+  const ScalarType dtype = parameter_dtype(input, {&weight, &bias, &running_mean, &running_var});
+  const int64_t saved = training ? channels : 0;
+  return {empty_in_suggested_format(input), rules::empty({saved}, dtype), rules::empty({saved}, dtype)};
+}
+
+ThreeTensors native_batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                               const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
+                               double /*momentum*/, double /*eps*/) {
+  return batch_norm_forward(input, weight, bias, running_mean, running_var, training);
+}
+
+ThreeTensors native_batch_norm_legit(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                     at::Tensor& running_mean, at::Tensor& running_var, bool training,
+                                     double /*momentum*/, double /*eps*/) {
+  return batch_norm_forward(input, weight, bias, running_mean, running_var, training);
+}
+
+ThreeTensors native_batch_norm_legit_no_stats(const at::Tensor& input, const OptionalTensor& weight,
+                                              const OptionalTensor& bias, bool training, double /*momentum*/,
+                                              double /*eps*/) {
+  return batch_norm_forward(input, weight, bias, std::nullopt, std::nullopt, training);
+}
+
+ThreeTensors native_batch_norm_legit_no_training(const at::Tensor& input, const OptionalTensor& weight,
+                                                 const OptionalTensor& bias, const at::Tensor& running_mean,
+                                                 const at::Tensor& running_var, double /*momentum*/, double /*eps*/) {
+  return batch_norm_forward(input, weight, bias, running_mean, running_var, false);
+}
+
+// What cuDNN keeps for its own backward is known to cuDNN alone (cudnnGetBatchNormalizationTrainingExReserveSpaceSize).
+// Estimate: nothing, which is what it asks for without a fused activation; PyTorch's own decomposition assumes the
+// same.
+constexpr int64_t kCudnnBatchNormReserve = 0;
+
+FourTensors cudnn_batch_norm_forward(const at::Tensor& input, const at::Tensor& weight, bool training) {
+  const int64_t saved = training ? input.size(1) : 0;
+  return {empty_in_suggested_format(input), rules::empty({saved}, weight), rules::empty({saved}, weight),
+          rules::empty({training ? kCudnnBatchNormReserve : 0}, at::kByte)};
+}
+
+FourTensors cudnn_batch_norm(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                             const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training,
+                             double /*exponential_average_factor*/, double /*epsilon*/) {
+  return cudnn_batch_norm_forward(input, weight, training);
+}
+
+ThreeTensors cudnn_batch_norm_backward(const at::Tensor& input, const at::Tensor& grad_output, const at::Tensor& weight,
+                                       const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                                       const OptionalTensor& save_mean, const OptionalTensor& save_var,
+                                       double /*epsilon*/, const at::Tensor& reserve) {
+  return {empty_in_suggested_format(input), empty_contiguous_like(weight), empty_contiguous_like(weight)};
+}
+
+// batch_norm_use_channels_last_kernels (native/cuda/Normalization.cuh)
+bool uses_channels_last_kernels(const at::Tensor& tensor) {
+  return tensor.is_contiguous(MemoryFormat::ChannelsLast) || tensor.is_contiguous(MemoryFormat::ChannelsLast3d) ||
+         (tensor.is_contiguous() && tensor.stride(1) == 1);
+}
+
+ThreeTensors batch_norm_gradients(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& mean,
+                                  const OptionalTensor& variance, bool training, std::array<bool, 3> output_mask) {
+  ThreeTensors grads;
+  if (output_mask[0]) {
+    // On CUDA only the training kernel for channels-last input gives anything but contiguous.
+    const bool suggested = !on_cuda() || (training && uses_channels_last_kernels(input));
+    std::get<0>(grads) = suggested ? empty_in_suggested_format(input) : empty_contiguous_like(input);
+  }
+  const ScalarType dtype =
+      on_cuda() && given(weight) ? weight->scalar_type() : parameter_dtype(input, {&weight, &mean, &variance});
+  if (output_mask[1]) std::get<1>(grads) = rules::empty({input.size(1)}, dtype);
+  if (output_mask[2]) std::get<2>(grads) = rules::empty({input.size(1)}, dtype);
+  return grads;
+}
+
+ThreeTensors native_batch_norm_backward(const at::Tensor& grad_output, const at::Tensor& input,
+                                        const OptionalTensor& weight, const OptionalTensor& running_mean,
+                                        const OptionalTensor& running_var, const OptionalTensor& save_mean,
+                                        const OptionalTensor& save_invstd, bool training, double /*eps*/,
+                                        std::array<bool, 3> output_mask) {
+  return batch_norm_gradients(input, weight, training ? save_mean : running_mean, training ? save_invstd : running_var,
+                              training, output_mask);
+}
+
+// _select_batch_norm_backend (native/Normalization.cpp)
+bool uses_cudnn(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                const OptionalTensor& running_mean, const OptionalTensor& running_var, bool training) {
+  return on_cuda() && device_profile().cudnn && input.scalar_type() != at::kBFloat16 && given(weight) && given(bias) &&
+         (input.scalar_type() != at::kHalf || weight->scalar_type() == at::kFloat) &&
+         (training || (given(running_mean) && given(running_var))) && input.dim() >= 3 &&
+         input.size(0) <= (training ? 880801 : 65535);
+}
+
+FourTensors batch_norm_with_update(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                   at::Tensor& running_mean, at::Tensor& running_var, double /*momentum*/,
+                                   double /*eps*/) {
+  if (uses_cudnn(input, weight, bias, running_mean, running_var, true)) {
+    return cudnn_batch_norm_forward(input, *weight, true);
+  }
+  auto [output, mean, invstd] = batch_norm_forward(input, weight, bias, running_mean, running_var, true);
+  return {output, mean, invstd, rules::empty({0}, at::kByte)};
+}
+
+FourTensors batch_norm_no_update(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                 const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                                 double /*momentum*/, double /*eps*/) {
+  auto [output, mean, invstd] = batch_norm_forward(input, weight, bias, running_mean, running_var, false);
+  return {output, mean, invstd, rules::empty({0}, at::kByte)};
+}
+
+ThreeTensors batch_norm_backward(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
+                                 const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                                 const OptionalTensor& save_mean, const OptionalTensor& save_var, bool update,
+                                 double /*eps*/, std::array<bool, 3> output_mask, const at::Tensor& reserve) {
+  if (update && uses_cudnn(input, weight, weight, running_mean, running_var, true)) {
+    return {empty_in_suggested_format(input), empty_contiguous_like(weight), empty_contiguous_like(weight)};
+  }
+  return batch_norm_gradients(input, weight, save_mean, save_var, update, output_mask);
+}
+
+// ---- Batch norm in pieces, between which processes exchange statistics (native/cuda/Normalization.cuh; the CPU has one)
+
+TwoTensors two_of(int64_t channels, ScalarType dtype) {
+  return {rules::empty({channels}, dtype), rules::empty({channels}, dtype)};
+}
+
+TwoTensors batch_norm_stats(const at::Tensor& input, double /*eps*/) {
+  return two_of(input.size(1), accumulate_dtype(input.scalar_type()));
+}
+
+TwoTensors batch_norm_update_stats(const at::Tensor& input, const OptionalTensor& running_mean,
+                                   const OptionalTensor& running_var, double /*momentum*/) {
+  return two_of(input.size(1), on_cuda() ? accumulate_dtype(input.scalar_type())
+                                         : parameter_dtype(input, {&running_mean, &running_var}));
+}
+
+// `mean` has a row for each process.
+TwoTensors batch_norm_gather_stats(const at::Tensor& /*input*/, const at::Tensor& mean, const at::Tensor& /*invstd*/,
+                                   const OptionalTensor& /*running_mean*/, const OptionalTensor& /*running_var*/,
+                                   double /*momentum*/, double /*eps*/, int64_t /*count*/) {
+  return two_of(mean.size(1), accumulate_dtype(mean.scalar_type()));
+}
+
+TwoTensors batch_norm_gather_stats_with_counts(const at::Tensor& /*input*/, const at::Tensor& mean,
+                                               const at::Tensor& /*invstd*/, const OptionalTensor& /*running_mean*/,
+                                               const OptionalTensor& /*running_var*/, double /*momentum*/,
+                                               double /*eps*/, const at::Tensor& /*counts*/) {
+  return two_of(mean.size(1), accumulate_dtype(mean.scalar_type()));
+}
+
+at::Tensor batch_norm_elemt(const at::Tensor& input, const OptionalTensor& /*weight*/, const OptionalTensor& /*bias*/,
+                            const at::Tensor& /*mean*/, const at::Tensor& /*invstd*/, double /*eps*/) {
+  return rules::empty_like(input);
+}
+
+FourTensors batch_norm_backward_reduce(const at::Tensor& /*grad*/, const at::Tensor& input, const at::Tensor& mean,
+                                       const at::Tensor& /*invstd*/, const OptionalTensor& weight, bool of_input,
+                                       bool of_weight, bool of_bias) {
+  FourTensors sums;
+  const at::Tensor& like_weight = given(weight) ? *weight : mean;
+  if (of_input) std::get<0>(sums) = rules::empty_like(mean);
+  if (of_input) std::get<1>(sums) = rules::empty_like(mean);
+  if (of_weight) std::get<2>(sums) = rules::empty({input.size(1)}, like_weight);
+  if (of_bias) std::get<3>(sums) = rules::empty({input.size(1)}, like_weight);
+  return sums;
+}
+
+at::Tensor batch_norm_backward_elemt(const at::Tensor& /*grad*/, const at::Tensor& input, const at::Tensor& /*mean*/,
+                                     const at::Tensor& /*invstd*/, const OptionalTensor& /*weight*/,
+                                     const at::Tensor& /*sum_dy*/, const at::Tensor& /*sum_dy_xmu*/,
+                                     const at::Tensor& /*count*/) {
+  return uses_channels_last_kernels(input) ? empty_in_suggested_format(input) : empty_contiguous_like(input);
+}
+
+// ---- Layer norm
+
+// The input's sizes with the normalised dimensions 1, once checked as eager does.
+c10::DimVector statistics_sizes(const at::Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
+                                const OptionalTensor& bias) {
+  static const at::Tensor undefined;
+  at::native::_check_layer_norm_inputs(input, normalized, given(weight) ? *weight : undefined,
+                                       given(bias) ? *bias : undefined);
+  c10::DimVector sizes(input.sizes().begin(), input.sizes().end());
+  std::fill(sizes.end() - static_cast<std::ptrdiff_t>(normalized.size()), sizes.end(), 1);
+  return sizes;
+}
+
+ThreeTensors native_layer_norm(const at::Tensor& input, IntArrayRef normalized, const OptionalTensor& weight,
+                               const OptionalTensor& bias, double /*eps*/) {
+  const auto sizes = statistics_sizes(input, normalized, weight, bias);
+  const ScalarType dtype = on_cuda() ? accumulate_dtype(input.scalar_type()) : parameter_dtype(input, {&weight, &bias});
+  return {empty_contiguous_like(input), rules::empty(sizes, dtype), rules::empty(sizes, dtype)};
+}
+
+ThreeTensors native_layer_norm_backward(const at::Tensor& grad_output, const at::Tensor& input, IntArrayRef normalized,
+                                        const at::Tensor& mean, const at::Tensor& rstd, const OptionalTensor& weight,
+                                        const OptionalTensor& bias, std::array<bool, 3> output_mask) {
+  ThreeTensors grads;
+  const ScalarType dtype = given(weight) ? weight->scalar_type() : input.scalar_type();
+  if (output_mask[0]) std::get<0>(grads) = empty_contiguous_like(input);
+  if (output_mask[1]) std::get<1>(grads) = rules::empty(normalized, dtype);
+  if (output_mask[2]) std::get<2>(grads) = rules::empty(normalized, given(bias) ? bias->scalar_type() : dtype);
+  return grads;
+}
+
+// ---- Root mean square norm
+
+std::tuple<at::Tensor, at::Tensor> fused_rms_norm(const at::Tensor& input, IntArrayRef normalized,
+                                                  const OptionalTensor& weight, std::optional<double> /*eps*/) {
+  const auto sizes = statistics_sizes(input, normalized, weight, std::nullopt);
+  return {empty_contiguous_like(input), rules::empty(sizes, accumulate_dtype(input.scalar_type()))};
+}
+
+std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tensor& input,
+                                                           IntArrayRef normalized, const at::Tensor& rstd,
+                                                           const OptionalTensor& weight,
+                                                           std::array<bool, 2> output_mask) {
+  std::tuple<at::Tensor, at::Tensor> grads;
+  if (output_mask[0]) std::get<0>(grads) = empty_contiguous_like(input);
+  if (output_mask[1] && given(weight)) std::get<1>(grads) = empty_contiguous_like(*weight);
+  return grads;
+}
+
+// A libtorch without CUDA decomposes _fused_rms_norm on every device, having no CUDA kernel for it. One with CUDA runs
+// its derivative formula, which is compiled into both: call that.
+std::tuple<at::Tensor, at::Tensor> fused_rms_norm_as_one_operator(const at::Tensor& input, IntArrayRef normalized,
+                                                                  const OptionalTensor& weight,
+                                                                  std::optional<double> eps) {
+  static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_rms_norm", "");
+  torch::jit::Stack stack{input, normalized, weight, eps};
+  op.callBoxedForDispatchKey(c10::InferenceMode::is_enabled() ? kFakeKey : c10::DispatchKey::Autograd, stack);
+  return {std::move(stack[0]).toTensor(), std::move(stack[1]).toTensor()};
+}
+
+// ---- Group norm
+
+ThreeTensors native_group_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                               int64_t batch, int64_t channels, int64_t spatial, int64_t groups, double /*eps*/) {
+  TORCH_CHECK(groups > 0 && channels % groups == 0, "Expected number of channels in input to be divisible by ",
+              "num_groups, but got input of shape ", input.sizes(), " and num_groups=", groups);
+  check_per_channel(weight, "weight", channels);
+  check_per_channel(bias, "bias", channels);
+  TORCH_CHECK(kGroupNormTakesAnyLayout ||
+                  input.is_contiguous(on_cuda() ? c10::MemoryFormat::Contiguous : input.suggest_memory_format()),
+              "Expected X.is_contiguous(memory_format) to be true, but got false.");
+  const ScalarType dtype = parameter_dtype(input, {&weight, &bias});
+  return {on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input),
+          rules::empty({batch, groups}, dtype), rules::empty({batch, groups}, dtype)};
+}
+
+ThreeTensors native_group_norm_backward(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& mean,
+                                        const at::Tensor& rstd, const OptionalTensor& weight, int64_t batch,
+                                        int64_t channels, int64_t spatial, int64_t groups,
+                                        std::array<bool, 3> output_mask) {
+  ThreeTensors grads;
+  const ScalarType dtype = parameter_dtype(input, {&weight});
+  if (output_mask[0]) {
+    std::get<0>(grads) = on_cuda() ? empty_contiguous_like(input) : empty_in_suggested_format(input);
+  }
+  if (output_mask[1]) std::get<1>(grads) = rules::empty({channels}, dtype);
+  if (output_mask[2]) std::get<2>(grads) = rules::empty({channels}, dtype);
+  return grads;
+}
+
+// ---- Weight norm
+
+std::tuple<at::Tensor, at::Tensor> weight_norm_interface(const at::Tensor& v, const at::Tensor& g, int64_t dim) {
+  TORCH_CHECK(dim == 0 || dim == v.dim() - 1, "fused kernels can only be applied for first or last dim");
+  // CUDA keeps the norms in the accumulation type (native/cuda/WeightNorm.cu), the CPU bfloat16 ones in float32.
+  return {empty_contiguous_like(v), rules::empty(g.sizes(), accumulate_dtype(g.scalar_type()))};
+}
+
+std::tuple<at::Tensor, at::Tensor> weight_norm_interface_backward(const at::Tensor& grad_w, const at::Tensor& saved_v,
+                                                                  const at::Tensor& saved_g,
+                                                                  const at::Tensor& saved_norms, int64_t dim) {
+  return {empty_contiguous_like(saved_v), empty_contiguous_like(saved_g)};
+}
+
+// ---- Softmax under a mask, of the fused attention layers
+
+at::Tensor masked_softmax(const at::Tensor& input, const at::Tensor& mask, std::optional<int64_t> /*dim*/,
+                          std::optional<int64_t> /*mask_type*/) {
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be a boolean tensor");
+  return rules::empty_like(input);
+}
+
+at::Tensor masked_softmax_backward(const at::Tensor& grad_output, const at::Tensor& /*output*/,
+                                   const at::Tensor& /*mask*/, std::optional<int64_t> /*dim*/) {
+  return empty_contiguous_like(grad_output);
+}
+
+}  // namespace
+
+void register_normalization(RuleRegistry& registry) {
+  registry.add("aten::native_batch_norm", &native_batch_norm);
+  registry.add("aten::_native_batch_norm_legit", &native_batch_norm_legit);
+  registry.add("aten::_native_batch_norm_legit.no_stats", &native_batch_norm_legit_no_stats);
+  registry.add("aten::_native_batch_norm_legit_no_training", &native_batch_norm_legit_no_training);
+  registry.add("aten::native_batch_norm_backward", &native_batch_norm_backward);
+  registry.add("aten::cudnn_batch_norm", &cudnn_batch_norm);
+  registry.add("aten::cudnn_batch_norm_backward", &cudnn_batch_norm_backward);
+  registry.add("aten::_batch_norm_with_update", &batch_norm_with_update);
+  registry.add("aten::_batch_norm_no_update", &batch_norm_no_update);
+  registry.add("aten::batch_norm_backward", &batch_norm_backward);
+  registry.add("aten::batch_norm_stats", &batch_norm_stats);
+  registry.add("aten::batch_norm_update_stats", &batch_norm_update_stats);
+  registry.add("aten::batch_norm_gather_stats", &batch_norm_gather_stats);
+  registry.add("aten::batch_norm_gather_stats_with_counts", &batch_norm_gather_stats_with_counts);
+  registry.add("aten::batch_norm_elemt", &batch_norm_elemt);
+  registry.add("aten::batch_norm_backward_reduce", &batch_norm_backward_reduce);
+  registry.add("aten::batch_norm_backward_elemt", &batch_norm_backward_elemt);
+  registry.add("aten::native_layer_norm", &native_layer_norm);
+  registry.add("aten::native_layer_norm_backward", &native_layer_norm_backward);
+  registry.add("aten::_fused_rms_norm", &fused_rms_norm);
+  registry.add("aten::_fused_rms_norm_backward", &fused_rms_norm_backward);
+  registry.add_composite("aten::_fused_rms_norm", &fused_rms_norm_as_one_operator);
+  registry.add("aten::_masked_softmax", &masked_softmax);
+  registry.add("aten::_masked_softmax_backward", &masked_softmax_backward);
+  registry.add("aten::native_group_norm", &native_group_norm);
+  registry.add("aten::native_group_norm_backward", &native_group_norm_backward);
+  registry.add("aten::_weight_norm_interface", &weight_norm_interface);
+  registry.add("aten::_weight_norm_interface_backward", &weight_norm_interface_backward);
+}
+
+}  // namespace shadowgraph::rules

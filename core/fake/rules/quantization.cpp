@@ -1,0 +1,327 @@
+// Low precision in dense tensors: fake quantization, multiplication by packed or scaled weights, jagged batches as
+// values and offsets. Fake quantization trains a model for integers in floating point. (Tensors of quantised dtypes are
+// refused.)
+#include <ATen/ScalarOps.h>
+#include <ATen/native/GroupedMMUtils.h>
+#include <ATen/native/Resize.h>
+
+#include "core/fake/mode_state.h"
+#include "core/fake/rules/registry.h"
+#include "core/fake/thread_state.h"
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/shape_rules.h"
+
+namespace shadowgraph::rules {
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+using c10::IntArrayRef;
+using c10::ScalarType;
+using Pair = std::tuple<Tensor, Tensor>;
+
+// ---- Fake quantization: (output, which elements were in range)
+
+Pair quantized_and_mask(const Tensor& x) { return {rules::empty_like(x), rules::empty_like(x, c10::kBool)}; }
+
+void check_range(int64_t least, int64_t greatest) {
+  TORCH_CHECK(least <= greatest, "`quant_min` should be less than or equal to `quant_max`.");
+}
+
+void check_channels(const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t axis) {
+  TORCH_CHECK(scale.dim() == 1, "scale should be a 1-D tensor");
+  TORCH_CHECK(zero_point.dim() == 1, "zero point should be a 1-D tensor");
+  TORCH_CHECK(scale.numel() == zero_point.numel(), "scale and zero-point need to have the same dimensions");
+  TORCH_CHECK(scale.numel() == x.size(axis), "dimensions of scale and zero-point are not consistent with input tensor");
+}
+
+// Their range is looked at, so there must be some.
+void check_zero_points(const Tensor& zero_point) {
+  TORCH_CHECK(zero_point.numel() != 0,
+              "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity.");
+}
+
+Pair fake_quantize(const Tensor& x, double /*scale*/, int64_t zero_point, int64_t least, int64_t greatest) {
+  check_range(least, greatest);
+  TORCH_CHECK(zero_point >= least && zero_point <= greatest,
+              "`zero_point` must be between `quant_min` and `quant_max`.");
+  return quantized_and_mask(x);
+}
+
+Pair fake_quantize_by_tensors(const Tensor& x, const Tensor& /*scale*/, const Tensor& /*zero_point*/,
+                              const Tensor& /*enabled*/, int64_t least, int64_t greatest) {
+  check_range(least, greatest);
+  return quantized_and_mask(x);
+}
+
+Pair fake_quantize_channels(const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t axis, int64_t least,
+                            int64_t greatest) {
+  check_channels(x, scale, zero_point, axis);
+  check_range(least, greatest);
+  if (!zero_point.is_floating_point()) check_zero_points(zero_point);
+  return quantized_and_mask(x);
+}
+
+Tensor learnable(const Tensor& x, const Tensor& /*scale*/, const Tensor& /*zero_point*/, int64_t least,
+                 int64_t greatest, double /*grad_factor*/) {
+  check_range(least, greatest);
+  return rules::empty_like(x);
+}
+
+Tensor learnable_channels(const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t axis, int64_t least,
+                          int64_t greatest, double /*grad_factor*/) {
+  check_channels(x, scale, zero_point, axis);
+  check_range(least, greatest);
+  check_zero_points(zero_point);
+  return rules::empty_like(x);
+}
+
+// Computed in float32, and returned so: of a bfloat16 input, too.
+void check_learnable(const Tensor& grad, const Tensor& x, int64_t least, int64_t greatest) {
+  const auto is_float = [](const Tensor& t) {
+    return t.scalar_type() == c10::kFloat || t.scalar_type() == c10::kBFloat16;
+  };
+  TORCH_CHECK(is_float(x) && is_float(grad), "expected scalar type Float but found ", x.scalar_type(), " and ",
+              grad.scalar_type());
+  TORCH_CHECK(x.numel() == grad.numel(), "`X` and `dY` are not the same size");
+  TORCH_CHECK(least <= 0 && greatest >= 0, "Expecting `quant_min` <= 0 and `quant_max` >= 0");
+}
+
+ThreeTensors learnable_backward(const Tensor& grad, const Tensor& x, const Tensor& scale, const Tensor& zero_point,
+                                int64_t least, int64_t greatest, double /*grad_factor*/) {
+  check_learnable(grad, x, least, greatest);
+  if (x.numel() == 0) return {x, scale, zero_point};
+  return {rules::empty_like(x, c10::kFloat), rules::empty({1}, c10::kFloat), rules::empty({1}, c10::kFloat)};
+}
+
+ThreeTensors learnable_channels_backward(const Tensor& grad, const Tensor& x, const Tensor& scale,
+                                         const Tensor& zero_point, int64_t axis, int64_t least, int64_t greatest,
+                                         double /*grad_factor*/) {
+  check_learnable(grad, x, least, greatest);
+  check_channels(x, scale, zero_point, axis);
+  check_zero_points(zero_point);
+  if (x.numel() == 0) return {x, scale, zero_point};
+  return {rules::empty_like(x, c10::kFloat), rules::empty({scale.numel()}, c10::kFloat),
+          rules::empty({scale.numel()}, c10::kFloat)};
+}
+
+// An observer that has seen nothing yet has no elements, and gets one for each channel.
+Pair observe_and_quantize(const Tensor& x, const Tensor& /*observer_on*/, const Tensor& /*quantize_on*/,
+                          Tensor& running_min, Tensor& running_max, Tensor& scale, Tensor& zero_point,
+                          double /*averaging*/, int64_t /*least*/, int64_t /*greatest*/, int64_t axis, bool per_channel,
+                          bool /*symmetric*/) {
+  TORCH_CHECK(x.scalar_type() == c10::kFloat || on_cuda(), "expected scalar type Float but found ", x.scalar_type());
+  if (per_channel && running_min.numel() == 0) {
+    for (Tensor* const tensor : {&running_min, &running_max, &scale, &zero_point}) {
+      at::native::resize_output(*tensor, {x.size(axis)});
+    }
+  }
+  return quantized_and_mask(x);
+}
+
+// A dense tensor has nothing to be taken back from.
+Tensor dequantize(const Tensor& x) { return x.to(c10::kFloat); }
+
+// ---- add and relu in one kernel, for the CPU
+
+void check_add_relu(const Tensor& x) {
+  TORCH_CHECK((c10::isIntegralType(x.scalar_type(), /*includeBool=*/false) && x.scalar_type() != c10::kByte) ||
+                  x.scalar_type() == c10::kFloat || x.scalar_type() == c10::kDouble,
+              "Unsupported datatype for add_relu:", x.scalar_type());
+}
+
+Tensor add_relu(const Tensor& x, const Tensor& y, const Scalar& /*alpha*/) {
+  check_add_relu(x);
+  return elementwise({x, y});
+}
+
+Tensor add_relu_scalar(const Tensor& x, const Scalar& y, const Scalar& alpha) {
+  return add_relu(x, at::native::wrapped_scalar_tensor(y), alpha);
+}
+
+Tensor& add_relu_out(const Tensor& x, const Tensor& y, const Scalar& /*alpha*/, Tensor& result) {
+  check_add_relu(x);
+  return elementwise_into(result, {x, y});
+}
+
+// ---- Weights of 4 and 8 bits, packed
+
+void check_matrix(const Tensor& x, const char* name) { TORCH_CHECK(x.dim() == 2, name, " must be a 2D tensor"); }
+
+Tensor product(const Tensor& x, int64_t columns) {
+  check_matrix(x, "x");
+  return rules::empty({x.size(0), columns}, x);
+}
+
+Tensor int4_weight(const Tensor& weight, int64_t inner_tiles) {
+  check_matrix(weight, "w");
+  return rules::empty({weight.size(0) / 8, weight.size(1) * 2 / (inner_tiles * 16), 32, inner_tiles / 2}, c10::kInt);
+}
+
+Tensor int4_weight_for_cpu(const Tensor& weight, int64_t /*inner_tiles*/) {
+  check_matrix(weight, "w");
+  return rules::empty({weight.size(0), weight.size(1) / 2}, c10::kByte);
+}
+
+Tensor int4_product(const Tensor& x, const Tensor& weight, int64_t /*group*/, const Tensor& /*scales*/) {
+  TORCH_CHECK(weight.dim() == 4, "w must be a 4D tensor");
+  return product(x, weight.size(0) * 8);
+}
+
+Tensor int4_product_for_cpu(const Tensor& x, const Tensor& weight, int64_t /*group*/, const Tensor& /*scales*/) {
+  check_matrix(weight, "w");
+  return product(x, weight.size(0));
+}
+
+Tensor int4_product_with_zeros(const Tensor& x, const Tensor& weight, int64_t /*group*/, const Tensor& /*scales*/,
+                               const Tensor& /*zeros*/) {
+  check_matrix(weight, "w");
+  return product(x, weight.size(0));
+}
+
+Tensor int8_product(const Tensor& x, const Tensor& weight, const Tensor& /*scales*/) {
+  check_matrix(weight, "w");
+  TORCH_CHECK(weight.size(1) == x.size(-1), "expected weight to have ", x.size(-1), " columns, but got ",
+              weight.size(1));
+  return product(x, weight.size(0));
+}
+
+// As libtorch packs without Arm's library.
+Tensor dynamic_weight(const Tensor& weight, const Tensor& scales, const OptionalTensor& bias, int64_t /*block*/,
+                      int64_t /*inputs*/, int64_t /*outputs*/) {
+  return rules::empty({weight.numel() + scales.numel() + (given(bias) ? bias->numel() : 0)}, c10::kFloat);
+}
+
+Tensor dynamic_product(const Tensor& x, const Tensor& /*weight*/, int64_t /*block*/, int64_t /*inputs*/,
+                       int64_t outputs) {
+  return product(x, outputs);
+}
+
+// CUTLASS: integers by halves. A byte holds two columns of 4 bits.
+Tensor mixed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const OptionalTensor& /*bias*/,
+                    std::optional<std::string_view> /*activation*/) {
+  TORCH_CHECK(weight.dim() == 2 && scale.dim() == 1, "_mixed_dtypes_linear: expected a matrix and a vector of scales");
+  c10::DimVector sizes(x.sizes());
+  sizes.back() = scale.size(0);
+  return rules::empty(sizes, x);
+}
+
+// ---- Scaled matrices
+
+Tensor scaled_product(const Tensor& a, const Tensor& b, at::TensorList /*scale_a*/, IntArrayRef /*recipe_a*/,
+                      IntArrayRef /*swizzle_a*/, at::TensorList /*scale_b*/, IntArrayRef /*recipe_b*/,
+                      IntArrayRef /*swizzle_b*/, const OptionalTensor& /*bias*/, std::optional<ScalarType> dtype,
+                      IntArrayRef /*contraction*/, bool /*fast_accumulation*/) {
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (",
+              a.sizes(), " and ", b.sizes(), ")");
+  return rules::empty({a.size(0), b.size(1)}, dtype.value_or(a.scalar_type()));
+}
+
+// Rows of one operand, or of both, belong to groups that end at `offsets`.
+Tensor grouped_product(const Tensor& a, const Tensor& b, const OptionalTensor& offsets, ScalarType dtype) {
+  TORCH_CHECK(a.dim() == 2 || a.dim() == 3, "mat_a has to be 2 or 3d");
+  TORCH_CHECK(b.dim() == 2 || b.dim() == 3, "mat_b has to be 2 or 3d");
+  const bool any_flat = a.dim() == 2 || b.dim() == 2;
+  TORCH_CHECK((a.dim() == 2 && b.dim() == 2) || a.size(-1) == b.size(-2),
+              "contraction dimension of mat_a and mat_b must match");
+  TORCH_CHECK(given(offsets) == any_flat,
+              "Have to provide offsets if there is a 2d matrix, or no offset if both matrices are 3d");
+  TORCH_CHECK(!given(offsets) || (offsets->dim() == 1 && offsets->scalar_type() == c10::kInt),
+              "Offsets have to be a vector of int32");
+  return at::native::create_grouped_gemm_output_tensor(a, b, offsets, dtype);
+}
+
+// Either of the last two dimensions is dense, and the other begins every 16 bytes.
+void check_aligned(const Tensor& x) {
+  const int64_t alignment = 16 / static_cast<int64_t>(x.element_size());
+  const auto steps = [&](int64_t dense, int64_t other) {
+    return x.stride(dense) == 1 && x.stride(other) >= std::max<int64_t>(1, x.size(dense));
+  };
+  TORCH_CHECK(steps(-2, -1) || steps(-1, -2), "Invalid strides/sizes, got ", x.strides(), " for strides and ",
+              x.sizes(), " for sizes");
+  TORCH_CHECK(x.stride(steps(-2, -1) ? -1 : -2) % alignment == 0, "strides should be multiple of 16 bytes");
+}
+
+Tensor grouped_mm(const Tensor& a, const Tensor& b, const OptionalTensor& offsets, const OptionalTensor& bias,
+                  std::optional<ScalarType> dtype) {
+  for (const Tensor* const x : {&a, &b}) {
+    const ScalarType type = x->scalar_type();
+    TORCH_CHECK(type == c10::kBFloat16 || type == c10::kFloat || type == c10::kHalf,
+                "Expected Float32, BFloat16 or Float16 matrices, got ", type);
+  }
+  TORCH_CHECK(!given(bias), "Bias not supported yet");
+  const Tensor result = grouped_product(a, b, offsets, dtype.value_or(a.scalar_type()));
+  check_aligned(a);
+  check_aligned(b);
+  TORCH_CHECK(result.scalar_type() == a.scalar_type(), "Grouped gemm output dtype must match `mat_a` dtype");
+  return result;
+}
+
+Tensor scaled_grouped_mm(const Tensor& a, const Tensor& b, const Tensor& /*scale_a*/, const Tensor& /*scale_b*/,
+                         const OptionalTensor& offsets, const OptionalTensor& /*bias*/,
+                         const OptionalTensor& /*scale_result*/, std::optional<ScalarType> dtype,
+                         bool /*fast_accumulation*/) {
+  return grouped_product(a, b, offsets, dtype.value_or(c10::kBFloat16));
+}
+
+Tensor scaled_grouped_mm_v2(const Tensor& a, const Tensor& b, at::TensorList /*scale_a*/, IntArrayRef /*recipe_a*/,
+                            IntArrayRef /*swizzle_a*/, at::TensorList /*scale_b*/, IntArrayRef /*recipe_b*/,
+                            IntArrayRef /*swizzle_b*/, const OptionalTensor& offsets, const OptionalTensor& /*bias*/,
+                            std::optional<ScalarType> dtype, IntArrayRef /*contraction*/, bool /*fast_accumulation*/) {
+  return grouped_product(a, b, offsets, dtype.value_or(c10::kBFloat16));
+}
+
+// ---- Jagged batches: values one after the other, and where each sample begins
+
+Tensor jagged_to_padded(const Tensor& values, at::TensorList offsets, IntArrayRef longest, double /*padding*/) {
+  TORCH_CHECK(offsets.size() == 1 && longest.size() == 1, "only one jagged dim is supported");
+  c10::DimVector sizes{offsets[0].size(0) - 1, longest[0]};
+  sizes.append(values.sizes().begin() + 1, values.sizes().end());
+  return rules::empty(sizes, values);
+}
+
+Tensor padded_to_jagged(const Tensor& padded, at::TensorList offsets, std::optional<int64_t> total) {
+  TORCH_CHECK(offsets.size() == 1, "only one jagged dim is supported");
+  static DataSizes* none = new DataSizes;  // outside a mode nothing is given
+  ModeState* mode = thread_state.mode;
+  DataSizes& given_sizes = mode != nullptr ? mode->data_sizes : *none;
+  c10::DimVector sizes{total ? *total
+                             : given_sizes.size("aten::_padded_dense_to_jagged_forward", "total", offsets[0],
+                                                padded.size(0) * padded.size(1))};
+  sizes.append(padded.sizes().begin() + 2, padded.sizes().end());
+  return rules::empty(sizes, padded);
+}
+
+}  // namespace
+
+void register_quantization(RuleRegistry& registry) {
+  registry.add("aten::fake_quantize_per_tensor_affine_cachemask", &fake_quantize);
+  registry.add("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", &fake_quantize_by_tensors);
+  registry.add("aten::fake_quantize_per_channel_affine_cachemask", &fake_quantize_channels);
+  registry.add("aten::_fake_quantize_learnable_per_tensor_affine", &learnable);
+  registry.add("aten::_fake_quantize_learnable_per_tensor_affine_backward", &learnable_backward);
+  registry.add("aten::_fake_quantize_learnable_per_channel_affine", &learnable_channels);
+  registry.add("aten::_fake_quantize_learnable_per_channel_affine_backward", &learnable_channels_backward);
+  registry.add("aten::_fused_moving_avg_obs_fq_helper", &observe_and_quantize);
+  registry.add("aten::dequantize.self", &dequantize);
+  registry.add("aten::_add_relu.Tensor", &add_relu);
+  registry.add("aten::_add_relu.Scalar", &add_relu_scalar);
+  registry.add("aten::_add_relu.out", &add_relu_out);
+  registry.add("aten::_convert_weight_to_int4pack", &int4_weight);
+  registry.add("aten::_convert_weight_to_int4pack_for_cpu", &int4_weight_for_cpu);
+  registry.add("aten::_weight_int4pack_mm", &int4_product);
+  registry.add("aten::_weight_int4pack_mm_for_cpu", &int4_product_for_cpu);
+  registry.add("aten::_weight_int4pack_mm_with_scales_and_zeros", &int4_product_with_zeros);
+  registry.add("aten::_weight_int8pack_mm", &int8_product);
+  registry.add("aten::_dyn_quant_pack_4bit_weight", &dynamic_weight);
+  registry.add("aten::_dyn_quant_matmul_4bit", &dynamic_product);
+  registry.add("aten::_mixed_dtypes_linear", &mixed_linear);
+  registry.add("aten::_scaled_mm_v2", &scaled_product);
+  registry.add("aten::_grouped_mm", &grouped_mm);
+  registry.add("aten::_scaled_grouped_mm", &scaled_grouped_mm);
+  registry.add("aten::_scaled_grouped_mm_v2", &scaled_grouped_mm_v2);
+  registry.add("aten::_jagged_to_padded_dense_forward", &jagged_to_padded);
+  registry.add("aten::_padded_dense_to_jagged_forward", &padded_to_jagged);
+}
+
+}  // namespace shadowgraph::rules

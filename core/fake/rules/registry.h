@@ -1,0 +1,177 @@
+// Says who has a shape rule, and where it was registered. Internal to core/; users register theirs with register_rule (shadowgraph/capture/shape_rules.h).
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/ScalarType.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <source_location>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "shadowgraph/capture/fake.h"
+#include "shadowgraph/capture/shape_rules.h"
+
+namespace shadowgraph {
+
+using internal::ShapeRule;
+
+class RuleRegistry {
+ public:
+  // The process-wide registry, with the built-in rules of this folder.
+  static RuleRegistry& global();
+
+  template <class Return, class... Args>
+  void add(const std::string& operator_name, Return (*function)(Args...),
+           std::source_location place = std::source_location::current()) {
+    insert(operator_name, ShapeRule::of(function), place);
+  }
+  template <class Return, class... Args>
+  void add_composite(const std::string& operator_name, Return (*function)(Args...),
+                     std::source_location place = std::source_location::current()) {
+    insert_composite(operator_name, ShapeRule::of(function), place);
+  }
+  void insert(const std::string& operator_name, ShapeRule rule,
+              std::source_location place = std::source_location::current()) {
+    insert_into(rules_, operator_name, std::move(rule), place);
+  }
+  void insert_composite(const std::string& operator_name, ShapeRule rule,
+                        std::source_location place = std::source_location::current()) {
+    insert_into(composites_, operator_name, std::move(rule), place);
+  }
+
+  // nullptr if there is none.
+  std::shared_ptr<const ShapeRule> find(const std::string& operator_name) const {
+    return find_in(rules_, operator_name);
+  }
+  std::shared_ptr<const ShapeRule> find_composite(const std::string& operator_name) const {
+    return find_in(composites_, operator_name);
+  }
+  // Returns where a rule was registered: line 0 if there is none, or if a user did it.
+  std::source_location place(const std::string& operator_name) const { return place_in(rules_, operator_name); }
+  std::source_location place_of_composite(const std::string& operator_name) const {
+    return place_in(composites_, operator_name);
+  }
+  std::vector<std::string> names() const;
+  // What register_devices said of it; nullptr: nothing.
+  std::shared_ptr<const OperatorDevices> devices(const std::string& operator_name) const;
+  void set_devices(const std::string& operator_name, OperatorDevices devices);
+  // Changes whenever a rule is added; facts derived from the registry are stale then.
+  static uint64_t generation() { return generation_.load(std::memory_order_acquire); }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const ShapeRule> rule;
+    std::source_location place;
+  };
+  using Table = std::unordered_map<std::string, Entry>;
+  void insert_into(Table& table, const std::string& operator_name, ShapeRule rule, std::source_location place);
+  std::shared_ptr<const ShapeRule> find_in(const Table& table, const std::string& operator_name) const;
+  std::source_location place_in(const Table& table, const std::string& operator_name) const;
+
+  mutable std::mutex mutex_;
+  Table rules_;
+  Table composites_;
+  std::unordered_map<std::string, std::shared_ptr<const OperatorDevices>> devices_;
+  static std::atomic<uint64_t> generation_;  // one registry, one count
+};
+
+// Throws Error unless `devices` fits the operator.
+void check_devices(const OperatorDevices& devices, const c10::FunctionSchema& schema);
+// Says whether a binding to another language has a fake kernel of it.
+bool has_fake_kernel(const std::string& operator_name);
+
+// The built-in rules, one registration function per operator family and file.
+
+class RuleRegistry;
+}  // namespace shadowgraph
+
+namespace shadowgraph::rules {
+
+void register_convolution(RuleRegistry& registry);
+void register_normalization(RuleRegistry& registry);
+void register_elementwise(RuleRegistry& registry);
+void register_indexing(RuleRegistry& registry);
+void register_random(RuleRegistry& registry);
+void register_reduction(RuleRegistry& registry);
+void register_pooling(RuleRegistry& registry);
+void register_attention(RuleRegistry& registry);
+void register_recurrent(RuleRegistry& registry);
+void register_recurrent_kernels(RuleRegistry& registry);
+void register_loss(RuleRegistry& registry);
+void register_shape(RuleRegistry& registry);
+void register_fourier(RuleRegistry& registry);
+void register_views(RuleRegistry& registry);
+void register_plain_operands(RuleRegistry& registry);
+void register_linalg(RuleRegistry& registry);
+void register_grouping(RuleRegistry& registry);
+void register_factories(RuleRegistry& registry);
+void register_quantization(RuleRegistry& registry);
+void register_direct_convolution(RuleRegistry& registry);
+void register_attention_kernels(RuleRegistry& registry);
+void register_kernel_dtypes(RuleRegistry& registry);
+void register_data_dependent(RuleRegistry& registry);
+void register_collectives(RuleRegistry& registry);
+
+// All of the above.
+void register_all(RuleRegistry& registry);
+
+// What oneDNN computes with on a CPU, for rules of operators that are its own there.
+
+inline bool mkldnn_computes_in(c10::ScalarType dtype, const CpuProfile& cpu) {
+  switch (dtype) {
+    case c10::kFloat:
+      return true;
+    case c10::kBFloat16:
+      return cpu.mkldnn_bf16;
+    case c10::kHalf:
+      return cpu.mkldnn_fp16;
+    default:
+      return false;
+  }
+}
+
+// Whether libtorch, which asks this machine's processor, would answer for the pretended one.
+inline bool mkldnn_is_as_here(c10::ScalarType dtype, const CpuProfile& pretended) {
+  return mkldnn_computes_in(dtype, pretended) == mkldnn_computes_in(dtype, CpuProfile::this_machine());
+}
+
+}  // namespace shadowgraph::rules
+
+// Finds the C++ kernel that libtorch has for an operator on Meta tensors. Internal to core/.
+//
+// `import torch` registers some 1,350 Python functions for aten operators on the same dispatch key, in front of the C++
+// kernels (torch/_meta_registrations.py, torch/_decomp). Their results are the same, but a redispatch to Meta would run
+// Python on every call, tens of microseconds each. Kernels that a later registration hides stay in the dispatcher's
+// entry of the operator, where they are looked up here, once an operator. With SHADOWGRAPH_META_KERNELS=python in the
+// environment those of Python are called all the same: tests/package/test_meta_kernels.py compares the graphs.
+
+namespace shadowgraph {
+
+// Returns what a redispatch to Meta would call if nothing had been registered from Python. That is the kernel for Meta
+// or, without one, for a composite key; nullptr if there is none in C++. Kernels of libtorch stay registered for the
+// life of the process.
+const c10::KernelFunction* cpp_meta_kernel(const c10::OperatorHandle& op);
+// Says whether a kernel is registered for Meta itself. For libtorch's own operators it must be in C++. For others any
+// will do, since shape functions of custom operators come that way (torch.library.register_fake).
+bool has_meta_kernel_of_its_own(const c10::OperatorHandle& op);
+
+// Calls it: OnMeta<at::_ops::clone>::call(x, format).
+template <class Operator, class Signature = typename Operator::schema>
+struct OnMeta;
+template <class Operator, class Return, class... Args>
+struct OnMeta<Operator, Return(Args...)> {
+  static Return call(Args... args) {
+    constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::Meta);
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
+    static const c10::KernelFunction* const kernel = cpp_meta_kernel(op);
+    if (kernel == nullptr) return Operator::redispatch(kKeys, std::forward<Args>(args)...);
+    return kernel->template call<Return, Args...>(op, kKeys, std::forward<Args>(args)...);
+  }
+};
+
+}  // namespace shadowgraph

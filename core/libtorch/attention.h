@@ -1,0 +1,82 @@
+// How libtorch chooses a kernel of attention for a GPU, where versions differ.
+//
+// Replaces: one choice for all versions (core/fake/rules/attention.cpp).
+// Since:    stands at each, by native/transformers/cuda/sdp_utils.cpp and the functions in libtorch_cuda.so of the wheels.
+// Check:    AttentionRules.CudaPicksEagersKernel.
+#pragma once
+
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <c10/core/SymInt.h>
+
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "core/libtorch/kernels.h"
+
+namespace shadowgraph {
+
+// 2.14: three dimensions get a batch of one before anything is chosen, and lose it at the end.
+constexpr bool kAttentionAddsBatch = kLibtorchMinor >= 214;
+inline bool attention_adds_batch(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  return kAttentionAddsBatch && query.dim() == 3 && key.dim() == 3 && value.dim() == 3;
+}
+inline std::optional<at::Tensor> attention_mask_with_batch(std::optional<at::Tensor> mask) {
+  while (mask && mask->defined() && mask->dim() < 4) mask = mask->unsqueeze(0);
+  return mask;
+}
+
+// 2.14: the efficient kernel takes groups of queries for each key, and operands that begin at aligned places alone.
+constexpr bool kEfficientAttentionTakesGroups = kLibtorchMinor >= 214;
+constexpr bool kEfficientAttentionWantsAlignment = kLibtorchMinor >= 214;
+
+// 2.14: the frontend of cuDNN has kernels for heads of up to 256, and limits of its grid are asked; 2.15 asks flash's.
+constexpr bool kCudnnAttentionTakesWideHeads = kLibtorchMinor >= 214;
+constexpr bool kCudnnAttentionHasLargestGrid = kLibtorchMinor >= 214;
+constexpr bool kFlashAttentionHasLargestGrid = kLibtorchMinor >= 215;
+
+// 2.14: not for one query, with these versions of cuDNN on compute capabilities 10 and 11.
+constexpr bool cudnn_attention_refuses_one_query(long cudnn, int major) {
+  return kLibtorchMinor >= 214 && (major == 10 || major == 11) && 91900 <= cudnn && cudnn <= 92500 &&
+         !(92401 <= cudnn && cudnn < 92500);
+}
+
+// 2.14: one head of keys and values serves all queries, groups or not.
+template <bool groups, bool same_heads, class Parameters>
+bool attention_heads_fit(const Parameters& params) {
+  if constexpr (requires { sdp::check_batch_size_and_num_heads_dense<groups, same_heads, true>(params, false); }) {
+    return sdp::check_batch_size_and_num_heads_dense<groups, same_heads, true>(params, false);
+  } else {
+    return sdp::check_batch_size_and_num_heads_dense<groups, same_heads>(params, false);
+  }
+}
+
+// A shape rule with the arguments that its operator has in this libtorch. A later version may append some with defaults,
+// and a rule must have the operator's very signature.
+//
+//     registry.add("aten::x", &WithLaterArguments<at::_ops::x, rule>::run);    rule(a, b), and x(a, b, c=None) by now
+//
+// Replaces: a rule for each version.
+// Since:    2.14, `seqused_k` and `block_table` of _cudnn_attention_forward, which no shape depends on.
+// Check:    AttentionRules.EveryRuleOfTheProcessFitsItsOperator, and OperatorInfo when the operator is first met.
+
+template <class Operator, auto rule, class Signature = typename Operator::schema>
+struct WithLaterArguments;
+template <class Operator, auto rule, class Result, class... Arguments>
+struct WithLaterArguments<Operator, rule, Result(Arguments...)> {
+  // Rules take numbers where an operator takes symbolic ones.
+  template <class T>
+  using Plain = std::conditional_t<std::is_same_v<T, c10::SymInt>, int64_t, T>;
+
+  template <class... Known>
+  static auto call(auto(*function)(Known...), std::tuple<Plain<Arguments>...>&& given) {
+    return [&]<size_t... i>(std::index_sequence<i...>) { return function(std::forward<Known>(std::get<i>(given))...); }
+    (std::index_sequence_for<Known...>());
+  }
+  static auto run(Plain<Arguments>... arguments) {
+    return call(rule, std::tuple<Plain<Arguments>...>(std::forward<Plain<Arguments>>(arguments)...));
+  }
+};
+
+}  // namespace shadowgraph

@@ -1,0 +1,294 @@
+// Graphs for the Boost Graph Library, and its algorithms on them. Needs Boost.Graph's headers.
+//
+// For analyses that Boost has already: dominators, components, cuts, orders. The view costs one walk, and the
+// algorithms cost what Boost says of them.
+#pragma once
+
+#include <boost/graph/adjacency_iterator.hpp>
+#include <boost/graph/graph_traits.hpp>
+#include <boost/graph/properties.hpp>
+#include <boost/iterator/iterator_facade.hpp>
+#include <boost/property_map/property_map.hpp>
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shadowgraph/export.h"
+#include "shadowgraph/graph/graph.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The Boost.Graph view: nodes as vertices, one edge from the maker of a value to each argument that reads it.
+//
+//     const DefUseGraph def_use(graph);
+//     std::vector<NodeId> order;
+//     boost::topological_sort(def_use, std::back_inserter(order));   // reversed, as always with BGL
+//
+// It models VertexListGraph, AdjacencyGraph and BidirectionalGraph (so IncidenceGraph). Parallel edges stand where a
+// node reads a value twice. The vertex_index property is the position in program order, dense whatever was erased.
+// Topological sort, dominator tree, components, breadth and depth first search work as they are; max-flow wants a copy
+// with capacities.
+//
+// The view holds the graph by reference and 8 bytes a node; edits of the graph invalidate it. Edges follow values only:
+// writes to storages order nodes too, see shadowgraph/graph/analysis.h.
+
+// One argument that reads a value. `use` names the edge, Graph::use(use) the value.
+struct DefUseEdge {
+  NodeId from;
+  NodeId to;
+  uint32_t use = Argument::kNoUse;
+  friend bool operator==(const DefUseEdge& a, const DefUseEdge& b) { return a.use == b.use; }
+};
+
+// Walks the values among some arguments, those in lists included.
+class ValueCursor {
+ public:
+  ValueCursor() = default;
+  ValueCursor(const Graph& graph, std::span<const Argument> arguments)
+      : graph_(&graph), inner_{arguments.data(), arguments.data() + arguments.size()} {
+    settle();
+  }
+  bool at_end() const { return inner_.at == inner_.end; }
+  const Argument& operator*() const { return *inner_.at; }
+  void next() {
+    ++inner_.at;
+    settle();
+  }
+  friend bool operator==(const ValueCursor& a, const ValueCursor& b) {
+    return a.at_end() || b.at_end() ? a.at_end() == b.at_end() : a.inner_.at == b.inner_.at;
+  }
+
+ private:
+  struct Frame {
+    const Argument* at = nullptr;
+    const Argument* end = nullptr;
+  };
+  // Goes on to the next value, from where it stands.
+  void settle() {
+    while (true) {
+      if (inner_.at == inner_.end) {
+        if (outer_.empty()) return;
+        inner_ = outer_.back();
+        outer_.pop_back();
+      } else if (inner_.at->kind == ArgumentKind::kValue) {
+        return;
+      } else if (inner_.at->kind == ArgumentKind::kList) {
+        const auto list = graph_->list(*inner_.at++);
+        outer_.push_back(inner_);
+        inner_ = {list.data(), list.data() + list.size()};
+      } else {
+        ++inner_.at;
+      }
+    }
+  }
+
+  const Graph* graph_ = nullptr;
+  Frame inner_;
+  std::vector<Frame> outer_;  // what is left of the lists around; allocates only inside a list
+};
+
+class OutEdgeIterator
+    : public boost::iterator_facade<OutEdgeIterator, DefUseEdge, boost::forward_traversal_tag, DefUseEdge> {
+ public:
+  OutEdgeIterator() = default;
+  OutEdgeIterator(const Graph& graph, NodeId node) : graph_(&graph), node_(node), results_(graph, graph.results(node)) {
+    find_used();
+  }
+
+ private:
+  friend class boost::iterator_core_access;
+  DefUseEdge dereference() const { return {node_, graph_->use(use_).user, use_}; }
+  bool equal(const OutEdgeIterator& other) const { return use_ == other.use_; }
+  void increment() {
+    use_ = graph_->use(use_).next;
+    if (use_ != Argument::kNoUse) return;
+    results_.next();
+    find_used();
+  }
+  void find_used() {
+    for (; !results_.at_end(); results_.next()) {
+      use_ = graph_->value((*results_).ref.value).first_use;
+      if (use_ != Argument::kNoUse) return;
+    }
+    use_ = Argument::kNoUse;
+  }
+
+  const Graph* graph_ = nullptr;
+  NodeId node_;
+  ValueCursor results_;
+  uint32_t use_ = Argument::kNoUse;
+};
+
+class InEdgeIterator
+    : public boost::iterator_facade<InEdgeIterator, DefUseEdge, boost::forward_traversal_tag, DefUseEdge> {
+ public:
+  InEdgeIterator() = default;
+  InEdgeIterator(const Graph& graph, NodeId node)
+      : graph_(&graph), node_(node), arguments_(graph, graph.arguments(node)) {}
+
+ private:
+  friend class boost::iterator_core_access;
+  DefUseEdge dereference() const {
+    const Argument::ValueRef ref = (*arguments_).ref;
+    return {graph_->value(ref.value).producer, node_, ref.use};
+  }
+  bool equal(const InEdgeIterator& other) const { return arguments_ == other.arguments_; }
+  void increment() { arguments_.next(); }
+
+  const Graph* graph_ = nullptr;
+  NodeId node_;
+  ValueCursor arguments_;
+};
+
+class DefUseGraph {
+ public:
+  explicit DefUseGraph(const Graph& graph) : graph_(&graph) {
+    nodes_.reserve(graph.node_count());
+    positions_.assign(graph.node_capacity(), NodeId::kNone);
+    for (NodeId n : graph.nodes()) {
+      positions_[n.index] = static_cast<uint32_t>(nodes_.size());
+      nodes_.push_back(n);
+    }
+  }
+  const Graph& graph() const { return *graph_; }
+  const std::vector<NodeId>& nodes() const { return nodes_; }
+  uint32_t position(NodeId id) const { return positions_[id.index]; }
+
+ private:
+  const Graph* graph_;
+  std::vector<NodeId> nodes_;
+  std::vector<uint32_t> positions_;
+};
+
+// The vertex_index property map.
+struct PositionMap {
+  using key_type = NodeId;
+  using value_type = size_t;
+  using reference = size_t;
+  using category = boost::readable_property_map_tag;
+  const DefUseGraph* graph = nullptr;
+  friend size_t get(const PositionMap& map, NodeId id) { return map.graph->position(id); }
+};
+
+// Side data as a property map that algorithms write: colours, distances, predecessors.
+//
+//     IdMap<NodeId, int> distance;
+//     boost::record_distances(property_map_of(distance), boost::on_tree_edge())
+template <class I, class T>
+struct IdPropertyMap {
+  using key_type = I;
+  using value_type = T;
+  using reference = T&;
+  using category = boost::lvalue_property_map_tag;
+  IdMap<I, T>* map = nullptr;
+  T& operator[](I id) const { return (*map)[id]; }
+  friend T& get(const IdPropertyMap& m, I id) { return (*m.map)[id]; }
+  friend void put(const IdPropertyMap& m, I id, T value) { (*m.map)[id] = std::move(value); }
+};
+template <class I, class T>
+IdPropertyMap<I, T> property_map_of(IdMap<I, T>& map) {
+  return {&map};
+}
+
+inline auto vertices(const DefUseGraph& g) { return std::pair(g.nodes().begin(), g.nodes().end()); }
+inline size_t num_vertices(const DefUseGraph& g) { return g.nodes().size(); }
+inline std::pair<OutEdgeIterator, OutEdgeIterator> out_edges(NodeId n, const DefUseGraph& g) {
+  return {OutEdgeIterator(g.graph(), n), OutEdgeIterator()};
+}
+inline std::pair<InEdgeIterator, InEdgeIterator> in_edges(NodeId n, const DefUseGraph& g) {
+  return {InEdgeIterator(g.graph(), n), InEdgeIterator()};
+}
+inline size_t out_degree(NodeId n, const DefUseGraph& g) {
+  const auto [begin, end] = out_edges(n, g);
+  return static_cast<size_t>(std::distance(begin, end));
+}
+inline size_t in_degree(NodeId n, const DefUseGraph& g) {
+  const auto [begin, end] = in_edges(n, g);
+  return static_cast<size_t>(std::distance(begin, end));
+}
+inline size_t degree(NodeId n, const DefUseGraph& g) { return in_degree(n, g) + out_degree(n, g); }
+inline auto adjacent_vertices(NodeId n, const DefUseGraph& g) {
+  using Iterator = boost::adjacency_iterator_generator<DefUseGraph, NodeId, OutEdgeIterator>::type;
+  const auto [begin, end] = out_edges(n, g);
+  return std::pair(Iterator(begin, &g), Iterator(end, &g));
+}
+inline NodeId source(const DefUseEdge& edge, const DefUseGraph&) { return edge.from; }
+inline NodeId target(const DefUseEdge& edge, const DefUseGraph&) { return edge.to; }
+inline PositionMap get(boost::vertex_index_t, const DefUseGraph& g) { return {&g}; }
+inline size_t get(boost::vertex_index_t, const DefUseGraph& g, NodeId n) { return g.position(n); }
+
+}  // namespace shadowgraph
+
+template <>
+struct boost::graph_traits<shadowgraph::DefUseGraph> {
+  struct traversal_category : bidirectional_graph_tag, adjacency_graph_tag, vertex_list_graph_tag {};
+  using vertex_descriptor = shadowgraph::NodeId;
+  using edge_descriptor = shadowgraph::DefUseEdge;
+  using directed_category = bidirectional_tag;
+  using edge_parallel_category = allow_parallel_edge_tag;
+  using vertex_iterator = std::vector<shadowgraph::NodeId>::const_iterator;
+  using out_edge_iterator = shadowgraph::OutEdgeIterator;
+  using in_edge_iterator = shadowgraph::InEdgeIterator;
+  using adjacency_iterator = boost::adjacency_iterator_generator<shadowgraph::DefUseGraph, shadowgraph::NodeId,
+                                                                 shadowgraph::OutEdgeIterator>::type;
+  using vertices_size_type = size_t;
+  using edges_size_type = size_t;
+  using degree_size_type = size_t;
+  static shadowgraph::NodeId null_vertex() { return {}; }
+};
+
+template <>
+struct boost::property_map<shadowgraph::DefUseGraph, boost::vertex_index_t> {
+  using type = shadowgraph::PositionMap;
+  using const_type = shadowgraph::PositionMap;
+};
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Boost.Graph's algorithms on graphs of the IR, with IdMaps in and out. The algorithms are Boost's; here is what calls
+// them.
+//
+//     IdMap<NodeId, NodeId> dominators = immediate_dominators(graph);     // every way to n leads over dominators[n]
+//     MinCut cut = min_cut(vertices, edges, source, sink);                // which side each vertex is on
+//
+// DefUseGraph models the concepts directly, so anything else in Boost.Graph can be called on it. Linear, or nearly, but
+// for max-flow (fast in practice, cubic at worst). Safe on millions of nodes: Boost's searches keep their own stack,
+// and where one recurses (dominators) it gets a large one. Orders that keep effects are in shadowgraph/graph/analysis.h, by
+// Boost's search.
+
+// Returns for each node the last one that every way from the placeholders to it leads over. Invalid for nodes that no
+// single node dominates (placeholders, what depends on two of them). Ways follow values.
+// (boost::lengauer_tarjan_dominator_tree)
+IdMap<NodeId, NodeId> immediate_dominators(const Graph& graph);
+// The same from the end: the first node over which every way from a node to the nodes without users leads.
+IdMap<NodeId, NodeId> immediate_post_dominators(const Graph& graph);
+
+// By node, the number of the weakly connected component it is in, and how many there are. Numbered in program order.
+// (boost::disjoint_sets)
+struct Components {
+  IdMap<NodeId, uint32_t> of;
+  uint32_t count = 0;
+};
+Components components(const Graph& graph);
+
+// ---- Cuts. Over plain numbers, since what costs what is the caller's: remat and offload planners cut values, not nodes.
+
+struct FlowEdge {
+  uint32_t from = 0;
+  uint32_t to = 0;
+  int64_t capacity = 0;  // not negative; kUncuttable: never cut
+};
+constexpr int64_t kUncuttable = int64_t{1} << 60;
+
+struct MinCut {
+  int64_t capacity = 0;              // of the edges cut; kUncuttable or more: there is no cut
+  std::vector<char> on_source_side;  // by vertex
+};
+// Throws Error if a vertex is out of range or a capacity negative. (boost::boykov_kolmogorov_max_flow)
+MinCut min_cut(uint32_t vertices, std::span<const FlowEdge> edges, uint32_t source, uint32_t sink);
+
+}  // namespace shadowgraph

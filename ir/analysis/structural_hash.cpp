@@ -1,0 +1,143 @@
+#include "ir/analysis/structural_hash.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "support/hash.h"
+
+namespace shadowgraph {
+
+// Hashes only say that arguments may be equal; callers confirm with this.
+bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<const Argument> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Argument& x, const Argument& y) {
+    if (x.kind != y.kind) return false;
+    switch (x.kind) {
+      case ArgumentKind::kNone:
+        return true;
+      case ArgumentKind::kValue:
+        return x.ref.value == y.ref.value;
+      case ArgumentKind::kInt:
+      case ArgumentKind::kFloat:
+        // Floats share their bits with `i`, so NaN equals itself and -0.0 is not 0.0.
+        return x.i == y.i;
+      case ArgumentKind::kBool:
+        return x.b == y.b;
+      case ArgumentKind::kComplex:
+        return std::ranges::equal(graph.complex_parts(x), graph.complex_parts(y), same_bits);
+      case ArgumentKind::kString:
+      case ArgumentKind::kOpaque:
+        // Strings are interned, so equal ids are equal texts.
+        return x.string == y.string;
+      case ArgumentKind::kConstant:
+        return x.constant == y.constant;
+      case ArgumentKind::kDevice:
+      case ArgumentKind::kGenerator:
+        return x.device_type == y.device_type && x.device_index == y.device_index;
+      case ArgumentKind::kIntList:
+        return std::ranges::equal(graph.ints(x), graph.ints(y));
+      case ArgumentKind::kList:
+        return same_arguments(graph, graph.list(x), graph.list(y));
+    }
+    return false;
+  });
+}
+
+uint64_t hash_of_type(const Graph& graph, ValueId id, uint64_t hash) {
+  const Value& value = graph.value(id);
+  hash = mixed(hash, static_cast<uint64_t>(value.kind));
+  if (value.kind != ValueKind::kTensor) return hash;
+  hash = mixed(hash, static_cast<uint64_t>(value.dtype) << 32 | static_cast<uint64_t>(value.layout) << 24 |
+                         static_cast<uint64_t>(static_cast<uint8_t>(value.device_type)) << 16 |
+                         static_cast<uint64_t>(static_cast<uint8_t>(value.device_index)) << 8);
+  hash = mixed(hash, value.rank);
+  for (const int64_t size : graph.sizes(id)) hash = mixed(hash, static_cast<uint64_t>(size));
+  for (const int64_t stride : graph.strides(id)) hash = mixed(hash, static_cast<uint64_t>(stride));
+  return hash;
+}
+
+// Compares blocks of nodes by hashes. Two blocks are the same if the same calls stand in the same places and take their
+// operands from the same places. Names, ids and storages do not count, so layer 3 equals layer 4.
+//
+// The hash of a block costs its arguments. What does not depend on the block is hashed once for the whole graph.
+
+namespace {
+
+std::optional<int64_t> number_in(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// How far two siblings are apart, by number or by call; nothing if they are not of one kind.
+std::optional<int64_t> distance(const Sibling& a, const Sibling& b) {
+  if (a.class_name != b.class_name) return std::nullopt;
+  if (a.name == b.name) return static_cast<int64_t>(b.call) - static_cast<int64_t>(a.call);
+  const auto from = number_in(a.name);
+  const auto to = number_in(b.name);
+  if (!from || !to || a.call != b.call) return std::nullopt;
+  return *to - *from;
+}
+
+}  // namespace
+
+BlockHashes::BlockHashes(const Graph& graph)
+    : graph_(graph), of_node_(graph.node_capacity()), nodes_(graph.node_capacity()), values_(graph.value_capacity()) {
+  for (NodeId n : graph.nodes()) {
+    const Node& node = graph.node(n);
+    uint64_t hash = mixed(node.target.index, node.phase.index);
+    // What does not depend on the block is hashed once for each node, as blocks overlap.
+    hash = hash_of(graph, graph.arguments(n), hash, [&](ValueId v) { return hash_of_type(graph, v, 1); });
+    graph.for_each_output(n, [&](ValueId v) { hash = hash_of_type(graph, v, hash); });
+    of_node_[n.index] = hash;
+  }
+}
+
+// Operands from inside count by their producer's place and result, those from outside by the order of their first use.
+uint64_t BlockHashes::of(std::span<const NodeId> block, c10::function_ref<uint64_t(NodeId)> label,
+                         c10::function_ref<ValueId(ValueId)> origin) {
+  // A new number makes the entries of earlier blocks stale, which spares clearing two tables for each block.
+  ++block_;
+  uint64_t hash = block.size();
+  uint32_t outside = 0;
+  for (uint32_t i = 0; i < block.size(); ++i) {
+    hash = mixed(mixed(hash, of_node_[block[i].index]), label(block[i]));
+    hash = hash_of(graph_, graph_.arguments(block[i]), hash, [&](ValueId operand) -> uint64_t {
+      const ValueId v = origin(operand);
+      const NodeId producer = graph_.value(v).producer;
+      if (nodes_[producer.index].block == block_) {
+        uint64_t result = 0;
+        uint64_t which = 0;
+        graph_.for_each_output(producer, [&](ValueId output) {
+          if (output == v) which = result;
+          ++result;
+        });
+        return mixed(1 + which, nodes_[producer.index].number);
+      }
+      Seen& seen = values_[v.index];
+      if (seen.block != block_) seen = {block_, outside++};
+      return mixed(0, seen.number);
+    });
+    nodes_[block[i].index] = {block_, i};
+  }
+  return hash;
+}
+
+size_t end_of_run(std::span<const Sibling> siblings, size_t first, c10::function_ref<uint64_t(size_t)> content) {
+  std::optional<int64_t> step;
+  std::optional<uint64_t> wanted;
+  size_t last = first + 1;
+  for (; last < siblings.size(); ++last) {
+    const auto between = distance(siblings[last - 1], siblings[last]);
+    // Layers count up in forward and down in backward, but never turn round within one run.
+    if (!between || (*between != 1 && *between != -1) || (step && *between != *step)) break;
+    // Hashing is put off until names say that a run is possible.
+    if (!wanted) wanted = content(first);
+    if (content(last) != *wanted) break;
+    step = between;
+  }
+  return last;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,146 @@
+#include "ir/edit/bulk_edits.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <vector>
+
+#include "ir/records.h"
+
+namespace shadowgraph {
+
+void die_at_last_use(Graph& graph, const std::set<StorageId>& storages) {
+  std::map<StorageId, NodeId> last;
+  for (const NodeId node : graph.nodes()) {
+    const auto touch = [&](ValueId v) {
+      const StorageId storage = graph.value(v).storage;
+      if (storages.contains(storage)) last[storage] = node;
+    };
+    graph.for_each_input(node, touch);
+    graph.for_each_output(node, touch);
+  }
+  // One that nobody touches any more dies nowhere.
+  for (const StorageId storage : storages) last.try_emplace(storage);
+  die_at(graph, last);
+}
+
+void die_at(Graph& graph, const std::map<StorageId, NodeId>& deaths) {
+  std::map<NodeId, std::vector<StorageId>> changed;
+  std::set<StorageId> moved;
+  for (const auto& [storage, node] : deaths) {
+    const NodeId before = graph.storage(storage).freed_after;
+    if (before == node) continue;
+    moved.insert(storage);
+    if (before.valid() && !graph.is_erased(before)) changed[before];
+    if (node.valid()) changed[node].push_back(storage);
+  }
+  // A storage leaves one list before it enters another.
+  for (auto& [node, dying] : changed) {
+    const auto frees = graph.frees(node);
+    std::vector<StorageId> kept;
+    std::ranges::copy_if(frees, std::back_inserter(kept), [&](StorageId s) { return !moved.contains(s); });
+    dying.insert(dying.begin(), kept.begin(), kept.end());
+    graph.set_frees(node, {});
+  }
+  for (const auto& [node, dying] : changed) graph.set_frees(node, dying);
+}
+
+// Repairs what refers to replaced values and nodes apart from arguments: guards, the arguments of composite regions,
+// forward links. Passes note replacements as they go and call finish() once, which walks the graph once instead of for
+// each.
+
+// ---- Replacements ---------------------------------------------------------------------------------------------------
+
+ValueId Replacements::now(ValueId value) const {
+  // A chain of replacements ends: each names an earlier value.
+  for (ValueId next = values_[value]; next.valid(); next = values_[value]) value = next;
+  return value;
+}
+
+bool Replacements::renamed(const Graph& graph, std::span<const Argument> arguments) const {
+  bool found = false;
+  graph.for_each_value(arguments, [&](ValueId v) { found = found || values_[v].valid(); });
+  return found;
+}
+
+std::vector<Argument> Replacements::rename(Graph& graph, std::span<const Argument> arguments) const {
+  std::vector<Argument> renamed(arguments.begin(), arguments.end());
+  for (Argument& argument : renamed) {
+    if (argument.kind == ArgumentKind::kValue) argument = Argument::of_value(now(argument.ref.value));
+    if (argument.kind == ArgumentKind::kList) argument = graph.make_list(rename(graph, graph.list(argument)));
+  }
+  return renamed;
+}
+
+void Replacements::finish(Graph& graph) const {
+  for (Guard& guard : graph.guards) guard.value = now(guard.value);
+  if (values_.size() != 0) {
+    for (uint32_t i = 0; i < graph.region_count(); ++i) {
+      const RegionId region(i);
+      if (!renamed(graph, graph.region_arguments(region))) continue;
+      graph.set_region_arguments(region, rename(graph, graph.region_arguments(region)));
+    }
+  }
+  if (nodes_.size() == 0) return;
+  for (NodeId n : graph.nodes()) {
+    NodeId& forward = mutable_node(graph, n).forward;
+    while (forward.valid() && nodes_[forward].valid()) forward = nodes_[forward];
+  }
+}
+
+// ---- Erasing --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Nodes made since the marks were made stay.
+bool is_marked(const std::vector<bool>& marks, NodeId n) { return n.index < marks.size() && marks[n.index]; }
+
+// Takes what a node saves off values whose producers go. A value that is internal to the operator is forgotten. An
+// argument or result is found again by its position, where an edit may have put another value.
+std::vector<SavedTensor> without_doomed(const Graph& graph, NodeId n, const std::vector<bool>& doomed) {
+  std::vector<SavedTensor> kept;
+  for (SavedTensor saved : graph.saved(n)) {
+    if (is_marked(doomed, graph.value(saved.value).producer)) {
+      if (saved.role == SavedRole::kInternal) continue;
+      ValueId own;
+      const auto take = [&](ValueId v) {
+        if (!own.valid() && graph.value(v).kind == ValueKind::kTensor) own = v;
+      };
+      if (saved.role == SavedRole::kArgument) {
+        if (saved.index < graph.arguments(n).size()) {
+          graph.for_each_value(graph.arguments(n).subspan(saved.index, 1), take);
+        }
+      } else {
+        uint32_t flat = 0;
+        graph.for_each_output(n, [&](ValueId v) {
+          if (flat++ == saved.index) take(v);
+        });
+      }
+      if (!own.valid()) continue;
+      saved.value = own;
+    }
+    kept.push_back(saved);
+  }
+  return kept;
+}
+
+}  // namespace
+
+uint32_t erase_nodes(Graph& graph, const std::vector<bool>& doomed) {
+  std::vector<NodeId> ids;
+  for (NodeId n : graph.nodes()) {
+    if (is_marked(doomed, n)) {
+      ids.push_back(n);
+      continue;
+    }
+    const auto saved = graph.saved(n);
+    if (std::any_of(saved.begin(), saved.end(),
+                    [&](const SavedTensor& s) { return is_marked(doomed, graph.value(s.value).producer); })) {
+      graph.set_saved(n, without_doomed(graph, n, doomed));
+    }
+  }
+  graph.erase(ids);
+  return static_cast<uint32_t>(ids.size());
+}
+
+}  // namespace shadowgraph

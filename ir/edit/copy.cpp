@@ -1,0 +1,437 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "ir/edit/bulk_edits.h"
+#include "ir/graph_editor.h"
+#include "ir/records.h"
+#include "ir/text/tensor_bytes.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/libtorch.h"
+#include "shadowgraph/graph/text.h"
+
+namespace shadowgraph {
+
+// Reads all of a graph. A copy of the arenas keeps every id, so side tables of the one are good for the other. A node
+// by node copy would give new ids and cost far more.
+class GraphCopy {
+ public:
+  static Graph run(const Graph& graph);
+};
+
+Graph GraphCopy::run(const Graph& graph) {
+  Graph copy;
+  copy.metadata = graph.metadata;
+  copy.guards = graph.guards;
+  const auto take = [&](auto member) { copy.*member = graph.*member; };
+  take(&Graph::nodes_);
+  take(&Graph::values_);
+  take(&Graph::storages_);
+  take(&Graph::regions_);
+  take(&Graph::arguments_);
+  take(&Graph::ints_);
+  take(&Graph::floats_);
+  take(&Graph::uses_);
+  take(&Graph::saved_);
+  take(&Graph::frees_);
+  take(&Graph::order_);
+  take(&Graph::siblings_);
+  take(&Graph::first_in_storage_);
+  take(&Graph::notes_);
+  take(&Graph::first_note_);
+  take(&Graph::saved_elsewhere_);
+  take(&Graph::frees_room_);
+  take(&Graph::first_);
+  take(&Graph::last_);
+  take(&Graph::live_nodes_);
+  take(&Graph::strings_);
+  take(&Graph::string_ids_);
+  take(&Graph::phases_);
+  take(&Graph::targets_);
+  take(&Graph::target_ids_);
+  take(&Graph::constants_);
+  return copy;
+}
+
+Graph clone(const Graph& graph) { return GraphCopy::run(graph); }
+
+// Copies nodes one by one, with what they bring along: regions, storages, saved tensors, deaths.
+
+NodeCopier::NodeCopier(const Graph& from, Graph& into, RegionId region) : from_(from), into_(into) {
+  regions_[Graph::kRootRegion] = region;
+}
+
+// Lets a value of the other graph stand for one of this. It also binds their storages, so that views of it that are
+// copied later land in the right place:
+//
+//     piece: %0 @s0, %1 = t(%0) @s0      into: %7 @s4 +6      bind(%0, %7)      copy of %1: @s4 +6
+void NodeCopier::bind(ValueId from, ValueId to) {
+  const Value& inner = from_.value(from);
+  const Value& outer = into_.value(to);
+  if (inner.storage.valid() && outer.storage.valid()) {
+    const HomeOfStorage home{.storage = outer.storage, .shift = outer.offset - inner.offset, .bound = true};
+    // Two inputs that share a storage must stand for two values that do, at the same distance.
+    HomeOfStorage& known = storages_[inner.storage];
+    if (known.storage.valid() && (known.storage != home.storage || known.shift != home.shift)) {
+      throw GraphEditError(
+          fmt::format("value id {} shares a storage with another that stands for a value in a different storage, or "
+                      "elsewhere in it",
+                      from.index));
+    }
+    known = home;
+  }
+  values_[from] = to;
+}
+
+// Copies a region with those around it that are not here yet, outermost first: a region's parent must have the smaller
+// id. The root stands for the region that the piece is put into.
+RegionId NodeCopier::region(RegionId from) {
+  std::vector<RegionId> missing;
+  RegionId known = from;
+  for (; !regions_.contains(known); known = from_.region(known).parent) {
+    missing.push_back(known);
+  }
+  for (size_t i = missing.size(); i-- > 0;) {
+    Region copy = from_.region(missing[i]);
+    copy.parent = regions_[copy.parent];
+    copy.name = into_.intern(from_.text_or_empty(copy.name));
+    copy.class_name = into_.intern(from_.text_or_empty(copy.class_name));
+    if (copy.target.valid()) copy.target = into_.intern_target(from_.target(copy.target));
+    copy.arguments = {};
+    // Values among a composite's arguments may be none that is copied; a region says what it was called with, and
+    // nothing computes from it.
+    std::vector<Argument> arguments;
+    for (const Argument& a : from_.region_arguments(missing[i])) arguments.push_back(copy_argument(a, true));
+    const RegionId id = into_.add_region(copy);
+    if (!arguments.empty()) into_.set_region_arguments(id, arguments);
+    regions_[missing[i]] = id;
+  }
+  return regions_[from];
+}
+
+// Copies an argument. With `tolerant`, a value that was not copied becomes one that is not there.
+Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
+  if (from.kind == ArgumentKind::kValue) {
+    const ValueId to = value(from.ref.value);
+    if (!to.valid() && !tolerant) {
+      throw GraphEditError(fmt::format("an operand (value id {}) is neither bound nor made by a node copied before",
+                                       from.ref.value.index));
+    }
+    return Argument::of_value(to);
+  }
+  // Within one graph constants are shared, so that a copy of a node costs no tensor.
+  if (from.kind == ArgumentKind::kConstant && &from_ != &into_) {
+    const auto [to, added] = constants_.try_emplace(from.constant);
+    if (added) to->second = into_.share_constant(from_, from.constant);
+    return Argument::of_constant(to->second);
+  }
+  return copied_argument(into_, from_, from, [&](const Argument& e) { return copy_argument(e, tolerant); });
+}
+
+// Copies a result: makes the value, and its storage the first time that one is met. A bound storage decides the device:
+// a piece may be spliced into a program on another one.
+Argument NodeCopier::copy_result(const Argument& from, NodeId producer) {
+  if (from.kind == ArgumentKind::kList) {
+    std::vector<Argument> elements;
+    for (const Argument& e : from_.list(from)) elements.push_back(copy_result(e, producer));
+    return into_.make_list(elements);
+  }
+  if (from.kind != ArgumentKind::kValue) return from;
+  const ValueId id = from.ref.value;
+  const Value value = from_.value(id);
+  if (value.kind != ValueKind::kTensor) {
+    values_[id] = into_.new_scalar(producer, value.kind);
+    return Argument::of_value(values_[id]);
+  }
+  HomeOfStorage home;
+  c10::Device device = value.device();
+  if (value.storage.valid()) {
+    // A storage of the piece is born where its first copied value is made, if the node that allocated it is not copied.
+    HomeOfStorage& known = storages_[value.storage];
+    if (!known.storage.valid()) {
+      Storage copy = from_.storage(value.storage);
+      const NodeId born = copy.born.valid() ? node(copy.born) : NodeId();
+      copy.born = born.valid() ? born : producer;
+      copy.freed_after = NodeId();
+      known.storage = into_.add_storage(copy);
+    }
+    home = known;
+    if (home.bound) device = into_.storage(home.storage).device();
+  }
+  // Copies: the pools may grow, and may be the same graph's.
+  const std::vector<int64_t> sizes(from_.sizes(id).begin(), from_.sizes(id).end());
+  const std::vector<int64_t> strides(from_.strides(id).begin(), from_.strides(id).end());
+  values_[id] = into_.new_tensor(producer, {.dtype = value.dtype,
+                                            .sizes = sizes,
+                                            .strides = strides,
+                                            .storage = home.storage,
+                                            .offset = value.offset + home.shift,
+                                            .device = device,
+                                            .layout = value.layout,
+                                            .requires_grad = value.requires_grad});
+  return Argument::of_value(values_[id]);
+}
+
+// Copies one node before `position`. Lists are copied out first: both graphs may be the same one, whose pools grow
+// meanwhile.
+NodeId NodeCopier::copy(NodeId from, NodeId position) {
+  const Node node = from_.node(from);
+  TargetId& target = targets_[node.target];
+  if (!target.valid()) target = &from_ == &into_ ? node.target : into_.intern_target(from_.target(node.target));
+  std::vector<Argument> arguments;
+  for (const Argument& a : std::vector<Argument>(from_.arguments(from).begin(), from_.arguments(from).end())) {
+    arguments.push_back(copy_argument(a, false));
+  }
+  const RegionId region = this->region(node.region);
+  const NodeId to = into_.insert_before(position, target, arguments);
+  nodes_[from] = to;
+  Node& copy = mutable_node(into_, to);
+  copy.region = region;
+  copy.phase = node.phase.index <= Graph::kInit.index ? node.phase : into_.intern_phase(from_.phase_name(node.phase));
+  copy.flags = node.flags;
+  copy.source = node.source.valid() ? into_.intern(std::string(from_.text_or_empty(node.source))) : StringId();
+  // The forward link is kept where that node is copied, too. In the same graph it may also stay where it was.
+  if (node.forward.valid()) {
+    copy.forward = this->node(node.forward);
+    if (!copy.forward.valid() && &from_ == &into_) copy.forward = node.forward;
+  }
+  std::vector<Argument> results;
+  for (const Argument& r : std::vector<Argument>(from_.results(from).begin(), from_.results(from).end())) {
+    results.push_back(copy_result(r, to));
+  }
+  if (!results.empty()) into_.set_results(to, results);
+  // Deaths are copied for storages that the copy made. A bound storage belongs to the graph around, which decides when
+  // it dies.
+  std::vector<StorageId> freed;
+  for (StorageId s : from_.frees(from)) {
+    const auto home = storages_.find(s);
+    if (home != storages_.end() && !home->second.bound) freed.push_back(home->second.storage);
+  }
+  if (!freed.empty()) into_.set_frees(to, freed);
+  std::vector<std::pair<std::string, std::string>> notes;
+  from_.for_each_note(from, [&](const std::string& key, const std::string& text) { notes.emplace_back(key, text); });
+  // The list is sorted by key; setting the last first makes every insertion a constant one.
+  for (size_t i = notes.size(); i-- > 0;) into_.set_note(to, notes[i].first, notes[i].second);
+  if (node.saved.size != 0) copy_saved(from, to);
+  return to;
+}
+
+// Tensors saved from a node that comes later are not known yet; finish() asks again.
+void NodeCopier::copy_saved(NodeId from, NodeId to) {
+  std::vector<SavedTensor> saved;
+  for (SavedTensor tensor : from_.saved(from)) {
+    tensor.value = value(tensor.value);
+    if (tensor.value.valid()) saved.push_back(tensor);
+  }
+  if (saved.size() != from_.saved(from).size()) unfinished_.push_back(from);
+  into_.set_saved(to, saved);
+}
+
+void NodeCopier::finish() {
+  for (NodeId from : std::exchange(unfinished_, {})) copy_saved(from, node(from));
+}
+
+// Pieces of graphs, cut out and put in.
+
+namespace {
+
+// A placeholder other than sg::constant is given from outside; a constant belongs to the piece.
+bool is_given(const Graph& piece, NodeId n) {
+  return piece.is_placeholder(n) && piece.node(n).target != target_of(Builtin::kConstant);
+}
+
+// The value of a placeholder; invalid if it has none.
+ValueId value_of_placeholder(const Graph& graph, NodeId n) {
+  const auto results = graph.results(n);
+  return results.size() == 1 && results[0].kind == ArgumentKind::kValue ? results[0].ref.value : ValueId();
+}
+
+// Checks all that the piece takes for granted about an input. Strides and offset matter only where the piece makes
+// views of it, since a view's geometry is written as numbers.
+void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId formal, ValueId actual) {
+  const auto refuse = [&](const std::string& what) {
+    throw GraphEditError(fmt::format("cannot splice: {}:\n  {}", what, to_text(piece, piece.value(formal).producer)));
+  };
+  if (actual.index >= into.value_capacity() || into.is_erased(into.value(actual).producer)) {
+    refuse("there is no such value to stand for this placeholder");
+  }
+  const Value& a = piece.value(formal);
+  const Value& b = into.value(actual);
+  if (position.valid() && !into.is_before(b.producer, position)) {
+    refuse("the value that stands for this placeholder is not made before the place");
+  }
+  if (a.kind != b.kind) refuse("a scalar and a tensor do not stand for one another");
+  if (a.kind != ValueKind::kTensor) return;
+  const auto same = [](auto x, auto y) { return std::equal(x.begin(), x.end(), y.begin(), y.end()); };
+  if (a.dtype != b.dtype || a.device() != b.device() || !same(piece.sizes(formal), into.sizes(actual))) {
+    refuse("the value that stands for this placeholder, " + type_text(into, actual) +
+           ", has another dtype, device or shape");
+  }
+  if (!a.storage.valid()) return;
+  bool views = false;
+  piece.for_each_value_in(a.storage,
+                          // Only a view that the piece makes itself counts; other placeholders on the storage are
+                          // checked by their own.
+                          [&](ValueId v) { views = views || !piece.is_placeholder(piece.value(v).producer); });
+  if (!views) return;
+  if (!same(piece.strides(formal), into.strides(actual))) {
+    refuse("the value that stands for this placeholder has other strides, and the piece makes views of it");
+  }
+  if (!b.storage.valid()) refuse("the piece makes views of this placeholder, and the value for it has no storage");
+  piece.for_each_value_in(a.storage, [&](ValueId v) {
+    const Value& view = piece.value(v);
+    const auto extent = extent_of(piece.sizes(v), piece.strides(v));
+    if (piece.is_erased(view.producer) || piece.is_placeholder(view.producer) || !extent || *extent == 0) return;
+    const int64_t offset = view.offset + b.offset - a.offset;
+    if (offset < 0 ||
+        (offset + *extent) * static_cast<int64_t>(c10::elementSize(view.dtype)) > into.storage(b.storage).bytes) {
+      refuse("a view that the piece makes reaches outside the storage of the value that stands for this placeholder");
+    }
+  });
+}
+
+}  // namespace
+
+// Splices a graph in. Everything that can be wrong with inputs is found before the first node is made.
+std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs) {
+  if (&into == &piece) throw GraphEditError("cannot splice a graph into itself; clone it first");
+  // The place is after the placeholders and before sg::output and sg::gradient, whatever was asked for.
+  if (!position.valid()) position = InsertionPoint::at_end(into).position();
+  while (position.valid() && into.is_placeholder(position)) position = into.node(position).next;
+  const NodeId before = position.valid() ? into.node(position).previous : into.last();
+  const bool at_end = before.valid() && (into.node(before).target == target_of(Builtin::kOutput) ||
+                                         into.node(before).target == target_of(Builtin::kGradient));
+  if (at_end) throw GraphEditError("cannot splice behind sg::output or sg::gradient");
+
+  const RegionId region = position.valid() ? into.node(position).region : Graph::kRootRegion;
+  NodeCopier copier(piece, into, region);
+  copier.reserve(piece.node_count());
+  size_t next = 0;
+  for (NodeId n : piece.nodes()) {
+    if (piece.node(n).target == target_of(Builtin::kGradient)) {
+      throw GraphEditError("cannot splice a graph with sg::gradient nodes; erase them first");
+    }
+    if (!is_given(piece, n)) continue;
+    const ValueId formal = value_of_placeholder(piece, n);
+    if (!formal.valid()) throw GraphEditError("cannot splice: a placeholder has no result:\n  " + to_text(piece, n));
+    if (next < inputs.size()) {
+      check_input(into, position, piece, formal, inputs[next]);
+      copier.bind(formal, inputs[next]);
+    }
+    ++next;
+  }
+  if (next != inputs.size()) {
+    throw GraphEditError(
+        fmt::format("the graph to be spliced has {} placeholders, {} values are given", next, inputs.size()));
+  }
+
+  // Constants of the piece go behind the placeholders that are there, since placeholders come first.
+  NodeId past_placeholders = into.first();
+  while (past_placeholders.valid() && into.is_placeholder(past_placeholders)) {
+    past_placeholders = into.node(past_placeholders).next;
+  }
+  std::vector<ValueId> outputs;
+  for (NodeId n : piece.nodes()) {
+    if (is_given(piece, n)) continue;
+    if (piece.node(n).target == target_of(Builtin::kOutput)) {
+      for (const Argument& list : piece.arguments(n)) {
+        if (list.kind != ArgumentKind::kList) continue;
+        for (const Argument& a : piece.list(list)) {
+          outputs.push_back(a.kind == ArgumentKind::kValue ? copier.value(a.ref.value) : ValueId());
+        }
+      }
+      continue;
+    }
+    const bool constant = piece.is_placeholder(n);
+    const NodeId copy = copier.copy(n, constant ? past_placeholders : position);
+    // What the piece reads must live until its copies have read it.
+    const auto touch = [&](ValueId v) {
+      if (into.value(v).storage.valid()) into.extend_life(into.value(v).storage, copy);
+    };
+    into.for_each_input(copy, touch);
+  }
+  copier.finish();
+  for (Guard guard : piece.guards) {
+    guard.value = copier.value(guard.value);
+    if (guard.value.valid()) into.guards.push_back(std::move(guard));
+  }
+  return outputs;
+}
+
+// Cuts nodes out as a graph of their own; `graph` stays as it is. Values from outside become sg::input, values that
+// others use or save become outputs.
+Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
+  Subgraph result;
+  NodeCopier copier(graph, result.graph);
+  std::unordered_set<NodeId> inside;
+  for (NodeId n : nodes) {
+    if (graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
+        graph.node(n).target == target_of(Builtin::kGradient)) {
+      throw GraphEditError("cannot cut out a placeholder, sg::output or sg::gradient:\n  " + to_text(graph, n));
+    }
+    inside.insert(n);
+  }
+  std::unordered_set<ValueId> seen;
+  for (NodeId n : nodes) {
+    graph.for_each_input(n, [&](ValueId v) {
+      if (!inside.contains(graph.value(v).producer) && seen.insert(v).second) result.inputs.push_back(v);
+    });
+  }
+  // Storages of inputs are there before the piece begins, whatever they are to the graph around. Inputs that share one
+  // share it in the piece, too, so that writes and views mean the same.
+  std::unordered_map<StorageId, StorageId> storages;
+  for (size_t i = 0; i < result.inputs.size(); ++i) {
+    const ValueId v = result.inputs[i];
+    const Argument argument[] = {result.graph.string_argument("x" + std::to_string(i))};
+    const NodeId placeholder = result.graph.append(target_of(Builtin::kInput), argument);
+    const Value& value = graph.value(v);
+    ValueId made;
+    if (value.kind == ValueKind::kTensor) {
+      StorageId storage = value.storage.valid() ? storages[value.storage] : StorageId();
+      if (value.storage.valid() && !storage.valid()) {
+        Storage copy = graph.storage(value.storage);
+        copy.born = placeholder;
+        copy.freed_after = NodeId();
+        storage = storages[value.storage] = result.graph.add_storage(copy);
+      }
+      made = result.graph.add_tensor_result(placeholder, {.dtype = value.dtype,
+                                                          .sizes = graph.sizes(v),
+                                                          .strides = graph.strides(v),
+                                                          .storage = storage,
+                                                          .offset = value.offset,
+                                                          .device = value.device(),
+                                                          .layout = value.layout,
+                                                          .requires_grad = value.requires_grad});
+    } else {
+      made = result.graph.new_scalar(placeholder, value.kind);
+      const Argument scalar[] = {Argument::of_value(made)};
+      result.graph.set_results(placeholder, scalar);
+    }
+    copier.bind(v, made);
+  }
+  for (NodeId n : nodes) copier.copy(n, NodeId());
+  copier.finish();
+  std::vector<Argument> outputs;
+  for (NodeId n : nodes) {
+    graph.for_each_output(n, [&](ValueId v) {
+      bool needed = graph.is_saved_elsewhere(v);
+      graph.for_each_use(v, [&](NodeId user) { needed = needed || !inside.contains(user); });
+      if (!needed) return;
+      result.outputs.push_back(v);
+      outputs.push_back(Argument::of_value(copier.value(v)));
+    });
+  }
+  const Argument list[] = {result.graph.make_list(outputs)};
+  const NodeId end = result.graph.append(target_of(Builtin::kOutput), list);
+  // Outputs are handed to the caller, so their storages live to the end.
+  result.graph.for_each_input(end, [&](ValueId v) {
+    const StorageId storage = result.graph.value(v).storage;
+    if (storage.valid()) result.graph.extend_life(storage, end);
+  });
+  return result;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,570 @@
+// Reads, writes and locks one entry of the cache's folder: STEM.cpp, STEM.so, STEM.json. Internal to kernels/cache.
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <fcntl.h>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <unistd.h>
+
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/kernels/program.h"
+#include "support/hash.h"
+#include "support/json.h"
+#include "support/threads.h"
+
+namespace shadowgraph {
+
+struct CacheManifest {
+  std::string name;      // of the operator's folder
+  std::string key;       // in full
+  std::string identity;  // of the back end, the key's second half
+  std::string digest;    // of the library
+  std::map<std::string, std::string> verdicts;
+};
+
+// Throws KernelError if the entry is not there, is cut short or has no manifest.
+CacheManifest read_manifest(const std::string& path);
+// Throws FileError.
+void write_manifest_file(const std::string& path, const CacheManifest& manifest);
+
+// Returns what is wrong with the library at STEM.so, or "" if it is the one that the manifest names.
+std::string library_problem(const std::string& stem, const CacheManifest& manifest);
+
+// A lock that one process and thread holds at a time, for as long as the object lives. It is given up if the process
+// ends.
+class EntryLock {
+ public:
+  // `held()` is false where there can be no lock file.
+  explicit EntryLock(const std::string& path);
+  ~EntryLock();
+  EntryLock(const EntryLock&) = delete;
+  EntryLock& operator=(const EntryLock&) = delete;
+  bool held() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+namespace {
+constexpr int kManifestVersion = 1;
+}  // namespace
+
+CacheManifest read_manifest(const std::string& path) {
+  try {
+    const nlohmann::json json = parse_json(read_file(path), path);
+    const std::string heading = "'" + path + "' is no manifest of a kernel";
+    const JsonPlace place(json, heading);
+    if (place["version"].integer() != kManifestVersion) throw KernelError("'" + path + "' is of another version");
+    CacheManifest manifest{.name = place["name"].text(),
+                           .key = place["key"].text(),
+                           .identity = place["identity"].text(),
+                           .digest = place["sha256"].text()};
+    for (const auto& [subject, verdict] : place["verdicts"].members()) manifest.verdicts[subject] = verdict.text();
+    return manifest;
+  } catch (const KernelError&) {
+    throw;
+  } catch (const Error& error) {
+    throw KernelError(error.what());
+  }
+}
+
+void write_manifest_file(const std::string& path, const CacheManifest& manifest) {
+  const nlohmann::json json = {{"version", kManifestVersion}, {"name", manifest.name},
+                               {"key", manifest.key},         {"identity", manifest.identity},
+                               {"sha256", manifest.digest},   {"verdicts", manifest.verdicts}};
+  write_file(path, json_text(json, 1) + "\n");
+}
+
+std::string library_problem(const std::string& stem, const CacheManifest& manifest) {
+  try {
+    const std::string digest = sha256(read_file(stem + ".so"));
+    return digest == manifest.digest ? "" : fmt::format("'{}.so' is not what its manifest tells of", stem);
+  } catch (const FileError& error) {
+    return error.what();
+  }
+}
+
+EntryLock::EntryLock(const std::string& path) {
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor_ < 0) return;
+  while (::flock(descriptor_, LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    ::close(descriptor_);
+    descriptor_ = -1;
+    return;
+  }
+}
+
+EntryLock::~EntryLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kEntryEndings[] = {".json", ".so", ".cpp"};
+
+[[noreturn]] void cannot_read(const std::string& directory, const std::error_code& error) {
+  throw FileError(fmt::format("cannot read the kernel cache '{}': {}", directory, error.message()));
+}
+
+// Calls f(folder, file) for the files of all operators' folders.
+template <class F>
+void for_each_cache_file(const std::string& directory, F&& f) {
+  std::error_code error;
+  if (!fs::exists(directory, error)) return;
+  fs::directory_iterator folders(directory, error);
+  if (error) cannot_read(directory, error);
+  for (const fs::directory_entry& folder : folders) {
+    if (!folder.is_directory(error)) continue;
+    fs::directory_iterator files(folder.path(), error);
+    if (error) continue;  // another process is pruning
+    for (const fs::directory_entry& file : files) f(folder.path(), file.path());
+  }
+}
+
+void erase_entry(const std::string& stem) {
+  for (const char* ending : kEntryEndings) std::remove((stem + ending).c_str());
+}
+
+}  // namespace
+
+std::string kernel_cache_directory() {
+  const auto named = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (const std::string own = named("SHADOWGRAPH_CACHE"); !own.empty()) return own;
+  if (const std::string shared = named("XDG_CACHE_HOME"); !shared.empty()) return shared + "/shadowgraph";
+  if (const std::string home = named("HOME"); !home.empty()) return home + "/.cache/shadowgraph";
+  std::error_code error;
+  return fs::temp_directory_path(error) / fmt::format("shadowgraph-{}", ::getuid());
+}
+
+std::vector<KernelCacheEntry> list_kernel_cache(const std::string& directory, bool verify) {
+  std::vector<KernelCacheEntry> entries;
+  for_each_cache_file(directory, [&](const fs::path& folder, const fs::path& file) {
+    if (file.extension() != ".json") return;
+    KernelCacheEntry entry{.name = folder.filename(), .stem = fs::path(file).replace_extension().string()};
+    for (const char* ending : kEntryEndings) {
+      struct stat status {};
+      if (::stat((entry.stem + ending).c_str(), &status) != 0) continue;
+      entry.bytes += status.st_size;
+      if (ending == kEntryEndings[0]) entry.last_use = status.st_mtim.tv_sec;
+    }
+    try {
+      const CacheManifest manifest = read_manifest(file);
+      entry.identity = manifest.identity;
+      std::error_code error;
+      if (verify) {
+        entry.problem = library_problem(entry.stem, manifest);
+      } else if (!fs::exists(entry.stem + ".so", error)) {
+        entry.problem = "its library is missing";
+      }
+    } catch (const KernelError& error) {
+      entry.problem = error.what();
+    }
+    entries.push_back(std::move(entry));
+  });
+  std::ranges::sort(entries, {}, [](const KernelCacheEntry& e) { return std::tie(e.name, e.stem); });
+  return entries;
+}
+
+std::vector<KernelCacheEntry> prune_kernel_cache(const std::string& directory, int64_t max_bytes, bool dry_run) {
+  std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
+  int64_t total = 0;
+  for (const KernelCacheEntry& entry : entries) total += entry.bytes;
+  std::ranges::stable_sort(entries, {},
+                           [](const KernelCacheEntry& e) { return std::pair(e.problem.empty(), e.last_use); });
+  std::vector<KernelCacheEntry> erased;
+  for (const KernelCacheEntry& entry : entries) {
+    if (entry.problem.empty() && total <= max_bytes) break;
+    if (!dry_run) erase_entry(entry.stem);
+    total -= entry.bytes;
+    erased.push_back(entry);
+  }
+  return erased;
+}
+
+std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, bool dry_run) {
+  std::vector<KernelCacheEntry> entries = list_kernel_cache(directory, false);
+  if (dry_run) return entries;
+  std::vector<fs::path> folders;
+  for_each_cache_file(directory, [&](const fs::path& folder, const fs::path& file) {
+    const std::string name = file.filename();
+    const std::string ending = file.extension();
+    // Removes nothing but what the cache makes: somebody may have named a folder that holds more.
+    const bool own = ending == ".lock" || ending == ".json" || ending == ".so" || ending == ".cpp" ||
+                     ending == ".log" || name.find(".tmp") != std::string::npos;
+    if (!own) return;
+    std::error_code ignored;
+    fs::remove(file, ignored);
+    if (folders.empty() || folders.back() != folder) folders.push_back(folder);
+  });
+  for (const fs::path& folder : folders) {
+    std::error_code ignored;
+    fs::remove(folder, ignored);  // if it is empty
+  }
+  return entries;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// So many keys of one hash find a place each.
+constexpr int kMostCollisions = 8;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+uint64_t hash_of(const std::string& key) {
+  uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+  for (const char c : key) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ULL;
+  return hash;
+}
+
+// A folder that belongs to this process alone and goes with it.
+class PrivateFolder {
+ public:
+  PrivateFolder() {
+    std::error_code error;
+    const fs::path base = fs::temp_directory_path(error);
+    std::string pattern = (error ? fs::path("/tmp") : base) / "shadowgraph_XXXXXX";
+    if (::mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  ~PrivateFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+std::string Kernel::problem() const {
+  const std::lock_guard lock(mutex_);
+  return problem_;
+}
+
+// Threads that compile, started when there is first something to do.
+class KernelCache::Jobs {
+ public:
+  Jobs(KernelCache& cache, int threads) : cache_(cache), most_(std::max(threads, 1)) {}
+  ~Jobs() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+      queue_.clear();
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Jobs(const Jobs&) = delete;
+  Jobs& operator=(const Jobs&) = delete;
+
+  void add(KernelRef kernel) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(kernel));
+    if (threads_.size() < most_ && threads_.size() < queue_.size() + busy_) threads_.emplace_back([this] { run(); });
+    changed_.notify_one();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    wait_until(idle_, lock, [this] { return queue_.empty() && busy_ == 0; });
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wait_until(changed_, lock, [this] { return ending_ || !queue_.empty(); });
+      if (ending_) return;
+      const KernelRef kernel = std::move(queue_.front());
+      queue_.pop_front();
+      ++busy_;
+      lock.unlock();
+      cache_.obtain(kernel);
+      lock.lock();
+      --busy_;
+      if (queue_.empty() && busy_ == 0) idle_.notify_all();
+    }
+  }
+
+  KernelCache& cache_;
+  const size_t most_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::condition_variable idle_;
+  std::deque<KernelRef> queue_;
+  size_t busy_ = 0;
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+KernelCache::KernelCache(KernelCacheOptions options, std::shared_ptr<const KernelBackend> backend)
+    : options_(std::move(options)),
+      backend_(std::move(backend)),
+      directory_(options_.directory.empty() ? kernel_cache_directory() : options_.directory),
+      jobs_(std::make_unique<Jobs>(*this, options_.jobs)) {}
+
+KernelCache::~KernelCache() = default;
+
+const std::shared_ptr<KernelCache>& KernelCache::shared() {
+  static const auto cache = std::make_shared<KernelCache>();
+  return cache;
+}
+
+KernelRef KernelCache::find(const std::string& name, const KernelProgram& program) {
+  if (!backend_->problem().empty()) {
+    const std::lock_guard lock(mutex_);
+    if (!said_) TORCH_WARN("shadowgraph makes no kernels: ", backend_->problem());
+    said_ = true;
+    return nullptr;
+  }
+  std::string key = program.text() + backend_->identity();
+  const uint64_t hash = options_.hash ? options_.hash(key) : hash_of(key);
+  KernelRef kernel;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [begin, end] = kernels_.equal_range(hash);
+    for (auto it = begin; it != end; ++it) {
+      if (it->second->key_ != key) continue;
+      ++stats_.memory_hits;
+      return it->second;
+    }
+    kernel = std::make_shared<Kernel>();
+    kernel->name_ = name;
+    kernel->key_ = std::move(key);
+    kernel->hash_ = hash;
+    kernel->program_ = program;
+    kernels_.emplace(hash, kernel);
+  }
+  if (options_.mode != KernelCacheMode::kOff && load_entry(kernel)) return kernel;
+  if (options_.background) {
+    jobs_->add(kernel);
+  } else {
+    obtain(kernel);
+  }
+  return kernel;
+}
+
+void KernelCache::wait() const { jobs_->wait(); }
+
+KernelCacheStats KernelCache::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+// Loads the entry with this very key, if it is whole. The places tried are those of keys with the same hash.
+bool KernelCache::load_entry(const KernelRef& kernel) {
+  const auto begin = Clock::now();
+  std::string folder_name = kernel->name_;
+  std::ranges::replace(folder_name, '/', '_');
+  const std::string base = fmt::format("{}/{}/{:016x}", directory_, folder_name, kernel->hash_);
+  kernel->stem_.clear();
+  for (int i = 0; i < kMostCollisions; ++i) {
+    const std::string stem = i == 0 ? base : fmt::format("{}-{}", base, i);
+    if (::access((stem + ".json").c_str(), F_OK) != 0) {
+      if (kernel->stem_.empty()) kernel->stem_ = stem;
+      return false;
+    }
+    try {
+      CacheManifest manifest = read_manifest(stem + ".json");
+      if (manifest.key != kernel->key_) continue;
+      kernel->stem_ = stem;
+      if (const std::string problem = library_problem(stem, manifest); !problem.empty()) throw KernelError(problem);
+      const KernelFunction function = backend_->load(stem + ".so");
+      if (options_.mode == KernelCacheMode::kReadWrite) {
+        ::utimensat(AT_FDCWD, (stem + ".json").c_str(), nullptr, 0);
+      }
+      {
+        const std::lock_guard lock(kernel->mutex_);
+        kernel->verdicts_ = std::move(manifest.verdicts);
+      }
+      finish(kernel, function, "");
+      const std::lock_guard lock(mutex_);
+      ++stats_.loaded;
+      stats_.load_seconds += seconds_since(begin);
+      return true;
+    } catch (const KernelError&) {
+      const std::lock_guard lock(mutex_);
+      // The entry is looked at again under the lock.
+      if (!std::exchange(kernel->rejected_, true)) ++stats_.rejected;
+      if (kernel->stem_.empty()) kernel->stem_ = stem;  // made again in the broken one's place
+      if (kernel->stem_ == stem) return false;
+    }
+  }
+  return false;
+}
+
+void KernelCache::finish(const KernelRef& kernel, KernelFunction function, const std::string& problem) {
+  if (function == nullptr) {
+    const std::lock_guard lock(kernel->mutex_);
+    kernel->problem_ = problem;
+  }
+  kernel->function_.store(function, std::memory_order_release);
+  kernel->state_.store(function != nullptr ? Kernel::State::kReady : Kernel::State::kFailed, std::memory_order_release);
+}
+
+void KernelCache::obtain(const KernelRef& kernel) {
+  std::string problem;
+  try {
+    bool keep = options_.mode == KernelCacheMode::kReadWrite && !kernel->stem_.empty();
+    if (keep) {
+      std::error_code error;
+      fs::create_directories(fs::path(kernel->stem_).parent_path(), error);
+      const EntryLock lock(kernel->stem_ + ".lock");
+      keep = lock.held();
+      if (keep) {
+        if (load_entry(kernel)) return;
+        problem = make_entry(kernel, true);
+        if (problem.empty()) enforce_limit();
+      }
+    }
+    if (!keep) {
+      if (options_.mode == KernelCacheMode::kReadWrite) {
+        const std::lock_guard lock(mutex_);
+        ++stats_.write_errors;
+      }
+      problem = make_entry(kernel, false);
+    }
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  if (problem.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.failed;
+  }
+  finish(kernel, nullptr, problem);
+}
+
+// Compiles and loads; with `keep` into the cache's folder, if that can be written. Returns what is wrong.
+std::string KernelCache::make_entry(const KernelRef& kernel, bool keep) {
+  const auto begin = Clock::now();
+  std::optional<PrivateFolder> folder;
+  if (!keep) folder.emplace();
+  static std::atomic<int> number = 0;
+  const std::string temporary =
+      (keep ? kernel->stem_ : folder->path() + "/kernel") + fmt::format(".tmp{}.{}", ::getpid(), number.fetch_add(1));
+  const std::string source = temporary + ".cpp";
+  const std::string library = temporary + ".so";
+  const auto clean = [&] {
+    std::remove(source.c_str());
+    std::remove(library.c_str());
+  };
+  std::string problem;
+  try {
+    write_file(source, backend_->source(kernel->program_));
+    problem = backend_->compile(source, library);
+    if (problem.empty()) {
+      const std::string bytes = read_file(library);
+      const std::string digest = sha256(bytes);
+      const KernelFunction function = backend_->load(library);
+      if (keep) {
+        // Without its manifest there is no entry, whatever of it was written before the failure.
+        std::remove((kernel->stem_ + ".json").c_str());
+        if (std::rename(source.c_str(), (kernel->stem_ + ".cpp").c_str()) != 0 ||
+            std::rename(library.c_str(), (kernel->stem_ + ".so").c_str()) != 0 || !write_manifest(*kernel, digest)) {
+          const std::lock_guard lock(mutex_);
+          ++stats_.write_errors;
+        }
+      }
+      finish(kernel, function, "");
+    }
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  clean();
+  const double seconds = seconds_since(begin);
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.compile_seconds += seconds;
+    if (problem.empty()) ++stats_.compiled;
+  }
+  // The folder may be full or not writable: try once more without it. A compiler that fails fails again, cheaply
+  // enough. One that did not end is not tried again: its time is up.
+  if (!problem.empty() && keep && problem.find("did not end") == std::string::npos) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++stats_.write_errors;
+    }
+    kernel->stem_.clear();
+    return make_entry(kernel, false);
+  }
+  return problem;
+}
+
+bool KernelCache::write_manifest(const Kernel& kernel, const std::string& digest) {
+  try {
+    const std::lock_guard lock(kernel.mutex_);
+    write_manifest_file(kernel.stem_ + ".json", {.name = kernel.name_,
+                                                 .key = kernel.key_,
+                                                 .identity = backend_->identity(),
+                                                 .digest = digest,
+                                                 .verdicts = kernel.verdicts_});
+    return true;
+  } catch (const FileError&) {
+    return false;
+  }
+}
+
+void KernelCache::enforce_limit() {
+  if (options_.max_bytes <= 0) return;
+  try {
+    prune_kernel_cache(directory_, options_.max_bytes);
+  } catch (const FileError&) {
+    const std::lock_guard lock(mutex_);
+    ++stats_.write_errors;
+  }
+}
+
+std::string KernelCache::verdict(const KernelRef& kernel, const std::string& subject) const {
+  const std::lock_guard lock(kernel->mutex_);
+  const auto found = kernel->verdicts_.find(subject);
+  return found == kernel->verdicts_.end() ? "" : found->second;
+}
+
+void KernelCache::set_verdict(const KernelRef& kernel, const std::string& subject, const std::string& verdict) {
+  {
+    const std::lock_guard lock(kernel->mutex_);
+    std::string& known = kernel->verdicts_[subject];
+    if (known == verdict) return;
+    known = verdict;
+  }
+  if (options_.mode != KernelCacheMode::kReadWrite || kernel->stem_.empty()) return;
+  const EntryLock lock(kernel->stem_ + ".lock");
+  if (!lock.held()) return;
+  try {
+    CacheManifest manifest = read_manifest(kernel->stem_ + ".json");
+    if (manifest.key != kernel->key_) return;
+    manifest.verdicts[subject] = verdict;  // others' stay
+    write_manifest_file(kernel->stem_ + ".json", manifest);
+  } catch (const Error&) {  // pruned meanwhile, or a full disk: it is measured again next time
+    const std::lock_guard count(mutex_);
+    ++stats_.write_errors;
+  }
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,112 @@
+// Runs kernels on this process's threads: what a back end does that has no launch of its own.
+#include "kernels/replay/launch.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/SmallVector.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <chrono>
+
+#include "shadowgraph/kernels/program.h"
+
+namespace shadowgraph {
+bool KernelBackend::launch(KernelFunction kernel, const KernelLaunch& launch) const {
+  int64_t wrong = 0;
+  c10::SmallVector<void*, 40> data(launch.data.begin(), launch.data.end());
+  data.push_back(&wrong);
+  const auto run = [&](int64_t begin, int64_t end) {
+    kernel(data.data(), launch.sizes.data(), launch.strides.data(), launch.scalars.data(), begin, end);
+  };
+  if (launch.range * launch.row_work <= kElementsOfAThread || at::get_num_threads() == 1 || at::in_parallel_region()) {
+    run(0, launch.range);
+  } else {
+    at::parallel_for(0, launch.range, std::max<int64_t>(kElementsOfAThread / launch.row_work, 1), run);
+  }
+  return wrong == 0;
+}
+
+namespace {
+
+constexpr std::string_view kKernelWord = "kernel";
+constexpr std::string_view kOriginalWord = "original";
+
+// The kernel must be faster by this part of its time.
+constexpr int64_t kMargin = 32;
+
+// Writes "kernel 1200 3400": the way, and the best nanoseconds of both.
+std::string text_of(Trial::Way way, int64_t kernel, int64_t original) {
+  return fmt::format("{} {} {}", way == Trial::Way::kKernel ? kKernelWord : kOriginalWord, kernel, original);
+}
+
+}  // namespace
+
+Trial::Trial(KernelCache& cache, KernelRef kernel, std::string subject, const KernelMeasureOptions& options)
+    : cache_(cache), kernel_(std::move(kernel)), subject_(std::move(subject)), options_(options) {
+  if (!options_.enabled) {
+    verdict_ = Way::kKernel;
+    return;
+  }
+  const std::string known = cache_.verdict(kernel_, subject_);
+  const size_t space = known.find(' ');
+  if (space == std::string::npos) return;
+  const std::string_view way = std::string_view(known).substr(0, space);
+  const char* const end = known.data() + known.size();
+  const auto kernel_time = std::from_chars(known.data() + space + 1, end, kernel_best_);
+  if (kernel_time.ec != std::errc() || kernel_time.ptr == end) return;
+  std::from_chars(kernel_time.ptr + 1, end, original_best_);
+  if (way == kKernelWord) verdict_ = Way::kKernel;
+  if (way == kOriginalWord) verdict_ = Way::kOriginal;
+}
+
+// The order is k o o k k o o k ... Two calls of a step that differ (in what the processor's cache holds) then get both
+// ways alike.
+Trial::Way Trial::next() {
+  const std::lock_guard lock(mutex_);
+  const int64_t turn = turns_++ % 4;
+  return turn == 0 || turn == 3 ? Way::kKernel : Way::kOriginal;
+}
+
+void Trial::took(Way way, int64_t nanoseconds) {
+  std::string decided;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool kernel = way == Way::kKernel;
+    int64_t& samples = kernel ? kernel_samples_ : original_samples_;
+    int64_t& best = kernel ? kernel_best_ : original_best_;
+    best = samples++ == 0 ? nanoseconds : std::min(best, nanoseconds);
+    const int64_t wanted = std::max(options_.samples, 1);
+    if (verdict() != Way::kUnknown || kernel_samples_ < wanted || original_samples_ < wanted) return;
+    // A few samples do not tell ways apart that are nearly alike; nothing is changed then.
+    const bool pays = kernel_best_ + kernel_best_ / kMargin < original_best_;
+    const Way faster = pays ? Way::kKernel : Way::kOriginal;
+    decided = text_of(faster, kernel_best_, original_best_);
+    verdict_.store(faster, std::memory_order_release);
+  }
+  cache_.set_verdict(kernel_, subject_, decided);
+}
+
+int64_t Trial::now() const {
+  if (options_.clock) return options_.clock();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+int64_t Trial::best(Way way) const {
+  const std::lock_guard lock(mutex_);
+  return way == Way::kKernel ? kernel_best_ : original_best_;
+}
+
+Trial& Trials::of(const KernelRef& kernel, const std::string& original, int64_t work) {
+  std::string subject =
+      fmt::format("{}, 2^{} elements, {} threads", original,
+                  std::bit_width(static_cast<uint64_t>(std::max<int64_t>(work, 0))), at::get_num_threads());
+  const std::lock_guard lock(mutex_);
+  auto& trial = trials_[{kernel.get(), subject}];
+  if (trial == nullptr) trial = std::make_unique<Trial>(cache_, kernel, subject, options_);
+  return *trial;
+}
+
+}  // namespace shadowgraph

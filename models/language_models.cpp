@@ -1,0 +1,402 @@
+#include "models/language_models.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/nll_loss.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tanh.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/nn/init.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "models/batch.h"
+#include "shadowgraph/capture/capture.h"
+
+namespace shadowgraph::models {
+
+namespace {
+
+torch::nn::LayerNorm layer_norm(const BertConfig& config) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
+}
+
+}  // namespace
+
+BertConfig bert_base_config() { return {}; }
+
+BertConfig tiny(BertConfig config) {
+  config.layers = 2;
+  config.heads = 2;
+  config.hidden = 32;
+  config.intermediate = 64;
+  config.vocab = 101;
+  config.max_positions = 32;
+  return config;
+}
+
+BertEmbeddings::BertEmbeddings(const BertConfig& config) {
+  word_embeddings = register_module(
+      "word_embeddings", torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab, config.hidden).padding_idx(0)));
+  position_embeddings =
+      register_module("position_embeddings", torch::nn::Embedding(config.max_positions, config.hidden));
+  token_type_embeddings =
+      register_module("token_type_embeddings", torch::nn::Embedding(config.token_types, config.hidden));
+  LayerNorm = register_module("LayerNorm", layer_norm(config));
+  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+  const auto ids = at::TensorOptions().dtype(at::kLong);
+  position_ids = register_buffer("position_ids", torch::arange(config.max_positions, ids).unsqueeze(0));
+  token_type_ids = register_buffer("token_type_ids", torch::zeros({1, config.max_positions}, ids));
+}
+
+at::Tensor BertEmbeddings::forward(const at::Tensor& input_ids) {
+  ModuleScope scope(*this);
+  const int64_t seq = input_ids.size(1);
+  const at::Tensor types = token_type_ids.slice(/*dim=*/1, 0, seq).expand_as(input_ids);
+  at::Tensor x = word_embeddings->forward(input_ids) + token_type_embeddings->forward(types);
+  x = x + position_embeddings->forward(position_ids.slice(/*dim=*/1, 0, seq));
+  return dropout->forward(LayerNorm->forward(x));
+}
+
+BertSelfAttention::BertSelfAttention(const BertConfig& config)
+    : heads(config.heads), dropout(config.attention_dropout) {
+  query = register_module("query", torch::nn::Linear(config.hidden, config.hidden));
+  key = register_module("key", torch::nn::Linear(config.hidden, config.hidden));
+  value = register_module("value", torch::nn::Linear(config.hidden, config.hidden));
+}
+
+at::Tensor BertSelfAttention::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  const int64_t batch = x.size(0), seq = x.size(1), hidden = x.size(2);
+  const auto split_heads = [&](const at::Tensor& t) {
+    return t.view({batch, seq, heads, hidden / heads}).transpose(1, 2);
+  };
+  const at::Tensor y = at::scaled_dot_product_attention(split_heads(query->forward(x)), split_heads(key->forward(x)),
+                                                        split_heads(value->forward(x)),
+                                                        /*attn_mask=*/{}, /*dropout_p=*/is_training() ? dropout : 0.0);
+  return y.transpose(1, 2).reshape({batch, seq, hidden});
+}
+
+BertResidualOutput::BertResidualOutput(int64_t in_features, const BertConfig& config) {
+  dense = register_module("dense", torch::nn::Linear(in_features, config.hidden));
+  LayerNorm = register_module("LayerNorm", layer_norm(config));
+  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+}
+
+at::Tensor BertResidualOutput::forward(const at::Tensor& x, const at::Tensor& residual) {
+  ModuleScope scope(*this);
+  return LayerNorm->forward(dropout->forward(dense->forward(x)) + residual);
+}
+
+BertAttention::BertAttention(const BertConfig& config) {
+  self = register_module("self", std::make_shared<BertSelfAttention>(config));
+  output = register_module("output", std::make_shared<BertResidualOutput>(config.hidden, config));
+}
+
+at::Tensor BertAttention::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  return output->forward(self->forward(x), x);
+}
+
+BertIntermediate::BertIntermediate(const BertConfig& config) {
+  dense = register_module("dense", torch::nn::Linear(config.hidden, config.intermediate));
+}
+
+at::Tensor BertIntermediate::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  return at::gelu(dense->forward(x));
+}
+
+BertLayer::BertLayer(const BertConfig& config) {
+  attention = register_module("attention", std::make_shared<BertAttention>(config));
+  intermediate = register_module("intermediate", std::make_shared<BertIntermediate>(config));
+  output = register_module("output", std::make_shared<BertResidualOutput>(config.intermediate, config));
+}
+
+at::Tensor BertLayer::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  const at::Tensor attended = attention->forward(x);
+  return output->forward(intermediate->forward(attended), attended);
+}
+
+BertEncoder::BertEncoder(const BertConfig& config) {
+  for (int64_t i = 0; i < config.layers; ++i) {
+    layer->push_back(std::make_shared<BertLayer>(config));
+  }
+  register_module("layer", layer);
+}
+
+at::Tensor BertEncoder::forward(at::Tensor x) {
+  ModuleScope scope(*this);
+  for (const auto& module : *layer) {
+    x = module->as<BertLayer>()->forward(x);
+  }
+  return x;
+}
+
+BertPooler::BertPooler(const BertConfig& config) {
+  dense = register_module("dense", torch::nn::Linear(config.hidden, config.hidden));
+}
+
+at::Tensor BertPooler::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  return at::tanh(dense->forward(x.select(/*dim=*/1, /*index=*/0)));
+}
+
+BertModel::BertModel(const BertConfig& config) {
+  embeddings = register_module("embeddings", std::make_shared<BertEmbeddings>(config));
+  encoder = register_module("encoder", std::make_shared<BertEncoder>(config));
+  pooler = register_module("pooler", std::make_shared<BertPooler>(config));
+  normal_linear_and_embedding_(*this, 0.02);
+}
+
+BertModel::Output BertModel::forward(const at::Tensor& input_ids) {
+  ModuleScope scope(*this);
+  const at::Tensor hidden = encoder->forward(embeddings->forward(input_ids));
+  return {hidden, pooler->forward(hidden)};
+}
+
+BuiltModel build_bert(BertConfig config, const ModelOptions& options) {
+  check_seq(options.seq, config.max_positions);
+  config.dropout = options.dropout.value_or(config.dropout);
+  config.attention_dropout = options.dropout.value_or(config.attention_dropout);
+  auto bert = std::make_shared<BertModel>(config);
+  BuiltModel built;
+  built.module = bert;
+  built.inputs = {random_ids(config.vocab, {options.batch, options.seq}), random_ids(config.hidden, {options.batch})};
+  built.input_names = {"input_ids", "labels"};
+  built.forward = [bert](const BuiltModel::Tensors& inputs) {
+    const BertModel::Output output = bert->forward(inputs[0]);
+    return BuiltModel::Tensors{output.last_hidden_state, output.pooler_output};
+  };
+  built.output_names = {"last_hidden_state", "pooler_output"};
+  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+    return class_loss(outputs[1], inputs[1]);
+  };
+  return built;
+}
+
+namespace {
+
+torch::nn::LayerNorm layer_norm(const Gpt2Config& config) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
+}
+
+// Layers that write to the residual stream start smaller the more of them there are: two a block.
+double residual_deviation(const Gpt2Config& config) {
+  return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
+}
+
+at::Tensor gelu_new(const at::Tensor& x) {
+  const double scale = std::sqrt(2.0 / std::numbers::pi);
+  return 0.5 * x * (1.0 + at::tanh(scale * (x + 0.044715 * at::pow(x, 3.0))));
+}
+
+}  // namespace
+
+Gpt2Config gpt2_config() { return {}; }
+
+Gpt2Config gpt2_medium_config() { return {.layers = 24, .heads = 16, .hidden = 1024}; }
+
+Gpt2Config gpt2_large_config() { return {.layers = 36, .heads = 20, .hidden = 1280}; }
+
+Gpt2Config gpt2_xl_config() { return {.layers = 48, .heads = 25, .hidden = 1600}; }
+
+Gpt2Config tiny(Gpt2Config config) {
+  config.layers = 2;
+  config.heads = 2;
+  config.hidden = 32;
+  config.vocab = 101;
+  config.max_positions = 32;
+  return config;
+}
+
+Conv1D::Conv1D(int64_t in_features, int64_t out_features, double deviation) {
+  weight = register_parameter("weight", torch::empty({in_features, out_features}));
+  bias = register_parameter("bias", torch::zeros({out_features}));
+  torch::nn::init::normal_(weight, 0, deviation);
+}
+
+at::Tensor Conv1D::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = weight.size(1);
+  return at::addmm(bias, x.view({-1, x.size(-1)}), weight).view(sizes);
+}
+
+Gpt2Attention::Gpt2Attention(const Gpt2Config& config) : heads(config.heads), dropout(config.attention_dropout) {
+  c_attn = register_module("c_attn", std::make_shared<Conv1D>(config.hidden, 3 * config.hidden));
+  c_proj =
+      register_module("c_proj", std::make_shared<Conv1D>(config.hidden, config.hidden, residual_deviation(config)));
+  resid_dropout = register_module("resid_dropout", torch::nn::Dropout(config.dropout));
+}
+
+at::Tensor Gpt2Attention::forward(const at::Tensor& x, const CachedStep& step) {
+  ModuleScope scope(*this);
+  const int64_t batch = x.size(0), seq = x.size(1), hidden = x.size(2);
+  const auto split_heads = [&](const at::Tensor& t) {
+    return t.view({batch, seq, heads, hidden / heads}).transpose(1, 2);
+  };
+  const auto qkv = c_attn->forward(x).split(hidden, /*dim=*/2);
+  const auto [keys, values] = step.extended(split_heads(qkv[1]), split_heads(qkv[2]));
+  const at::Tensor y = at::scaled_dot_product_attention(split_heads(qkv[0]), keys, values, step.mask,
+                                                        /*dropout_p=*/is_training() ? dropout : 0.0, step.causal);
+  return resid_dropout->forward(c_proj->forward(y.transpose(1, 2).reshape({batch, seq, hidden})));
+}
+
+Gpt2Mlp::Gpt2Mlp(const Gpt2Config& config) : fused_gelu(config.fused_gelu) {
+  c_fc = register_module("c_fc", std::make_shared<Conv1D>(config.hidden, 4 * config.hidden));
+  c_proj =
+      register_module("c_proj", std::make_shared<Conv1D>(4 * config.hidden, config.hidden, residual_deviation(config)));
+  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+}
+
+at::Tensor Gpt2Mlp::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  const at::Tensor inner = c_fc->forward(x);
+  return dropout->forward(c_proj->forward(fused_gelu ? at::gelu(inner, "tanh") : gelu_new(inner)));
+}
+
+Gpt2Block::Gpt2Block(const Gpt2Config& config) {
+  ln_1 = register_module("ln_1", layer_norm(config));
+  attn = register_module("attn", std::make_shared<Gpt2Attention>(config));
+  ln_2 = register_module("ln_2", layer_norm(config));
+  mlp = register_module("mlp", std::make_shared<Gpt2Mlp>(config));
+}
+
+at::Tensor Gpt2Block::forward(const at::Tensor& input, const CachedStep& step) {
+  ModuleScope scope(*this);
+  const at::Tensor x = attn->forward(ln_1->forward(input), step) + input;
+  return x + mlp->forward(ln_2->forward(x));
+}
+
+Gpt2Model::Gpt2Model(const Gpt2Config& config) {
+  wte = register_module("wte", torch::nn::Embedding(config.vocab, config.hidden));
+  wpe = register_module("wpe", torch::nn::Embedding(config.max_positions, config.hidden));
+  normal_linear_and_embedding_(*this, 0.02);
+  drop = register_module("drop", torch::nn::Dropout(config.dropout));
+  for (int64_t i = 0; i < config.layers; ++i) {
+    h->push_back(std::make_shared<Gpt2Block>(config));
+  }
+  register_module("h", h);
+  ln_f = register_module("ln_f", layer_norm(config));
+}
+
+at::Tensor Gpt2Model::forward(const at::Tensor& input_ids, KeyValueCache* cache) {
+  ModuleScope scope(*this);
+  const int64_t tokens = input_ids.size(1), past = cache == nullptr ? 0 : cache->length();
+  const at::Tensor positions =
+      (past == 0 ? torch::arange(tokens, input_ids.options()) : torch::arange(past, past + tokens, input_ids.options()))
+          .unsqueeze(0);
+  at::Tensor x = drop->forward(wte->forward(input_ids) + wpe->forward(positions));
+  CachedStep step = CachedStep::of(cache, tokens, x);
+  for (const auto& block : *h) {
+    x = block->as<Gpt2Block>()->forward(x, step);
+    ++step.layer;
+  }
+  if (cache != nullptr) cache->advance(tokens);
+  return ln_f->forward(x);
+}
+
+at::Tensor TiedLinear::forward(const at::Tensor& x, const at::Tensor& weight) {
+  ModuleScope scope(*this);
+  return at::linear(x, weight);
+}
+
+Gpt2LMHeadModel::Gpt2LMHeadModel(const Gpt2Config& config) {
+  transformer = register_module("transformer", std::make_shared<Gpt2Model>(config));
+  lm_head = register_module("lm_head", std::make_shared<TiedLinear>());
+}
+
+at::Tensor Gpt2LMHeadModel::forward(const at::Tensor& input_ids) {
+  ModuleScope scope(*this);
+  return lm_head->forward(transformer->forward(input_ids), transformer->wte->weight);
+}
+
+at::Tensor Gpt2LMHeadModel::next(const at::Tensor& input_ids, KeyValueCache& cache) {
+  ModuleScope scope(*this);
+  const at::Tensor last = transformer->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1);
+  return lm_head->forward(last, transformer->wte->weight);
+}
+
+BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options) {
+  check_seq(options.seq, config.max_positions);
+  config.dropout = options.dropout.value_or(config.dropout);
+  config.attention_dropout = options.dropout.value_or(config.attention_dropout);
+  auto gpt2 = std::make_shared<Gpt2LMHeadModel>(config);
+  BuiltModel built;
+  built.module = gpt2;
+  const at::Tensor input_ids = random_ids(config.vocab, {options.batch, options.seq});
+  built.inputs = {input_ids, input_ids.clone()};
+  built.input_names = {"input_ids", "labels"};
+  built.forward = [gpt2](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{gpt2->forward(inputs[0])}; };
+  built.output_names = {"logits"};
+  built.cache = {.layers = config.layers,
+                 .kv_heads = config.heads,
+                 .head_size = config.hidden / config.heads,
+                 .positions = config.max_positions,
+                 .positions_limit = true};
+  built.next = [gpt2](const at::Tensor& input_ids, KeyValueCache& cache) { return gpt2->next(input_ids, cache); };
+  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+    return next_token_loss(outputs[0], inputs[1]);
+  };
+  return built;
+}
+
+LstmLmConfig lstm_lm_config() { return {}; }
+
+LstmLmConfig tiny(LstmLmConfig config) {
+  config.vocab = 101;
+  config.embedding = 16;
+  config.hidden = 24;
+  return config;
+}
+
+LstmLanguageModel::LstmLanguageModel(const LstmLmConfig& config) {
+  drop = register_module("drop", torch::nn::Dropout(config.dropout));
+  encoder = register_module("encoder", torch::nn::Embedding(config.vocab, config.embedding));
+  rnn = register_module(
+      "rnn",
+      torch::nn::LSTM(
+          torch::nn::LSTMOptions(config.embedding, config.hidden).num_layers(config.layers).dropout(config.dropout)));
+  decoder = register_module("decoder", torch::nn::Linear(config.hidden, config.vocab));
+  torch::nn::init::uniform_(encoder->weight, -0.1, 0.1);
+  torch::nn::init::uniform_(decoder->weight, -0.1, 0.1);
+  torch::nn::init::zeros_(decoder->bias);
+}
+
+LstmLanguageModel::Output LstmLanguageModel::forward(const at::Tensor& input_ids, const at::Tensor& hidden,
+                                                     const at::Tensor& cell) {
+  ModuleScope scope(*this);
+  const auto [output, state] = rnn->forward(drop->forward(encoder->forward(input_ids)), std::make_tuple(hidden, cell));
+  const at::Tensor decoded = decoder->forward(drop->forward(output));
+  return {at::log_softmax(decoded.view({-1, decoded.size(-1)}), /*dim=*/1), std::get<0>(state), std::get<1>(state)};
+}
+
+BuiltModel build_lstm_lm(LstmLmConfig config, const ModelOptions& options) {
+  config.dropout = options.dropout.value_or(config.dropout);
+  auto lstm = std::make_shared<LstmLanguageModel>(config);
+  BuiltModel built;
+  built.module = lstm;
+  const auto state = [&] {
+    return torch::zeros({config.layers, options.batch, config.hidden}, at::TensorOptions().dtype(options.dtype));
+  };
+  built.inputs = {random_ids(config.vocab, {options.seq, options.batch}), state(), state(),
+                  random_ids(config.vocab, {options.seq * options.batch})};
+  built.input_names = {"input_ids", "hidden", "cell", "labels"};
+  built.forward = [lstm](const BuiltModel::Tensors& inputs) {
+    const LstmLanguageModel::Output output = lstm->forward(inputs[0], inputs[1], inputs[2]);
+    return BuiltModel::Tensors{output.log_probabilities, output.hidden, output.cell};
+  };
+  built.output_names = {"log_probabilities", "hidden", "cell"};
+  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+    return at::nll_loss(outputs[0].to(at::kFloat), inputs[3]);
+  };
+  return built;
+}
+
+}  // namespace shadowgraph::models

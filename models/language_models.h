@@ -1,0 +1,237 @@
+// BERT (Devlin et al. 2018, arXiv:1810.04805) with a pooler and no task head: Hugging Face's BertModel, by its names.
+// Without an attention mask: every token attends to every token, as Hugging Face does when all tokens are real.
+#pragma once
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/rnn.h>
+
+#include "models/model.h"
+
+namespace shadowgraph::models {
+
+struct BertConfig {
+  int64_t layers = 12;
+  int64_t heads = 12;
+  int64_t hidden = 768;
+  int64_t intermediate = 3072;
+  int64_t vocab = 30522;
+  int64_t max_positions = 512;
+  int64_t token_types = 2;
+  double norm_eps = 1e-12;
+  double dropout = 0.1;            // hidden states
+  double attention_dropout = 0.1;  // attention weights
+};
+
+BertConfig bert_base_config();
+BertConfig tiny(BertConfig config);
+
+struct BertEmbeddings : torch::nn::Module {
+  explicit BertEmbeddings(const BertConfig& config);
+  at::Tensor forward(const at::Tensor& input_ids);
+
+  torch::nn::Embedding word_embeddings{nullptr}, position_embeddings{nullptr}, token_type_embeddings{nullptr};
+  torch::nn::LayerNorm LayerNorm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+  at::Tensor position_ids, token_type_ids;  // buffers [1, max_positions]: 0, 1, 2, ... and zeros
+};
+
+struct BertSelfAttention : torch::nn::Module {
+  explicit BertSelfAttention(const BertConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+  int64_t heads;
+  double dropout;
+  torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr};
+};
+
+// Projection, dropout, residual and norm that close both halves of a layer: BertSelfOutput and BertOutput there.
+struct BertResidualOutput : torch::nn::Module {
+  BertResidualOutput(int64_t in_features, const BertConfig& config);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual);
+
+  torch::nn::Linear dense{nullptr};
+  torch::nn::LayerNorm LayerNorm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+};
+
+struct BertAttention : torch::nn::Module {
+  explicit BertAttention(const BertConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+  std::shared_ptr<BertSelfAttention> self;
+  std::shared_ptr<BertResidualOutput> output;
+};
+
+struct BertIntermediate : torch::nn::Module {
+  explicit BertIntermediate(const BertConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::Linear dense{nullptr};
+};
+
+struct BertLayer : torch::nn::Module {
+  explicit BertLayer(const BertConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+  std::shared_ptr<BertAttention> attention;
+  std::shared_ptr<BertIntermediate> intermediate;
+  std::shared_ptr<BertResidualOutput> output;
+};
+
+struct BertEncoder : torch::nn::Module {
+  explicit BertEncoder(const BertConfig& config);
+  at::Tensor forward(at::Tensor x);
+
+  torch::nn::ModuleList layer;
+};
+
+struct BertPooler : torch::nn::Module {
+  explicit BertPooler(const BertConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::Linear dense{nullptr};
+};
+
+struct BertModel : torch::nn::Module {
+  struct Output {
+    at::Tensor last_hidden_state;  // [batch, seq, hidden]
+    at::Tensor pooler_output;      // [batch, hidden]
+  };
+
+  explicit BertModel(const BertConfig& config);
+  // [batch, seq] token ids, all of token type 0
+  Output forward(const at::Tensor& input_ids);
+
+  std::shared_ptr<BertEmbeddings> embeddings;
+  std::shared_ptr<BertEncoder> encoder;
+  std::shared_ptr<BertPooler> pooler;
+};
+
+// The model has no head of its own. So the loss takes the features of the pooler's output for classes and scores them
+// against one label a sequence. The gradient enters where that of a sequence classifier does.
+BuiltModel build_bert(BertConfig config, const ModelOptions& options);
+
+// GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, by its names. It differs
+// from that in two places that change memory but no result. gelu_new is one fused operator unless the config says
+// otherwise. The causal mask, unused with scaled_dot_product_attention, is not kept as a buffer in every layer.
+
+struct Gpt2Config {
+  int64_t layers = 12;
+  int64_t heads = 12;
+  int64_t hidden = 768;
+  int64_t vocab = 50257;
+  int64_t max_positions = 1024;
+  double norm_eps = 1e-5;
+  double dropout = 0.1;            // embeddings and residual branches
+  double attention_dropout = 0.1;  // attention weights
+  bool fused_gelu = true;          // false: gelu_new as Hugging Face spells it, eight operators
+};
+
+Gpt2Config gpt2_config();
+Gpt2Config gpt2_medium_config();
+Gpt2Config gpt2_large_config();
+Gpt2Config gpt2_xl_config();
+Gpt2Config tiny(Gpt2Config config);
+
+// A linear layer that keeps its weight as [in, out], the layout of the published checkpoints.
+struct Conv1D : torch::nn::Module {
+  Conv1D(int64_t in_features, int64_t out_features, double deviation = 0.02);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor weight, bias;
+};
+
+struct Gpt2Attention : torch::nn::Module {
+  explicit Gpt2Attention(const Gpt2Config& config);
+  at::Tensor forward(const at::Tensor& x, const CachedStep& step = {});
+
+  int64_t heads;
+  double dropout;
+  std::shared_ptr<Conv1D> c_attn, c_proj;
+  torch::nn::Dropout resid_dropout{nullptr};
+};
+
+struct Gpt2Mlp : torch::nn::Module {
+  explicit Gpt2Mlp(const Gpt2Config& config);
+  at::Tensor forward(const at::Tensor& x);
+
+  bool fused_gelu;
+  std::shared_ptr<Conv1D> c_fc, c_proj;
+  torch::nn::Dropout dropout{nullptr};
+};
+
+struct Gpt2Block : torch::nn::Module {
+  explicit Gpt2Block(const Gpt2Config& config);
+  at::Tensor forward(const at::Tensor& x, const CachedStep& step = {});
+
+  torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
+  std::shared_ptr<Gpt2Attention> attn;
+  std::shared_ptr<Gpt2Mlp> mlp;
+};
+
+struct Gpt2Model : torch::nn::Module {
+  explicit Gpt2Model(const Gpt2Config& config);
+  // [batch, seq] token ids -> [batch, seq, hidden]
+  at::Tensor forward(const at::Tensor& input_ids, KeyValueCache* cache = nullptr);
+
+  torch::nn::Embedding wte{nullptr}, wpe{nullptr};
+  torch::nn::Dropout drop{nullptr};
+  torch::nn::ModuleList h;
+  torch::nn::LayerNorm ln_f{nullptr};
+};
+
+// A projection without bias whose weight is the parameter of another module, here the token embedding. It registers
+// none, so the shared one is counted, named and updated once; torch::nn::Module does not remove duplicates.
+struct TiedLinear : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight);
+};
+
+struct Gpt2LMHeadModel : torch::nn::Module {
+  explicit Gpt2LMHeadModel(const Gpt2Config& config);
+  // [batch, seq] token ids -> logits [batch, seq, vocab]
+  at::Tensor forward(const at::Tensor& input_ids);
+  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
+  at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache);
+
+  std::shared_ptr<Gpt2Model> transformer;
+  std::shared_ptr<TiedLinear> lm_head;
+};
+
+BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options);
+
+// The LSTM language model of PyTorch's word_language_model example (RNNModel), at its defaults on WikiText-2.
+// Time-major, as there: token ids are [seq, batch].
+
+struct LstmLmConfig {
+  int64_t vocab = 33278;
+  int64_t embedding = 200;
+  int64_t hidden = 200;
+  int64_t layers = 2;
+  double dropout = 0.2;  // after the embedding, between layers and before the decoder
+};
+
+LstmLmConfig lstm_lm_config();
+LstmLmConfig tiny(LstmLmConfig config);
+
+struct LstmLanguageModel : torch::nn::Module {
+  struct Output {
+    at::Tensor log_probabilities;  // [seq * batch, vocab]
+    at::Tensor hidden, cell;       // [layers, batch, hidden], for the next stretch of text
+  };
+
+  explicit LstmLanguageModel(const LstmLmConfig& config);
+  Output forward(const at::Tensor& input_ids, const at::Tensor& hidden, const at::Tensor& cell);
+
+  torch::nn::Dropout drop{nullptr};
+  torch::nn::Embedding encoder{nullptr};
+  torch::nn::LSTM rnn{nullptr};
+  torch::nn::Linear decoder{nullptr};
+};
+
+BuiltModel build_lstm_lm(LstmLmConfig config, const ModelOptions& options);
+
+}  // namespace shadowgraph::models

@@ -1,0 +1,414 @@
+#include "models/vision.h"
+
+#include <ATen/ops/adaptive_avg_pool2d.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/upsample_bilinear2d.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/pooling.h>
+
+#include <cmath>
+#include <stdexcept>
+
+#include "models/batch.h"
+#include "shadowgraph/capture/capture.h"
+
+namespace shadowgraph::models {
+
+namespace {
+
+// Every convolution here is followed by a batch norm, so none has a bias.
+torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels, int64_t kernel, int64_t stride = 1) {
+  torch::nn::Conv2d conv(
+      torch::nn::Conv2dOptions(in_channels, out_channels, kernel).stride(stride).padding(kernel / 2).bias(false));
+  torch::nn::init::kaiming_normal_(conv->weight, /*a=*/0, torch::kFanOut, torch::kReLU);
+  return conv;
+}
+
+torch::nn::Sequential projection(int64_t in_channels, int64_t out_channels, int64_t stride) {
+  return torch::nn::Sequential(convolution(in_channels, out_channels, 1, stride), torch::nn::BatchNorm2d(out_channels));
+}
+
+template <typename Block>
+torch::nn::Sequential stage(int64_t in_channels, int64_t channels, int64_t blocks, int64_t stride) {
+  torch::nn::Sequential layers;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const bool first = i == 0;
+    layers->push_back(
+        std::make_shared<Block>(first ? in_channels : channels * Block::kExpansion, channels, first ? stride : 1));
+  }
+  return layers;
+}
+
+template <typename Block>
+std::array<torch::nn::Sequential, 4> stages(const ResNetConfig& config) {
+  std::array<torch::nn::Sequential, 4> result = {nullptr, nullptr, nullptr, nullptr};
+  int64_t in_channels = config.width;
+  for (size_t i = 0; i < result.size(); ++i) {
+    const int64_t channels = config.width << i;
+    result[i] = stage<Block>(in_channels, channels, config.blocks[i], /*stride=*/i == 0 ? 1 : 2);
+    in_channels = channels * Block::kExpansion;
+  }
+  return result;
+}
+
+// relu(branch + shortcut) in place, as torchvision has it: neither needs its own result for backward but relu.
+at::Tensor add_shortcut(at::Tensor branch, torch::nn::Sequential& downsample, const at::Tensor& input) {
+  branch += downsample ? downsample->forward(input) : input;
+  return at::relu_(branch);
+}
+
+}  // namespace
+
+ResNetConfig resnet18_config() { return {}; }
+
+ResNetConfig resnet50_config() { return {.blocks = {3, 4, 6, 3}, .bottleneck = true}; }
+
+ResNetConfig tiny(ResNetConfig config) {
+  config.blocks = {2, 1, 1, 1};  // two in the first stage: a block without and one with a shortcut of its own
+  config.width = 8;
+  config.classes = 10;
+  return config;
+}
+
+BasicBlock::BasicBlock(int64_t in_channels, int64_t channels, int64_t stride) {
+  conv1 = register_module("conv1", convolution(in_channels, channels, 3, stride));
+  bn1 = register_module("bn1", torch::nn::BatchNorm2d(channels));
+  conv2 = register_module("conv2", convolution(channels, channels, 3));
+  bn2 = register_module("bn2", torch::nn::BatchNorm2d(channels));
+  if (stride != 1 || in_channels != channels * kExpansion) {
+    downsample = register_module("downsample", projection(in_channels, channels * kExpansion, stride));
+  }
+}
+
+at::Tensor BasicBlock::forward(const at::Tensor& input) {
+  ModuleScope scope(*this);
+  at::Tensor x = bn1->forward(conv1->forward(input));
+  at::relu_(x);
+  x = bn2->forward(conv2->forward(x));
+  return add_shortcut(x, downsample, input);
+}
+
+Bottleneck::Bottleneck(int64_t in_channels, int64_t channels, int64_t stride) {
+  conv1 = register_module("conv1", convolution(in_channels, channels, 1));
+  bn1 = register_module("bn1", torch::nn::BatchNorm2d(channels));
+  conv2 = register_module("conv2", convolution(channels, channels, 3, stride));
+  bn2 = register_module("bn2", torch::nn::BatchNorm2d(channels));
+  conv3 = register_module("conv3", convolution(channels, channels * kExpansion, 1));
+  bn3 = register_module("bn3", torch::nn::BatchNorm2d(channels * kExpansion));
+  if (stride != 1 || in_channels != channels * kExpansion) {
+    downsample = register_module("downsample", projection(in_channels, channels * kExpansion, stride));
+  }
+}
+
+at::Tensor Bottleneck::forward(const at::Tensor& input) {
+  ModuleScope scope(*this);
+  at::Tensor x = bn1->forward(conv1->forward(input));
+  at::relu_(x);
+  x = bn2->forward(conv2->forward(x));
+  at::relu_(x);
+  x = bn3->forward(conv3->forward(x));
+  return add_shortcut(x, downsample, input);
+}
+
+ResNet::ResNet(const ResNetConfig& config) {
+  conv1 = register_module(
+      "conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.width, 7).stride(2).padding(3).bias(false)));
+  torch::nn::init::kaiming_normal_(conv1->weight, /*a=*/0, torch::kFanOut, torch::kReLU);
+  bn1 = register_module("bn1", torch::nn::BatchNorm2d(config.width));
+  const auto layers = config.bottleneck ? stages<Bottleneck>(config) : stages<BasicBlock>(config);
+  layer1 = register_module("layer1", layers[0]);
+  layer2 = register_module("layer2", layers[1]);
+  layer3 = register_module("layer3", layers[2]);
+  layer4 = register_module("layer4", layers[3]);
+  const int64_t expansion = config.bottleneck ? Bottleneck::kExpansion : BasicBlock::kExpansion;
+  fc = register_module("fc", torch::nn::Linear(config.width * 8 * expansion, config.classes));
+}
+
+at::Tensor ResNet::forward(const at::Tensor& image) {
+  ModuleScope scope(*this);
+  at::Tensor x = bn1->forward(conv1->forward(image));
+  at::relu_(x);
+  x = at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
+  x = layer1->forward(x);
+  x = layer2->forward(x);
+  x = layer3->forward(x);
+  x = layer4->forward(x);
+  x = at::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
+  return fc->forward(x);
+}
+
+BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options) {
+  auto net = std::make_shared<ResNet>(config);
+  BuiltModel built;
+  built.module = net;
+  built.inputs = {random_images(options.batch, 3, options.image_size, options.dtype),
+                  random_ids(config.classes, {options.batch})};
+  built.input_names = {"image", "labels"};
+  built.forward = [net](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{net->forward(inputs[0])}; };
+  built.output_names = {"logits"};
+  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+    return class_loss(outputs[0], inputs[1]);
+  };
+  return built;
+}
+
+namespace {
+
+torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels) {
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, out_channels, 3).padding(1).bias(false));
+}
+
+torch::nn::ReLU relu_in_place() { return torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)); }
+
+at::Tensor twice_as_large(const at::Tensor& x) {
+  return at::upsample_bilinear2d(x, {x.size(2) * 2, x.size(3) * 2}, /*align_corners=*/true);
+}
+
+}  // namespace
+
+UnetConfig unet_config() { return {}; }
+
+UnetConfig tiny(UnetConfig config) {
+  config.width = 4;
+  return config;
+}
+
+DoubleConv::DoubleConv(int64_t in_channels, int64_t middle_channels, int64_t out_channels) {
+  double_conv =
+      register_module("double_conv", torch::nn::Sequential(convolution(in_channels, middle_channels),
+                                                           torch::nn::BatchNorm2d(middle_channels), relu_in_place(),
+                                                           convolution(middle_channels, out_channels),
+                                                           torch::nn::BatchNorm2d(out_channels), relu_in_place()));
+}
+
+at::Tensor DoubleConv::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  return double_conv->forward(x);
+}
+
+Down::Down(int64_t in_channels, int64_t out_channels) {
+  maxpool_conv = register_module(
+      "maxpool_conv", torch::nn::Sequential(torch::nn::MaxPool2d(2),
+                                            std::make_shared<DoubleConv>(in_channels, out_channels, out_channels)));
+}
+
+at::Tensor Down::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  return maxpool_conv->forward(x);
+}
+
+Up::Up(int64_t in_channels, int64_t out_channels, bool bilinear) {
+  if (!bilinear) {
+    up = register_module(
+        "up", torch::nn::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(in_channels, in_channels / 2, 2).stride(2)));
+  }
+  conv = register_module(
+      "conv", std::make_shared<DoubleConv>(in_channels, bilinear ? in_channels / 2 : out_channels, out_channels));
+}
+
+at::Tensor Up::forward(const at::Tensor& x, const at::Tensor& skip) {
+  ModuleScope scope(*this);
+  const at::Tensor large = up ? up->forward(x) : twice_as_large(x);
+  // An odd size lost its last row or column on the way down.
+  const int64_t rows = skip.size(2) - large.size(2), columns = skip.size(3) - large.size(3);
+  const at::Tensor padded = at::constant_pad_nd(large, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});
+  return conv->forward(at::cat({skip, padded}, /*dim=*/1));
+}
+
+OutConv::OutConv(int64_t in_channels, int64_t classes) {
+  conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, classes, 1)));
+}
+
+at::Tensor OutConv::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  return conv->forward(x);
+}
+
+Unet::Unet(const UnetConfig& config) {
+  const int64_t w = config.width;
+  const int64_t divisor = config.bilinear ? 2 : 1;  // interpolation keeps the channels, so what goes up has half
+  inc = register_module("inc", std::make_shared<DoubleConv>(config.channels, w, w));
+  down1 = register_module("down1", std::make_shared<Down>(w, 2 * w));
+  down2 = register_module("down2", std::make_shared<Down>(2 * w, 4 * w));
+  down3 = register_module("down3", std::make_shared<Down>(4 * w, 8 * w));
+  down4 = register_module("down4", std::make_shared<Down>(8 * w, 16 * w / divisor));
+  up1 = register_module("up1", std::make_shared<Up>(16 * w, 8 * w / divisor, config.bilinear));
+  up2 = register_module("up2", std::make_shared<Up>(8 * w, 4 * w / divisor, config.bilinear));
+  up3 = register_module("up3", std::make_shared<Up>(4 * w, 2 * w / divisor, config.bilinear));
+  up4 = register_module("up4", std::make_shared<Up>(2 * w, w, config.bilinear));
+  outc = register_module("outc", std::make_shared<OutConv>(w, config.classes));
+}
+
+at::Tensor Unet::forward(const at::Tensor& image) {
+  ModuleScope scope(*this);
+  const at::Tensor x1 = inc->forward(image);
+  const at::Tensor x2 = down1->forward(x1);
+  const at::Tensor x3 = down2->forward(x2);
+  const at::Tensor x4 = down3->forward(x3);
+  at::Tensor x = down4->forward(x4);
+  x = up1->forward(x, x4);
+  x = up2->forward(x, x3);
+  x = up3->forward(x, x2);
+  x = up4->forward(x, x1);
+  return outc->forward(x);
+}
+
+BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options) {
+  if (options.image_size < 16) {
+    throw std::invalid_argument("image_size " + std::to_string(options.image_size) +
+                                " is too small: the U-Net halves it four times, so it needs at least 16");
+  }
+  auto unet = std::make_shared<Unet>(config);
+  BuiltModel built;
+  built.module = unet;
+  built.inputs = {random_images(options.batch, config.channels, options.image_size, options.dtype),
+                  random_ids(config.classes, {options.batch, options.image_size, options.image_size})};
+  built.input_names = {"image", "labels"};
+  built.forward = [unet](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{unet->forward(inputs[0])}; };
+  built.output_names = {"logits"};
+  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+    return class_loss(outputs[0], inputs[1]);
+  };
+  return built;
+}
+
+namespace {
+
+torch::nn::LayerNorm layer_norm(const VitConfig& config) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(1e-6));
+}
+
+torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
+  torch::nn::Linear linear(in_features, out_features);
+  torch::nn::init::xavier_uniform_(linear->weight);
+  torch::nn::init::normal_(linear->bias, 0, 1e-6);
+  return linear;
+}
+
+}  // namespace
+
+VitConfig vit_b_16_config() { return {}; }
+
+VitConfig tiny(VitConfig config) {
+  config.image_size = 32;
+  config.patch_size = 8;
+  config.layers = 2;
+  config.heads = 2;
+  config.hidden = 32;
+  config.mlp = 64;
+  config.classes = 10;
+  return config;
+}
+
+PackedSelfAttention::PackedSelfAttention(int64_t hidden, int64_t heads, double dropout)
+    : heads(heads), dropout(dropout) {
+  in_proj_weight = register_parameter("in_proj_weight", torch::empty({3 * hidden, hidden}));
+  in_proj_bias = register_parameter("in_proj_bias", torch::empty({3 * hidden}));
+  out_proj = register_module("out_proj", torch::nn::Linear(hidden, hidden));
+  torch::nn::init::xavier_uniform_(in_proj_weight);
+  torch::nn::init::zeros_(in_proj_bias);
+  torch::nn::init::zeros_(out_proj->bias);
+}
+
+at::Tensor PackedSelfAttention::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  const int64_t batch = x.size(0), tokens = x.size(1), hidden = x.size(2);
+  // [batch, tokens, 3 * hidden] -> three of [batch, heads, tokens, hidden / heads]
+  const auto qkv = at::linear(x, in_proj_weight, in_proj_bias)
+                       .view({batch, tokens, 3, heads, hidden / heads})
+                       .permute({2, 0, 3, 1, 4})
+                       .unbind(0);
+  at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
+                                                  /*dropout_p=*/is_training() ? dropout : 0.0);
+  return out_proj->forward(y.transpose(1, 2).reshape({batch, tokens, hidden}));
+}
+
+VitEncoderBlock::VitEncoderBlock(const VitConfig& config) {
+  ln_1 = register_module("ln_1", layer_norm(config));
+  self_attention = register_module(
+      "self_attention", std::make_shared<PackedSelfAttention>(config.hidden, config.heads, config.attention_dropout));
+  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+  ln_2 = register_module("ln_2", layer_norm(config));
+  mlp = register_module(
+      "mlp",
+      torch::nn::Sequential(mlp_layer(config.hidden, config.mlp), torch::nn::GELU(), torch::nn::Dropout(config.dropout),
+                            mlp_layer(config.mlp, config.hidden), torch::nn::Dropout(config.dropout)));
+}
+
+at::Tensor VitEncoderBlock::forward(const at::Tensor& input) {
+  ModuleScope scope(*this);
+  const at::Tensor x = input + dropout->forward(self_attention->forward(ln_1->forward(input)));
+  return x + mlp->forward(ln_2->forward(x));
+}
+
+VitEncoder::VitEncoder(const VitConfig& config) {
+  const int64_t side = config.image_size / config.patch_size;
+  pos_embedding = register_parameter("pos_embedding", torch::empty({1, 1 + side * side, config.hidden}));
+  torch::nn::init::normal_(pos_embedding, 0, 0.02);
+  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+  for (int64_t i = 0; i < config.layers; ++i) {
+    layers->push_back("encoder_layer_" + std::to_string(i), std::make_shared<VitEncoderBlock>(config));
+  }
+  register_module("layers", layers);
+  ln = register_module("ln", layer_norm(config));
+}
+
+at::Tensor VitEncoder::forward(const at::Tensor& x) {
+  ModuleScope scope(*this);
+  return ln->forward(layers->forward(dropout->forward(x + pos_embedding)));
+}
+
+VisionTransformer::VisionTransformer(const VitConfig& config) {
+  class_token = register_parameter("class_token", torch::zeros({1, 1, config.hidden}));
+  conv_proj = register_module(
+      "conv_proj",
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size).stride(config.patch_size)));
+  torch::nn::init::normal_(conv_proj->weight, 0,
+                           std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
+  torch::nn::init::zeros_(conv_proj->bias);
+  encoder = register_module("encoder", std::make_shared<VitEncoder>(config));
+  // torchvision starts the head at zero, which stops every gradient of the first step below it; Linear's own start is
+  // kept instead.
+  heads->push_back("head", torch::nn::Linear(config.hidden, config.classes));
+  register_module("heads", heads);
+}
+
+at::Tensor VisionTransformer::forward(const at::Tensor& image) {
+  ModuleScope scope(*this);
+  // [batch, hidden, rows, columns] -> [batch, patches, hidden]
+  const at::Tensor patches = conv_proj->forward(image).flatten(2).permute({0, 2, 1});
+  const at::Tensor tokens = at::cat({class_token.expand({image.size(0), -1, -1}), patches}, /*dim=*/1);
+  return heads->forward(encoder->forward(tokens).select(/*dim=*/1, /*index=*/0));
+}
+
+BuiltModel build_vit(VitConfig config, const ModelOptions& options) {
+  if (options.image_size % config.patch_size != 0) {
+    throw std::invalid_argument("image_size " + std::to_string(options.image_size) +
+                                " is not a multiple of the patch size " + std::to_string(config.patch_size));
+  }
+  config.image_size = options.image_size;
+  config.dropout = options.dropout.value_or(config.dropout);
+  config.attention_dropout = options.dropout.value_or(config.attention_dropout);
+  auto vit = std::make_shared<VisionTransformer>(config);
+  BuiltModel built;
+  built.module = vit;
+  built.inputs = {random_images(options.batch, 3, config.image_size, options.dtype),
+                  random_ids(config.classes, {options.batch})};
+  built.input_names = {"image", "labels"};
+  built.forward = [vit](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{vit->forward(inputs[0])}; };
+  built.output_names = {"logits"};
+  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+    return class_loss(outputs[0], inputs[1]);
+  };
+  return built;
+}
+
+}  // namespace shadowgraph::models

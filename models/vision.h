@@ -1,0 +1,182 @@
+// Residual networks (He et al. 2015, arXiv:1512.03385), v1.5 as torchvision has them: stride on the 3x3 convolution.
+// Parameter and buffer names are torchvision's.
+#pragma once
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <array>
+
+#include "models/model.h"
+
+namespace shadowgraph::models {
+
+struct ResNetConfig {
+  std::array<int64_t, 4> blocks = {2, 2, 2, 2};  // residual blocks in each of the four stages
+  bool bottleneck = false;                       // 1x1, 3x3, 1x1 blocks with four times the output channels
+  int64_t width = 64;                            // channels of the first stage; each next stage doubles them
+  int64_t classes = 1000;
+};
+
+ResNetConfig resnet18_config();
+ResNetConfig resnet50_config();
+ResNetConfig tiny(ResNetConfig config);
+
+// Two 3x3 convolutions.
+struct BasicBlock : torch::nn::Module {
+  static constexpr int64_t kExpansion = 1;
+  BasicBlock(int64_t in_channels, int64_t channels, int64_t stride);
+  at::Tensor forward(const at::Tensor& input);
+
+  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
+  torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
+  torch::nn::Sequential downsample{nullptr};  // null where the shortcut is the identity
+};
+
+// 1x1 down, 3x3, 1x1 up.
+struct Bottleneck : torch::nn::Module {
+  static constexpr int64_t kExpansion = 4;
+  Bottleneck(int64_t in_channels, int64_t channels, int64_t stride);
+  at::Tensor forward(const at::Tensor& input);
+
+  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr}, conv3{nullptr};
+  torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr}, bn3{nullptr};
+  torch::nn::Sequential downsample{nullptr};
+};
+
+struct ResNet : torch::nn::Module {
+  explicit ResNet(const ResNetConfig& config);
+  // [batch, 3, height, width] -> logits [batch, classes]
+  at::Tensor forward(const at::Tensor& image);
+
+  torch::nn::Conv2d conv1{nullptr};
+  torch::nn::BatchNorm2d bn1{nullptr};
+  torch::nn::Sequential layer1, layer2, layer3, layer4;
+  torch::nn::Linear fc{nullptr};
+};
+
+BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options);
+
+// U-Net (Ronneberger et al. 2015, arXiv:1505.04597) in the form most people run: padded convolutions with batch norm,
+// by the names of milesial/Pytorch-UNet.
+
+struct UnetConfig {
+  int64_t channels = 3;  // of the image
+  int64_t classes = 2;
+  int64_t width = 64;     // channels at full resolution; each of four levels down doubles them
+  bool bilinear = false;  // upsample by interpolation instead of a transposed convolution, and half the deepest width
+};
+
+UnetConfig unet_config();
+UnetConfig tiny(UnetConfig config);
+
+// Twice: 3x3 convolution, batch norm, ReLU.
+struct DoubleConv : torch::nn::Module {
+  DoubleConv(int64_t in_channels, int64_t middle_channels, int64_t out_channels);
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::Sequential double_conv{nullptr};
+};
+
+struct Down : torch::nn::Module {
+  Down(int64_t in_channels, int64_t out_channels);
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::Sequential maxpool_conv{nullptr};
+};
+
+struct Up : torch::nn::Module {
+  Up(int64_t in_channels, int64_t out_channels, bool bilinear);
+  // `x` from below is upsampled, padded to the size of `skip` and joined with it.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& skip);
+
+  torch::nn::ConvTranspose2d up{nullptr};  // null: bilinear
+  std::shared_ptr<DoubleConv> conv;
+};
+
+struct OutConv : torch::nn::Module {
+  OutConv(int64_t in_channels, int64_t classes);
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::Conv2d conv{nullptr};
+};
+
+struct Unet : torch::nn::Module {
+  explicit Unet(const UnetConfig& config);
+  // [batch, channels, height, width], both at least 16 -> logits [batch, classes, height, width]
+  at::Tensor forward(const at::Tensor& image);
+
+  std::shared_ptr<DoubleConv> inc;
+  std::shared_ptr<Down> down1, down2, down3, down4;
+  std::shared_ptr<Up> up1, up2, up3, up4;
+  std::shared_ptr<OutConv> outc;
+};
+
+BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options);
+
+// Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), with torchvision's names and structure.
+
+struct VitConfig {
+  int64_t image_size = 224;  // the position embedding fixes it
+  int64_t patch_size = 16;   // must divide image_size
+  int64_t layers = 12;
+  int64_t heads = 12;
+  int64_t hidden = 768;
+  int64_t mlp = 3072;
+  int64_t classes = 1000;
+  double dropout = 0.0;            // after the position embedding, attention and both layers of the MLP
+  double attention_dropout = 0.0;  // on attention weights
+};
+
+VitConfig vit_b_16_config();
+VitConfig tiny(VitConfig config);
+
+// Self attention with the packed projection and the names of nn.MultiheadAttention, batch first.
+struct PackedSelfAttention : torch::nn::Module {
+  PackedSelfAttention(int64_t hidden, int64_t heads, double dropout);
+  at::Tensor forward(const at::Tensor& x);
+
+  int64_t heads;
+  double dropout;
+  at::Tensor in_proj_weight, in_proj_bias;
+  torch::nn::Linear out_proj{nullptr};
+};
+
+struct VitEncoderBlock : torch::nn::Module {
+  explicit VitEncoderBlock(const VitConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
+  std::shared_ptr<PackedSelfAttention> self_attention;
+  torch::nn::Dropout dropout{nullptr};
+  torch::nn::Sequential mlp{nullptr};  // 0 Linear, 1 GELU, 2 Dropout, 3 Linear, 4 Dropout
+};
+
+struct VitEncoder : torch::nn::Module {
+  explicit VitEncoder(const VitConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor pos_embedding;  // [1, 1 + patches, hidden]
+  torch::nn::Dropout dropout{nullptr};
+  torch::nn::Sequential layers;  // encoder_layer_0, encoder_layer_1, ...
+  torch::nn::LayerNorm ln{nullptr};
+};
+
+struct VisionTransformer : torch::nn::Module {
+  explicit VisionTransformer(const VitConfig& config);
+  // [batch, 3, image_size, image_size] -> logits [batch, classes]
+  at::Tensor forward(const at::Tensor& image);
+
+  torch::nn::Conv2d conv_proj{nullptr};
+  at::Tensor class_token;  // [1, 1, hidden]
+  std::shared_ptr<VitEncoder> encoder;
+  torch::nn::Sequential heads;  // head
+};
+
+BuiltModel build_vit(VitConfig config, const ModelOptions& options);
+
+}  // namespace shadowgraph::models

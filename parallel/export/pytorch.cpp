@@ -1,0 +1,237 @@
+// Writes train.py: a script for every plan, and before it what this one is.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "ir/analysis/module_tree.h"
+#include "parallel/export/planned_model.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/plan/exports.h"
+#include "sharding/ranks/ranks.h"
+#include "support/embedded_file.h"
+#include "support/json.h"
+
+namespace shadowgraph {
+
+std::span<const EmbeddedFile> engine_templates();
+
+namespace {
+
+// torch has no class for these, and reads their rows.
+bool is_read_from_rows(const std::string& schedule) { return schedule == "v_half" || schedule == "v_min"; }
+
+bool has_two_backwards(const std::string& schedule) {
+  return schedule != "gpipe" && schedule != "1f1b" && schedule != "interleaved" && schedule != "looped_bfs";
+}
+
+// Lists of strings and objects of strings are the same in Python.
+std::string python_text(const nlohmann::json& value) { return json_text(value); }
+
+std::string rows_of(const TrainingPlan& plan) {
+  const PipelineSize size{.ranks = static_cast<int32_t>(plan.pipeline),
+                          .stages_per_rank = static_cast<int32_t>(plan.stages_per_rank),
+                          .microbatches = static_cast<int32_t>(plan.microbatches)};
+  return PipelineSchedule::named(plan.schedule, size).to_csv();
+}
+
+std::string plan_block(const TrainingPlan& plan, const Graph& step, const PlannedModel& model,
+                       const std::vector<std::string>& tied, const LinearCuts& cuts, const EngineRequest& request) {
+  std::vector<std::string> begins;
+  for (const PlannedStage& stage : plan.stages) begins.push_back(stage.begins);
+  if (begins.empty()) begins.emplace_back();
+  const bool rows = plan.pipeline > 1 && is_read_from_rows(plan.schedule);
+  std::string text = fmt::format("TENSOR, CONTEXT, DATA, PIPELINE, STAGES_PER_RANK = {}, {}, {}, {}, {}\n", plan.tensor,
+                                 plan.context, plan.data, plan.pipeline, plan.stages_per_rank);
+  text += fmt::format("EXPERTS = {}\n", plan.experts);
+  text += fmt::format("MICRO_BATCH, MICROBATCHES, SEQUENCE = {}, {}, {}\n", plan.micro_batch, plan.microbatches,
+                      request.sequence);
+  text += fmt::format("ZERO = {}\n", plan.zero);
+  text += fmt::format("SCHEDULE, SCHEDULE_ROWS = \"{}\", \"\"\"{}\"\"\"\n", plan.schedule, rows ? rows_of(plan) : "");
+  text += plan.data_outermost ? "MESH = (\"data\", \"pipeline\", \"context\", \"tensor\")\n"
+                              : "MESH = (\"pipeline\", \"data\", \"context\", \"tensor\")\n";
+  text += "ORDER = " + python_text(model.order) + "\n";
+  text += "STAGES = " + python_text(begins) + "\n";
+  text += "TIED: list[str] = " + python_text(tied) + "\n";
+  text += "RECOMPUTED: list[str] = " + python_text(plan.recomputed) + "\n";
+  text += "SELECTIVE: list[str] = " + python_text(plan.selective) + "\n";
+  nlohmann::json parts = nlohmann::json::array();
+  for (const PartlyKept& part : plan.in_part) parts.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
+  text += "IN_PART: list[dict[str, list[str]]] = " + python_text(parts) + "\n";
+  text += "OFFLOADED: list[str] = " + python_text(plan.offloaded) + "\n";
+  text += fmt::format("OPTIMIZER_ON_HOST = {}\n", plan.optimizer_on_host ? "True" : "False");
+  const bool efficient = plan.attention == AttentionKernel::kEfficient;
+  const bool any = plan.attention == AttentionKernel::kDevices;
+  text += fmt::format("ATTENTION = \"{}\"\n", efficient ? "mem_efficient" : any ? "" : to_string(plan.attention));
+  text += "CUT: dict[str, str] = " + python_text(cuts.styles) + "\n";
+  text += "FUSED: dict[str, int] = " + python_text(cuts.widths) + "\n";
+  text += "GROUPED: dict[str, int] = " + python_text(grouped_products(step, plan.experts)) + "\n";
+  return text;
+}
+
+// A script has those parts of the template that its plan uses. Others stand between lines "# -- with experts" and
+// "# -- end with", or on lines that end in "# with experts, context".
+std::string with_parts(std::string_view whole, const std::set<std::string>& used) {
+  std::string text;
+  bool kept = true;
+  constexpr std::string_view kBegin = "# -- with ", kEnd = "# -- end with", kLine = "  # with ";
+  const auto is_used = [&](std::string_view words) {
+    return std::ranges::any_of(used, [&](const std::string& part) { return words.find(part) != words.npos; });
+  };
+  for (size_t begin = 0, end = 0; begin < whole.size(); begin = end + 1) {
+    end = std::min(whole.find('\n', begin), whole.size());
+    std::string_view line = whole.substr(begin, end - begin);
+    const std::string_view words = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+    if (words.starts_with(kBegin) || words == kEnd) {
+      kept = words == kEnd || is_used(words.substr(kBegin.size()));
+      continue;
+    }
+    if (const size_t mark = line.find(kLine); mark != line.npos) {
+      if (!is_used(line.substr(mark + kLine.size()))) continue;
+      line = line.substr(0, mark);
+    }
+    if (kept) text.append(line) += '\n';
+  }
+  return text;
+}
+
+std::set<std::string> parts_of(const TrainingPlan& plan, const Graph& step, const std::vector<std::string>& tied,
+                               const LinearCuts& cuts) {
+  std::set<std::string> parts;
+  const auto is_own = [](const auto& cut) { return cut.second.find(" of ") != std::string::npos; };
+  if (std::ranges::any_of(cuts.styles, is_own)) parts.insert("fused");
+  if (!tied.empty()) parts.insert("tied");
+  if (plan.context > 1) parts.insert("context");
+  if (plan.experts > 1) parts.insert("experts");
+  if (plan.pipeline > 1 && !nodes_calling(step, "aten::_grouped_mm").empty()) parts.insert("grouped");
+  return parts;
+}
+
+std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts& cuts, const EngineRequest& request) {
+  std::vector<std::string> all;
+  if (plan.tensor > 1) {
+    all.emplace_back("tensor parallel: activations between layers are whole on each rank, and so is what a head gives");
+  }
+  if (plan.overlap != CollectiveOverlap::kNone) {
+    all.emplace_back("tensor parallel: collectives are waited for where they stand; plan with --overlap none");
+  }
+  if (!cuts.widths.empty()) {
+    all.emplace_back("queries, keys and values in one layer: its weight is kept, and saved, as three");
+  }
+  if (plan.context > 1) {
+    all.emplace_back("sequences over several ranks: attention is flash's, and a loss shifts labels over chunks");
+  }
+  if (plan.experts > 1) all.emplace_back("experts: as many rows go to a rank as are routed to it; none are padded");
+  if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
+  if (plan.zero == 1 || plan.zero == 2) {
+    all.push_back(
+        fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward, beside the rank's "
+                    "part of them",
+                    plan.zero));
+  }
+  if (plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
+    all.push_back(fmt::format("{}: torch keeps what both pieces of backward read until the second", plan.schedule));
+  }
+  if (plan.zero > 0 && plan.pipeline > 1) {
+    all.emplace_back("gradients: torch's pipelines add them up over data ranks once, behind all micro-batches");
+  }
+  if (plan.zero == 0 && plan.data > 1 && !plan.optimizer_on_host) {
+    all.emplace_back("ZeRO 0: in float32, gradients are averaged behind backward, with nothing beside it");
+  }
+  say_what_is_on_host(plan, all);
+  if (request.bfloat16_gradients) {
+    all.emplace_back("gradients: summed in float32, and by the plan in bfloat16");
+  }
+  if (request.float8) {
+    all.emplace_back(
+        "float8: torch alone has no layers for it: let --model's function convert the model, by torchao's "
+        "convert_to_float8_training");
+  }
+  const int64_t filled = plan.data * plan.micro_batch * plan.microbatches;
+  if (request.batch > 0 && filled > request.batch) {
+    all.push_back(fmt::format("batch: {} samples a step, as {} do not divide", filled, request.batch));
+  }
+  return all;
+}
+
+// What the script's attention over several ranks does not know, beside what that of plans does not.
+void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+  if (plan.context == 1) return;
+  if (request.sequence % (2 * plan.context) != 0) {
+    throw CannotExpressError(fmt::format("{} tokens are no {} equal chunks: plan with another --context",
+                                         request.sequence, 2 * plan.context));
+  }
+  for (const NodeId node : step.nodes()) {
+    if (step.target(node).kind() != TargetKind::kOperator || step.node(node).phase != Graph::kForward) continue;
+    const Argument* causal = step.find_argument(node, "is_causal");
+    if (causal != nullptr && causal->kind == ArgumentKind::kBool && !causal->b) {
+      throw CannotExpressError(
+          fmt::format("attention in {} is not causal, and the script's over several ranks is: plan "
+                      "with --context 1",
+                      module_path(step, node)));
+    }
+  }
+  try {
+    if (request.sequence > 0 && expert_layers(step).rows == request.sequence) {
+      throw Error("experts have as many rows as a rank has tokens, and their numbers would be taken for positions");
+    }
+    with_context_over(clone(step), {.ranks = plan.context});
+  } catch (const Error& error) {
+    throw CannotExpressError(error.what());
+  }
+}
+
+// torch's policies hold what they keep themselves.
+void check_offloaded(const TrainingPlan& plan) {
+  std::vector<std::string> parts = plan.selective;
+  for (const PartlyKept& part : plan.in_part) parts.insert(parts.end(), part.layers.begin(), part.layers.end());
+  for (const std::string& layer : plan.offloaded) {
+    if (std::ranges::find(parts, layer) == parts.end()) continue;
+    throw CannotExpressError(
+        fmt::format("{} is computed again in part, and what torch keeps of such a layer cannot go to the host: plan "
+                    "with --recompute whole, or without --offload activations",
+                    layer));
+  }
+}
+
+}  // namespace
+
+EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
+  const PlannedModel model = PlannedModel::of(step);
+  check_laid_out_by_hand(plan, "the script");
+  const std::vector<std::string> tied = check_cuts(step, model, plan);
+  const LinearCuts cuts = linear_cuts(step, plan.tensor);
+  check_sequences(plan, step, request);
+  if (plan.experts > 1 && plan.replicas() % plan.experts != 0) {
+    throw CannotExpressError(
+        fmt::format("{} data ranks do not divide by {} ranks of experts", plan.replicas(), plan.experts));
+  }
+  check_offloaded(plan);
+  if ((plan.tensor > 1 || plan.context > 1 || plan.experts > 1) && !plan.in_part.empty()) {
+    throw CannotExpressError(
+        "the script counts operators of a layer, and on several ranks others are called: plan with --recompute "
+        "selective,whole");
+  }
+  if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
+    throw CannotExpressError(fmt::format(
+        "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "
+        "{}--schedule 1f1b",
+        plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
+  }
+  EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, cuts, request)};
+  const std::span<const EmbeddedFile> templates = engine_templates();
+  const auto found = std::ranges::find(templates, "train.py", &EmbeddedFile::name);
+  std::string text = with_parts(found->text, parts_of(plan, step, tied, cuts));
+  const std::string begin_mark = "# -- the plan\n", end_mark = "# -- end of the plan\n";
+  const size_t begin = text.find(begin_mark) + begin_mark.size();
+  std::string block = "# " + to_string(plan) + "\n";
+  for (const std::string& difference : file.differs) block += "# not as planned: " + difference + "\n";
+  text.replace(begin, text.find(end_mark) - begin, block + plan_block(plan, step, model, tied, cuts, request));
+  file.text = std::move(text);
+  return file;
+}
+
+}  // namespace shadowgraph

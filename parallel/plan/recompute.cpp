@@ -1,0 +1,239 @@
+#include "parallel/plan/recompute.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/analysis/module_tree.h"
+#include "ir/edit/bulk_edits.h"
+#include "parallel/stages/stage_seconds.h"
+#include "profiler/program_costs.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/device_spec.h"
+
+namespace shadowgraph {
+namespace {
+
+bool lies_in(const Graph& graph, RegionId region, RegionId layer) {
+  while (region.valid() && region != layer) region = graph.region(region).parent;
+  return region.valid();
+}
+
+// Calls f(layer, name, node) for each forward node of these layers, in one walk.
+template <class F>
+void for_each_result(const Graph& graph, std::span<const RegionId> layers, F&& f) {
+  std::unordered_map<RegionId, size_t> numbers;
+  for (size_t layer = 0; layer < layers.size(); ++layer) numbers.emplace(layers[layer], layer);
+  std::vector<std::unordered_map<TargetId, int>> seen(layers.size());
+  for (const NodeId node : graph.nodes()) {
+    if (graph.node(node).phase != Graph::kForward) continue;
+    RegionId region = graph.node(node).region;
+    while (region.valid() && !numbers.contains(region)) region = graph.region(region).parent;
+    if (!region.valid()) continue;
+    const size_t layer = numbers.at(region);
+    f(layer, fmt::format("{}#{}", graph.target(node).name(), seen[layer][graph.node(node).target]++), node);
+  }
+}
+
+// What a layer hands on alone is kept by those that it goes to.
+bool serves_layer(const Graph& graph, StorageId storage, RegionId layer) {
+  bool serves = false;
+  graph.for_each_value_in(storage, [&](ValueId value) {
+    graph.for_each_use(value,
+                       [&](NodeId user) { serves = serves || lies_in(graph, charged_region(graph, user), layer); });
+  });
+  return serves;
+}
+
+RegionId region_of(const Graph& graph, const std::string& layer) {
+  const std::vector<RegionId> regions = regions_named(graph, layer);
+  if (regions.empty()) throw Error("there is no module " + layer);
+  return regions.front();
+}
+
+}  // namespace
+
+std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, const StageOptions& options) {
+  constexpr int64_t kMostWays = 6;
+  const RegionId region = region_of(rank, layer);
+  const ProgramCosts costs(rank);
+  const NodeSeconds seconds(costs, *options.spec, options.interconnect);
+  const std::vector<RegionId> regions{region};
+  const CheckpointChain chain =
+      CheckpointChain::of(rank, regions,
+                          {.cost = [&](const Graph&, NodeId node) { return std::llround(seconds.of(node) * 1e9); },
+                           .most_options = kMostWays + 1});
+  std::vector<LayerWay> ways;
+  for (const CheckpointStage& part : chain.parts) {
+    for (size_t option = 1; option < part.keep.size(); ++option) {
+      LayerWay way;
+      for_each_result(rank, regions, [&](size_t, std::string name, NodeId node) {
+        bool kept = false;
+        rank.for_each_output(node, [&](ValueId value) {
+          const StorageId storage = rank.value(value).storage;
+          kept = kept || (storage.valid() && rank.storage(storage).born == node &&
+                          std::ranges::find(part.keep[option], storage) != part.keep[option].end() &&
+                          serves_layer(rank, storage, region));
+        });
+        if (kept) way.push_back(std::move(name));
+      });
+      if (!way.empty()) ways.push_back(std::move(way));
+    }
+  }
+  return ways;
+}
+
+std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const RegionId> layers, const LayerWay& way) {
+  std::vector<std::vector<StorageId>> storages(layers.size());
+  std::vector<size_t> found(layers.size(), 0);
+  for_each_result(rank, layers, [&](size_t layer, const std::string& name, NodeId node) {
+    if (std::ranges::find(way, name) == way.end()) return;
+    ++found[layer];
+    rank.for_each_output(node, [&](ValueId value) {
+      if (rank.value(value).storage.valid()) storages[layer].push_back(rank.value(value).storage);
+    });
+  });
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    if (found[layer] == way.size()) continue;
+    throw Error(
+        fmt::format("{} has {} of the {} results that the plan keeps: it is of another model, or of another way "
+                    "to cut it; plan again with --recompute curve",
+                    rank.text_or_empty(rank.region(layers[layer]).name), found[layer], way.size()));
+  }
+  return storages;
+}
+
+std::string_view to_string(Recompute what) {
+  constexpr std::array<std::string_view, 4> kWords{"nothing", "selective", "whole", "curve"};
+  return kWords[static_cast<size_t>(what)];
+}
+
+Recompute parse_recompute(std::string_view text) {
+  using enum Recompute;
+  for (const Recompute what : {kNothing, kSelective, kWhole, kCurve}) {
+    if (to_string(what) == text) return what;
+  }
+  throw Error(
+      fmt::format("backward computes again nothing, selective or whole layers, or by the curve, not '{}'", text));
+}
+
+std::string recomputing_of(const TrainingPlan& plan) {
+  std::vector<std::string_view> words;
+  if (!plan.selective.empty()) words.push_back(to_string(Recompute::kSelective));
+  if (!plan.in_part.empty()) words.push_back(to_string(Recompute::kCurve));
+  if (!plan.recomputed.empty()) words.push_back(to_string(Recompute::kWhole));
+  return words.empty() ? std::string(to_string(Recompute::kNothing)) : fmt::format("{}", fmt::join(words, " and "));
+}
+
+namespace {
+
+std::vector<RegionId> regions_of(const Graph& rank, std::span<const std::string> modules) {
+  if (modules.empty()) return {};
+  return regions_named(rank, fmt::format("{}", fmt::join(modules, "+")));
+}
+
+// Batches of small products are what attention by hand is made of: large results for little work.
+bool is_dear(const Graph& step, NodeId node) {
+  switch (kernel_class(step, node)) {
+    case KernelClass::kMatmul: {
+      const std::string& name = step.target(node).name();
+      return name != "aten::bmm" && name != "aten::baddbmm";
+    }
+    case KernelClass::kConvolution:
+    case KernelClass::kPointwiseConvolution:
+    case KernelClass::kGroupedConvolution:
+    case KernelClass::kDepthwiseConvolution:
+    case KernelClass::kAttention:
+    case KernelClass::kRecurrent:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_sum(const Graph& rank, NodeId node) {
+  const std::string_view name = rank.target(node).name();
+  return name.starts_with("_c10d_functional::reduce_scatter") || name.starts_with("_c10d_functional::all_reduce");
+}
+
+void keep_what_is_dear(const Graph& rank, std::vector<CheckpointSegment>& segments) {
+  std::unordered_map<uint32_t, size_t> segment_of;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    for (const RegionId region : segments[s].regions) segment_of.emplace(region.index, s);
+  }
+  for (const NodeId node : rank.nodes()) {
+    const bool sums = is_sum(rank, node);
+    if (rank.node(node).phase != Graph::kForward || (!sums && !is_dear(rank, node))) continue;
+    for (RegionId region = rank.node(node).region; region.valid() && region != Graph::kRootRegion;
+         region = rank.region(region).parent) {
+      const auto found = segment_of.find(region.index);
+      if (found == segment_of.end()) continue;
+      std::vector<StorageId>& keep = segments[found->second].keep;
+      // What is added up over ranks is a part that nobody else wants.
+      if (sums) rank.for_each_input(node, [&](ValueId value) { std::erase(keep, rank.value(value).storage); });
+      rank.for_each_output(node, [&](ValueId value) {
+        if (rank.value(value).storage.valid()) keep.push_back(rank.value(value).storage);
+      });
+      break;
+    }
+  }
+}
+
+// torch's checkpoints hold all that is kept until a layer's backward is through, whether it is read or not.
+void hold_what_is_kept(Graph& rank, const CheckpointSegment& segment) {
+  NodeId end;
+  std::vector<StorageId> early;
+  for (const StorageId storage : segment.keep) {
+    const NodeId freed = rank.storage(storage).freed_after;
+    if (!freed.valid()) continue;
+    if (rank.node(freed).phase == Graph::kForward) {
+      early.push_back(storage);
+    } else if (!end.valid() || rank.is_before(end, freed)) {
+      end = freed;
+    }
+  }
+  if (!end.valid()) return;
+  std::map<StorageId, NodeId> deaths;
+  for (const StorageId storage : early) deaths.emplace(storage, end);
+  die_at(rank, deaths);
+}
+
+}  // namespace
+
+void keep_on_host(Graph& rank, std::span<const std::string> modules) {
+  if (!modules.empty()) offload_regions(rank, regions_of(rank, modules));
+}
+
+void compute_again(Graph& rank, std::span<const std::string> whole, std::span<const std::string> selective,
+                   std::span<const PartlyKept> in_part) {
+  std::vector<CheckpointSegment> segments;
+  const auto add = [&](std::span<const std::string> modules) {
+    for (CheckpointSegment& segment : each_region()(rank, regions_of(rank, modules))) {
+      segment.collectives = true;
+      segments.push_back(std::move(segment));
+    }
+  };
+  add(selective);
+  keep_what_is_dear(rank, segments);
+  for (const PartlyKept& part : in_part) {
+    const size_t before = segments.size();
+    add(part.layers);
+    std::vector<RegionId> layers;
+    for (size_t s = before; s < segments.size(); ++s) layers.push_back(segments[s].regions.front());
+    std::vector<std::vector<StorageId>> kept = kept_by(rank, layers, part.keeps);
+    for (size_t s = before; s < segments.size(); ++s) segments[s].keep = std::move(kept[s - before]);
+  }
+  const size_t selected = segments.size();
+  add(whole);
+  checkpoint_segments(rank, segments);
+  for (size_t s = 0; s < selected; ++s) hold_what_is_kept(rank, segments[s]);
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,729 @@
+// What all questions ask: the best plan of a changed request, as a row.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "parallel/plan/planner.h"
+#include "shadowgraph/graph/edit.h"
+#include "shadowgraph/graph/text.h"
+#include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/units.h"
+#include "support/json.h"
+
+namespace shadowgraph {
+
+class Asker {
+ public:
+  Asker(StepSource source, ClusterRequest request);
+
+  const StepSource& source() const { return source_; }
+  const ClusterRequest& request() const { return request_; }
+  // Tables of the request's own device, links and sequence.
+  KeptTables& kept() { return kept_["own"]; }
+  // Tables of something else, by what that is called.
+  KeptTables& kept(const std::string& other) { return kept_[other]; }
+  // The same model on sequences of so many tokens. Throws Error for sources that have one length.
+  const StepSource& source_of(int64_t sequence);
+
+  PlanRow row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
+              KeptTables& kept);
+  PlanRow row(std::string value, double number, const ClusterRequest& request) {
+    return row(std::move(value), number, source_, request, kept());
+  }
+  // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
+  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept);
+
+ private:
+  StepSource source_;
+  ClusterRequest request_;
+  std::map<std::string, KeptTables> kept_;
+  std::map<int64_t, StepSource> sequences_;
+  double excess_ = 1;  // most of simulated bytes over estimated ones
+};
+
+// Captures with few layers are made once.
+StepSource remembered(const StepSource& source);
+
+PlanTable ask_devices(Asker& asker, const PlanQuestion& question);
+PlanTable ask_network(Asker& asker, const PlanQuestion& question);
+PlanTable ask_memory(Asker& asker, const PlanQuestion& question);
+PlanTable ask_batch(Asker& asker, const PlanQuestion& question);
+PlanTable ask_sequence(Asker& asker, const PlanQuestion& question);
+PlanTable ask_price(Asker& asker, const PlanQuestion& question);
+
+// The question's values, or `usual` ones. Throws Error for values that are not above 0.
+std::vector<double> values_of(const PlanQuestion& question, std::vector<double> usual);
+// Processes that the innermost links join, if they divide the devices; otherwise 1.
+int64_t machine_of(const ClusterRequest& request);
+
+namespace {
+
+// A rank's seconds of collectives that its computing does not hide, and of those that it waits for.
+double exposed_of(const PipelineRun& run, int32_t rank) {
+  double seconds = run.rank(rank).waits.unshard + run.rank(rank).waits.reduce;
+  for (const PipelineActionTime& at : run.actions(rank)) {
+    if (!computes(at.action)) continue;
+    const PieceSeconds& exposed = run.stages().of(at.action.stage).exposed_unsharded;
+    switch (at.action.work) {
+      case PipelineWork::kForward:
+        seconds += exposed.forward;
+        break;
+      case PipelineWork::kBackward:
+        seconds += exposed.backward;
+        break;
+      case PipelineWork::kInputGradient:
+        seconds += exposed.input_gradient;
+        break;
+      case PipelineWork::kWeightGradient:
+        seconds += exposed.weight_gradient;
+        break;
+      default:
+        break;
+    }
+  }
+  return seconds;
+}
+
+}  // namespace
+
+Asker::Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
+  request_.simulated = 1;
+}
+
+const StepSource& Asker::source_of(int64_t sequence) {
+  if (sequence == request_.sequence) return source_;
+  if (!source_.with_sequence) {
+    throw Error(source_.name + " has sequences of one length: its source makes no others");
+  }
+  const auto known = sequences_.find(sequence);
+  if (known != sequences_.end()) return known->second;
+  return sequences_.emplace(sequence, remembered(source_.with_sequence(sequence))).first->second;
+}
+
+PlanRow Asker::row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
+                   KeptTables& kept) {
+  PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
+  try {
+    const PlanAnswer answer = try_plan(source, request, kept, false);
+    if (answer.simulated.empty()) {
+      row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
+      return row;
+    }
+    const SimulatedPlan& best = answer.best();
+    row.plan = best.plan;
+    row.seconds = best.run.seconds();
+    row.bytes = best.bytes();
+    row.tokens_per_second = answer.tokens_per_second();
+    row.share = answer.model_flops_share();
+    row.waiting = best.run.bubble();
+    for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
+    row.exposed /= best.run.ranks();
+    excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
+  } catch (const NoTrainingPlanError& error) {  // not even a program
+    row.why_not = error.what();
+  }
+  return row;
+}
+
+bool Asker::fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
+  try {
+    const auto memory = static_cast<double>(memory_of(request));
+    return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
+  } catch (const NoTrainingPlanError&) {
+    return false;
+  }
+}
+
+StepSource remembered(const StepSource& source) {
+  StepSource made = source;
+  const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, Graph>>();
+  made.capture = [capture = source.capture, layers = source.layers, known](const StepSize& size) {
+    if (layers > 0 && size.layers == 0) return capture(size);  // whole, and seldom the same again
+    const std::pair key{size.micro_batch, size.layers};
+    const auto found = known->find(key);
+    return clone(found != known->end() ? found->second : known->emplace(key, capture(size)).first->second);
+  };
+  return made;
+}
+
+std::vector<double> values_of(const PlanQuestion& question, std::vector<double> usual) {
+  std::vector<double> values = question.values.empty() ? std::move(usual) : question.values;
+  for (const double value : values) {
+    if (!(value > 0) || !std::isfinite(value)) {
+      throw Error(fmt::format("values of --what {} are above 0, not {}", to_string(question.about), value));
+    }
+  }
+  std::ranges::sort(values);
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+int64_t machine_of(const ClusterRequest& request) {
+  const int64_t machine = request.links.levels.empty() ? 1 : request.links.levels.front().size;
+  return machine > 0 && request.devices % machine == 0 ? machine : 1;
+}
+
+namespace {
+
+PlanRow row_of_devices(Asker& asker, int64_t devices) {
+  ClusterRequest request = asker.request();
+  request.devices = devices;
+  return asker.row(fmt::format("{}", devices), static_cast<double>(devices), request);
+}
+
+// Twice as many each time, whole machines, an eighth of the request's to eight times as many.
+std::vector<double> usual_devices(const ClusterRequest& request) {
+  constexpr int64_t kAround = 8;
+  std::vector<double> counts;
+  int64_t fewest = request.devices;
+  while (fewest % 2 == 0 && fewest / 2 >= machine_of(request) && fewest * kAround > request.devices) fewest /= 2;
+  for (int64_t devices = fewest; devices <= request.devices * kAround; devices *= 2) {
+    counts.push_back(static_cast<double>(devices));
+  }
+  return counts;
+}
+
+std::string said_of(const PlanRow& row) { return fmt::format("{} ({:.1f} %)", row.value, 100 * row.share); }
+
+}  // namespace
+
+PlanTable ask_devices(Asker& asker, const PlanQuestion& question) {
+  PlanTable table{.about = question.about,
+                  .title = fmt::format("{} samples a step on more and fewer devices", asker.request().batch),
+                  .head = "devices"};
+  for (const double devices : values_of(question, usual_devices(asker.request()))) {
+    table.rows.push_back(row_of_devices(asker, static_cast<int64_t>(devices)));
+  }
+  const auto reaches = [&](const PlanRow& row) { return row.why_not.empty() && row.share >= question.share; };
+  std::optional<PlanRow> above, under;
+  for (const PlanRow& row : table.rows) {
+    if (!row.why_not.empty()) continue;
+    if (reaches(row)) {
+      above = row;
+      under.reset();
+    } else if (!under) {
+      under = row;
+    }
+  }
+  const std::string share = fmt::format("{:.0f} % of the peak", 100 * question.share);
+  if (above && under) {
+    // Quarters of what lies between: finer ones have few divisors, and say more of those than of the machine.
+    const int64_t step = std::max(machine_of(asker.request()), (under->devices - above->devices) / 4);
+    while (under->devices - above->devices > step) {
+      PlanRow row = row_of_devices(asker, above->devices + (under->devices - above->devices) / (2 * step) * step);
+      table.rows.push_back(row);
+      (reaches(row) ? above : under) = std::move(row);
+      if (!under->why_not.empty()) break;
+    }
+    table.findings.push_back(
+        fmt::format("efficiency falls under {} between {} and {} devices", share, said_of(*above), said_of(*under)));
+  } else if (above) {
+    table.findings.push_back(
+        fmt::format("efficiency is still above {} at {} devices, the most that were tried", share, said_of(*above)));
+  } else if (under) {
+    table.findings.push_back(
+        fmt::format("efficiency is under {} from {} devices on, the fewest that fit", share, said_of(*under)));
+  } else {
+    table.findings.push_back("no number of devices that was tried has a plan");
+  }
+  std::ranges::stable_sort(table.rows, {}, &PlanRow::number);
+  return table;
+}
+
+namespace {
+
+void speed_up(LinkLevel& level, double factor) {
+  level.bandwidth *= factor;
+  level.direct *= factor;
+  for (LinkGroup& group : level.groups) {
+    group.bandwidth *= factor;
+    group.direct *= factor;
+  }
+}
+
+// Links that cost nothing: what any network can bring.
+Interconnect free_links(Interconnect links) {
+  constexpr double kEndless = 1e30;
+  links.base = links.device_share = links.ring_fill = 0;
+  for (LinkLevel& level : links.levels) {
+    level.latency = 0;
+    speed_up(level, kEndless);
+  }
+  return links;
+}
+
+// Whether layers' figures stay: tensor parallel is within the innermost links, which are as they were.
+bool layers_stay(const ClusterRequest& request, size_t level) {
+  if (level == 0) return false;
+  for (const int64_t tensor : request.tensor) {
+    if (tensor > request.links.levels.front().size) return false;
+  }
+  return true;
+}
+
+std::string difference(const PlanRow& row, const PlanRow& own) {
+  return fmt::format("{:+.1f} % of a step's time", 100 * (row.seconds / own.seconds - 1));
+}
+
+}  // namespace
+
+PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
+  const ClusterRequest& request = asker.request();
+  const Interconnect& links = request.links;
+  if (!links.tables.empty() || !links.axes.empty()) {
+    throw Error(
+        fmt::format("links '{}' hold measured tables, of which nobody knows what faster links would leave: ask "
+                    "with links of levels alone, such as h100",
+                    links.name));
+  }
+  if (links.levels.empty()) throw Error(fmt::format("links '{}' have no levels", links.name));
+  PlanTable table{.about = question.about, .title = "faster links, the best plan for each", .head = "links"};
+  PlanRow own = asker.row("as they are", 1, request);
+  table.rows.push_back(own);
+  const auto ask = [&](const std::string& name, double number, Interconnect faster, KeptTables& kept) {
+    ClusterRequest changed = request;
+    changed.links = std::move(faster);
+    table.rows.push_back(asker.row(name, number, asker.source(), changed, kept));
+    const PlanRow& row = table.rows.back();
+    if (own.why_not.empty() && row.why_not.empty()) {
+      table.findings.push_back(fmt::format("{}: {}", name, difference(row, own)));
+    }
+  };
+  for (size_t level = links.levels.size(); level-- > 0;) {
+    // Each level of its own; of the innermost one factor is enough to see whether it matters.
+    for (const double factor : values_of(
+             question, level == 0 && links.levels.size() > 1 ? std::vector<double>{2} : std::vector<double>{2, 4, 8})) {
+      Interconnect faster = links;
+      speed_up(faster.levels[level], factor);
+      const std::string name = fmt::format("{} x {:g}", links.levels[level].name, factor);
+      ask(name, factor, std::move(faster), layers_stay(request, level) ? asker.kept() : asker.kept(name));
+    }
+  }
+  ask("free of cost", 0, free_links(links), asker.kept("free"));
+  if (own.why_not.empty()) {
+    table.findings.insert(
+        table.findings.begin(),
+        fmt::format("collectives that nothing hides take {} of {} now ({:.1f} %)", human_seconds(own.exposed),
+                    human_seconds(own.seconds), 100 * own.exposed / own.seconds));
+  }
+  return table;
+}
+
+PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
+  const ClusterRequest& request = asker.request();
+  const auto own = static_cast<double>(request.memory.value_or(request.device.memory));
+  PlanTable table{.about = question.about, .title = "devices with more and less memory", .head = "memory"};
+  const auto row_of = [&](int64_t memory) {
+    ClusterRequest changed = request;
+    changed.memory = memory;
+    return asker.row(human_bytes(memory), static_cast<double>(memory), changed);
+  };
+  const std::vector<double> factors{0.25, 0.375, 0.5, 0.75, 1, 1.5, 2, 3, 4};
+  std::vector<double> usual;
+  for (const double factor : factors) usual.push_back(factor * own);
+  for (const double memory : values_of(question, std::move(usual))) {
+    table.rows.push_back(row_of(static_cast<int64_t>(memory)));
+  }
+  const auto first = std::ranges::find_if(table.rows, [](const PlanRow& row) { return row.why_not.empty(); });
+  if (first == table.rows.end()) {
+    table.findings.push_back(fmt::format("nothing fits into {}", table.rows.back().value));
+    return table;
+  }
+  const PlanRow most = table.rows.back();
+  constexpr double kSame = 1.01;
+  const auto enough = std::ranges::find_if(
+      table.rows, [&](const PlanRow& row) { return row.why_not.empty() && row.seconds <= kSame * most.seconds; });
+  std::string last = fmt::format("more than {} brings less than 1 %", enough->value);
+  if (enough == table.rows.end() - 1) last = fmt::format("{}, the most that was tried, still brings more", most.value);
+  // The least that fits: halfway between, to a hundredth of what tensors may take, then a hundredth more as long as
+  // simulations are too large.
+  const int64_t beside = beside_program(request.device);
+  auto high = static_cast<int64_t>(first->number);
+  int64_t low = first == table.rows.begin() ? beside : static_cast<int64_t>(std::prev(first)->number);
+  const auto hundredth = [&] { return std::max<int64_t>(1, (high - beside) / 100); };
+  while (high - low > hundredth()) {
+    ClusterRequest changed = request;
+    changed.memory = low + (high - low) / 2;
+    (asker.fits(asker.source(), changed, asker.kept()) ? high : low) = *changed.memory;
+  }
+  for (PlanRow least = row_of(high); high < static_cast<int64_t>(first->number); least = row_of(high += hundredth())) {
+    if (!least.why_not.empty()) continue;
+    table.findings.push_back(fmt::format("{} is the least that fits: {}, {} a step", least.value, to_string(least.plan),
+                                         human_seconds(least.seconds)));
+    table.rows.push_back(std::move(least));
+    break;
+  }
+  table.findings.push_back(std::move(last));
+  std::ranges::stable_sort(table.rows, {}, &PlanRow::number);
+  return table;
+}
+
+namespace {
+
+// All samples go through at once: no pipeline, one micro-batch a step. Twice as large ones are tried until none fits.
+std::optional<PlanRow> largest_at_once(Asker& asker) {
+  constexpr int64_t kMostSamples = 4096;
+  std::optional<PlanRow> largest;
+  std::vector<int64_t> tensors;
+  for (int64_t tensor = 1; tensor <= machine_of(asker.request()); tensor *= 2) tensors.push_back(tensor);
+  if (!asker.request().tensor.empty()) tensors = asker.request().tensor;
+  for (const int64_t tensor : tensors) {
+    ClusterRequest request = asker.request();
+    request.tensor = {tensor};
+    request.pipeline = {1};
+    const int64_t data = request.devices / tensor;
+    for (int64_t samples = 1; samples <= kMostSamples; samples *= 2) {
+      request.micro_batch = {samples};
+      request.batch = data * samples;
+      if (largest && request.batch <= static_cast<int64_t>(largest->number)) continue;
+      if (!asker.fits(asker.source(), request, asker.kept())) break;
+      PlanRow row = asker.row(fmt::format("{} at once", request.batch), static_cast<double>(request.batch), request);
+      if (!row.why_not.empty()) break;
+      largest = std::move(row);
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+PlanTable ask_batch(Asker& asker, const PlanQuestion& question) {
+  const ClusterRequest& own = asker.request();
+  PlanTable table{.about = question.about, .title = "larger and smaller batches", .head = "samples"};
+  std::vector<double> usual;
+  for (const double factor : {0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0}) {
+    const double samples = factor * static_cast<double>(own.batch);
+    if (samples >= 1) usual.push_back(std::floor(samples));
+  }
+  for (const double samples : values_of(question, std::move(usual))) {
+    ClusterRequest request = own;
+    request.batch = static_cast<int64_t>(samples);
+    table.rows.push_back(asker.row(fmt::format("{}", request.batch), samples, request));
+  }
+  const auto reaches = [&](const PlanRow& row) { return row.why_not.empty() && row.share >= question.share; };
+  const auto first = std::ranges::find_if(table.rows, reaches);
+  const std::string share = fmt::format("{:.0f} % of the peak", 100 * question.share);
+  table.findings.push_back(first == table.rows.end()
+                               ? fmt::format("no batch that was tried reaches {}", share)
+                               : fmt::format("from {} samples on a step reaches {}", first->value, share));
+  if (asker.source().any_micro_batch && own.micro_batch.empty() && own.pipeline.empty()) {
+    if (std::optional<PlanRow> largest = largest_at_once(asker)) {
+      table.findings.push_back(
+          fmt::format("{} samples are the largest batch in one pass: {}; larger ones are added up "
+                      "from micro-batches, in the same memory",
+                      static_cast<int64_t>(largest->number), to_string(largest->plan)));
+      table.rows.push_back(std::move(*largest));
+    } else {
+      table.findings.push_back("no batch fits in one pass without a pipeline");
+    }
+  }
+  std::ranges::stable_sort(table.rows, {}, &PlanRow::number);
+  return table;
+}
+
+namespace {
+
+class Sequences {
+ public:
+  explicit Sequences(Asker& asker) : asker_(asker) {}
+
+  bool fit(int64_t tokens) { return asker_.fits(asker_.source_of(tokens), request(tokens), kept(tokens)); }
+  PlanRow row(int64_t tokens) {
+    return asker_.row(fmt::format("{}", tokens), static_cast<double>(tokens), asker_.source_of(tokens), request(tokens),
+                      kept(tokens));
+  }
+
+ private:
+  // Longer sequences have micro-batches of one sample, which need least.
+  ClusterRequest request(int64_t tokens) const {
+    ClusterRequest changed = with_sequence(asker_.request(), tokens);
+    if (tokens > asker_.request().sequence && changed.micro_batch.empty()) changed.micro_batch = {1};
+    return changed;
+  }
+  KeptTables& kept(int64_t tokens) {
+    return tokens == asker_.request().sequence ? asker_.kept() : asker_.kept(fmt::format("sequence {}", tokens));
+  }
+
+  Asker& asker_;
+};
+
+}  // namespace
+
+PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
+  const int64_t own = asker.request().sequence;
+  if (own == 0) throw Error("--what sequence is of models with sequences: say how long they are (sequence=, --seq)");
+  PlanTable table{.about = question.about,
+                  .title = fmt::format("sequences of other lengths, {} tokens a step", asker.request().batch * own),
+                  .head = "tokens"};
+  Sequences sequences(asker);
+  if (!question.values.empty()) {
+    for (const double tokens : values_of(question, {}))
+      table.rows.push_back(sequences.row(static_cast<int64_t>(tokens)));
+  }
+  // Twice as long until nothing fits, or half as long until something does; then halfway between, to a sixteenth.
+  constexpr int64_t kLongest = int64_t{1} << 24, kShortest = 16;
+  int64_t fits = own, too_long = 0;
+  while (fits >= kShortest && !sequences.fit(fits)) {
+    too_long = fits;
+    fits /= 2;
+  }
+  if (fits < kShortest) {
+    table.findings.push_back(fmt::format("not even sequences of {} tokens fit", too_long));
+    return table;
+  }
+  if (question.values.empty()) table.rows.push_back(sequences.row(fits));
+  std::string limit;  // why the model has no longer ones
+  while (too_long == 0 && fits < kLongest) {
+    bool longer = false;
+    try {
+      longer = sequences.fit(2 * fits);
+    } catch (const Error& error) {
+      limit = error.what();
+    } catch (const std::invalid_argument& error) {  // by models of the tool
+      limit = error.what();
+    }
+    if (!limit.empty()) break;
+    if (!longer) {
+      too_long = 2 * fits;
+    } else {
+      fits *= 2;
+      if (question.values.empty()) table.rows.push_back(sequences.row(fits));
+    }
+  }
+  const int64_t step = std::max<int64_t>(1, fits / 16);
+  while (too_long != 0 && too_long - fits > step) {
+    const int64_t middle = fits + (too_long - fits) / (2 * step) * step;
+    (sequences.fit(middle) ? fits : too_long) = middle;
+  }
+  for (int tries = 0; tries < 4 && fits >= kShortest; ++tries, fits -= step) {
+    const auto known = std::ranges::find(table.rows, static_cast<double>(fits), &PlanRow::number);
+    PlanRow row = known != table.rows.end() ? *known : sequences.row(fits);
+    if (!row.why_not.empty()) continue;
+    table.findings.push_back(
+        fmt::format("sequences of {} tokens are the longest that fit, to a sixteenth: {}", fits, to_string(row.plan)));
+    if (!limit.empty()) table.findings.back() = fmt::format("sequences of {} tokens fit; {}", fits, limit);
+    if (known == table.rows.end()) table.rows.push_back(std::move(row));
+    break;
+  }
+  std::ranges::stable_sort(table.rows, {}, &PlanRow::number);
+  return table;
+}
+
+namespace {
+
+constexpr double kHour = 3600, kDay = 24 * kHour;
+
+DeviceOffer offer_of(const std::string& name, const JsonPlace& place) {
+  DeviceOffer offer;
+  offer.device = *DeviceSpec::find(name, c10::kCUDA);
+  std::string links;
+  if (place.is_object()) {
+    offer.per_hour = place["per_hour"].amount();
+    if (const auto most = place.find("most")) offer.most = most->integer(1, int64_t{1} << 40);
+    links = place.text_or("interconnect", "");
+  } else {
+    offer.per_hour = place.amount();
+  }
+  if (!(offer.per_hour > 0)) place.fail("is no price: give one above 0 for a device's hour");
+  const auto around = Interconnect::around(offer.device.name);
+  if (links.empty() && !around) place.fail("has no links that are known: add \"interconnect\", a name or a file");
+  offer.links = links.empty() ? *around : Interconnect::find(links);
+  return offer;
+}
+
+// The fewest devices of one kind that train all tokens in time. From a first guess up or down by steps of an eighth.
+class Offer {
+ public:
+  Offer(Asker& asker, const PlanQuestion& question, const DeviceOffer& offer, std::vector<PlanRow>& rows)
+      : asker_(asker), question_(question), offer_(offer), rows_(rows) {
+    request_ = asker.request();
+    if (offer.device.name != request_.device.name) request_.memory.reset();
+    request_.device = offer.device;
+    request_.links = offer.links;
+    machine_ = std::max<int64_t>(1, offer.links.levels.empty() ? 1 : offer.links.levels.front().size);
+  }
+
+  std::optional<PlanRow> fewest() {
+    constexpr int kTries = 16;
+    int64_t devices = whole_machines(asker_.request().devices);
+    PlanRow row = row_of(devices);
+    for (int tries = 0; tries < kTries && !row.why_not.empty() && may(2 * devices); ++tries) row = row_of(devices *= 2);
+    if (!row.why_not.empty()) return std::nullopt;
+    const double guess = std::ceil(static_cast<double>(devices) * row.training / question_.within);
+    row = row_of(whole_machines(static_cast<int64_t>(std::min(guess, kMostDevices))));
+    // Up: twice as many while nothing fits, else by a step.
+    for (int tries = 0; tries < kTries && !in_time(row); ++tries) {
+      const int64_t more = row.devices + (row.why_not.empty() ? step(row.devices) : row.devices);
+      if (!may(more)) return std::nullopt;
+      row = row_of(more);
+    }
+    if (!in_time(row)) return std::nullopt;
+    for (int tries = 0; tries < kTries && row.devices > machine_; ++tries) {
+      PlanRow less = row_of(row.devices - step(row.devices - 1));
+      if (!in_time(less)) break;
+      row = std::move(less);
+    }
+    return row;
+  }
+
+ private:
+  static constexpr double kMostDevices = 1 << 20;
+
+  int64_t most() const {
+    const auto all = static_cast<int64_t>(kMostDevices);
+    return offer_.most > 0 ? std::clamp(offer_.most / machine_ * machine_, machine_, all) : all;
+  }
+  bool may(int64_t devices) const { return devices <= most(); }
+  // Eight to sixteen steps from nothing: other numbers have few divisors.
+  int64_t step(int64_t devices) const {
+    const auto machines = static_cast<uint64_t>(std::max<int64_t>(1, devices / machine_));
+    return machine_ * static_cast<int64_t>(std::max<uint64_t>(1, std::bit_floor(machines) / 8));
+  }
+  int64_t whole_machines(int64_t devices) const {
+    const int64_t by = step(devices);
+    return std::min(most(), std::max(by, (devices + by - 1) / by * by));
+  }
+  bool in_time(const PlanRow& row) const { return row.why_not.empty() && row.training <= question_.within; }
+
+  PlanRow row_of(int64_t devices) {
+    const std::string name = fmt::format("{} x {}", devices, offer_.device.name);
+    const auto known = std::ranges::find(rows_, name, &PlanRow::value);
+    if (known != rows_.end()) return *known;
+    request_.devices = devices;
+    const bool own = offer_.device.name == asker_.request().device.name;
+    PlanRow row = asker_.row(name, static_cast<double>(devices), asker_.source(), request_,
+                             own ? asker_.kept() : asker_.kept("offer " + offer_.device.name));
+    if (row.why_not.empty()) {
+      row.training = row.seconds * question_.tokens / static_cast<double>(request_.batch * request_.sequence);
+      row.price = row.training / kHour * static_cast<double>(devices) * offer_.per_hour;
+    }
+    rows_.push_back(row);
+    return row;
+  }
+
+  Asker& asker_;
+  const PlanQuestion& question_;
+  const DeviceOffer& offer_;
+  std::vector<PlanRow>& rows_;
+  ClusterRequest request_;
+  int64_t machine_ = 1;
+};
+
+}  // namespace
+
+std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string& name) {
+  const nlohmann::json json = parse_json(text, name);
+  const std::string heading = name + ": prices, such as {\"h100\": 2.5}";
+  const JsonPlace place(json, heading);
+  std::vector<DeviceOffer> offers;
+  for (const auto& [device, entry] : place.members()) offers.push_back(offer_of(device, entry));
+  if (offers.empty()) place.fail("name no device");
+  return offers;
+}
+
+std::vector<DeviceOffer> read_offers(const std::string& path) { return parse_offers(read_file(path), path); }
+
+PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
+  if (question.offers.empty()) {
+    throw Error("--what price needs the user's prices: --prices FILE, such as {\"h100\": 2.5} for a device's hour");
+  }
+  if (!(question.tokens > 0) || !(question.within > 0)) {
+    throw Error("--what price needs how much is trained, and in what time: --tokens 15T --within 14d");
+  }
+  if (asker.request().sequence == 0) throw Error("--what price counts tokens: say how long sequences are (--seq)");
+  PlanTable table{.about = question.about,
+                  .title = fmt::format("{:g} tokens within {:.1f} days", question.tokens, question.within / kDay),
+                  .head = "cluster"};
+  std::optional<PlanRow> cheapest;
+  for (const DeviceOffer& offer : question.offers) {
+    const std::optional<PlanRow> row = Offer(asker, question, offer, table.rows).fewest();
+    if (!row) {
+      table.findings.push_back(fmt::format("no number of {} that was tried trains them in time", offer.device.name));
+    } else if (!cheapest || row->price < cheapest->price) {
+      cheapest = row;
+    }
+  }
+  if (cheapest) {
+    table.findings.insert(
+        table.findings.begin(),
+        fmt::format("cheapest in time: {}, {:.1f} days, {:.0f} in the prices' currency: {}", cheapest->value,
+                    cheapest->training / kDay, cheapest->price, to_string(cheapest->plan)));
+  }
+  std::ranges::stable_sort(table.rows, [](const PlanRow& a, const PlanRow& b) {
+    return std::pair(!a.why_not.empty(), a.price) < std::pair(!b.why_not.empty(), b.price);
+  });
+  return table;
+}
+
+namespace {
+
+struct Topic {
+  PlanTopic about;
+  const char* name;
+  PlanTable (*ask)(Asker& asker, const PlanQuestion& question);
+};
+constexpr std::array<Topic, 6> kTopics = {{{PlanTopic::kDevices, "devices", ask_devices},
+                                           {PlanTopic::kNetwork, "network", ask_network},
+                                           {PlanTopic::kMemory, "memory", ask_memory},
+                                           {PlanTopic::kBatch, "batch", ask_batch},
+                                           {PlanTopic::kSequence, "sequence", ask_sequence},
+                                           {PlanTopic::kPrice, "price", ask_price}}};
+
+}  // namespace
+
+std::string to_string(PlanTopic topic) { return kTopics[static_cast<size_t>(topic)].name; }
+
+std::optional<PlanTopic> plan_topic_named(std::string_view name) {
+  for (const Topic& topic : kTopics) {
+    if (name == topic.name) return topic.about;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> plan_topic_names() {
+  std::vector<std::string> names;
+  for (const Topic& topic : kTopics) names.emplace_back(topic.name);
+  return names;
+}
+
+struct PlanQuestions::Kept {
+  Asker asker;
+  int simulated;  // of a plan; a row of a table has one
+};
+
+PlanQuestions::PlanQuestions(StepSource source, ClusterRequest request) {
+  const int simulated = request.simulated;
+  kept_ = std::make_shared<Kept>(Kept{Asker(std::move(source), std::move(request)), simulated});
+}
+
+PlanAnswer PlanQuestions::plan() {
+  ClusterRequest request = kept_->asker.request();
+  request.simulated = kept_->simulated;
+  PlanAnswer answer = try_plan(kept_->asker.source(), request, kept_->asker.kept(), true);
+  if (answer.simulated.empty()) {
+    throw NoTrainingPlanError(what_would_fit(kept_->asker.source(), request, kept_->asker.kept()));
+  }
+  return answer;
+}
+
+PlanTable PlanQuestions::ask(const PlanQuestion& question) {
+  if (!(question.share > 0 && question.share <= 1)) {
+    throw Error(fmt::format("a share of the peak is above 0 and at most 1, not {}", question.share));
+  }
+  return kTopics[static_cast<size_t>(question.about)].ask(kept_->asker, question);
+}
+
+SimulatedPlan PlanQuestions::simulate(std::string_view plan) {
+  const StepSource& source = kept_->asker.source();
+  const ClusterRequest& request = kept_->asker.request();
+  return kept_->asker.kept().simulator.of(source, request, given_plan(plan, source, request));
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,382 @@
+// Schedules in which a micro-batch runs through the ranks in their order, once or several times.
+#include "parallel/schedule/known_schedules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <tuple>
+
+#include "shadowgraph/error.h"
+
+namespace shadowgraph {
+namespace {
+
+// The interleaved schedules take micro-batches in rounds, so that each stage of a rank has its turn.
+struct Rounds {
+  int32_t microbatches_a_round = 0;
+
+  Rounds(const PipelineSize& size, const char* name) {
+    const int32_t rounds = std::max(1, size.microbatches / size.ranks);
+    microbatches_a_round = size.microbatches / rounds;
+    if (size.microbatches % rounds != 0) {
+      throw Error(
+          fmt::format("schedule {}: {} micro-batches do not divide into {} rounds over {} ranks; give a multiple", name,
+                      size.microbatches, rounds, size.ranks));
+    }
+  }
+};
+
+// One rank's part of an interleaved schedule: forwards that fill the pipeline, then forward and backward in turns, then
+// the backwards that are left.
+class InterleavedRank {
+ public:
+  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward)
+      : size_(size),
+        rank_(rank),
+        round_(rounds.microbatches_a_round),
+        splits_(splits_backward),
+        total_(size.stages_per_rank * size.microbatches),
+        row_(size.ranks * size.stages_per_rank) {
+    const int32_t a_hop = splits_ ? 1 : 2;
+    const int32_t fill = (size.stages_per_rank - 1) * round_ + a_hop * (size.ranks - 1 - rank);
+    fill_ = std::min(fill, total_);
+  }
+
+  std::vector<PipelineAction> row() {
+    for (int32_t i = 0; i < fill_; ++i) row_.forward(forward_stage(i));
+    for (int32_t i = 0; i < total_; ++i) {
+      if (fill_ + i < total_) row_.forward(forward_stage(fill_ + i));
+      backward(backward_stage(i));
+      // A weight gradient waits for as many turns as the rank has others before it.
+      if (splits_ && i >= rank_) weight();
+    }
+    while (!weights_.empty()) weight();
+    return row_.take();
+  }
+
+ private:
+  int32_t forward_stage(int32_t i) const { return (i / round_) % size_.stages_per_rank * size_.ranks + rank_; }
+  int32_t backward_stage(int32_t i) const {
+    return (size_.stages_per_rank - 1 - (i / round_) % size_.stages_per_rank) * size_.ranks + rank_;
+  }
+  void backward(int32_t stage) {
+    if (!splits_) return row_.backward(stage);
+    row_.input_gradient(stage);
+    weights_.push_back(stage);
+  }
+  void weight() {
+    row_.weight_gradient(weights_.front());
+    weights_.pop_front();
+  }
+
+  const PipelineSize& size_;
+  int32_t rank_, round_;
+  bool splits_;
+  int32_t total_, fill_ = 0;
+  std::deque<int32_t> weights_;  // stages whose weight gradients are still to be computed
+  RowWriter row_;
+};
+
+PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward) {
+  const Rounds rounds(size, name);
+  PipelineSchedule::Rows rows;
+  for (int32_t rank = 0; rank < size.ranks; ++rank) {
+    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward).row());
+  }
+  return rows;
+}
+
+}  // namespace
+
+PipelineSchedule::Rows gpipe_rows(const PipelineSize& size) {
+  PipelineSchedule::Rows rows;
+  for (int32_t rank = 0; rank < size.ranks; ++rank) {
+    RowWriter row(size.ranks);
+    for (int32_t m = 0; m < size.microbatches; ++m) row.forward(rank);
+    for (int32_t m = 0; m < size.microbatches; ++m) row.backward(rank);
+    rows.push_back(row.take());
+  }
+  return rows;
+}
+
+PipelineSchedule::Rows one_forward_one_backward_rows(const PipelineSize& size) {
+  PipelineSchedule::Rows rows;
+  for (int32_t rank = 0; rank < size.ranks; ++rank) {
+    RowWriter row(size.ranks);
+    const int32_t fill = std::min(size.ranks - 1 - rank, size.microbatches);
+    for (int32_t m = 0; m < fill; ++m) row.forward(rank);
+    for (int32_t m = 0; m < size.microbatches; ++m) {
+      if (fill + m < size.microbatches) row.forward(rank);
+      row.backward(rank);
+    }
+    rows.push_back(row.take());
+  }
+  return rows;
+}
+
+PipelineSchedule::Rows looped_rows(const PipelineSize& size) {
+  PipelineSchedule::Rows rows;
+  for (int32_t rank = 0; rank < size.ranks; ++rank) {
+    std::vector<PipelineAction>& row = rows.emplace_back();
+    for (int32_t k = 0; k < size.stages_per_rank; ++k) {
+      for (int32_t m = 0; m < size.microbatches; ++m) {
+        row.push_back({.work = PipelineWork::kForward, .stage = k * size.ranks + rank, .microbatch = m});
+      }
+    }
+    for (int32_t k = size.stages_per_rank - 1; k >= 0; --k) {
+      for (int32_t m = size.microbatches - 1; m >= 0; --m) {
+        row.push_back({.work = PipelineWork::kBackward, .stage = k * size.ranks + rank, .microbatch = m});
+      }
+    }
+  }
+  return rows;
+}
+
+PipelineSchedule::Rows interleaved_rows(const PipelineSize& size) { return interleaved(size, "interleaved", false); }
+PipelineSchedule::Rows zero_bubble_rows(const PipelineSize& size) { return interleaved(size, "zero_bubble", true); }
+
+// Schedules that repeat one block every six slots ("Pipeline Parallelism with Controllable Memory", arXiv 2405.15362).
+//
+// All actions are taken for equally long. A micro-batch passes a rank at four times: out at F0, back at F1, its gradient
+// out at B1 and back at B0. Each moves by so many slots from rank to rank. On every rank the four must differ modulo six,
+// and weight gradients take the two slots that are left. How long a micro-batch stays decides what is held. The steps add
+// up to 4 slots a rank in v_min and 6 in v_half, where 1F1B has 12.
+
+namespace {
+
+constexpr int64_t kPeriod = 6;
+
+// Slots from one rank to the next.
+struct BlockSteps {
+  int64_t forward_out, forward_back, backward_out, backward_back;
+};
+constexpr BlockSteps kMinimum{1, 1, 1, 1};
+constexpr BlockSteps kHalf{1, 2, 1, 2};
+
+class RepeatedBlock {
+ public:
+  RepeatedBlock(const PipelineSize& size, const BlockSteps& steps) : size_(size), steps_(steps) { find_turns(); }
+
+  PipelineSchedule::Rows rows() const {
+    PipelineSchedule::Rows rows;
+    for (int32_t rank = 0; rank < size_.ranks; ++rank) rows.push_back(row(rank));
+    return rows;
+  }
+
+ private:
+  using Times = std::array<int64_t, 4>;  // F0, F1, B1, B0
+
+  Times times(int64_t rank) const {
+    const int64_t behind = size_.ranks - 1 - rank;
+    return {rank * steps_.forward_out, turns_[0] + behind * steps_.forward_back, turns_[1] + rank * steps_.backward_out,
+            turns_[2] + behind * steps_.backward_back};
+  }
+  bool fits() const {
+    for (int32_t rank = 0; rank < size_.ranks; ++rank) {
+      Times at = times(rank);
+      for (int64_t& time : at) time %= kPeriod;
+      std::ranges::sort(at);
+      if (std::ranges::adjacent_find(at) != at.end()) return false;
+    }
+    return true;
+  }
+  // The soonest turns at the last rank, at the first, and at the last again.
+  void find_turns() {
+    const int64_t hops = size_.ranks - 1;
+    const int64_t first = hops * steps_.forward_out + 1;
+    for (int64_t late = 0; late < 3 * kPeriod; ++late) {
+      for (int64_t a = 0; a <= late; ++a) {
+        for (int64_t b = 0; a + b <= late; ++b) {
+          turns_[0] = first + a;
+          turns_[1] = turns_[0] + hops * steps_.forward_back + 1 + b;
+          turns_[2] = turns_[1] + hops * steps_.backward_out + 1 + (late - a - b);
+          if (fits()) return;
+        }
+      }
+    }
+  }
+
+  std::vector<PipelineAction> row(int32_t rank) const {
+    using enum PipelineWork;
+    const int32_t out = rank, back = 2 * size_.ranks - 1 - rank;
+    const Times at = times(rank);
+    // Weight gradients: the first slot behind each backward that nothing of the block has.
+    std::array<bool, kPeriod> taken{};
+    for (const int64_t time : at) taken[static_cast<size_t>(time % kPeriod)] = true;
+    const auto free_after = [&](int64_t time) {
+      do ++time;
+      while (taken[static_cast<size_t>(time % kPeriod)]);
+      taken[static_cast<size_t>(time % kPeriod)] = true;
+      return time;
+    };
+    const int64_t weight_back = free_after(at[2]), weight_out = free_after(at[3]);
+    std::vector<std::tuple<int64_t, PipelineAction>> timed;
+    for (int32_t m = 0; m < size_.microbatches; ++m) {
+      const auto add = [&](int64_t time, PipelineWork work, int32_t stage) {
+        timed.emplace_back(time + kPeriod * m, PipelineAction{.work = work, .stage = stage, .microbatch = m});
+      };
+      add(at[0], kForward, out);
+      add(at[1], kForward, back);
+      add(at[2], kInputGradient, back);
+      add(at[3], kInputGradient, out);
+      add(weight_back, kWeightGradient, back);
+      add(weight_out, kWeightGradient, out);
+    }
+    std::ranges::sort(timed, {}, [](const auto& entry) { return std::get<0>(entry); });
+    std::vector<PipelineAction> row;
+    for (const auto& [time, action] : timed) row.push_back(action);
+    return row;
+  }
+
+  const PipelineSize& size_;
+  const BlockSteps& steps_;
+  std::array<int64_t, 3> turns_{};
+};
+
+}  // namespace
+
+PipelineSchedule::Rows v_half_rows(const PipelineSize& size) { return RepeatedBlock(size, kHalf).rows(); }
+PipelineSchedule::Rows v_min_rows(const PipelineSize& size) { return RepeatedBlock(size, kMinimum).rows(); }
+
+// Schedules in which a micro-batch runs to the last rank and back: rank r has stages r and 2n-1-r.
+
+namespace {
+
+// "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241, section 6).
+std::vector<PipelineAction> zbv_row(const PipelineSize& size, int32_t rank, int32_t microbatches) {
+  const int32_t out = rank, back = 2 * size.ranks - 1 - rank;
+  RowWriter row(2 * size.ranks);
+  const auto whole = [&row](int32_t stage) {
+    row.input_gradient(stage);
+    row.weight_gradient(stage);
+  };
+  for (int32_t i = 0; i < 2 * (size.ranks - rank) - 1; ++i) row.forward(out);
+  for (int32_t i = 0; i < rank; ++i) {
+    row.forward(back);
+    row.forward(out);
+  }
+  for (int32_t i = 0; i < size.ranks - rank; ++i) {
+    row.forward(back);
+    whole(back);
+  }
+  while (row.forwards(back) < row.forwards(out) || row.forwards(out) < microbatches) {
+    if (row.forwards(out) < microbatches) row.forward(out);
+    whole(out);
+    row.forward(back);
+    whole(back);
+  }
+  for (int32_t i = 0; i < rank; ++i) {
+    row.input_gradient(out);
+    row.input_gradient(back);
+  }
+  for (int32_t i = 0; i < size.ranks - rank; ++i) {
+    row.input_gradient(out);
+    row.weight_gradient(out);
+  }
+  while (row.weights(back) < row.inputs(back)) row.weight_gradient(back);
+  while (row.weights(out) < row.inputs(out)) row.weight_gradient(out);
+  return row.take();
+}
+
+// DualPipe (DeepSeek-V3, arXiv 2412.19437), cut in half: forward of one micro-batch beside backward of another.
+class DualPipeRank {
+ public:
+  DualPipeRank(const PipelineSize& size, int32_t rank)
+      : size_(size), rank_(rank), out_(rank), back_(2 * size.ranks - 1 - rank), row_(2 * size.ranks) {}
+
+  std::vector<PipelineAction> row() {
+    const int32_t after = size_.ranks - rank_ - 1;  // ranks behind this one
+    repeat(2 * after, [&] { row_.forward(out_); });
+    repeat(rank_ + 1, [&] {
+      row_.forward(out_);
+      row_.forward(back_);
+    });
+    repeat(after, [&] {
+      input_gradient(back_);
+      weight_gradient();
+      row_.forward(back_);
+    });
+    for (int32_t i = 0; i < size_.microbatches - 2 * size_.ranks + rank_ + 1; ++i) {
+      row_.forward(out_);
+      if (i > 0 || after > 0) row_.overlap_next();  // apart at the turn, where the gradient would wait for the forward
+      row_.backward(back_);
+      forward_beside_backward();
+    }
+    repeat(after, [&] {
+      row_.backward(back_);
+      forward_beside_backward();
+    });
+    drain(after);
+    return row_.take();
+  }
+
+ private:
+  template <class Do>
+  static void repeat(int32_t times, Do&& once) {
+    for (int32_t i = 0; i < times; ++i) once();
+  }
+  void forward_beside_backward() {
+    row_.forward(back_);
+    row_.overlap_next();
+    row_.backward(out_);
+  }
+  void input_gradient(int32_t stage) {
+    row_.input_gradient(stage);
+    weights_.push_back(stage);
+  }
+  void weight_gradient() {
+    if (weights_.empty()) return;
+    row_.weight_gradient(weights_.front());
+    weights_.pop_front();
+  }
+  // No forwards are left. In the second half weight gradients wait, and fill what would be bubbles.
+  void drain(int32_t after) {
+    bool splits = false;
+    const auto backward = [&](int32_t stage) { splits ? input_gradient(stage) : row_.backward(stage); };
+    for (int32_t i = 0; i < rank_ + 1; ++i) {
+      const bool half = i == (rank_ + 1) / 2;
+      if (half && rank_ % 2 == 1) splits = true;
+      backward(back_);
+      if (half && rank_ % 2 == 0) splits = true;
+      backward(out_);
+    }
+    repeat(after, [&] {
+      weight_gradient();
+      backward(out_);
+    });
+    repeat(rank_ + 1, [&] { weight_gradient(); });
+  }
+
+  const PipelineSize& size_;
+  int32_t rank_, out_, back_;
+  std::deque<int32_t> weights_;
+  RowWriter row_;
+};
+
+}  // namespace
+
+PipelineSchedule::Rows zbv_rows(const PipelineSize& size) {
+  // Its pattern needs so many micro-batches; those that there are not are left out.
+  const int32_t microbatches = std::max(2 * size.ranks - 1, size.microbatches);
+  PipelineSchedule::Rows rows;
+  for (int32_t rank = 0; rank < size.ranks; ++rank) {
+    std::vector<PipelineAction> row = zbv_row(size, rank, microbatches);
+    std::erase_if(row, [&](const PipelineAction& a) { return a.microbatch >= size.microbatches; });
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+PipelineSchedule::Rows dualpipe_v_rows(const PipelineSize& size) {
+  if (size.microbatches < 2 * size.ranks) {
+    throw Error(fmt::format("schedule dualpipe_v: {} ranks have {} stages and need as many micro-batches, not {}",
+                            size.ranks, 2 * size.ranks, size.microbatches));
+  }
+  PipelineSchedule::Rows rows;
+  for (int32_t rank = 0; rank < size.ranks; ++rank) rows.push_back(DualPipeRank(size, rank).row());
+  return rows;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,477 @@
+// Which parameters of a program an engine keeps in a format of quantised weights, and what all of them take.
+#include "shadowgraph/plan/serving.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ir/analysis/module_tree.h"
+#include "profiler/program_costs.h"
+#include "profiler/time/kernel_work.h"
+#include "shadowgraph/error.h"
+#include "shadowgraph/graph/graph.h"
+#include "shadowgraph/passes/structure.h"
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/profile.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+
+class StoredWeights {
+ public:
+  // Those that matrix products alone read, in floating point, with two dimensions, or with three for experts. A name
+  // that contains one of `kept` stays.
+  StoredWeights(const Graph& graph, const std::optional<WeightFormat>& format, const std::vector<std::string>& kept);
+
+  int64_t bytes() const { return bytes_; }  // of parameters and buffers, as stored
+  int64_t bytes_made() const { return bytes_made_; }
+  int64_t quantised() const { return quantised_; }  // parameters
+  // What is stored of a value, as a share of what it was made with; 1 for what is no such weight.
+  double share(ValueId value) const;
+  // Experts that the value holds; 0 for anything else.
+  int64_t experts(ValueId value) const;
+
+ private:
+  struct Weight {
+    double share = 1;
+    int64_t experts = 0;
+  };
+  Weight weight_of(ValueId value) const;
+
+  const Graph& graph_;
+  IdMap<StorageId, Weight> by_storage_;
+  int64_t bytes_ = 0, bytes_made_ = 0, quantised_ = 0;
+};
+
+// What a captured pass takes in an inference engine: kernels one after another, elementwise ones fused, weights as they
+// are stored. Attention is told apart, since an engine's reads another cache than the captured program's.
+
+struct PassTime {
+  double seconds = 0;                    // of all but attention
+  double attention = 0;                  // seconds of attention as it was captured
+  std::vector<int64_t> attention_flops;  // of each of its calls
+  c10::ScalarType attention_dtype = c10::kFloat;
+
+  // Notes the groups of fused nodes in the graph.
+  static PassTime of(Graph& graph, const StoredWeights& weights, const ServingOptions& options);
+};
+
+namespace {
+
+// By storage, whether something reads it, and whether something that is no matrix product does.
+struct Readers {
+  bool product = false;
+  bool other = false;
+};
+
+IdMap<StorageId, Readers> readers_of(const Graph& graph) {
+  IdMap<StorageId, Readers> readers;
+  KernelClasses classes(graph);
+  for (const NodeId node : graph.nodes()) {
+    if (graph.target(node).kind() == TargetKind::kBuiltin || graph.facts(node).is_view) continue;
+    const bool product = classes.of(node) == KernelClass::kMatmul;
+    graph.for_each_input(node, [&](ValueId value) {
+      const StorageId storage = graph.value(value).storage;
+      if (!storage.valid()) return;
+      (product && graph.sizes(value).size() >= 2 ? readers[storage].product : readers[storage].other) = true;
+    });
+  }
+  return readers;
+}
+
+}  // namespace
+
+StoredWeights::StoredWeights(const Graph& graph, const std::optional<WeightFormat>& format,
+                             const std::vector<std::string>& kept)
+    : graph_(graph) {
+  const IdMap<StorageId, Readers> readers = readers_of(graph);
+  IdMap<StorageId, uint8_t> seen;
+  for (const NodeId node : graph.nodes()) {
+    const TargetId target = graph.node(node).target;
+    if (target != target_of(Builtin::kParameter) && target != target_of(Builtin::kBuffer)) continue;
+    graph.for_each_output(node, [&](ValueId value) {
+      const StorageId storage = graph.value(value).storage;
+      if (!storage.valid() || seen[storage] != 0) return;
+      seen[storage] = 1;
+      const int64_t made = graph.storage(storage).bytes;
+      bytes_ += made;
+      bytes_made_ += made;
+      const auto sizes = graph.sizes(value);
+      const bool matrix = sizes.size() == 2 || sizes.size() == 3;
+      const Readers& by = readers[storage];
+      if (!by.product || by.other || !matrix || !c10::isFloatingType(graph.value(value).dtype)) return;
+      Weight weight{.experts = sizes.size() == 3 ? sizes[0] : 0};
+      const std::string name = placeholder_name(graph, node);
+      const bool stays =
+          std::ranges::any_of(kept, [&](const std::string& part) { return name.find(part) != name.npos; });
+      if (format && !stays) {
+        const int64_t one = format->bytes(sizes[sizes.size() - 2], sizes[sizes.size() - 1]);
+        const int64_t stored = one * std::max<int64_t>(1, weight.experts);
+        weight.share = made > 0 ? static_cast<double>(stored) / static_cast<double>(made) : 1;
+        bytes_ += stored - made;
+        quantised_ += graph.numel(value);
+      }
+      by_storage_[storage] = weight;
+    });
+  }
+}
+
+StoredWeights::Weight StoredWeights::weight_of(ValueId value) const {
+  const StorageId storage = graph_.value(value).storage;
+  return storage.valid() ? by_storage_[storage] : Weight();
+}
+
+double StoredWeights::share(ValueId value) const { return weight_of(value).share; }
+int64_t StoredWeights::experts(ValueId value) const { return weight_of(value).experts; }
+
+namespace {
+
+// What a matrix product reads less than the roofline of the captured program has it read, and the dtype it is in.
+class StoredProducts {
+ public:
+  StoredProducts(const ProgramCosts& costs, const StoredWeights& weights, const ServingOptions& options)
+      : graph_(costs.graph()), works_(costs, *options.spec), weights_(weights), options_(options) {}
+
+  double seconds(NodeId node, const NodeTime& made) {
+    double less = 0;
+    bool stored = false;
+    graph_.for_each_input(node, [&](ValueId value) {
+      const double share = weights_.share(value) * hit(node, value);
+      if (share >= 1) return;
+      stored |= weights_.share(value) < 1;
+      less += (1 - share) * static_cast<double>(graph_.logical_bytes(value));
+    });
+    if (less <= 0) return made.seconds;
+    const DeviceSpec& spec = *options_.spec;
+    KernelWork work = works_.of(node);
+    work.bytes = std::max(0.0, work.bytes - less);
+    if (stored && options_.weights->computes && spec.matmul.contains(*options_.weights->computes)) {
+      work.dtype = *options_.weights->computes;
+    }
+    return kernel_seconds(spec, work).total();
+  }
+
+ private:
+  // The share of experts that some row of the other operand goes to, if each takes any of them alike.
+  double hit(NodeId node, ValueId value) const {
+    const int64_t experts = weights_.experts(value);
+    if (experts <= 1) return 1;
+    int64_t rows = 0;
+    graph_.for_each_input(node, [&](ValueId other) {
+      if (graph_.value(other).kind != ValueKind::kTensor ||
+          graph_.value(other).storage == graph_.value(value).storage) {
+        return;
+      }
+      const auto sizes = graph_.sizes(other);
+      if (sizes.size() == 2 && c10::isFloatingType(graph_.value(other).dtype)) rows = std::max(rows, sizes[0]);
+    });
+    if (rows == 0) return 1;  // batched: each expert has rows of its own
+    return 1 - std::pow(1 - 1.0 / static_cast<double>(experts), static_cast<double>(rows));
+  }
+
+  const Graph& graph_;
+  KernelWorks works_;
+  const StoredWeights& weights_;
+  const ServingOptions& options_;
+};
+
+}  // namespace
+
+PassTime PassTime::of(Graph& graph, const StoredWeights& weights, const ServingOptions& options) {
+  const FuseGroupsResult fused = fuse_groups(graph);
+  const ProgramCosts costs(graph);
+  const DeviceSpec& spec = *options.spec;
+  const StepTime time = StepTime::of(costs, spec);
+  StoredProducts products(costs, weights, options);
+  PassTime pass;
+  IdMap<NodeId, uint8_t> grouped;
+  for (const FuseGroupsResult::Group& group : fused.groups) {
+    KernelSeconds fused_kernel =
+        kernel_seconds(spec, {.kind = KernelClass::kPointwise, .bytes = static_cast<double>(group.fused_bytes)});
+    for (const NodeId node : group.nodes) {
+      grouped[node] = 1;
+      fused_kernel.compute += time.of(node).compute;
+    }
+    pass.seconds += fused_kernel.total();
+  }
+  for (const NodeId node : costs.nodes) {
+    if (std::as_const(grouped)[node] != 0) continue;
+    const NodeTime& at = time.of(node);
+    if (at.kind == KernelClass::kAttention) {
+      pass.attention += at.seconds;
+      pass.attention_flops.push_back(costs.flops().of(node).matmul);
+      graph.for_each_input(node, [&](ValueId value) {
+        if (c10::isFloatingType(graph.value(value).dtype)) pass.attention_dtype = graph.value(value).dtype;
+      });
+    } else {
+      pass.seconds += at.kind == KernelClass::kMatmul ? products.seconds(node, at) : at.seconds;
+    }
+  }
+  pass.seconds += Communication::of(graph, {.interconnect = options.interconnect}).total().seconds;
+  return pass;
+}
+
+namespace {
+
+void check(const std::vector<CacheLayer>& cache, const ServingOptions& options) {
+  if (options.spec == nullptr) throw Error("serve: the figures of a device are needed (spec)");
+  if (options.spec->device == c10::kCPU) {
+    throw Error("serve: " + options.spec->name + " is a CPU: engines with pages are of GPUs; give l4, h100, ...");
+  }
+  if (options.context < 1) throw Error("serve: the tokens of a request are needed (context)");
+  if (options.prompt > options.context) {
+    throw Error(
+        fmt::format("serve: a prompt of {} tokens is longer than the request of {}", options.prompt, options.context));
+  }
+  if (!(options.memory_share > 0 && options.memory_share <= 1)) {
+    throw Error(fmt::format("serve: {} is no share of the device's memory", options.memory_share));
+  }
+  if (options.page < 1 || options.tokens_at_once < 1) throw Error("serve: pages and passes have one token or more");
+  const bool keeps = std::ranges::any_of(
+      cache, [](const CacheLayer& layer) { return layer.token_bytes > 0 || layer.state_bytes > 0; });
+  if (!keeps) throw Error("serve: the program keeps nothing of a request: it is no generation with a cache");
+}
+
+int64_t kept_tokens(const CacheLayer& layer, int64_t tokens) {
+  return layer.window > 0 ? std::min(layer.window, tokens) : tokens;
+}
+
+// What an engine with memory for `cache` bytes of pages does.
+class Engine {
+ public:
+  Engine(const CaptureForward& capture, const std::vector<CacheLayer>& cache, const ServingOptions& options)
+      : capture_(capture), cache_(cache), options_(options) {}
+
+  Serving answer() {
+    const DeviceSpec& spec = *options_.spec;
+    Serving serving{.device = spec.title.empty() ? spec.name : spec.title,
+                    .memory = options_.memory > 0 ? options_.memory : spec.memory,
+                    .format = options_.weights ? options_.weights->title : "",
+                    .tokens = options_.context,
+                    .prompt = options_.prompt > 0 ? options_.prompt : options_.context};
+    serving.engine = static_cast<int64_t>(std::floor(static_cast<double>(serving.memory) * options_.memory_share));
+    for (const CacheLayer& layer : cache_) {
+      if (layer.window == 0 || layer.window > options_.context) serving.token_bytes += layer.token_bytes;
+    }
+    serving.request_bytes = request_bytes(options_.context);
+    memory_of(serving);
+    serving.requests = serving.cache > 0 ? serving.cache / serving.request_bytes : 0;
+    serving.longest = longest_within(serving.cache);
+    if (serving.fits()) times_of(serving);
+    say_assumptions(serving);
+    return serving;
+  }
+
+ private:
+  int64_t request_bytes(int64_t tokens) const {
+    int64_t bytes = 0;
+    for (const CacheLayer& layer : cache_) {
+      const int64_t pages = (kept_tokens(layer, tokens) + options_.page - 1) / options_.page;
+      bytes = saturating_add(bytes, layer.state_bytes);
+      bytes = saturating_add(bytes, saturating_multiply(pages * options_.page, layer.token_bytes));
+    }
+    return bytes;
+  }
+
+  // Tokens of the longest request whose pages fit; 0 without one. A model whose layers all have windows has no longest.
+  int64_t longest_within(int64_t bytes) const {
+    if (request_bytes(1) > bytes) return 0;
+    int64_t fits = 1, beyond = kNoLongest;
+    if (request_bytes(beyond) <= bytes) return beyond;
+    while (beyond - fits > 1) {
+      const int64_t middle = fits + (beyond - fits) / 2;
+      (request_bytes(middle) <= bytes ? fits : beyond) = middle;
+    }
+    return fits;
+  }
+
+  // The pass with most tokens says what weights and activations take.
+  void memory_of(Serving& serving) {
+    const int64_t tokens = std::min(options_.tokens_at_once, options_.context);
+    const Graph pass = capture_(std::max<int64_t>(1, options_.tokens_at_once / options_.context), tokens);
+    const StoredWeights weights(pass, options_.weights, options_.kept);
+    if (options_.weights && weights.quantised() == 0) {
+      throw Error(
+          fmt::format("serve: no weight would be stored in {}: no matrix product reads a parameter that is not "
+                      "kept",
+                      options_.weights->title));
+    }
+    serving.weights = weights.bytes();
+    serving.weights_made = weights.bytes_made();
+    serving.quantised = weights.quantised();
+    const ProfileOptions how{.top_at_peak = 0};
+    const Profile costs = profile(pass, how);
+    serving.activations = std::max<int64_t>(0, costs.peak_with_scratch.bytes - weights.bytes_made());
+    const DeviceAssumptions assumptions = DeviceAssumptions::of(*options_.spec);
+    serving.context_bytes = assumptions.context;
+    if (costs.communication() != nullptr) {
+      for (const ProcessGroupInfo& group : costs.communication()->groups()) {
+        if (group.size > 1) serving.context_bytes += assumptions.nccl_group;
+      }
+      if (options_.interconnect != nullptr) serving.links = options_.interconnect->title;
+    }
+    const int64_t left = serving.engine - serving.weights - serving.activations - serving.context_bytes;
+    int64_t all_layers = 0;
+    for (const CacheLayer& layer : cache_) all_layers += layer.token_bytes;
+    const int64_t page = all_layers * options_.page;
+    serving.pages = left > 0 && page > 0 ? left / page : 0;
+    serving.cache = page > 0 ? serving.pages * page : std::max<int64_t>(0, left);
+  }
+
+  void times_of(Serving& serving) {
+    Graph prompt = capture_(1, serving.prompt);
+    const PassTime first = PassTime::of(prompt, StoredWeights(prompt, options_.weights, options_.kept), options_);
+    serving.first_token = first.seconds + first.attention;
+    if (first.attention_flops.empty()) {
+      serving.assumptions.emplace_back(
+          "the program's attention is no single kernel: its scores are among the activations and in the first token's "
+          "time, an engine's are not");
+    }
+    for (int64_t requests = 1;; requests = std::min(requests * 4, serving.requests)) {
+      const double seconds = next_token(requests);
+      serving.rows.push_back({requests, seconds, static_cast<double>(requests) / seconds});
+      if (requests == serving.requests) break;
+    }
+  }
+
+  // Each of so many requests has all its tokens but this one.
+  double next_token(int64_t requests) {
+    Graph token = capture_(requests, 1);
+    const PassTime pass = PassTime::of(token, StoredWeights(token, options_.weights, options_.kept), options_);
+    const DeviceSpec& spec = *options_.spec;
+    double seconds = pass.seconds;
+    const KernelClass kind = KernelClass::kAttention;
+    for (size_t i = 0; i < cache_.size(); ++i) {
+      const auto kept = static_cast<double>(kept_tokens(cache_[i], options_.context));
+      const double bytes = static_cast<double>(requests) * (kept * static_cast<double>(cache_[i].token_bytes) +
+                                                            static_cast<double>(cache_[i].state_bytes));
+      if (bytes <= 0) continue;
+      // Captured with one key; each further one costs as much.
+      const double flops = i < pass.attention_flops.size() ? static_cast<double>(pass.attention_flops[i]) * kept : 0;
+      seconds +=
+          kernel_seconds(spec, {.kind = kind, .dtype = pass.attention_dtype, .flops = flops, .bytes = bytes}).total();
+    }
+    return seconds;
+  }
+
+  void say_assumptions(Serving& serving) const {
+    auto& said = serving.assumptions;
+    said.insert(said.end(), options_.assumptions.begin(), options_.assumptions.end());
+    if (std::ranges::any_of(cache_, [](const CacheLayer& layer) { return layer.state_bytes > 0; })) {
+      said.emplace_back("recurrent layers run as the program writes them; an engine has kernels for them");
+    }
+    said.push_back(fmt::format("the engine takes {:.0f} % of the device; passes have at most {} tokens; pages have {}",
+                               100 * options_.memory_share, options_.tokens_at_once, options_.page));
+    said.emplace_back(
+        "elementwise kernels are fused and the host is never waited for (CUDA graphs, whose memory is not "
+        "counted)");
+    said.emplace_back("a first token is that of a request alone; a next one reads the whole length of each request");
+    if (options_.weights && options_.weights->computes &&
+        !options_.spec->matmul.contains(*options_.weights->computes)) {
+      said.push_back(fmt::format("{} does not compute in {}: weights become what activations are", serving.device,
+                                 c10::toString(*options_.weights->computes)));
+    }
+    if (!options_.kept.empty() && options_.weights) {
+      const auto shown = std::span(options_.kept).first(std::min<size_t>(options_.kept.size(), 3));
+      const size_t more = options_.kept.size() - shown.size();
+      said.push_back(fmt::format("not quantised: {}{}, and what is no matrix product's", fmt::join(shown, ", "),
+                                 more > 0 ? fmt::format(" and {} more", more) : ""));
+    }
+  }
+
+  static constexpr int64_t kNoLongest = int64_t{1} << 40;
+
+  const CaptureForward& capture_;
+  const std::vector<CacheLayer>& cache_;
+  const ServingOptions& options_;
+};
+
+}  // namespace
+
+Serving serve(const CaptureForward& capture, const std::vector<CacheLayer>& cache, const ServingOptions& options) {
+  check(cache, options);
+  return Engine(capture, cache, options).answer();
+}
+
+// A Serving as text and as JSON.
+
+nlohmann::json to_json(const Serving& serving) {
+  auto rows = nlohmann::json::array();
+  for (const ServingRow& row : serving.rows) {
+    rows.push_back({{"requests", row.requests},
+                    {"next_token_seconds", row.next_token},
+                    {"tokens_per_second", row.tokens_per_second}});
+  }
+  nlohmann::json answer{{"fits", serving.fits()},
+                        {"device", serving.device},
+                        {"memory_bytes", serving.memory},
+                        {"engine_bytes", serving.engine},
+                        {"weights_bytes", serving.weights},
+                        {"weights_bytes_as_made", serving.weights_made},
+                        {"quantised_parameters", serving.quantised},
+                        {"activations_bytes", serving.activations},
+                        {"context_bytes", serving.context_bytes},
+                        {"pages", serving.pages},
+                        {"cache_bytes", serving.cache},
+                        {"bytes_per_token", serving.token_bytes},
+                        {"bytes_per_request", serving.request_bytes},
+                        {"tokens", serving.tokens},
+                        {"prompt", serving.prompt},
+                        {"requests", serving.requests},
+                        {"longest_request", serving.longest},
+                        {"rows", rows},
+                        {"assumptions", serving.assumptions}};
+  if (!serving.format.empty()) answer["weights"] = serving.format;
+  if (!serving.links.empty()) answer["interconnect"] = serving.links;
+  if (serving.fits()) answer["first_token_seconds"] = serving.first_token;
+  return answer;
+}
+
+std::string to_text(const Serving& serving) {
+  std::string text = serving.fits()
+                         ? fmt::format("fits: {} requests of {} tokens at once on {}\n", exact_count(serving.requests),
+                                       exact_count(serving.tokens), serving.device)
+                         : fmt::format("does not fit: not one request of {} tokens on {}\n",
+                                       exact_count(serving.tokens), serving.device);
+  if (!serving.fits() && serving.longest > 0) {
+    text += fmt::format("  the longest that fits has {} tokens\n", exact_count(serving.longest));
+  } else if (!serving.fits()) {
+    text += "  not even one token: fewer bits a weight, more devices, or a larger share of the device may do\n";
+  }
+  const auto line = [&](const char* what, int64_t bytes, const std::string& more) {
+    text += fmt::format("  {:<12} {:>11}{}{}\n", what, human_bytes(bytes), more.empty() ? "" : "  ", more);
+  };
+  line("device", serving.memory, "of which the engine takes " + human_bytes(serving.engine));
+  line("weights", serving.weights,
+       serving.format.empty() ? std::string()
+                              : fmt::format("{} parameters in {}; {} as made", human_count(serving.quantised),
+                                            serving.format, human_bytes(serving.weights_made)));
+  line("activations", serving.activations, "of a pass");
+  line("context", serving.context_bytes, serving.links.empty() ? "CUDA's" : "CUDA's, with NCCL's buffers");
+  line("cache", serving.cache,
+       fmt::format("{} pages; a request takes {}, one more token {}", exact_count(serving.pages),
+                   human_bytes(serving.request_bytes), human_bytes(serving.token_bytes)));
+  if (serving.fits()) {
+    text += fmt::format("  first token after {} (prompt of {} tokens)\n", human_seconds(serving.first_token),
+                        exact_count(serving.prompt));
+    text += fmt::format("\n{:>10} {:>12} {:>12}\n", "requests", "next token", "tokens/s");
+    for (const ServingRow& row : serving.rows) {
+      text += fmt::format("{:>10} {:>12} {:>12.1f}\n", exact_count(row.requests), human_seconds(row.next_token),
+                          row.tokens_per_second);
+    }
+  }
+  text += "\nassumed\n";
+  for (const std::string& assumption : serving.assumptions) text += "  " + assumption + "\n";
+  return text;
+}
+
+}  // namespace shadowgraph

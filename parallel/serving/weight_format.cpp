@@ -1,0 +1,145 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "shadowgraph/error.h"
+#include "shadowgraph/plan/serving.h"
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+namespace {
+
+// As the libraries' own sources lay them out.
+const std::array<WeightFormat, 13>& known_formats() {
+  using enum WeightFormat::Scales;
+  static const std::array<WeightFormat, 13> formats = {{
+      {.name = "int8", .title = "int8 (torchao)", .bits = 8, .scales = kRow, .scale_bits = 16},
+      {.name = "int4",
+       .title = "int4 (torchao)",
+       .bits = 4,
+       .scales = kGroup,
+       .group = 128,
+       .scale_bits = 16,
+       .zero_bits = 16},
+      {.name = "fp8", .title = "fp8", .bits = 8, .scales = kTensor, .scale_bits = 32, .computes = c10::kFloat8_e4m3fn},
+      {.name = "fp8-row",
+       .title = "fp8, a scale a row",
+       .bits = 8,
+       .scales = kRow,
+       .scale_bits = 32,
+       .computes = c10::kFloat8_e4m3fn},
+      {.name = "w4a16",
+       .title = "int4 without zero points (compressed-tensors)",
+       .bits = 4,
+       .scales = kGroup,
+       .group = 128,
+       .scale_bits = 16},
+      {.name = "fp8-block",
+       .title = "fp8 in blocks",
+       .bits = 8,
+       .scales = kBlock,
+       .group = 128,
+       .scale_bits = 32,
+       .computes = c10::kFloat8_e4m3fn},
+      {.name = "int8-dynamic",
+       .title = "int8 with int8 activations",
+       .bits = 8,
+       .scales = kRow,
+       .scale_bits = 32,
+       .computes = c10::kChar},
+      {.name = "gptq",
+       .title = "GPTQ",
+       .bits = 4,
+       .scales = kGroup,
+       .group = 128,
+       .scale_bits = 16,
+       .zero_bits = 4,
+       .column_bytes = 4},
+      {.name = "awq", .title = "AWQ", .bits = 4, .scales = kGroup, .group = 128, .scale_bits = 16, .zero_bits = 4},
+      {.name = "nf4", .title = "NF4 (bitsandbytes)", .bits = 4, .scales = kFlat, .group = 64, .scale_bits = 32},
+      // An 8-bit scale a block, and a float32 for each 256 of these.
+      {.name = "nf4-double",
+       .title = "NF4, quantised twice (bitsandbytes)",
+       .bits = 4,
+       .scales = kFlat,
+       .group = 64,
+       .scale_bits = 8},
+      {.name = "llm-int8", .title = "LLM.int8() (bitsandbytes)", .bits = 8, .scales = kRow, .scale_bits = 32},
+      {.name = "mxfp4", .title = "MXFP4", .bits = 4, .scales = kGroup, .group = 32, .scale_bits = 8},
+  }};
+  return formats;
+}
+
+int64_t positive(std::string_view text, std::string_view option) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 20)) {
+    throw Error(fmt::format("'{}': a whole number is expected, such as group=128", option));
+  }
+  return value;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+WeightFormat WeightFormat::parse(std::string_view text) {
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  const auto found = std::ranges::find(known_formats(), name, &WeightFormat::name);
+  if (found == known_formats().end()) {
+    throw Error(fmt::format("there is no format '{}' of weights; there are {}", name, fmt::join(names(), ", ")));
+  }
+  WeightFormat format = *found;
+  std::string_view rest = colon == text.npos ? std::string_view() : text.substr(colon + 1);
+  while (!rest.empty()) {
+    const std::string_view option = rest.substr(0, rest.find(','));
+    rest = option.size() == rest.size() ? std::string_view() : rest.substr(option.size() + 1);
+    if (option.starts_with("bits=")) {
+      format.bits = positive(option.substr(5), option);
+      if (format.zero_bits == 4) format.zero_bits = format.bits;  // packed like the weights
+    } else if (option.starts_with("group=") && format.group > 0) {
+      format.group = positive(option.substr(6), option);
+    } else {
+      throw Error(
+          fmt::format("weights '{}': '{}' is neither bits=N nor, for formats with groups, group=N", text, option));
+    }
+  }
+  if (format.bits > 8) throw Error(fmt::format("weights '{}': at most 8 bits", text));
+  if (format.group > 0) format.title += fmt::format(", {} bits, groups of {}", format.bits, format.group);
+  return format;
+}
+
+std::vector<std::string> WeightFormat::names() {
+  std::vector<std::string> names;
+  for (const WeightFormat& format : known_formats()) names.push_back(format.name);
+  return names;
+}
+
+int64_t WeightFormat::bytes(int64_t rows, int64_t columns) const {
+  const int64_t elements = saturating_multiply(rows, columns);
+  const int64_t scale_count = [&] {
+    switch (scales) {
+      case Scales::kTensor:
+        return int64_t{1};
+      case Scales::kRow:
+        return rows;
+      case Scales::kGroup:
+        return saturating_multiply(rows, ceil_div(columns, group));
+      case Scales::kBlock:
+        return saturating_multiply(ceil_div(rows, group), ceil_div(columns, group));
+      case Scales::kFlat:
+        break;
+    }
+    return ceil_div(elements, group);
+  }();
+  int64_t total = ceil_div(saturating_multiply(elements, bits), 8);
+  total = saturating_add(total, ceil_div(saturating_multiply(scale_count, scale_bits + zero_bits), 8));
+  if (scales == Scales::kFlat && scale_bits == 8) total += 4 * ceil_div(scale_count, 256);
+  return saturating_add(total, saturating_multiply(columns, column_bytes));
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,675 @@
+// Decides, without changing the graph, what a checkpoint computes again. checkpoint.cpp carries it out.
+//
+//     segment   its nodes          -> level      segments within it are deeper levels
+//     level     its demands        -> accepted   backward nodes that read a tensor born there
+//               blocked and kept   -> made_again, recomputed
+//
+// Levels are decided from the innermost outwards, since an inner one asks the outer one for its operands.
+#include "passes/recompute/checkpoint_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/calls/functions.h"
+#include "shadowgraph/graph/analysis.h"
+
+namespace shadowgraph {
+
+// Running statistics change with every run of the operator, so a second run must leave them alone. The formula of a
+// training batch norm does not read them.
+std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
+  const std::string& name = graph.target(node).name();
+  if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm" && name != "aten::miopen_batch_norm") {
+    return {};
+  }
+  const Argument* training = graph.find_argument(node, "training");
+  if (training == nullptr || training->kind != ArgumentKind::kBool || !training->b) return {};
+  std::vector<size_t> positions;
+  for (const char* statistic : {"running_mean", "running_var"}) {
+    const Argument* argument = graph.find_argument(node, statistic);
+    if (argument != nullptr && argument->kind == ArgumentKind::kValue) {
+      positions.push_back(static_cast<size_t>(argument - graph.arguments(node).data()));
+    }
+  }
+  return positions;
+}
+
+// Says whether a storage can wait on the host. All of it must be one value, so that one copy there and one back will
+// do. Backward may only read it, and nothing outside may hold it.
+HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage) {
+  HostTrip trip;
+  const NodeId born = graph.storage(storage).born;
+  if (!born.valid() || graph.is_erased(born) || graph.is_placeholder(born)) return {};
+  bool possible = true;
+  const auto is_written = [&](NodeId n) {
+    const auto writes = effects.writes(n);
+    return std::any_of(writes.begin(), writes.end(),
+                       [&](const StorageWrite& write) { return write.storage == storage; });
+  };
+  const auto note = [&](NodeId n) {
+    if (!trip.last_forward.valid() || graph.is_before(trip.last_forward, n)) trip.last_forward = n;
+  };
+  // Every value in the storage has a say: a view that backward writes to would be lost.
+  graph.for_each_value_in(storage, [&](ValueId v) {
+    const Value& value = graph.value(v);
+    if (!value.producer.valid() || graph.is_erased(value.producer)) return;
+    const bool in_forward = graph.node(value.producer).phase == Graph::kForward;
+    const bool strided = value.kind == ValueKind::kTensor && value.layout == c10::Layout::Strided;
+    possible = possible && strided;
+    if (in_forward) note(value.producer);
+    bool read = false;
+    graph.for_each_use(v, [&](NodeId user) {
+      const PhaseId phase = graph.node(user).phase;
+      if (is_end(graph.node(user).target) || (phase != Graph::kForward && phase != Graph::kBackward)) possible = false;
+      if (phase == Graph::kForward) {
+        note(user);
+      } else {
+        read = true;
+        if (is_written(user)) possible = false;
+      }
+    });
+    if (!in_forward) return;  // a view that backward makes of what it reads
+    if (read) trip.read.push_back(v);
+    if (strided && value.offset == 0 && graph.logical_bytes(v) == graph.storage(storage).bytes &&
+        is_dense(view_of(graph, v))) {
+      trip.whole = v;
+    }
+  });
+  if (possible && trip.whole.valid()) {
+    // A view of another dtype could not be taken from the copy by the same strides.
+    for (const ValueId v : trip.read) possible = possible && graph.value(v).dtype == graph.value(trip.whole).dtype;
+  }
+  return possible && trip.whole.valid() && !trip.read.empty() && trip.last_forward.valid() ? trip : HostTrip{};
+}
+
+// Effects are worked out once for all levels. Names of regions and ranges of nodes are two ways to say segments; mixed,
+// nobody could say which lies within which.
+CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments)
+    : graph_(graph), effects_(Effects::of(graph)) {
+  const auto by_nodes = std::count_if(segments.begin(), segments.end(), [](const CheckpointSegment& segment) {
+    return segment.first.valid() || segment.last.valid();
+  });
+  if (by_nodes == 0) {
+    assign_levels(segments);
+  } else if (static_cast<size_t>(by_nodes) == segments.size()) {
+    assign_ranges(segments);
+  } else {
+    throw GraphEditError("segments of regions and segments of nodes cannot be checkpointed at once");
+  }
+  for (size_t i = 0; i < segments.size(); ++i) {
+    levels_[i].keeps.insert(segments[i].keep.begin(), segments[i].keep.end());
+  }
+  collect_demands();
+  index_writes();
+  std::vector<int32_t> inner_first(levels_.size());
+  for (size_t i = 0; i < levels_.size(); ++i) inner_first[i] = static_cast<int32_t>(i);
+  std::stable_sort(inner_first.begin(), inner_first.end(),
+                   [&](int32_t a, int32_t b) { return levels_[size_t(a)].depth > levels_[size_t(b)].depth; });
+  for (const int32_t level : inner_first) decide(level);
+}
+
+// ---- Levels
+
+// Nesting is as deep as the user's segments, so walking up is cheap.
+bool CheckpointPlan::is_within(int32_t inner, int32_t outer) const {
+  while (inner >= 0 && inner != outer) inner = levels_[size_t(inner)].outer;
+  return inner == outer;
+}
+
+// Returns the innermost level that has both.
+int32_t CheckpointPlan::common_level(int32_t a, int32_t b) const {
+  while (a >= 0 && !is_within(b, a)) a = levels_[size_t(a)].outer;
+  return a;
+}
+
+int32_t CheckpointPlan::level_of_birth(StorageId storage) const {
+  const NodeId born = graph_.storage(storage).born;
+  return born.valid() && !graph_.is_erased(born) ? level_of(born) : -1;
+}
+
+// Returns the level that would make this value again for a reader in level `from`; -1 if none does. A storage that a
+// level keeps counts as made outside it, so the next level around is asked.
+int32_t CheckpointPlan::candidate_level(int32_t from, ValueId id) const {
+  const Value& value = graph_.value(id);
+  if (from < 0 || value.kind != ValueKind::kTensor || !value.storage.valid()) return -1;
+  int32_t level = common_level(from, level_of_birth(value.storage));
+  while (level >= 0 && levels_[size_t(level)].keeps.contains(value.storage)) level = levels_[size_t(level)].outer;
+  return level >= 0 && is_within(level_of(value.producer), level) ? level : -1;
+}
+
+int32_t CheckpointPlan::home_for(int32_t level, ValueId id) const {
+  const int32_t home = candidate_level(level, id);
+  return home >= 0 && levels_[size_t(home)].made_again.contains(graph_.value(id).storage) ? home : -1;
+}
+
+// ---- Who needs what
+
+// Only backward nodes that differentiate a node of a segment get the copy. Other readers keep the original, so that the
+// result is right whatever they are.
+void CheckpointPlan::collect_demands() {
+  for (const NodeId n : graph_.nodes()) {
+    const Node& node = graph_.node(n);
+    if (node.phase != Graph::kBackward || !node.forward.valid() || graph_.is_erased(node.forward)) continue;
+    const int32_t from = level_of(node.forward);
+    if (from < 0) continue;
+    graph_.for_each_input(n, [&](ValueId v) {
+      const int32_t level = candidate_level(from, v);
+      if (level >= 0) levels_[size_t(level)].demands.push_back({n, v, true});
+    });
+  }
+}
+
+// Lists writers by storage and version, so that asking who wrote next costs nothing. Draws are numbered by generator:
+// copies must draw in the same order without a gap.
+void CheckpointPlan::index_writes() {
+  const uint32_t storages = graph_.storage_count();
+  writers_begin_.assign(size_t{storages} + 1, 0);
+  for (const NodeId n : graph_.nodes()) {
+    for (const StorageWrite& write : effects_.writes(n)) {
+      if (write.storage.index < storages) ++writers_begin_[write.storage.index + 1];
+    }
+  }
+  for (uint32_t i = 0; i < storages; ++i) writers_begin_[i + 1] += writers_begin_[i];
+  writers_.resize(writers_begin_[storages]);
+  IdMap<StorageId, uint32_t> draws_so_far;
+  for (const NodeId n : graph_.nodes()) {
+    for (const StorageWrite& write : effects_.writes(n)) {
+      if (write.storage.index < storages) {
+        writers_[writers_begin_[write.storage.index] + write.before] = n;
+      } else if (effects_.random(n) && draws(n)) {
+        draw_order_[n] = ++draws_so_far[write.storage];
+      }
+    }
+  }
+}
+
+NodeId CheckpointPlan::next_writer(StorageId storage, uint32_t version) const {
+  const uint32_t at = writers_begin_[storage.index] + version;
+  return at < writers_begin_[storage.index + 1] ? writers_[at] : NodeId();
+}
+
+// Says whether a random node draws. Attention is random by its tag, and with dropout_p = 0 draws nothing; taking a
+// state leaves it as it is.
+bool CheckpointPlan::draws(NodeId n) const {
+  const Argument* p = graph_.find_argument(n, "dropout_p");
+  if (p != nullptr && p->kind == ArgumentKind::kFloat && p->d == 0) return false;
+  return graph_.target(n).name() != "sg_random::get_state";
+}
+
+// Finds which node belongs to which segment of a checkpoint, and how segments nest.
+//
+// Policies name segments by regions (modules), the chain by first and last node. Both become levels: a segment, the
+// one around it, its nodes. Segments that cross are refused, for a node can be recomputed with one of them alone.
+// One walk over the nodes for each of the two forms, times the depth of nesting.
+
+namespace {
+
+std::string_view text_of_name(const Graph& graph, RegionId region) {
+  return graph.text_or_empty(graph.region(region).name);
+}
+
+[[noreturn]] void refuse_segment(const CheckpointSegment& segment, const std::string& what) {
+  throw GraphEditError(fmt::format("cannot checkpoint segment '{}': {}", segment.name, what));
+}
+[[noreturn]] void refuse_overlap(const CheckpointSegment& a, const CheckpointSegment& b) {
+  throw GraphEditError(fmt::format("segments '{}' and '{}' overlap", a.name, b.name));
+}
+
+// Nodes of forward, without what is computed again in it.
+class ForwardNodes {
+ public:
+  explicit ForwardNodes(const Graph& graph) : graph_(graph), again_(recompute_regions(graph)) {}
+  bool contains(NodeId n) const {
+    return graph_.node(n).phase == Graph::kForward && !graph_.is_placeholder(n) &&
+           !again_[graph_.node(n).region].valid();
+  }
+
+ private:
+  const Graph& graph_;
+  const IdMap<RegionId, RegionId> again_;
+};
+
+}  // namespace
+
+// Segments by regions form a tree, as regions do. A node belongs to the innermost segment around its region, and nodes
+// between the regions of one segment belong to it, too.
+class CheckpointPlan::SegmentTree {
+ public:
+  SegmentTree(CheckpointPlan& plan, std::span<const CheckpointSegment> segments)
+      : plan_(plan), graph_(plan.graph_), levels_(plan.levels_), segments_(segments), forward_(plan.graph_) {}
+
+  void run() {
+    find_segments_of_regions();
+    nest();
+    find_extents();
+    assign_nodes();
+  }
+
+ private:
+  struct Extent {
+    NodeId first, last;
+  };
+
+  // Regions of one segment must be siblings: what lies between them is then called from the same place.
+  void find_segments_of_regions() {
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      const CheckpointSegment& segment = segments_[i];
+      if (segment.regions.empty()) refuse_segment(segment, "it has no regions");
+      for (const RegionId region : segment.regions) {
+        if (region.index >= graph_.region_count() || region == Graph::kRootRegion) {
+          refuse_segment(segment, "there is no such region");
+        }
+        if (graph_.region(region).parent != graph_.region(segment.regions[0]).parent) {
+          refuse_segment(segment, fmt::format("'{}' and '{}' are not called from the same place",
+                                              text_of_name(graph_, segment.regions[0]), text_of_name(graph_, region)));
+        }
+        if (segment_at_[region] >= 0) {
+          refuse_segment(segment, fmt::format("region '{}' is in another segment, or twice in this one",
+                                              text_of_name(graph_, region)));
+        }
+        segment_at_[region] = static_cast<int32_t>(i);
+      }
+    }
+  }
+
+  // Finds the innermost segment by region; parents have smaller indices.
+  void nest() {
+    IdMap<RegionId, int32_t> around(-1);
+    for (uint32_t i = 1; i < graph_.region_count(); ++i) {
+      const RegionId id(i);
+      around[id] = std::as_const(by_region_)[graph_.region(id).parent];
+      const int32_t own = std::as_const(segment_at_)[id];
+      by_region_[id] = own >= 0 ? own : around[id];
+    }
+    levels_.resize(segments_.size());
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      levels_[i].segment = &segments_[i];
+      levels_[i].outer = around[segments_[i].regions[0]];
+    }
+    for (CheckpointLevel& level : levels_) {
+      for (int32_t outer = level.outer; outer >= 0; outer = levels_[size_t(outer)].outer) ++level.depth;
+    }
+  }
+
+  // A segment reaches from the first to the last node of its regions.
+  void find_extents() {
+    extents_.resize(segments_.size());
+    for (const NodeId n : graph_.nodes()) {
+      if (!forward_.contains(n)) continue;
+      const int32_t level = std::as_const(by_region_)[graph_.node(n).region];
+      plan_.level_of_[n] = level;
+      for (int32_t l = level; l >= 0; l = levels_[size_t(l)].outer) {
+        Extent& extent = extents_[size_t(l)];
+        if (!extent.first.valid()) extent.first = n;
+        extent.last = n;
+      }
+    }
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      if (segments_[i].regions.size() > 1 && extents_[i].first.valid()) {
+        begins_[extents_[i].first].push_back(static_cast<int32_t>(i));
+      }
+    }
+  }
+
+  void assign_nodes() {
+    for (const NodeId n : graph_.nodes()) {
+      open_those_that_begin(n);
+      if (forward_.contains(n)) {
+        int32_t& level = plan_.level_of_[n];
+        if (!open_.empty() && !plan_.is_within(level, open_.back())) {
+          const int32_t around = open_.back();
+          if (level != levels_[size_t(around)].outer)
+            refuse_overlap(segments_[size_t(around)], segments_[size_t(level)]);
+          level = around;
+        }
+        for (int32_t l = level; l >= 0; l = levels_[size_t(l)].outer) levels_[size_t(l)].nodes.push_back(n);
+      }
+      while (!open_.empty() && extents_[size_t(open_.back())].last == n) open_.pop_back();
+    }
+  }
+
+  // A segment of several regions also takes the nodes between them, so it is opened at its first node and closed at its
+  // last. One that begins inside another must end inside it.
+  void open_those_that_begin(NodeId n) {
+    const auto found = begins_.find(n);
+    if (found == begins_.end()) return;
+    std::sort(found->second.begin(), found->second.end(),
+              [&](int32_t a, int32_t b) { return levels_[size_t(a)].depth < levels_[size_t(b)].depth; });
+    for (const int32_t begun : found->second) {
+      if (!open_.empty() && !plan_.is_within(begun, open_.back())) {
+        refuse_overlap(segments_[size_t(open_.back())], segments_[size_t(begun)]);
+      }
+      open_.push_back(begun);
+    }
+  }
+
+  CheckpointPlan& plan_;
+  const Graph& graph_;
+  std::vector<CheckpointLevel>& levels_;
+  const std::span<const CheckpointSegment> segments_;
+  const ForwardNodes forward_;
+  IdMap<RegionId, int32_t> segment_at_{-1};                  // of regions that a segment names
+  IdMap<RegionId, int32_t> by_region_{-1};                   // the innermost segment
+  std::vector<Extent> extents_;                              // by segment
+  std::unordered_map<NodeId, std::vector<int32_t>> begins_;  // segments of several regions
+  std::vector<int32_t> open_;                                // those around the current node, inner ones last
+};
+
+void CheckpointPlan::assign_levels(std::span<const CheckpointSegment> segments) { SegmentTree(*this, segments).run(); }
+
+// Segments by nodes nest by their ranges. Where several begin at the same node, the one that ends last is the outer
+// one.
+void CheckpointPlan::assign_ranges(std::span<const CheckpointSegment> segments) {
+  const ForwardNodes forward(graph_);
+  std::unordered_map<NodeId, std::vector<int32_t>> begins;
+  levels_.resize(segments.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const CheckpointSegment& segment = segments[i];
+    for (const NodeId end : {segment.first, segment.last}) {
+      if (!end.valid() || end.index >= graph_.node_capacity() || graph_.is_erased(end))
+        refuse_segment(segment, "there is no such node");
+      if (!forward.contains(end)) refuse_segment(segment, "it begins or ends with a node that is not of forward");
+    }
+    if (graph_.is_before(segment.last, segment.first)) refuse_segment(segment, "its last node comes before its first");
+    if (!segment.regions.empty()) refuse_segment(segment, "it has both nodes and regions");
+    levels_[i].segment = &segment;
+    begins[segment.first].push_back(static_cast<int32_t>(i));
+  }
+  std::vector<int32_t> open;  // inner ones last
+  for (const NodeId n : graph_.nodes()) {
+    if (const auto found = begins.find(n); found != begins.end()) {
+      std::stable_sort(found->second.begin(), found->second.end(), [&](int32_t a, int32_t b) {
+        return graph_.is_before(segments[size_t(b)].last, segments[size_t(a)].last);
+      });
+      for (const int32_t begun : found->second) {
+        if (!open.empty()) {
+          const CheckpointSegment& around = segments[size_t(open.back())];
+          const CheckpointSegment& inner = segments[size_t(begun)];
+          if (graph_.is_before(around.last, inner.last) || (around.first == inner.first && around.last == inner.last)) {
+            refuse_overlap(around, inner);
+          }
+          levels_[size_t(begun)].outer = open.back();
+        }
+        levels_[size_t(begun)].depth = static_cast<int32_t>(open.size());
+        open.push_back(begun);
+      }
+    }
+    if (forward.contains(n) && !open.empty()) {
+      level_of_[n] = open.back();
+      for (const int32_t level : open) levels_[size_t(level)].nodes.push_back(n);
+    }
+    while (!open.empty() && segments[size_t(open.back())].last == n) open.pop_back();
+  }
+}
+
+// Decides for one level of a checkpoint what can be made again, and what of that is needed. Reasons against spread
+// first; what is left is accepted, and of that only what the demands need is computed again.
+
+namespace {
+
+// Gives its self another storage or geometry in a way that is not redone.
+bool changes_storage(const OperatorFacts& facts) {
+  return !facts.written.empty() && (facts.resizes || facts.takes_storage);
+}
+
+}  // namespace
+
+class CheckpointPlan::Decision {
+ public:
+  Decision(CheckpointPlan& plan, int32_t index)
+      : plan_(plan), graph_(plan.graph_), effects_(plan.effects_), index_(index), level_(plan.levels_[size_t(index)]) {
+    // What backward needs before the segment has ended would be computed twice at once.
+    std::erase_if(level_.demands, [&](const CheckpointDemand& demand) {
+      // A gradient taken within forward; nothing is gained there.
+      const bool early = graph_.is_before(demand.at, level_.nodes.back());
+      if (early) ++plan_.kept_, ++plan_.obstacles_["needed before its segment ends"];
+      return early;
+    });
+    for (const CheckpointDemand& demand : level_.demands) {
+      if (!end_.valid() || graph_.is_before(end_, demand.at)) end_ = demand.at;
+    }
+  }
+
+  void run() {
+    if (level_.demands.empty()) return;
+    find_obstacles();
+    accept();
+    if (level_.accepted.empty()) return;
+    select();
+    find_random_runs();
+    ask_outer_levels();
+  }
+
+ private:
+  struct StorageUse {
+    std::vector<std::pair<NodeId, uint32_t>> readers;  // of contents, with the version
+    std::vector<NodeId> writers;
+    bool kept = false;
+  };
+
+  bool born_here(StorageId s) const {
+    return s.index < graph_.storage_count() && plan_.is_within(plan_.level_of_birth(s), index_);
+  }
+
+  bool is_here(NodeId n) const { return plan_.is_within(plan_.level_of(n), index_); }
+
+  // Whether the storage has a copy in the second run, from which nodes there take it.
+  bool is_made_again(StorageId s) const {
+    const auto found = storages_.find(s);
+    return found != storages_.end() && !found->second.kept;
+  }
+
+  // Says whether the contents that a node read are still there when they are needed again. end_ is the last node that
+  // may need something of this level.
+  bool still_there(StorageId s, uint32_t version) const {
+    const NodeId writer = plan_.next_writer(s, version);
+    return !writer.valid() || !graph_.is_before(writer, end_);
+  }
+
+  // Returns the first reason why this node cannot run again, whatever others do; "" if there is none. The reason goes
+  // into the report, so it names the operator.
+  std::string obstacle(NodeId n) const {
+    const std::string& name = graph_.target(n).name();
+    if (effects_.unknown(n)) return name + ": nothing is known of it";
+    if (effects_.host_read(n)) return name + ": reads on the host";
+    if (effects_.collective(n) && !level_.segment->collectives) return name + ": a collective";
+    if (changes_storage(graph_.facts(n))) return name + ": changes a tensor's storage";
+    if (!graph_.note(n, kGeneratorNote).empty()) return name + ": draws from a generator of the program's own";
+    std::string reason;
+    graph_.for_each_output(n, [&](ValueId v) {
+      const StorageId s = graph_.value(v).storage;
+      if (graph_.value(v).kind == ValueKind::kTensor && !s.valid()) reason = name + ": a result without storage";
+      // A second one of it would stand beside the one that is kept.
+      if (level_.keeps.contains(s) && graph_.storage(s).born == n) reason = name + ": makes what is to be kept";
+    });
+    graph_.for_each_input(n, [&](ValueId v) {
+      const StorageId s = graph_.value(v).storage;
+      if (s.valid() && born_here(s) && !is_here(graph_.value(v).producer))
+        reason = name + ": an operand from elsewhere";
+    });
+    for (const StorageWrite& write : effects_.writes(n)) {
+      if (level_.keeps.contains(write.storage)) reason = name + ": writes to what is to be kept";
+      if (effects_.is_generator(write.storage) || born_here(write.storage)) continue;
+      // A second write to what others see would be seen.
+      if (!is_statistic(n, write.storage)) reason = name + ": writes to what is made outside";
+    }
+    return reason;
+  }
+
+  // Statistics are the one write that a copy may leave out.
+  bool is_statistic(NodeId n, StorageId s) const {
+    const auto positions = statistics_to_leave_out(graph_, n);
+    return std::any_of(positions.begin(), positions.end(), [&](size_t position) {
+      return graph_.value(graph_.arguments(n)[position].ref.value).storage == s;
+    });
+  }
+
+  // Finds all that cannot run again. Reasons spread: what cannot run again keeps what it makes, and what is kept may
+  // block those that wrote to it.
+  void find_obstacles() {
+    blocked_.reserve(level_.nodes.size() / 8);
+    for (const NodeId n : level_.nodes) {
+      graph_.for_each_output(n, [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        if (s.valid() && graph_.storage(s).born == n && !level_.keeps.contains(s)) storages_.try_emplace(s);
+      });
+      if (!effects_.geometry_only(n)) {
+        for (const StorageVersion& read : effects_.reads(n)) {
+          if (const auto found = storages_.find(read.storage); found != storages_.end()) {
+            found->second.readers.emplace_back(n, read.version);
+          }
+        }
+      }
+      for (const StorageWrite& write : effects_.writes(n)) {
+        if (const auto found = storages_.find(write.storage); found != storages_.end()) {
+          found->second.writers.push_back(n);
+        }
+      }
+    }
+    for (auto& [storage, use] : storages_) {
+      // Some writer is not in the segment: a copy would miss its write.
+      if (use.writers.size() != effects_.final_version(storage)) keep(storage, "written to outside its segment");
+    }
+    for (const NodeId n : level_.nodes) {
+      if (const std::string reason = obstacle(n); !reason.empty()) block(n, reason);
+      if (effects_.geometry_only(n)) continue;
+      for (const StorageVersion& read : effects_.reads(n)) {
+        if (read.storage.index >= graph_.storage_count() || storages_.contains(read.storage)) continue;
+        if (!still_there(read.storage, read.version) && !is_statistic(n, read.storage)) {
+          // A copy would read what is there now, not what was there.
+          block(n, graph_.target(n).name() + ": an operand is written to before backward");
+        }
+      }
+    }
+    // What cannot run again keeps what it makes and writes; who reads that at a version that is gone cannot run either.
+    while (!pending_.empty()) {
+      const NodeId n = pending_.back();
+      pending_.pop_back();
+      const std::string& reason = blocked_.at(n);
+      // Views that it makes, too.
+      graph_.for_each_output(n, [&](ValueId v) { keep(graph_.value(v).storage, reason); });
+      for (const StorageWrite& write : effects_.writes(n)) keep(write.storage, reason);
+    }
+  }
+
+  void block(NodeId n, const std::string& reason) {
+    if (blocked_.try_emplace(n, reason).second) pending_.push_back(n);
+  }
+
+  // All writers of a kept storage must stay, too: their copies would write to the original a second time.
+  void keep(StorageId s, const std::string& reason) {
+    const auto found = storages_.find(s);
+    if (found == storages_.end() || found->second.kept) return;
+    found->second.kept = true;
+    reasons_.try_emplace(s, reason);
+    for (const NodeId writer : found->second.writers) block(writer, reason);
+    for (const auto& [reader, version] : found->second.readers) {
+      if (!still_there(s, version)) block(reader, reason);
+    }
+  }
+
+  // Demands that nothing speaks against. The first of them says where the copies go: just before that backward node.
+  void accept() {
+    std::unordered_set<StorageId> counted;
+    for (const CheckpointDemand& demand : level_.demands) {
+      const StorageId s = graph_.value(demand.value).storage;
+      if (is_made_again(s) && !blocked_.contains(graph_.value(demand.value).producer)) {
+        level_.accepted.push_back(demand);
+        if (!level_.position.valid() || graph_.is_before(demand.at, level_.position)) level_.position = demand.at;
+      } else if (counted.insert(s).second) {
+        ++plan_.kept_;
+        const auto reason = reasons_.find(s);
+        ++plan_.obstacles_[reason == reasons_.end() ? std::string("made outside its segment") : reason->second];
+      }
+    }
+  }
+
+  // Walks backwards from what is needed to all that it takes, so that only that is computed again. A node whose results
+  // are only looked at needs no contents.
+  void select() {
+    std::unordered_set<ValueId> values;
+    std::unordered_set<StorageId> contents;
+    for (const CheckpointDemand& demand : level_.accepted) {
+      values.insert(demand.value);
+      contents.insert(graph_.value(demand.value).storage);
+    }
+    for (size_t i = level_.nodes.size(); i-- > 0;) {
+      const NodeId n = level_.nodes[i];
+      bool needed = false;
+      graph_.for_each_output(n, [&](ValueId v) { needed = needed || values.contains(v); });
+      for (const StorageWrite& write : effects_.writes(n)) needed = needed || contents.contains(write.storage);
+      if (!needed) continue;
+      level_.recomputed.push_back(n);
+      graph_.for_each_input(n, [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        if (!s.valid() || !is_made_again(s)) return;
+        values.insert(v);
+        if (!effects_.geometry_only(n)) contents.insert(s);
+      });
+      graph_.for_each_output(n, [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        if (s.valid() && is_made_again(s)) level_.made_again.insert(s);
+      });
+    }
+    std::reverse(level_.recomputed.begin(), level_.recomputed.end());
+  }
+
+  // Copies that draw must find the generator as it was. Draws that follow one another without a gap share one saved
+  // state: putting a state back costs a copy of 5 KB.
+  void find_random_runs() {
+    std::unordered_map<StorageId, uint32_t> last_draw;
+    std::unordered_map<StorageId, size_t> run_of;
+    for (const NodeId n : level_.recomputed) {
+      const uint32_t draw = std::as_const(plan_.draw_order_)[n];
+      if (draw == 0) continue;
+      for (const StorageWrite& write : effects_.writes(n)) {
+        if (!effects_.is_generator(write.storage)) continue;
+        const auto last = last_draw.find(write.storage);
+        if (last == last_draw.end() || last->second + 1 != draw) {
+          run_of[write.storage] = level_.random_runs.size();
+          level_.random_runs.push_back({.first = n, .last = n, .device = device_of(write.storage)});
+        }
+        level_.random_runs[run_of[write.storage]].last = n;
+        last_draw[write.storage] = draw;
+      }
+    }
+  }
+
+  c10::Device device_of(StorageId generator) const {
+    for (const Effects::Generator& g : effects_.generators()) {
+      if (g.storage == generator) return g.device;
+    }
+    return c10::Device(c10::DeviceType::CPU);
+  }
+
+  // An operand may be born in an outer segment, which drops it as well. Then the outer level must make it again before
+  // this one runs.
+  void ask_outer_levels() {
+    for (const NodeId n : level_.recomputed) {
+      graph_.for_each_input(n, [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        if (s.valid() && is_made_again(s)) return;
+        const int32_t outer = plan_.candidate_level(level_.outer, v);
+        if (outer >= 0) plan_.levels_[size_t(outer)].demands.push_back({level_.position, v, false});
+      });
+    }
+  }
+
+  CheckpointPlan& plan_;
+  const Graph& graph_;
+  const Effects& effects_;
+  const int32_t index_;
+  CheckpointLevel& level_;
+  NodeId end_;                                          // the last node that may need something
+  std::unordered_map<StorageId, StorageUse> storages_;  // made in this level
+  std::unordered_map<NodeId, std::string> blocked_;
+  std::unordered_map<StorageId, std::string> reasons_;
+  std::vector<NodeId> pending_;
+};
+
+void CheckpointPlan::decide(int32_t level) {
+  if (!levels_[size_t(level)].demands.empty()) Decision(*this, level).run();
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,341 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <ranges>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/analysis/module_tree.h"
+#include "ir/edit/bulk_edits.h"
+#include "ir/records.h"
+#include "passes/recompute/checkpoint_plan.h"
+#include "passes/recompute/host_copies.h"
+#include "passes/recompute/regions.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/passes/recompute.h"
+
+namespace shadowgraph {
+
+void end_lives(Graph& graph, const StorageChanges& changes) {
+  const auto is_copy = [&](NodeId n) { return changes.copies[n] != 0; };
+  // Last uses of everything, in one walk.
+  std::vector<NodeId> last_use(graph.storage_count());
+  std::vector<bool> read_by_copy(graph.storage_count(), false);
+  for (const NodeId n : graph.nodes()) {
+    const auto touch = [&](ValueId v) {
+      const StorageId s = graph.value(v).storage;
+      if (!s.valid()) return;
+      last_use[s.index] = n;
+      if (is_copy(n)) read_by_copy[s.index] = true;
+    };
+    graph.for_each_input(n, touch);
+    graph.for_each_output(n, touch);
+  }
+  // By node the first storage that dies there, by storage the next one.
+  std::vector<StorageId> first_death(graph.node_capacity());
+  std::vector<StorageId> next_death(graph.storage_count());
+  std::vector<bool> moved(graph.storage_count(), false);
+  for (uint32_t i = graph.storage_count(); i-- > 0;) {
+    const StorageId s(i);
+    const Storage& storage = graph.storage(s);
+    if (!last_use[i].valid()) continue;
+    const bool has_death = storage.freed_after.valid() && !graph.is_erased(storage.freed_after);
+    const bool is_new =
+        storage.born.valid() && !graph.is_erased(storage.born) && (is_copy(storage.born) || changes.made[s] != 0);
+    const bool later = has_death && read_by_copy[i] && graph.is_before(storage.freed_after, last_use[i]);
+    const bool earlier = has_death && changes.touched[s] != 0 && graph.is_before(last_use[i], storage.freed_after) &&
+                         graph.node(storage.freed_after).phase != Graph::kForward;
+    if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
+    moved[i] = true;
+    const TargetId user = graph.node(last_use[i]).target;
+    if (user == target_of(Builtin::kOutput) || user == target_of(Builtin::kGradient)) continue;  // never
+    next_death[i] = first_death[last_use[i].index];
+    first_death[last_use[i].index] = s;
+  }
+  struct Frees {
+    NodeId node;
+    size_t begin = 0;
+  };
+  std::vector<Frees> changed;
+  std::vector<StorageId> storages;
+  for (const NodeId n : graph.nodes()) {
+    const auto frees = graph.frees(n);
+    const bool loses = std::any_of(frees.begin(), frees.end(), [&](StorageId s) { return moved[s.index]; });
+    if (!first_death[n.index].valid() && !loses) continue;
+    changed.push_back({n, storages.size()});
+    for (const StorageId s : frees) {
+      if (!moved[s.index]) storages.push_back(s);
+    }
+    for (StorageId s = first_death[n.index]; s.valid(); s = next_death[s.index]) storages.push_back(s);
+  }
+  // A storage leaves one list before it enters another.
+  for (const Frees& frees : changed) graph.set_frees(frees.node, {});
+  for (size_t i = 0; i < changed.size(); ++i) {
+    const size_t end = i + 1 < changed.size() ? changed[i + 1].begin : storages.size();
+    graph.set_frees(changed[i].node, {storages.data() + changed[i].begin, end - changed[i].begin});
+  }
+}
+
+namespace {
+
+class HostCopies {
+ public:
+  HostCopies(Graph& graph, StorageChanges& changes, CheckpointResult& result)
+      : graph_(graph), changes_(changes), result_(result) {}
+
+  void send(const HostTrip& trip) {
+    NodeId first;
+    for (const ValueId v : trip.read) {
+      const auto readers = readers_of(v);
+      if (!readers.empty() && (!first.valid() || graph_.is_before(readers.front(), first))) first = readers.front();
+    }
+    if (!first.valid()) return;  // they all read copies
+    if (trip.fetch.valid() && graph_.is_before(trip.fetch, first)) first = trip.fetch;
+    const ValueId whole = trip.whole;
+    const StorageId storage = graph_.value(whole).storage;
+    const NodeId born = graph_.storage(storage).born;
+    const ValueId host = copy_to(whole, c10::Device(c10::DeviceType::CPU), graph_.node(trip.last_forward).next, born);
+    changes_.made[graph_.value(host).storage] = 1;
+    const ValueId back = copy_to(host, graph_.storage(storage).device(), first, born);
+    mark_fetched(back, first, born);
+    for (const ValueId v : trip.read) {
+      if (readers_of(v).empty()) continue;
+      const ValueId stands_in = v == whole ? back : view_like(v, back, first, born);
+      graph_.replace_uses_if(v, stands_in,
+                             [&](NodeId user, const Argument&) { return graph_.node(user).phase == Graph::kBackward; });
+    }
+    changes_.touched[storage] = 1;
+    ++result_.offloaded;
+    result_.offloaded_bytes += graph_.storage(storage).bytes;
+  }
+
+ private:
+  // Backward users, what runs again included.
+  std::vector<NodeId> readers_of(ValueId v) const {
+    std::vector<NodeId> readers = graph_.users_of(v);
+    std::erase_if(readers, [&](NodeId n) { return graph_.node(n).phase != Graph::kBackward; });
+    return readers;
+  }
+
+  void mark_fetched(ValueId made, NodeId first, NodeId born) {
+    const NodeId n = graph_.value(made).producer;
+    mutable_node(graph_, n).phase = Graph::kBackward;
+    mutable_node(graph_, n).region = graph_.node(first).region;
+    mutable_node(graph_, n).forward = born;
+    changes_.copies[n] = 1;
+  }
+
+  // What `v` is of its storage, of another one.
+  ValueId view_like(ValueId v, ValueId of, NodeId position, NodeId born) {
+    const TargetId as_strided = graph_.intern_operator("aten::as_strided");
+    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
+    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+    const int64_t offset = graph_.value(v).offset;
+    const std::array<Argument, 4> arguments{Argument::of_value(of), graph_.int_list(sizes), graph_.int_list(strides),
+                                            Argument::of_int(offset)};
+    const NodeId n = graph_.insert_before(position, as_strided, arguments);
+    const ValueId view = graph_.add_tensor_result(n, {.dtype = graph_.value(v).dtype,
+                                                      .sizes = sizes,
+                                                      .strides = strides,
+                                                      .storage = graph_.value(of).storage,
+                                                      .offset = offset,
+                                                      .device = graph_.value(of).device()});
+    mark_fetched(view, position, born);
+    return view;
+  }
+
+  ValueId copy_to(ValueId v, c10::Device device, NodeId position, NodeId like) {
+    const TargetId to_copy = graph_.intern_operator("aten::_to_copy");
+    // Waiting for the host makes no sense: what comes after on the same stream comes after the copy.
+    const bool asynchronous = graph_.value(v).device() != device;
+    const std::array<Argument, 7> arguments{Argument::of_value(v), Argument::none(),
+                                            Argument::none(),      Argument::of_device(device),
+                                            Argument::none(),      Argument::of_bool(asynchronous),
+                                            Argument::none()};
+    const NodeId n = graph_.insert_before(position, to_copy, arguments);
+    mutable_node(graph_, n).region = graph_.node(like).region;
+    mutable_node(graph_, n).phase = Graph::kForward;
+    graph_.set_note(n, kKernelNote, kCopyEngine);
+    const Storage& from = graph_.storage(graph_.value(v).storage);
+    const StorageId storage = graph_.add_storage(
+        {.bytes = from.bytes, .device_type = device.type(), .device_index = device.index(), .born = n});
+    const std::vector<int64_t> sizes(graph_.sizes(v).begin(), graph_.sizes(v).end());
+    const std::vector<int64_t> strides(graph_.strides(v).begin(), graph_.strides(v).end());
+    return graph_.add_tensor_result(
+        n, {.dtype = graph_.value(v).dtype, .sizes = sizes, .strides = strides, .storage = storage, .device = device});
+  }
+
+  Graph& graph_;
+  StorageChanges& changes_;
+  CheckpointResult& result_;
+};
+
+}  // namespace
+
+void send_to_host(Graph& graph, const HostTrip& trip, StorageChanges& changes, CheckpointResult& result) {
+  HostCopies(graph, changes, result).send(trip);
+}
+
+// offload: what modules keep for backward waits on the host.
+//
+// Which. A tensor that forward makes and backward reads, of the module of its last use in forward. host_trip() says
+// whether it may leave. Where it comes back, all of backward reads the copy.
+//
+// When. Module i's tensors leave while module i + 1 runs, and come back while backward of i + 1 runs:
+//
+//     forward    i: kernels        i + 1: kernels       end of i + 1: the device's memory is free
+//                                  copies of i
+//     backward   i + 1: kernels                         i: kernels
+//                begin of i + 1: memory for i; copies
+//
+// So the originals die at the last forward node of the module behind, and the copy back stands at its first backward
+// node. The last module of a parent has none behind it: its tensors leave and come back where they stand.
+
+namespace {
+
+class Offload {
+ public:
+  Offload(Graph& graph, std::span<const RegionId> regions, int64_t least)
+      : graph_(graph), least_(least), effects_(Effects::of(graph)) {
+    for (const RegionId region : regions) modules_.emplace(region, Module{});
+    for (uint32_t i = 0; i < graph.storage_count(); ++i) has_device_ |= !graph.storage(StorageId(i)).device().is_cpu();
+  }
+
+  OffloadResult run() {
+    find_neighbours();
+    std::vector<std::pair<HostTrip, const Module*>> trips;
+    for (uint32_t i = 0; i < graph_.storage_count(); ++i) {
+      const StorageId storage(i);
+      if (!waits_for_backward(storage)) continue;
+      HostTrip trip = host_trip(graph_, effects_, storage);
+      const Module* module = module_of(trip.last_forward.valid() ? trip.last_forward : graph_.storage(storage).born);
+      if (module == nullptr) continue;
+      if (!trip.last_forward.valid()) {
+        ++result_.left["backward writes it, an output holds it, or no tensor fills its memory"];
+        continue;
+      }
+      trip.fetch = module->fetch;
+      trips.emplace_back(std::move(trip), module);
+    }
+    send(trips);
+    return std::move(result_);
+  }
+
+ private:
+  struct Module {
+    NodeId fetch;  // the first backward node of the module behind it
+    NodeId held;   // the last forward node of it
+  };
+
+  // The region of the list that a node is in, or belongs to.
+  RegionId listed(NodeId node) const {
+    RegionId region = charged_region(graph_, node);
+    while (region.valid() && !modules_.contains(region)) region = graph_.region(region).parent;
+    return region;
+  }
+  const Module* module_of(NodeId node) const {
+    const RegionId region = listed(node);
+    return region.valid() ? &modules_.at(region) : nullptr;
+  }
+
+  // By module of a family, such as all layers, the one before it, if that is listed.
+  std::unordered_map<RegionId, RegionId> modules_before() const {
+    std::unordered_map<RegionId, RegionId> before;
+    std::map<std::string_view, RegionId> last;
+    for (const RegionId region : nameable_regions(graph_)) {
+      const std::string_view family = family_of(graph_.text_or_empty(graph_.region(region).name));
+      if (graph_.region(region).kind != RegionKind::kModule || family.empty()) continue;
+      const auto [entry, first] = last.try_emplace(family, region);
+      if (!first && modules_.contains(entry->second)) before.emplace(region, entry->second);
+      entry->second = region;
+    }
+    return before;
+  }
+
+  void find_neighbours() {
+    const std::unordered_map<RegionId, RegionId> before = modules_before();
+    for (const NodeId node : graph_.nodes()) {
+      const PhaseId phase = graph_.node(node).phase;
+      if (phase != Graph::kForward && phase != Graph::kBackward) continue;
+      for (RegionId region = charged_region(graph_, node); region.valid(); region = graph_.region(region).parent) {
+        const auto found = before.find(region);
+        if (found == before.end()) continue;
+        Module& module = modules_.at(found->second);
+        if (phase == Graph::kForward) module.held = node;
+        if (phase == Graph::kBackward && !module.fetch.valid()) module.fetch = node;
+        break;
+      }
+    }
+  }
+
+  bool waits_for_backward(StorageId storage) const {
+    const Storage& of = graph_.storage(storage);
+    if (of.bytes < least_ || !of.born.valid() || graph_.is_erased(of.born)) return false;
+    if ((has_device_ && of.device().is_cpu()) || graph_.note(of.born, kKernelNote) == kCopyEngine) return false;
+    if (graph_.node(of.born).phase != Graph::kForward || graph_.is_placeholder(of.born)) return false;
+    return of.freed_after.valid() && graph_.node(of.freed_after).phase == Graph::kBackward;
+  }
+
+  void send(const std::vector<std::pair<HostTrip, const Module*>>& trips) {
+    StorageChanges changes;
+    CheckpointResult done;
+    std::map<StorageId, NodeId> held;
+    // What backward reads first comes back first.
+    for (const auto& [trip, module] : std::views::reverse(trips)) {
+      send_to_host(graph_, trip, changes, done);
+      const NodeId last = module->held;
+      if (last.valid() && graph_.is_before(trip.last_forward, last)) {
+        held.emplace(graph_.value(trip.whole).storage, last);
+      }
+    }
+    if (done.offloaded == 0) return;
+    for (const NodeId node : graph_.nodes()) {
+      if (graph_.node(node).phase == Graph::kForward) drop_saved(node, changes);
+    }
+    end_lives(graph_, changes);
+    die_at(graph_, held);
+    result_.tensors = done.offloaded;
+    result_.bytes = done.offloaded_bytes;
+  }
+
+  // Autograd keeps what is on the host in their place.
+  void drop_saved(NodeId node, const StorageChanges& changes) {
+    std::vector<SavedTensor> kept;
+    for (const SavedTensor& saved : graph_.saved(node)) {
+      const StorageId storage = graph_.value(saved.value).storage;
+      if (!storage.valid() || changes.touched[storage] == 0) kept.push_back(saved);
+    }
+    if (kept.size() != graph_.saved(node).size()) graph_.set_saved(node, kept);
+  }
+
+  Graph& graph_;
+  const int64_t least_;
+  const Effects effects_;
+  bool has_device_ = false;  // else the program is on the host, and copies go from there to there
+  std::unordered_map<RegionId, Module> modules_;
+  OffloadResult result_;
+};
+
+}  // namespace
+
+OffloadResult offload_regions(Graph& graph, std::span<const RegionId> regions, int64_t least) {
+  return Offload(graph, regions, least).run();
+}
+
+OffloadResult offload_modules(Graph& graph, const OffloadOptions& options) {
+  // A program without numbered modules is no mistake of whoever named none.
+  const bool any = options.modules == "auto";
+  return offload_regions(
+      graph, any ? regions_named(graph, options.modules) : regions_that_match(graph, options.modules), options.least);
+}
+
+PassResult OffloadResult::summary() const {
+  PassResult result{.changed = tensors > 0, .counters = {{"tensors", tensors}, {"bytes", bytes}}};
+  for (const auto& [why, count] : left) result.counters.emplace_back("left: " + why, count);
+  if (tensors == 0) result.warnings.emplace_back("no tensor that backward reads may wait on the host");
+  return result;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,270 @@
+#include "sharding/plan/problem_nodes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fnmatch.h>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/analysis/module_tree.h"
+#include "ir/analysis/structural_hash.h"
+#include "shadowgraph/graph/text.h"
+
+namespace shadowgraph {
+
+std::vector<NodeId> nodes_named(const Graph& graph, const std::string& name) {
+  std::vector<NodeId> nodes;
+  for (const NodeId node : graph.nodes()) {
+    if (!graph.is_placeholder(node)) break;
+    if (fnmatch(name.c_str(), placeholder_name(graph, node).c_str(), 0) == 0) nodes.push_back(node);
+  }
+  if (!nodes.empty() || !name.starts_with('n')) return nodes;
+  uint32_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + 1, end, number);
+  if (error != std::errc() || stop != end) return nodes;
+  const Numbering numbering = Numbering::of(graph);
+  if (number < numbering.nodes().size()) nodes.push_back(numbering.nodes()[number]);
+  return nodes;
+}
+
+std::string without_numbers(std::string_view path) {
+  std::string result;
+  for (bool first = true;;) {
+    const size_t end = std::min(path.find('.'), path.size());
+    const std::string_view word = path.substr(0, end);
+    const size_t begin = word.find_last_not_of("0123456789") + 1;
+    const bool number = begin < word.size() && (begin == 0 || (first && word[begin - 1] == '_'));
+    result += word.substr(0, number ? begin : end);
+    if (number) result += '#';
+    first &= !number;
+    if (end == path.size()) return result;
+    result += '.';
+    path.remove_prefix(end + 1);
+  }
+}
+
+namespace {
+
+class Classifier {
+ public:
+  explicit Classifier(const Graph& graph) : graph_(graph), hashes_(graph), modules_(ModuleTree::of(graph)) {
+    for (const Module& module : modules_.modules) path_of_.push_back(number_of(without_numbers(module.path)));
+  }
+
+  NodeClasses classes() {
+    NodeClasses found;
+    for (const NodeId node : graph_.nodes()) {
+      found.class_of[node] = number_of(key_of(found, node));
+    }
+    // These are numbers of their own; numbers of paths are among them.
+    std::unordered_map<uint32_t, uint32_t> dense;
+    for (const NodeId node : graph_.nodes()) {
+      uint32_t& number = found.class_of[node];
+      number = dense.try_emplace(number, static_cast<uint32_t>(dense.size())).first->second;
+    }
+    found.count = static_cast<uint32_t>(dense.size());
+    return found;
+  }
+
+ private:
+  uint32_t number_of(const std::string& key) {
+    return numbers_.try_emplace(key, static_cast<uint32_t>(numbers_.size())).first->second;
+  }
+
+  std::string key_of(const NodeClasses& found, NodeId node) {
+    if (graph_.is_placeholder(node)) {
+      // A placeholder's name is one of its constants, and what it stands for is in its type.
+      return fmt::format("placeholder {} {} {}", graph_.node(node).target.index,
+                         type_text(graph_, graph_.results(node)[0].ref.value),
+                         without_numbers(placeholder_name(graph_, node)));
+    }
+    const uint64_t call = hashes_.of_node(node);
+    const uint32_t module = modules_.of_node(graph_, node);
+    const uint32_t phase = graph_.node(node).phase.index;
+    if (module != 0) {
+      const uint32_t ordinal = ordinals_[fmt::format("{} {} {}", module, phase, call)]++;
+      return fmt::format("module {} {} {} {}", path_of_[module], phase, call, ordinal);
+    }
+    // A node outside modules is known by its operands. Nodes with the very same operands are told apart by their order.
+    std::string key = fmt::format("free {} {}", phase, call);
+    std::string same = key;
+    graph_.for_each_input(node, [&](ValueId v) {
+      key += fmt::format(" {}:{}", found.class_of[graph_.value(v).producer], position_of(v));
+      same += fmt::format(" {}", v.index);
+    });
+    return fmt::format("{} {}", key, ordinals_[same]++);
+  }
+
+  // Returns which of its producer's results a value is.
+  uint32_t position_of(ValueId value) const {
+    uint32_t position = 0;
+    uint32_t found = 0;
+    graph_.for_each_output(graph_.value(value).producer, [&](ValueId v) {
+      if (v == value) found = position;
+      ++position;
+    });
+    return found;
+  }
+
+  const Graph& graph_;
+  const BlockHashes hashes_;
+  const ModuleTree modules_;
+  std::vector<uint32_t> path_of_;  // by module: number of its path without numbers
+  std::unordered_map<std::string, uint32_t> numbers_;
+  std::unordered_map<std::string, uint32_t> ordinals_;
+};
+
+}  // namespace
+
+NodeClasses NodeClasses::of(const Graph& graph, bool fold) {
+  if (fold) return Classifier(graph).classes();
+  NodeClasses each;
+  for (const NodeId node : graph.nodes()) each.class_of[node] = each.count++;
+  return each;
+}
+
+NodeTensors NodeTensors::of(const Graph& graph, NodeId node) {
+  NodeTensors tensors;
+  const auto into = [&](std::vector<ValueId>& list) {
+    return [&](ValueId v) {
+      if (graph.value(v).kind == ValueKind::kTensor) list.push_back(v);
+    };
+  };
+  graph.for_each_input(node, into(tensors.operands));
+  graph.for_each_output(node, into(tensors.results));
+  return tensors;
+}
+
+std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors) {
+  const size_t operands = tensors.operands.size();
+  const size_t results = tensors.results.size();
+  std::vector<AxisStrategy> found{
+      {.name = "", .operands = std::vector<Placement>(operands), .results = std::vector<Placement>(results)}};
+  if (tensors.size() == 0) return found;
+  const std::span<const int64_t> sizes = graph.sizes(tensors[0]);
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    // An sg::output of tensors of several shapes leaves all of them whole.
+    if (!std::ranges::equal(graph.sizes(tensors[i]), sizes)) return found;
+  }
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] < 2) continue;
+    const Placement cut = Placement::shard(static_cast<int64_t>(dim));
+    found.push_back({.name = "dim" + std::to_string(dim),
+                     .operands = std::vector<Placement>(operands, cut),
+                     .results = std::vector<Placement>(results, cut),
+                     .extent = sizes[dim]});
+  }
+  return found;
+}
+
+namespace {
+
+std::string bytes_of(const std::vector<Layout>& layouts) {
+  std::string bytes;
+  for (const Layout& layout : layouts) {
+    for (const Placement& placement : layout) {
+      const int64_t parts[] = {static_cast<int64_t>(placement.kind), static_cast<int64_t>(placement.op), placement.dim,
+                               placement.outer};
+      bytes.append(reinterpret_cast<const char*>(parts), sizeof(parts));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors& tensors,
+                                          std::span<const AxisStrategy> axis, const DeviceMesh& mesh) {
+  const size_t axes = mesh.axes.size();
+  std::vector<MeshStrategy> found;
+  std::unordered_set<std::string> seen;
+  std::vector<size_t> pick(axes, 0);
+  while (true) {
+    MeshStrategy strategy{.layouts = std::vector<Layout>(tensors.size(), Layout(axes))};
+    bool divides = true;
+    for (size_t a = 0; a < axes && divides; ++a) {
+      const AxisStrategy& one = axis[pick[a]];
+      if (one.extent > 0) {
+        divides = one.extent % mesh.axes[a].size == 0;
+        strategy.shares *= mesh.axes[a].size;
+      }
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        strategy.layouts[i][a] = i < one.operands.size() ? one.operands[i] : one.results[i - one.operands.size()];
+      }
+    }
+    for (size_t i = 0; i < tensors.size() && divides; ++i) {
+      divides = local_sizes(graph.sizes(tensors[i]), strategy.layouts[i], mesh).has_value();
+    }
+    if (divides && seen.insert(bytes_of(strategy.layouts)).second) found.push_back(std::move(strategy));
+    size_t a = axes;
+    while (a > 0 && ++pick[a - 1] == axis.size()) pick[--a] = 0;
+    if (a == 0) return found;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Places
+
+std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis) {
+  std::vector<uint32_t> parent(tensors.size());
+  std::iota(parent.begin(), parent.end(), 0U);
+  const auto find = [&](uint32_t i) {
+    while (parent[i] != i) i = parent[i] = parent[parent[i]];
+    return i;
+  };
+  std::vector<bool> cut(tensors.size(), false);
+  const size_t operands = tensors.operands.size();
+  for (const AxisStrategy& strategy : axis) {
+    std::optional<uint32_t> first;
+    for (uint32_t i = 0; i < tensors.size(); ++i) {
+      if ((i < operands ? strategy.operands[i] : strategy.results[i - operands]).is_replicate()) continue;
+      cut[i] = true;
+      if (!first) first = i;
+      parent[find(i)] = find(*first);
+    }
+  }
+  std::vector<NodePlace> places;
+  NodePlace rest;
+  std::map<uint32_t, size_t> of_root;
+  for (uint32_t i = 0; i < tensors.size(); ++i) {
+    NodePlace* place = &rest;
+    if (cut[i]) {
+      const auto [at, is_new] = of_root.try_emplace(find(i), places.size());
+      if (is_new) places.emplace_back();
+      place = &places[at->second];
+    }
+    (i < operands ? place->operands : place->results).push_back(i < operands ? i : i - static_cast<uint32_t>(operands));
+  }
+  if (!rest.operands.empty() || !rest.results.empty()) places.push_back(std::move(rest));
+  return places;
+}
+
+std::vector<NodePlace> places_of_output(const NodeTensors& tensors) {
+  std::vector<NodePlace> places;
+  for (uint32_t i = 0; i < tensors.operands.size(); ++i) places.push_back({.operands = {i}, .results = {}});
+  return places;
+}
+
+std::vector<AxisStrategy> strategies_at(std::span<const AxisStrategy> axis, const NodePlace& place) {
+  std::vector<AxisStrategy> found;
+  for (const AxisStrategy& all : axis) {
+    AxisStrategy own{.name = all.name, .operands = {}, .results = {}, .extent = all.extent};
+    bool cuts = found.empty();
+    for (const uint32_t i : place.operands) own.operands.push_back(all.operands[i]);
+    for (const uint32_t i : place.results) own.results.push_back(all.results[i]);
+    for (const std::vector<Placement>* placements : {&own.operands, &own.results}) {
+      for (const Placement& placement : *placements) cuts |= !placement.is_replicate();
+    }
+    if (cuts) found.push_back(std::move(own));
+  }
+  return found;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,47 @@
+// The unit of an assignment's costs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "shadowgraph/shard/solver.h"
+
+namespace shadowgraph {
+
+inline double seconds_of(AssignmentCost::Wide picoseconds) { return static_cast<double>(picoseconds) * 1e-12; }
+
+// Writes sums of costs, which may have more than 64 bits.
+
+inline std::string text_of(AssignmentCost::Wide value) {
+  std::string digits;
+  const bool negative = value < 0;
+  do {
+    digits += static_cast<char>('0' + static_cast<int>(negative ? -(value % 10) : value % 10));
+    value /= 10;
+  } while (value != 0);
+  if (negative) digits += '-';
+  return {digits.rbegin(), digits.rend()};
+}
+
+// Says in words what the usages of a problem come to at one point of time.
+
+// The least that each node can use, by itself. Where that is too much together, nothing fits.
+class LeastNeeds {
+ public:
+  explicit LeastNeeds(const AssignmentProblem& problem);
+  bool exceed_limit() const;
+  // Says why nothing fits, or (not shown) why nothing was found.
+  std::string to_text(bool shown) const;
+
+ private:
+  const AssignmentProblem& problem_;
+  AssignmentCost::Wide peak_ = 0;
+  int64_t at_ = 0;
+  std::string most_;
+};
+
+// Names what uses most then: "w (2.00 GiB), copy of w for n3 (1.00 GiB) and 3 more".
+std::string most_used_at(const AssignmentProblem& problem, std::span<const uint32_t> choice, int64_t time);
+
+}  // namespace shadowgraph

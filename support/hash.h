@@ -1,0 +1,72 @@
+// Compares doubles by their bits: NaN equals itself, and -0.0 is not 0.0.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shadowgraph {
+
+constexpr bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
+
+// Items found again by 64-bit hashes of one's own.
+
+// One more number in a 64-bit hash: the finalizer of splitmix64, whose every bit depends on every bit.
+inline uint64_t mixed(uint64_t hash, uint64_t number) {
+  uint64_t x = hash * 0x9E3779B97F4A7C15U + number + 0x9E3779B97F4A7C15U;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
+
+// Items found again by their hash. One flat table: a lookup costs one cache miss, where a std::unordered_map of a
+// million nodes costs three.
+class HashIndex {
+ public:
+  explicit HashIndex(size_t expected) : slots_(std::bit_ceil(2 * expected + 16)) {}
+
+  // The item with this hash for which is_equal(item) holds; if there is none, `item`, which is then in the table.
+  template <class F>
+  uint32_t& find_or_add(uint64_t hash, uint32_t item, F&& is_equal) {
+    if (2 * ++count_ > slots_.size()) grow();
+    size_t at = hash & (slots_.size() - 1);
+    for (; slots_[at].item != kFree; at = (at + 1) & (slots_.size() - 1)) {
+      if (slots_[at].hash == hash && is_equal(slots_[at].item)) {
+        --count_;
+        return slots_[at].item;
+      }
+    }
+    slots_[at] = {hash, item};
+    return slots_[at].item;
+  }
+
+ private:
+  static constexpr uint32_t kFree = ~uint32_t{0};
+  struct Slot {
+    uint64_t hash = 0;
+    uint32_t item = kFree;
+  };
+  void grow() {
+    std::vector<Slot> old(2 * slots_.size());
+    old.swap(slots_);
+    for (const Slot& slot : old) {
+      if (slot.item == kFree) continue;
+      size_t at = slot.hash & (slots_.size() - 1);
+      while (slots_[at].item != kFree) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = slot;
+    }
+  }
+
+  std::vector<Slot> slots_;
+  size_t count_ = 0;
+};
+
+// SHA-256 (FIPS 180-4), for digests of cached files.
+
+// Returns 64 hexadecimal digits.
+std::string sha256(std::string_view bytes);
+
+}  // namespace shadowgraph

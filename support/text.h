@@ -1,0 +1,55 @@
+// Names come from programs and files, and may be any bytes. These functions make them fit for outputs: whole UTF-8,
+// without characters that steer a terminal, end a line or turn the order of what follows.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shadowgraph {
+
+// One character at the front of a text.
+struct Character {
+  std::string_view bytes;
+  uint32_t point = 0;
+  bool valid = false;  // otherwise `bytes` is one byte that begins no UTF-8 character, and `point` 0
+
+  // False for controls, line ends other than \n, marks of writing direction, and what XML cannot hold.
+  bool printable() const;
+};
+// Takes it off. `text` must not be empty.
+Character take_character(std::string_view& text);
+
+// Bytes that are no UTF-8 become '?'.
+std::string utf8_text(std::string_view text);
+// On one line, as a comment in code has it: what cannot be printed, line ends among it, becomes a blank.
+std::string plain_text(std::string_view text);
+// For HTML, SVG and labels of Graphviz that are like HTML: elements and attributes in double quotes. Bytes that are no
+// UTF-8 become '?', what cannot be printed a blank.
+std::string xml_text(std::string_view text);
+// For a terminal: \n and \t stay, and what else cannot be printed becomes an escape. Within strings of JSON, "\u001b"
+// says the same as the character.
+std::string terminal_text(std::string_view text);
+
+// How many letters must be put in, left out or replaced to make one word of another (Levenshtein): for "did you mean".
+
+inline size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t above = row[j + 1];
+      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,59 @@
+// Kernels that a later registration hides: `import torch` puts some 1,350 Python functions in front of libtorch's Meta kernels.
+#include <gtest/gtest.h>
+#include <torch/library.h>
+
+#include "core/fake/rules/registry.h"
+#include "shadowgraph/capture/fake.h"
+
+namespace shadowgraph {
+namespace {
+
+int hidden_calls = 0;
+
+// As a Python function does: boxed, on Meta, for an operator of libtorch's.
+void in_front(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  ++hidden_calls;
+  TORCH_CHECK(false, "the kernel in front was called for ", op.operator_name());
+}
+
+torch::Library hide(std::initializer_list<const char*> operators) {
+  torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  for (const char* name : operators) library.impl(name, torch::CppFunction::makeFromBoxedFunction<&in_front>());
+  return library;
+}
+
+TEST(MetaKernel, CppKernelsRunWhateverIsInFrontOfThem) {
+  // Boxed calls, a rule that refers some operands to Meta (clone of a transposed tensor), a view.
+  const torch::Library library = hide({"erfinv", "tril", "clone", "view", "heaviside"});
+  hidden_calls = 0;
+  {
+    const FakeTensorMode mode;
+    const at::Tensor x = at::empty({4, 6});
+    EXPECT_EQ(x.erfinv().sizes(), x.sizes());
+    EXPECT_EQ(x.tril().sizes(), x.sizes());
+    EXPECT_EQ(x.t().clone().strides(), at::IntArrayRef({1, 6}));
+    EXPECT_EQ(x.view({24}).sizes(), at::IntArrayRef({24}));
+    EXPECT_EQ(at::heaviside(x, x).sizes(), x.sizes());
+    EXPECT_EQ(hidden_calls, 0);
+  }
+  // On plain meta tensors it is what libtorch calls now.
+  EXPECT_ANY_THROW(at::empty({4, 6}, at::device(at::kMeta)).erfinv());
+}
+
+TEST(MetaKernel, IsTheOneThatLibtorchWouldCall) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto erfinv = dispatcher.findSchemaOrThrow("aten::erfinv", "");
+  EXPECT_TRUE(has_meta_kernel_of_its_own(erfinv));
+  EXPECT_NE(cpp_meta_kernel(erfinv), nullptr);
+  // A composite kernel alone.
+  const auto narrow = dispatcher.findSchemaOrThrow("aten::narrow", "");
+  EXPECT_FALSE(has_meta_kernel_of_its_own(narrow));
+  EXPECT_NE(cpp_meta_kernel(narrow), nullptr);
+  // Neither.
+  const auto nonzero = dispatcher.findSchemaOrThrow("aten::nonzero", "");
+  EXPECT_FALSE(has_meta_kernel_of_its_own(nonzero));
+  EXPECT_EQ(cpp_meta_kernel(nonzero), nullptr);
+}
+
+}  // namespace
+}  // namespace shadowgraph
