@@ -7,12 +7,10 @@ JOBS ?= $(shell awk -v n=$$(nproc) '/MemAvailable/ { m = int($$2 / 2097152); pri
 PYTHON_PACKAGE = $(if $(TORCH_DIR)$(filter-out release,$(PRESET)),,$(if $(shell ls .venv/lib/python3*/site-packages/torch/lib/libtorch_python.so 2>/dev/null),\
   -DSHADOWGRAPH_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(CURDIR)/.venv/bin/python"))
 CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)") $(PYTHON_PACKAGE)
-# Folders whose files and functions have a limit (scripts/sizes.py); those of tests/ are not all within it yet.
-SIZED = support ir core passes kernels profiler sharding parallel viz cli include models python bench
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python wheels compatibility conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs sizes format format-check clean
+.PHONY: help setup build demo test python wheels compatibility conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -117,18 +115,13 @@ docs: ## check the documentation and build it as a site, into build/site
 	@scripts/draw_architecture.py --check
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/site
 
-lint: setup ## include directions, README, docs, prose, sizes, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
+lint: setup ## include directions, README, docs, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
 	@scripts/check_readme.py
 	@scripts/check_docs.py
-	@scripts/lint.py --prose
-	@$(MAKE) --no-print-directory sizes
 	@scripts/lint.py --python
 	@scripts/lint.py --jobs $(JOBS) $(LINT_FLAGS)
-
-sizes: ## C++ files and functions that are too long
-	@scripts/lint.py --sizes $(SIZED)
 
 format: ## clang-format everything in place
 	@scripts/setup.sh --lint
