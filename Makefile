@@ -111,7 +111,6 @@ docs: ## check the documentation and build it as a site, into build/site
 	@scripts/check_docs.py
 	@scripts/check_readme.py
 	@scripts/write_figures.py --check
-	@scripts/python_names.py --check
 	@scripts/draw_architecture.py --check
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/site
 
