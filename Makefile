@@ -59,6 +59,7 @@ NIGHTLY_HOSTILE ?= 5000
 HOSTILE_SEED ?= 1
 
 nightly: conformance ## all OpInfo samples, long random programs, damaged files of every reader; unit, pass and replay tests and conformance with sanitizers
+	@scripts/mutate.py --check
 	@for program in replay_tests deferred_tests; do SHADOWGRAPH_RANDOM_PROGRAMS=$(NIGHTLY_PROGRAMS) \
 	  $(BUILD)/bin/$$program --gtest_filter='*Program*' --gtest_brief=1 || exit 1; done
 	@.venv/bin/python tests/python/check_hostile.py $(BUILD)/bin/shadowgraph $(BUILD)/tests/libfork_server.so \
