@@ -7,12 +7,10 @@ JOBS ?= $(shell awk -v n=$$(nproc) '/MemAvailable/ { m = int($$2 / 2097152); pri
 PYTHON_PACKAGE = $(if $(TORCH_DIR)$(filter-out release,$(PRESET)),,$(if $(shell ls .venv/lib/python3*/site-packages/torch/lib/libtorch_python.so 2>/dev/null),\
   -DSHADOWGRAPH_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(CURDIR)/.venv/bin/python"))
 CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)") $(PYTHON_PACKAGE)
-# Folders whose files and functions have a limit (scripts/sizes.py); those of tests/ are not all within it yet.
-SIZED = support ir core passes kernels profiler sharding parallel viz cli include models python bench
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python wheels compatibility conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs sizes format format-check clean
+.PHONY: help setup build demo test python wheels compatibility conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -61,6 +59,7 @@ NIGHTLY_HOSTILE ?= 5000
 HOSTILE_SEED ?= 1
 
 nightly: conformance ## all OpInfo samples, long random programs, damaged files of every reader; unit, pass and replay tests and conformance with sanitizers
+	@scripts/mutate.py --check
 	@for program in replay_tests deferred_tests; do SHADOWGRAPH_RANDOM_PROGRAMS=$(NIGHTLY_PROGRAMS) \
 	  $(BUILD)/bin/$$program --gtest_filter='*Program*' --gtest_brief=1 || exit 1; done
 	@.venv/bin/python tests/python/check_hostile.py $(BUILD)/bin/shadowgraph $(BUILD)/tests/libfork_server.so \
@@ -113,22 +112,16 @@ docs: ## check the documentation and build it as a site, into build/site
 	@scripts/check_docs.py
 	@scripts/check_readme.py
 	@scripts/write_figures.py --check
-	@scripts/python_names.py --check
 	@scripts/draw_architecture.py --check
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir build/site
 
-lint: setup ## include directions, README, docs, prose, sizes, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
+lint: setup ## include directions, README, docs, ruff, mypy, clang-tidy on what changed (all of it: scripts/lint.py --all)
 	@scripts/setup.sh --lint
 	@scripts/check_includes.py
 	@scripts/check_readme.py
 	@scripts/check_docs.py
-	@scripts/lint.py --prose
-	@$(MAKE) --no-print-directory sizes
 	@scripts/lint.py --python
 	@scripts/lint.py --jobs $(JOBS) $(LINT_FLAGS)
-
-sizes: ## C++ files and functions that are too long
-	@scripts/lint.py --sizes $(SIZED)
 
 format: ## clang-format everything in place
 	@scripts/setup.sh --lint

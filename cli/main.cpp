@@ -113,7 +113,6 @@ std::optional<std::string> wrong_verb(const std::string& word) {
   std::vector<std::string> names;
   for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
   if (word.starts_with('-') || std::ranges::find(names, word) != names.end()) return std::nullopt;
-  if (auto moved = moved_verb(word)) return moved;
   const std::string near = closest(word, names);
   return fmt::format("there is no command '{}'{}; the commands are {}", word,
                      near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(names, ", "));
@@ -156,7 +155,6 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    if (const auto moved = moved_option(argc, argv)) return complain(kUsage, *moved);
     app.exit(error);
     return kUsage;
   }

@@ -5,8 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 
 namespace shadowgraph::cli {
 
@@ -45,11 +43,5 @@ Work declare_emit(CLI::App& command);
 Work declare_list(CLI::App& command);
 Work declare_operator(CLI::App& command);
 Work declare_calibrate(CLI::App& command);
-
-// Verbs and options of earlier versions (moved.cpp): the tool says what they are called now, and does nothing else.
-// "'print' is now 'capture g.sg'", if the first word of the command line was a verb once.
-std::optional<std::string> moved_verb(const std::string& verb);
-// The same for an option among the words of a command line that could not be read.
-std::optional<std::string> moved_option(int argc, char** argv);
 
 }  // namespace shadowgraph::cli

@@ -38,8 +38,8 @@ TEST = re.compile(r"^TEST(?:_[FP])?\((\w+),\s+(\w+)\)", re.MULTILINE)
 PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
 LISTS_TESTS = "docs/documents.md"
 MADE_LATER = ("build", "out")
-# They cite what is not there: a bundle, and the examples of two lints.
-WITH_EXAMPLES = ("viz/page/dist/", "scripts/check_docs.py", "scripts/prose.py")
+# They cite what is not there: a bundle, and the examples of this check.
+WITH_EXAMPLES = ("viz/page/dist/", "scripts/check_docs.py")
 
 
 def slug(heading):

@@ -5,9 +5,6 @@
     scripts/lint.py --all        everything, however long it takes
     scripts/lint.py FILE...      these
     scripts/lint.py --python     ruff on all Python files and notebooks, mypy on the package (pyproject.toml): seconds
-    scripts/lint.py --prose [FILE OR FOLDER...]    comments and documents that take a second reading (prose.py): seconds
-    scripts/lint.py --sizes [FILE OR FOLDER...]    C++ files and functions that are too long (sizes.py): seconds
-    scripts/lint.py --prose|--sizes --test         proves that it refuses what it should
 
 A source has changed when it or a header that it includes, directly or not, has. The rest is taken in an order that each
 commit rotates, so that every file comes round. A source on libtorch's headers takes 4 s, one on <torch/torch.h> 13 s.
@@ -26,9 +23,6 @@ import re
 import subprocess
 import sys
 import time
-
-import prose
-import sizes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-lint"
@@ -84,17 +78,12 @@ def main():
     parser.add_argument("files", nargs="*")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--python", action="store_true")
-    parser.add_argument("--prose", action="store_true")
-    parser.add_argument("--sizes", action="store_true")
-    parser.add_argument("--test", action="store_true", help="with --prose or --sizes")
     parser.add_argument("--base", default=os.environ.get("LINT_BASE", "origin/main"))
     parser.add_argument("--budget", type=float, default=300, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if arguments.python:
         sys.exit(lint_python())
-    for check in [prose] * arguments.prose + [sizes] * arguments.sizes:
-        sys.exit(check.self_test() if arguments.test else check.check(ROOT, arguments.files))
 
     clang_tidy = find("clang-tidy")
     sources = configure()

@@ -5,7 +5,7 @@
 
 The mistakes are in tests/mutation/mistakes.txt:
 
-    @ passes/simplify/dce.cpp          the file, for all that follow
+    @ passes/simplify/dce.cpp          the file, for all that follow; of this name in any folder, where it has moved
     - used && !written                 an expression as it stands there, once
     + used                             what it is by mistake
     ~ carried.finish(value_of);        a statement, which is left out
@@ -98,10 +98,12 @@ class Mistake:
 
 def read_mistakes():
     mistakes, file, old = [], None, None
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     for line in (ROOT / "tests/mutation/mistakes.txt").read_text().splitlines():
         mark, rest = line[:1], line[2:].strip()
         if mark == "@":
-            file = rest
+            moved = [path for path in tracked if pathlib.PurePath(path).name == pathlib.PurePath(rest).name]
+            file = moved[0] if rest not in tracked and len(moved) == 1 else rest
         elif mark == "-":
             old = rest
         elif mark in "+~" and mark:

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 """What the shared library exports: the names that include/shadowgraph declares, and nothing else.
 
-    check_exports.py NM LIBRARY INCLUDE GOLDEN     UPDATE_GOLDEN=1 writes GOLDEN anew
+    check_exports.py NM LIBRARY INCLUDE
 
-Every defined dynamic symbol belongs to a class or function of namespace shadowgraph that a public header names. GOLDEN
-lists these names, so that a change of the public face shows in review. Instantiations of other libraries' templates
-over our types (std::vector<shadowgraph::...>) are weak and may be there.
+Every defined dynamic symbol belongs to a class or function of namespace shadowgraph that a public header names.
+Instantiations of other libraries' templates over our types (std::vector<shadowgraph::...>) are weak and may be there.
 """
 
-import os
 import pathlib
 import re
 import subprocess
@@ -40,7 +38,7 @@ def name_of(symbol):
 
 
 def main():
-    nm, library, include, golden = sys.argv[1:5]
+    nm, library, include = sys.argv[1:]
     headers = "\n".join(path.read_text() for path in sorted(pathlib.Path(include).rglob("*.h")))
     declared = set(re.findall(r"\w+", re.sub(r"//.*", "", headers)))
     names, foreign = set(), []
@@ -53,19 +51,10 @@ def main():
             foreign.append(f"{kind} {symbol}")
     for symbol in foreign:
         print(f"exported, but no public header declares it: {symbol}")
-    text = "".join(f"{name}\n" for name in sorted(names))
-    path = pathlib.Path(golden)
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    before = path.read_text() if path.is_file() else ""
-    for name in sorted(set(before.split()) ^ names):
-        print(f"{'gone' if name in before.split() else 'new'}: {name}")
-    if before != text:
-        print(f"{golden} says otherwise; if that is meant, UPDATE_GOLDEN=1 writes it anew")
     if not names:
         print("no exported name was found: the check looks at the wrong thing")
     print(f"check_exports: {len(names)} names, {len(foreign)} of them foreign")
-    sys.exit(bool(foreign) or before != text or not names)
+    sys.exit(bool(foreign) or not names)
 
 
 if __name__ == "__main__":

@@ -128,35 +128,10 @@ def check(folder):
     expect(2, "check", baseline, *source, "--max-peak", "5", says=("no limit such as +1%",))
 
 
-def moved(folder):
-    """Old spellings do nothing: they say the new ones."""
-    for old, new in (
-        ("print", "capture g.sg"), ("verify", "capture g.sg --verify"), ("dot", "draw g.sg -o g.dot"),
-        ("report", "draw SOURCE -o page.html"), ("whatif", "profile SOURCE --what-if"),
-        ("assign", "shard --problem FILE"), ("diff", "compare A B --nodes"), ("codegen", "emit SOURCE --lang cpp"),
-        ("materialize", "emit MODEL --weights"), ("models", "list models"), ("devices", "list devices"),
-        ("passes", "list passes"), ("kernels", "list kernels"),
-    ):
-        for rest in ((), (folder / "absent.sg",), ("--help",)):
-            expect(2, old, *rest, says=(f"'{old}' is now '{new}",))
-    for old, new in (
-        (("profile", "resnet18", "--device-memory", "1GiB"), "profile SOURCE --memory 80GiB"),
-        (("profile", "resnet18", "--device-memory=1GiB"), "profile SOURCE --memory 80GiB"),
-        (("profile", "resnet18", "--by", "live"), "fit SOURCE --batch 1..512 --by live"),
-        (("profile", "resnet18", "--batch", "1..4"), "fit SOURCE --batch 1..4"),
-        (("draw", "resnet18", "--svg"), "draw SOURCE -o NAME.svg"),
-        (("draw", "resnet18", "--compare", "resnet50"), "compare A B -o page.html"),
-        (("emit", "resnet18", "--namespace", "net"), "emit SOURCE --name NAME"),
-        (("list", "kernels", "--max-bytes", "1GiB"), "list kernels --prune SIZE"),
-    ):
-        expect(2, *old, says=(new,))
-    if any(folder.iterdir()):
-        failures.append("an old spelling wrote something")
-
-
 def inputs(folder):
     expect(1, "profile", "resnet19", says=("resnet19", "did you mean resnet18?", "llama3_8b"))
     expect(1, "profile", folder, says=("is a folder",))
+    expect(2, "profile", "resnet18", "--batch", "1..4", says=("fit SOURCE --batch 1..4",))
     expect(1, "profile", "resnet18", "--seq", "7")
     expect(1, "profile", "resnet18", "--input", "f32[1]", says=("TorchScript",))
     expect(1, "profile", "resnet18", "--host-reads", "fine", says=("'fine'", "finite", "mask-full"))
@@ -718,5 +693,5 @@ def problems(folder):
 if __name__ == "__main__":
     # The longest first.
     parts = (estimates, report, without_effect, round_trip, passes, batches, differences, problems, check, kernels,
-             inputs, usage, moved)
+             inputs, usage)
     in_parts.run(parts, failures)
