@@ -423,7 +423,7 @@ void add_serving_options(CLI::App& command, ServeRequest& request) {
   begin_group(command, kServing);
   add_tokens(command, "--prompt", request.prompt, "Of --context, tokens that a request comes with (all)");
   command.add_option("--weights", request.weights,
-                     "How parameters are stored: awq, gptq:group=32, ...; none (default: as the configuration says)");
+                     "How parameters are stored: awq, gptq:group=32, none, ... (as the configuration says)");
   add_list(command, "--keep", request.keep,
            "Parameters that stay as made: parts of names, or patterns (the output layer); repeat");
   add_number(command, "--tp", request.devices, 1, "Devices that share each layer");

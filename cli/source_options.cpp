@@ -13,7 +13,7 @@ void add_model_options(CLI::App& command, CaptureRequest& request) {
   begin_group(command, kModel);
   add_dtype_option(command, request);
   add_list(command, "--input", request.inputs,
-           "An input of a .pt file or in Python, [NAME=]'f32[batch,3,64]'; repeat. .pt2: for other sizes");
+           "An input of .pt or in Python, [NAME=]'f32[batch,3,64]'; repeat. .pt2: for other sizes");
   add_choice(command, "--attention", request.attention,
              {{"device", AttentionKernel::kDevices},
               {"flash", AttentionKernel::kFlash},
