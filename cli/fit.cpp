@@ -1,9 +1,8 @@
 // `shadowgraph fit`: the largest batch, the longest sequence or context (--mode decode) that a device's memory holds.
-// Or a table over a range of batches.
+// Or a table over a range of batches; or what an engine serves (--mode serve).
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <charconv>
 #include <cstdio>
 
 #include "cli/option_checks.h"
@@ -11,14 +10,28 @@
 #include "cli/progress.h"
 #include "cli/size_sweep.h"
 #include "cli/source_options.h"
+#include "cli/tool.h"
 #include "cli/verbs.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
 #include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph::cli {
 namespace {
+
+// What --mode serve takes beside a spec, a context and a memory.
+struct ServeRequest {
+  int64_t prompt = 0;  // tokens; 0: all of the context
+  std::optional<std::string> weights;
+  std::vector<std::string> keep;
+  int devices = 1;
+  double memory_share = 0.9;
+  int64_t tokens_at_once = 8192;
+  int64_t page = 16;
+  std::string interconnect;
+};
 
 struct FitRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
@@ -31,6 +44,7 @@ struct FitRequest {
   std::optional<int64_t> longest_from;   // --seq 1k..: the sequence is looked for, from here on, at the batch given
   std::optional<SizeRange> seqs;         // --seq 512..8k: of a table, with `batches`
   std::vector<std::string> checkpoints;  // policies tried besides none: "auto", "layers.*"
+  ServeRequest serve;
   bool json = false;
 };
 
@@ -186,14 +200,14 @@ void check_source(const FitRequest& request) {
                 " is a recorded graph, of one size: fit captures at other sizes, of a model or "
                 "a program");
   }
-  const auto names = [&](std::string_view size) {
-    return std::ranges::any_of(request.capture.inputs,
-                               [&](const std::string& text) { return text.find(size) != text.npos; });
-  };
-  if (kind != SourceKind::kModel && !names("batch") && !names("seq")) {
-    throw Error(
-        request.capture.source +
-        ": fit changes the batch or the sequence: say where they are in its inputs, --input 'f32[batch,3,224,224]'");
+  const bool other_batches = request.batches || !request.longest_from;
+  if (other_batches && !has_size(request.capture, "batch")) {
+    throw Error(request.capture.source +
+                ": fit changes the batch: say where it is in its inputs, --input 'f32[batch,3,224,224]'");
+  }
+  if ((request.seqs || request.longest_from) && !has_size(request.capture, "seq")) {
+    throw Error(request.capture.source +
+                ": fit changes the sequence: say where it is in its inputs, --input 'i64[batch,seq]'");
   }
 }
 
@@ -260,6 +274,7 @@ int search(const FitRequest& request) {
 
 int sweep(const CLI::App& command, const FitRequest& request) {
   takes_none_of(command, "--batch A..B", {"--with-checkpoint", "--spec"});
+  check_source(request);
   const bool asked = command.count("--by") > 0;
   if (asked && !request.memory) throw Error("--by says which bytes --memory is of: give --memory, too");
   // A CPU has live bytes alone.
@@ -308,7 +323,50 @@ FitRequest with_memory(const FitRequest& request) {
   return asked;
 }
 
+constexpr const char* kServing = "With --mode serve: what an engine with paged keys and values holds";
+
+int serve(const CLI::App& command, const FitRequest& request) {
+  takes_only(command, "--mode serve",
+             {"SOURCE", "--mode", "--spec", "--memory", "--context", "--dtype", "--debug", "--json", kServing});
+  const CaptureRequest& capture = request.capture;
+  if (kind_of_source(capture.source) != SourceKind::kPython) {
+    throw Error("--mode serve is of models in Python: hf:CONFIG.json or some.module:factory. For " + capture.source +
+                " --mode decode says the longest context of a batch");
+  }
+  if (capture.context == 0) throw CLI::RequiredError("--context");
+  const std::string device = !request.spec.empty() || !request.memory ? request.spec : request.memory->device;
+  if (device.empty()) throw Error("which device serves? Give --spec: l4, h100, ...");
+  const ServeRequest& asked = request.serve;
+  nlohmann::json keep;
+  if (!asked.keep.empty()) keep = asked.keep;
+  nlohmann::json weights;
+  if (asked.weights) weights = *asked.weights == "none" ? "" : *asked.weights;
+  const Serving answer = needed_python(capture.source + " is a model in Python")
+                             .serve({{"source", capture.source},
+                                     {"debug", capture.debug},
+                                     {"dtype", capture.dtype ? nlohmann::json(dtype_name(*capture.dtype)) : nullptr},
+                                     {"how",
+                                      {{"spec", device},
+                                       {"context", capture.context},
+                                       {"prompt", asked.prompt},
+                                       {"weights", weights},
+                                       {"keep", keep},
+                                       {"tensor_parallel", asked.devices},
+                                       {"memory", request.memory ? request.memory->bytes : 0},
+                                       {"memory_share", asked.memory_share},
+                                       {"tokens_at_once", asked.tokens_at_once},
+                                       {"page", asked.page},
+                                       {"interconnect", asked.interconnect}}}});
+  print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
+  return answer.fits() ? 0 : 1;
+}
+
 int fit(const CLI::App& command, const FitRequest& request) {
+  if (request.capture.mode == CaptureMode::kServe) return serve(command, request);
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0 || option->get_group() != kServing) continue;
+    throw CLI::ValidationError(option->get_name(), "is of an engine: give --mode serve");
+  }
   if (request.batches && !request.seqs && !request.longest_from) return sweep(command, request);
   FitRequest asked = with_memory(request);
   if (!asked.memory) throw CLI::RequiredError("--memory");
@@ -320,23 +378,12 @@ int fit(const CLI::App& command, const FitRequest& request) {
   return grid(command, asked);
 }
 
-// "512", "4k": the number.
-std::optional<int64_t> sequence_option(std::string text) {
-  const bool thousands = text.ends_with('k') || text.ends_with('K');
-  if (thousands) text.pop_back();
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
-    return std::nullopt;
-  return thousands ? number * 1024 : number;
-}
-
 // "512..8k".
 std::optional<SizeRange> sequence_range(const std::string& text) {
   const size_t dots = text.find("..");
   if (dots == text.npos) return std::nullopt;
-  const auto first = sequence_option(text.substr(0, dots));
-  const auto last = sequence_option(text.substr(dots + 2));
+  const auto first = parse_tokens(text.substr(0, dots));
+  const auto last = parse_tokens(text.substr(dots + 2));
   if (!first || !last || *last < *first) return std::nullopt;
   return SizeRange{.first = *first, .last = *last};
 }
@@ -359,21 +406,37 @@ void add_ranges(CLI::App& command, FitRequest& request) {
           [&request](const std::string& text) {
             request.seqs = sequence_range(text);
             if (text.ends_with("..")) {
-              request.longest_from = sequence_option(text.substr(0, text.size() - 2));
+              request.longest_from = parse_tokens(text.substr(0, text.size() - 2));
             } else if (!request.seqs) {
-              request.capture.seq = *sequence_option(text);
+              request.capture.seq = *parse_tokens(text);
             }
           },
           "Sequence length; 1k.. for the longest from there on; 512..8k: a table, with --batch A..B")
       ->check([](const std::string& text) {
-        const bool open = text.ends_with("..") && sequence_option(text.substr(0, text.size() - 2));
-        if (open || sequence_option(text) || sequence_range(text)) return std::string();
+        const bool open = text.ends_with("..") && parse_tokens(text.substr(0, text.size() - 2));
+        if (open || parse_tokens(text) || sequence_range(text)) return std::string();
         return "'" + text + "' is neither a length such as 512 or 1k nor a range such as 1k.. or 512..8k";
       });
 }
 
+void add_serving_options(CLI::App& command, ServeRequest& request) {
+  begin_group(command, kServing);
+  add_tokens(command, "--prompt", request.prompt, "Of --context, tokens that a request comes with (all)");
+  command.add_option("--weights", request.weights,
+                     "How parameters are stored: awq, gptq:group=32, none, ... (as the configuration says)");
+  add_list(command, "--keep", request.keep,
+           "Parameters that stay as made: parts of names, or patterns (the output layer); repeat");
+  add_number(command, "--tp", request.devices, 1, "Devices that share each layer");
+  command.add_option("--memory-share", request.memory_share, "Of the memory, for the engine")
+      ->check(from_0_to_1)
+      ->capture_default_str();
+  add_tokens(command, "--tokens-at-once", request.tokens_at_once, "Of a pass, at most");
+  add_number(command, "--page", request.page, 1, "Tokens of a page of the cache");
+  add_interconnect_option(command, request.interconnect);
+}
+
 void add_options(CLI::App& command, FitRequest& request) {
-  add_source(command, request.capture, "Built-in model, TorchScript file or torch.export archive");
+  add_source(command, request.capture, "Built-in model, .pt or .pt2 file, some.module:factory or hf:CONFIG.json");
   add_ranges(command, request);
   add_capture_options_but_sizes(command, request.capture);
   add_memory(command, request.memory, "Memory of the device: l4, 24GiB (default: that of --spec)");
@@ -382,6 +445,7 @@ void add_options(CLI::App& command, FitRequest& request) {
   add_choice(command, "--by", request.by, {{"live", kLive}, {"reserved", kReserved}, {"device", kDevice}},
              "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
   add_allocator_option(command, request.allocator);
+  add_serving_options(command, request.serve);
   begin_group(command, kOutput);
   command.add_option("--with-checkpoint", request.checkpoints,
                      "Also with these modules computed again in backward: auto, 'layers.*'; repeat");
@@ -390,7 +454,8 @@ void add_options(CLI::App& command, FitRequest& request) {
       "Examples:\n"
       "  shadowgraph fit llama3_8b --memory h100 --dtype bf16 --seq 8k.. --batch 1\n"
       "  shadowgraph fit gpt2 --memory l4 --batch 1..64 --seq 128..1024\n"
-      "  shadowgraph fit resnet50 --memory 24GiB --batch 1..256");
+      "  shadowgraph fit resnet50 --memory 24GiB --batch 1..256\n"
+      "  shadowgraph fit hf:CONFIG.json --mode serve --spec h100 --tp 4 --context 32k --weights fp8");
 }
 
 }  // namespace

@@ -84,6 +84,25 @@ void add_choice(CLI::App& command, const std::string& name, std::string& value, 
   command.add_option(name, value, description)->check(one_of(std::move(words)))->capture_default_str();
 }
 
+std::optional<int64_t> parse_tokens(std::string text) {
+  const bool thousands = text.ends_with('k') || text.ends_with('K');
+  if (thousands) text.pop_back();
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
+    return std::nullopt;
+  return thousands ? number * 1024 : number;
+}
+
+CLI::Option* add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description) {
+  const auto set = [&tokens](const std::string& text) { tokens = *parse_tokens(text); };
+  CLI::Option* option =
+      command.add_option_function<std::string>(name, set, description)->check([](const std::string& text) {
+        return parse_tokens(text) ? std::string() : "'" + text + "' is no number of tokens such as 8192 or 8k";
+      });
+  return tokens > 0 ? option->default_str(std::to_string(tokens)) : option;
+}
+
 void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
                const std::string& description, const std::string& example) {
   const auto set = [&bytes](const std::string& text) { bytes = parse_bytes(text); };

@@ -57,6 +57,9 @@ void add_number(CLI::App& command, const std::string& name, Number& number, int6
     if (number >= static_cast<Number>(least)) option->capture_default_str();
   }
 }
+// Tokens: "512", "8k" of 1,024 each.
+std::optional<int64_t> parse_tokens(std::string text);
+CLI::Option* add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description);
 void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
                const std::string& description, const std::string& example = "24GiB");
 // The memory of a device, the same in all verbs: a size, or a device's name (MemoryLimit::parse). What a size may have

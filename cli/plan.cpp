@@ -96,12 +96,15 @@ Graph capture_step(CaptureRequest request, const StepSize& size) {
 }
 
 StepSource source_of(const CaptureRequest& step) {
+  const SourceKind kind = kind_of_source(step.source);
+  const SourceLayers layers = layers_of_source(step.source);
   StepSource source{.capture = [step](const StepSize& size) { return capture_step(step, size); },
-                    .layers = layers_of_source(step.source),
-                    .first_layers = first_layers_of_source(step.source),
-                    .name = std::filesystem::path(step.source).stem().string(),
-                    .any_micro_batch = kind_of_source(step.source) != SourceKind::kGraph};
-  if (kind_of_source(step.source) == SourceKind::kModel && step.seq > 0) {
+                    .layers = layers.count,
+                    .first_layers = layers.first,
+                    .name = name_of_source(step.source),
+                    .any_micro_batch = kind != SourceKind::kGraph};
+  const bool sized = kind == SourceKind::kModel || (kind == SourceKind::kPython && has_size(step, "seq"));
+  if (sized && step.seq > 0) {
     source.with_sequence = [step](int64_t tokens) {
       CaptureRequest changed = step;
       changed.seq = tokens;
@@ -252,7 +255,11 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   command.add_option("--tokens-per-step", options.tokens, "On all devices: 16M (of 1,048,576), 512k");
   add_number(command, "--samples-per-step", options.samples, 1, "The same in samples, or sequences");
   add_number(command, "--seq", options.capture.seq, 1, "Sequence length of a language model");
-  add_list(command, "--input", options.capture.inputs, "An input of a TorchScript file, 'f32[batch,3,64,64]'; repeat");
+  add_list(command, "--input", options.capture.inputs,
+           "An input of a TorchScript file or in Python, [NAME=]'f32[batch,3,64,64]'; repeat");
+  add_dtype_option(command, options.capture);
+  add_answers_to_reads(command, options.capture);
+  add_loop_options(command, options.capture);
   CLI::Option* captured =
       command.add_flag("--captured-state", options.captured_state,
                        "State as --optimizer and --dtype leave it (default: float32 gradients, weights and moments)");
@@ -261,8 +268,7 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   captured->excludes(command.get_option("--gradients"));
   command.add_flag("--float8", options.plan.float8,
                    "Products of layers in float8, as torchao and TransformerEngine do");
-  add_choice(command, "--optimizer", options.capture.optimizer,
-             {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}}, "With --captured-state: sgd, adamw");
+  add_optimizer_option(command, options.capture, "With --captured-state: sgd, adam, adamw; in Python adafactor");
   add_tried_options(command, options);
   add_what_options(command, options.what);
   begin_group(command, kOutput);

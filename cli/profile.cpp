@@ -12,6 +12,7 @@
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/source_options.h"
+#include "cli/tool.h"
 #include "cli/verbs.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/profile/fits.h"
@@ -29,6 +30,8 @@ struct ProfileRequest {
   std::string folder;                // empty: no files
   std::vector<std::string> exports;  // files beside the usual three
   bool json = false;                 // one JSON object on stdout instead of the tables
+  std::string ranks;                 // "all", "0,3": of capture.world processes; empty: rank 0 alone
+  std::string target;                // of the loss of a pipeline's last stage, "i64[32,512]"
   std::string group = "module";      // module | composite | operator
   int depth = 0;
   int rows = 40;
@@ -59,6 +62,14 @@ std::vector<std::string> export_names() {
   return names;
 }
 
+constexpr const char* kProcesses = "Processes of torch.distributed (of a model in Python)";
+
+std::string ranks_like(const std::string& text) {
+  const bool numbers = !text.empty() && text.find_first_not_of("0123456789,") == text.npos && text.front() != ',' &&
+                       text.back() != ',' && text.find(",,") == text.npos;
+  return text == "all" || numbers ? "" : "'" + text + "' is neither all nor numbers of ranks such as 0,3";
+}
+
 void add_options(CLI::App& command, ProfileRequest& request) {
   add_source(command, request.capture);
   add_capture_options(command, request.capture);
@@ -84,6 +95,11 @@ void add_options(CLI::App& command, ProfileRequest& request) {
              "Rows of the table: module, composite, operator");
   add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: what fits)");
   add_number(command, "--rows", request.rows, 0, "Most rows of the table (0: all)");
+  begin_group(command, kProcesses);
+  add_number(command, "--world", request.capture.world, 1, "It is one of so many, rank 0 of them");
+  command.add_option("--ranks", request.ranks, "All of them by role, and what they wait for each other: all, 0,3")
+      ->check(ranks_like);
+  command.add_option("--target", request.target, "Of the loss of a pipeline's last stage: i64[32,512]");
   command.footer(
       "Examples:\n"
       "  shadowgraph profile resnet50 --mode train --batch 32 -o out/resnet50 --export nodes-csv,trace\n"
@@ -183,6 +199,35 @@ int answer_what_if(const CLI::App& command, const ProfileRequest& request) {
   return 0;
 }
 
+// Ranks of a program of many, each with a report.
+int profile_ranks(const CLI::App& command, const ProfileRequest& request) {
+  if (request.capture.world == 0) throw CLI::ValidationError("--ranks", "is of how many processes? Give --world");
+  for (const char* option : {"--checkpoint", "--what-if", "--run", "--measure", "--mesh"}) {
+    if (command.count(option) > 0) {
+      throw CLI::ValidationError(option, "is of one process: leave --ranks out");
+    }
+  }
+  if (kind_of_source(request.capture.source) != SourceKind::kPython) {
+    throw Error("--ranks is of models in Python, some.module:factory or hf:CONFIG.json");
+  }
+  const EstimateRequest& estimate = request.estimate;
+  nlohmann::json memory;
+  if (estimate.memory) memory = estimate.memory->bytes;
+  if (estimate.memory && !estimate.memory->device.empty()) memory = estimate.memory->device;
+  nlohmann::json asked = python_request(request.capture);
+  asked.update({{"spec", estimate.spec},
+                {"allocator", estimate.allocator},
+                {"memory", memory},
+                {"interconnect", estimate.interconnect},
+                {"ranks", request.ranks},
+                {"target", request.target},
+                {"json", request.json},
+                {"folder", request.folder},
+                {"exports", request.exports}});
+  print_text(needed_python(request.capture.source + " is a model in Python").ask("ranks", asked));
+  return 0;
+}
+
 int profile(const CLI::App& command, const ProfileRequest& request) {
   if (!request.what_if.empty()) return answer_what_if(command, request);
   if (!request.exports.empty() && request.folder.empty()) {
@@ -190,6 +235,7 @@ int profile(const CLI::App& command, const ProfileRequest& request) {
   }
   if (request.json) takes_none_of(command, "--json", {"--group", "--depth", "--rows"});
   if (!request.folder.empty()) make_folder(request.folder);
+  if (!request.ranks.empty()) return profile_ranks(command, request);
   const auto profiled = load_and_profile(request.capture, request.estimate);
   if (request.run) {
     const LoadedGraph steps = load_run(request.capture, /*steps=*/3);

@@ -12,6 +12,7 @@
 #include "cli/option_checks.h"
 #include "cli/output.h"
 #include "cli/source_options.h"
+#include "cli/tool.h"
 #include "cli/verbs.h"
 #include "shadowgraph/draw/plans.h"
 #include "shadowgraph/error.h"
@@ -32,6 +33,7 @@ struct ShardRequest {
   std::string answer;             // file of an answer from elsewhere; empty: none
   std::string output;             // folder for the graph, the plan and a device's graph; file for a solution
   bool all_ranks = false;         // every device's graph is written there, not that of StepRequest::rank
+  std::string emit_python;        // file of the plan for eager modules; empty: none
   std::string dot;                // files for a picture of the plan; empty: none
   std::string svg;
   int rows = 40;
@@ -91,7 +93,20 @@ void draw_plan(const ShardRequest& request, const PlannedStep& planned) {
   if (!request.svg.empty()) write_file(request.svg, render_svg(dot));
 }
 
+// The plan in the words of torch.distributed.tensor and fully_shard.
+void emit_python(const ShardRequest& request, const PlannedStep& planned, const nlohmann::json& answer) {
+  if (request.emit_python.empty()) return;
+  const std::string said = python().ask("emit_python", {{"path", request.emit_python},
+                                                        {"graph", to_text(planned.graph, PrintPreset::kCanonical)},
+                                                        {"plan", to_json(planned.answer.plan, planned.graph)},
+                                                        {"by_hand", answer.value("by_hand", "")},
+                                                        {"title", answer["title"]},
+                                                        {"debug", request.capture.debug}});
+  fmt::print(stderr, "{}\n", said);
+}
+
 int shard(const ShardRequest& request) {
+  if (!request.emit_python.empty()) needed_python("--emit-python writes a plan for modules in Python");
   StepRequest step = step_request(request);
   LoadedGraph loaded = load(request.capture);
   const std::filesystem::path folder = request.output;
@@ -109,6 +124,7 @@ int shard(const ShardRequest& request) {
     if (!request.all_ranks) write_rank(*planned.answer.rank);
   }
   draw_plan(request, planned);
+  emit_python(request, planned, json);
   print_text(request.json ? json_text(json) : to_text(planned, request.rows));
   return 0;
 }
@@ -258,6 +274,8 @@ void add_options(CLI::App& command, ShardRequest& request) {
                      "Folder for graph.sg, plan.json, answer.json and rank0.sg; with --problem: solution file");
   add_number(command, "--rank", request.step.rank, 0, "Whose graph is written");
   command.add_flag("--all-ranks", request.all_ranks, "Write the graphs of all devices, rank0.sg, rank1.sg, ...");
+  command.add_option("--emit-python", request.emit_python,
+                     "File of the plan in Python, for eager modules: torch.distributed.tensor and fully_shard");
   command.add_option("--dot", request.dot, "File for a picture of the plan: layouts as colours, redistributions red");
   command.add_option("--svg", request.svg, "The same picture, rendered");
   command.add_flag("--compare", request.step.compare,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+#include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -15,6 +16,7 @@
 
 #include "cli/progress.h"
 #include "cli/suggestion.h"
+#include "cli/tool.h"
 #include "models/program.h"
 #include "models/registry.h"
 #include "shadowgraph/capture/capture.h"
@@ -111,6 +113,9 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const CaptureRequest& re
   });
   if (request.optimizer == OptimizerKind::kAdamW) {
     return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+  }
+  if (request.optimizer == OptimizerKind::kAdam) {
+    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
   }
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1e-2));
 }
@@ -336,16 +341,150 @@ std::string_view to_string(CaptureMode mode) {
       return "prefill";
     case CaptureMode::kDecode:
       return "decode";
+    case CaptureMode::kServe:
+      return "serve";
   }
   return "";
 }
 
-std::string_view to_string(OptimizerKind optimizer) { return optimizer == OptimizerKind::kSgd ? "sgd" : "adamw"; }
+std::string_view to_string(OptimizerKind optimizer) {
+  constexpr std::string_view kNames[] = {"sgd", "adam", "adamw", "adafactor"};
+  return kNames[static_cast<size_t>(optimizer)];
+}
+
+namespace {
+
+bool is_dotted_name(std::string_view text) {
+  bool begins = true;  // a name
+  for (const unsigned char letter : text) {
+    const bool starts = letter >= 0x80 || letter == '_' || std::isalpha(letter) != 0;
+    if (letter == '.' ? begins : !starts && (begins || std::isdigit(letter) == 0)) return false;
+    begins = letter == '.';
+  }
+  return !begins;
+}
+
+bool is_made_in_python(const std::string& source) {
+  const size_t colon = source.find(':');
+  if (colon == source.npos) return false;
+  const std::string_view text = source;
+  return text.starts_with("hf:") || (is_dotted_name(text.substr(0, colon)) && is_dotted_name(text.substr(colon + 1)));
+}
+
+const Python& python_for(const std::string& source) { return needed_python(source + " is a model in Python"); }
+
+// The inputs of a model in Python as (name or null, dtype and shape).
+nlohmann::json inputs_in_python(const CaptureRequest& request) {
+  std::vector<std::string> texts = request.inputs;
+  if (texts.empty() && request.source.starts_with("hf:")) {
+    texts.emplace_back("input_ids=i64[batch,seq]");
+    if (request.trains()) texts.emplace_back("labels=i64[batch,seq]");
+  }
+  if (texts.empty()) {
+    throw Error(
+        "the inputs' dtypes and shapes are needed: one --input each, for example --input 'f32[batch,3,224,224]'");
+  }
+  auto inputs = nlohmann::json::array();
+  for (const std::string& text : texts) {
+    const size_t equals = text.rfind('=');
+    const std::string name = equals == text.npos ? "" : text.substr(0, equals);
+    bool named = false;
+    std::string spec = with_size(text.substr(equals + 1), "batch", request.batch == 0 ? 1 : request.batch, named);
+    spec = with_size(spec, "seq", request.seq == 0 ? 512 : request.seq, named);
+    parse_tensor_spec(spec);  // throws
+    inputs.push_back(nlohmann::json::array({name.empty() ? nlohmann::json() : nlohmann::json(name), spec}));
+  }
+  return inputs;
+}
+
+nlohmann::json answers_in_python(const HostReads& reads) {
+  auto answers = nlohmann::json::array();
+  if (reads.finite) answers.push_back("finite");
+  if (reads.masks_full) answers.push_back("mask full");
+  for (const auto& [name, value] : reads.values) {
+    nlohmann::json answer = value.toDouble();
+    if (value.isBoolean()) answer = value.toBool();
+    if (value.isIntegral(/*includeBool=*/false)) answer = value.toLong();
+    answers.push_back(nlohmann::json::object({{name, answer}}));
+  }
+  return answers;
+}
+
+template <class Value>
+nlohmann::json or_null(const std::optional<Value>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+nlohmann::json dtype_in_python(const std::optional<c10::ScalarType>& dtype) {
+  return dtype ? nlohmann::json(dtype_name(*dtype)) : nlohmann::json();
+}
+
+// What no program but one in Python can honour.
+void check_for_cpp(const CaptureRequest& request) {
+  const char* option = request.dtype == c10::kHalf                      ? "--dtype f16"
+                       : request.optimizer == OptimizerKind::kAdafactor ? "--optimizer adafactor"
+                       : request.world > 0                              ? "--world"
+                       : request.debug                                  ? "--debug"
+                                                                        : nullptr;
+  if (option == nullptr) return;
+  throw Error(fmt::format("{} is of models in Python, some.module:factory or hf:CONFIG.json; {} is none", option,
+                          request.source));
+}
+
+LoadedGraph capture_in_python(const CaptureRequest& request) {
+  const Python& of_process = python_for(request.source);
+  check_training_options(request);
+  const nlohmann::json asked = python_request(request);
+  const Progress progress("capturing " + request.source);
+  auto [graph, seconds] = of_process.capture(asked);
+  std::string name = graph.metadata.model.value_or("captured");
+  return {std::move(graph), seconds, std::move(name)};
+}
+
+}  // namespace
+
+nlohmann::json python_request(const CaptureRequest& request) {
+  const TrainingOptions& training = request.training;
+  return {{"source", request.source},
+          {"inputs", inputs_in_python(request)},
+          {"mode", to_string(request.mode)},
+          {"optimizer", to_string(request.optimizer)},
+          {"device", request.device.str()},
+          {"dtype", dtype_in_python(request.dtype)},
+          {"attention", to_string(request.attention)},
+          {"layers", request.layers},
+          {"steady_state", request.steady_state},
+          {"run_steps", request.run_steps},
+          {"host_reads", answers_in_python(host_reads(request))},
+          {"data_sizes", data_sizes(request)},
+          {"world", request.world},
+          {"debug", request.debug},
+          {"training",
+           {{"autocast", dtype_in_python(request.autocast)},
+            {"accumulate", training.accumulate},
+            {"clip_grad_norm", or_null(training.clip_grad_norm)},
+            {"grad_scaler", training.grad_scaler},
+            {"ema", or_null(training.ema)},
+            {"zero_grads", training.zero_grads}}}};
+}
+
+bool has_size(const CaptureRequest& request, std::string_view size) {
+  const SourceKind kind = kind_of_source(request.source);
+  if (kind == SourceKind::kModel) return true;
+  if (kind == SourceKind::kPython && request.inputs.empty()) return request.source.starts_with("hf:");
+  return std::ranges::any_of(request.inputs, [&](const std::string& text) { return text.find(size) != text.npos; });
+}
+
+std::string name_of_source(const std::string& source) {
+  if (source.starts_with("hf:")) return std::filesystem::path(source.substr(3)).stem().string();
+  return kind_of_source(source) == SourceKind::kPython ? source : std::filesystem::path(source).stem().string();
+}
 
 SourceKind kind_of_source(const std::string& source) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(source, ignored);
   if (!is_file && model_named(source) != nullptr) return SourceKind::kModel;
+  if (!is_file && is_made_in_python(source)) return SourceKind::kPython;
   if (!is_file) refuse_source(source);
   std::ifstream file(source, std::ios::binary);
   std::string head(12, '\0');
@@ -361,6 +500,7 @@ namespace {
 LoadedGraph load_as_it_is(const CaptureRequest& request) {
   const SourceKind kind = kind_of_source(request.source);
   check_generation(request, kind);
+  if (kind != SourceKind::kPython) check_for_cpp(request);
   switch (kind) {
     case SourceKind::kModel:
       return capture_model(request);
@@ -368,6 +508,8 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
       return capture_script(request);
     case SourceKind::kExported:
       return capture_file<ExportedProgram>(request, "a torch.export archive's sizes");
+    case SourceKind::kPython:
+      return capture_in_python(request);
     case SourceKind::kGraph:
       break;
   }
@@ -379,13 +521,15 @@ LoadedGraph load_as_it_is(const CaptureRequest& request) {
 
 }  // namespace
 
-int64_t layers_of_source(const std::string& source) {
+SourceLayers layers_of_source(const std::string& source) {
+  const SourceKind kind = kind_of_source(source);
+  if (kind == SourceKind::kPython) {
+    const auto found = nlohmann::json::parse(python_for(source).ask("layers", {{"source", source}}));
+    return {.count = found[0], .first = found[1]};
+  }
+  if (kind != SourceKind::kModel) return {};
   const models::ModelInfo* model = model_named(source);
-  return model != nullptr && kind_of_source(source) == SourceKind::kModel ? model->layers : 0;
-}
-
-int64_t first_layers_of_source(const std::string& source) {
-  return layers_of_source(source) > 0 ? model_named(source)->first_layers : 0;
+  return {.count = model->layers, .first = model->first_layers};
 }
 
 Graph read_saved_graph(const std::string& path) {

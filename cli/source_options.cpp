@@ -11,10 +11,9 @@ namespace {
 
 void add_model_options(CLI::App& command, CaptureRequest& request) {
   begin_group(command, kModel);
-  add_choice(command, "--dtype", request.dtype, {{"f32", c10::kFloat}, {"bf16", c10::kBFloat16}},
-             "Convert parameters and inputs to f32 or bf16 (default: as made; built-in models: f32)");
+  add_dtype_option(command, request);
   add_list(command, "--input", request.inputs,
-           "An input of a TorchScript file, 'f32[batch,3,64,64]'; repeat. A .pt2 file: for other sizes");
+           "An input of .pt or in Python, [NAME=]'f32[batch,3,64]'; repeat. .pt2: for other sizes");
   add_choice(command, "--attention", request.attention,
              {{"device", AttentionKernel::kDevices},
               {"flash", AttentionKernel::kFlash},
@@ -22,18 +21,58 @@ void add_model_options(CLI::App& command, CaptureRequest& request) {
               {"cudnn", AttentionKernel::kCudnn},
               {"math", AttentionKernel::kMath}},
              "Kernel of attention: device (PyTorch's choice), flash, efficient, cudnn, math");
+  add_answers_to_reads(command, request);
+}
+
+void add_training_options(CLI::App& command, CaptureRequest& request) {
+  add_optimizer_option(command, request, "Optimizer of a training step: sgd, adam, adamw; in Python adafactor");
+  command.add_flag("--steady-state", request.steady_state, "The second training step, with optimizer state there");
+  add_number(command, "--accumulate", request.training.accumulate, 1, "Micro-batches before the optimizer's step");
+  add_loop_options(command, request);
+  command.add_option("--checkpoint", request.checkpoint,
+                     "Modules that backward computes again: 'transformer.h.*', or auto for numbered layers");
+}
+
+void add_step_options(CLI::App& command, CaptureRequest& request) {
+  begin_group(command, kStep);
+  using enum CaptureMode;
+  const bool fits = command.get_name() == "fit";
+  std::vector<std::pair<std::string, CaptureMode>> modes = {
+      {"infer", kInfer}, {"train", kTrain}, {"prefill", kPrefill}, {"decode", kDecode}};
+  if (fits) modes.emplace_back("serve", kServe);
+  add_choice(command, "--mode", request.mode, std::move(modes),
+             fits ? "infer, train; of gpt2, llama3: prefill, decode; in Python: serve (below)"
+                  : "infer, train; of gpt2, llama3: prefill, decode (a token after --context)");
+  add_tokens(command, "--context", request.context,
+             fits ? "decode: tokens in the cache; serve: of a request, 8k" : "decode: tokens in the cache, 4096 or 4k");
+  add_choice(command, "--cache", request.cache, {{"grown", CacheKind::kGrown}, {"static", CacheKind::kStatic}},
+             "prefill, decode: grown by concatenation (default), or static");
+  add_training_options(command, request);
+}
+
+}  // namespace
+
+void add_dtype_option(CLI::App& command, CaptureRequest& request) {
+  add_choice(command, "--dtype", request.dtype, {{"f32", c10::kFloat}, {"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
+             "Convert parameters and inputs to f32, bf16; in Python f16 (as made; built-in models: f32)");
+}
+
+void add_answers_to_reads(CLI::App& command, CaptureRequest& request) {
   add_list(command, "--host-reads", request.host_reads,
            "What the program reads from data: item0=2.5, bool=false, finite, mask-full; repeat", ',');
   add_list(command, "--data-sizes", request.data_sizes, "Sizes of results that depend on data: nonzero0=17; repeat",
            ',');
 }
 
-void add_training_options(CLI::App& command, CaptureRequest& request) {
+void add_optimizer_option(CLI::App& command, CaptureRequest& request, const char* description) {
+  using enum OptimizerKind;
   add_choice(command, "--optimizer", request.optimizer,
-             {{"sgd", OptimizerKind::kSgd}, {"adamw", OptimizerKind::kAdamW}},
-             "Optimizer of a training step: sgd, adamw");
-  command.add_flag("--steady-state", request.steady_state, "The second training step, with optimizer state there");
-  add_number(command, "--accumulate", request.training.accumulate, 1, "Micro-batches before the optimizer's step");
+             {{"sgd", kSgd}, {"adam", kAdam}, {"adamw", kAdamW}, {"adafactor", kAdafactor}}, description);
+}
+
+void add_loop_options(CLI::App& command, CaptureRequest& request) {
+  add_choice(command, "--autocast", request.autocast, {{"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
+             "torch.autocast of forward and loss: bf16, f16");
   command
       .add_option_function<double>(
           "--clip-grad-norm", [&request](const double& norm) { request.training.clip_grad_norm = norm; },
@@ -48,25 +87,8 @@ void add_training_options(CLI::App& command, CaptureRequest& request) {
       ->check(from_0_to_1);
   command.add_flag("--zero-grads", request.training.zero_grads,
                    "zero_grad(set_to_none=False): gradients stay from step to step");
-  command.add_option("--checkpoint", request.checkpoint,
-                     "Modules that backward computes again: 'transformer.h.*', or auto for numbered layers");
+  command.add_flag("--debug", request.debug, "Of a model in Python: show where the program raised");
 }
-
-void add_step_options(CLI::App& command, CaptureRequest& request) {
-  begin_group(command, kStep);
-  using enum CaptureMode;
-  add_choice(command, "--mode", request.mode,
-             {{"infer", kInfer}, {"train", kTrain}, {"prefill", kPrefill}, {"decode", kDecode}},
-             "infer, train; of gpt2, llama3: prefill, decode (a token after --context)");
-  add_number(command, "--context", request.context, 1, "decode: tokens in the cache of keys and values");
-  add_choice(command, "--cache", request.cache, {{"grown", CacheKind::kGrown}, {"static", CacheKind::kStatic}},
-             "prefill, decode: grown by concatenation (default), or static");
-  add_choice(command, "--autocast", request.autocast, {{"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
-             "torch.autocast of forward and loss: bf16, f16");
-  add_training_options(command, request);
-}
-
-}  // namespace
 
 void begin_group(CLI::App& command, const char* heading) { command.option_defaults()->group(heading); }
 

@@ -19,13 +19,18 @@ constexpr const char* kOutput = "The output";
 // What is added next stands under that heading.
 void begin_group(CLI::App& command, const char* heading);
 
-constexpr const char* kSourceHelp = "Built-in model, TorchScript file, torch.export archive or saved graph";
+constexpr const char* kSourceHelp = "Built-in model, .pt, .pt2 or .sg file, some.module:factory or hf:CONFIG.json";
 CLI::Option* add_source(CLI::App& command, CaptureRequest& request, const char* description = kSourceHelp);
 
 // All that a capture takes. Sizes: --batch and --seq, for whom `fit` has its own.
 void add_capture_options(CLI::App& command, CaptureRequest& request);
 void add_sizes(CLI::App& command, CaptureRequest& request);
 void add_capture_options_but_sizes(CLI::App& command, CaptureRequest& request);
+// Parts of it, for `plan`, which has its own attention.
+void add_dtype_option(CLI::App& command, CaptureRequest& request);
+void add_answers_to_reads(CLI::App& command, CaptureRequest& request);
+void add_optimizer_option(CLI::App& command, CaptureRequest& request, const char* description);
+void add_loop_options(CLI::App& command, CaptureRequest& request);
 
 // Figures that times and reserved bytes are estimated from.
 void add_estimate_options(CLI::App& command, EstimateRequest& request);

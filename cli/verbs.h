@@ -1,4 +1,4 @@
-// The verbs of the tool, a file each. main.cpp has the table of them and what each says of itself.
+// The verbs of the tool, a file each. tool.cpp has the table of them and what each says of itself.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 namespace shadowgraph::cli {
 
 // What a verb does once its command line is read. It prints to stdout, writes files whole or not at all, and gives back
-// the exit code. It throws CLI::ParseError for wrong usage that shows late, anything else as main.cpp sorts it.
+// the exit code. It throws CLI::ParseError for wrong usage that shows late, anything else as tool.cpp sorts it.
 using Work = std::function<int()>;
 
 // Makes the work of a verb of two functions. `add` declares options that fill a request, and `run` answers the request

@@ -15,7 +15,7 @@ if(NOT Libtorch_WITH_DISTRIBUTED)
 endif()
 
 find_package(nlohmann_json 3.11 REQUIRED)
-if(SHADOWGRAPH_BUILD_TOOL)
+if(SHADOWGRAPH_BUILD_TOOL OR SHADOWGRAPH_BUILD_PYTHON)
   find_package(CLI11 REQUIRED)
 endif()
 find_package(Boost 1.74 REQUIRED)

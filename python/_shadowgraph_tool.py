@@ -1,4 +1,4 @@
-"""The command `shadowgraph`: the C++ tool at once, or shadowgraph.__main__ where Python is needed.
+"""The command `shadowgraph`: the program at once, or the same in shadowgraph.__main__ where Python is needed.
 
 Not in the package, whose import takes torch and two seconds, ten times what the tool does.
 """
@@ -19,10 +19,7 @@ def main():
     if arguments == ["--version"]:
         print(versions())
         return 0
-    asks_python = not arguments or any(
-        word in ("-h", "--help") or word.startswith("--emit-python") or MADE_IN_PYTHON.fullmatch(word)
-        for word in arguments
-    )
+    asks_python = any(word.startswith("--emit-python") or MADE_IN_PYTHON.fullmatch(word) for word in arguments)
     tool, torch = None if asks_python else path(), folder_of("torch")
     if tool is None or torch is None or not is_torch_right():
         from shadowgraph.__main__ import main as main_of_package

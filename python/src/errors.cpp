@@ -2,6 +2,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "python/src/binding.h"
+#include "python/src/tool.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -55,6 +56,8 @@ void add(py::module_& m, const char* name, const char* base, const char* doc) {
 
 CppCall::CppCall() { ++calls_into_cpp; }
 CppCall::~CppCall() { --calls_into_cpp; }
+PythonCall::PythonCall() : before_(std::exchange(calls_into_cpp, 0)) {}
+PythonCall::~PythonCall() { calls_into_cpp = before_; }
 
 void bind_errors(py::module_& m) {
   add<Error>(m, "Error", nullptr, "What every exception of shadowgraph is.");

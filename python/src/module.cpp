@@ -1,5 +1,6 @@
 // shadowgraph._shadowgraph: the C++ library for the Python package, which users import (python/shadowgraph).
 #include "python/src/binding.h"
+#include "python/src/tool.h"
 
 PYBIND11_MODULE(_shadowgraph, m) {
   using namespace shadowgraph::python;
@@ -29,4 +30,5 @@ PYBIND11_MODULE(_shadowgraph, m) {
   bind_serving(m);
   bind_shapes(m);
   bind_rules(m);
+  bind_tool(m);
 }

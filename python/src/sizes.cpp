@@ -74,30 +74,6 @@ class Fit {
   SizeSweep sweep_;
 };
 
-std::pair<py::object, std::string> size_grid_of(const py::function& capture, std::vector<int64_t> batches,
-                                                std::vector<int64_t> seqs, const std::string& memory,
-                                                const std::string& by, const std::optional<std::string>& device,
-                                                const std::string& allocator) {
-  SizeGridRequest request{.batches = std::move(batches),
-                          .seqs = std::move(seqs),
-                          .memory = MemoryLimit::parse(memory),
-                          .by = bounded_bytes_named(by),
-                          .allocator = AllocatorSettings::parse(allocator)};
-  if (device) request.device = c10::Device(*device);
-  const auto captured = [&](int64_t batch, int64_t seq) {
-    try {
-      return clone(*capture(batch, seq).cast<std::shared_ptr<Graph>>());
-    } catch (const py::error_already_set& error) {
-      if (error.matches(PyExc_KeyboardInterrupt)) throw;
-      throw Error(error.what());
-    }
-  };
-  begin_cost_rules();
-  const SizeGrid grid = SizeGrid::of(captured, request);
-  end_cost_rules();
-  return {python::to_python(to_json(grid)), to_text(grid)};
-}
-
 void bind_costs_of_sizes(py::module_& m) {
   m.def(
       "size_cost",
@@ -121,9 +97,6 @@ void bind_costs_of_sizes(py::module_& m) {
       },
       py::arg("text"),
       "(bytes, device, title, note) of a size such as \"24GiB\", or of a device's name; docs/memory.md. Raises Error.");
-  m.def("size_grid", &size_grid_of, py::arg("capture"), py::arg("batches"), py::arg("seqs"), py::arg("memory"),
-        py::arg("by") = "device", py::arg("device") = std::nullopt, py::arg("allocator") = "",
-        "(figures, text) of what fits over batch and sequence; capture: a function of both that gives a graph.");
   m.def(
       "human_bytes", [](int64_t bytes) { return human_bytes(bytes); }, py::arg("bytes"),
       "\"1.04 GiB\": powers of 1024.");

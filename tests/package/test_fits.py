@@ -6,10 +6,9 @@ import types
 
 import pytest
 import torch
-from test_shell import CONFIG, options_of, run
+from test_shell import CONFIG, run
 
 import shadowgraph as sg
-from shadowgraph import _graph_verbs
 from shadowgraph.__main__ import main
 
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
@@ -38,22 +37,22 @@ class Tokens(torch.nn.Module):
 TOKENS = ["test_fits:Tokens", "--input", "i64[batch,seq]"]
 
 
-def figures(capsys, *arguments):
-    assert main([*arguments]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
+def figures(capfd, *arguments):
+    assert main([*arguments]) == 0, capfd.readouterr().err
+    return json.loads(capfd.readouterr().out)
 
 
-def test_a_model_stays_in_the_dtype_it_is_made_in(tmp_path, capsys):
+def test_a_model_stays_in_the_dtype_it_is_made_in(tmp_path, capfd):
     elements = 16 * 8 + 8 + 8 * 8 + 8
-    made = figures(capsys, "profile", "test_fits:half", "--input", "bf16[4,16]", "--json")
+    made = figures(capfd, "profile", "test_fits:half", "--input", "bf16[4,16]", "--json")
     assert (made["parameters"], made["parameter_bytes"]) == (elements, 2 * elements)
-    asked = figures(capsys, "profile", "test_fits:half", "--input", "f32[4,16]", "--dtype", "f32", "--json")
+    asked = figures(capfd, "profile", "test_fits:half", "--input", "f32[4,16]", "--dtype", "f32", "--json")
     assert asked["parameter_bytes"] == 4 * elements
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"dtype": "bfloat16"}))
     config = ["profile", f"hf:{tmp_path}/config.json", "--seq", "16", "--json"]
-    plain = figures(capsys, *config)
+    plain = figures(capfd, *config)
     assert plain["parameter_bytes"] == 2 * plain["parameters"]
-    assert figures(capsys, *config, "--dtype", "f32")["parameter_bytes"] == 4 * plain["parameters"]
+    assert figures(capfd, *config, "--dtype", "f32")["parameter_bytes"] == 4 * plain["parameters"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -73,24 +72,22 @@ def test_files_stay_in_theirs_and_the_report_says_what_was_converted(tmp_path):
             assert (f"converted {elements} elements of parameters from bfloat16 to float32" in said) == bool(dtype)
 
 
-def test_the_first_line_says_whether_it_fits(capsys):
+def test_the_first_line_says_whether_it_fits(capfd):
     net = ["profile", "test_capture:Net", "--input", "f32[8,16]", "--mode", "train", "--optimizer", "adamw"]
     assert main([*net, "--memory", "L4"]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
+    first = capfd.readouterr().out.splitlines()[0]
     assert first.startswith("fits: at least 0.")
     assert first.endswith("of 22.0 GiB of an L4 24 GB (steady state, with allocator and context)")
     assert main([*net, "--memory", "100MiB"]) == 0
-    assert capsys.readouterr().out.startswith("does not fit: ")
-    verdict = figures(capsys, *net, "--memory", "RTX 3090", "--json")
+    assert capfd.readouterr().out.startswith("does not fit: ")
+    verdict = figures(capfd, *net, "--memory", "RTX 3090", "--json")
     assert verdict["fits"]["device"] == "rtx3090" and verdict["fits"]["fits"] is True
     assert verdict["time"]["spec"] == "NVIDIA GeForce RTX 3090 24 GB"
     assert main([*net, "--memory", "24GB"]) == 0
-    said = capsys.readouterr()
+    said = capfd.readouterr()
     assert "24GB is taken for 22.35 GiB" in said.err and "rtx3090 23.70 GiB" in said.err
     for wrong, right in (("24", "24GiB"), ("24G", "24GiB"), ("l5", "l40s")):
-        with pytest.raises(SystemExit) as usage:
-            main([*net, "--memory", wrong])
-        assert usage.value.code == 2 and right in capsys.readouterr().err
+        assert main([*net, "--memory", wrong]) == 2 and right in capfd.readouterr().err
 
 
 def test_a_report_says_whether_it_fits():
@@ -114,42 +111,41 @@ def test_the_steady_state_leads():
     assert "of the steady state" in str(first) and "of the steady state" in str(second)
 
 
-def test_fit_looks_for_the_largest(capsys):
+def test_fit_looks_for_the_largest(capfd):
     def held(batch, seq):
         sizes = ["--batch", str(batch), "--seq", str(seq)]
-        done = figures(capsys, "profile", *TOKENS, "--mode", "train", *sizes, "--json")
+        done = figures(capfd, "profile", *TOKENS, "--mode", "train", *sizes, "--json")
         return done["device_memory"]["footprint_bytes"]
 
-    found = figures(capsys, "fit", *TOKENS, "--memory", "1GiB", "--seq", "256", "--json")
+    found = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--seq", "256", "--json")
     assert held(found["batch"], 256) == found["bytes"] <= 1 << 30 < held(found["batch"] + 1, 256)
-    longest = figures(capsys, "fit", *TOKENS, "--memory", "1GiB", "--seq", "256..", "--batch", "8", "--json")
+    longest = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--seq", "256..", "--batch", "8", "--json")
     assert held(8, longest["seq"]) == longest["bytes"] <= 1 << 30 < held(8, longest["seq"] + 1)
-    ended = figures(capsys, "fit", *TOKENS, "--memory", "80GiB", "--seq", "256..", "--batch", "1", "--json")
+    ended = figures(capfd, "fit", *TOKENS, "--memory", "80GiB", "--seq", "256..", "--batch", "1", "--json")
     assert ended["seq"] == 4096 and "no more than 4096 positions" in ended["limit"]
     assert main(["fit", *TOKENS, "--spec", "t4", "--seq", "1k"]) == 0
-    assert "largest batch within 14.74 GiB (NVIDIA T4 16 GB): " in capsys.readouterr().out
-    table = figures(capsys, "fit", *TOKENS, "--memory", "1GiB", "--batch", "1..64", "--seq", "256..1k", "--json")
+    assert "14.74 GiB of memory (NVIDIA T4 16 GB): what fits" in capfd.readouterr().out
+    table = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--batch", "1..64", "--seq", "256..1k", "--json")
     by_seq = {row["seq"]: row["batch"] for row in table["largest_batch"]}
     assert by_seq[256] == min(found["batch"], 64) and by_seq[256] > by_seq[1024] > 0
     assert [cell["seq"] for cell in table["cells"][:3]] == [256, 512, 1024] and table["captures"] < 40
     assert main(["fit", *TOKENS, "--memory", "1GiB", "--batch", "1..8", "--seq", "256..1k"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = capfd.readouterr().out.splitlines()
     assert "largest seq" in lines[1] and any(line.startswith("largest batch") for line in lines)
     assert max(map(len, lines)) <= 100
 
 
-def test_what_fit_does_not_take(capsys):
+def test_what_fit_does_not_take(capfd):
     for words, said in (
-        (["fit", "test_fits:Tokens", "--input", "i64[4,seq]", "--memory", "1GiB"], "where the batch is"),
-        (["fit", "test_fits:Tokens", "--input", "i64[batch,9]", "--memory", "1GiB", "--seq", "9.."], "the sequence is"),
+        (["fit", "test_fits:Tokens", "--input", "i64[4,seq]", "--memory", "1GiB"], "where it is"),
+        (["fit", "test_fits:Tokens", "--input", "i64[batch,9]", "--memory", "1GiB", "--seq", "9.."], "the sequence"),
         (["fit", *TOKENS], "--memory"),
         (["fit", *TOKENS, "--memory", "1MiB"], "does not fit into 1.00 MiB at batch 1"),
     ):  # fmt: skip
-        assert main(words) == 1
-        assert said in capsys.readouterr().err
+        assert main(words) in (1, 2)
+        assert said in capfd.readouterr().err
     for wrong in (["--batch", "0..4"], ["--seq", "..4"], ["--seq", "8..4"], ["--seq", "x"]):
-        with pytest.raises(SystemExit):
-            main(["fit", *TOKENS, "--memory", "1GiB", *wrong])
+        assert main(["fit", *TOKENS, "--memory", "1GiB", *wrong]) == 2
 
 
 def test_files_whose_inputs_say_where_the_sizes_are(tmp_path):
@@ -160,15 +156,6 @@ def test_files_whose_inputs_say_where_the_sizes_are(tmp_path):
     assert largest["batch"] > 1000 and largest["bytes"] <= 900 << 20
     done = run("fit", "net.pt", "--input", "f32[4,16]", "--memory", "900MiB", cwd=tmp_path)
     assert done.returncode == 1 and "f32[batch," in done.stderr
-
-
-@pytest.mark.parametrize("verb", _graph_verbs.COMMANDS)
-def test_verbs_of_graphs_know_the_options_of_the_tool(verb, capsys):
-    tool = options_of(run(verb, "--help").stdout)
-    with pytest.raises(SystemExit):
-        main([verb, *["test_fits:Tokens"] * (2 if verb in ("compare", "check") else 1), "--help"])
-    built_in = {"--context", "--cache"}
-    assert tool - built_in <= options_of(capsys.readouterr().out)
 
 
 def test_verbs_of_graphs_take_models_in_python(tmp_path):
@@ -187,4 +174,4 @@ def test_verbs_of_graphs_take_models_in_python(tmp_path):
     ran("capture", *tokens, "--mode", "infer", "-o", "before.sg")
     assert "peak bytes" in ran("compare", "before.sg", *tokens, "--mode", "train")
     done = run("compare", "gpt2", *tokens, cwd=tmp_path)
-    assert done.returncode == 1 and "gpt2 is no file" in done.stderr
+    assert done.returncode == 1 and "gpt2 has its own" in done.stderr

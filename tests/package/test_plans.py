@@ -229,7 +229,7 @@ def test_what_the_program_raises_arrives():
         sg.plan(llama(), broken, loss=".loss", devices="8xh100", batch=16)
 
 
-def test_the_tool_plans_a_configuration(tmp_path, capsys):
+def test_the_tool_plans_a_configuration(tmp_path, capfd):
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     source, folder = f"hf:{tmp_path / 'config.json'}", tmp_path / "plan"
@@ -238,9 +238,9 @@ def test_the_tool_plans_a_configuration(tmp_path, capsys):
     assert main([*words, "-o", str(folder)]) == 0
     found = json.loads((folder / "plan.json").read_text())
     assert found["simulated"][0]["seconds"] == pytest.approx(plan().seconds)
-    assert (folder / "train.py").exists() == ("train.py: not written" not in capsys.readouterr().err)
-    assert main([*words, "--tokens-per-step", "512"]) == 1
-    assert "give one of" in capsys.readouterr().err
+    assert (folder / "train.py").exists() == ("train.py         not written" not in capfd.readouterr().err)
+    assert main([*words, "--tokens-per-step", "512"]) == 2
+    assert "give one of" in capfd.readouterr().err
 
 
 def test_kernels_of_attention_are_a_knob():

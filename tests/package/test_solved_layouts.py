@@ -93,14 +93,14 @@ def test_layers_that_megatron_has_no_names_for_are_laid_out():
     assert found["solved"].seconds < 0.5 * found["megatron"].seconds
 
 
-def test_engines_say_that_they_have_no_words_for_it(tmp_path, capsys):
+def test_engines_say_that_they_have_no_words_for_it(tmp_path, capfd):
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     folder = tmp_path / "plan"
     words = ["plan", f"hf:{tmp_path / 'config.json'}", "--devices", "16xh100", "--samples-per-step", "32", "--seq",
              "8192", "--tensor", "8", "--micro-batch", "1,2", "--layout", "solved", "-o", str(folder)]  # fmt: skip
     assert main(words) == 0
-    said = capsys.readouterr().err
+    said = capfd.readouterr().err
     assert said.count("not written") == 4
     assert "plan with --layout megatron" in said
     best = json.loads((folder / "plan.json").read_text())["simulated"][0]

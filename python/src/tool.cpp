@@ -1,0 +1,72 @@
+// The tool (cli/) in this process, which asks Python for models that only Python makes.
+#include "cli/tool.h"
+
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include "python/src/binding.h"
+#include "python/src/cost_rules.h"
+#include "python/src/tool.h"
+#include "shadowgraph/graph/edit.h"
+
+namespace shadowgraph::python {
+namespace {
+
+// What `work` gives of the function `name` of the package's module _tool; what Python raises becomes an Error.
+template <class Work>
+auto ask_python(const char* name, const nlohmann::json& request, Work work) {
+  std::fflush(stdout);
+  const py::gil_scoped_acquire gil;
+  const PythonCall call;
+  const py::module_ tool = py::module_::import("shadowgraph._tool");
+  try {
+    return work(tool.attr(name), to_python(request));
+  } catch (const py::error_already_set& error) {
+    throw Error(tool.attr("said")(error.value(), request.value("debug", false)).cast<std::string>());
+  }
+}
+
+std::pair<Graph, double> capture(const nlohmann::json& request) {
+  return ask_python("capture", request, [](const py::object& function, const py::object& asked) {
+    const auto [graph, seconds] = function(asked).cast<std::pair<std::shared_ptr<Graph>, double>>();
+    return std::pair(clone(*graph), seconds);
+  });
+}
+
+Serving serve_model(const nlohmann::json& request) {
+  return ask_python("serve", request, [](const py::object& function, const py::object& asked) {
+    return function(asked).cast<Serving>();
+  });
+}
+
+std::string ask_for_text(const std::string& what, const nlohmann::json& request) {
+  return ask_python(what.c_str(), request, [](const py::object& function, const py::object& asked) {
+    return function(asked).cast<std::string>();
+  });
+}
+
+int run_tool(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "shadowgraph");
+  std::vector<char*> words;
+  for (std::string& argument : arguments) words.push_back(argument.data());
+  words.push_back(nullptr);
+  begin_cost_rules();
+  int code = 0;
+  {
+    const py::gil_scoped_release no_gil;  // backward of C++ captures runs on threads of autograd's, which take it
+    const CppCall call;
+    code = cli::run_tool(static_cast<int>(arguments.size()), words.data());
+    std::fflush(stdout);
+  }
+  end_cost_rules();
+  return code;
+}
+
+}  // namespace
+
+void bind_tool(py::module_& m) {
+  cli::python() = {.capture = &capture, .serve = &serve_model, .ask = &ask_for_text};
+  m.def("run_tool", &run_tool, py::arg("arguments"), "The exit code of a command line of the tool.");
+}
+
+}  // namespace shadowgraph::python
