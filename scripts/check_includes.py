@@ -12,8 +12,8 @@ for those that speak libtorch (SPEAK_LIBTORCH). The layers from passes/ on reach
 
 A public header (include/shadowgraph) belongs to a layer too (PUBLIC). It includes public headers alone, for no other is
 installed. models/, cli/ and examples/ are written as users would: with public headers alone. A project header is named
-from the root ("ir/text/words.h") or as users name it ("shadowgraph/graph/graph.h"). Examples, projects of their own, name the
-headers beside them. No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++
+from the root ("ir/text/words.h") or as users name it ("shadowgraph/graph/graph.h"). Examples, projects of their own,
+name the headers beside them. No header includes <torch/torch.h>, and headers outside models/ include nothing of the C++
 frontend that pulls it in.
 """
 
@@ -24,7 +24,9 @@ import sys
 
 import cases
 
-LAYERS = ["support", "ir", "core", "passes", "codegen", "kernels", "profiler", "sharding", "operators", "parallel", "viz"]
+LAYERS = [
+    "support", "ir", "core", "passes", "codegen", "kernels", "profiler", "sharding", "operators", "parallel", "viz",
+]
 # Where a public header's declarations are defined; the first pattern that fits counts.
 PUBLIC = {
     "support": ["error", "export", "graph/ids", "units"],
@@ -64,7 +66,8 @@ ROOM_OF_PUBLIC = {
 }
 # By what the layers above reach core: nodes called again on fakes, and functions that graphs call by name.
 FACE_OF_CORE = re.compile(
-    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(pretended_devices|process_groups)\.h|libtorch/kernels\.h)"
+    r"core/(calls/|replay/(body_function|replay_program)\.h|fake/(pretended_devices|process_groups)\.h|"
+    r"libtorch/kernels\.h)"
 )
 THROUGH_THE_FACE = {"passes", "codegen", "profiler", "sharding", "parallel", "viz"}
 # Asks every table of the tree what it knows of an operator.
@@ -242,7 +245,10 @@ BAD = {
     "a room without a place": ("core/other/a.cpp", '#include "core/fake/b.h"'),
     "the umbrella from within": ("core/a.cpp", '#include "shadowgraph/shadowgraph.h"'),
     "libtorch in a header of graphs": ("include/shadowgraph/graph/graph.h", "#include <ATen/core/Tensor.h>"),
-    "libtorch behind a header of profiles": ("include/shadowgraph/profile/profile.h", '#include "shadowgraph/capture/replay.h"'),
+    "libtorch behind a header of profiles": (
+        "include/shadowgraph/profile/profile.h",
+        '#include "shadowgraph/capture/replay.h"',
+    ),
     "a pass behind core's face": ("passes/a.cpp", '#include "core/fake/fake_tensor_impl.h"'),
     "a circle of rooms": ("passes/a/a.h", '#include "passes/b/b.h"'),
 }

@@ -1,9 +1,10 @@
+#include "shadowgraph/plan/exports.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "parallel/export/planned_model.h"
-#include "shadowgraph/plan/exports.h"
 
 namespace shadowgraph {
 namespace {

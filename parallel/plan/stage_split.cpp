@@ -239,7 +239,7 @@ namespace {
 class SpareMemory {
  public:
   SpareMemory(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
-             std::vector<StageUnits>& stages)
+              std::vector<StageUnits>& stages)
       : chains_(chains), limits_(limits), actions_(schedule.of(rank)) {
     for (int32_t s = 0; s < schedule.stages(); ++s) {
       if (schedule.rank_of(s) != rank) continue;

@@ -8,8 +8,9 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench/published"))
 import comparison
 import llm_foundry
-import operators
 import torchtitan
+
+import operators
 
 
 def pairs(table, wanted):
