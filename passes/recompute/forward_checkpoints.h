@@ -25,7 +25,7 @@ struct SecondRun {
 // `nodes` are those of the function, in program order; of forward. Linear in them.
 SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes);
 
-// Checkpoints of a forward graph: calls of checkpoint() in the code that it becomes. Internal to passes/checkpoint.
+// Checkpoints of a forward graph: calls of checkpoint() in the code that it becomes. Internal to passes/recompute.
 
 // Whether autograd has still to run the backward: there is neither a backward nor an optimizer step in the graph.
 bool is_forward_alone(const Graph& graph);

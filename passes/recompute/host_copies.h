@@ -1,4 +1,4 @@
-// What a checkpoint did to the lives of storages, and how they end by that. Internal to passes/checkpoint.
+// What a checkpoint did to the lives of storages, and how they end by that. Internal to passes/recompute.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct StorageChanges {
 // use. Other storages die where they did. Linear.
 void end_lives(Graph& graph, const StorageChanges& changes);
 
-// Tensors that wait for backward on the host. Internal to passes/checkpoint.
+// Tensors that wait for backward on the host. Internal to passes/recompute.
 
 // Copies a storage to the host after its last use in forward, and back before its first use in backward or where the
 // trip says. Backward then reads the copy, nodes that run again among it. Leaves it alone if nobody in backward reads it.

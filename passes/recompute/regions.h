@@ -16,7 +16,7 @@ namespace shadowgraph {
 // Call it after regions were given parents that were made later. Ids of regions held elsewhere are stale. Linear.
 void put_parents_first(Graph& graph);
 
-// Regions as the pass `checkpoint` names them. Internal to passes/checkpoint.
+// Regions as the pass `checkpoint` names them. Internal to passes/recompute.
 
 // "layers.12" is number 12 of "layers", "encoder_layer_3" number 3 of "encoder_layer". "": it has no number.
 std::string_view family_of(std::string_view path);
@@ -30,7 +30,7 @@ std::vector<RegionId> nameable_regions(const Graph& graph);
 // regions_named() of patterns of which one matches. Throws Error, with names that there are.
 std::vector<RegionId> regions_that_match(const Graph& graph, const std::string& patterns);
 
-// The regions that segments of a checkpoint become. Internal to passes/checkpoint.
+// The regions that segments of a checkpoint become. Internal to passes/recompute.
 
 // Whether a segment has to become a region: it is none of kind checkpoint already.
 bool needs_region(const Graph& graph, const CheckpointSegment& segment);
