@@ -11,6 +11,7 @@
 
 #include "cli/suggestion.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/units.h"
 
 namespace shadowgraph::cli {
 namespace {

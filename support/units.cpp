@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <utility>
 
 namespace shadowgraph {
 namespace {
@@ -20,7 +24,62 @@ std::string scaled(int64_t amount, double base, const std::array<const char*, N>
   return fmt::format("{:.2f}{}", value, units[unit]);
 }
 
+// A number above 0 and what stands behind it, in capitals. std::nullopt: there is no such number.
+std::optional<std::pair<double, std::string>> split_quantity(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !(number > 0) || !std::isfinite(number)) return std::nullopt;
+  std::string unit(end, text.data() + text.size());
+  unit.erase(0, unit.find_first_not_of(' '));
+  for (char& letter : unit) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return std::pair{number, unit};
+}
+
+// Of a unit without its B: "", "K", "KI" up to "T", "TI"; billions of parameters and tokens are "B" as well as "G".
+std::optional<double> scale_of(std::string_view unit, std::string_view letters) {
+  if (unit.empty()) return 1;
+  const size_t power = letters.find(unit.front());
+  const bool binary = unit.size() == 2 && unit[1] == 'I';
+  if (power == std::string_view::npos || (unit.size() > 1 && !binary)) return std::nullopt;
+  return std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power + 1));
+}
+
+constexpr double kMostWhole = 9e18;
+
 }  // namespace
+
+std::optional<int64_t> parse_count(std::string_view text) {
+  const auto quantity = split_quantity(text);
+  if (!quantity) return std::nullopt;
+  const auto& [number, unit] = *quantity;
+  const auto scale = scale_of(unit == "B" ? "G" : std::string_view(unit), "KMGT");
+  if (!scale) return std::nullopt;
+  const double count = number * *scale;
+  if (count > kMostWhole || count != std::floor(count)) return std::nullopt;
+  return static_cast<int64_t>(count);
+}
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  const auto quantity = split_quantity(text);
+  if (!quantity) return std::nullopt;
+  std::string_view unit = quantity->second;
+  if (!unit.empty()) {
+    if (unit.back() != 'B') return std::nullopt;
+    unit.remove_suffix(1);
+  }
+  const auto scale = scale_of(unit, "KMGT");
+  if (!scale || quantity->first * *scale > kMostWhole) return std::nullopt;
+  return static_cast<int64_t>(std::floor(quantity->first * *scale));
+}
+
+std::optional<double> parse_duration(std::string_view text) {
+  const auto quantity = split_quantity(text);
+  if (!quantity) return std::nullopt;
+  for (const auto& [unit, seconds] : {std::pair{"S", 1.0}, {"MIN", 60.0}, {"H", 3600.0}, {"D", 86400.0}}) {
+    if (quantity->second == unit) return quantity->first * seconds;
+  }
+  return std::nullopt;
+}
 
 std::string human_bytes(int64_t bytes) {
   static constexpr std::array kUnits = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};

@@ -273,22 +273,6 @@ std::string note_of(const std::string& text, int64_t bytes) {
 
 }  // namespace
 
-std::optional<int64_t> parse_bytes(std::string_view text) {
-  double number = 0;
-  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !(number > 0)) return std::nullopt;
-  std::string unit(next, text.data() + text.size());
-  std::erase(unit, ' ');
-  std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  // Nothing, B, KB, KiB and so on to TiB.
-  const size_t power = unit.empty() ? 0 : std::string_view("BKMGT").find(unit[0]);
-  const bool binary = unit.size() == 3;
-  const std::string_view rest = unit.empty() ? "" : std::string_view(unit).substr(1);
-  if (power == std::string_view::npos || rest != (power == 0 ? "" : binary ? "IB" : "B")) return std::nullopt;
-  const double bytes = number * std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power));
-  return bytes > 9e18 ? std::nullopt : std::optional(static_cast<int64_t>(std::floor(bytes)));
-}
-
 MemoryLimit MemoryLimit::of_bytes(int64_t bytes) {
   if (bytes < 1) throw Error(fmt::format("{} bytes are no memory: give a size such as 24GiB", bytes));
   return {.bytes = bytes, .title = human_bytes(bytes)};

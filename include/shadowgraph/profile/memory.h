@@ -511,7 +511,4 @@ struct MemoryLimit {
   static std::optional<MemoryLimit> of(const DeviceSpec& spec);
 };
 
-// "24GiB", "80 GB", "1073741824": empty for anything else.
-std::optional<int64_t> parse_bytes(std::string_view text);
-
 }  // namespace shadowgraph

@@ -1,0 +1,76 @@
+// Names of enumerators: one table beside each enum, from which to_string(), parse() and lists of names follow.
+//
+//     enum class Recompute : uint8_t { kNothing, kSelective, kWhole };
+//     constexpr auto enum_names(Recompute) {
+//       return names_of<Recompute>({{Recompute::kNothing, "nothing"}, ...});
+//     }
+//
+//     to_string(Recompute::kWhole);                   // "whole"
+//     parse<Recompute>("whole", "recompute");         // throws Error: "recompute 'all' is none of nothing, selective, whole"
+//     find_named<Recompute>("whole");                 // std::nullopt for other words
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "shadowgraph/export.h"
+
+namespace SHADOWGRAPH_API shadowgraph {
+
+template <class E>
+struct EnumName {
+  E value;
+  std::string_view name;
+};
+
+// The table of an enum; its order is that of messages and --help.
+template <class E, size_t n>
+constexpr std::array<EnumName<E>, n> names_of(const EnumName<E> (&names)[n]) {
+  return std::to_array(names);
+}
+
+template <class E>
+concept NamedEnum = std::is_enum_v<E> && requires(E value) { enum_names(value); };
+
+// "?" for a value that has no name, which only a cast can make.
+template <NamedEnum E>
+constexpr std::string_view to_string(E value) {
+  for (const auto& row : enum_names(E{})) {
+    if (row.value == value) return row.name;
+  }
+  return "?";
+}
+
+template <NamedEnum E>
+constexpr std::optional<E> find_named(std::string_view name) {
+  for (const auto& row : enum_names(E{})) {
+    if (row.name == name) return row.value;
+  }
+  return std::nullopt;
+}
+
+template <NamedEnum E>
+std::vector<std::string> enum_words() {
+  std::vector<std::string> words;
+  for (const auto& row : enum_names(E{})) words.emplace_back(row.name);
+  return words;
+}
+
+namespace internal {
+[[noreturn]] void refuse_name(std::string_view what, std::string_view text, std::span<const std::string> names);
+}  // namespace internal
+
+// `what` names the thing in the message, "recompute". Throws Error.
+template <NamedEnum E>
+E parse(std::string_view text, std::string_view what) {
+  if (const auto value = find_named<E>(text)) return *value;
+  internal::refuse_name(what, text, enum_words<E>());
+}
+
+}  // namespace shadowgraph
