@@ -21,9 +21,10 @@ std::string human_seconds(double seconds);  // "0 s", "3.20 us", "12.5 ms", "1.0
 
 // Quantities as people write them: a number above 0 and at most one unit, blanks allowed between. Letters may have
 // either case. std::nullopt for other text, fractions of a whole and what int64 cannot hold.
-std::optional<int64_t> parse_count(std::string_view text);     // "512", "8k", "16M", "15T": powers of 1,000; "8Ki", "16Mi": of 1,024
-std::optional<int64_t> parse_bytes(std::string_view text);     // "24GiB": powers of 1,024; "80GB": of 1,000; rounded down
-std::optional<double> parse_duration(std::string_view text);   // seconds: "90s", "20min", "36h", "14d"
+std::optional<int64_t> parse_count(
+    std::string_view text);  // "512", "8k", "16M", "15T": powers of 1,000; "8Ki", "16Mi": of 1,024
+std::optional<int64_t> parse_bytes(std::string_view text);  // "24GiB": powers of 1,024; "80GB": of 1,000; rounded down
+std::optional<double> parse_duration(std::string_view text);  // seconds: "90s", "20min", "36h", "14d"
 
 std::string dtype_name(c10::ScalarType dtype);                           // "float32", as Python's torch writes it
 std::optional<c10::ScalarType> parse_dtype_name(std::string_view name);  // empty if no dtype is called so

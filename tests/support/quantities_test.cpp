@@ -21,7 +21,8 @@ TEST(Quantities, CountsAreDecimalUnlessBinaryIsAskedFor) {
   EXPECT_EQ(parse_count("15T"), 15'000'000'000'000);
   EXPECT_EQ(parse_count("1.5k"), 1500);
   EXPECT_EQ(parse_count("300B"), 300'000'000'000);
-  for (const char* text : {"", "k", "-1", "0", "1.5", "8q", "8kk", "8Mib", "nan", "inf", "1e30", "9e18k", "8k tokens", " 8"}) {
+  for (const char* text :
+       {"", "k", "-1", "0", "1.5", "8q", "8kk", "8Mib", "nan", "inf", "1e30", "9e18k", "8k tokens", " 8"}) {
     EXPECT_EQ(parse_count(text), std::nullopt) << text;
   }
 }
