@@ -10,7 +10,7 @@ CONFIGURE = cmake --preset $(PRESET) --log-level=WARNING $(if $(TORCH_DIR),-DTOR
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cpp'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python wheels compatibility conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs format format-check clean
+.PHONY: help setup build demo test check python wheels compatibility conformance nightly operator-coverage accuracy accuracy-gpu bench fuzz lint docs format format-check clean
 
 help: ## this list
 	@echo 'make TARGET [PRESET=release|debug|asan] [JOBS=n] [TORCH_DIR=folder of a libtorch]'
@@ -31,6 +31,15 @@ demo: setup ## profile a training step of ResNet-50 (batch 32, fake CUDA, SGD) i
 test: build ## make the fixtures and run all tests
 	@scripts/setup.sh --test
 	@ctest --preset $(PRESET) -j $(JOBS)
+
+check: setup ## the quick tests; ROOM=core/fake/rules builds and runs the tests of that folder
+	@$(CONFIGURE)
+ifdef ROOM
+	@scripts/check_room.py $(BUILD) $(JOBS) $(ROOM)
+else
+	@cmake --build $(BUILD) -j $(JOBS)
+	@ctest --preset $(PRESET) -j $(JOBS) -L quick
+endif
 
 python: setup ## the wheel of the Python package, in build/wheel/; the same in build/python, for PYTHONPATH
 	@scripts/setup.sh --wheel

@@ -29,5 +29,5 @@ if(SHADOWGRAPH_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_PCH_EXTSUM=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${SHADOWGRAPH_CCACHE})
 endif()
-set(SHADOWGRAPH_GROUP_BYTES 48000 CACHE STRING
-  "Sources compiled together are at most so large (cmake/targets.cmake); 0 compiles each alone")
+set(SHADOWGRAPH_GROUP_BYTES 90000 CACHE STRING
+  "Sources of a folder that are compiled together are at most so large (cmake/targets.cmake); 0 compiles each alone")

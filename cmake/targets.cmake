@@ -26,10 +26,10 @@ target_link_libraries(shadowgraph_fmt PRIVATE libtorch::cpu)
 set_target_properties(shadowgraph_fmt PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 target_link_libraries(shadowgraph_settings INTERFACE shadowgraph_fmt)
 
-# Compiles the sources of `target` in groups, in the order of their paths, up to SHADOWGRAPH_GROUP_BYTES together. Behind
-# a precompiled header of libtorch a small file still spends most of its time on templates that the headers leave to
-# instantiate, in every unit alike; a group does so once (docs/architecture.md#building). What is local to a file must
-# therefore have a name of its own within its layer.
+# Compiles the sources of a folder of `target` in groups, in the order of their paths, up to SHADOWGRAPH_GROUP_BYTES
+# together: an edit moves no file of another folder into another group. Behind a precompiled header of libtorch a small
+# file still spends most of its time on templates that the headers leave to instantiate, in every unit alike; a group does
+# so once (docs/architecture.md#building). What is local to a file must therefore have a name of its own within its folder.
 function(shadowgraph_group target)
   if(SHADOWGRAPH_GROUP_BYTES EQUAL 0)
     return()
@@ -41,18 +41,24 @@ function(shadowgraph_group target)
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cpp$")
   list(SORT sources)
-  set(number 0)
-  set(filled ${SHADOWGRAPH_GROUP_BYTES})
+  set(group "")
   foreach(source IN LISTS sources)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${folder} OUTPUT_VARIABLE path)
     file(SIZE ${path} bytes)
-    math(EXPR sum "${filled} + ${bytes}")
-    if(sum GREATER SHADOWGRAPH_GROUP_BYTES)
-      math(EXPR number "${number} + 1")
-      set(sum ${bytes})
+    cmake_path(GET path PARENT_PATH room)
+    cmake_path(RELATIVE_PATH room BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+    string(MAKE_C_IDENTIFIER "${room}" room)
+    if(NOT room STREQUAL group)
+      set(group ${room})
+      set(number 1)
+      set(filled 0)
     endif()
-    set(filled ${sum})
-    set_property(SOURCE ${path} DIRECTORY ${folder} PROPERTY UNITY_GROUP ${target}_${number})
+    math(EXPR filled "${filled} + ${bytes}")
+    if(filled GREATER SHADOWGRAPH_GROUP_BYTES AND filled GREATER bytes)
+      math(EXPR number "${number} + 1")
+      set(filled ${bytes})
+    endif()
+    set_property(SOURCE ${path} DIRECTORY ${folder} PROPERTY UNITY_GROUP ${target}_${room}_${number})
   endforeach()
 endfunction()
 

@@ -31,13 +31,13 @@ struct CppOperator {
 // nullptr: not an operator of ATen; it is called through the dispatcher.
 const CppOperator* find_cpp_operator(std::string_view name);
 
-// Finds an operator in the table of libtorch's C++ functions. scripts/make_cpp_operators.py writes the table from
-// libtorch's own headers, sorted by name; what is not in it is called through the dispatcher.
+// Finds an operator in the table of libtorch's C++ functions. The build writes the table from libtorch's own
+// headers (scripts/make_cpp_operators.py), sorted by name; what is not in it is called through the dispatcher.
 
 namespace {
 
 constexpr CppOperator kOperators[] = {
-#include "codegen/cpp_operators.inc"
+#include "cpp_operators.inc"
 };
 
 }  // namespace

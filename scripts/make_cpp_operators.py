@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Writes codegen/cpp_operators.inc: which C++ function or method of ATen calls which operator overload.
+"""Writes which C++ function or method of ATen calls which operator overload, for codegen/cpp_call.cpp (by CMake).
 
-    scripts/make_cpp_operators.py [INCLUDE_DIRECTORY_OF_TORCH]      after another libtorch was installed
-    scripts/make_cpp_operators.py --check                           fails if the file is not what it would write
+    make_cpp_operators.py INCLUDE_DIRECTORY_OF_TORCH OUTPUT
 
 A schema does not say how C++ reaches it, so ATen's own headers are read. A row is the operator, how it is called,
 the header in ATen/ops, and bits. Calls are f: at::name(...), m: tensor.name(...), or
@@ -14,10 +13,6 @@ import collections
 import pathlib
 import re
 import sys
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "codegen" / "cpp_operators.inc"
-HEADERS = ROOT / ".venv/lib/python3.11/site-packages/torch/include"
 
 OPERATOR = re.compile(
     r'static constexpr const char\* name = "([^"]+)";\s*'
@@ -124,14 +119,8 @@ def header_of(base):
 
 
 def main():
-    arguments = [argument for argument in sys.argv[1:] if argument != "--check"]
-    made = text(pathlib.Path(arguments[0]) if arguments else HEADERS)
-    if "--check" in sys.argv:
-        same = OUTPUT.read_text() == made
-        print(f"{OUTPUT.name}: {made.count(chr(10)) - 1} operators, " + ("as written" if same else "OUT OF DATE"))
-        sys.exit(not same)
-    OUTPUT.write_text(made)
-    print(f"{OUTPUT}: {made.count(chr(10)) - 1} operators")
+    include, output = map(pathlib.Path, sys.argv[1:])
+    output.write_text(text(include))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import _attributes, _compiled, _inputs, _models, _own_loop, _pipelines, _schedules, _wrappers
+from . import _attributes, _compiled, _distributed, _inputs, _models, _own_loop, _pipelines, _schedules, _wrappers
 from . import _shadowgraph as _C
 from ._fake import Scope, fake
 from ._keywords import keywords_apart
@@ -90,6 +90,7 @@ class Capture(Scope):
 
     def __enter__(self):
         super().__enter__()
+        self._accelerate = _distributed.AccelerateDevice(torch.device(self._device))
         _ModuleCalls.acquire()
         if self._loop is not None:
             _own_loop.enter(self._loop)
@@ -99,6 +100,7 @@ class Capture(Scope):
         if self._loop is not None:
             _own_loop.leave(self._loop)
         _ModuleCalls.release()
+        self._accelerate.restore()
         super().__exit__(*exception)
 
     def name_module(self, module, name="", *, state=False):

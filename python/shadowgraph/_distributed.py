@@ -201,6 +201,23 @@ def _accelerate_states():
     return [getattr(module, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")]
 
 
+class AccelerateDevice:
+    """Moves accelerate's record of this process's device to a pretended one, unless the program asked for the CPU."""
+
+    def __init__(self, device):
+        self._moved = []
+        for state in _accelerate_states():
+            there = state.get("device")
+            if there is not None and there.type != device.type and not state.get("_cpu"):
+                self._moved.append((state, there, device))
+                state["device"] = device
+
+    def restore(self):
+        for state, before, device in self._moved:
+            if state.get("device") == device:
+                state["device"] = before
+
+
 def _forget_layouts():
     """DTensor remembers layouts by meshes that are equal, with the groups of the first, which end here."""
     if "torch.distributed.tensor" in sys.modules:

@@ -96,6 +96,20 @@ def test_accelerate():
     check_training(graph, 2, MLP)
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_accelerate_that_ran_on_the_cpu_before(asked):
+    from accelerate import PartialState
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    before = PartialState(cpu=asked).device
+    graph, loop = recorded(trainers.accelerated)
+    expected = "cpu" if asked else "cuda:0"  # one who asks for the CPU gets it
+    assert {node.outputs[0].device for node in graph if node.target == "aten::addmm"} == {expected}
+    assert before.type == "cpu" and loop.device == before
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
 def test_training_script_of_diffusers():
     graph, _ = recorded(trainers.diffusion)
     model = next(node for node in graph if "parameter" in node.notes)
