@@ -30,11 +30,11 @@ class PythonCalls {
   PythonCalls(const CodePlan& plan, const CodegenOptions& options)
       : plan_(plan), graph_(*plan.graph), options_(options) {}
 
-  // Throws CodegenError for what cannot be written.
+  // Throws UnsupportedError for what cannot be written.
   std::string call(uint32_t step, const NameOf& name_of);
 
   std::string device(c10::Device device) const;
-  // The expression that makes it; throws CodegenError if its contents are not readable.
+  // The expression that makes it; throws UnsupportedError if its contents are not readable.
   std::string constant(ConstantId id) const;
 
   const std::set<std::string>& helpers() const { return helpers_; }
@@ -80,8 +80,8 @@ std::string PythonCalls::device(c10::Device device) const {
 std::string PythonCalls::constant(ConstantId id) const {
   const auto content = tensor_bytes(graph_.constant(id));
   if (!content) {
-    throw CodegenError("the contents of the constant c" + std::to_string(id.index) +
-                       " cannot be read, so no code can hold them");
+    throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
+                           " cannot be read, so no code can hold them");
   }
   if (content->bytes.empty()) {
     return fmt::format("torch.empty_strided({}, {}, dtype={})", python::ints(content->sizes),
@@ -454,7 +454,8 @@ class PythonWriter {
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
     const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
-    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its begin.
+    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its
+    // begin.
     const bool asks = options_.autograd && checkpoint_around(graph_, block.region).valid();
     const std::string wish = !options_.autograd ? "True" : asks ? names.take("with_gradients") : "WITH_GRADIENTS[-1]";
     std::string text;

@@ -71,7 +71,8 @@ RandomFill random_fill_of(const Graph& graph, NodeId node);
 // from the nearest known one, mostly without running anything. So tensors may be materialised in any order, any number
 // of times.
 //
-//     base ── uniform_ (16,777,216 words) ── normal_ (58,720,256) ── manual_seed: another base ── poisson (unknown) ── ...
+//     base ── uniform_ (16,777,216 words) ── normal_ (58,720,256) ── manual_seed: another base ── poisson (unknown) ──
+//     ...
 //
 // A program may also seed, save or restore a generator. To notice that, the generator holds a *ticket* while a program
 // is described: a state of ours that names the position in the record. A ticket that comes back is that position; any
@@ -92,7 +93,7 @@ class RandomStreams {
   // Begins the program, or goes on after pause(): the default CPU generator gets a ticket.
   void resume();
   // Leaves the generators where the program would have left them. Throws what running an unknown draw throws, and
-  // GeneratorMovedError; generators are then where the last known state is.
+  // DeferredError; generators are then where the last known state is.
   void pause();
 
   // Enters a random node that has been recorded and that draws from `generator`, or from the default one of its device.

@@ -1,4 +1,5 @@
-// Lays out a step as one of fewer layers was. Variables of the two problems are the same but for numbers in their names.
+// Lays out a step as one of fewer layers was. Variables of the two problems are the same but for numbers in their
+// names.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -77,8 +78,8 @@ std::optional<std::vector<uint32_t>> SolvedStrategies::choice_of(const Assignmen
 
 namespace {
 
-// Replicas sum and gather a byte once a step, here of sixteen micro-batches. What hides that is not known yet, so all of
-// it counts. Less memory is then best of what is as quick.
+// Replicas sum and gather a byte once a step, here of sixteen micro-batches. What hides that is not known yet, so all
+// of it counts. Less memory is then best of what is as quick.
 double seconds_of_parameter_byte(const Interconnect& links) {
   constexpr double kMicroBatches = 16;
   return links.levels.empty() ? 0 : 2 / links.levels.back().bandwidth / kMicroBatches;
@@ -278,9 +279,8 @@ int64_t memory_of(const ClusterRequest& request) {
   const int64_t all = request.memory.value_or(request.device.memory);
   const int64_t beside = beside_program(request.device);
   if (all <= beside) {
-    throw NoTrainingPlanError(
-        fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
-                    human_bytes(all), human_bytes(beside)));
+    throw NoPlanError(fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
+                                  human_bytes(all), human_bytes(beside)));
   }
   return all - beside;
 }

@@ -78,7 +78,7 @@ class Functionalizer {
   void keep_saved(NodeId n, NodeId made);
   void prepare_saved(NodeId n);
   [[noreturn]] void fail(NodeId n, const std::string& what) const {
-    throw FunctionalizeError(what + ": " + to_text(read_, n), n);
+    throw UnsupportedError(what + ": " + to_text(read_, n), n);
   }
 
   // What was written of each storage, in bytes.
@@ -439,8 +439,9 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
 //   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
 //   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
 //   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
-//                                 tensor it replaces, or layout does not matter to it (passes/functional/storage_images.h), and
-//                                 no other operand lies across what is written
+//                                 tensor it replaces, or layout does not matter to it
+//                                 (passes/functional/storage_images.h), and no other operand lies across what is
+//                                 written
 //   anything else                 a functional call (core/calls/functions.h), which runs the very operator on a copy
 //                                 of the storage
 //

@@ -43,7 +43,7 @@ NodeId call_in(const Graph& graph) {
 std::string refusal(const Graph& graph, const std::function<GeneratedCode(const Graph&, const CodegenOptions&)>& emit) {
   try {
     emit(graph, {});
-  } catch (const CodegenError& error) {
+  } catch (const UnsupportedError& error) {
     EXPECT_EQ(error.node(), call_in(graph));
     return error.what();
   }
@@ -117,8 +117,8 @@ TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
   EXPECT_THAT(all_files(emit_python(scope, options)), HasSubstr("set_grad_enabled(False)"));
 }
 
-// A block that ran with gradients comes after a statement that ran without. Its function sets no mode, so the caller puts
-// back the one that `run` was called in.
+// A block that ran with gradients comes after a statement that ran without. Its function sets no mode, so the caller
+// puts back the one that `run` was called in.
 TEST(Emission, GradientsAreOnAgainBeforeABlockThatHadThem) {
   std::string text = kGradientsOff;
   text.replace(text.find("checkpoint"), 10, "scope");
@@ -176,8 +176,8 @@ TEST(Emission, RefusesBackwardUnderAutograd) {
     std::string text = kTwice;
     text.replace(text.find("@s1\n%2"), 3, "@s1 | " + phase);
     const Graph graph = parse(text);
-    EXPECT_THROW(emit_cpp(graph, {.autograd = true}), CodegenError) << phase;
-    EXPECT_THROW(emit_python(graph, {.autograd = true}), CodegenError) << phase;
+    EXPECT_THROW(emit_cpp(graph, {.autograd = true}), UnsupportedError) << phase;
+    EXPECT_THROW(emit_python(graph, {.autograd = true}), UnsupportedError) << phase;
   }
 }
 

@@ -1,8 +1,8 @@
 // A back end whose kernels run in another process: examples/new_backend's device, with that process as its processor.
 //
 //     host::register_device();
-//     far::Processor processor(FAR_PROCESSOR);            // starts it, and shares with it what libtorch allocates from now
-//     auto cache = std::make_shared<KernelCache>(options, far::backend(processor));
+//     far::Processor processor(FAR_PROCESSOR);            // starts it, and shares with it what libtorch allocates from
+//     now auto cache = std::make_shared<KernelCache>(options, far::backend(processor));
 //     compile_operators(names, c10::DispatchKey::PrivateUse1, {.cache = cache});
 //
 // Tensors lie in memory that both processes have at the same addresses. The other one loads libraries and runs kernels,
@@ -29,7 +29,7 @@ class Processor {
   Processor(const Processor&) = delete;
   Processor& operator=(const Processor&) = delete;
 
-  // Sends words, the first of which says what for, and gives the one that comes back. Throws KernelError.
+  // Sends words, the first of which says what for, and gives the one that comes back. Throws UnsupportedError.
   int64_t ask(std::span<const int64_t> words) const;
   bool shares(const void* address) const;
   pid_t pid() const { return pid_; }

@@ -1,4 +1,5 @@
-// Checkpoints of forward graphs: which regions runs of nodes become, what is refused, and what the assumed backward holds.
+// Checkpoints of forward graphs: which regions runs of nodes become, what is refused, and what the assumed backward
+// holds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -108,7 +109,7 @@ TEST(ForwardCheckpoint, NothingInASegmentIsKept) {
   try {
     checkpoint_segments(graph, std::span(&segment, 1));
     ADD_FAILURE() << "it was taken";
-  } catch (const GraphEditError& error) {
+  } catch (const GraphError& error) {
     EXPECT_THAT(error.what(), HasSubstr("run whole functions again"));
   }
   EXPECT_EQ(to_text(graph), before);

@@ -50,7 +50,7 @@ class Recorder;
 // is the one that those tensors are on and the rest is FakeTensorOptions' defaults.
 //
 // Flags and sizes given here add to those of that mode. Naming a device or a profile other than that mode's throws
-// ModeMismatchError: half of the program would run elsewhere.
+// Error: half of the program would run elsewhere.
 struct CaptureOptions {
   FakeTensorOptions mode;     // the graph lists the data sizes that were asked for as guards
   bool saved_tensors = true;  // record what autograd keeps for backward
@@ -73,7 +73,7 @@ class CaptureSession {
   CaptureSession& operator=(const CaptureSession&) = delete;
 
   // Declares the module's parameters and buffers (in registration order, shared ones once) and knows its submodules'
-  // paths. The module must outlive the session. Throws ModeMismatchError, as name_parameter and name_buffer do, for
+  // paths. The module must outlive the session. Throws Error, as name_parameter and name_buffer do, for
   // tensors of a mode with another device or profile than the session's.
   void name_module(const torch::nn::Module& root);
   void name_parameter(const at::Tensor& tensor, const std::string& name);
@@ -85,18 +85,18 @@ class CaptureSession {
   // ---- For programs whose modules are no torch::nn::Module: a Python binding, one's own interpreter
   // A module is any address that stays the same: its path for enter_module.
   void name_module(const void* module, std::string path);
-  // What runs until leave_module belongs to the module: to its path if it has one, otherwise to `class_name`. Calls nest;
-  // leaving what was not entered throws Error. Nothing happens after finish().
+  // What runs until leave_module belongs to the module: to its path if it has one, otherwise to `class_name`. Calls
+  // nest; leaving what was not entered throws Error. Nothing happens after finish().
   void enter_module(const void* module, const std::string& class_name);
   void leave_module();
-  // "file:line" of what the program is doing, or an empty text: asked at every node that is not backward's, and kept as its
-  // source. nullptr: nobody is asked.
+  // "file:line" of what the program is doing, or an empty text: asked at every node that is not backward's, and kept as
+  // its source. nullptr: nobody is asked.
   using Locate = std::string (*)();
   void set_locate(Locate locate);
 
   // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes. The pairs are the
-  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays a
-  // FakeTensorMode until it is destroyed.
+  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays
+  // a FakeTensorMode until it is destroyed.
   Graph finish(const std::vector<at::Tensor>& outputs,
                std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients = {});
 
@@ -148,7 +148,7 @@ void set_wrapper_parts(WrapperParts parts);
 // Gives the storage of a fake tensor another size, as tensor.untyped_storage().resize_(bytes) does in Python, and
 // records it. What was there dies. New memory is born (aten::empty), with a copy of what both have room for. FSDP2
 // gives gathered parameters back so. libtorch itself tells nobody of such a change. Without a session only the size
-// changes. Throws Error if the storage has a size that cannot change, or data; UnrecordableCallError in deferred_init.
+// changes. Throws Error if the storage has a size that cannot change, or data; DeferredError in deferred_init.
 void resize_storage(const c10::Storage& storage, size_t bytes);
 
 }  // namespace shadowgraph
@@ -233,7 +233,7 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
 // Captures zero_grad, forward, loss, backward, optimizer step. Throws
 //
 //   - Error if the loss is not a scalar that requires grad;
-//   - RealTensorError if the module has real parameters, which would receive fake gradients: make the module inside a
+//   - UnsupportedError if the module has real parameters, which would receive fake gradients: make the module inside a
 //     FakeTensorMode;
 //   - Error for options that make no sense: accumulate below 1, a norm or decay out of its range;
 //   - Error for a GradScaler without an optimizer, or autocast to other types.
@@ -337,7 +337,8 @@ class ModuleScope {
 //     auto script = shadowgraph::ScriptProgram::load("net.pt");
 //     shadowgraph::FakeTensorMode mode({.device = at::kCUDA, .map_devices_to_default = true});
 //     script.make_fake(mode);
-//     auto capture = shadowgraph::capture_forward(script.program({shadowgraph::parse_tensor_spec("f32[8,3,224,224]").make()}));
+//     auto capture =
+//     shadowgraph::capture_forward(script.program({shadowgraph::parse_tensor_spec("f32[8,3,224,224]").make()}));
 //
 // Loading reads the real weights; make_fake then replaces every parameter and buffer by a fake one and drops the data.
 // A trace carries the device it was made on as constants: map_devices_to_default maps those to the mode's device.
@@ -384,7 +385,8 @@ class ScriptProgram {
 //     net->forward(x).backward();
 //     mark_gradient(net->weight.grad());           // the program drops it before the capture ends
 
-// Says that the tensor is a parameter's gradient, in the capture of this thread. What is a gradient at its end, it knows.
+// Says that the tensor is a parameter's gradient, in the capture of this thread. What is a gradient at its end, it
+// knows.
 void mark_gradient(const at::Tensor& gradient);
 // The same of what an optimizer keeps between steps.
 void mark_optimizer_state(const at::Tensor& state);

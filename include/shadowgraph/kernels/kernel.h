@@ -69,7 +69,8 @@ struct KernelPlan {
   std::string name;      // of the cache's folder
 };
 
-// `escapes(value)`: the value is needed after the nodes, and is stored. Returns an empty optional and why not in `reason`.
+// `escapes(value)`: the value is needed after the nodes, and is stored. Returns an empty optional and why not in
+// `reason`.
 std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId> nodes, const KernelOptions& options,
                                       const std::function<bool(ValueId)>& escapes, std::string* reason);
 
@@ -126,7 +127,8 @@ class OperatorKernels {
 };
 
 // Eager mode through kernels made on demand: chosen overloads of chosen devices run kernels that are compiled for the
-// dtypes and layouts that they meet. The rest of libtorch, autograd and optimizers included, goes on as before and calls them.
+// dtypes and layouts that they meet. The rest of libtorch, autograd and optimizers included, goes on as before and
+// calls them.
 //
 //     const CompiledOperators compiled = compile_operators({"aten::add.Tensor", "aten::gelu"}, c10::DispatchKey::CPU);
 //     loss.backward();                       // gelu runs the kernel, once it is there
@@ -167,8 +169,8 @@ class CompiledOperators {
 };
 
 // `operators`: names with overload, "aten::add_.Tensor". `key`: that of the device for which the cache's back end makes
-// kernels. One for the CPU serves PrivateUse1, too, as long as that device's memory is the host's. Throws KernelError
-// for other keys. Throws it, naming the operator, for one that does not exist or that no
+// kernels. One for the CPU serves PrivateUse1, too, as long as that device's memory is the host's. Throws
+// UnsupportedError for other keys. Throws it, naming the operator, for one that does not exist or that no
 // kernel is ever made of. It also throws for one that libtorch makes of others (name those).
 CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
                                     const CompileOperatorsOptions& options = {});
@@ -182,12 +184,12 @@ std::map<std::string, std::string> operators_without_kernels();
 //
 //     const UsedKernel mine = use_kernel({.op = "aten::cumsum", .run = my_cumsum}, c10::DispatchKey::CPU);
 //     x.cumsum(0);                                           // my_cumsum ran, below autograd
-//     ReplayExecutor(graph).run(bindings);                   // in graphs, too; groups of compiled kernels come before it
-//     mine.report();                                         // calls that it ran, and that it did not take
+//     ReplayExecutor(graph).run(bindings);                   // in graphs, too; groups of compiled kernels come before
+//     it mine.report();                                         // calls that it ran, and that it did not take
 //
 // The kernel gets the call's arguments and gives its results, or nothing if it does not take this call. Then the call
 // runs as it would have. Results are held against what the operator gives: their number, dtype, sizes and device. What
-// is wrong there is a KernelError in the call, not a wrong number later.
+// is wrong there is an UnsupportedError in the call, not a wrong number later.
 
 struct OwnKernel {
   using Results = std::optional<std::vector<c10::IValue>>;
@@ -199,7 +201,7 @@ struct OwnKernel {
 
 // The function `symbol` of a shared library, as shadowgraph/kernels/c_kernel.h declares it. It stays loaded. It takes
 // no call with lists of tensors or texts, with tensors that are not strided, or whose results only data decides. Throws
-// KernelError for a library or symbol that is not there.
+// UnsupportedError for a library or symbol that is not there.
 OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol);
 
 // Serves calls until it is destroyed. The latest for an operator is asked first; compile_operators counts as one.
@@ -224,8 +226,8 @@ class UsedKernel {
   std::unique_ptr<State> state_;
 };
 
-// `key`: of the device whose tensors it gets: CPU, CUDA, PrivateUse1. Throws KernelError, naming the operator, for one
-// that does not exist, that has no kernel of this device, or that libtorch makes of others.
+// `key`: of the device whose tensors it gets: CPU, CUDA, PrivateUse1. Throws UnsupportedError, naming the operator, for
+// one that does not exist, that has no kernel of this device, or that libtorch makes of others.
 UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key);
 
 // Graphs replayed with kernels made of their nodes.
@@ -291,15 +293,15 @@ std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<
 //
 // Beside emit_cpp's files come NAME_kernels.cpp, loops that include nothing, and NAME_kernels.h, which calls them on
 // tensors; NAME.cpp calls that. All of it needs libtorch alone: no library of shadowgraph, no cache, no compiler at run
-// time. CMakeLists.txt compiles the loops for the processor that builds them (NAME_KERNEL_FLAGS), so build where it runs.
-// Groups that were measured and are slower than their nodes stay nodes. So do those that write in place and give more
-// results besides. All others are kernels.
+// time. CMakeLists.txt compiles the loops for the processor that builds them (NAME_KERNEL_FLAGS), so build where it
+// runs. Groups that were measured and are slower than their nodes stay nodes. So do those that write in place and give
+// more results besides. All others are kernels.
 //
-// Tensors that one call writes must not overlap others that it is given, unless they do in the graph: such a call throws
-// std::invalid_argument. Plain replay and emit_cpp without kernels run it as eager does.
+// Tensors that one call writes must not overlap others that it is given, unless they do in the graph: such a call
+// throws std::invalid_argument. Plain replay and emit_cpp without kernels run it as eager does.
 
-// `groups` were made for this graph. Throws CodegenError as emit_cpp does, and for `autograd`, `device` and `only`, which
-// kernels have not.
+// `groups` were made for this graph. Throws UnsupportedError as emit_cpp does, and for `autograd`, `device` and `only`,
+// which kernels have not.
 GeneratedCode emit_cpp_with_kernels(const Graph& graph, const KernelGroups& groups, const CodegenOptions& options = {});
 
 }  // namespace shadowgraph

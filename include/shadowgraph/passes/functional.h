@@ -43,16 +43,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // Ids of the old graph mean nothing afterwards. Linear; see bench/passes.cpp.
 
-// A write that cannot be taken out: names the node.
-class FunctionalizeError : public Error {
- public:
-  FunctionalizeError(const std::string& message, NodeId node) : Error(message), node_(node) {}
-  NodeId node() const { return node_; }
-
- private:
-  NodeId node_;
-};
-
 struct FunctionalizeResult {
   bool changed = false;
 
@@ -77,7 +67,7 @@ struct FunctionalizeResult {
   PassResult summary() const;
 };
 
-// Throws FunctionalizeError for writes by targets of which nothing is known, and for writes to tensors without strides.
+// Throws UnsupportedError for writes by targets of which nothing is known, and for writes to tensors without strides.
 // Throws it, too, for reads of a storage that nothing in the graph made. The graph is then as it was.
 FunctionalizeResult functionalize(Graph& graph);
 
@@ -138,8 +128,8 @@ ReinplaceResult reinplace(Graph& graph);
 class OperatorSet {
  public:
   //   core-aten   operators that libtorch tags as core
-  //   no-fused    all but attention, foreach and fused optimizers, and multiplications with an addend (addmm, addcdiv, ...)
-  //   basic       none that the table can decompose
+  //   no-fused    all but attention, foreach and fused optimizers, and multiplications with an addend (addmm, addcdiv,
+  //   ...) basic       none that the table can decompose
   // or names joined by '+', "aten::mm+aten::add.Tensor+aten::view" (without overload: all of them), or "@path", a file
   // with a name a line. Throws Error for anything else.
   static OperatorSet named(const std::string& text);

@@ -100,9 +100,9 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {}
 //     cut.parts[0].graph      // sg::input, the nodes, sg::output
 //     Graph again = join(cut);
 //
-// A part must be able to run at one point (shadowgraph/graph/edit.h), so parts may not need one another in a circle; effects
-// count. Random operators, host reads and unknown functions may be in a part; its call then says so by its schema.
-// (torch.fx: split_module, CapabilityBasedPartitioner.)
+// A part must be able to run at one point (shadowgraph/graph/edit.h), so parts may not need one another in a circle;
+// effects count. Random operators, host reads and unknown functions may be in a part; its call then says so by its
+// schema. (torch.fx: split_module, CapabilityBasedPartitioner.)
 
 // By node, the number of its part; -1: it stays in the parent.
 using PartOf = IdMap<NodeId, int32_t>;
@@ -120,7 +120,7 @@ struct PartitionedGraph {
   std::vector<Part> parts;  // in the order in which the parent calls them
 };
 
-// Throws GraphEditError if parts need one another in a circle, or a part holds a placeholder, sg::output or
+// Throws GraphError if parts need one another in a circle, or a part holds a placeholder, sg::output or
 // sg::gradient. `graph` is not changed. Linear.
 PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix = "part");
 // The parent with the parts in place of its calls. Equal to the graph that was split but for node order and storage

@@ -111,8 +111,8 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 //
 // The graph is an ordinary one: local sizes, `_c10d_functional` operators for collectives, offsets of the rank as
 // numbers. Groups are called like the axes of the mesh, and described as captures describe them
-// (shadowgraph/capture/process_group.h). All ranks have the same nodes in the same order. Every operator is called again on
-// fake tensors of local sizes, so strides, storages and views are what the operators make of them.
+// (shadowgraph/capture/process_group.h). All ranks have the same nodes in the same order. Every operator is called
+// again on fake tensors of local sizes, so strides, storages and views are what the operators make of them.
 //
 // The order of nodes stays, with phases, regions, forward links, source lines, flags, notes and where storages die. So
 // do the tensors that autograd keeps (the local ones).
@@ -133,17 +133,6 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 // A collective's operand that is not contiguous is cloned first. A dimension may go from one cut to another whose
 // pieces are not equally spread over the old ones. There is no all_to_all of equal parts then: the old pieces are
 // gathered and sliced.
-
-// A plan does not fit the graph. No strategy of a node gives a layout, a layout does not divide, or a copy would stand
-// for a tensor that is written to. what() names the node and the layouts.
-class ShardingError : public Error {
- public:
-  ShardingError(const std::string& message, NodeId node) : Error(message), node_(node) {}
-  NodeId node() const { return node_; }  // of the graph that is read; invalid if it is about none
-
- private:
-  NodeId node_;
-};
 
 struct ApplyOptions {
   const ShardingRules* rules = nullptr;            // nullptr: the built-in ones and those registered
@@ -174,8 +163,8 @@ struct ShardedGraph {
   static ShardedGraph of(Graph graph);
 };
 
-// Throws ShardingError; Error if the mesh has no such rank or the graph has a process group called like one of its axes.
-// Linear, about what shape propagation costs.
+// Throws UnsupportedError; Error if the mesh has no such rank or the graph has a process group called like one of its
+// axes. Linear, about what shape propagation costs.
 ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options = {});
 
 }  // namespace shadowgraph

@@ -127,12 +127,6 @@ enum class AssignmentSolver : uint8_t {
 // "own", "highs", "both". Throws Error for another name.
 AssignmentSolver assignment_solver(std::string_view name);
 
-// A solver's library is asked for and is not there. what() says where it was looked for.
-class SolverMissingError : public Error {
- public:
-  using Error::Error;
-};
-
 struct SolveOptions {
   double time_limit = 60;                  // seconds, after which the best so far is given
   double gap = 0;                          // good enough: cost above the bound, relative
@@ -166,7 +160,7 @@ struct AssignmentSolution {
   double gap() const { return cost > 0 ? static_cast<double>(cost - lower_bound) / static_cast<double>(cost) : 0; }
 };
 
-// Throws Error if the problem is none (AssignmentProblem::check), SolverMissingError if HiGHS is asked for and not
+// Throws Error if the problem is none (AssignmentProblem::check), or if HiGHS is asked for and not
 // found.
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options = {});
 
@@ -185,7 +179,8 @@ AssignmentProblem read_assignment(std::string_view text);
 
 // Throws Error if a cost that is multiplied out is too large. The first nodes are those of the problem.
 void write_iopddl(const AssignmentProblem& problem, std::ostream& out);
-// {"format": "shadowgraph-assignment", "version": 1, "nodes": [...], "matrices": [...], "edges": [...]}; null: forbidden.
+// {"format": "shadowgraph-assignment", "version": 1, "nodes": [...], "matrices": [...], "edges": [...]}; null:
+// forbidden.
 void write_assignment(const AssignmentProblem& problem, std::ostream& out);
 // As an integer program for other solvers, in the format of CPLEX: "x3_1" is node 3 with strategy 1.
 void write_lp(const AssignmentProblem& problem, std::ostream& out);
@@ -195,8 +190,8 @@ void write_mps(const AssignmentProblem& problem, std::ostream& out);
 enum class AssignmentFormat : uint8_t { kJson, kIopddl, kLp, kMps };
 void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out);
 
-// {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."}; sums
-// are texts, since they may have more than 64 bits.
+// {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."};
+// sums are texts, since they may have more than 64 bits.
 nlohmann::json to_json(const AssignmentSolution& solution);
 
 }  // namespace shadowgraph
