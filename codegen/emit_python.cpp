@@ -454,8 +454,7 @@ class PythonWriter {
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
     const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
-    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its
-    // begin.
+    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its begin.
     const bool asks = options_.autograd && checkpoint_around(graph_, block.region).valid();
     const std::string wish = !options_.autograd ? "True" : asks ? names.take("with_gradients") : "WITH_GRADIENTS[-1]";
     std::string text;

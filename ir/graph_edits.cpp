@@ -1,6 +1,5 @@
 // Edits of single facts of nodes, values and storages, and what edits ask of the graph. Each first finds out whether it
-// may, so that a throw leaves the graph as it was. Edits of uses, order and lives, in files beside this one, do the
-// same.
+// may, so that a throw leaves the graph as it was. Edits of uses, order and lives, in files beside this one, do the same.
 #include <fmt/format.h>
 
 #include <algorithm>

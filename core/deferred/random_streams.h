@@ -71,8 +71,7 @@ RandomFill random_fill_of(const Graph& graph, NodeId node);
 // from the nearest known one, mostly without running anything. So tensors may be materialised in any order, any number
 // of times.
 //
-//     base ── uniform_ (16,777,216 words) ── normal_ (58,720,256) ── manual_seed: another base ── poisson (unknown) ──
-//     ...
+//     base ── uniform_ (16,777,216 words) ── normal_ (58,720,256) ── manual_seed: another base ── poisson (unknown) ── ...
 //
 // A program may also seed, save or restore a generator. To notice that, the generator holds a *ticket* while a program
 // is described: a state of ours that names the position in the record. A ticket that comes back is that position; any

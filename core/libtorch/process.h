@@ -1,5 +1,5 @@
-// Whether the libtorch of this process is the one that the library was compiled for, and behaves as its private pieces
-// are taken to. Asked once, when what changes the process is installed (core/fake/mode/process_state.h).
+// Whether the libtorch of this process is the one that the library was compiled for, and behaves as its private pieces are
+// taken to. Asked once, when what changes the process is installed (core/fake/mode/process_state.h).
 #pragma once
 
 #include <c10/util/Registry.h>

@@ -1,8 +1,7 @@
-// One walk over a graph that may be noise, which lists every violation of shadowgraph/graph/verify.h. Internal to
-// ir/analysis.
+// One walk over a graph that may be noise, which lists every violation of shadowgraph/graph/verify.h. Internal to ir/analysis.
 //
-// Nothing may be believed before it is checked. So links and references come first (verifier_references.cpp), and a
-// node with a reference out of range is looked at no further.
+// Nothing may be believed before it is checked. So links and references come first (verifier_references.cpp), and a node
+// with a reference out of range is looked at no further.
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
@@ -78,8 +77,8 @@ class Verifier {
   uint32_t outputs_ = 0;
 };
 
-// The rules that all others rely on, by their numbers in shadowgraph/graph/verify.h: the list of nodes, references in
-// range, the tree of regions, and uses.
+// The rules that all others rely on, by their numbers in shadowgraph/graph/verify.h: the list of nodes, references in range,
+// the tree of regions, and uses.
 
 // ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
 

@@ -86,8 +86,7 @@ class GroupPlanner {
     planned_.target = graph_.intern_target(target_);
     take_arguments();
     take_outputs();
-    // What the nodes do must be in the schema. Passes believe schemas, so a write that is not in it would be moved
-    // over.
+    // What the nodes do must be in the schema. Passes believe schemas, so a write that is not in it would be moved over.
     if (!target_.facts().unknown) {
       check_deeds();
       check_aliases();

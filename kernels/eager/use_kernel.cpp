@@ -36,8 +36,8 @@ using ExpectedResults = std::shared_ptr<const std::vector<ExpectedResult>>;
 // Keeps them by the geometry and the numbers of calls. Thread-safe.
 class KnownResults {
  public:
-  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be
-  // shown to them. Throws c10::Error for a call that the operator refuses.
+  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be shown
+  // to them. Throws c10::Error for a call that the operator refuses.
   ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
  private:

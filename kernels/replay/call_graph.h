@@ -21,8 +21,8 @@ struct CallGraph {
 // UnsupportedError for a call that no kernel takes, c10::Error for one that the operator refuses.
 CallGraph call_graph(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
-// Computes what results look like, by our rule where libtorch has no Meta kernel or a wrong one. Takes meta tensors
-// from the stack, and leaves results there.
+// Computes what results look like, by our rule where libtorch has no Meta kernel or a wrong one. Takes meta tensors from
+// the stack, and leaves results there.
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& metas);
 
 // Returns the number that a wrapped number stands for.

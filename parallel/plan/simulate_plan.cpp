@@ -1,5 +1,4 @@
-// Lays out a step as one of fewer layers was. Variables of the two problems are the same but for numbers in their
-// names.
+// Lays out a step as one of fewer layers was. Variables of the two problems are the same but for numbers in their names.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,8 +77,8 @@ std::optional<std::vector<uint32_t>> SolvedStrategies::choice_of(const Assignmen
 
 namespace {
 
-// Replicas sum and gather a byte once a step, here of sixteen micro-batches. What hides that is not known yet, so all
-// of it counts. Less memory is then best of what is as quick.
+// Replicas sum and gather a byte once a step, here of sixteen micro-batches. What hides that is not known yet, so all of
+// it counts. Less memory is then best of what is as quick.
 double seconds_of_parameter_byte(const Interconnect& links) {
   constexpr double kMicroBatches = 16;
   return links.levels.empty() ? 0 : 2 / links.levels.back().bandwidth / kMicroBatches;

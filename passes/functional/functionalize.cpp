@@ -439,9 +439,8 @@ void Functionalizer::call_functionally(NodeId n, std::span<const Written> writte
 //   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
 //   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
 //   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
-//                                 tensor it replaces, or layout does not matter to it
-//                                 (passes/functional/storage_images.h), and no other operand lies across what is
-//                                 written
+//                                 tensor it replaces, or layout does not matter to it (passes/functional/storage_images.h), and
+//                                 no other operand lies across what is written
 //   anything else                 a functional call (core/calls/functions.h), which runs the very operator on a copy
 //                                 of the storage
 //

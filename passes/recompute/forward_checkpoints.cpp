@@ -126,9 +126,9 @@ SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const
 //     %3 = aten::gelu(%2) saved(%2)           @s3 | r5     %3 = ...                             free(s2)
 //
 // Emitted code and torch.fx call checkpoint() there, which runs the whole segment again in backward. In a graph
-// that has its backward, only what is needed runs again. So a segment is refused as soon as one of its nodes stands in
-// the way (second_run.h), and the report says which. What a segment reads from outside is kept, and listed as saved by
-// the first node that reads it.
+// that has its backward, only what is needed runs again. So a segment is refused as soon as one of its nodes stands in the
+// way (second_run.h), and the report says which. What a segment reads from outside is kept, and listed as saved by the
+// first node that reads it.
 //
 // Linear, times the depth of nesting.
 
@@ -369,15 +369,14 @@ int64_t bytes_kept_for_backward(const Graph& graph) {
 
 // Appends to a forward graph the backward that autograd would run, as far as memory is concerned.
 //
-//     %3 = aten::mm(%x, %w) saved(%x, %w)         %9 = sg_autograd::backward(saved=[%x, %w], gradients=[%8]) | backward
-//     of n3
+//     %3 = aten::mm(%x, %w) saved(%x, %w)         %9 = sg_autograd::backward(saved=[%x, %w], gradients=[%8]) | backward of n3
 //
 // A backward node reads what its forward node saved and the gradients of its results, and makes a gradient for each
 // operand that wants one. Gradients of views, and those that sums hand on, share memory, as in libtorch. A second
 // gradient of one tensor is added in place where nobody else holds the first. Storages die at their last use.
 //
-// The nodes compute nothing: plans are made and peaks counted on them, as on a captured step. Kernels' scratch memory
-// is not there.
+// The nodes compute nothing: plans are made and peaks counted on them, as on a captured step. Kernels' scratch memory is
+// not there.
 //
 // Linear in the graph.
 

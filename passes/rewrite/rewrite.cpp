@@ -127,10 +127,10 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
 // rewrite: replaces what matches a pattern by what a replacement says.
 //
 // How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
-// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call
-// runs on fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go
-// to the new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement
-// took the place of is looked up under its new id.
+// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call runs on
+// fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go to the
+// new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement took the
+// place of is looked up under its new id.
 //
 // Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
 // are made only if their neighbours are as they were when the place was found. The others are found again in a next

@@ -1,5 +1,5 @@
-// What goes wrong in rules of Python. Around whatever asks cost rules (shadowgraph/profile/register_operator.h): what
-// they raised meanwhile is thrown at its end.
+// What goes wrong in rules of Python. Around whatever asks cost rules (shadowgraph/profile/register_operator.h): what they raised
+// meanwhile is thrown at its end.
 #pragma once
 
 #include "shadowgraph/error.h"

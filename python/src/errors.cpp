@@ -7,8 +7,8 @@
 namespace shadowgraph::python {
 namespace {
 
-// What libtorch's own functions let through with its Python class. Not the C++ class, too: libtorch's handlers do not
-// match a type with two bases that are std::exception.
+// What libtorch's own functions let through with its Python class. Not the C++ class, too: libtorch's handlers do not match a
+// type with two bases that are std::exception.
 class Typed final : public torch::PyTorchError {
  public:
   Typed(const Error& error, PyObject* python) : PyTorchError(error.what()), python_(python) {}

@@ -1,5 +1,5 @@
-// Gives Python what graphs are made of: nodes, values, storages, regions. After an edit that erased one, asking it
-// raises GraphError.
+// Gives Python what graphs are made of: nodes, values, storages, regions. After an edit that erased one, asking it raises
+// GraphError.
 #include "python/src/graph_parts.h"
 
 #include <pybind11/stl.h>

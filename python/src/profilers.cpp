@@ -1,5 +1,4 @@
-// Figures of single nodes: as attributes of a report's nodes, and in tables that profilers fill, users' rules among
-// them.
+// Figures of single nodes: as attributes of a report's nodes, and in tables that profilers fill, users' rules among them.
 #include "shadowgraph/profile/profilers.h"
 
 #include <fmt/format.h>

@@ -117,8 +117,8 @@ TEST(Emission, ACheckpointedFunctionLeavesTheGradModeToItsCaller) {
   EXPECT_THAT(all_files(emit_python(scope, options)), HasSubstr("set_grad_enabled(False)"));
 }
 
-// A block that ran with gradients comes after a statement that ran without. Its function sets no mode, so the caller
-// puts back the one that `run` was called in.
+// A block that ran with gradients comes after a statement that ran without. Its function sets no mode, so the caller puts
+// back the one that `run` was called in.
 TEST(Emission, GradientsAreOnAgainBeforeABlockThatHadThem) {
   std::string text = kGradientsOff;
   text.replace(text.find("checkpoint"), 10, "scope");

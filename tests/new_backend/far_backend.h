@@ -1,8 +1,8 @@
 // A back end whose kernels run in another process: examples/new_backend's device, with that process as its processor.
 //
 //     host::register_device();
-//     far::Processor processor(FAR_PROCESSOR);            // starts it, and shares with it what libtorch allocates from
-//     now auto cache = std::make_shared<KernelCache>(options, far::backend(processor));
+//     far::Processor processor(FAR_PROCESSOR);            // starts it, and shares with it what libtorch allocates from now
+//     auto cache = std::make_shared<KernelCache>(options, far::backend(processor));
 //     compile_operators(names, c10::DispatchKey::PrivateUse1, {.cache = cache});
 //
 // Tensors lie in memory that both processes have at the same addresses. The other one loads libraries and runs kernels,

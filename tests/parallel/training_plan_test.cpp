@@ -164,8 +164,7 @@ TEST(PlanSimulator, SaysOfEachPlanWhatAFreshOneSays) {
   }
 }
 
-// Simulates each plan of the space with its best cut, and compares the quickest that fits. Plans have no tensor
-// parallel.
+// Simulates each plan of the space with its best cut, and compares the quickest that fits. Plans have no tensor parallel.
 void expect_the_best_of_all(const StepSource& source, ClusterRequest request, int64_t experts) {
   request.micro_batch = {1, 2};
   request.simulated = 5;

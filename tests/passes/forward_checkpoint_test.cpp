@@ -1,5 +1,4 @@
-// Checkpoints of forward graphs: which regions runs of nodes become, what is refused, and what the assumed backward
-// holds.
+// Checkpoints of forward graphs: which regions runs of nodes become, what is refused, and what the assumed backward holds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -205,8 +205,8 @@ n2: sg::output(values=[%1])
   EXPECT_TRUE(at::equal(at::rand({1}), after));
 }
 
-// Runs one rank with collectives that give anything, and looks at the allocator after each node. Storages are kept
-// until the graph says that they die.
+// Runs one rank with collectives that give anything, and looks at the allocator after each node. Storages are kept until
+// the graph says that they die.
 class CountedRank final : public Interpreter {
  public:
   // `held` bytes are there already for the run. Numbers that the calls wrap as tensors are not the program's.

@@ -85,18 +85,18 @@ class CaptureSession {
   // ---- For programs whose modules are no torch::nn::Module: a Python binding, one's own interpreter
   // A module is any address that stays the same: its path for enter_module.
   void name_module(const void* module, std::string path);
-  // What runs until leave_module belongs to the module: to its path if it has one, otherwise to `class_name`. Calls
-  // nest; leaving what was not entered throws Error. Nothing happens after finish().
+  // What runs until leave_module belongs to the module: to its path if it has one, otherwise to `class_name`. Calls nest;
+  // leaving what was not entered throws Error. Nothing happens after finish().
   void enter_module(const void* module, const std::string& class_name);
   void leave_module();
-  // "file:line" of what the program is doing, or an empty text: asked at every node that is not backward's, and kept as
-  // its source. nullptr: nobody is asked.
+  // "file:line" of what the program is doing, or an empty text: asked at every node that is not backward's, and kept as its
+  // source. nullptr: nobody is asked.
   using Locate = std::string (*)();
   void set_locate(Locate locate);
 
   // Ends the record. `outputs` become sg::output, and (parameter, gradient) pairs sg::gradient nodes. The pairs are the
-  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays
-  // a FakeTensorMode until it is destroyed.
+  // named parameters that have a gradient, and `more_gradients`, which hang elsewhere (at a DTensor). The session stays a
+  // FakeTensorMode until it is destroyed.
   Graph finish(const std::vector<at::Tensor>& outputs,
                std::vector<std::pair<at::Tensor, at::Tensor>> more_gradients = {});
 
@@ -337,8 +337,7 @@ class ModuleScope {
 //     auto script = shadowgraph::ScriptProgram::load("net.pt");
 //     shadowgraph::FakeTensorMode mode({.device = at::kCUDA, .map_devices_to_default = true});
 //     script.make_fake(mode);
-//     auto capture =
-//     shadowgraph::capture_forward(script.program({shadowgraph::parse_tensor_spec("f32[8,3,224,224]").make()}));
+//     auto capture = shadowgraph::capture_forward(script.program({shadowgraph::parse_tensor_spec("f32[8,3,224,224]").make()}));
 //
 // Loading reads the real weights; make_fake then replaces every parameter and buffer by a fake one and drops the data.
 // A trace carries the device it was made on as constants: map_devices_to_default maps those to the mode's device.
@@ -385,8 +384,7 @@ class ScriptProgram {
 //     net->forward(x).backward();
 //     mark_gradient(net->weight.grad());           // the program drops it before the capture ends
 
-// Says that the tensor is a parameter's gradient, in the capture of this thread. What is a gradient at its end, it
-// knows.
+// Says that the tensor is a parameter's gradient, in the capture of this thread. What is a gradient at its end, it knows.
 void mark_gradient(const at::Tensor& gradient);
 // The same of what an optimizer keeps between steps.
 void mark_optimizer_state(const at::Tensor& state);

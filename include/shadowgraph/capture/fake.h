@@ -37,8 +37,7 @@ namespace SHADOWGRAPH_API shadowgraph {
 //   for backward. Otherwise it is its cells, each of which keeps what autograd keeps of every step;
 // - at::mkldnn_convolution and at::mkldnn_rnn_layer run, and throw where it cannot.
 //
-//     FakeTensorMode old({.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});   // AVX2
-//     and no more
+//     FakeTensorMode old({.profile = DeviceProfile{.cpu = {.mkldnn_bf16 = false, .mkldnn_fp16 = false}}});   // AVX2 and no more
 struct CpuProfile {
   bool mkldnn_bf16 = this_machine().mkldnn_bf16;
   bool mkldnn_fp16 = this_machine().mkldnn_fp16;
@@ -365,9 +364,9 @@ class CrossRefMode {
 //
 //     pretended_address(tensor.storage())       // distinct for each storage, the same as long as it lives
 //
-// Python's data_ptr() of a fake is this address plus its offset; C++'s data_ptr() cannot be told of it, and is null
-// plus the offset. What a graph recorded needs none of this: its values name their storages (StorageId), and nodes say
-// what autograd keeps (Graph::saved).
+// Python's data_ptr() of a fake is this address plus its offset; C++'s data_ptr() cannot be told of it, and is null plus
+// the offset. What a graph recorded needs none of this: its values name their storages (StorageId), and nodes say what
+// autograd keeps (Graph::saved).
 
 // Returns an address that no memory has: on x86-64 it is not canonical, so that reading or writing there ends the
 // process. Ranges of storages of less than a TiB do not overlap. 0 for an empty storage. Throws Error for one with

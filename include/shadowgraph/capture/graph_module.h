@@ -13,10 +13,9 @@
 // operator lacks a derivative where the captured program had one: otherwise Error.
 //
 // What the graph keeps of its capture, whatever the module is told later:
-// - train() and eval() change nothing: dropout and batch norm are what they were. Capture the graph in the mode you
-// want. - sizes: inputs must have those of the capture (strides may differ, dtypes follow the module once it was
-// converted). - dtypes that the program itself named (`to(kFloat)`, arange) stay after to(kHalf); to(device) moves
-// everything.
+// - train() and eval() change nothing: dropout and batch norm are what they were. Capture the graph in the mode you want.
+// - sizes: inputs must have those of the capture (strides may differ, dtypes follow the module once it was converted).
+// - dtypes that the program itself named (`to(kFloat)`, arange) stay after to(kHalf); to(device) moves everything.
 #pragma once
 
 #include <ATen/core/Tensor.h>

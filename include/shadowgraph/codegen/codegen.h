@@ -88,8 +88,8 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 //     }
 //
 // The code calls the operators of the graph in its order, so it gives bit for bit what the program gave. What is
-// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/weights-and-code.md
-// tells the rest.
+// written in place (parameters in an optimizer step) is written in the tensors that are given. docs/weights-and-code.md tells
+// the rest.
 //
 // Throws UnsupportedError, naming the node, for functions that nothing describes, objects that a graph does not hold,
 // and constants whose contents are gone. Throws it, too, for `autograd` on a graph with a backward. Linear in the
@@ -100,8 +100,7 @@ GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 // ---------------------------------------------------------------------------------------------------------------------
 // A graph, or the slice of it that some values need, as Python over torch.ops.
 //
-//     GeneratedCode code = emit_python(graph, {.name = "gpt2_step"});      // gpt2_step.py, perhaps
-//     gpt2_step_constants.pt
+//     GeneratedCode code = emit_python(graph, {.name = "gpt2_step"});      // gpt2_step.py, perhaps gpt2_step_constants.pt
 //
 //     import gpt2_step
 //     outputs = gpt2_step.forward(tensors)        # {"transformer.wte.weight": tensor, ..., "input_ids": tensor}

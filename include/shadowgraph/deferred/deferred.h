@@ -23,9 +23,8 @@ namespace SHADOWGRAPH_API shadowgraph {
 // Describes a program that makes tensors, without making them: they are materialised later, in whatever order and
 // number.
 //
-//     auto net = shadowgraph::deferred_init([] { return std::make_shared<Net>(70'000'000'000); });   // nothing
-//     allocated shadowgraph::materialize_module(*net->layer3);   // shadowgraph/deferred/deferred.h: bitwise what eager
-//     would have made
+//     auto net = shadowgraph::deferred_init([] { return std::make_shared<Net>(70'000'000'000); });   // nothing allocated
+//     shadowgraph::materialize_module(*net->layer3);   // shadowgraph/deferred/deferred.h: bitwise what eager would have made
 //
 // Every tensor made inside is a fake one and every operator is recorded, in one graph that the tensors own. What is
 // done to them later, outside of any mode, is recorded too. Under a FakeTensorMode or a CaptureSession a described

@@ -100,9 +100,9 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {}
 //     cut.parts[0].graph      // sg::input, the nodes, sg::output
 //     Graph again = join(cut);
 //
-// A part must be able to run at one point (shadowgraph/graph/edit.h), so parts may not need one another in a circle;
-// effects count. Random operators, host reads and unknown functions may be in a part; its call then says so by its
-// schema. (torch.fx: split_module, CapabilityBasedPartitioner.)
+// A part must be able to run at one point (shadowgraph/graph/edit.h), so parts may not need one another in a circle; effects
+// count. Random operators, host reads and unknown functions may be in a part; its call then says so by its schema.
+// (torch.fx: split_module, CapabilityBasedPartitioner.)
 
 // By node, the number of its part; -1: it stays in the parent.
 using PartOf = IdMap<NodeId, int32_t>;

@@ -7,16 +7,15 @@
 //     std::puts(to_text(answer).c_str());
 //
 // How it is found:
-//   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again, whole
-//   or
-//      in part. Ways are tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a
-//      layer more costs is repeated for the rest (layer_chain.h).
+//   1. A few layers are captured under each way to cut a micro-batch, with activations kept and computed again, whole or
+//      in part. Ways are tensor and context parallel sizes by micro-batch sizes by ranks that share experts. What a layer
+//      more costs is repeated for the rest (layer_chain.h).
 //   2. All pipelines, schedules, stages of ZeRO and orders of the mesh are gone through, least bound first. Stages are
 //      the cuts whose slowest stage is quickest, each computing again as many layers as its memory wants.
 //   3. What looks best is captured whole, cut, and run on all ranks of a pipeline, allocators included (PipelineRun).
 //
-// What is given back was simulated so, and fits. No plan of the space, its stages cut as said, is below `bound` seconds
-// by the figures of the layers.
+// What is given back was simulated so, and fits. No plan of the space, its stages cut as said, is below `bound` seconds by
+// the figures of the layers.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -157,8 +156,8 @@ struct SimulatedPlan {
   PipelineRun run;
   double estimated = 0;         // seconds, by the figures of layers
   int64_t estimated_bytes = 0;  // of the fullest rank
-  // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream.
-  // NCCL's buffers for groups of experts count here, too.
+  // Reserved for streams that gather and sum what is in no layer (ZeRO 2 and 3): such blocks serve no other stream. NCCL's
+  // buffers for groups of experts count here, too.
   int64_t other_streams = 0;
   int64_t on_host = 0;  // bytes, of the rank that has most there
   // How parameters lie over ranks of tensor parallel where the solver laid them out: "model.embed_tokens.weight" is
@@ -224,14 +223,13 @@ nlohmann::json to_json(const TrainingPlan& plan);
 // Keys are those of to_json(TrainingPlan), in which plan.json has its plans. These may be less than that:
 //   data, microbatches  what devices and batch leave
 //   overlap             that of the request
-//   stages              numbers of units, such as [9, 8, 8, 7], or where each begins; without it all have equally many,
-//   the
+//   stages              numbers of units, such as [9, 8, 8, 7], or where each begins; without it all have equally many, the
 //                       first ones one more
 //   recomputed          names of layers; "all": all of them; or how many of each stage, its first ones: [4, 4, 0, 0]
 //   selective           the same, of layers that are not in `recomputed`
 
-// Throws ParseError for unknown keys, for values that make no sense, and for stages and layers that are not the
-// model's. Throws Error for more ranks than devices or more stages than units.
+// Throws ParseError for unknown keys, for values that make no sense, and for stages and layers that are not the model's.
+// Throws Error for more ranks than devices or more stages than units.
 TrainingPlan given_plan(std::string_view text, const StepSource& source, const ClusterRequest& request);
 // The same of a plan whose step is at hand. There is one of all that it leaves out.
 TrainingPlan given_plan(std::string_view text, const Graph& step);
@@ -280,8 +278,8 @@ struct PlanQuestion {
   std::vector<DeviceOffer> offers = {};
 };
 
-// A question in the words of the tool. Values are as the topic has them: "512", "80GB", "2". Tokens are such as "15T",
-// in powers of 1,000, `within` is "14d" or "36h", and `prices` a file of read_offers(). Throws Error.
+// A question in the words of the tool. Values are as the topic has them: "512", "80GB", "2". Tokens are such as "15T", in
+// powers of 1,000, `within` is "14d" or "36h", and `prices` a file of read_offers(). Throws Error.
 struct PlanQuestionText {
   std::string what;
   std::vector<std::string> values = {};
