@@ -65,6 +65,7 @@ StepRequest step_request(const ShardRequest& request) {
   // A spec with a name is found by it; the kind of device counts only without one.
   if (!request.spec.empty()) step.device = DeviceSpec::find(request.spec, c10::kCUDA);
   if (!request.interconnect.empty()) step.links = Interconnect::find(request.interconnect);
+  step.device_advice = "name some with --spec";
   if (request.time_limit) step.time_limit = *request.time_limit;
   if (!request.answer.empty()) {
     step.answer = read_file(request.answer);
@@ -76,14 +77,6 @@ StepRequest step_request(const ShardRequest& request) {
   }
   check(step);
   return step;
-}
-
-PlannedStep plan(Graph graph, const StepRequest& step) {
-  try {
-    return plan_step(std::move(graph), step);
-  } catch (const UnknownDeviceError& error) {
-    throw Error(fmt::format("no figures are known of {} devices; name some with --spec", error.device().str()));
-  }
 }
 
 void draw_plan(const ShardRequest& request, const PlannedStep& planned) {
@@ -115,7 +108,7 @@ int shard(const ShardRequest& request) {
   };
   if (!request.output.empty()) std::filesystem::create_directories(folder);
   if (request.all_ranks && !request.output.empty()) step.each_rank = write_rank;
-  const PlannedStep planned = plan(std::move(loaded.graph), step);
+  const PlannedStep planned = plan_step(std::move(loaded.graph), step);
   const nlohmann::json json = to_json(planned);
   if (!request.output.empty()) {
     write_graph_file((folder / "graph.sg").string(), planned.graph);

@@ -64,12 +64,12 @@ class BatchProfile {
   void fit() {
     const Stopwatch watch;
     for (const auto& sizes : kSamples) {
+      std::vector<SizedGraph> samples;
+      for (const int64_t batch : sizes) samples.push_back({{{"batch", batch}}, capture(batch)});
       try {
-        std::vector<SizedGraph> samples;
-        for (const int64_t batch : sizes) samples.push_back({{{"batch", batch}}, capture(batch)});
         symbolic = SymbolicGraph::fit(std::move(samples));
         break;
-      } catch (const SymbolicError& error) {
+      } catch (const UnsupportedError& error) {
         if (why_captured.empty()) why_captured = error.what();
       }
     }

@@ -170,14 +170,8 @@ int run(int argc, char** argv) {
 int run_tool(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const EnvironmentError& error) {
-    return complain(kOurFault, error.what());
-  } catch (const PipelineError& error) {
-    return complain(kUsage, error.what());
-  } catch (const PassBugError& error) {
-    return complain(kOurFault, error.what());
   } catch (const Error& error) {
-    return complain(kInputFault, error.what());
+    return complain(static_cast<int>(error.fault()), error.what());
   } catch (const std::invalid_argument& error) {
     return complain(kInputFault, error.what());
   } catch (const c10::Error& error) {

@@ -89,7 +89,7 @@ void inline_body(InlinedBodies& inlined, NodeId call) {
       std::ranges::replace(inlined.only, results[i], made[i]);
     }
     graph.erase(call);
-  } catch (const CodegenError&) {
+  } catch (const UnsupportedError&) {
     throw;
   } catch (const Error& error) {
     refuse_node(graph, call, std::string("its body cannot take its place: ") + error.what());

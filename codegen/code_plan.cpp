@@ -315,7 +315,8 @@ void take_side_constants(const CodePlan& plan, const std::string& name, Generate
     if (!given.constant.valid()) continue;
     const at::Tensor& tensor = plan.graph->constant(given.constant);
     if (!tensor_bytes(tensor)) {
-      throw CodegenError("the contents of the constant " + given.name + " cannot be read, so no code can hold them");
+      throw UnsupportedError("the contents of the constant " + given.name +
+                             " cannot be read, so no code can hold them");
     }
     code.constants.emplace_back(given.name, tensor);
   }

@@ -74,8 +74,8 @@ class CodePlan {
   static constexpr uint32_t kGiven = 0xFFFFFFFFU;
   static constexpr uint32_t kNoVariable = 0xFFFFFFFFU;
 
-  // Throws CodegenError. The graph of the plan is `graph`, which must outlive it, or one of its own with the bodies of
-  // calls in their place.
+  // Throws UnsupportedError. The graph of the plan is `graph`, which must outlive it, or one of its own with the bodies
+  // of calls in their place.
   static CodePlan make(const Graph& graph, const CodegenOptions& options);
 
   // Placeholders, and constants that are not written into the code, in program order.
@@ -161,8 +161,8 @@ RegionId checkpoint_around(const Graph& graph, RegionId region);
 // Results of an operator that are no alias of an operand.
 std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results);
 
-// The constants that are not written into the code, and the name of their file, NAME_constants.pt. Throws CodegenError
-// for one whose contents are gone.
+// The constants that are not written into the code, and the name of their file, NAME_constants.pt. Throws
+// UnsupportedError for one whose contents are gone.
 void take_side_constants(const CodePlan& plan, const std::string& name, GeneratedCode& code);
 
 // The functions of a plan: which steps are in which, and what goes in and out.
@@ -181,7 +181,7 @@ struct InlinedBodies {
 };
 
 // nullopt if no call has a body, but for those that the options name a function for. Bodies in bodies too. Throws
-// CodegenError for a body that is no graph, or that does not fit its call. Linear in the graph and the bodies.
+// UnsupportedError for a body that is no graph, or that does not fit its call. Linear in the graph and the bodies.
 std::optional<InlinedBodies> inline_bodies(const Graph& graph, const CodegenOptions& options);
 
 }  // namespace shadowgraph

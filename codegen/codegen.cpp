@@ -54,7 +54,7 @@ std::string some_names(const std::vector<NamedValue>& named) {
 }  // namespace
 
 void refuse_node(const Graph& graph, NodeId node, const std::string& what) {
-  throw CodegenError("cannot write " + to_text(graph, node) + "\n  as code: " + what, node);
+  throw UnsupportedError("cannot write " + to_text(graph, node) + "\n  as code: " + what, node);
 }
 
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options) {
@@ -65,8 +65,8 @@ void choose_values(const Graph& graph, const std::vector<std::string>& patterns,
     if (pattern.starts_with('%')) {
       const auto number = parse_int(std::string_view(pattern).substr(1));
       if (!number || *number < 0 || *number >= static_cast<int64_t>(numbering.values().size())) {
-        throw CodegenError("the graph has no value " + pattern + "; its text numbers them from %0 to %" +
-                           std::to_string(static_cast<int64_t>(numbering.values().size()) - 1));
+        throw UnsupportedError("the graph has no value " + pattern + "; its text numbers them from %0 to %" +
+                               std::to_string(static_cast<int64_t>(numbering.values().size()) - 1));
       }
       options.only.push_back(numbering.values()[static_cast<size_t>(*number)]);
       options.only_names.push_back("value" + pattern.substr(1));
@@ -80,8 +80,8 @@ void choose_values(const Graph& graph, const std::vector<std::string>& patterns,
       options.only_names.push_back(value.name);
     }
     if (!any) {
-      throw CodegenError("nothing in the graph is called '" + pattern + "'; there is " + some_names(named) +
-                         ", and every value by its number, as %12");
+      throw UnsupportedError("nothing in the graph is called '" + pattern + "'; there is " + some_names(named) +
+                             ", and every value by its number, as %12");
     }
   }
 }

@@ -43,7 +43,7 @@ class CppCalls {
     std::string expression;
     Returns returns = Returns::kOne;
   };
-  // Throws CodegenError for what cannot be written.
+  // Throws UnsupportedError for what cannot be written.
   Call call(uint32_t step, const NameOf& name_of);
 
   // "kCuda0": a constant of the file for a device of the graph.
@@ -83,7 +83,7 @@ class CppFunctions {
       : plan_(plan), graph_(*plan.graph), options_(options), needs_(needs), calls_(plan, options, needs) {}
 
   // One for every block but the last, which is the whole; blocks with the same text share one. Those called come first.
-  // Throws CodegenError for what cannot be written.
+  // Throws UnsupportedError for what cannot be written.
   std::string write_all();
   // The statements of a block, after write_all. `kept`: variables to be there at the end besides the block's outputs.
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept);
@@ -137,7 +137,7 @@ class CppFunctions {
 
 // Small constants as C++ text.
 
-// The function that makes it, bit for bit, anew at each call. Throws CodegenError if its contents are not readable.
+// The function that makes it, bit for bit, anew at each call. Throws UnsupportedError if its contents are not readable.
 std::string embedded_constant(const Graph& graph, ConstantId id);
 
 // The functions that generated C++ carries with it, each written only into files that call it.

@@ -45,8 +45,8 @@ bool all_finite(const std::vector<uint8_t>& bytes) {
 std::string embedded_constant(const Graph& graph, ConstantId id) {
   const auto content = tensor_bytes(graph.constant(id));
   if (!content) {
-    throw CodegenError("the contents of the constant c" + std::to_string(id.index) +
-                       " cannot be read, so no code can hold them");
+    throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
+                           " cannot be read, so no code can hold them");
   }
   const auto& bytes = content->bytes;
   std::string type = "uint8_t";

@@ -30,11 +30,11 @@ class PythonCalls {
   PythonCalls(const CodePlan& plan, const CodegenOptions& options)
       : plan_(plan), graph_(*plan.graph), options_(options) {}
 
-  // Throws CodegenError for what cannot be written.
+  // Throws UnsupportedError for what cannot be written.
   std::string call(uint32_t step, const NameOf& name_of);
 
   std::string device(c10::Device device) const;
-  // The expression that makes it; throws CodegenError if its contents are not readable.
+  // The expression that makes it; throws UnsupportedError if its contents are not readable.
   std::string constant(ConstantId id) const;
 
   const std::set<std::string>& helpers() const { return helpers_; }
@@ -80,8 +80,8 @@ std::string PythonCalls::device(c10::Device device) const {
 std::string PythonCalls::constant(ConstantId id) const {
   const auto content = tensor_bytes(graph_.constant(id));
   if (!content) {
-    throw CodegenError("the contents of the constant c" + std::to_string(id.index) +
-                       " cannot be read, so no code can hold them");
+    throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
+                           " cannot be read, so no code can hold them");
   }
   if (content->bytes.empty()) {
     return fmt::format("torch.empty_strided({}, {}, dtype={})", python::ints(content->sizes),

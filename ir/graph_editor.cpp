@@ -96,7 +96,7 @@ void Graph::Editor::check_extents(const Rehoming& rehoming) const {
     const int64_t offset = moved.offset + rehoming.shift;
     const auto item = static_cast<int64_t>(c10::elementSize(moved.dtype));
     if (offset < 0 || (offset + *extent) * item > graph_.storage(rehoming.to).bytes) {
-      throw GraphEditError(fmt::format(
+      throw GraphError(fmt::format(
           "cannot replace: a view of what is replaced would reach outside the {} bytes of the new storage:{}",
           graph_.storage(rehoming.to).bytes, describe(moved.producer)));
     }
@@ -137,7 +137,7 @@ uint32_t Graph::replace_uses_if(ValueId of, ValueId with, const UseFilter& filte
 uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filter) {
   if (of == with) return 0;
   const NodeId producer = graph_.value(with).producer;
-  if (graph_.is_erased(producer)) throw GraphEditError("cannot replace a use by a value whose node is erased");
+  if (graph_.is_erased(producer)) throw GraphError("cannot replace a use by a value whose node is erased");
   std::vector<Argument*> found;
   std::vector<NodeId> users;
   for (NodeId user : graph_.users_of(of)) {
@@ -146,7 +146,7 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
     if (found.size() == before) continue;
     users.push_back(user);
     if (!graph_.is_before(producer, user)) {
-      throw GraphEditError("cannot replace a use: the new value is not made before its user:" + describe(user));
+      throw GraphError("cannot replace a use: the new value is not made before its user:" + describe(user));
     }
   }
   // Where the new value lives in another storage, views of the old one follow it. To find them, facts are asked of the
@@ -214,12 +214,12 @@ uint32_t Graph::Editor::redirect(ValueId of, ValueId with, const UseFilter* filt
 // A call changes in place, keeping id, results and users. The new target must give as many results; whether they are
 // the same tensors is the caller's to know.
 void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> arguments) {
-  if (target.index >= target_count()) throw GraphEditError("no such target:" + Editor(*this).describe(id));
+  if (target.index >= target_count()) throw GraphError("no such target:" + Editor(*this).describe(id));
   const Signature& signature = this->target(target).signature();
   if (!signature.variadic_returns && signature.returns.size() != results(id).size()) {
-    throw GraphEditError(fmt::format("{} gives {} results, not the {} of the node that is to call it:{}",
-                                     this->target(target).name(), signature.returns.size(), results(id).size(),
-                                     Editor(*this).describe(id)));
+    throw GraphError(fmt::format("{} gives {} results, not the {} of the node that is to call it:{}",
+                                 this->target(target).name(), signature.returns.size(), results(id).size(),
+                                 Editor(*this).describe(id)));
   }
   // set_arguments asks the node's facts, so the target must be the new one by then.
   const TargetId old = std::exchange(nodes_[id.index].target, target);
@@ -235,7 +235,7 @@ void Graph::set_call(NodeId id, TargetId target, std::span<const Argument> argum
 void Graph::set_argument(NodeId id, size_t position, const Argument& argument) {
   std::vector<Argument> changed(arguments(id).begin(), arguments(id).end());
   if (position >= changed.size()) {
-    throw GraphEditError(fmt::format("there is no argument {}:{}", position, Editor(*this).describe(id)));
+    throw GraphError(fmt::format("there is no argument {}:{}", position, Editor(*this).describe(id)));
   }
   changed[position] = argument;
   set_arguments(id, changed);
@@ -247,7 +247,7 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   const Signature& signature = target(id).signature();
   const size_t wanted = signature.arguments.size();
   if (signature.variadic_arguments ? arguments.size() < wanted : arguments.size() != wanted) {
-    throw GraphEditError(fmt::format("{} arguments where {} takes {}", arguments.size(), target(id).name(), wanted));
+    throw GraphError(fmt::format("{} arguments where {} takes {}", arguments.size(), target(id).name(), wanted));
   }
   Editor(*this).check_operands(arguments, id, "set arguments");
   // Which results must move: those that alias an argument that is in another storage now.
@@ -463,7 +463,7 @@ bool Graph::can_erase(NodeId id) const {
 // Erasing hands on what the node had to do with lives: storages that it allocated, and storages that died after it.
 void Graph::erase(NodeId id) {
   if (!can_erase(id)) {
-    throw GraphEditError(
+    throw GraphError(
         "cannot erase a node with a result that is still used, or saved by another node; replace its "
         "uses first:" +
         Editor(*this).describe(id));
@@ -495,8 +495,8 @@ void Graph::erase(std::span<const NodeId> ids) {
       }
     });
     if (needed) {
-      throw GraphEditError("cannot erase a node with a result that is used, or saved, by a node that stays:" +
-                           Editor(*this).describe(n));
+      throw GraphError("cannot erase a node with a result that is used, or saved, by a node that stays:" +
+                       Editor(*this).describe(n));
     }
   }
   // Uses go first, then births, then nodes: handing a birth on looks for the first node left that makes a value in the

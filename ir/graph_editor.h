@@ -50,7 +50,7 @@ class Graph::Editor {
   static constexpr int kPlaceholderRank = 0;
   static constexpr int kEndRank = 2;
   static int rank_of(TargetId target);
-  // These throw GraphEditError before anything is changed.
+  // These throw GraphError before anything is changed.
   void check_operands(std::span<const Argument> arguments, NodeId position, const char* what) const;
   void check_order_of_kinds(NodeId before, TargetId target, NodeId after) const;
   void check_range_move(NodeId first, NodeId last, NodeId position) const;

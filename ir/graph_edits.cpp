@@ -47,12 +47,12 @@ bool Graph::Editor::mentions(std::span<const Argument> arguments, ValueId id) co
 }
 
 void Graph::set_region(NodeId id, RegionId region) {
-  if (region.index >= region_count()) throw GraphEditError("no such region:" + Editor(*this).describe(id));
+  if (region.index >= region_count()) throw GraphError("no such region:" + Editor(*this).describe(id));
   nodes_[id.index].region = region;
 }
 
 void Graph::set_phase(NodeId id, PhaseId phase) {
-  if (phase.index >= phase_count()) throw GraphEditError("no such phase:" + Editor(*this).describe(id));
+  if (phase.index >= phase_count()) throw GraphError("no such phase:" + Editor(*this).describe(id));
   nodes_[id.index].phase = phase;
 }
 
@@ -61,7 +61,7 @@ void Graph::set_flags(NodeId id, NodeFlags flags) { nodes_[id.index].flags = fla
 // A backward node comes after the forward node that it differentiates; passes rely on it.
 void Graph::set_forward(NodeId id, NodeId forward) {
   if (forward.valid() && (forward.index >= node_capacity() || is_erased(forward) || !is_before(forward, id))) {
-    throw GraphEditError("the forward node of a backward node comes before it:" + Editor(*this).describe(id));
+    throw GraphError("the forward node of a backward node comes before it:" + Editor(*this).describe(id));
   }
   nodes_[id.index].forward = forward;
 }
@@ -92,8 +92,8 @@ void Graph::Editor::check_order_of_kinds(NodeId before, TargetId target, NodeId 
   const int rank = rank_of(target);
   if ((before.valid() && rank_of(graph_.node(before).target) > rank) ||
       (after.valid() && rank_of(graph_.node(after).target) < rank)) {
-    throw GraphEditError("no place for a call of " + graph_.target(target).name() +
-                         ": placeholders come first, sg::output and sg::gradient last");
+    throw GraphError("no place for a call of " + graph_.target(target).name() +
+                     ": placeholders come first, sg::output and sg::gradient last");
   }
 }
 
@@ -103,8 +103,8 @@ void Graph::Editor::check_operands(std::span<const Argument> arguments, NodeId p
     const NodeId producer = v.index < graph_.values_.size() ? graph_.value(v).producer : NodeId();
     if (!producer.valid() || graph_.is_erased(producer) ||
         (position.valid() && !graph_.is_before(producer, position))) {
-      throw GraphEditError(fmt::format("cannot {}: an operand (value id {}) is not made before that place{}", what,
-                                       v.index, position.valid() ? ", which is before" + describe(position) : ""));
+      throw GraphError(fmt::format("cannot {}: an operand (value id {}) is not made before that place{}", what, v.index,
+                                   position.valid() ? ", which is before" + describe(position) : ""));
     }
   });
 }
@@ -136,7 +136,7 @@ void Graph::Editor::check_range_move(NodeId first, NodeId last, NodeId position)
       refers = refers || (s.valid() && sinks(graph_.storage(s).born));
     });
     if (refers) {
-      throw GraphEditError(
+      throw GraphError(
           "cannot move a node over one that it depends on (by a value, its storage, or as backward of it):" +
           describe(n));
     }
@@ -146,10 +146,10 @@ void Graph::Editor::check_range_move(NodeId first, NodeId last, NodeId position)
 // Ranges move as one, with one check at their borders, since moving node by node would pass through states that are not
 // legal.
 void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
-  if (is_before(last, first)) throw GraphEditError("no range: it ends before it begins");
+  if (is_before(last, first)) throw GraphError("no range: it ends before it begins");
   if (position == node(last).next || position == first) return;
   if (position.valid() && is_before(first, position) && !is_before(last, position)) {
-    throw GraphEditError("cannot move a range into itself");
+    throw GraphError("cannot move a range into itself");
   }
   Editor(*this).check_range_move(first, last, position);
   const NodeId before = position.valid() ? node(position).previous : last_;
@@ -195,16 +195,16 @@ void Graph::move_range_before(NodeId first, NodeId last, NodeId position) {
 }
 
 void Graph::reorder(std::span<const NodeId> order) {
-  if (!insertion_points_.empty()) throw GraphEditError("an InsertionPoint stands among the nodes to be reordered");
+  if (!insertion_points_.empty()) throw GraphError("an InsertionPoint stands among the nodes to be reordered");
   std::vector<uint32_t> positions(nodes_.size(), NodeId::kNone);
   uint32_t next = 0;
   for (NodeId n : order) {
     if (n.index >= nodes_.size() || is_erased(n) || positions[n.index] != NodeId::kNone) {
-      throw GraphEditError("the new order names a node twice, or one that is not there");
+      throw GraphError("the new order names a node twice, or one that is not there");
     }
     positions[n.index] = next++;
   }
-  if (next != live_nodes_) throw GraphEditError(fmt::format("the new order has {} of {} nodes", next, live_nodes_));
+  if (next != live_nodes_) throw GraphError(fmt::format("the new order has {} of {} nodes", next, live_nodes_));
 
   // Everything is found out in one walk over the new order: that it is legal, and where each storage is touched last.
   std::vector<NodeId> last_touch(storages_.size());
@@ -228,7 +228,7 @@ void Graph::reorder(std::span<const NodeId> order) {
     });
     for_each_output(n, touch);
     if (!good)
-      throw GraphEditError("in the new order a node comes before one that it depends on:" + Editor(*this).describe(n));
+      throw GraphError("in the new order a node comes before one that it depends on:" + Editor(*this).describe(n));
   }
 
   // Links and labels are made anew, with the widest gaps.
@@ -300,8 +300,7 @@ NodeId InsertionPoint::insert(TargetId target, std::span<const Argument> argumen
   if (target == target_of(Builtin::kOutput)) {
     for (NodeId n = graph_.last(); n.valid() && Graph::Editor::rank_of(graph_.node(n).target) == rank;
          n = graph_.node(n).previous) {
-      if (graph_.node(n).target == target)
-        throw GraphEditError("a graph has one sg::output; set its arguments instead");
+      if (graph_.node(n).target == target) throw GraphError("a graph has one sg::output; set its arguments instead");
     }
   }
   Graph::Editor(graph_).check_operands(arguments, position_, "insert a node");

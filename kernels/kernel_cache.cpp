@@ -36,7 +36,7 @@ struct CacheManifest {
   std::map<std::string, std::string> verdicts;
 };
 
-// Throws KernelError if the entry is not there, is cut short or has no manifest.
+// Throws UnsupportedError if the entry is not there, is cut short or has no manifest.
 CacheManifest read_manifest(const std::string& path);
 // Throws FileError.
 void write_manifest_file(const std::string& path, const CacheManifest& manifest);
@@ -68,17 +68,17 @@ CacheManifest read_manifest(const std::string& path) {
     const nlohmann::json json = parse_json(read_file(path), path);
     const std::string heading = "'" + path + "' is no manifest of a kernel";
     const JsonPlace place(json, heading);
-    if (place["version"].integer() != kManifestVersion) throw KernelError("'" + path + "' is of another version");
+    if (place["version"].integer() != kManifestVersion) throw UnsupportedError("'" + path + "' is of another version");
     CacheManifest manifest{.name = place["name"].text(),
                            .key = place["key"].text(),
                            .identity = place["identity"].text(),
                            .digest = place["sha256"].text()};
     for (const auto& [subject, verdict] : place["verdicts"].members()) manifest.verdicts[subject] = verdict.text();
     return manifest;
-  } catch (const KernelError&) {
+  } catch (const UnsupportedError&) {
     throw;
   } catch (const Error& error) {
-    throw KernelError(error.what());
+    throw UnsupportedError(error.what());
   }
 }
 
@@ -176,7 +176,7 @@ std::vector<KernelCacheEntry> list_kernel_cache(const std::string& directory, bo
       } else if (!fs::exists(entry.stem + ".so", error)) {
         entry.problem = "its library is missing";
       }
-    } catch (const KernelError& error) {
+    } catch (const UnsupportedError& error) {
       entry.problem = error.what();
     }
     entries.push_back(std::move(entry));
@@ -393,7 +393,8 @@ bool KernelCache::load_entry(const KernelRef& kernel) {
       CacheManifest manifest = read_manifest(stem + ".json");
       if (manifest.key != kernel->key_) continue;
       kernel->stem_ = stem;
-      if (const std::string problem = library_problem(stem, manifest); !problem.empty()) throw KernelError(problem);
+      if (const std::string problem = library_problem(stem, manifest); !problem.empty())
+        throw UnsupportedError(problem);
       const KernelFunction function = backend_->load(stem + ".so");
       if (options_.mode == KernelCacheMode::kReadWrite) {
         ::utimensat(AT_FDCWD, (stem + ".json").c_str(), nullptr, 0);
@@ -407,7 +408,7 @@ bool KernelCache::load_entry(const KernelRef& kernel) {
       ++stats_.loaded;
       stats_.load_seconds += seconds_since(begin);
       return true;
-    } catch (const KernelError&) {
+    } catch (const UnsupportedError&) {
       const std::lock_guard lock(mutex_);
       // The entry is looked at again under the lock.
       if (!std::exchange(kernel->rejected_, true)) ++stats_.rejected;

@@ -44,7 +44,8 @@ const Pass& pass_named(std::string_view name) {
   if (const Pass* pass = find_pass(name)) return *pass;
   std::vector<std::string> names;
   for (const Pass* pass : all_passes()) names.push_back(pass->name);
-  throw PipelineError(fmt::format("there is no pass '{}'{}", name, suggestion(name, names, "the passes")));
+  throw PassError("", fmt::format("there is no pass '{}'{}", name, suggestion(name, names, "the passes")),
+                  Error::Fault::kUsage);
 }
 
 // A pass gets all its options, so it need not know which were given. Unknown names are errors here, before anything
@@ -57,8 +58,9 @@ PassOptions with_defaults(const Pass& pass, const PassOptions& given) {
     if (found == complete.end()) {
       std::vector<std::string> names;
       for (const PassOption& option : pass.options) names.push_back(option.name);
-      throw PipelineError(
-          fmt::format("pass '{}' has no option '{}'{}", pass.name, name, suggestion(name, names, "options")));
+      throw PassError(
+          "", fmt::format("pass '{}' has no option '{}'{}", pass.name, name, suggestion(name, names, "options")),
+          Error::Fault::kUsage);
     }
     found->second = value;
   }
@@ -82,8 +84,10 @@ std::string_view take_until(std::string_view& rest, std::string_view ends) {
 
 [[noreturn]] void fail_at(std::string_view text, std::string_view rest, std::string_view message) {
   const size_t column = text.size() - rest.size();
-  throw PipelineError(fmt::format("{}\n  {}\n  {}^\na pipeline looks like dce{{random=drop}},cse", message, text,
-                                  std::string(column, ' ')));
+  throw PassError("",
+                  fmt::format("{}\n  {}\n  {}^\na pipeline looks like dce{{random=drop}},cse", message, text,
+                              std::string(column, ' ')),
+                  Error::Fault::kUsage);
 }
 
 // The value of an option: up to ';' or '}', or whatever stands between quotes.
@@ -150,7 +154,7 @@ Pipeline& Pipeline::add(Pass pass, PassOptions options) {
   return *this;
 }
 
-// Throws PipelineError with a caret below the place. Passes and options are looked up while reading, so that a text
+// Throws PassError with a caret below the place. Passes and options are looked up while reading, so that a text
 // that parses can run.
 Pipeline Pipeline::parse(std::string_view text) {
   Pipeline pipeline;
@@ -182,7 +186,7 @@ Pipeline Pipeline::parse(std::string_view text) {
     }
     try {
       pipeline.add(name, std::move(options));
-    } catch (const PipelineError& error) {
+    } catch (const PassError& error) {
       fail_at(text, start, error.what());
     }
     if (rest.empty()) return pipeline;
@@ -210,8 +214,8 @@ std::string Pipeline::text() const {
   return fmt::format("{}", fmt::join(words, ","));
 }
 
-// Errors are sorted by whose they are. What a pass throws is the input's fault (PassError); a broken or wrongly
-// reported graph is the pass's own (PassBugError).
+// Errors are sorted by whose they are. What a pass throws is the input's fault; a broken or wrongly reported
+// graph is the pass's own.
 PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& options, double& check_seconds) const {
   const Step& step = steps_[index];
   PassRun run;
@@ -232,7 +236,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   const auto fail_as_bug = [&](const std::string& reason) {
     // The broken graph is what a developer wants to see.
     dump.write(graph, "failed");
-    throw PassBugError(step.pass.name, message(reason));
+    throw PassError(step.pass.name, message(reason), Error::Fault::kOurs);
   };
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -254,7 +258,7 @@ PassRun Pipeline::run_step(size_t index, Graph& graph, const PipelineOptions& op
   if (options.verify) {
     try {
       verify(graph);
-    } catch (const VerifyError& error) {
+    } catch (const GraphError& error) {
       fail_as_bug(std::string("it left a broken graph, which is a bug of the pass: ") + error.what());
     }
   }

@@ -374,8 +374,8 @@ at::Tensor CheckpointFrame::unpack(CheckpointSlot& slot) {
     run_again(task, first ? nullptr : &slot);
     found = slot.filled.find(task);
     if (found == slot.filled.end()) {
-      throw CheckpointError("checkpoint '" + options_.name + "': the second run did not reach saved tensor " +
-                            std::to_string(slot.index));
+      throw Error("checkpoint '" + options_.name + "': the second run did not reach saved tensor " +
+                  std::to_string(slot.index));
     }
   }
   const std::shared_ptr<Hooks> data = std::move(found->second);
@@ -435,10 +435,10 @@ void CheckpointFrame::run_again(int task, CheckpointSlot* only) {
         "it saved " + std::to_string(expected) + " tensors in forward and " + std::to_string(count) + " when run again";
   }
   if (!mismatch.empty()) {
-    throw CheckpointError(
-        "checkpoint '" + options_.name + "': the function does not do the same when it runs again: " + mismatch +
-        ". It must depend on its inputs alone, and on captured tensors and settings that stay as they "
-        "are until backward (random numbers from a generator of one's own, counters, caches)");
+    throw Error("checkpoint '" + options_.name +
+                "': the function does not do the same when it runs again: " + mismatch +
+                ". It must depend on its inputs alone, and on captured tensors and settings that stay as they "
+                "are until backward (random numbers from a generator of one's own, counters, caches)");
   }
 }
 

@@ -388,8 +388,8 @@ class Stopwatch {
 void check_parameters_are_fake(const ProgramToCapture& program) {
   for (const auto& [name, parameter] : parameters_of(program)) {
     if (!is_fake(parameter)) {
-      throw RealTensorError("parameter '" + name + "' is a real tensor: a training step on fake tensors would " +
-                            "give it a fake gradient. Make the module inside a FakeTensorMode");
+      throw UnsupportedError("parameter '" + name + "' is a real tensor: a training step on fake tensors would " +
+                             "give it a fake gradient. Make the module inside a FakeTensorMode");
     }
   }
 }

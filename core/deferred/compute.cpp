@@ -204,7 +204,7 @@ void run_nodes(Replay& replay, const Piece& piece, const Graph& record) {
         what = "while running " + to_text(record, node) + "\n  " + cause.what();
       }
     }
-    std::throw_with_nested(MaterializeError(what, node));
+    std::throw_with_nested(DeferredError(what, node));
   }
 }
 
@@ -240,7 +240,7 @@ void DeferredRecord::check_constants(const std::vector<Recipe::Step>& steps) con
       const auto [version, counted] = constant_versions_[argument.constant.index];
       const at::Tensor& tensor = graph().constant(argument.constant);
       if (!counted || static_cast<uint32_t>(tensor._version()) == version) continue;
-      throw ExternalTensorChangedError(
+      throw DeferredError(
           c10::str("the tensor from outside that the recipe uses (", tensor.scalar_type(), " ", tensor.sizes(),
                    ", in the record: ", to_text(graph(), step.node), ") has been written since: it was at version ",
                    version, " and is at version ", tensor._version(),
@@ -616,7 +616,7 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
   }
   const std::shared_ptr<DeferredRecord> record = DeferredRecord::of(*fake);
   if (!record) {
-    throw NotDeferredError(c10::str("a fake tensor with sizes ", tensor.sizes(), " that no deferred_init describes"));
+    throw DeferredError(c10::str("a fake tensor with sizes ", tensor.sizes(), " that no deferred_init describes"));
   }
   const std::lock_guard lock(record->mutex());
   show_host_writes(tensor, *record);
@@ -646,9 +646,8 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
           c10::str("a part of the tensor with sizes ", tensor.sizes(), " cannot be made without the whole: ", why));
     }
     if (record->real_storage(storage)) {
-      throw AlreadyMaterializedError(
-          c10::str("the tensor with sizes ", tensor.sizes(),
-                   " shares a storage that has been materialised; materialise it and take a slice"));
+      throw DeferredError(c10::str("the tensor with sizes ", tensor.sizes(),
+                                   " shares a storage that has been materialised; materialise it and take a slice"));
     }
     const at::Tensor whole = record->value_of(*fake, {c10::Device(c10::kCPU), options.independent_streams});
     const RealCalls real;

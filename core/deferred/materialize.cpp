@@ -44,10 +44,9 @@ std::shared_ptr<DeferredRecord> record_of(const Named& named) {
   if (fake != nullptr) {
     if (auto record = DeferredRecord::of(*fake)) return record;
   }
-  throw NotDeferredError(
-      label(named) +
-      " is a fake tensor that no deferred_init describes, so there is nothing to make it from: it was "
-      "made under a FakeTensorMode, or assigned there (`.data = `)");
+  throw DeferredError(label(named) +
+                      " is a fake tensor that no deferred_init describes, so there is nothing to make it from: it was "
+                      "made under a FakeTensorMode, or assigned there (`.data = `)");
 }
 
 c10::Device with_any_index(c10::Device device) {
@@ -116,11 +115,10 @@ class Batch {
     try {
       record_->compute(missing, compute,
                        [&](DeferredRecord::Computed computed) { place(computed.id, computed.tensor.storage()); });
-    } catch (const MaterializeError& error) {
-      throw MaterializeError("cannot materialise " + name_near(error.node()) + ": " + error.what(), error.node());
-    } catch (const ExternalTensorChangedError& error) {
-      throw ExternalTensorChangedError("cannot materialise " + name_near(error.node()) + ": " + error.what(),
-                                       error.node());
+    } catch (const DeferredError& error) {
+      // Others are not about an operator or constant of the record.
+      if (!error.node().valid() && dynamic_cast<const std::nested_exception*>(&error) == nullptr) throw;
+      throw DeferredError("cannot materialise " + name_near(error.node()) + ": " + error.what(), error.node());
     }
   }
 
@@ -337,8 +335,7 @@ void dematerialize(const at::Tensor& tensor) {
   FakeTensorImpl* impl = with_recipe(tensor);
   if (impl == nullptr) {
     if (is_deferred(tensor)) return;
-    throw NotDeferredError(
-        "this tensor was not materialised from a recipe that was kept, so its data cannot be dropped");
+    throw DeferredError("this tensor was not materialised from a recipe that was kept, so its data cannot be dropped");
   }
   const auto recipe = c10::static_intrusive_pointer_cast<RecipeOfTensor>(impl->recipe());
   const std::shared_ptr<DeferredRecord> record = recipe->link->record;

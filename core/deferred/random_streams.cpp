@@ -348,7 +348,7 @@ void RandomStreams::observe(uint32_t number) {
     advance(drawn_from, drawn_from.left_ == 1 && drawn_from.next_ == 0 ? 1 : 624);
     if (drawn_from.state_ != words) continue;
     put_ticket(number);
-    throw GeneratorMovedError(
+    throw DeferredError(
         "numbers were drawn from a random generator past the record while a program was being described: by another "
         "thread, or directly from the generator. What they were is not what running the program would give. Draw them "
         "under an UnfakeGuard, or outside deferred_init");
@@ -387,7 +387,7 @@ void RandomStreams::pause() {
     if (!streams_[i].has_ticket) continue;
     try {
       observe(i);
-    } catch (const GeneratorMovedError&) {
+    } catch (const DeferredError&) {
       failure = std::current_exception();
     }
     const auto end = static_cast<uint32_t>(streams_[i].draws.size());

@@ -92,7 +92,7 @@ class RandomStreams {
   // Begins the program, or goes on after pause(): the default CPU generator gets a ticket.
   void resume();
   // Leaves the generators where the program would have left them. Throws what running an unknown draw throws, and
-  // GeneratorMovedError; generators are then where the last known state is.
+  // DeferredError; generators are then where the last known state is.
   void pause();
 
   // Enters a random node that has been recorded and that draws from `generator`, or from the default one of its device.

@@ -155,24 +155,24 @@ void DeferredRecord::check_operand(const std::string& user, const at::Tensor& te
   if (!storage.valid()) {
     const at::Tensor outside = this->outside(*fake);
     if (!outside.defined()) {
-      throw UnrecordableCallError(user + " uses a fake tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
-                                  ") that another mode or another deferred_init made; its contents are not known here. "
-                                  "Make it in the same deferred_init, or materialise it first");
+      throw DeferredError(user + " uses a fake tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+                          ") that another mode or another deferred_init made; its contents are not known here. "
+                          "Make it in the same deferred_init, or materialise it first");
     }
     if (outside.is_inference()) {
-      throw UnrecordableCallError(user + " uses an inference tensor from outside (" + geometry(outside) +
-                                  "), which may change without leaving a trace; give it a clone() made outside of "
-                                  "inference mode");
+      throw DeferredError(user + " uses an inference tensor from outside (" + geometry(outside) +
+                          "), which may change without leaving a trace; give it a clone() made outside of "
+                          "inference mode");
     }
   } else if (real_storage(storage)) {
-    throw AlreadyMaterializedError(user + " uses a described tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
-                                   ") whose storage has been materialised by way of another tensor that shares it. "
-                                   "Call materialize_tensor on this one too, which copies nothing, and then use it");
+    throw DeferredError(user + " uses a described tensor (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+                        ") whose storage has been materialised by way of another tensor that shares it. "
+                        "Call materialize_tensor on this one too, which copies nothing, and then use it");
   }
   if (!written) return;
   if (!storage.valid() || graph().storage(storage).kind == StorageKind::kConstant) {
-    throw UnrecordableCallError(user + " would write to a tensor from outside (" +
-                                c10::str(fake->dtype(), " ", fake->sizes()) + ")" + kNotWrittenFromOutside);
+    throw DeferredError(user + " would write to a tensor from outside (" + c10::str(fake->dtype(), " ", fake->sizes()) +
+                        ")" + kNotWrittenFromOutside);
   }
 }
 
@@ -196,10 +196,10 @@ void DeferredRecord::begin_call(const OperatorInfo& info, std::span<const CallAr
         const bool described =
             value.isStorage() && find_storage_id(*value.toStorage().unsafeGetStorageImpl(), session_).valid();
         if (!described && !is_plain(value)) {
-          throw UnrecordableCallError(info.name + ": argument '" + info.op.schema().arguments()[i].name() + "' is a " +
-                                      value.type()->str() +
-                                      ", which cannot be kept for later; run this line under an UnfakeGuard, on real "
-                                      "tensors");
+          throw DeferredError(info.name + ": argument '" + info.op.schema().arguments()[i].name() + "' is a " +
+                              value.type()->str() +
+                              ", which cannot be kept for later; run this line under an UnfakeGuard, on real "
+                              "tensors");
         }
       }
     }
@@ -241,7 +241,7 @@ void DeferredRecord::host_wrote(const at::Tensor& fake, const at::Tensor& value)
 }
 
 void DeferredRecord::storage_resized(c10::StorageImpl& storage, size_t bytes) {
-  throw UnrecordableCallError(
+  throw DeferredError(
       "resize_ of a storage while tensors are described: a recipe knows storages of one size; make a new tensor");
 }
 

@@ -77,7 +77,7 @@ class DeferredRecord final : public CallObserver, public LastingMode {
   // Returns how many nodes have been run so far, or given in another way: the work of it all.
   uint64_t nodes_run() const { return nodes_run_; }
   const Snapshots& snapshots() const { return snapshots_; }
-  // Checks that constants of the steps are as they were when they were recorded. Throws ExternalTensorChangedError.
+  // Checks that constants of the steps are as they were when they were recorded. Throws DeferredError.
   void check_constants(const std::vector<Recipe::Step>& steps) const;
 
   // ---- Storages that have become real

@@ -63,7 +63,7 @@ c10::Device device_of_memory(const c10::Storage& storage, ModeState* mode, c10::
 
 // Refuses from within the engine, which hands on what Python knows.
 [[noreturn]] void refuse_in_backward(const std::string& words) {
-  const RealTensorError error(words);
+  const UnsupportedError error(words);
   translate(error);
   throw error;
 }
@@ -235,13 +235,13 @@ at::Tensor fake_of_real(const at::Tensor& real, ModeState* mode, std::optional<c
 at::Tensor new_fake_of(const at::Tensor& real, ModeState* mode, std::optional<c10::Device> device) {
   if (!device && mode != nullptr && mode->maps_devices()) device = mode->default_device;
   if (real.layout() != c10::Layout::Strided || real.is_quantized() || real.is_nested()) {
-    throw RealTensorError("only dense strided tensors can be made fake, not one with layout " +
-                          c10::str(real.layout()) + (real.is_quantized() ? " (quantized)" : ""));
+    throw UnsupportedError("only dense strided tensors can be made fake, not one with layout " +
+                           c10::str(real.layout()) + (real.is_quantized() ? " (quantized)" : ""));
   }
   if (!real.has_storage() || real.unsafeGetTensorImpl()->key_set().has_any(c10::functorch_batched_ks) ||
       real.key_set().has(c10::DispatchKey::FuncTorchGradWrapper) ||
       real.key_set().has(c10::DispatchKey::Functionalize)) {
-    throw RealTensorError(
+    throw UnsupportedError(
         "a tensor of a functorch transform (vmap, grad, functionalize) cannot be made fake: it is a wrapper whose "
         "sizes "
         "are not those of its data. Make the tensors fake first and transform the program with other means");

@@ -64,9 +64,9 @@ constexpr int kMostDevices = std::numeric_limits<c10::DeviceIndex>::max();
 [[noreturn]] void refuse_beyond(c10::Device device, int count) {
   const std::string remedy =
       "; a mode with another DeviceProfile::device_count (in Python sg.fake(device_count=)) pretends another machine";
-  if (count == 0) throw NoSuchDeviceError(device.str() + ": the pretended machine has no accelerators" + remedy);
-  throw NoSuchDeviceError(device.str() + ": invalid device ordinal, the pretended machine has " +
-                          std::to_string(count) + " of them" + remedy);
+  if (count == 0) throw Error(device.str() + ": the pretended machine has no accelerators" + remedy);
+  throw Error(device.str() + ": invalid device ordinal, the pretended machine has " + std::to_string(count) +
+              " of them" + remedy);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ inline c10::DeviceIndex pretended_devices_of(c10::DeviceType type) {
 
 [[noreturn]] void refuse_device(c10::Device device, const ModeState& mode);
 
-// Throws NoSuchDeviceError for a device, with its index, that the machine of `mode` does not have. Without a mode nobody
+// Throws Error for a device, with its index, that the machine of `mode` does not have. Without a mode nobody
 // knows the machine.
 inline void check_exists(c10::Device device, const ModeState* mode) {
   if (device.is_cpu() || device.is_meta() || mode == nullptr) return;
@@ -43,7 +43,7 @@ inline void check_exists(c10::Device device, const ModeState* mode) {
 // The same for this thread's mode, where libtorch asks outside of any operator: the error passes through it.
 void check_exists_for_libtorch(c10::Device device);
 
-// Throws Error for a profile with a count that no index could reach, and NoSuchDeviceError for a device beyond it.
+// Throws Error for a profile with a count that no index could reach, or a device beyond it.
 void check_machine(const DeviceProfile& profile, c10::Device device);
 
 // The streams of pretended devices: which one is current on this thread, and who is told what programs do with them.

@@ -15,21 +15,22 @@ std::string libtorch_version_text(uint64_t abi_version) {
 void check_libtorch_version(uint64_t loaded) {
   constexpr uint64_t compiled = TORCH_ABI_VERSION;
   if (loaded == compiled) return;
-  throw EnvironmentError(
+  throw Error(
       fmt::format("this shadowgraph is compiled for libtorch {}, and the process has loaded {}, whose "
                   "classes are laid out otherwise; load that of {}, or build shadowgraph with "
                   "TORCH_DIR set to the one that is loaded",
-                  libtorch_version_text(compiled), libtorch_version_text(loaded), libtorch_version_text(compiled)));
+                  libtorch_version_text(compiled), libtorch_version_text(loaded), libtorch_version_text(compiled)),
+      NodeId(), Error::Fault::kOurs);
 }
 
 void check_libtorch_version() { check_libtorch_version(aoti_torch_abi_version()); }
 
 void require_of_libtorch(bool holds, const char* piece, const char* what_it_should_do) {
   if (holds) return;
-  throw EnvironmentError(
-      fmt::format("libtorch {} has another {} than those that shadowgraph knows: {}; core/libtorch is "
-                  "where this is mended (CONTRIBUTING.md, a new PyTorch)",
-                  libtorch_version_text(aoti_torch_abi_version()), piece, what_it_should_do));
+  throw Error(fmt::format("libtorch {} has another {} than those that shadowgraph knows: {}; core/libtorch is "
+                          "where this is mended (CONTRIBUTING.md, a new PyTorch)",
+                          libtorch_version_text(aoti_torch_abi_version()), piece, what_it_should_do),
+              NodeId(), Error::Fault::kOurs);
 }
 
 }  // namespace shadowgraph

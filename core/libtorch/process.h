@@ -16,12 +16,12 @@ namespace shadowgraph {
 // "2.13.0" of what TORCH_ABI_VERSION and aoti_torch_abi_version() say: a byte for each number, the first the highest.
 std::string libtorch_version_text(uint64_t abi_version);
 
-// Throws EnvironmentError unless `loaded` is the version of the headers: classes of libtorch have other layouts and
+// Throws Error unless `loaded` is the version of the headers: classes of libtorch have other layouts and
 // virtual functions in each.
 void check_libtorch_version(uint64_t loaded);
 void check_libtorch_version();
 
-// Throws EnvironmentError that names `piece` of libtorch unless it did what is relied on.
+// Throws Error that names `piece` of libtorch unless it did what is relied on.
 void require_of_libtorch(bool holds, const char* piece, const char* what_it_should_do);
 
 // Replaces hooks that libtorch has cached. libtorch looks for the hooks of a kind of device once and keeps what it

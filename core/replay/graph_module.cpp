@@ -81,11 +81,11 @@ class GraphModule::Checked : public Interpreter {
     const bool lacking = function && function->name().find("NotImplemented") != std::string::npos;
     const bool lost = !tensor.requires_grad() && graph().value(value).requires_grad && tensor.is_floating_point();
     if (!lacking && !lost) return;
-    throw GraphModuleError("no gradient goes through " + to_text(graph(), node) + "\n  autograd " +
-                           (lacking ? "has no derivative for the operator"
-                                    : "does not know the operator, but the captured program had gradients here") +
-                           "; give it one (torch::autograd), decompose it (shadowgraph opt --pass decompose), or run "
-                           "under torch::NoGradGuard");
+    throw Error("no gradient goes through " + to_text(graph(), node) + "\n  autograd " +
+                (lacking ? "has no derivative for the operator"
+                         : "does not know the operator, but the captured program had gradients here") +
+                "; give it one (torch::autograd), decompose it (shadowgraph opt --pass decompose), or run "
+                "under torch::NoGradGuard");
   }
 };
 
@@ -109,8 +109,8 @@ void GraphModule::refuse_training() const {
     const PhaseId phase = graph_.node(node).phase;
     const bool gradient = graph_.node(node).target == target_of(Builtin::kGradient);
     if (phase != Graph::kBackward && phase != Graph::kOptimizer && !gradient) continue;
-    throw GraphModuleError("a GraphModule is made from a forward graph, but this one has " + to_text(graph_, node) +
-                           "\n  capture the forward alone; a whole training step runs in a ReplayExecutor");
+    throw Error("a GraphModule is made from a forward graph, but this one has " + to_text(graph_, node) +
+                "\n  capture the forward alone; a whole training step runs in a ReplayExecutor");
   }
 }
 
@@ -167,17 +167,17 @@ void GraphModule::adopt(const std::map<std::string, at::Tensor>& tensors, bool c
     const auto found = tensors.find(name);
     const auto constant = constants_.find(name);
     if (found == tensors.end() && constant == constants_.end()) {
-      throw GraphModuleError("there is no tensor for '" + name + "', which the graph has as " + to_text(graph_, node));
+      throw Error("there is no tensor for '" + name + "', which the graph has as " + to_text(graph_, node));
     }
     const at::Tensor& tensor = found != tensors.end() ? found->second : constant->second;
     const Value& expected = graph_.value(value);
     const auto sizes = graph_.sizes(value);
     const bool same_dtype = tensor.defined() && (converted || tensor.scalar_type() == expected.dtype);
     if (!same_dtype || !std::ranges::equal(tensor.sizes(), sizes)) {
-      throw GraphModuleError("the tensor for '" + name + "' is " +
-                             (tensor.defined() ? shape_text(tensor.scalar_type(), tensor.sizes()) : "undefined") +
-                             ", not " + shape_text(expected.dtype, {sizes.data(), sizes.size()}) +
-                             " as in the graph; capture the graph with it, or convert the module afterwards with to()");
+      throw Error("the tensor for '" + name + "' is " +
+                  (tensor.defined() ? shape_text(tensor.scalar_type(), tensor.sizes()) : "undefined") + ", not " +
+                  shape_text(expected.dtype, {sizes.data(), sizes.size()}) +
+                  " as in the graph; capture the graph with it, or convert the module afterwards with to()");
     }
     torch::nn::Module* owner = this;
     std::string path;
@@ -216,18 +216,17 @@ std::vector<at::Tensor> GraphModule::forward(const std::vector<at::Tensor>& inpu
   if (inputs.size() != input_names_.size()) {
     std::string names;
     for (const std::string& name : input_names_) names += (names.empty() ? "" : ", ") + name;
-    throw GraphModuleError("the module takes " + std::to_string(input_names_.size()) + " tensors (" + names +
-                           "), not " + std::to_string(inputs.size()));
+    throw Error("the module takes " + std::to_string(input_names_.size()) + " tensors (" + names + "), not " +
+                std::to_string(inputs.size()));
   }
   Bindings bindings;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto sizes = graph_.sizes(input_values_[i]);
     if (!inputs[i].defined() || !std::ranges::equal(inputs[i].sizes(), sizes)) {
-      throw GraphModuleError(
-          "the input '" + input_names_[i] + "' is " +
-          (inputs[i].defined() ? shape_text(inputs[i].scalar_type(), inputs[i].sizes()) : "undefined") +
-          ", but the graph was captured with " +
-          shape_text(graph_.value(input_values_[i]).dtype, {sizes.data(), sizes.size()}));
+      throw Error("the input '" + input_names_[i] + "' is " +
+                  (inputs[i].defined() ? shape_text(inputs[i].scalar_type(), inputs[i].sizes()) : "undefined") +
+                  ", but the graph was captured with " +
+                  shape_text(graph_.value(input_values_[i]).dtype, {sizes.data(), sizes.size()}));
     }
     bindings.bind(input_names_[i], inputs[i]);
   }
@@ -257,16 +256,15 @@ std::shared_ptr<GraphModule> GraphModule::load(const std::string& graph_file, co
     for (const auto& entry : value.toGenericDict())
       tensors.emplace(entry.key().toStringRef(), entry.value().toTensor());
   } catch (const std::exception& error) {
-    throw GraphModuleError("'" + tensor_file + "' holds no dict of tensors that libtorch can read");
+    throw Error("'" + tensor_file + "' holds no dict of tensors that libtorch can read");
   }
   const auto hash = tensors.find(kHashKey);
   if (hash == tensors.end() || hash->second.scalar_type() != at::kLong || hash->second.numel() != 1) {
-    throw GraphModuleError("'" + tensor_file +
-                           "' was not written by GraphModule::save: it does not say which graph it is for");
+    throw Error("'" + tensor_file + "' was not written by GraphModule::save: it does not say which graph it is for");
   }
   if (hash->second.item<int64_t>() != hash_of(graph)) {
-    throw GraphModuleError("'" + tensor_file + "' belongs to another graph than '" + graph_file +
-                           "', or that file was changed; load the two that were saved together");
+    throw Error("'" + tensor_file + "' belongs to another graph than '" + graph_file +
+                "', or that file was changed; load the two that were saved together");
   }
   tensors.erase(hash);
   const auto parameter = [&](const std::string& name, bool requires_grad) {

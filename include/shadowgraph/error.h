@@ -17,7 +17,16 @@ namespace SHADOWGRAPH_API shadowgraph {
 // The root: a user's mistake, or input that cannot be handled.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  // Whose it is, as the tool's exit code says. kOurs: a bug of a pass, or a libtorch in which nothing works.
+  enum class Fault { kInput = 1, kUsage = 2, kOurs = 3 };
+  explicit Error(const std::string& message, NodeId node = NodeId(), Fault fault = Fault::kInput)
+      : std::runtime_error(message), node_(node), fault_(fault) {}
+  NodeId node() const { return node_; }  // of the graph in question; invalid if it is about none
+  Fault fault() const { return fault_; }
+
+ private:
+  NodeId node_;
+  Fault fault_;
 };
 
 // Text or JSON that is not a graph. what() holds "name:line:column: message" and the offending line.
@@ -32,42 +41,34 @@ class ParseError : public Error {
   int column_;
 };
 
-// A graph that breaks an invariant of shadowgraph/graph/verify.h; what() lists every violation.
-class VerifyError : public Error {
- public:
-  using Error::Error;
-};
-
-// An edit that would leave the graph broken, e.g. erasing a node whose outputs are used.
-class GraphEditError : public Error {
- public:
-  using Error::Error;
-};
-
 // A file that cannot be read or written.
 class FileError : public Error {
  public:
   using Error::Error;
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// What a fake tensor run throws when it cannot give what the real run would. Shape and type errors of the operators
+// A graph that breaks an invariant of shadowgraph/graph/verify.h: what() lists every violation. Or an edit that would
+// leave it so, e.g. erasing a node whose outputs are used: nothing was changed.
+class GraphError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A pass that failed, or a text that is no pipeline of passes. kUsage: the text; kOurs: the pass left a broken graph,
+// or changed what it said it had not.
+class PassError : public Error {
+ public:
+  PassError(const std::string& pass, const std::string& message, Fault fault = Fault::kInput)
+      : Error(message, NodeId(), fault), pass_(pass) {}
+  const std::string& pass() const { return pass_; }  // empty for a text
+
+ private:
+  std::string pass_;
+};
+
+// The operator has neither a rule, nor a decomposition, nor a C++ Meta kernel. Shape and type errors of the operators
 // themselves are libtorch's own (c10::Error), word for word as eager raises them.
-
-// The operator has neither a rule, nor a decomposition, nor a C++ Meta kernel.
 class NoRuleError : public Error {
- public:
-  using Error::Error;
-};
-
-// Tensors of one call live on devices that do not mix.
-class DeviceMismatchError : public Error {
- public:
-  using Error::Error;
-};
-
-// A device that the pretended machine does not have: cuda:99 among 8, any where there are none.
-class NoSuchDeviceError : public Error {
  public:
   using Error::Error;
 };
@@ -78,71 +79,37 @@ class DataDependentError : public Error {
   using Error::Error;
 };
 
-// A real tensor where a fake one is needed, e.g. written to by a fake operation.
-class RealTensorError : public Error {
+// What is asked for is not done for this tensor or graph, though another way may be open: a real tensor where a fake
+// one is needed, a node without kernel, code, layout or words in another framework, captures that are not one program.
+class UnsupportedError : public Error {
  public:
   using Error::Error;
 };
 
-// libtorch in this process is not usable for fake tensors, e.g. another library owns the dispatch key.
-class EnvironmentError : public Error {
- public:
-  using Error::Error;
-};
-
-// ---------------------------------------------------------------------------------------------------------------------
-// What deferred initialisation throws. In every case the record is as it was, and the call may be tried again.
-
+// What deferred initialisation throws. The record is as it was, and the call may be tried again. node(), of the
+// record's graph: the operator that failed (the cause is nested), or the sg::constant that was written since.
 class DeferredError : public Error {
  public:
   using Error::Error;
 };
 
-// A tensor that is not described by any deferred_init: real, or a fake of another mode.
-class NotDeferredError : public DeferredError {
+// A graph that cannot run here, or a run that failed: names the node, its text, and what to do.
+class ReplayError : public Error {
  public:
-  using DeferredError::DeferredError;
+  using Error::Error;
 };
 
-// A real tensor from outside, which the recipe uses, has been written since. Names what was to be materialised, the
-// tensor from outside and the versions.
-class ExternalTensorChangedError : public DeferredError {
+// No segment can be had and nothing cached is left to give back; what() has the figures that PyTorch's error has.
+class OutOfMemoryError : public Error {
  public:
-  ExternalTensorChangedError(const std::string& message, NodeId node) : DeferredError(message), node_(node) {}
-  NodeId node() const { return node_; }  // the sg::constant of the record's graph
-
- private:
-  NodeId node_;
+  using Error::Error;
 };
 
-// A call cannot be recorded: it writes to a tensor from outside, or has an argument that the record cannot hold. Such
-// are objects, fake tensors of another record and inference tensors from outside.
-class UnrecordableCallError : public DeferredError {
+// Nothing keeps within the memory, or what is asked for contradicts itself. what() says what is in the way, or what
+// would fit, smallest change first.
+class NoPlanError : public Error {
  public:
-  using DeferredError::DeferredError;
-};
-
-// A described tensor is used although the storage it shares has been materialised: the recipe no longer says what is in
-// there. Materialise it too (it costs nothing: the data is shared) and use it then.
-class AlreadyMaterializedError : public DeferredError {
- public:
-  using DeferredError::DeferredError;
-};
-
-// Somebody drew from a generator, past the record, while a program was being described.
-class GeneratorMovedError : public DeferredError {
- public:
-  using DeferredError::DeferredError;
-};
-
-// An operator failed while a tensor was computed: names both. The cause is nested.
-class MaterializeError : public DeferredError {
- public:
-  MaterializeError(const std::string& message, NodeId node) : DeferredError(message), node_(node) {}
-  NodeId node() const { return node_; }  // in the record's graph; invalid if it is about none
-
- private:
-  NodeId node_;
+  using Error::Error;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

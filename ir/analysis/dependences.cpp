@@ -322,8 +322,8 @@ std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dep
     order.insert(order.end(), members.begin() + members_begin[unit], members.begin() + members_begin[unit + 1]);
   };
   placing.refuse_circle = [&](uint32_t unit) {
-    throw GraphEditError("no order: nodes, or groups of nodes, depend on one another in a circle, through\n  " +
-                         to_text(graph, first_of[unit]));
+    throw GraphError("no order: nodes, or groups of nodes, depend on one another in a circle, through\n  " +
+                     to_text(graph, first_of[unit]));
   };
   std::vector<boost::default_color_type> colors(count, boost::white_color);
   const auto color = boost::make_iterator_property_map(colors.begin(), get(boost::vertex_index, units));

@@ -530,7 +530,7 @@ void verify(const Graph& graph) {
     message +=
         fmt::format("\n[{} {}] {}", static_cast<int>(violation.rule), to_string(violation.rule), violation.message);
   }
-  throw VerifyError(message);
+  throw GraphError(message);
 }
 
 }  // namespace shadowgraph

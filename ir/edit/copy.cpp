@@ -76,7 +76,7 @@ void NodeCopier::bind(ValueId from, ValueId to) {
     // Two inputs that share a storage must stand for two values that do, at the same distance.
     HomeOfStorage& known = storages_[inner.storage];
     if (known.storage.valid() && (known.storage != home.storage || known.shift != home.shift)) {
-      throw GraphEditError(
+      throw GraphError(
           fmt::format("value id {} shares a storage with another that stands for a value in a different storage, or "
                       "elsewhere in it",
                       from.index));
@@ -117,8 +117,8 @@ Argument NodeCopier::copy_argument(const Argument& from, bool tolerant) {
   if (from.kind == ArgumentKind::kValue) {
     const ValueId to = value(from.ref.value);
     if (!to.valid() && !tolerant) {
-      throw GraphEditError(fmt::format("an operand (value id {}) is neither bound nor made by a node copied before",
-                                       from.ref.value.index));
+      throw GraphError(fmt::format("an operand (value id {}) is neither bound nor made by a node copied before",
+                                   from.ref.value.index));
     }
     return Argument::of_value(to);
   }
@@ -253,7 +253,7 @@ ValueId value_of_placeholder(const Graph& graph, NodeId n) {
 // views of it, since a view's geometry is written as numbers.
 void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId formal, ValueId actual) {
   const auto refuse = [&](const std::string& what) {
-    throw GraphEditError(fmt::format("cannot splice: {}:\n  {}", what, to_text(piece, piece.value(formal).producer)));
+    throw GraphError(fmt::format("cannot splice: {}:\n  {}", what, to_text(piece, piece.value(formal).producer)));
   };
   if (actual.index >= into.value_capacity() || into.is_erased(into.value(actual).producer)) {
     refuse("there is no such value to stand for this placeholder");
@@ -297,14 +297,14 @@ void check_input(const Graph& into, NodeId position, const Graph& piece, ValueId
 
 // Splices a graph in. Everything that can be wrong with inputs is found before the first node is made.
 std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, std::span<const ValueId> inputs) {
-  if (&into == &piece) throw GraphEditError("cannot splice a graph into itself; clone it first");
+  if (&into == &piece) throw GraphError("cannot splice a graph into itself; clone it first");
   // The place is after the placeholders and before sg::output and sg::gradient, whatever was asked for.
   if (!position.valid()) position = InsertionPoint::at_end(into).position();
   while (position.valid() && into.is_placeholder(position)) position = into.node(position).next;
   const NodeId before = position.valid() ? into.node(position).previous : into.last();
   const bool at_end = before.valid() && (into.node(before).target == target_of(Builtin::kOutput) ||
                                          into.node(before).target == target_of(Builtin::kGradient));
-  if (at_end) throw GraphEditError("cannot splice behind sg::output or sg::gradient");
+  if (at_end) throw GraphError("cannot splice behind sg::output or sg::gradient");
 
   const RegionId region = position.valid() ? into.node(position).region : Graph::kRootRegion;
   NodeCopier copier(piece, into, region);
@@ -312,11 +312,11 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
   size_t next = 0;
   for (NodeId n : piece.nodes()) {
     if (piece.node(n).target == target_of(Builtin::kGradient)) {
-      throw GraphEditError("cannot splice a graph with sg::gradient nodes; erase them first");
+      throw GraphError("cannot splice a graph with sg::gradient nodes; erase them first");
     }
     if (!is_given(piece, n)) continue;
     const ValueId formal = value_of_placeholder(piece, n);
-    if (!formal.valid()) throw GraphEditError("cannot splice: a placeholder has no result:\n  " + to_text(piece, n));
+    if (!formal.valid()) throw GraphError("cannot splice: a placeholder has no result:\n  " + to_text(piece, n));
     if (next < inputs.size()) {
       check_input(into, position, piece, formal, inputs[next]);
       copier.bind(formal, inputs[next]);
@@ -324,7 +324,7 @@ std::vector<ValueId> splice(Graph& into, NodeId position, const Graph& piece, st
     ++next;
   }
   if (next != inputs.size()) {
-    throw GraphEditError(
+    throw GraphError(
         fmt::format("the graph to be spliced has {} placeholders, {} values are given", next, inputs.size()));
   }
 
@@ -370,7 +370,7 @@ Subgraph extract(const Graph& graph, std::span<const NodeId> nodes) {
   for (NodeId n : nodes) {
     if (graph.is_placeholder(n) || graph.node(n).target == target_of(Builtin::kOutput) ||
         graph.node(n).target == target_of(Builtin::kGradient)) {
-      throw GraphEditError("cannot cut out a placeholder, sg::output or sg::gradient:\n  " + to_text(graph, n));
+      throw GraphError("cannot cut out a placeholder, sg::output or sg::gradient:\n  " + to_text(graph, n));
     }
     inside.insert(n);
   }

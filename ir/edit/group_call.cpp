@@ -42,7 +42,7 @@ struct GroupPlan {
   std::vector<ValueId> outputs;
 };
 
-// Works a plan out; the graph gets the target, and else stays as it is. Throws GraphEditError.
+// Works a plan out; the graph gets the target, and else stays as it is. Throws GraphError.
 GroupPlan plan_of(Graph& graph, const Effects& effects, const GroupCall& group);
 
 [[noreturn]] void refuse_group(const std::string& schema, const std::string& what);
@@ -200,7 +200,7 @@ class GroupPlanner {
 }  // namespace
 
 void refuse_group(const std::string& schema, const std::string& what) {
-  throw GraphEditError("cannot replace nodes by a call of " + schema + ": " + what);
+  throw GraphError("cannot replace nodes by a call of " + schema + ": " + what);
 }
 
 GroupDeeds deeds_of(const Graph& graph, const Effects& effects, std::span<const NodeId> nodes,
@@ -434,8 +434,8 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
       outputs += list.kind == ArgumentKind::kList ? body.list(list).size() : 0;
   }
   if (outputs != results.size()) {
-    throw GraphEditError(fmt::format("cannot inline: the body outputs {} values, the call has {}:\n  {}", outputs,
-                                     results.size(), to_text(graph, call)));
+    throw GraphError(fmt::format("cannot inline: the body outputs {} values, the call has {}:\n  {}", outputs,
+                                 results.size(), to_text(graph, call)));
   }
   // Whether the body made any node decides whether backward nodes have something to link to.
   const NodeId before = graph.node(call).previous;
@@ -445,8 +445,7 @@ void inline_call(Graph& graph, NodeId call, const Graph& body) {
   for (size_t i = 0; i < results.size(); ++i) {
     if (!made[i].valid()) {
       if (graph.can_erase(call)) continue;
-      throw GraphEditError("cannot inline: the body outputs None where the call has a result:\n  " +
-                           to_text(graph, call));
+      throw GraphError("cannot inline: the body outputs None where the call has a result:\n  " + to_text(graph, call));
     }
     // The body's fresh storages have no death of their own: sg::output kept them alive there.
     const StorageId from = graph.value(results[i]).storage;

@@ -142,11 +142,11 @@ class CompilerBackend : public KernelBackend {
 
   KernelFunction load(const std::string& library) const override {
     void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) throw KernelError(fmt::format("cannot load '{}': {}", library, ::dlerror()));
+    if (handle == nullptr) throw UnsupportedError(fmt::format("cannot load '{}': {}", library, ::dlerror()));
     void* symbol = ::dlsym(handle, kKernelSymbol);
     if (symbol == nullptr) {
       ::dlclose(handle);
-      throw KernelError(fmt::format("'{}' has no {}", library, kKernelSymbol));
+      throw UnsupportedError(fmt::format("'{}' has no {}", library, kKernelSymbol));
     }
     return reinterpret_cast<KernelFunction>(symbol);
   }

@@ -73,7 +73,7 @@ const char* cpp_type(ScalarType type) {
     case ScalarType::Double:
       return "double";
     default:
-      throw KernelError(std::string("a kernel cannot compute with ") + c10::toString(type));
+      throw UnsupportedError(std::string("a kernel cannot compute with ") + c10::toString(type));
   }
 }
 

@@ -26,7 +26,7 @@ ScalarType computed_as(ScalarType dtype) {
     case ScalarType::Double:
       return dtype;
     default:
-      throw KernelError(std::string("kernels do not compute with ") + c10::toString(dtype));
+      throw UnsupportedError(std::string("kernels do not compute with ") + c10::toString(dtype));
   }
 }
 
@@ -140,7 +140,8 @@ Typed OperatorCall::tensor(size_t i) const {
   const Argument& a = argument(i);
   switch (a.kind) {
     case ArgumentKind::kValue:
-      if (graph_.value(a.ref.value).kind != ValueKind::kTensor) throw KernelError("a number that another node gives");
+      if (graph_.value(a.ref.value).kind != ValueKind::kTensor)
+        throw UnsupportedError("a number that another node gives");
       return content_(a.ref.value, nullptr);
     case ArgumentKind::kInt:
       return build.scalar(a.i, i);
@@ -149,7 +150,7 @@ Typed OperatorCall::tensor(size_t i) const {
     case ArgumentKind::kFloat:
       return build.scalar(a.d, i);
     default:
-      throw KernelError("argument " + std::to_string(i) + " is neither a tensor nor a number");
+      throw UnsupportedError("argument " + std::to_string(i) + " is neither a tensor nor a number");
   }
 }
 
@@ -164,21 +165,22 @@ int64_t OperatorCall::integer(size_t i) const {
   decide_by(i);
   const Argument& a = argument(i);
   if (a.kind == ArgumentKind::kBool) return a.b ? 1 : 0;
-  if (a.kind != ArgumentKind::kInt) throw KernelError("argument " + std::to_string(i) + " is not a known number");
+  if (a.kind != ArgumentKind::kInt) throw UnsupportedError("argument " + std::to_string(i) + " is not a known number");
   return a.i;
 }
 
 std::string_view OperatorCall::string(size_t i) const {
   decide_by(i);
   const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kString) throw KernelError("argument " + std::to_string(i) + " is no string");
+  if (a.kind != ArgumentKind::kString) throw UnsupportedError("argument " + std::to_string(i) + " is no string");
   return graph_.text(a.string);
 }
 
 std::span<const int64_t> OperatorCall::ints(size_t i) const {
   decide_by(i);
   const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kIntList) throw KernelError("argument " + std::to_string(i) + " is no list of integers");
+  if (a.kind != ArgumentKind::kIntList)
+    throw UnsupportedError("argument " + std::to_string(i) + " is no list of integers");
   return graph_.ints(a);
 }
 
@@ -228,13 +230,13 @@ Typed OperatorCall::operand(size_t i, ScalarType dtype) const {
 
 Typed OperatorCall::along(size_t i, const std::vector<int64_t>& dims) const {
   const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kValue) throw KernelError("argument " + std::to_string(i) + " is no tensor");
+  if (a.kind != ArgumentKind::kValue) throw UnsupportedError("argument " + std::to_string(i) + " is no tensor");
   return content_(a.ref.value, &dims);
 }
 
 Typed OperatorCall::in_range(size_t i, int64_t dim, Typed index) const {
   const int64_t size = graph_.sizes(argument(i).ref.value)[static_cast<size_t>(dim)];
-  if (size == 0) throw KernelError("elements of a dimension of size 0");
+  if (size == 0) throw UnsupportedError("elements of a dimension of size 0");
   return apply(Operation::kInRange, build.convert(index, ScalarType::Long), build.fixed(size));
 }
 
@@ -249,7 +251,7 @@ ScalarType OperatorCall::result_dtype(size_t i) const { return graph_.value(grap
 
 int64_t OperatorCall::rank(size_t i) const {
   const Argument& a = argument(i);
-  if (a.kind != ArgumentKind::kValue) throw KernelError("argument " + std::to_string(i) + " is no tensor");
+  if (a.kind != ArgumentKind::kValue) throw UnsupportedError("argument " + std::to_string(i) + " is no tensor");
   return graph_.value(a.ref.value).rank;
 }
 

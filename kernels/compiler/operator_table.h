@@ -61,7 +61,7 @@ class ExpressionBuilder {
   std::vector<uint32_t> scalar_arguments_;
 };
 
-// Returns kFloat for kHalf and kBFloat16, otherwise the dtype. Throws KernelError for a dtype that kernels do not
+// Returns kFloat for kHalf and kBFloat16, otherwise the dtype. Throws UnsupportedError for a dtype that kernels do not
 // compute with.
 c10::ScalarType computed_as(c10::ScalarType dtype);
 
@@ -78,7 +78,7 @@ class OperatorCall {
 
   ExpressionBuilder& build;
 
-  // These return arguments by position. All throw KernelError if the argument is of another kind.
+  // These return arguments by position. All throw UnsupportedError if the argument is of another kind.
   bool is_none(size_t i) const;
   // Says whether an argument is a number, or a tensor of one element, which libtorch's kernels take for one.
   bool is_single(size_t i) const;
@@ -127,13 +127,13 @@ using Operation = KernelOperation;
 using Call = OperatorCall;
 using Results = std::vector<Typed>;
 
-// Returns the dimensions of argument `input` that an operator reduces, ascending. Throws KernelError for what no kernel
-// does.
+// Returns the dimensions of argument `input` that an operator reduces, ascending. Throws UnsupportedError for what no
+// kernel does.
 using ReducedDimensions = std::vector<int64_t> (*)(const Call& call);
 
 struct KernelRow {
   const char* name;  // without namespace and overload; in-place variants have the row of the functional one
-  // Makes one expression a result. Throws KernelError for what the row does not do.
+  // Makes one expression a result. Throws UnsupportedError for what the row does not do.
   Results (*make)(const Call& call);
   // whether results are within some ulps of eager's, rather than the same bits
   bool inexact = false;

@@ -8,7 +8,7 @@
 
 namespace shadowgraph {
 
-// Throws KernelError for a node that no kernel is made of.
+// Throws UnsupportedError for a node that no kernel is made of.
 std::vector<KernelPlan> plan_parts(const Graph& graph, NodeId node, const KernelOptions& options);
 
 }  // namespace shadowgraph

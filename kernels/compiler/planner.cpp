@@ -27,7 +27,7 @@ struct IterationSpace {
 };
 
 // Fills in what plan and program say of dimensions: ranks, layouts, sizes, strides, the range. The program must have
-// its expressions and stores. Throws KernelError where a program counts columns of anything but the row.
+// its expressions and stores. Throws UnsupportedError where a program counts columns of anything but the row.
 void arrange_loops(IterationSpace space, KernelPlan& plan);
 
 inline bool uses(std::span<const KernelExpression> expressions, KernelOperation operation) {
@@ -100,7 +100,7 @@ void arrange_loops(IterationSpace space, KernelPlan& plan) {
   }
   const bool counts = uses(program.expressions, KernelOperation::kColumn);
   if (counts && (program.columns || row.empty() || row[0] + 1 != rank)) {
-    throw KernelError("columns that are not the row's");
+    throw UnsupportedError("columns that are not the row's");
   }
   program.outer_rank = static_cast<uint32_t>(dims.size());
   program.reduced_rank = static_cast<uint32_t>(reduced.size());
@@ -185,9 +185,9 @@ class Planner {
   PlacePlan& place_of(ValueId v) {
     const Value& value = graph_.value(v);
     if (value.kind != ValueKind::kTensor || value.layout != c10::kStrided || !value.storage.valid()) {
-      throw KernelError("an operand that is no dense tensor");
+      throw UnsupportedError("an operand that is no dense tensor");
     }
-    if (device_ && *device_ != value.device()) throw KernelError("operands on several devices");
+    if (device_ && *device_ != value.device()) throw UnsupportedError("operands on several devices");
     device_ = value.device();
     PlaceKey key(value.storage.index, value.offset, value.dtype, sizes_of(v), strides_of(v));
     const auto [it, is_new] = places_.try_emplace(std::move(key), static_cast<uint32_t>(order_.size()));
@@ -202,7 +202,7 @@ class Planner {
   // See OperatorCall::Content.
   Typed content(ValueId v, const Dims* dims) {
     PlacePlan& place = place_of(v);
-    if (place.gathered) throw KernelError("a tensor that is gathered from and read otherwise");
+    if (place.gathered) throw UnsupportedError("a tensor that is gathered from and read otherwise");
     lie(place, dims == nullptr ? along(sizes_of(v), lying_) : placed(sizes_of(v), *dims));
     if (!place.known) {
       check_unwritten(v, place);
@@ -216,7 +216,7 @@ class Planner {
   // See OperatorCall::Source.
   uint32_t source(ValueId v, const Dims& dims) {
     PlacePlan& place = place_of(v);
-    if (place.written || place.known) throw KernelError("a gather from what is read or computed otherwise");
+    if (place.written || place.known) throw UnsupportedError("a gather from what is read or computed otherwise");
     place.gathered = true;
     lie(place, placed(sizes_of(v), dims));
     check_unwritten(v, place);
@@ -235,26 +235,27 @@ class Planner {
 
   // Returns dimensions of the space for `sizes`, which are broadcast to what lies along `to`.
   Dims along(const Dims& sizes, const Dims& to) const {
-    if (sizes.size() > to.size()) throw KernelError("an operand of higher rank");
+    if (sizes.size() > to.size()) throw UnsupportedError("an operand of higher rank");
     const size_t shift = to.size() - sizes.size();
     Dims out(sizes.size(), -1);
     for (size_t d = 0; d < sizes.size(); ++d) {
       if (sizes[d] == 1) continue;
       out[d] = to[d + shift];
-      if (space_[static_cast<size_t>(out[d])] != sizes[d]) throw KernelError("an operand that does not fit");
+      if (space_[static_cast<size_t>(out[d])] != sizes[d]) throw UnsupportedError("an operand that does not fit");
     }
     return out;
   }
 
   static void lie(PlacePlan& place, Dims dims) {
-    if (place.dims && *place.dims != dims) throw KernelError("a tensor that is read in two ways");
+    if (place.dims && *place.dims != dims) throw UnsupportedError("a tensor that is read in two ways");
     place.dims = std::move(dims);
   }
 
   // Refuses to read what a write to another place of the storage may have changed.
   void check_unwritten(ValueId v, const PlacePlan& place) {
     for (const uint32_t other : in_storage_[graph_.value(v).storage.index]) {
-      if (&order_[other] != &place && order_[other].written) throw KernelError("a view of a tensor that is written");
+      if (&order_[other] != &place && order_[other].written)
+        throw UnsupportedError("a view of a tensor that is written");
     }
   }
 
@@ -270,9 +271,9 @@ class Planner {
     const Target& target = graph_.target(node);
     const KernelRow* row = target.kind() == TargetKind::kOperator ? find_kernel_row(target.name()) : nullptr;
     if (row == nullptr)
-      throw KernelError(fmt::format("no kernel is made of {}: {}", target.name(), why_no_kernel(target)));
-    if (row->inexact && options_.exact) throw KernelError(target.name() + " is inexact");
-    if (row->make_second != nullptr && !part_) throw KernelError("results of several programs");
+      throw UnsupportedError(fmt::format("no kernel is made of {}: {}", target.name(), why_no_kernel(target)));
+    if (row->inexact && options_.exact) throw UnsupportedError(target.name() + " is inexact");
+    if (row->make_second != nullptr && !part_) throw UnsupportedError("results of several programs");
     return *row;
   }
   bool is_second() const { return part_ == size_t{1}; }
@@ -288,7 +289,7 @@ class Planner {
   ValueId shape_of(NodeId node, const KernelRow& row) const {
     const Argument* shape = row.writes.empty() ? graph_.results(node).data() : &graph_.arguments(node)[row.writes[0]];
     if (reduced_by(row) != nullptr) shape = &graph_.arguments(node)[row.input];
-    if (shape == nullptr || shape->kind != ArgumentKind::kValue) throw KernelError("no result");
+    if (shape == nullptr || shape->kind != ArgumentKind::kValue) throw UnsupportedError("no result");
     return shape->ref.value;
   }
 
@@ -302,8 +303,9 @@ class Planner {
       Dims dims = reduced_by(row)(call);
       plan_.decisive |= call.decisive();
       const ValueId input = shape_of(node, row);
-      if (graph_.numel(input) == 0) throw KernelError("a reduction of nothing");
-      if (reduced && (*reduced != dims || space_ != sizes_of(input))) throw KernelError("reductions of several kinds");
+      if (graph_.numel(input) == 0) throw UnsupportedError("a reduction of nothing");
+      if (reduced && (*reduced != dims || space_ != sizes_of(input)))
+        throw UnsupportedError("reductions of several kinds");
       space_ = sizes_of(input);
       reduced = std::move(dims);
     }
@@ -324,14 +326,14 @@ class Planner {
   const Dims& lying(const Dims& sizes) const {
     if (sizes == space_ || (reduces_ && sizes == kept_sizes_)) return all_;
     if (reduces_ && sizes == other_sizes_) return others_;
-    throw KernelError("nodes of several shapes");
+    throw UnsupportedError("nodes of several shapes");
   }
 
   void add(NodeId node) {
     const KernelRow& row = row_of(node);
     for (const Argument& argument : graph_.arguments(node)) {
-      if (argument.kind == ArgumentKind::kConstant) throw KernelError("a tensor that the graph holds");
-      if (argument.kind == ArgumentKind::kComplex) throw KernelError("complex numbers");
+      if (argument.kind == ArgumentKind::kConstant) throw UnsupportedError("a tensor that the graph holds");
+      if (argument.kind == ArgumentKind::kComplex) throw UnsupportedError("complex numbers");
     }
     const OperatorCall call = call_of(node);
     // An in-place operator writes its self, even if it does not read it (fill_): the result is not there yet.
@@ -345,7 +347,8 @@ class Planner {
     const std::vector<Typed> made = is_second() ? row.make_second(call) : row.make(call);
     const std::span expressions = std::span(plan_.program.expressions).subspan(before);
     if (options_.exact) refuse_roots(expressions);
-    if (shape != space_ && uses(expressions, KernelOperation::kColumn)) throw KernelError("columns of another row");
+    if (shape != space_ && uses(expressions, KernelOperation::kColumn))
+      throw UnsupportedError("columns of another row");
     plan_.decisive |= call.decisive();
     const bool reducing = reduced_by(row) != nullptr;
     for (size_t i = 0; i < row.writes.size() && i < made.size(); ++i) {
@@ -363,7 +366,7 @@ class Planner {
 
   // Refuses roots whose results would differ: here they are IEEE 754's, libtorch's (MKL's) are up to an ulp off.
   static void refuse_roots(std::span<const KernelExpression> expressions) {
-    if (uses(expressions, KernelOperation::kSquareRoot)) throw KernelError("square roots are inexact");
+    if (uses(expressions, KernelOperation::kSquareRoot)) throw UnsupportedError("square roots are inexact");
   }
 
   void finish(NodeId node, ValueId result, Typed made, const Dims& shape, bool reducing) {
@@ -372,9 +375,9 @@ class Planner {
     const Dims sizes = sizes_of(result);
     PlacePlan& place = place_of(result);
     const bool in_place = graph_.facts(node).is_in_place || graph_.results(node).empty();
-    if (!fresh && !in_place) throw KernelError("a result that is a view");
-    if (sizes != shape && !reducing) throw KernelError("an in-place operator whose self is broadcast");
-    if (place.gathered) throw KernelError("a write to what is gathered from");
+    if (!fresh && !in_place) throw UnsupportedError("a result that is a view");
+    if (sizes != shape && !reducing) throw UnsupportedError("an in-place operator whose self is broadcast");
+    if (place.gathered) throw UnsupportedError("a write to what is gathered from");
     lie(place, along(sizes, lying(sizes)));
     if (fresh) {
       place.fresh = true;
@@ -384,7 +387,7 @@ class Planner {
     place.written = true;
     place.content = build_.convert(made, value.dtype);
     place.known = true;
-    if (in_storage_[value.storage.index].size() != 1) throw KernelError("views of a tensor that is written");
+    if (in_storage_[value.storage.index].size() != 1) throw UnsupportedError("views of a tensor that is written");
     results_.push_back(result);
   }
 
@@ -405,7 +408,7 @@ class Planner {
       plan_.program.operands[place.operand].written = true;
       plan_.program.stores.push_back({place.operand, place.content.expression});
     }
-    if (plan_.program.stores.empty()) throw KernelError("nothing that is needed");
+    if (plan_.program.stores.empty()) throw UnsupportedError("nothing that is needed");
     for (const ValueId result : results_) {
       const PlacePlan& place = order_[by_value_.at(result.index)];
       if (place.used && place.value != result) plan_.same_tensor.push_back({result, place.value});
@@ -418,7 +421,7 @@ class Planner {
     const Dims strides = strides_of(place.value);
     Dims out(space_.size(), 0);
     for (size_t d = 0; d < sizes.size(); ++d) {
-      if (place.written && sizes[d] > 1 && strides[d] == 0) throw KernelError("a write to an expanded tensor");
+      if (place.written && sizes[d] > 1 && strides[d] == 0) throw UnsupportedError("a write to an expanded tensor");
       if ((*place.dims)[d] >= 0) out[static_cast<size_t>((*place.dims)[d])] = strides[d];
     }
     return out;
@@ -468,9 +471,10 @@ std::optional<KernelPlan> plan_kernel(const Graph& graph, std::span<const NodeId
     // An index out of range is found when elements before it are done. Then no input may have changed.
     const bool writes = std::ranges::any_of(std::span(plan.program.operands).first(plan.inputs.size()),
                                             [](const KernelOperand& operand) { return operand.written; });
-    if (plan.program.has_checks() && writes) throw KernelError("indices that must be checked beside writes in place");
+    if (plan.program.has_checks() && writes)
+      throw UnsupportedError("indices that must be checked beside writes in place");
     return plan;
-  } catch (const KernelError& error) {
+  } catch (const UnsupportedError& error) {
     if (reason != nullptr) *reason = error.what();
     return std::nullopt;
   }

@@ -13,7 +13,7 @@ bool is_float(ScalarType dtype) { return c10::isFloatingType(dtype); }
 void refuse_numbers_beside_two_bytes(const Call& call, ScalarType common, std::initializer_list<size_t> arguments) {
   if (!has_two_bytes(common)) return;
   for (const size_t i : arguments) {
-    if (call.is_single(i)) throw KernelError("a number beside elements of two bytes");
+    if (call.is_single(i)) throw UnsupportedError("a number beside elements of two bytes");
   }
 }
 
@@ -27,7 +27,7 @@ Results same(const Call& call) {
 template <Operation kOperation>
 Results rounding(const Call& call) {
   const Typed x = call.tensor(0);
-  if (call.argument_count() > 1) throw KernelError("rounding to decimals");
+  if (call.argument_count() > 1) throw UnsupportedError("rounding to decimals");
   return {is_float(x.dtype) ? call.apply(kOperation, x) : x};
 }
 
@@ -45,7 +45,7 @@ Results absolute(const Call& call) {
 
 Results negate(const Call& call) {
   const Typed x = call.tensor(0);
-  if (x.dtype == ScalarType::Bool) throw KernelError("the negative of booleans");
+  if (x.dtype == ScalarType::Bool) throw UnsupportedError("the negative of booleans");
   return {call.apply(Operation::kNegate, x)};
 }
 
@@ -60,7 +60,7 @@ Results inverse_root(const Call& call) {
 
 Results relu(const Call& call) {
   const Typed x = call.tensor(0);
-  if (x.dtype == ScalarType::Bool) throw KernelError("relu of booleans");
+  if (x.dtype == ScalarType::Bool) throw UnsupportedError("relu of booleans");
   return {call.apply(Operation::kMaximum, x, constant_of(call, 0, x))};
 }
 
@@ -74,7 +74,7 @@ Results sigmoid(const Call& call) { return {sigmoid_of(call, call.operand(0, cal
 
 Results silu(const Call& call) {
   const Typed x = call.tensor(0);
-  if (!is_float(x.dtype)) throw KernelError("silu of integers");
+  if (!is_float(x.dtype)) throw UnsupportedError("silu of integers");
   const Typed e = call.apply(Operation::kExponentialOrZero, call.apply(Operation::kNegate, x));
   return {call.apply(Operation::kDivide, x, call.apply(Operation::kAdd, constant_of(call, 1, x), e))};
 }
@@ -105,7 +105,7 @@ Typed normal_cdf(const Call& call, Typed x) { return call.apply(Operation::kNorm
 
 Results gelu(const Call& call) {
   const Typed x = call.tensor(0);
-  if (!is_float(x.dtype)) throw KernelError("gelu of integers");
+  if (!is_float(x.dtype)) throw UnsupportedError("gelu of integers");
   if (call.string(1) == "none") return {call.apply(Operation::kMultiply, x, normal_cdf(call, x))};
   const Typed u = call.apply(Operation::kMultiply, constant_of(call, -2, x), gelu_inner(call, x));
   const Typed sum = call.apply(Operation::kAdd, constant_of(call, 1, x), call.apply(Operation::kExponentialOrZero, u));
@@ -178,7 +178,7 @@ Results choice(const Call& call) {
   constexpr bool kOneOfBoth = kOperation == Operation::kMaximum || kOperation == Operation::kMinimum;
   // Where in a vector a zero is decides whether it is the greater one.
   if (kOneOfBoth && has_two_bytes(common) && (call.tensor(0).dtype != common || call.tensor(1).dtype != common)) {
-    throw KernelError("elements of two bytes beside others");
+    throw UnsupportedError("elements of two bytes beside others");
   }
   const Typed a = call.build.convert(call.operand(0, common), common);
   return {call.apply(kOperation, a, call.build.convert(call.operand(1, common), common))};
@@ -199,8 +199,8 @@ Results add_scaled(const Call& call, size_t a, size_t b, bool subtract) {
   if (call.argument_count() < 3 || call.number(2) == 1) {
     return {call.apply(subtract ? Operation::kSubtract : Operation::kAdd, x, y)};
   }
-  if (common == ScalarType::Bool) throw KernelError("booleans with an alpha");
-  if (has_two_bytes(common)) throw KernelError("elements of two bytes with an alpha");
+  if (common == ScalarType::Bool) throw UnsupportedError("booleans with an alpha");
+  if (has_two_bytes(common)) throw UnsupportedError("elements of two bytes with an alpha");
   const Typed alpha = call.operand(2, common);
   return {multiply_add(call, y, subtract ? call.apply(Operation::kNegate, alpha) : alpha, x)};
 }
@@ -210,7 +210,7 @@ Results subtract(const Call& call) { return add_scaled(call, 0, 1, true); }
 Results reverse_subtract(const Call& call) { return add_scaled(call, 1, 0, true); }
 
 Results divide(const Call& call) {
-  if (call.argument_count() > 2 && !call.is_none(2)) throw KernelError("division that rounds");
+  if (call.argument_count() > 2 && !call.is_none(2)) throw UnsupportedError("division that rounds");
   const ScalarType common = call.promoted_to_float({0, 1});
   return {call.apply(Operation::kDivide, call.operand(0, common), call.operand(1, common))};
 }
@@ -225,12 +225,12 @@ Results logical_not(const Call& call) { return {call.apply(Operation::kNot, call
 template <Operation kOperation>
 Results bitwise(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
-  if (is_float(common)) throw KernelError("bits of floating-point numbers");
+  if (is_float(common)) throw UnsupportedError("bits of floating-point numbers");
   return {call.apply(kOperation, call.operand(0, common), call.operand(1, common))};
 }
 
 Results bitwise_not(const Call& call) {
-  if (is_float(call.tensor(0).dtype)) throw KernelError("bits of floating-point numbers");
+  if (is_float(call.tensor(0).dtype)) throw UnsupportedError("bits of floating-point numbers");
   return same<Operation::kNot>(call);
 }
 
@@ -239,15 +239,15 @@ Results power(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
   const double exponent = call.number(1);
   const Typed x = call.operand(0, common);
-  if (!is_float(common) && exponent != 2) throw KernelError("integer powers but the second");
-  if (has_two_bytes(common)) throw KernelError("powers of elements of two bytes");
+  if (!is_float(common) && exponent != 2) throw UnsupportedError("integer powers but the second");
+  if (has_two_bytes(common)) throw UnsupportedError("powers of elements of two bytes");
   if (exponent == 2) return {call.apply(Operation::kMultiply, x, x)};
   if (exponent == 3) return {call.apply(Operation::kMultiply, call.apply(Operation::kMultiply, x, x), x)};
   if (exponent == 0.5) return {call.apply(Operation::kSquareRoot, x)};
   if (exponent == -0.5) return {reciprocal_of(call, call.apply(Operation::kSquareRoot, x))};
   if (exponent == -1) return {reciprocal_of(call, x)};
   if (exponent == -2) return {reciprocal_of(call, call.apply(Operation::kMultiply, x, x))};
-  throw KernelError("powers but 2, 3, 0.5, -0.5, -1 and -2");
+  throw UnsupportedError("powers but 2, 3, 0.5, -0.5, -1 and -2");
 }
 
 // ---- Three and more
@@ -268,7 +268,7 @@ Results masked_fill(const Call& call) {
 // Computes self + value * a * b, or with a / b.
 Results add_product(const Call& call, bool divide_them) {
   const ScalarType common = call.promoted({0, 1, 2});
-  if (!is_float(common)) throw KernelError("addcmul of integers");
+  if (!is_float(common)) throw UnsupportedError("addcmul of integers");
   const Typed a = call.operand(1, common);
   const Typed b = call.operand(2, common);
   const Typed x = call.operand(0, common);
@@ -283,7 +283,7 @@ Results addcdiv(const Call& call) { return add_product(call, true); }
 // Goes from the end that is nearer, as libtorch does.
 Results lerp(const Call& call) {
   const ScalarType common = call.promoted({0, 1});
-  if (!is_float(common)) throw KernelError("lerp of integers");
+  if (!is_float(common)) throw UnsupportedError("lerp of integers");
   const Typed a = call.operand(0, common);
   const Typed b = call.operand(1, common);
   const Typed weight = call.operand(2, common);
@@ -388,13 +388,14 @@ Typed root(const Call& call, Typed a) { return call.apply(Operation::kSquareRoot
 // Checks that parameters have one dtype and that the gradient scaler's arguments, from position `scaler` on, are
 // absent.
 ScalarType parameter_type(const Call& call, std::initializer_list<size_t> tensors, size_t scaler) {
-  if (!call.is_none(scaler) || !call.is_none(scaler + 1)) throw KernelError("an optimizer step with a gradient scaler");
+  if (!call.is_none(scaler) || !call.is_none(scaler + 1))
+    throw UnsupportedError("an optimizer step with a gradient scaler");
   const ScalarType dtype = call.tensor(0).dtype;
   if (dtype != ScalarType::Float && dtype != ScalarType::Double) {
-    throw KernelError("an optimizer step of parameters that are neither f32 nor f64");
+    throw UnsupportedError("an optimizer step of parameters that are neither f32 nor f64");
   }
   for (const size_t i : tensors) {
-    if (call.tensor(i).dtype != dtype) throw KernelError("an optimizer step of several dtypes");
+    if (call.tensor(i).dtype != dtype) throw UnsupportedError("an optimizer step of several dtypes");
   }
   return dtype;
 }
@@ -461,7 +462,7 @@ Results sgd(const Call& call) {
   if (call.number(3) != 0) gradient = multiply_add(call, parameter, number(3), gradient);
   std::vector<Typed> made(1);
   if (call.number(4) != 0) {
-    if (call.tensor(2).dtype != dtype) throw KernelError("an optimizer step of several dtypes");
+    if (call.tensor(2).dtype != dtype) throw UnsupportedError("an optimizer step of several dtypes");
     Typed momentum = gradient;
     if (!call.flag(9)) {
       const Typed kept =

@@ -11,7 +11,7 @@ Typed row_sum(const Call& call, Typed a) { return call.apply(Operation::kRowSum,
 
 Typed floats_of(const Call& call, size_t i) {
   const Typed x = call.tensor(i);
-  if (!c10::isFloatingType(x.dtype)) throw KernelError("reductions of integers");
+  if (!c10::isFloatingType(x.dtype)) throw UnsupportedError("reductions of integers");
   return {x.expression, x.dtype};
 }
 
@@ -30,7 +30,7 @@ std::vector<int64_t> all_of(int64_t from, int64_t to) {
 template <size_t kDim>
 std::vector<int64_t> one_dimension(const Call& call) {
   const int64_t rank = call.rank(0);
-  if (rank == 0) throw KernelError("a reduction of a number");
+  if (rank == 0) throw UnsupportedError("a reduction of a number");
   const int64_t dim = call.integer(kDim);
   return {dim < 0 ? dim + rank : dim};
 }
@@ -132,8 +132,8 @@ Results layer_norm_parameters(const Call& call) {
 Results rms_norm(const Call& call) {
   const Typed x = floats_of(call, 0);
   // libtorch composes rms_norm of other operators, each of which rounds.
-  if (has_two_bytes(x.dtype)) throw KernelError("rms_norm of two-byte elements");
-  if (call.is_none(3)) throw KernelError("rms_norm without an epsilon");
+  if (has_two_bytes(x.dtype)) throw UnsupportedError("rms_norm of two-byte elements");
+  if (call.is_none(3)) throw UnsupportedError("rms_norm without an epsilon");
   const Typed mean_square = row_mean(call, times(call, x, x));
   const Typed root = call.apply(Operation::kSquareRoot, plus(call, mean_square, call.operand(3, x.dtype)));
   const Typed inverse = divided(call, constant_of(call, 1, x), root);
@@ -213,7 +213,7 @@ std::vector<int64_t> identity_dims(int64_t rank) {
 }
 
 int64_t dimension(const Call& call, size_t i, int64_t rank) {
-  if (rank == 0) throw KernelError("an index into a number");
+  if (rank == 0) throw UnsupportedError("an index into a number");
   const int64_t dim = call.integer(i);
   return dim < 0 ? dim + rank : dim;
 }
@@ -231,7 +231,7 @@ Results index_select(const Call& call) {
 // (weight, indices, ...)
 Results embedding(const Call& call) {
   const int64_t rank = call.rank(1);
-  if (call.rank(0) != 2) throw KernelError("an embedding of other than a matrix");
+  if (call.rank(0) != 2) throw UnsupportedError("an embedding of other than a matrix");
   const Typed index = rank == 0 ? call.tensor(1) : call.along(1, identity_dims(rank));
   return {call.gathered(0, {-1, rank}, index)};
 }
@@ -240,7 +240,7 @@ Results embedding(const Call& call) {
 Results gather(const Call& call) {
   const int64_t rank = call.rank(0);
   const int64_t dim = dimension(call, 1, rank);
-  if (call.rank(2) != rank) throw KernelError("an index of another rank");
+  if (call.rank(2) != rank) throw UnsupportedError("an index of another rank");
   std::vector<int64_t> dims = identity_dims(rank);
   dims[static_cast<size_t>(dim)] = -1;
   return {call.gathered(0, dims, call.tensor(2))};
@@ -261,8 +261,8 @@ Targets targets_of(const Call& call, size_t target, size_t ignored) {
 }
 
 std::vector<int64_t> all_targets(const Call& call) {
-  if (call.rank(0) != 2 || call.rank(1) != 1) throw KernelError("a loss of other than a matrix");
-  if (call.integer(3) == 0) throw KernelError("a loss that is not reduced");
+  if (call.rank(0) != 2 || call.rank(1) != 1) throw UnsupportedError("a loss of other than a matrix");
+  if (call.integer(3) == 0) throw UnsupportedError("a loss that is not reduced");
   return {0};
 }
 
@@ -270,7 +270,7 @@ std::vector<int64_t> all_targets(const Call& call) {
 Results nll_loss(const Call& call) {
   const Targets targets = targets_of(call, 1, 4);
   const Typed x = call.gathered(0, {0, -1}, targets.index);
-  if (!c10::isFloatingType(x.dtype)) throw KernelError("a loss of integers");
+  if (!c10::isFloatingType(x.dtype)) throw UnsupportedError("a loss of integers");
   const Typed weight = call.is_none(2) ? constant_of(call, 1, x) : call.gathered(2, {-1}, targets.index);
   const Typed zero = constant_of(call, 0, x);
   const Typed own = call.apply(Operation::kSelect, targets.counts, weight, zero);
@@ -283,7 +283,7 @@ Results nll_loss(const Call& call) {
 
 // (grad_output, self, target, weight, reduction, ignore_index, total_weight)
 Results nll_loss_backward(const Call& call) {
-  if (call.rank(1) != 2 || call.rank(2) != 1) throw KernelError("a loss of other than a matrix");
+  if (call.rank(1) != 2 || call.rank(2) != 1) throw UnsupportedError("a loss of other than a matrix");
   const Targets targets = targets_of(call, 2, 5);
   const Typed g = call.rank(0) == 1 ? call.along(0, {0}) : call.tensor(0);
   const Typed index = call.in_range(1, 1, targets.index);

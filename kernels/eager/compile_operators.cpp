@@ -44,14 +44,14 @@ class CompiledKernels final : public AskedKernel {
 
 c10::OperatorHandle find_operator(const std::string& name) {
   const auto op = operator_of_name(name);
-  if (!op) throw KernelError(fmt::format("compile_operators: there is no operator {}", name));
+  if (!op) throw UnsupportedError(fmt::format("compile_operators: there is no operator {}", name));
   if (!is_compilable(*op)) {
-    throw KernelError(fmt::format(
+    throw UnsupportedError(fmt::format(
         "compile_operators: no kernel is made of {}: {}; compilable_operators() lists what they are made of", name,
         why_no_kernel(Target(TargetKind::kOperator, op->schema()))));
   }
   if (is_made_of_others(*op)) {
-    throw KernelError(fmt::format("compile_operators: libtorch makes {} of other operators; name those", name));
+    throw UnsupportedError(fmt::format("compile_operators: libtorch makes {} of other operators; name those", name));
   }
   return *op;
 }
@@ -62,7 +62,7 @@ void check_device(c10::DispatchKey key, const KernelBackend& backend) {
   if (key == own || (backend.device() == c10::kCPU && key == c10::DispatchKey::PrivateUse1)) return;
   std::string wanted = c10::toString(key);
   std::ranges::transform(wanted, wanted.begin(), [](unsigned char c) { return std::tolower(c); });
-  throw KernelError(fmt::format(
+  throw UnsupportedError(fmt::format(
       "compile_operators: the back end makes kernels for {}, not for {}; give CompileOperatorsOptions::cache one that "
       "does (KernelBackend::device)",
       c10::DeviceTypeName(backend.device(), /*lower_case=*/true), wanted));

@@ -251,11 +251,11 @@ OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known
 
 OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) throw KernelError(fmt::format("cannot load '{}': {}", library, ::dlerror()));
+  if (handle == nullptr) throw UnsupportedError(fmt::format("cannot load '{}': {}", library, ::dlerror()));
   void* const found = ::dlsym(handle, symbol.c_str());
   if (found == nullptr) {
     ::dlclose(handle);
-    throw KernelError(fmt::format("'{}' has no function {}", library, symbol));
+    throw UnsupportedError(fmt::format("'{}' has no function {}", library, symbol));
   }
   const auto function = reinterpret_cast<shadowgraph_kernel>(found);
   return {.op = op,
@@ -345,7 +345,7 @@ class OwnCalls final : public AskedKernel {
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw KernelError("the kernel given for " + kernel_.op + " gave " + what);
+    throw UnsupportedError("the kernel given for " + kernel_.op + " gave " + what);
   }
 
   static thread_local std::vector<const OwnCalls*> under_way;
@@ -379,14 +379,14 @@ UsedKernel::Report UsedKernel::report() const { return state_->report(); }
 
 UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key) {
   const auto op = operator_of_name(kernel.op);
-  if (!op) throw KernelError("use_kernel: there is no operator " + kernel.op);
+  if (!op) throw UnsupportedError("use_kernel: there is no operator " + kernel.op);
   if (is_made_of_others(*op)) {
-    throw KernelError("use_kernel: libtorch makes " + kernel.op + " of other operators; give kernels for those");
+    throw UnsupportedError("use_kernel: libtorch makes " + kernel.op + " of other operators; give kernels for those");
   }
-  if (key == c10::DispatchKey::Meta) throw KernelError("use_kernel: meta tensors have no data for a kernel");
+  if (key == c10::DispatchKey::Meta) throw UnsupportedError("use_kernel: meta tensors have no data for a kernel");
   if (c10::toBackendComponent(key) == c10::BackendComponent::InvalidBit || !op->hasComputedKernelForDispatchKey(key)) {
-    throw KernelError(fmt::format("use_kernel: {} has no kernel for {} that could run where yours does not", kernel.op,
-                                  c10::toString(key)));
+    throw UnsupportedError(fmt::format("use_kernel: {} has no kernel for {} that could run where yours does not",
+                                       kernel.op, c10::toString(key)));
   }
   return UsedKernel(std::make_unique<UsedKernel::State>(std::move(kernel), *op, key));
 }

@@ -31,7 +31,7 @@ class CallGraphMaker {
     for (const c10::Device& device : asked_) {
       // "host" is "host:0".
       if (!on_ || device.type() != on_->type() || (device.has_index() && on_->has_index() && device != *on_)) {
-        throw KernelError("a result on " + device.str());
+        throw UnsupportedError("a result on " + device.str());
       }
     }
     // A call of one element of lists is none that the operator takes, and it returns nothing.
@@ -43,7 +43,7 @@ class CallGraphMaker {
     made_.node = made_.graph.append(intern_operator(made_.graph, op_), own);
     std::vector<Argument> results;
     for (const c10::IValue& result : metas) {
-      if (!result.isTensor()) throw KernelError("a result that is no tensor");
+      if (!result.isTensor()) throw UnsupportedError("a result that is no tensor");
       results.push_back(result.toTensor().defined() ? Argument::of_value(result_of(result.toTensor()))
                                                     : Argument::none());
     }
@@ -71,7 +71,7 @@ class CallGraphMaker {
       metas.back() = c10::Device(c10::kMeta);
       return Argument::of_device(argument.toDevice());
     }
-    if (!argument.isTensor()) throw KernelError("an argument of type " + argument.tagKind());
+    if (!argument.isTensor()) throw UnsupportedError("an argument of type " + argument.tagKind());
     const at::Tensor& tensor = argument.toTensor();
     if (!tensor.defined()) return Argument::none();
     check(tensor);
@@ -104,7 +104,7 @@ class CallGraphMaker {
       return graph.new_tensor(made_.node, spec_of(tensor, value.storage, value.offset));
     }
     for (const at::Tensor& other : kept_) {
-      if (other.is_alias_of(tensor)) throw KernelError("a result that is a view");
+      if (other.is_alias_of(tensor)) throw UnsupportedError("a result that is a view");
     }
     return graph.new_tensor(made_.node, spec_of(tensor, graph.add_storage({.born = made_.node}), 0));
   }
@@ -118,13 +118,15 @@ class CallGraphMaker {
   }
 
   static void check(const at::Tensor& tensor) {
-    if (tensor.layout() != c10::kStrided || !tensor.has_storage()) throw KernelError("a tensor that is not strided");
-    if (is_fake(tensor)) throw KernelError("a fake tensor");
+    if (tensor.layout() != c10::kStrided || !tensor.has_storage())
+      throw UnsupportedError("a tensor that is not strided");
+    if (is_fake(tensor)) throw UnsupportedError("a fake tensor");
     const c10::DeviceType device = tensor.device().type();
-    if (device != c10::kCPU && device != c10::kPrivateUse1) throw KernelError("a tensor on " + tensor.device().str());
-    if (tensor.is_conj() || tensor.is_neg()) throw KernelError("a conjugate or negative view");
+    if (device != c10::kCPU && device != c10::kPrivateUse1)
+      throw UnsupportedError("a tensor on " + tensor.device().str());
+    if (tensor.is_conj() || tensor.is_neg()) throw UnsupportedError("a conjugate or negative view");
     if (tensor.key_set().has(c10::DispatchKey::Functionalize) || tensor.key_set().has(c10::DispatchKey::Python)) {
-      throw KernelError("a tensor of another kind");
+      throw UnsupportedError("a tensor of another kind");
     }
   }
 
@@ -151,7 +153,7 @@ c10::Scalar number_of(const at::Tensor& wrapped) {
     case c10::ScalarType::Bool:
       return *static_cast<const bool*>(data);
     default:
-      throw KernelError(std::string("a number of dtype ") + c10::toString(wrapped.scalar_type()));
+      throw UnsupportedError(std::string("a number of dtype ") + c10::toString(wrapped.scalar_type()));
   }
 }
 

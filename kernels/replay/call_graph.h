@@ -18,7 +18,7 @@ struct CallGraph {
 };
 
 // Takes the arguments from the end of the stack. Results have the geometry that the Meta kernel gives. Throws
-// KernelError for a call that no kernel takes, c10::Error for one that the operator refuses.
+// UnsupportedError for a call that no kernel takes, c10::Error for one that the operator refuses.
 CallGraph call_graph(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
 // Computes what results look like, by our rule where libtorch has no Meta kernel or a wrong one. Takes meta tensors from

@@ -220,9 +220,10 @@ class KernelWriter {
 
 GeneratedCode emit_cpp_with_kernels(const Graph& graph, const KernelGroups& groups, const CodegenOptions& options) {
   if (options.autograd)
-    throw CodegenError("kernels have no history: emit_cpp_with_kernels() writes no code for autograd");
-  if (options.device) throw CodegenError("kernels are for the device of the graph; leave CodegenOptions::device out");
-  if (!options.only.empty()) throw CodegenError("kernels are of the whole graph; leave CodegenOptions::only out");
+    throw UnsupportedError("kernels have no history: emit_cpp_with_kernels() writes no code for autograd");
+  if (options.device)
+    throw UnsupportedError("kernels are for the device of the graph; leave CodegenOptions::device out");
+  if (!options.only.empty()) throw UnsupportedError("kernels are of the whole graph; leave CodegenOptions::only out");
   return KernelWriter(graph, groups, options).run();
 }
 

@@ -90,7 +90,7 @@ void bind(const CallGraph& call, PreparedCall& made) {
     made.decisive |= plan.decisive;
     for (const ValueId input : plan.inputs) part.inputs.push_back(position_of(input));
     if (plan.inputs.size() + plan.outputs.size() > kMostOperands || plan.scalar_arguments.size() > kMostOperands) {
-      throw KernelError("too many operands");
+      throw UnsupportedError("too many operands");
     }
     for (const ValueId output : plan.outputs) {
       part.outputs.push_back(static_cast<uint32_t>(outputs.size()));
@@ -126,7 +126,7 @@ void check_devices(std::span<const c10::IValue> arguments, c10::DeviceType devic
     if (!argument.isTensor() || !argument.toTensor().defined()) continue;
     const at::Tensor& tensor = argument.toTensor();
     if (tensor.device().type() == device || tensor.unsafeGetTensorImpl()->is_wrapped_number()) continue;
-    throw KernelError("an operand on " + tensor.device().str());
+    throw UnsupportedError("an operand on " + tensor.device().str());
   }
 }
 
@@ -152,7 +152,7 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
                                                  const KernelOptions& options, KernelCache& cache) {
   auto made = std::make_shared<PreparedCall>();
   try {
-    if (arguments.size() > kMostOperands) throw KernelError("too many arguments");
+    if (arguments.size() > kMostOperands) throw UnsupportedError("too many arguments");
     check_devices(arguments, cache.backend().device());
     made->backend = &cache.backend();
     const CallGraph call = call_graph(op, arguments);
@@ -161,7 +161,7 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
     bind(call, *made);
     for (PreparedCall::Part& part : made->parts) {
       part.kernel = cache.find(part.plan.name, part.plan.program);
-      if (part.kernel == nullptr) throw KernelError(cache.backend().problem());
+      if (part.kernel == nullptr) throw UnsupportedError(cache.backend().problem());
     }
     return made;
   } catch (const std::exception& error) {  // the original says what is wrong with the call

@@ -11,30 +11,28 @@ namespace {
 
 // All layers, or none.
 bool recomputes(const PlannedModel& model, const TrainingPlan& plan) {
-  if (!plan.selective.empty())
-    throw CannotExpressError("accelerate recomputes whole layers, and the plan parts of them");
+  if (!plan.selective.empty()) throw UnsupportedError("accelerate recomputes whole layers, and the plan parts of them");
   if (plan.recomputed.empty()) return false;
   const auto layers = std::ranges::count_if(model.modules, is_layer);
   const auto again = std::ranges::count_if(plan.recomputed, is_layer);
   if (again == layers && again == std::ssize(plan.recomputed)) return true;
-  throw CannotExpressError(
-      fmt::format("accelerate recomputes all layers or none, and the plan {} of {}", again, layers));
+  throw UnsupportedError(fmt::format("accelerate recomputes all layers or none, and the plan {} of {}", again, layers));
 }
 
 }  // namespace
 
 EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
-  if (plan.pipeline > 1) throw CannotExpressError("accelerate's configuration has no pipelines that train");
-  if (plan.experts > 1) throw CannotExpressError("accelerate's FSDP configuration puts no experts on several ranks");
-  if (plan.context > 1) throw CannotExpressError("accelerate's FSDP configuration cuts no sequences");
-  if (plan.tensor > 1) throw CannotExpressError("accelerate's FSDP configuration has no tensor parallel");
+  if (plan.pipeline > 1) throw UnsupportedError("accelerate's configuration has no pipelines that train");
+  if (plan.experts > 1) throw UnsupportedError("accelerate's FSDP configuration puts no experts on several ranks");
+  if (plan.context > 1) throw UnsupportedError("accelerate's FSDP configuration cuts no sequences");
+  if (plan.tensor > 1) throw UnsupportedError("accelerate's FSDP configuration has no tensor parallel");
   check_no_curve(plan, "accelerate's FSDP configuration");
   check_layers_are_on_device(plan, "accelerate's FSDP configuration");
   if (plan.zero == 0 && plan.optimizer_on_host) {
-    throw CannotExpressError("accelerate has an optimizer on the host with FSDP alone: plan with --zero 1");
+    throw UnsupportedError("accelerate has an optimizer on the host with FSDP alone: plan with --zero 1");
   }
   const bool again = recomputes(PlannedModel::of(step), plan);
-  if (plan.zero == 0 && again) throw CannotExpressError("accelerate recomputes with FSDP alone: plan with --zero 1");
+  if (plan.zero == 0 && again) throw UnsupportedError("accelerate recomputes with FSDP alone: plan with --zero 1");
   EngineFile file{.engine = "accelerate 1.15", .name = "accelerate.yaml"};
   std::string& text = file.text;
   text += "compute_environment: LOCAL_MACHINE\n";
@@ -85,7 +83,7 @@ std::vector<EngineFile> engine_files(const TrainingPlan& plan, const Graph& step
   for (const Engine& engine : kEngines) {
     try {
       files.push_back(engine.write(plan, step, request));
-    } catch (const CannotExpressError& error) {
+    } catch (const UnsupportedError& error) {
       files.push_back({.engine = engine.name, .name = engine.file, .why_not = error.what()});
     }
   }

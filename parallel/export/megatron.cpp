@@ -26,7 +26,7 @@ std::string layout_of(const PlannedModel& model, const TrainingPlan& plan) {
 void check_model(const PlannedModel& model) {
   const auto lists = std::ranges::count_if(model.order, [](const std::string& name) { return name.ends_with("*"); });
   if (lists == 1) return;
-  throw CannotExpressError(
+  throw UnsupportedError(
       fmt::format("Megatron-LM's layouts are of models with one list of layers, not of {} lists", lists));
 }
 
@@ -36,7 +36,7 @@ bool recomputes_norms(const PlannedModel& model, const TrainingPlan& plan) {
   const auto layers = std::ranges::count_if(model.modules, is_layer);
   const auto parts = std::ranges::count_if(plan.selective, is_layer);
   if (parts == layers && plan.recomputed.empty()) return true;
-  throw CannotExpressError(fmt::format(
+  throw UnsupportedError(fmt::format(
       "Megatron-LM recomputes parts of all layers, or whole ones, and the plan parts of {} and {} whole ones", parts,
       plan.recomputed.size()));
 }
@@ -52,7 +52,7 @@ std::optional<int64_t> recomputed_layers(const PlannedModel& model, const Traini
       if (!is_layer(module)) continue;
       const bool one = std::ranges::find(plan.recomputed, module) != plan.recomputed.end();
       if (one && again != all) {
-        throw CannotExpressError("Megatron-LM recomputes the first layers of a stage, and the plan others: " + module);
+        throw UnsupportedError("Megatron-LM recomputes the first layers of a stage, and the plan others: " + module);
       }
       ++all;
       again += one ? 1 : 0;
@@ -62,13 +62,13 @@ std::optional<int64_t> recomputed_layers(const PlannedModel& model, const Traini
   }
   for (const auto& [again, all] : stages) {
     if (again == std::min(most, all)) continue;
-    throw CannotExpressError(fmt::format(
+    throw UnsupportedError(fmt::format(
         "Megatron-LM recomputes as many layers in each stage, and the plan {} in one and {} in another", most, again));
   }
   int64_t known = 0;
   for (const std::string& module : plan.recomputed) known += is_layer(module) ? 1 : 0;
   if (known != std::ssize(plan.recomputed)) {
-    throw CannotExpressError("Megatron-LM recomputes whole layers, and the plan parts of them");
+    throw UnsupportedError("Megatron-LM recomputes whole layers, and the plan parts of them");
   }
   return most;
 }
@@ -79,7 +79,7 @@ int64_t layers_on_host(const PlannedModel& model, const TrainingPlan& plan) {
   const char* why = plan.pipeline > 1                                     ? "in no pipeline"
                     : !plan.recomputed.empty() || !plan.selective.empty() ? "without recomputing"
                                                                           : nullptr;
-  if (why != nullptr) throw CannotExpressError(fmt::format("Megatron-LM keeps layers on the host {}", why));
+  if (why != nullptr) throw UnsupportedError(fmt::format("Megatron-LM keeps layers on the host {}", why));
   int64_t first = 0;
   for (const std::string& module : model.modules) {
     if (!is_layer(module)) continue;
@@ -87,7 +87,7 @@ int64_t layers_on_host(const PlannedModel& model, const TrainingPlan& plan) {
     ++first;
   }
   if (first == std::ssize(plan.offloaded)) return first;
-  throw CannotExpressError("Megatron-LM keeps the first layers on the host, and the plan others");
+  throw UnsupportedError("Megatron-LM keeps the first layers on the host, and the plan others");
 }
 
 std::string offload_arguments(const PlannedModel& model, const TrainingPlan& plan) {
@@ -97,7 +97,7 @@ std::string offload_arguments(const PlannedModel& model, const TrainingPlan& pla
   }
   if (!plan.optimizer_on_host) return text;
   if (plan.zero != 1) {
-    throw CannotExpressError(
+    throw UnsupportedError(
         "Megatron-LM has an optimizer on the host with its distributed one alone: plan with --zero 1");
   }
   return text + "--optimizer-cpu-offload\n--optimizer-offload-fraction 1.0\n--use-precision-aware-optimizer\n";
@@ -116,12 +116,12 @@ std::string attention_argument(const TrainingPlan& plan) {
     case AttentionKernel::kEfficient:
       break;
   }
-  throw CannotExpressError("Megatron-LM has flash, fused and unfused attention, no memory-efficient one");
+  throw UnsupportedError("Megatron-LM has flash, fused and unfused attention, no memory-efficient one");
 }
 
 void check_schedule(const TrainingPlan& plan) {
   if (plan.pipeline == 1 || plan.schedule == "1f1b" || plan.schedule == "interleaved") return;
-  throw CannotExpressError("Megatron-LM has the schedules 1f1b and interleaved, not " + plan.schedule);
+  throw UnsupportedError("Megatron-LM has the schedules 1f1b and interleaved, not " + plan.schedule);
 }
 
 }  // namespace
@@ -165,7 +165,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   if (plan.zero == 1) add("--use-distributed-optimizer");
   if (plan.zero > 1) {
     if (plan.pipeline > 1) {
-      throw CannotExpressError(
+      throw UnsupportedError(
           fmt::format("Megatron-LM has no ZeRO {} in a pipeline: plan with --zero 1 or --pipeline 1", plan.zero));
     }
     add("--use-megatron-fsdp");

@@ -49,20 +49,20 @@ std::vector<PlannedParameter> parameters_of(const Graph& step) {
 
 void check_laid_out_by_hand(const TrainingPlan& plan, std::string_view engine) {
   if (plan.layout == TensorLayout::kMegatron) return;
-  throw CannotExpressError(fmt::format(
+  throw UnsupportedError(fmt::format(
       "{} lays tensors out by its own rules: plan with --layout megatron, or run layout.json by `shadowgraph shard`",
       engine));
 }
 
 void check_no_curve(const TrainingPlan& plan, std::string_view engine) {
   if (plan.in_part.empty()) return;
-  throw CannotExpressError(fmt::format(
+  throw UnsupportedError(fmt::format(
       "{} has no words for results of a layer that are kept: plan with --recompute selective,whole", engine));
 }
 
 void check_layers_are_on_device(const TrainingPlan& plan, std::string_view engine) {
   if (plan.offloaded.empty()) return;
-  throw CannotExpressError(fmt::format(
+  throw UnsupportedError(fmt::format(
       "{} keeps what layers keep on the device: plan without --offload, or with --offload optimizer", engine));
 }
 
@@ -119,11 +119,11 @@ std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& mode
     const bool last = stage + 1 >= plan.stages.size();
     const auto end = last ? model.modules.end() : std::ranges::find(model.modules, plan.stages[stage + 1].begins);
     if (!last && end == model.modules.end()) {
-      throw CannotExpressError(fmt::format("stage {} begins at {}, which has no parameters; those that do are {}",
-                                           stage + 1, plan.stages[stage + 1].begins, fmt::join(model.order, ", ")));
+      throw UnsupportedError(fmt::format("stage {} begins at {}, which has no parameters; those that do are {}",
+                                         stage + 1, plan.stages[stage + 1].begins, fmt::join(model.order, ", ")));
     }
     const auto next = static_cast<size_t>(end - model.modules.begin());
-    if (next <= at) throw CannotExpressError(fmt::format("stage {} has no module with parameters", stage));
+    if (next <= at) throw UnsupportedError(fmt::format("stage {} has no module with parameters", stage));
     stages.emplace_back(model.modules.begin() + static_cast<ptrdiff_t>(at), end);
     at = next;
   }
@@ -136,7 +136,7 @@ std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model
   for (const std::string& outer : model.modules) {
     const auto inside = [&](const std::string& name) { return name != outer && lies_in(name, outer); };
     if (outer.empty() || std::ranges::any_of(model.modules, inside)) {
-      throw CannotExpressError(
+      throw UnsupportedError(
           fmt::format("{} has parameters of its own beside the modules in it, so no stage can be without it",
                       outer.empty() ? "the model" : outer));
     }
@@ -150,7 +150,7 @@ std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model
   for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
     const size_t tensors = stages.parts().stages[stage].received.size();
     if (tensors > 1) {
-      throw CannotExpressError(
+      throw UnsupportedError(
           fmt::format("{} tensors go to the stage that begins at {}: forward can be cut there only if the module is "
                       "given all of them as one",
                       tensors, plan.stages[stage].begins));
@@ -179,7 +179,7 @@ bool is_transposed(const Graph& step, ValueId weight) {
 }
 
 [[noreturn]] void refuse_fused(const std::string& module, const std::string& why) {
-  throw CannotExpressError(
+  throw UnsupportedError(
       fmt::format("{} has queries, keys and values in one, and {}: use a model with a layer for "
                   "each, or plan with --tensor 1",
                   with_star(module), why));
@@ -238,7 +238,7 @@ struct Linear {
 std::string style_of(const Linear& linear, bool columns, bool rows) {
   const bool is_columns = linear.cut == LinearCut::kColumns;
   if ((linear.fused || linear.transposed) && !(columns && rows)) {
-    throw CannotExpressError(
+    throw UnsupportedError(
         fmt::format("{} is cut without its other half, which a script does for nn.Linear alone: plan with --tensor 1",
                     with_star(linear.module)));
   }
@@ -313,7 +313,7 @@ ExpertModules expert_modules(const Graph& step) {
 // nothing of the former. All products but the last are of the rows that are sent.
 void check_chain(const Graph& step, const std::string& name, const ExpertModule& module, int64_t rows) {
   const auto refuse = [&](const std::string& why) {
-    throw CannotExpressError(
+    throw UnsupportedError(
         fmt::format("{} {}: the script's experts are two products, or three of which two are of "
                     "the same rows; plan with --experts 1",
                     name, why));
@@ -365,11 +365,11 @@ std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks
   try {
     layers = expert_layers(step);
   } catch (const Error& error) {
-    throw CannotExpressError(error.what());
+    throw UnsupportedError(error.what());
   }
-  if (layers.experts == 0) throw CannotExpressError("no module has experts that could be on several ranks");
+  if (layers.experts == 0) throw UnsupportedError("no module has experts that could be on several ranks");
   if (layers.experts % ranks != 0) {
-    throw CannotExpressError(fmt::format("{} experts do not divide by {} ranks", layers.experts, ranks));
+    throw UnsupportedError(fmt::format("{} experts do not divide by {} ranks", layers.experts, ranks));
   }
   const ExpertModules modules = expert_modules(step);
   for (const auto& [name, module] : modules) check_chain(step, name, module, layers.rows);
@@ -377,7 +377,7 @@ std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks
     const auto owner = modules.find(module_above(parameter.name));
     const auto has = [&](const auto& module) { return module.second.parameters.contains(parameter.node); };
     if (owner == modules.end() ? std::ranges::none_of(modules, has) : has(*owner)) continue;
-    throw CannotExpressError(
+    throw UnsupportedError(
         fmt::format("{} and the module whose forward has the grouped products: experts' weights, and nothing else, are "
                     "parameters of that module in a script",
                     parameter.name));
@@ -386,7 +386,7 @@ std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks
     int64_t& count = products[with_star(name)];
     const auto here = static_cast<int64_t>(module.products.size());
     if (count > 0 && count != here) {
-      throw CannotExpressError(fmt::format("{} have {} grouped products and {}", with_star(name), count, here));
+      throw UnsupportedError(fmt::format("{} have {} grouped products and {}", with_star(name), count, here));
     }
     count = here;
   }

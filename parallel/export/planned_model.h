@@ -49,29 +49,29 @@ struct LinearCuts {
   std::map<std::string, int64_t> widths;
 };
 // Linear layers that tensor parallel cuts. A module's linear layers are cut in pairs or not at all, as its sizes divide.
-// Throws CannotExpressError where queries, keys and values in one are no equal parts, one behind another, or where their
-// attention is not known.
+// Throws UnsupportedError where queries, keys and values in one are no equal parts, one behind another, or
+// where their attention is not known.
 LinearCuts linear_cuts(const Graph& step, int64_t tensor);
 
 // Modules whose experts are on several ranks, by with_star(), and how many grouped products their forward has.
-// Throws CannotExpressError for other parameters of such a module, and for products that are not chained as a script's.
+// Throws UnsupportedError for other parameters of such a module, and for products that are not chained as a script's.
 std::map<std::string, int64_t> grouped_products(const Graph& step, int64_t ranks);
 
-// Modules of each stage. Throws CannotExpressError where stages begin at no module of the list.
+// Modules of each stage. Throws UnsupportedError where stages begin at no module of the list.
 std::vector<std::vector<std::string>> modules_of_stages(const PlannedModel& model, const TrainingPlan& plan);
 
-// Throws CannotExpressError for tensors that the solver laid out over ranks of tensor parallel.
+// Throws UnsupportedError for tensors that the solver laid out over ranks of tensor parallel.
 void check_laid_out_by_hand(const TrainingPlan& plan, std::string_view engine);
 
-// Throws CannotExpressError for plans that keep layers in part by the curve.
+// Throws UnsupportedError for plans that keep layers in part by the curve.
 void check_no_curve(const TrainingPlan& plan, std::string_view engine);
 
-// Throws CannotExpressError for plans whose layers have tensors that wait on the host.
+// Throws UnsupportedError for plans whose layers have tensors that wait on the host.
 void check_layers_are_on_device(const TrainingPlan& plan, std::string_view engine);
 // FSDP2's CPUOffloadPolicy is how engines have an optimizer on the host.
 void say_what_is_on_host(const TrainingPlan& plan, std::vector<std::string>& differs);
 
-// Parameters that several stages hold. Throws CannotExpressError where more than one tensor goes to the next stage, and
+// Parameters that several stages hold. Throws UnsupportedError where more than one tensor goes to the next stage, and
 // for parameters of modules that have layers inside.
 std::vector<std::string> check_cuts(const Graph& step, const PlannedModel& model, const TrainingPlan& plan);
 

@@ -161,14 +161,14 @@ std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts&
 void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   if (plan.context == 1) return;
   if (request.sequence % (2 * plan.context) != 0) {
-    throw CannotExpressError(fmt::format("{} tokens are no {} equal chunks: plan with another --context",
-                                         request.sequence, 2 * plan.context));
+    throw UnsupportedError(fmt::format("{} tokens are no {} equal chunks: plan with another --context",
+                                       request.sequence, 2 * plan.context));
   }
   for (const NodeId node : step.nodes()) {
     if (step.target(node).kind() != TargetKind::kOperator || step.node(node).phase != Graph::kForward) continue;
     const Argument* causal = step.find_argument(node, "is_causal");
     if (causal != nullptr && causal->kind == ArgumentKind::kBool && !causal->b) {
-      throw CannotExpressError(
+      throw UnsupportedError(
           fmt::format("attention in {} is not causal, and the script's over several ranks is: plan "
                       "with --context 1",
                       module_path(step, node)));
@@ -180,7 +180,7 @@ void check_sequences(const TrainingPlan& plan, const Graph& step, const EngineRe
     }
     with_context_over(clone(step), {.ranks = plan.context});
   } catch (const Error& error) {
-    throw CannotExpressError(error.what());
+    throw UnsupportedError(error.what());
   }
 }
 
@@ -190,7 +190,7 @@ void check_offloaded(const TrainingPlan& plan) {
   for (const PartlyKept& part : plan.in_part) parts.insert(parts.end(), part.layers.begin(), part.layers.end());
   for (const std::string& layer : plan.offloaded) {
     if (std::ranges::find(parts, layer) == parts.end()) continue;
-    throw CannotExpressError(
+    throw UnsupportedError(
         fmt::format("{} is computed again in part, and what torch keeps of such a layer cannot go to the host: plan "
                     "with --recompute whole, or without --offload activations",
                     layer));
@@ -206,17 +206,17 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
   const LinearCuts cuts = linear_cuts(step, plan.tensor);
   check_sequences(plan, step, request);
   if (plan.experts > 1 && plan.replicas() % plan.experts != 0) {
-    throw CannotExpressError(
+    throw UnsupportedError(
         fmt::format("{} data ranks do not divide by {} ranks of experts", plan.replicas(), plan.experts));
   }
   check_offloaded(plan);
   if ((plan.tensor > 1 || plan.context > 1 || plan.experts > 1) && !plan.in_part.empty()) {
-    throw CannotExpressError(
+    throw UnsupportedError(
         "the script counts operators of a layer, and on several ranks others are called: plan with --recompute "
         "selective,whole");
   }
   if ((plan.zero > 0 || plan.optimizer_on_host) && plan.pipeline > 1 && has_two_backwards(plan.schedule)) {
-    throw CannotExpressError(fmt::format(
+    throw UnsupportedError(fmt::format(
         "{} has backward in two pieces, which leaves parameters of FSDP2 without gradients in torch 2.13: plan with "
         "{}--schedule 1f1b",
         plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));

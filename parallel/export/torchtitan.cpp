@@ -24,7 +24,7 @@ std::string titan_name(const std::string& module) {
   if (const auto [at, length] = number_in_path(module); length > 0) return "layers." + module.substr(at, length);
   const auto found = kNames.find(module.substr(module.rfind('.') + 1));
   if (found != kNames.end()) return found->second;
-  throw CannotExpressError(
+  throw UnsupportedError(
       fmt::format("torchtitan's decoders have tok_embeddings, layers, norm and lm_head, not {}", module));
 }
 
@@ -38,8 +38,8 @@ std::string titan_schedule(const std::string& schedule) {
                                                              {"dualpipe_v", "DualPipeV"}};
   const auto found = kSchedules.find(schedule);
   if (found != kSchedules.end()) return found->second;
-  throw CannotExpressError("torchtitan has no schedule of the name " + schedule +
-                           ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks");
+  throw UnsupportedError("torchtitan has no schedule of the name " + schedule +
+                         ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks");
 }
 
 // torchtitan's own policies are for all layers, so the recipe has one for those of the plan.
@@ -98,7 +98,7 @@ class PlannedAC(SelectiveAC):
 std::string titan_layers(const std::vector<std::string>& modules) {
   std::vector<std::string> layers;
   for (const std::string& module : modules) {
-    if (!is_layer(module)) throw CannotExpressError("torchtitan recomputes layers, and the plan " + module);
+    if (!is_layer(module)) throw UnsupportedError("torchtitan recomputes layers, and the plan " + module);
     layers.push_back(titan_name(module));
   }
   return json_text(layers);
@@ -123,7 +123,7 @@ std::string titan_stages(const PlannedModel& model, const TrainingPlan& plan) {
 EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request) {
   const PlannedModel model = PlannedModel::of(step);
   if (plan.data_outermost && plan.pipeline > 1 && plan.data > 1) {
-    throw CannotExpressError("torchtitan's meshes have the pipeline outermost, and the plan data parallel");
+    throw UnsupportedError("torchtitan's meshes have the pipeline outermost, and the plan data parallel");
   }
   check_laid_out_by_hand(plan, "torchtitan");
   check_no_curve(plan, "torchtitan");

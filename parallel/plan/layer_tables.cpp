@@ -145,7 +145,7 @@ const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
     }
     if (kept_.flops == 0) count_flops(kept, tensor, sizes.micro_batch);
     return tables.get();
-  } catch (const ShardingError& error) {
+  } catch (const UnsupportedError& error) {
     kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));
   } catch (const NoPlanError& error) {
     kept_.notes.push_back(fmt::format("no tensor parallel of {}: {}", tensor, error.what()));

@@ -455,7 +455,7 @@ std::optional<FittingPlan> first_that_fits(const StepSource& source, const Clust
 PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request) {
   KeptTables kept;
   PlanAnswer answer = try_plan(source, request, kept, true);
-  if (answer.simulated.empty()) throw NoTrainingPlanError(what_would_fit(source, request, kept));
+  if (answer.simulated.empty()) throw NoPlanError(what_would_fit(source, request, kept));
   return answer;
 }
 

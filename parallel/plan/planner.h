@@ -119,7 +119,7 @@ StepSource part_of_sequence(const StepSource& source, const ClusterRequest& requ
 // Throws Error if a step cannot be cut so, of which `part` is on a rank's tokens.
 void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context);
 
-// Bytes that a rank may reserve. Throws NoTrainingPlanError for devices without room for a program.
+// Bytes that a rank may reserve. Throws NoPlanError for devices without room for a program.
 int64_t memory_of(const ClusterRequest& request);
 // What a process takes of a device beside its tensors: the context, and buffers of NCCL.
 int64_t beside_program(const DeviceSpec& device);

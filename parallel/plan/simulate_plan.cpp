@@ -278,9 +278,8 @@ int64_t memory_of(const ClusterRequest& request) {
   const int64_t all = request.memory.value_or(request.device.memory);
   const int64_t beside = beside_program(request.device);
   if (all <= beside) {
-    throw NoTrainingPlanError(
-        fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
-                    human_bytes(all), human_bytes(beside)));
+    throw NoPlanError(fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",
+                                  human_bytes(all), human_bytes(beside)));
   }
   return all - beside;
 }

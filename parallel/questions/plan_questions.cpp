@@ -126,7 +126,7 @@ PlanRow Asker::row(std::string value, double number, const StepSource& source, c
     for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
     row.exposed /= best.run.ranks();
     excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
-  } catch (const NoTrainingPlanError& error) {  // not even a program
+  } catch (const NoPlanError& error) {  // not even a program
     row.why_not = error.what();
   }
   return row;
@@ -136,7 +136,7 @@ bool Asker::fits(const StepSource& source, const ClusterRequest& request, KeptTa
   try {
     const auto memory = static_cast<double>(memory_of(request));
     return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
-  } catch (const NoTrainingPlanError&) {
+  } catch (const NoPlanError&) {
     return false;
   }
 }
@@ -708,7 +708,7 @@ PlanAnswer PlanQuestions::plan() {
   request.simulated = kept_->simulated;
   PlanAnswer answer = try_plan(kept_->asker.source(), request, kept_->asker.kept(), true);
   if (answer.simulated.empty()) {
-    throw NoTrainingPlanError(what_would_fit(kept_->asker.source(), request, kept_->asker.kept()));
+    throw NoPlanError(what_would_fit(kept_->asker.source(), request, kept_->asker.kept()));
   }
   return answer;
 }

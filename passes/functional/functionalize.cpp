@@ -78,7 +78,7 @@ class Functionalizer {
   void keep_saved(NodeId n, NodeId made);
   void prepare_saved(NodeId n);
   [[noreturn]] void fail(NodeId n, const std::string& what) const {
-    throw FunctionalizeError(what + ": " + to_text(read_, n), n);
+    throw UnsupportedError(what + ": " + to_text(read_, n), n);
   }
 
   // What was written of each storage, in bytes.

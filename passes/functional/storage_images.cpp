@@ -306,9 +306,9 @@ ValueId StorageImages::from_base(ValueId id) {
 ValueId StorageImages::base_of_nothing(ValueId id) {
   const Value& value = read_.value(id);
   if (read_.numel(id) != 0) {
-    throw FunctionalizeError("reads a storage that no node of the graph made: " + to_text(read_, value.producer) +
-                                 "; give its contents by an operator or as an input of the program",
-                             value.producer);
+    throw UnsupportedError("reads a storage that no node of the graph made: " + to_text(read_, value.producer) +
+                               "; give its contents by an operator or as an input of the program",
+                           value.producer);
   }
   TensorGeometry geometry = TensorGeometry::of(read_, id);
   const NodeId node = emitter_.append(emitter_.target("aten::empty_strided"),
@@ -327,8 +327,8 @@ ValueId StorageImages::current(ValueId id) {
   const StorageId storage = read_.value(id).storage;
   if (!storage.valid()) {
     if (!now.value.valid()) {
-      throw FunctionalizeError("uses a value that nothing made: " + to_text(read_, read_.value(id).producer),
-                               read_.value(id).producer);
+      throw UnsupportedError("uses a value that nothing made: " + to_text(read_, read_.value(id).producer),
+                             read_.value(id).producer);
     }
     return now.value;
   }

@@ -95,7 +95,7 @@ CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSeg
   } else if (static_cast<size_t>(by_nodes) == segments.size()) {
     assign_ranges(segments);
   } else {
-    throw GraphEditError("segments of regions and segments of nodes cannot be checkpointed at once");
+    throw GraphError("segments of regions and segments of nodes cannot be checkpointed at once");
   }
   for (size_t i = 0; i < segments.size(); ++i) {
     levels_[i].keeps.insert(segments[i].keep.begin(), segments[i].keep.end());
@@ -210,10 +210,10 @@ std::string_view text_of_name(const Graph& graph, RegionId region) {
 }
 
 [[noreturn]] void refuse_segment(const CheckpointSegment& segment, const std::string& what) {
-  throw GraphEditError(fmt::format("cannot checkpoint segment '{}': {}", segment.name, what));
+  throw GraphError(fmt::format("cannot checkpoint segment '{}': {}", segment.name, what));
 }
 [[noreturn]] void refuse_overlap(const CheckpointSegment& a, const CheckpointSegment& b) {
-  throw GraphEditError(fmt::format("segments '{}' and '{}' overlap", a.name, b.name));
+  throw GraphError(fmt::format("segments '{}' and '{}' overlap", a.name, b.name));
 }
 
 // Nodes of forward, without what is computed again in it.

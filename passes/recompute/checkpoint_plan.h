@@ -58,7 +58,7 @@ struct CheckpointLevel {
 
 class CheckpointPlan {
  public:
-  // Throws GraphEditError for segments that overlap.
+  // Throws GraphError for segments that overlap.
   CheckpointPlan(const Graph& graph, std::span<const CheckpointSegment> segments);
 
   const std::vector<CheckpointLevel>& levels() const { return levels_; }

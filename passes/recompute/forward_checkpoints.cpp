@@ -140,7 +140,7 @@ class ForwardMarks {
       : graph_(graph), plan_(graph, segments), regions_(graph) {
     for (const CheckpointSegment& segment : segments) {
       if (segment.keep.empty() && segment.offload.empty()) continue;
-      throw GraphEditError(
+      throw GraphError(
           "cannot checkpoint segment '" + segment.name +
           "': a forward graph's checkpoints run whole functions again, so nothing in them is kept or waits "
           "on the host");

@@ -431,7 +431,7 @@ bool Rewriter::replace(const Match& match, RewriteResult& result) {
     return true;
   } catch (const Refusal& refusal) {
     why = refusal.why;
-  } catch (const GraphEditError& error) {
+  } catch (const GraphError& error) {
     why = error.what();
   } catch (const c10::Error& error) {
     why = error.what_without_backtrace();

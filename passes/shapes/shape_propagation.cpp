@@ -263,7 +263,7 @@ class ShapeRun {
           "graph. Capture at the new sizes, or "
           "fit sizes from captures at several (docs/graph.md).";
     }
-    throw ShapePropagationError(message, node, found);
+    throw UnsupportedError(message, node);
   }
 
   // ---- Built-ins
@@ -552,8 +552,8 @@ ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options)
   const Numbering numbering = Numbering::of(graph);
   for (const BakedSize& baked : shapes.baked()) result.report += "baked in: " + to_text(graph, baked, numbering) + "\n";
   if (!shapes.baked().empty() && options.baked == ShapePropagationOptions::Baked::kError) {
-    throw ShapePropagationError("shape-prop: recorded sizes stand in the graph:\n" + result.report,
-                                shapes.baked().front().node, shapes.baked());
+    throw UnsupportedError("shape-prop: recorded sizes stand in the graph:\n" + result.report,
+                           shapes.baked().front().node);
   }
   for (const std::string& path : shapes.paths()) result.report += path + ": a capture may take another path\n";
   result.changed = shapes.apply(graph);

@@ -331,10 +331,11 @@ std::string words(const NamedSizes& sizes) {
   const auto line = [](const Graph& graph, NodeId at) {
     return at.valid() ? to_text(graph, at) : std::string("(after the last node: regions, storages or dependencies)");
   };
-  throw SymbolicError("the captures at " + words(base.sizes) + " and at " + words(other.sizes) +
-                      " are different programs: a kernel or a branch was chosen by the size. They differ first at\n  " +
-                      words(base.sizes) + ": " + line(base.graph, node) + "\n  " + words(other.sizes) + ": " +
-                      line(other.graph, sink.where_node) + "\nCapture at sizes on one side of the change.");
+  throw UnsupportedError(
+      "the captures at " + words(base.sizes) + " and at " + words(other.sizes) +
+      " are different programs: a kernel or a branch was chosen by the size. They differ first at\n  " +
+      words(base.sizes) + ": " + line(base.graph, node) + "\n  " + words(other.sizes) + ": " +
+      line(other.graph, sink.where_node) + "\nCapture at sizes on one side of the change.");
 }
 
 // Splits "[2, 30]" into pieces "[", ", ", "]" and numbers 2, 30. Numbers too long for an int64 stay text, and so do
@@ -445,21 +446,21 @@ class SymbolicGraph::Fit {
   // The sizes of each capture, in the order of their names.
   std::vector<std::vector<int64_t>> points_of_captures() const {
     if (captures_.empty() || captures_[0].sizes.empty())
-      throw SymbolicError("there are no captures, or none with a named size");
+      throw UnsupportedError("there are no captures, or none with a named size");
     const NamedSizes& names = captures_[0].sizes;
     std::vector<std::vector<int64_t>> points;
     for (const SizedGraph& capture : captures_) {
       auto& point = points.emplace_back();
       for (const auto& [name, size] : capture.sizes) {
-        if (!names.contains(name)) throw SymbolicError("only some captures say what '" + name + "' is");
+        if (!names.contains(name)) throw UnsupportedError("only some captures say what '" + name + "' is");
         point.push_back(size);
       }
-      if (point.size() != names.size()) throw SymbolicError("captures name different sizes");
+      if (point.size() != names.size()) throw UnsupportedError("captures name different sizes");
     }
     // One capture more than a linear function of all sizes needs, so that a fit can fail.
     if (captures_.size() < names.size() + 2) {
-      throw SymbolicError("a line through two points fits anything: capture at " + std::to_string(names.size() + 2) +
-                          " sizes at least");
+      throw UnsupportedError("a line through two points fits anything: capture at " + std::to_string(names.size() + 2) +
+                             " sizes at least");
     }
     return points;
   }
@@ -474,7 +475,7 @@ class SymbolicGraph::Fit {
       }
       // Between captured sizes only multiples of their common distance are known.
       for (const auto& point : points) dimension.step = std::gcd(dimension.step, point[variable] - dimension.smallest);
-      if (dimension.step == 0) throw SymbolicError("'" + name + "' is the same in all captures");
+      if (dimension.step == 0) throw UnsupportedError("'" + name + "' is the same in all captures");
       result_.dimensions_.push_back(dimension);
       ++variable;
     }
@@ -484,7 +485,7 @@ class SymbolicGraph::Fit {
     try {
       return PolynomialFit(points);
     } catch (const Error& error) {
-      throw SymbolicError(error.what());
+      throw UnsupportedError(error.what());
     }
   }
 
@@ -595,11 +596,12 @@ class SymbolicGraph::Fit {
     tell(real_misfits_, names.reals);
     std::string where;
     for (const SizedGraph& capture : captures_) where += (where.empty() ? "" : "; ") + words(capture.sizes);
-    throw SymbolicError("no polynomial with fewer terms than there are captures fits " +
-                        std::to_string(integer_misfits_.size() + real_misfits_.size()) +
-                        " numbers of the captures at " + where + ":" + message +
-                        "\nIf a size is divided or padded, capture at multiples of what it is divided by; if it grows "
-                        "with a high power, capture at more sizes.");
+    throw UnsupportedError(
+        "no polynomial with fewer terms than there are captures fits " +
+        std::to_string(integer_misfits_.size() + real_misfits_.size()) + " numbers of the captures at " + where + ":" +
+        message +
+        "\nIf a size is divided or padded, capture at multiples of what it is divided by; if it grows "
+        "with a high power, capture at more sizes.");
   }
 
   std::vector<SizedGraph> captures_;
@@ -680,7 +682,7 @@ std::optional<std::string> SymbolicGraph::refusal(const NamedSizes& sizes) const
 }
 
 std::vector<int64_t> SymbolicGraph::values_at(const NamedSizes& sizes) const {
-  if (const auto why_not = refusal(sizes)) throw SymbolicError(*why_not);
+  if (const auto why_not = refusal(sizes)) throw UnsupportedError(*why_not);
   std::vector<int64_t> point;
   for (const auto& [name, size] : sizes) point.push_back(size);
   std::vector<int64_t> values;

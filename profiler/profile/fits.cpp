@@ -127,11 +127,11 @@ class GridCosts {
   }
 
   void learn() {
+    std::vector<SizedGraph> samples;
+    for (const auto& [batch, seq] : kGridSamples) samples.push_back({named_sizes(batch, seq), captured(batch, seq)});
     try {
-      std::vector<SizedGraph> samples;
-      for (const auto& [batch, seq] : kGridSamples) samples.push_back({named_sizes(batch, seq), captured(batch, seq)});
       symbolic_ = SymbolicGraph::fit(std::move(samples));
-    } catch (const SymbolicError& error) {
+    } catch (const UnsupportedError& error) {
       grid_.why_captured = error.what();
       return;
     }

@@ -11,7 +11,7 @@ from . import _process
 from . import _shadowgraph as _C
 from ._files import Copies
 from ._shadowgraph import deferred_graph
-from ._weights import Checkpoint, MissingKeyError, TensorMismatchError, UnexpectedKeyError, _nearest
+from ._weights import Checkpoint, _nearest
 
 __all__ = ["DeferredInit", "deferred_graph", "deferred_init", "dematerialize", "is_deferred", "materialize_module",
            "materialize_shard",
@@ -45,9 +45,9 @@ class DeferredInit:
 
     device: for factories that name none, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
     profile: what the pretended device can do: "h100" (the default) or "a100".
-    device_count: how many there are, 8 unless given; others raise NoSuchDeviceError. With 0 no tensor is on CUDA.
+    device_count: how many there are, 8 unless given; others raise Error. With 0 no tensor is on CUDA.
 
-    Raises GeneratorMovedError at the end, UnrecordableCallError for a call that cannot be recorded.
+    Raises DeferredError for a call that cannot be recorded.
     """
 
     def __init__(self, device: str | torch.device = "cpu", *, profile: str = "",
@@ -107,7 +107,7 @@ def deferred_init(fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
 
     Its own options are those of `DeferredInit`, the scope behind it, which it joins.
 
-    Raises GeneratorMovedError, UnrecordableCallError.
+    Raises DeferredError.
     """
     with DeferredInit():
         return fn(*args, **kwargs)
@@ -129,7 +129,7 @@ def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | 
     device, dtype: in place of those it was described with (dtype: of floating-point tensors).
     independent_streams: a seed; random numbers then come from a stream of each draw's own, the same for parts.
 
-    Raises NotDeferredError, ExternalTensorChangedError, MaterializeError; MissingKeyError, TensorMismatchError.
+    Raises DeferredError.
     """
     if source is None:
         _C.materialize_tensors([tensor], None if device is None else str(device), dtype, independent_streams)
@@ -139,7 +139,7 @@ def materialize_tensor(tensor: torch.Tensor, source: Any = None, *, name: str | 
         raise _C.Error("materialize_tensor from weights takes name=, the tensor's name in them")
     if _C.is_fake(tensor):
         if not _C.is_deferred(tensor):
-            raise _C.NotDeferredError(f"no deferred_init describes {_C.describe(tensor)}")
+            raise _C.DeferredError(f"no deferred_init describes {_C.describe(tensor)}")
         _check(weights, name, tensor, dtype)
         _fill([(name, tensor)], weights, device, dtype)
     return tensor
@@ -163,7 +163,7 @@ def materialize_module(module: _Module, source: Any = None, *, prefix: str = "",
     dtype: of floating-point tensors, which are then converted; without it, the weights must have the described dtype.
     The rest as for `materialize_tensor`. All names, shapes and dtypes are looked at before anything is made.
 
-    Raises MissingKeyError, UnexpectedKeyError, TensorMismatchError, FileError, and what `materialize_tensor` raises.
+    Raises DeferredError, FileError, and what `materialize_tensor` raises.
     """
     if source is not None:
         _from_weights(module, Checkpoint(source), prefix, strict, buffers_only, check_fn, device, dtype)
@@ -201,12 +201,12 @@ def dematerialize(described: torch.Tensor | torch.nn.Module) -> None:
 
     For a module: of those parameters and buffers that have a recipe; others, such as those read from weights, stay.
 
-    Raises NotDeferredError for a tensor that has no recipe.
+    Raises DeferredError for a tensor that has no recipe.
     """
     if not isinstance(described, torch.nn.Module):
         return _C.dematerialize(described)
     for tensor in _tensors(described, False, None):
-        with contextlib.suppress(_C.NotDeferredError):
+        with contextlib.suppress(_C.DeferredError):
             _C.dematerialize(tensor)
 
 
@@ -229,14 +229,14 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
     if strict:
         missing = [name for key, name in absent.items() if key not in found]
         if missing:
-            raise MissingKeyError(
+            raise _C.DeferredError(
                 f"the weights lack {_listed(missing)}{_nearest(missing[0], weights.keys())}; strict=False gives such "
                 "tensors their initial values"
             )
         given = [key for key in tuple(weights.keys()) if key.startswith(prefix)]
         unexpected = [key for key in given if key[len(prefix) :] not in places]
         if unexpected:
-            raise UnexpectedKeyError(
+            raise _C.DeferredError(
                 f"{type(module).__name__} has no place for {_listed(unexpected)} of the weights; give prefix= for a "
                 "part of a model, or strict=False to leave them aside"
             )
@@ -245,11 +245,11 @@ def _from_weights(module, weights, prefix, strict, buffers_only, check_fn, devic
 
 def _check(weights, name, tensor, dtype):
     if weights.shape(name) != tuple(tensor.shape):
-        raise TensorMismatchError(
+        raise _C.DeferredError(
             f"'{name}' is {list(weights.shape(name))} in the weights and {list(tensor.shape)} in the model"
         )
     if weights.dtype(name) != tensor.dtype and (dtype is None or not tensor.dtype.is_floating_point):
-        raise TensorMismatchError(f"'{name}' is {weights.dtype(name)} in the weights and {tensor.dtype} in the model; "
+        raise _C.DeferredError(f"'{name}' is {weights.dtype(name)} in the weights and {tensor.dtype} in the model; "
                                   "dtype= converts floating-point tensors")  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def _made_while_active(original, pretended):
 
 
 def _there(device):
-    """The index of a device, or the current one's; raises NoSuchDeviceError if the pretended machine has none such."""
+    """The index of a device, or the current one's; raises Error if the pretended machine has none such."""
     index = _C.current_device() if device is None else _streams.index_of(device)
     _C.check_device(index)
     return index

@@ -76,11 +76,11 @@ class fake(Scope):
 
     device: what C++ factories that name none use, and which accelerator is pretended: "cpu", "cuda", "cuda:1".
     profile: what the pretended device can do: "h100" (the default) or "a100".
-    device_count: how many there are; others raise NoSuchDeviceError. With 0 no tensor is on CUDA. Without it, there are
+    device_count: how many there are; others raise Error. With 0 no tensor is on CUDA. Without it, there are
         as many as CUDA_VISIBLE_DEVICES says, or 8, of which torch.cuda.device_count() tells one: trainers take all that
         they see. In a process group it tells all.
     real_tensors: what becomes of a real tensor that meets fakes: "constant" (its fake takes its place, small CPU
-        tensors keep their values), "convert" (only single elements do) or "refuse" (RealTensorError).
+        tensors keep their values), "convert" (only single elements do) or "refuse" (UnsupportedError).
     data_sizes: sizes of results that depend on data, by name, {"nonzero0": 17}; of all of a kind, {"nonzero": 17}, or
         as many as there can be; a function of (name, operator, tensor, most) that gives a size or None; a list of such.
     host_reads: answers to what the program reads and data decides (item(), an `if` on a tensor); without one it raises
@@ -93,7 +93,7 @@ class fake(Scope):
     unknown_operators_on_zeros: an operator that nobody has a shape for runs its CPU kernel on real zeros of full size,
         to see what comes out; those that index by their operands or change their geometry are refused.
 
-    Raises EnvironmentError if torch in this process cannot be used so, Error for a device that cannot be pretended.
+    Raises Error if torch in this process cannot be used so, or for a device that cannot be pretended.
     """
 
     def __init__(self, device="cpu", *, profile="", device_count=None, real_tensors="constant", data_sizes=None,
@@ -128,7 +128,7 @@ class fake(Scope):
 def detect_fake_mode(*tensors):
     """The `fake` or `Capture` that the fakes among `tensors` were made in, or this thread's innermost one; else None.
 
-    A mode that Python did not make, such as deferred_init's, is None. Raises ModeMismatchError for fakes of two modes.
+    A mode that Python did not make, such as deferred_init's, is None. Raises Error for fakes of two modes.
     """
     return Scope._active_ones.get(_C.detect_fake_mode(tensors))
 
@@ -137,11 +137,11 @@ class CrossRefMode:
     """Inside ``with sg.CrossRefMode() as check:`` a real program runs, and each operator call on fakes beside it.
 
         with sg.CrossRefMode():
-            net(x).sum().backward()       # CrossRefError: aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake
+            net(x).sum().backward()       # Error: aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake
 
     Compared are results and written operands: how many, sizes, dtypes, strides, offsets, devices, what shares memory.
 
-    throw_at_first: raise CrossRefError from the first call that differs; otherwise all are in `differences`.
+    throw_at_first: raise Error from the first call that differs; otherwise all are in `differences`.
     compared: calls so far. refused: {operator: calls that fakes refuse}, which are not compared.
 
     Raises Error inside a fake mode: the program must be real.

@@ -193,7 +193,8 @@ def emit_cpp(graph: Graph, folder: str | os.PathLike, *, name: str = "graph", on
     kernels: groups of nodes as loops, in two more files; True or "exact" as in compile(). Or this graph compiled with
       kernels: what its runs found to be slower stays as it is.
 
-    Raises CodegenError that names the node which has no such form; FileError. docs/weights-and-code.md tells the rest.
+    Raises UnsupportedError that names the node which has no such form; FileError. docs/weights-and-code.md tells the
+    rest.
     """
     groups = _groups_of(graph, kernels)
     return _emit("cpp", graph, folder, name, only, device, autograd, functions, min_function_nodes, max_function_items,

@@ -66,7 +66,8 @@ def compile_operators(operators: Iterable[str] | None = None, device: str | torc
     measure: the first calls go both ways in turn, and the faster way is kept; False: a kernel that is there runs.
 
     A call runs as it did while its kernel is compiled, and for good where there is none. Kernels are kept in
-    $SHADOWGRAPH_CACHE, or ~/.cache/shadowgraph, for the next process. Raises KernelError for what no kernel is made of.
+    $SHADOWGRAPH_CACHE, or ~/.cache/shadowgraph, for the next process. Raises UnsupportedError for what no kernel is
+    made of.
     """
     return CompiledOperators(operators, device, exact, measure)
 
@@ -110,8 +111,9 @@ def use_kernel(operator: str, kernel: Callable[..., Any] | tuple[str | os.PathLi
         as shadowgraph/kernels/c_kernel.h declares it.
     device: whose tensors it gets.
 
-    Results of another dtype, size or device than the operator's raise KernelError in the call. Raises KernelError for
-    an operator that does not exist or that libtorch makes of others, and for a library or symbol that is not there.
+    Results of another dtype, size or device than the operator's raise UnsupportedError in the call. Raises
+    UnsupportedError for an operator that does not exist or that libtorch makes of others, and for a library or symbol
+    that is not there.
     """
     if callable(kernel):
         return UsedKernel(_C.use_kernel(operator, kernel, str(device)))

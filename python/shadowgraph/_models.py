@@ -238,7 +238,7 @@ class Converted:
         fsdp = sys.modules.get("torch.distributed.fsdp")
         sharded = fsdp is not None and isinstance(module, fsdp.FSDPModule)
         if sharded and not all(_wrappers.is_fake(parameter) for parameter in module.parameters()):
-            raise _C.RealTensorError(
+            raise _C.UnsupportedError(
                 f"{type(module).__name__} was given to fully_shard with real parameters: give a function that makes "
                 "it, sg.profile(make_model, ...), or make it inside `with sg.fake(...)`"
             )

@@ -78,7 +78,7 @@ class PlanQuestions:
                            found[2] or "", interconnect, knobs)
 
     def plan(self) -> ClusterPlan:
-        """The best plan; raises NoTrainingPlanError where nothing fits, with what would."""
+        """The best plan; raises NoPlanError where nothing fits, with what would."""
         answer: ClusterPlan = self._asked.plan()
         return answer
 
@@ -147,7 +147,7 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     gradients: how they are kept and summed over replicas, torch.float32 (default) or torch.bfloat16.
     simulated: how many plans are simulated on all ranks, at least.
 
-    Raises NoTrainingPlanError where nothing fits, with what would; Error for arguments that make no sense, and what the
+    Raises NoPlanError where nothing fits, with what would; Error for arguments that make no sense, and what the
     program raises.
     """
     return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).plan()

@@ -100,7 +100,7 @@ def _is_called(module, name):
 
 def _check_private_parts():
     def refuse(what):
-        raise _C.EnvironmentError(
+        raise _C.Error(
             f"this torch ({torch.__version__}) has no {what}, which shadowgraph {_C.version} needs: it is made for "
             f"{_C.torch_version}; nothing was changed"
         )
@@ -480,7 +480,7 @@ def _explain_failed_backward():
             missing = None if isinstance(error, _C.Error) or _C.is_active() else _missing_device(outputs)
             if missing is None:
                 raise
-            raise _C.EnvironmentError(
+            raise _C.Error(
                 f"backward over fake tensors on {missing} outside a mode: autograd's engine finds no such device in "
                 "this process. Run it inside `with shadowgraph.fake(...)`, which may be another one than made them"
             ) from error

@@ -27,7 +27,7 @@ def propagate(graph: Graph, *inputs: Any, mode: fake | None = None, **named: Any
     A number that the program computed from a size stays: capture again, or `fit`. With the recorded inputs nothing
     changes.
 
-    Raises ShapePropagationError, which names the node that does not fit; ModeMismatchError for another device's mode.
+    Raises UnsupportedError, which names the node that does not fit; Error for another device's mode.
     """
     placeholders = {str(node.argument("name")): node.outputs[0] for node in graph
                     if node.is_placeholder and node.target != "sg::constant"}  # fmt: skip
@@ -60,7 +60,7 @@ def _of_mode(graph, mode):
     device, profile, _, _, data_sizes, host_reads, *_ = mode._made_with
     recorded = graph.metadata.get("device")
     if recorded is not None and torch.device(device).type != torch.device(recorded).type:
-        raise _C.ModeMismatchError(f"the mode is of {device}; the graph was captured for {recorded}: capture there")
+        raise _C.Error(f"the mode is of {device}; the graph was captured for {recorded}: capture there")
     if host_reads is not None or not isinstance(data_sizes, (dict, type(None))):
         raise _C.Error("propagation takes data_sizes by name; what the program read is answered as recorded")
     return profile, data_sizes or {}

@@ -56,7 +56,7 @@ class Sharding:
         return {tensor["name"]: tensor["layout"] for tensor in self.dict()["tensors"]}
 
     def graph_of_rank(self, rank: int) -> Graph:
-        """The graph that one device runs: local sizes, `_c10d_functional` operators. Raises ShardingError."""
+        """The graph that one device runs: local sizes, `_c10d_functional` operators. Raises UnsupportedError."""
         return self._found.graph_of_rank(rank, self._cut_random)
 
     def _told(self) -> Any:

@@ -154,7 +154,7 @@ def fit(model: Any, inputs: Callable[..., Any], sizes: Iterable[Mapping[str, int
     inputs: a function of the sizes, by name. sizes: where to capture. There must be at least three values of each size
     that varies, and two captures more than there are sizes. None of them may be 0 or 1. The rest is as for `sweep`.
 
-    Raises SymbolicError, which names the node or number, if the captures are not one program.
+    Raises UnsupportedError, which names the node or number, if the captures are not one program.
     """
     how = dict(loss=loss, optimizer=optimizer, device=device, dtype=dtype, mode=mode, steady_state=steady_state,
                options=options, **training)  # fmt: skip
@@ -189,10 +189,10 @@ def _fitted(captured_at, largest, device, allocator, bar):
     """(symbolic or None, up to which batch it is trusted, why batches are captured instead or None)."""
     why = None
     for samples in _SAMPLES:
+        captures = [({"batch": batch}, captured_at(batch)) for batch in bar.over(samples)]
         try:
-            captures = [({"batch": batch}, captured_at(batch)) for batch in bar.over(samples)]
             symbolic = SymbolicGraph(captures, _whole(device), allocator)
-        except _C.SymbolicError as error:
+        except _C.UnsupportedError as error:
             why = why or str(error)
             continue
         trusted = symbolic.dimensions["batch"][2]

@@ -10,23 +10,7 @@ import torch
 
 from . import _shadowgraph as _C
 
-__all__ = ["Checkpoint", "CheckpointError", "MissingKeyError", "TensorMismatchError", "UnexpectedKeyError"]
-
-
-class CheckpointError(_C.DeferredError):
-    """Weights that do not fit what they are for; nothing was changed."""
-
-
-class MissingKeyError(CheckpointError):
-    """A described tensor has no tensor of its name in the weights."""
-
-
-class UnexpectedKeyError(CheckpointError):
-    """The weights have a tensor that the module has no place for."""
-
-
-class TensorMismatchError(CheckpointError):
-    """A tensor of the weights has another shape or dtype than the one it is for."""
+__all__ = ["Checkpoint"]
 
 
 _SAFETENSORS_DTYPES = {
@@ -48,7 +32,7 @@ class Checkpoint:
     source: a state dict; a .safetensors file; what torch.save wrote (it is mapped, not read; weights only); an
         index of Hugging Face's (*.index.json); a folder that holds one of these; or a list of files.
 
-    Raises FileError for what cannot be read, CheckpointError for what holds no tensors.
+    Raises FileError for what cannot be read, DeferredError for what holds no tensors.
     """
 
     def __init__(self, source: Any):
@@ -70,7 +54,7 @@ class Checkpoint:
         return list(self._of)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Sizes, without reading the tensor. Raises MissingKeyError, as all that take a name."""
+        """Sizes, without reading the tensor. Raises DeferredError, as all that take a name."""
         return self._holder(name).shape(name)
 
     def dtype(self, name: str) -> torch.dtype:
@@ -86,14 +70,14 @@ class Checkpoint:
         """narrow(dim, start, length) of the tensor, contiguous, in memory of its own; the rest is not read."""
         sizes = self.shape(name)
         if not -len(sizes) <= dim < len(sizes) or not 0 <= start <= start + length <= sizes[dim]:
-            raise CheckpointError(
+            raise _C.DeferredError(
                 f"'{name}' is {list(sizes)}: there is no part {start}..{start + length} of dimension {dim}"
             )
         return _own(self._holder(name).view(name, (dim % len(sizes), start, length)), device, dtype)
 
     def _holder(self, name):
         if name not in self._of:
-            raise MissingKeyError(f"the weights have no tensor '{name}'{_nearest(name, self._of)}")
+            raise _C.DeferredError(f"the weights have no tensor '{name}'{_nearest(name, self._of)}")
         return self._of[name]
 
     def _add(self, part):
@@ -129,7 +113,7 @@ class Checkpoint:
     def _take(self, tensors):
         for name in tensors.names():
             if name in self._of:
-                raise CheckpointError(f"'{name}' is in the weights twice")
+                raise _C.DeferredError(f"'{name}' is in the weights twice")
             self._of[name] = tensors
 
 
@@ -141,7 +125,7 @@ class _InMemory:
             inner = [tensors[key] for key in ("state_dict", "model", "module") if isinstance(tensors.get(key), Mapping)]
             if not inner:
                 held = ", ".join(map(str, list(tensors)[:8]))
-                raise CheckpointError(f"{where} holds no tensors by name, but {held}: give the dict of tensors in it")
+                raise _C.DeferredError(f"{where} holds no tensors by name, but {held}: give the dict of tensors in it")
             tensors = inner[0]
         self._tensors = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
 
@@ -180,7 +164,7 @@ class _Safetensors:
     def dtype(self, name):
         kind = self._file.get_slice(name).get_dtype()
         if kind not in _SAFETENSORS_DTYPES:
-            raise CheckpointError(f"'{name}' in {self._path} is of dtype {kind}, which is not read here")
+            raise _C.DeferredError(f"'{name}' in {self._path} is of dtype {kind}, which is not read here")
         return _SAFETENSORS_DTYPES[kind]
 
     def view(self, name, part):
@@ -196,7 +180,7 @@ def _mapped(path):
     except Exception as error:  # pickle's, zip's, torch's own
         raise _C.FileError(f"{path} cannot be read as what torch.save writes (mapped, weights only): {error}") from None
     if not isinstance(loaded, Mapping):
-        raise CheckpointError(f"{path} holds {type(loaded).__name__}, no dict of tensors")
+        raise _C.DeferredError(f"{path} holds {type(loaded).__name__}, no dict of tensors")
     return loaded
 
 

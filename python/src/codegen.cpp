@@ -4,13 +4,11 @@
 #include <pybind11/stl.h>
 
 #include "python/src/binding.h"
-#include "python/src/typed_error.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
 
 void bind_codegen(py::module_& m) {
-  add_error<CodegenError>(m, "CodegenError", "A graph that cannot be written as code: names the node and what to do.");
   m.def(
       "emit_code",
       [](const Graph& graph, const std::string& language, const std::string& folder, const std::string& name,

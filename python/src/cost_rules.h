@@ -6,13 +6,7 @@
 
 namespace shadowgraph::python {
 
-// What a rule raised, or answered in place of a number.
-class CostRuleError : public Error {
- public:
-  using Error::Error;
-};
-
 void begin_cost_rules();
-void end_cost_rules();  // throws CostRuleError (python/src/costs.cpp)
+void end_cost_rules();  // throws Error (python/src/costs.cpp)
 
 }  // namespace shadowgraph::python

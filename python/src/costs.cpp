@@ -4,7 +4,6 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
-#include "python/src/typed_error.h"
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace shadowgraph::python {
@@ -129,11 +128,10 @@ void register_cost(const std::string& name, const py::object& flops, const py::o
 
 void begin_cost_rules() { failure.clear(); }
 void end_cost_rules() {
-  if (!failure.empty()) throw CostRuleError(std::exchange(failure, {}));
+  if (!failure.empty()) throw Error(std::exchange(failure, {}));
 }
 
 void bind_costs(py::module_& m) {
-  add_error<CostRuleError>(m, "CostRuleError", "A cost rule that raised, or gave what is no count.");
   py::class_<TensorShape>(m, "TensorShape", "What a cost rule sees of a tensor.")
       .def_property_readonly(
           "shape", [](const TensorShape& t) { return py::tuple(py::cast(t.shape)); }, "Sizes, in elements.")
@@ -157,7 +155,7 @@ void bind_costs(py::module_& m) {
       "name: \"mylib::op\", or \"mylib::op.out\" for one overload. flops: 2 a multiply-accumulate. bytes: what a call "
       "reads and writes. scratch: bytes that it takes and gives back, in the peak as temporary. Registering again "
       "replaces the rules. Shapes come from torch.library.register_fake, as everywhere.\n\n"
-      "Raises Error for a name that is none. A rule that raises makes the profile raise CostRuleError.");
+      "Raises Error for a name that is none. A rule that raises makes the profile raise Error.");
 }
 
 }  // namespace shadowgraph::python

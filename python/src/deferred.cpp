@@ -76,11 +76,11 @@ void bind_deferred(py::module_& m) {
       "allocated where its recipe allows it; otherwise the whole for a while, or DeferredError with never_whole=True.");
   m.def(
       "dematerialize", [](const at::Tensor& tensor) { dematerialize(tensor); }, py::arg("tensor"),
-      py::call_guard<CppCall>(), "Drops the data and keeps the recipe. Raises NotDeferredError if there is none.");
+      py::call_guard<CppCall>(), "Drops the data and keeps the recipe. Raises DeferredError if there is none.");
   m.def(
       "deferred_graph", [](const at::Tensor& tensor) { return std::make_shared<Graph>(clone(deferred_graph(tensor))); },
       py::arg("tensor"), py::call_guard<CppCall>(),
-      "The graph that describes a tensor, as recorded so far: a copy, to look at. Raises NotDeferredError.");
+      "The graph that describes a tensor, as recorded so far: a copy, to look at. Raises DeferredError.");
   m.def(
       "write_weights",
       [](const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors) {

@@ -39,11 +39,11 @@ const ErrorClass& class_of(const Error& error) {
 }
 
 template <class Class>
-void add(py::module_& m, const char* name, const char* base, const char* doc) {
-  py::object bases = py::reinterpret_borrow<py::object>(PyExc_RuntimeError);
-  if (base != nullptr) bases = m.attr(base);
+void add(py::module_& m, const char* name, const char* doc) {
+  py::object base = py::reinterpret_borrow<py::object>(PyExc_RuntimeError);
+  if constexpr (!std::is_same_v<Class, Error>) base = m.attr("Error");
   const std::string full = std::string("shadowgraph.") + name;
-  PyObject* python = PyErr_NewExceptionWithDoc(full.c_str(), doc, bases.ptr(), nullptr);
+  PyObject* python = PyErr_NewExceptionWithDoc(full.c_str(), doc, base.ptr(), nullptr);
   if (python == nullptr) throw py::error_already_set();
   m.attr(name) = py::reinterpret_borrow<py::object>(python);
   classes().insert(classes().begin(), {python, [](const Error& error) {
@@ -60,36 +60,29 @@ PythonCall::PythonCall() : before_(std::exchange(calls_into_cpp, 0)) {}
 PythonCall::~PythonCall() { calls_into_cpp = before_; }
 
 void bind_errors(py::module_& m) {
-  add<Error>(m, "Error", nullptr, "What every exception of shadowgraph is.");
-  add<ParseError>(m, "ParseError", "Error", "A text or JSON that is no graph; the message has line and column.");
-  add<VerifyError>(m, "VerifyError", "Error", "A graph that breaks an invariant; the message lists every violation.");
-  add<GraphEditError>(m, "GraphEditError", "Error", "An edit that would leave the graph broken; nothing was changed.");
-  add<FileError>(m, "FileError", "Error", "A file that cannot be read or written.");
-  add<NoRuleError>(m, "NoRuleError", "Error",
+  add<Error>(m, "Error", "What every exception of shadowgraph is.");
+  add<ParseError>(m, "ParseError", "A text or JSON that is no graph; the message has line and column.");
+  add<FileError>(m, "FileError", "A file that cannot be read or written.");
+  add<GraphError>(m, "GraphError",
+                  "A graph that breaks an invariant, or an edit that would; nothing was changed then.");
+  add<PassError>(m, "PassError",
+                 "A pass that failed, the graph is as it was before; or a text that is no pipeline of passes.");
+  add<NoRuleError>(m, "NoRuleError",
                    "An operator with neither shape rule, decomposition nor Meta kernel: register one "
                    "(torch.library.register_fake).");
-  add<DeviceMismatchError>(m, "DeviceMismatchError", "Error", "Tensors of one call are on devices that do not mix.");
-  add<NoSuchDeviceError>(m, "NoSuchDeviceError", "Error", "A device that the pretended machine does not have.");
   add<DataDependentError>(
-      m, "DataDependentError", "Error",
+      m, "DataDependentError",
       "The program reads data that a fake tensor does not have: item(), nonzero(), a mask as index.");
-  add<RealTensorError>(m, "RealTensorError", "Error", "A real tensor where a fake one is needed.");
-  add<EnvironmentError>(m, "EnvironmentError", "Error", "torch in this process cannot be used for fake tensors.");
-  add<ModeMismatchError>(m, "ModeMismatchError", "Error",
-                         "A capture was told another device than its module's tensors were made for.");
-  add<CrossRefError>(m, "CrossRefError", "Error", "What an operator does on fakes is not what it does for real.");
-  add<PipelineError>(m, "PipelineError", "Error", "A text that is no pipeline of passes.");
-  add<PassError>(m, "PassError", "Error", "A pass that failed; the graph is as it was before.");
-  add<DeferredError>(m, "DeferredError", "Error", "What deferred initialisation refuses.");
-  add<NotDeferredError>(m, "NotDeferredError", "DeferredError", "A tensor that no deferred_init describes.");
-  add<ExternalTensorChangedError>(m, "ExternalTensorChangedError", "DeferredError",
-                                  "A real tensor that a description uses has been written since.");
-  add<UnrecordableCallError>(m, "UnrecordableCallError", "DeferredError", "A call that cannot be recorded.");
-  add<AlreadyMaterializedError>(m, "AlreadyMaterializedError", "DeferredError",
-                                "A described tensor is used whose storage has been materialised.");
-  add<GeneratorMovedError>(m, "GeneratorMovedError", "DeferredError",
-                           "A generator was drawn from, past the record, while a program was described.");
-  add<MaterializeError>(m, "MaterializeError", "DeferredError", "An operator failed while a tensor was computed.");
+  add<UnsupportedError>(m, "UnsupportedError",
+                        "Not done for this tensor or graph: a real tensor where a fake one is needed, a node without "
+                        "kernel, code or layout, captures that are not one program.");
+  add<DeferredError>(m, "DeferredError", "What deferred initialisation refuses, or weights that do not fit.");
+  add<ReplayError>(m, "ReplayError", "A graph that cannot run here, or a run that failed; names the node.");
+  add<OutOfMemoryError>(m, "OutOfMemoryError", "A device's memory does not do; has the figures of torch's.");
+  add<NoPlanError>(
+      m, "NoPlanError",
+      "Nothing keeps within the memory, or the pins contradict each other; the message says what is in the "
+      "way, or would fit.");
 
   // From functions of this extension, and from libtorch's.
   py::register_exception_translator([](std::exception_ptr pending) {

@@ -53,7 +53,7 @@ void warn(const std::string& text) {
 void bind_graph_passes(py::class_<Graph, GraphPointer>& graph) {
   graph
       .def(
-          "verify", [](const Graph& g) { verify(g); }, "Raises VerifyError that lists every broken invariant.")
+          "verify", [](const Graph& g) { verify(g); }, "Raises GraphError that lists every broken invariant.")
       .def(
           "difference", [](const Graph& a, const Graph& b) { return first_difference(a, b); },
           "What the first difference to another graph is; None if they say the same.", py::arg("other"))
@@ -69,7 +69,7 @@ void bind_graph_passes(py::class_<Graph, GraphPointer>& graph) {
           },
           "Runs passes, \"functionalize,dce{random=drop}\", and gives what each did as text; check=True verifies the "
           "graph "
-          "after each. What comes to nothing is a UserWarning. Raises PipelineError, PassError; the graph is then as "
+          "after each. What comes to nothing is a UserWarning. Raises PassError, PassError; the graph is then as "
           "it "
           "was.",
           py::arg("pipeline"), py::arg("check") = false, py::call_guard<CppCall>());

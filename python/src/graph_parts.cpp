@@ -1,5 +1,5 @@
 // Gives Python what graphs are made of: nodes, values, storages, regions. After an edit that erased one, asking it raises
-// GraphEditError.
+// GraphError.
 #include "python/src/graph_parts.h"
 
 #include <pybind11/stl.h>
@@ -12,12 +12,12 @@ namespace shadowgraph::python {
 namespace {
 
 const Node& record(const PyNode& node) {
-  if (node.graph->is_erased(node.id)) throw GraphEditError("this node has been erased");
+  if (node.graph->is_erased(node.id)) throw GraphError("this node has been erased");
   return node.graph->node(node.id);
 }
 const Value& record(const PyValue& value) {
   const Value& v = value.graph->value(value.id);
-  if (value.graph->is_erased(v.producer)) throw GraphEditError("the node that made this value has been erased");
+  if (value.graph->is_erased(v.producer)) throw GraphError("the node that made this value has been erased");
   return v;
 }
 const Storage& record(const PyStorage& storage) { return storage.graph->storage(storage.id); }
@@ -222,7 +222,7 @@ void bind_node_edits(py::class_<PyNode>& node) {
           "An empty value removes the note.", py::arg("key"), py::arg("value"))
       .def(
           "erase", [](const PyNode& n) { n.graph->erase((record(n), n.id)); },
-          "Erases it. Raises GraphEditError if its results are used.");
+          "Erases it. Raises GraphError if its results are used.");
 }
 
 void bind_node(py::module_& m) {
@@ -307,7 +307,7 @@ void bind_value(py::module_& m) {
       .def(
           "replace_all_uses_with",
           [](const PyValue& v, const PyValue& with) {
-            if (v.graph != with.graph) throw GraphEditError("the two values are of two graphs");
+            if (v.graph != with.graph) throw GraphError("the two values are of two graphs");
             return v.graph->replace_all_uses_with((record(v), v.id), (record(with), with.id));
           },
           "Every user reads the other value instead. Returns how many arguments changed.", py::arg("other"))
@@ -374,7 +374,7 @@ void bind_region(py::module_& m) {
 PyNode NodeIterator::advance() {
   if (!next.valid()) throw py::stop_iteration();
   const NodeId now = next;
-  if (graph->is_erased(now)) throw GraphEditError("the node that came next was erased while iterating");
+  if (graph->is_erased(now)) throw GraphError("the node that came next was erased while iterating");
   next = graph->node(now).next;
   return {graph, now};
 }

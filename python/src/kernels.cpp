@@ -4,7 +4,6 @@
 
 #include "python/src/binding.h"
 #include "python/src/own_kernels.h"
-#include "python/src/typed_error.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
@@ -51,7 +50,6 @@ py::list report_of(const CompiledOperators& operators) {
 }  // namespace
 
 void bind_kernels(py::module_& m) {
-  add_error<KernelError>(m, "KernelError", "A kernel that cannot be made, or an operator that none is made of.");
   bind_own_kernels(m);
   py::class_<KernelGroups, std::shared_ptr<KernelGroups>>(m, "KernelGroups", "Nodes of a graph that run as kernels.")
       .def("report", [](const KernelGroups& groups) { return report_of(groups); })

@@ -23,8 +23,8 @@ c10::IValue result_of(const std::string& op, const py::handle& given, const c10:
   try {
     return torch::jit::toIValue(given, type);
   } catch (const py::cast_error&) {
-    throw KernelError("the kernel given for " + op + " gave a " + std::string(py::str(py::type::of(given))) +
-                      ", where the operator gives a " + type->annotation_str());
+    throw UnsupportedError("the kernel given for " + op + " gave a " + std::string(py::str(py::type::of(given))) +
+                           ", where the operator gives a " + type->annotation_str());
   }
 }
 

@@ -6,7 +6,6 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
-#include "python/src/typed_error.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/plan/training_plan.h"
 
@@ -117,8 +116,6 @@ std::shared_ptr<PipelineRun> run_of(const std::shared_ptr<PlanAnswer>& answer) {
 }  // namespace
 
 void bind_plans(py::module_& m) {
-  add_error<NoTrainingPlanError>(m, "NoTrainingPlanError",
-                                 "No plan fits into the memory of the devices; the message says what would do.");
   py::class_<PlanTable, std::shared_ptr<PlanTable>>(m, "PlanTable", "What a question about plans was answered.")
       .def_readonly("findings", &PlanTable::findings, "Sentences: what was asked for.")
       .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })

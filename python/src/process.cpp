@@ -132,7 +132,7 @@ void bind_devices(py::module_& m) {
       [](int index) {
         const c10::DeviceGuard there(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)));
       },
-      "Raises NoSuchDeviceError for a CUDA device that the active mode does not pretend.", py::arg("index"),
+      "Raises Error for a CUDA device that the active mode does not pretend.", py::arg("index"),
       py::call_guard<CppCall>());
 }
 

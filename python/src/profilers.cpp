@@ -23,7 +23,7 @@ struct ProfiledNode : PyNode {
 };
 
 NodeId asked(const ProfiledNode& node) {
-  if (node.graph->is_erased(node.id)) throw GraphEditError("this node has been erased");
+  if (node.graph->is_erased(node.id)) throw GraphError("this node has been erased");
   return node.id;
 }
 
@@ -72,8 +72,8 @@ int64_t traffic(const ProfiledNode& node) {
 // ---- Rules from Python
 
 [[noreturn]] void refuse(const std::string& figure, const ProfiledNode& node, const std::string& what) {
-  throw CostRuleError(fmt::format("the figure '{}' of `{}` {}; a rule gives a number, or None if it cannot tell",
-                                  figure, to_text(*node.graph, node.id), what));
+  throw Error(fmt::format("the figure '{}' of `{}` {}; a rule gives a number, or None if it cannot tell", figure,
+                          to_text(*node.graph, node.id), what));
 }
 
 std::optional<double> number_of(const std::string& figure, const ProfiledNode& node, py::handle answer) {
@@ -311,7 +311,7 @@ void bind_profilers(py::module_& m) {
            "node.\n\n"
            "Rules see nodes with their figures, as `Report.nodes` has them. Raises Error for two figures of one name.")
       .def("run", &Profilers::run, py::arg("report"),
-           "The table of a report. Raises CostRuleError for a rule that raises, or gives what is no number.");
+           "The table of a report. Raises Error for a rule that raises, or gives what is no number.");
 }
 
 }  // namespace shadowgraph::python

@@ -7,7 +7,6 @@
 #include <atomic>
 
 #include "python/src/binding.h"
-#include "python/src/typed_error.h"
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph::python {
@@ -63,8 +62,6 @@ class Executor {
 }  // namespace
 
 void bind_replay(py::module_& m) {
-  add_error<ReplayError>(m, "ReplayError",
-                         "A graph that cannot run here, or a run that failed: names the node and what to do.");
   py::class_<Executor>(m, "Executor", "A graph prepared to run; Graph.compile gives it a face.")
       .def(py::init<const Graph&, const std::optional<std::string>&, bool, bool, bool, std::shared_ptr<KernelGroups>,
                     std::map<std::string, at::Generator>>(),

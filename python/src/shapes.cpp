@@ -8,7 +8,6 @@
 #include <array>
 
 #include "python/src/graph_parts.h"
-#include "python/src/typed_error.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -79,8 +78,6 @@ PyShapes propagate(const GraphPointer& graph, const py::dict& inputs, const std:
 }  // namespace
 
 void bind_shapes(py::module_& m) {
-  add_error<ShapePropagationError>(m, "ShapePropagationError",
-                                   "Operators that cannot run on other inputs, or whose results no longer fit.");
   py::class_<PyBakedSize>(m, "BakedSize", "A number in an argument that is a recorded size of an input, now another.")
       .def_readonly("node", &PyBakedSize::node)
       .def_property_readonly(

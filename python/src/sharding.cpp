@@ -3,7 +3,6 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
-#include "python/src/typed_error.h"
 #include "shadowgraph/shard/shard.h"
 
 namespace shadowgraph::python {
@@ -42,14 +41,11 @@ std::shared_ptr<PlannedStep> plan_copy(const Graph& graph, const std::string& me
   request.answer = answer;
   request.answer_name = answer_name;
   request.by_hand = by_hand;
+  request.device_advice = "name some: spec=\"h100\"";
   begin_cost_rules();
-  try {
-    const auto planned = std::make_shared<PlannedStep>(plan_step(clone(graph), request));
-    end_cost_rules();
-    return planned;
-  } catch (const UnknownDeviceError& error) {
-    throw Error("no figures are known of " + error.device().str() + " devices; name some: spec=\"h100\"");
-  }
+  const auto planned = std::make_shared<PlannedStep>(plan_step(clone(graph), request));
+  end_cost_rules();
+  return planned;
 }
 
 // The graph lives in the plan, which it keeps alive.
@@ -62,12 +58,6 @@ std::shared_ptr<Graph> graph_of_rank(const PlannedStep& planned, int64_t rank, b
 }  // namespace
 
 void bind_sharding(py::module_& m) {
-  add_error<ShardingError>(m, "ShardingError", "A plan that does not fit its graph; the message names the node.");
-  add_error<NoPlanError>(m, "NoPlanError",
-                         "No plan keeps within the memory, or the pins contradict each other; the message says what is "
-                         "in the way.");
-  add_error<SolverMissingError>(m, "SolverMissingError",
-                                "HiGHS is asked for and not there; the message says where it was looked for.");
   py::class_<PlannedStep, std::shared_ptr<PlannedStep>>(m, "Sharding")
       .def(py::init(&plan_copy), py::arg("graph"), py::arg("mesh"), py::arg("spec"), py::arg("interconnect"),
            py::arg("memory"), py::arg("pins"), py::arg("unfold"), py::arg("cut_random"), py::arg("cut_vocabulary"),

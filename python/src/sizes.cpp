@@ -4,7 +4,6 @@
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
 #include "python/src/profile.h"
-#include "python/src/typed_error.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/passes/symbolic.h"
 #include "shadowgraph/profile/fits.h"
@@ -107,8 +106,6 @@ void bind_costs_of_sizes(py::module_& m) {
 }  // namespace
 
 void bind_sizes(py::module_& m) {
-  add_error<SymbolicError>(m, "SymbolicError",
-                           "Captures that do not align, numbers that no polynomial fits, sizes that are not answered.");
   bind_costs_of_sizes(m);
   py::class_<Fit>(m, "SymbolicGraph",
                   "One program at all sizes: what a few captures have in common, with every number that differs as a "
@@ -122,7 +119,7 @@ void bind_sizes(py::module_& m) {
            }),
            py::arg("captures"), py::arg("device") = std::nullopt, py::arg("allocator") = "", py::call_guard<CppCall>(),
            "captures: (sizes by name, graph), at least three values of each size that varies, and two more than names. "
-           "device: whose memory `cost` counts. Raises SymbolicError that names what does not align or fit.")
+           "device: whose memory `cost` counts. Raises UnsupportedError that names what does not align or fit.")
       .def_property_readonly(
           "dimensions",
           [](const Fit& fit) {
@@ -142,7 +139,7 @@ void bind_sizes(py::module_& m) {
           [](const Fit& fit, const NamedSizes& sizes) {
             return std::make_shared<Graph>(fit.symbolic().instantiate(sizes));
           },
-          py::arg("sizes"), "What a capture at these sizes gives, without one. Raises SymbolicError.")
+          py::arg("sizes"), "What a capture at these sizes gives, without one. Raises UnsupportedError.")
       .def(
           "difference_from",
           [](const Fit& fit, const NamedSizes& sizes, const Graph& capture) {
@@ -152,7 +149,7 @@ void bind_sizes(py::module_& m) {
       .def("cost", &Fit::cost, py::arg("sizes"), py::call_guard<CppCall>(),
            "peak_bytes, saved_bytes (bytes), flops (2 a multiply-accumulate), elementwise_flops, transcendental at "
            "these sizes; on a device with a caching allocator reserved_bytes and footprint_bytes. Raises "
-           "SymbolicError.")
+           "UnsupportedError.")
       .def_property_readonly("flops", &Fit::flops, "FLOPs of each phase that has any, as polynomials in the sizes.")
       .def_property_readonly("polynomials", &Fit::polynomials, "The different polynomials among all numbers.")
       .def("__str__", [](const Fit& fit) { return fit.symbolic().to_text(); })

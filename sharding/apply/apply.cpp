@@ -436,7 +436,7 @@ NodeId Application::copy_call(NodeId node, std::span<const Taken> taken) {
   if (!whole) {
     try {
       arguments = rules().local_arguments(read_, node, layouts.operands, layouts.results, plan_.mesh);
-    } catch (const ShardingError&) {
+    } catch (const UnsupportedError&) {
       throw;
     } catch (const Error& error) {
       fail(node, fmt::format("{} to {}: {}", text_of(layouts.operands), text_of(layouts.results), error.what()));
@@ -596,7 +596,7 @@ Graph Application::run() {
 }
 
 void Application::fail(NodeId node, const std::string& what) const {
-  throw ShardingError(fmt::format("cannot shard {}\n  {}", to_text(read_, node), what), node);
+  throw UnsupportedError(fmt::format("cannot shard {}\n  {}", to_text(read_, node), what), node);
 }
 
 void Application::check_mesh() const {

@@ -311,10 +311,6 @@ nlohmann::json to_json(const RecomputedSharding& found) {
 
 // Turns a request into the options of shard(), and a captured step into one that can be cut.
 
-UnknownDeviceError::UnknownDeviceError(c10::Device device)
-    : StepRequestError(fmt::format("no figures are known of {} devices; give some: StepRequest::device", device.str())),
-      device_(device) {}
-
 namespace {
 
 // Pipelines cut a step in time, between layers. No layout of tensors says that.
@@ -324,25 +320,25 @@ constexpr std::array kPipelineAxes{"pp", "pipe", "pipeline", "stage", "stages"};
 
 // Asks here what shard() would only find out after the solver's time.
 void check(const StepRequest& request) {
-  if (request.mesh.axes.empty()) throw StepRequestError("sharding needs a mesh: StepRequest::mesh");
+  if (request.mesh.axes.empty()) throw Error("sharding needs a mesh: StepRequest::mesh");
   for (const MeshAxis& axis : request.mesh.axes) {
     if (std::ranges::find(kPipelineAxes, axis.name) == kPipelineAxes.end()) continue;
-    throw StepRequestError(fmt::format(
+    throw Error(fmt::format(
         "the mesh {} has an axis of a pipeline: layouts cut tensors, and a pipeline cuts the step into stages. "
         "`shadowgraph pipeline SOURCE --ranks {}` (sg.pipeline) plans those; give the other axes here",
         request.mesh.to_string(), axis.size));
   }
   if (!request.answer.empty() && (request.recompute || !request.by_hand.empty() || request.problem)) {
-    throw StepRequestError("an answer that is given leaves nothing to recompute, to plan by hand or to export");
+    throw Error("an answer that is given leaves nothing to recompute, to plan by hand or to export");
   }
   if (!request.by_hand.empty() && request.recompute) {
-    throw StepRequestError("a plan by hand does not compute again: leave --recompute out");
+    throw Error("a plan by hand does not compute again: leave --recompute out");
   }
   if (request.rank < 0 || request.rank >= request.mesh.size()) {
-    throw StepRequestError(fmt::format("the mesh {} has no rank {}", request.mesh.to_string(), request.rank));
+    throw Error(fmt::format("the mesh {} has no rank {}", request.mesh.to_string(), request.rank));
   }
   if (request.recompute && !request.memory) {
-    throw StepRequestError("sharding and recomputing together need a limit of memory: StepRequest::memory (--memory)");
+    throw Error("sharding and recomputing together need a limit of memory: StepRequest::memory (--memory)");
   }
 }
 
@@ -352,7 +348,7 @@ DeviceSpec device_of_step(const StepRequest& request, const Graph& graph) {
   if (request.device) return *request.device;
   const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCUDA, 0));
   std::optional<DeviceSpec> found = DeviceSpec::find("", device.type());
-  if (!found) throw UnknownDeviceError(device);
+  if (!found) throw Error(fmt::format("no figures are known of {} devices; {}", device.str(), request.device_advice));
   return std::move(*found);
 }
 
@@ -383,8 +379,8 @@ namespace {
 // A plan in which layers that are alike lie differently needs a variable for each.
 ShardingAnswer measured(const Graph& graph, ShardingOptions sharding, const ShardOptions& options) {
   if (options.plan->mesh.to_string() != sharding.mesh.to_string()) {
-    throw StepRequestError(fmt::format("the plan that is given is of the mesh {}, not of {}",
-                                       options.plan->mesh.to_string(), sharding.mesh.to_string()));
+    throw Error(fmt::format("the plan that is given is of the mesh {}, not of {}", options.plan->mesh.to_string(),
+                            sharding.mesh.to_string()));
   }
   try {
     return shard(graph, sharding, options);

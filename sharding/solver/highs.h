@@ -47,7 +47,7 @@ struct HighsAnswer {
 
 class HighsLibrary {
  public:
-  // Opens the library of a path once and keeps it. Throws SolverMissingError.
+  // Opens the library of a path once and keeps it. Throws Error.
   static const HighsLibrary& open(const std::string& path);
 
   std::string version() const;

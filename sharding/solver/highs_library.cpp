@@ -195,7 +195,7 @@ const HighsLibrary& HighsLibrary::open(const std::string& path) {
     }
     return *known->emplace(name, new HighsLibrary(functions.release())).first->second;
   }
-  throw SolverMissingError(
+  throw Error(
       fmt::format("HiGHS is not here ({}); 'pip install highspy' brings it, or name its library libhighs.so.1 with "
                   "--highs, SolveOptions::highs or SHADOWGRAPH_HIGHS",
                   fmt::join(reasons, "; ")));

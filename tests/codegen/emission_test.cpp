@@ -43,7 +43,7 @@ NodeId call_in(const Graph& graph) {
 std::string refusal(const Graph& graph, const std::function<GeneratedCode(const Graph&, const CodegenOptions&)>& emit) {
   try {
     emit(graph, {});
-  } catch (const CodegenError& error) {
+  } catch (const UnsupportedError& error) {
     EXPECT_EQ(error.node(), call_in(graph));
     return error.what();
   }
@@ -176,8 +176,8 @@ TEST(Emission, RefusesBackwardUnderAutograd) {
     std::string text = kTwice;
     text.replace(text.find("@s1\n%2"), 3, "@s1 | " + phase);
     const Graph graph = parse(text);
-    EXPECT_THROW(emit_cpp(graph, {.autograd = true}), CodegenError) << phase;
-    EXPECT_THROW(emit_python(graph, {.autograd = true}), CodegenError) << phase;
+    EXPECT_THROW(emit_cpp(graph, {.autograd = true}), UnsupportedError) << phase;
+    EXPECT_THROW(emit_python(graph, {.autograd = true}), UnsupportedError) << phase;
   }
 }
 

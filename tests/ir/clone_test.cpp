@@ -104,7 +104,7 @@ TEST(IrSplice, Refusals) {
     try {
       splice(graph, position, piece, inputs);
       ADD_FAILURE() << "not refused: " << why;
-    } catch (const GraphEditError& error) {
+    } catch (const GraphError& error) {
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
     }
     EXPECT_EQ(to_text(graph), text);
@@ -116,11 +116,11 @@ TEST(IrSplice, Refusals) {
   Graph other = samples::graph_of(kAround);
   other.set_geometry(ValueId(1),
                      {.sizes = std::vector<int64_t>{4}, .strides = std::vector<int64_t>{1}, .storage = StorageId(1)});
-  EXPECT_THROW(splice(other, NodeId(4), piece, std::vector{ValueId(2), ValueId(1)}), GraphEditError);
+  EXPECT_THROW(splice(other, NodeId(4), piece, std::vector{ValueId(2), ValueId(1)}), GraphError);
   other = samples::graph_of(kAround);
   mutable_value(other, ValueId(1)).offset = 13;  // the view of w no longer fits
   mutable_storage(other, StorageId(1)).bytes = 64;
-  EXPECT_THROW(splice(other, NodeId(4), piece, std::vector{ValueId(2), ValueId(1)}), GraphEditError);
+  EXPECT_THROW(splice(other, NodeId(4), piece, std::vector{ValueId(2), ValueId(1)}), GraphError);
 }
 
 TEST(IrExtract, CutsOutAndPutsBack) {
@@ -172,8 +172,8 @@ n4: sg::output(values=[%0, %1, %2, %3])
     copier.bind(ValueId(1), ValueId(second));
   };
   EXPECT_NO_THROW(bound_to(1));
-  EXPECT_THROW(bound_to(2), GraphEditError);
-  EXPECT_THROW(bound_to(3), GraphEditError);
+  EXPECT_THROW(bound_to(2), GraphError);
+  EXPECT_THROW(bound_to(3), GraphError);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ std::vector<uint32_t> order_of(const Graph& graph) {
 template <class F>
 void expect_refused(Graph& graph, F&& edit) {
   const std::string before = to_text(graph);
-  EXPECT_THROW(edit(), GraphEditError);
+  EXPECT_THROW(edit(), GraphError);
   EXPECT_EQ(to_text(graph), before);
   EXPECT_NO_THROW(verify(graph));
 }

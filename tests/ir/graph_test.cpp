@@ -31,7 +31,7 @@ std::vector<uint32_t> users(const Graph& graph, ValueId v) {
 
 TEST(IrGraph, EraseRefusesWhileResultsAreUsed) {
   Graph graph = samples::graph_of(kDiamond);
-  EXPECT_THROW(graph.erase(NodeId(3)), GraphEditError);
+  EXPECT_THROW(graph.erase(NodeId(3)), GraphError);
   EXPECT_NO_THROW(verify(graph));
   graph.erase(NodeId(4));
   graph.erase(NodeId(3));
@@ -57,7 +57,7 @@ TEST(IrGraph, ReplaceAllUsesReachesListsAndSavedTensors) {
   EXPECT_EQ(graph.saved(NodeId(3))[0].value, ValueId(0));
   EXPECT_FALSE(graph.has_uses(ValueId(1)));
   EXPECT_NO_THROW(verify(graph));
-  EXPECT_THROW(graph.replace_all_uses_with(ValueId(0), ValueId(2)), GraphEditError);  // neg would read itself
+  EXPECT_THROW(graph.replace_all_uses_with(ValueId(0), ValueId(2)), GraphError);  // neg would read itself
   EXPECT_NO_THROW(verify(graph));
 }
 
@@ -69,7 +69,7 @@ TEST(IrGraph, MoveBefore) {
   std::vector<uint32_t> order;
   for (NodeId n : graph.nodes()) order.push_back(n.index);
   EXPECT_EQ(order, (std::vector<uint32_t>{0, 2, 1, 3, 4}));
-  EXPECT_THROW(graph.move_before(NodeId(3), NodeId(1)), GraphEditError);
+  EXPECT_THROW(graph.move_before(NodeId(3), NodeId(1)), GraphError);
   EXPECT_NO_THROW(verify(graph));
 }
 

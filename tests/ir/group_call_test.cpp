@@ -74,7 +74,7 @@ TEST(IrGroupCall, CollectivesShowInTheSchema) {
                         "%3 = c10d::barrier_like(x=%0) : f32[2,2] @s3\nsg::output(values=[%2, %3])\n");
   const std::vector<NodeId> nodes{NodeId(1), NodeId(2)};
   EXPECT_EQ(schema_of(graph, nodes, "my::f"), "my::f(Tensor x0, *, str group_name=\"\") -> Tensor");
-  EXPECT_THROW(replace_by_call(graph, {.nodes = nodes, .schema = "my::f(Tensor x) -> Tensor"}), GraphEditError);
+  EXPECT_THROW(replace_by_call(graph, {.nodes = nodes, .schema = "my::f(Tensor x) -> Tensor"}), GraphError);
   const NodeId call = replace_by_call(graph, {.nodes = nodes, .schema = schema_of(graph, nodes, "my::f")});
   const Effects effects = Effects::of(graph);
   EXPECT_TRUE(effects.collective(call));
@@ -90,7 +90,7 @@ void expect_refused(Graph& graph, const GroupCall& group, const std::string& why
   try {
     replace_by_call(graph, group);
     ADD_FAILURE() << "not refused: " << why;
-  } catch (const GraphEditError& error) {
+  } catch (const GraphError& error) {
     EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
   }
   EXPECT_EQ(to_text(graph), before);
@@ -154,7 +154,7 @@ TEST(IrGroupCall, RandomGroups) {
     NodeId call;
     try {
       call = replace_by_call(graph, {.nodes = nodes, .schema = schema});
-    } catch (const GraphEditError& error) {
+    } catch (const GraphError& error) {
       EXPECT_NE(std::string(error.what()).find("circle"), std::string::npos) << schema << error.what();
       EXPECT_EQ(to_text(graph), text);
       ++circles;

@@ -17,7 +17,7 @@ class RandomEdits {
  public:
   RandomEdits(Graph& graph, std::mt19937& random) : graph_(graph), random_(random) {}
 
-  // Throws GraphEditError where the graph refuses it.
+  // Throws GraphError where the graph refuses it.
   void edit(int kind) {
     switch (kind) {
       case 0:
@@ -103,7 +103,7 @@ TEST(IrEdits, RandomEditsKeepTheGraphValid) {
       try {
         edits.edit(kind);
         ++done;
-      } catch (const GraphEditError&) {
+      } catch (const GraphError&) {
         ++refused;
         ASSERT_EQ(to_text(graph), before) << what;
       }

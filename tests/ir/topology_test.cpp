@@ -103,7 +103,7 @@ TEST(IrTopology, GroupsComeTogetherOrAreRefused) {
   groups[NodeId(0)] = 1;
   graph.set_arguments(NodeId(2), std::vector{Argument::of_value(ValueId(1))});
   graph.set_arguments(NodeId(3), std::vector{Argument::of_value(ValueId(2))});
-  EXPECT_THROW(topological_order(graph, Dependences::of(graph), groups), GraphEditError);
+  EXPECT_THROW(topological_order(graph, Dependences::of(graph), groups), GraphError);
 }
 
 // Random groups and random moves, each made only if the dependences allow it: the contents of every read stay the same.

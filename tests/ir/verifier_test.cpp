@@ -20,7 +20,7 @@ void expect_broken(const Graph& graph, Rule rule, bool alone = true) {
   if (alone) {
     for (const Violation& v : found) EXPECT_EQ(v.rule, rule) << v.message;
   }
-  EXPECT_THROW(verify(graph), VerifyError);
+  EXPECT_THROW(verify(graph), GraphError);
 }
 
 void expect_broken_text(const std::string& from, const std::string& to, Rule rule, bool alone = true) {
@@ -40,7 +40,7 @@ TEST(IrVerifier, SaysWhatAndShowsTheNode) {
   try {
     verify(graph);
     FAIL();
-  } catch (const VerifyError& error) {
+  } catch (const GraphError& error) {
     EXPECT_STREQ(error.what(),
                  "the graph breaks 1 rule of shadowgraph/graph/verify.h:\n[15 forward] its forward node does not come "
                  "before it\n"

@@ -18,9 +18,9 @@ extern char** environ;
 namespace far {
 namespace {
 
-using shadowgraph::KernelError;
 using shadowgraph::KernelFunction;
 using shadowgraph::KernelLaunch;
+using shadowgraph::UnsupportedError;
 
 constexpr size_t kBytes = size_t{2} << 30;  // of addresses; pages come when they are touched
 constexpr size_t kAlignment = 64;
@@ -102,7 +102,7 @@ class Backend final : public shadowgraph::KernelBackend {
     words.resize(2 + (library.size() + sizeof(int64_t) - 1) / sizeof(int64_t));
     std::memcpy(words.data() + 2, library.data(), library.size());
     const int64_t handle = processor_.ask(words);
-    if (handle == 0) throw KernelError("the other process cannot load " + library);
+    if (handle == 0) throw UnsupportedError("the other process cannot load " + library);
     return reinterpret_cast<KernelFunction>(handle);
   }
 
@@ -114,7 +114,7 @@ class Backend final : public shadowgraph::KernelBackend {
     }
     for (void* const operand : launch.data) {
       if (operand != nullptr && !processor_.shares(operand))
-        throw KernelError("an operand outside of the shared memory");
+        throw UnsupportedError("an operand outside of the shared memory");
       words.push_back(reinterpret_cast<int64_t>(operand));
     }
     for (const auto& numbers : {launch.sizes, launch.strides, launch.scalars}) {
@@ -164,7 +164,7 @@ int64_t Processor::ask(std::span<const int64_t> words) const {
   int64_t answer = 0;
   if (send(socket_, words.data(), words.size_bytes(), MSG_NOSIGNAL) != static_cast<ssize_t>(words.size_bytes()) ||
       recv(socket_, &answer, sizeof(answer), 0) != sizeof(answer)) {
-    throw KernelError("the process that runs kernels has ended");
+    throw UnsupportedError("the process that runs kernels has ended");
   }
   return answer;
 }

@@ -29,7 +29,7 @@ class Processor {
   Processor(const Processor&) = delete;
   Processor& operator=(const Processor&) = delete;
 
-  // Sends words, the first of which says what for, and gives the one that comes back. Throws KernelError.
+  // Sends words, the first of which says what for, and gives the one that comes back. Throws UnsupportedError.
   int64_t ask(std::span<const int64_t> words) const;
   bool shares(const void* address) const;
   pid_t pid() const { return pid_; }

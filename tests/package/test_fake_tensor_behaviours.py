@@ -305,7 +305,7 @@ def test_numbers_on_the_cpu_go_with_any_device():
     ],
 )  # fmt: skip
 def test_two_devices_are_a_typed_error(call):
-    with sg.fake("cuda"), pytest.raises(sg.DeviceMismatchError, match="cuda:0 and cpu|either on cpu or on the same"):
+    with sg.fake("cuda"), pytest.raises(sg.Error, match="cuda:0 and cpu|either on cpu or on the same"):
         call(torch.rand(4, 4), torch.rand(4, 4, device="cuda"))
 
 
@@ -353,14 +353,14 @@ def test_index_put_takes_numbers_and_indices_from_the_cpu():
 def test_index_put_refuses_values_from_the_cpu(accumulate):
     with sg.fake("cuda"):
         x, y, index = torch.randn(2, 2, 3, device="cuda"), torch.randn(2, 2, 3), torch.tensor([1, 1])
-        with pytest.raises(sg.DeviceMismatchError):
+        with pytest.raises(sg.Error):
             aten.index_put(x, [index], y, accumulate)
-        with pytest.raises(sg.DeviceMismatchError):
+        with pytest.raises(sg.Error):
             x[[1, 1]] = y
         # One number of the CPU's is not, where a mask selects: then the call is masked_fill_.
         mask = torch.ones(2, dtype=torch.bool, device="cuda")
         assert aten.index_put(x, [mask], torch.tensor([5.0])).is_cuda
-        with pytest.raises(sg.DeviceMismatchError):
+        with pytest.raises(sg.Error):
             aten.index_put(x, [index], torch.tensor([5.0]))
 
 
@@ -370,7 +370,7 @@ def test_index_put_takes_indices_from_cuda_on_the_cpu():
         x, index = torch.rand(4, 4), torch.tensor([2], device="cuda")
         assert aten.index_put(x, [index], torch.rand(4)).device.type == "cpu"
         assert aten.index_put(x, [index], torch.tensor(5.0, device="cuda")).device.type == "cpu"
-        with pytest.raises(sg.DeviceMismatchError):
+        with pytest.raises(sg.Error):
             aten.index_put(x, [index], torch.rand(4, device="cuda"))
 
 
@@ -384,7 +384,7 @@ def test_meta_tensors_stay_meta_until_moved(kind):
         x = make() if x is None else x
         assert sg.is_fake(x + x) and (x + x).device.type == "meta"
         assert x.to("cpu").device.type == "cpu" and sg.is_fake(x.to("cpu"))
-        with pytest.raises(sg.DeviceMismatchError):
+        with pytest.raises(sg.Error):
             x + torch.rand(4)
 
 
@@ -482,7 +482,7 @@ def test_real_tensors_are_converted_when_they_meet_fakes():
         made = mode.from_real(x) + mode.from_real(y)
         assert sg.is_fake(made) and described(made) == described(x + y)
         assert sg.is_fake(x[0]) and described(x[0]) == ((2,), (1,), 0, torch.float32, False)
-    with sg.fake("cpu", real_tensors="refuse"), pytest.raises(sg.RealTensorError, match="refuses"):
+    with sg.fake("cpu", real_tensors="refuse"), pytest.raises(sg.UnsupportedError, match="refuses"):
         x[0]
     assert not sg.is_fake(x[0])
 
@@ -499,7 +499,7 @@ def test_real_tensors_stay_as_they_are():
         x + 1
         x[0:10].mul(2)
         assert str(x[:0]) != "" and "fake" not in repr(x) and repr(x).startswith("tensor([1.")
-        with pytest.raises(sg.RealTensorError, match="write to a real tensor"):
+        with pytest.raises(sg.UnsupportedError, match="write to a real tensor"):
             x.add_(1)
     assert torch.equal(x[0:10], torch.ones(10)) and not sg.is_fake(x[0:10])
 
@@ -517,9 +517,9 @@ def test_a_real_parameter_gets_no_fake_gradient():
     net = torch.nn.Linear(4, 3)
     history = net.weight * 2
     with sg.fake("cpu"):
-        with pytest.raises(sg.RealTensorError, match="a fake gradient at a real tensor"):
+        with pytest.raises(sg.UnsupportedError, match="a fake gradient at a real tensor"):
             net(torch.randn(2, 4)).sum().backward()
-        with pytest.raises(sg.RealTensorError, match="history is made of real tensors"):
+        with pytest.raises(sg.UnsupportedError, match="history is made of real tensors"):
             (history * torch.randn(3, 4)).sum().backward()
         (gradient,) = torch.autograd.grad(net(torch.randn(2, 4)).sum(), net.weight)  # left nowhere
         assert sg.is_fake(gradient)
@@ -532,9 +532,9 @@ def test_a_real_parameter_gets_no_fake_gradient():
 def test_a_real_tensor_gets_no_history_through_a_view(view):
     x = torch.rand(2, 2)
     with sg.fake("cpu"):
-        with pytest.raises(sg.RealTensorError, match="would write to a view .* of a real tensor"):
+        with pytest.raises(sg.UnsupportedError, match="would write to a view .* of a real tensor"):
             view(x).add_(torch.randn((), requires_grad=True))
-        with torch.no_grad(), pytest.raises(sg.RealTensorError):
+        with torch.no_grad(), pytest.raises(sg.UnsupportedError):
             view(x).zero_()
         assert sg.is_fake(view(x) + 1)
     assert not x.requires_grad and x.grad_fn is None and x._version == 0
@@ -644,7 +644,7 @@ def test_inference_tensors_stay_so():
 def test_batched_tensors_are_refused_and_transforms_run():
     x = torch.rand(3, 4, 5)
     with sg.fake("cpu") as mode:
-        with pytest.raises(sg.RealTensorError, match="functorch"):
+        with pytest.raises(sg.UnsupportedError, match="functorch"):
             mode.from_real(torch._C._functorch._add_batch_dim(x, 0, 0))
         made = torch.vmap(lambda row: row.sum(0))(torch.rand(3, 4, 5))
     assert sg.is_fake(made) and described(made) == described(torch.vmap(lambda row: row.sum(0))(x))
@@ -657,7 +657,7 @@ def test_nested_tensors_are_refused_and_made_inside():
         for layout in (torch.jagged, torch.strided):
             with sg.unfake():
                 nested = torch.nested.nested_tensor(parts, layout=layout)
-            with pytest.raises(sg.RealTensorError, match="dense strided"):
+            with pytest.raises(sg.UnsupportedError, match="dense strided"):
                 mode.from_real(nested)
         inside = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(4, 4)], layout=torch.jagged)
         assert inside.layout == torch.jagged and sg.is_fake(inside._values)
@@ -692,7 +692,7 @@ x = {make}
 with sg.fake("cpu") as mode:
     try:
         assert mode.from_real(x).shape == x.shape
-    except sg.RealTensorError:
+    except sg.UnsupportedError:
         pass
 """)
 
@@ -700,7 +700,7 @@ with sg.fake("cpu") as mode:
 def test_mixed_programs_may_read_real_modules_and_not_train_them():
     net = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.BatchNorm2d(1))
     with sg.fake("cpu"):
-        with pytest.raises(sg.RealTensorError, match="write to a real tensor"):
+        with pytest.raises(sg.UnsupportedError, match="write to a real tensor"):
             net(torch.randn(1, 1, 3, 3))  # counts the batches
         made = net.eval()(torch.randn(1, 1, 3, 3))
     assert sg.is_fake(made) and described(made) == described(net(torch.randn(1, 1, 3, 3)))
@@ -721,9 +721,9 @@ def test_backward_on_cuda_outside_a_mode_is_a_typed_error():
         x = torch.empty(2, device="cuda", requires_grad=True)
         losses = [x.sum(), x.sum().cpu()]
     for loss in losses:
-        with pytest.raises(sg.EnvironmentError, match="on cuda outside a mode"):
+        with pytest.raises(sg.Error, match="on cuda outside a mode"):
             loss.backward(retain_graph=True)
-        with pytest.raises(sg.EnvironmentError, match="on cuda outside a mode"):
+        with pytest.raises(sg.Error, match="on cuda outside a mode"):
             torch.autograd.grad(loss, x, retain_graph=True)
     with sg.fake("cuda"):
         losses[0].backward()
@@ -1005,7 +1005,7 @@ def test_sparse_tensors_are_refused():
     with sg.fake("cpu"), pytest.raises(sg.NoRuleError, match="_to_sparse"):
         torch.randn(1).to_sparse()
     real = torch.randn(2, 2).to_sparse()
-    with sg.fake("cpu"), pytest.raises(sg.RealTensorError, match="layout Sparse"):
+    with sg.fake("cpu"), pytest.raises(sg.UnsupportedError, match="layout Sparse"):
         real + real
 
 
@@ -1091,7 +1091,7 @@ def test_real_storages_stay_real():
         x.storage()[1] = 5.0
         assert x.storage()[1] == 5.0 and large.storage()[99_999] == 99_999
         copied = torch.UntypedStorage(x.untyped_storage().nbytes()).copy_(x.untyped_storage())
-        with pytest.raises(sg.DeviceMismatchError, match="devices must match"):
+        with pytest.raises(sg.Error, match="devices must match"):
             torch.empty(0, device="cuda").set_(x.untyped_storage())
     assert x.tolist() == [0, 5, 0] and torch.empty(0).set_(copied).tolist() == [0, 5, 0]
 

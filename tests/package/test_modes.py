@@ -15,7 +15,7 @@ def test_the_mode_that_made_a_tensor():
         with sg.fake() as inner:
             y = torch.empty(3)
             assert sg.detect_fake_mode() is inner and sg.detect_fake_mode(x) is outer
-            with pytest.raises(sg.ModeMismatchError):
+            with pytest.raises(sg.Error):
                 sg.detect_fake_mode(x, y)
         assert sg.detect_fake_mode(y) is outer  # its own has ended
         with sg.Capture("cuda") as session:
@@ -52,7 +52,7 @@ def test_a_real_run_beside_fakes():
 def test_what_differs_is_told():
     sg.register_rule("aten::cosh", lambda x: x.new_empty(x.shape[::-1]))
     try:
-        with sg.CrossRefMode(), pytest.raises(sg.CrossRefError, match=r"aten::cosh, result 0: sizes: \[2, 3\]"):
+        with sg.CrossRefMode(), pytest.raises(sg.Error, match=r"aten::cosh, result 0: sizes: \[2, 3\]"):
             torch.ones(2, 3).cosh()
         with sg.CrossRefMode(throw_at_first=False) as check:
             assert torch.ones(2, 3).cosh().cosh().shape == (2, 3)

@@ -67,7 +67,7 @@ def test_registered_devices_are_held(define):
     with pretended():
         keys, table = torch.empty(5, device="cpu"), torch.empty(9, 4, device="cuda")
         assert lookup(keys.cuda(), table).device.type == "cuda"
-        with pytest.raises(sg.DeviceMismatchError, match="register_devices"):
+        with pytest.raises(sg.Error, match="register_devices"):
             lookup(keys, table)
     wrong = define("wrong(Tensor x) -> Tensor", lambda x: torch.empty(3, device="cpu"))
     sg.register_devices("sg_devices::wrong", results=["x"])
@@ -98,7 +98,7 @@ def test_a_captured_program_has_the_operator_and_its_devices(define):
 
 def test_results_are_on_devices_of_the_machine(define):
     far = define("far(Tensor x) -> Tensor", lambda x: torch.empty(3, device="cuda:9"))
-    with pretended(), pytest.raises(sg.NoSuchDeviceError, match="cuda:9: invalid device ordinal"):
+    with pretended(), pytest.raises(sg.Error, match="cuda:9: invalid device ordinal"):
         far(torch.empty(2, device="cuda"))
     with sg.fake("cuda", device_count=10):
         assert far(torch.empty(2, device="cuda")).device.index == 9

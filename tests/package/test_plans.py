@@ -114,11 +114,11 @@ def test_a_module_without_layers_is_planned():
     [
         (dict(devices="many"), sg.Error, "is not a number of devices"),
         (dict(devices="8xh9000"), sg.Error, "h9000"),
-        (dict(memory="2070MB"), sg.NoTrainingPlanError, "no plan of model fits"),
-        (dict(memory="1GB"), sg.NoTrainingPlanError, "no room for a program"),
+        (dict(memory="2070MB"), sg.NoPlanError, "no plan of model fits"),
+        (dict(memory="1GB"), sg.NoPlanError, "no room for a program"),
         (dict(schedules=["2f2b"]), sg.Error, "no schedule"),
         (dict(tensor=[3]), sg.Error, "does not divide"),
-        (dict(pipeline=[3]), sg.NoTrainingPlanError, "no size of tensor parallel(.|\\n)*with any pipeline"),
+        (dict(pipeline=[3]), sg.NoPlanError, "no size of tensor parallel(.|\\n)*with any pipeline"),
         (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
         (dict(layers=6), sg.Error, "how many, a function"),
     ],
@@ -170,7 +170,7 @@ def test_questions_that_make_no_sense_are_refused(what, how, why):
 
 
 def test_what_would_fit_was_planned():
-    with pytest.raises(sg.NoTrainingPlanError, match="smallest change first") as refused:
+    with pytest.raises(sg.NoPlanError, match="smallest change first") as refused:
         plan(memory="2170MB", devices="1xh100", batch=4096, micro_batch=[4096], tensor=[])
     changes = str(refused.value).splitlines()[1:]
     assert "with any micro-batch" in changes[0]

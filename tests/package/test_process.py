@@ -102,7 +102,7 @@ def test_a_torch_without_a_private_part_is_refused_in_words():
         "import torch, torch.utils.checkpoint as c; del c._recomputation_hook\n"
         "import shadowgraph as sg\n"
         "try:\n    with sg.fake('cuda'): pass\n"
-        "except sg.EnvironmentError as error: print(error)\n"
+        "except sg.Error as error: print(error)\n"
         "assert torch.empty(2).sum().device.type == 'cpu' and not torch.cuda.is_available()"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

@@ -104,7 +104,7 @@ def test_nodes_that_the_profile_does_not_know_are_refused():
         report.node(next(iter(step())))
     (gone,) = [node for node in report.nodes if node.target == "sg::output"]
     gone.erase()
-    with pytest.raises(sg.GraphEditError, match="erased"):
+    with pytest.raises(sg.GraphError, match="erased"):
         _ = gone.flops
     before = len(graph)
     graph.run_passes("decompose")
@@ -155,7 +155,7 @@ def test_rules_that_fail_say_where():
     failing = {"raised ZeroDivisionError": lambda node: 1 / 0, "is 'much'": lambda node: "much",
                "is nan": lambda node: float("nan")}  # fmt: skip
     for message, rule in failing.items():
-        with pytest.raises(sg.CostRuleError, match=f"the figure 'mine' of `.*` {message}"):
+        with pytest.raises(sg.Error, match=f"the figure 'mine' of `.*` {message}"):
             sg.GraphProfiler().add("mine", "", rule).run(report)
 
     class Short:
@@ -165,7 +165,7 @@ def test_rules_that_fail_say_where():
         def measure(self, node):
             return [1]
 
-    with pytest.raises(sg.CostRuleError, match=r"\[1\], where it has 2 figures"):
+    with pytest.raises(sg.Error, match=r"\[1\], where it has 2 figures"):
         sg.GraphProfiler(Short()).run(report)
     profilers = sg.GraphProfiler(sg.FlopProfiler())
     with pytest.raises(sg.Error, match="two profilers have a figure 'matmul_flops'"):

@@ -47,7 +47,7 @@ def test_inputs_by_name_dtype_strides_and_parameters():
     assert graph.propagate(other).outputs[0].shape == (9, 6)
     with sg.fake("cuda"):
         elsewhere = torch.empty(4, 5, device="cuda")
-    with pytest.raises(sg.ShapePropagationError, match="cuda:0"):
+    with pytest.raises(sg.UnsupportedError, match="cuda:0"):
         graph.propagate(elsewhere)
 
     net = torch.nn.Linear(4, 3)
@@ -58,7 +58,7 @@ def test_inputs_by_name_dtype_strides_and_parameters():
 
 def test_sizes_that_stand_in_the_graph():
     step = sg.capture_training_step(Net(), "f32[8,16]", optimizer="adamw", device="cuda")
-    with pytest.raises(sg.ShapePropagationError, match=r"(?s)aten::mm does not fit the new inputs.*baked in: .*expand"):
+    with pytest.raises(sg.UnsupportedError, match=r"(?s)aten::mm does not fit the new inputs.*baked in: .*expand"):
         step.propagate((32, 16))
     graph = sg.capture(lambda x: (x + 1, torch.zeros(x.shape[0], 2)), "f32[8,4]")
     shapes = graph.propagate((16, 4))
@@ -77,7 +77,7 @@ def test_the_mode_decides_sizes_and_the_device():
     assert graph.propagate().outputs[0].shape == (4,)
     mode = sg.fake("cuda", profile="a100", data_sizes={"nonzero0": 7})
     assert graph.propagate(mode=mode).outputs[0].shape == (7,)
-    with pytest.raises(sg.ModeMismatchError, match="captured for cuda:0"):
+    with pytest.raises(sg.Error, match="captured for cuda:0"):
         graph.propagate(mode=sg.fake("cpu"))
     with pytest.raises(sg.Error, match="data_sizes by name"):
         graph.propagate(mode=sg.fake("cuda", data_sizes=lambda *question: 3))

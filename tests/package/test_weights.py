@@ -79,7 +79,7 @@ def test_one_module_tensor_or_shard(tmp_path):
         assert torch.equal(net.head.bias, real.head.bias)
         part = sg.materialize_shard(net.head.weight, 1, 4, 8, source=source, name="head.weight")
         assert torch.equal(part, real.head.weight[:, 4:12]) and part.is_contiguous() and sg.is_deferred(net.head.weight)
-        with pytest.raises(sg.CheckpointError, match="no part 4..20"):
+        with pytest.raises(sg.DeferredError, match="no part 4..20"):
             sg.materialize_shard(net.head.weight, 1, 4, 16, source=source, name="head.weight")
         with pytest.raises(sg.Error, match="name="):
             sg.materialize_tensor(net.head.weight, source)
@@ -101,17 +101,17 @@ def test_what_does_not_fit_names_the_key_and_changes_nothing():
     state = real.state_dict()
     lacking = {name: tensor for name, tensor in state.items() if name != "head.bias"}
     for source, error, said in (
-        (lacking, sg.MissingKeyError, "'head.bias'"),
-        ({**state, "tail.bias": torch.zeros(1)}, sg.UnexpectedKeyError, "'tail.bias'"),
-        ({**state, "head.bias": torch.zeros(5)}, sg.TensorMismatchError, r"'head.bias' is \[5\].*\[4\]"),
-        ({**state, "head.bias": torch.zeros(4).half()}, sg.TensorMismatchError, "'head.bias' is torch.float16"),
-        ({"epoch": 3}, sg.CheckpointError, "no tensors by name, but epoch"),
+        (lacking, sg.DeferredError, "'head.bias'"),
+        ({**state, "tail.bias": torch.zeros(1)}, sg.DeferredError, "'tail.bias'"),
+        ({**state, "head.bias": torch.zeros(5)}, sg.DeferredError, r"'head.bias' is \[5\].*\[4\]"),
+        ({**state, "head.bias": torch.zeros(4).half()}, sg.DeferredError, "'head.bias' is torch.float16"),
+        ({"epoch": 3}, sg.DeferredError, "no tensors by name, but epoch"),
         ("nowhere.safetensors", sg.FileError, "nowhere.safetensors"),
     ):
         with pytest.raises(error, match=said):
             sg.materialize_module(net, source)
         assert all(sg.is_fake(tensor) for tensor in net.parameters())
-    with pytest.raises(sg.MissingKeyError, match="nearest name is 'head.bias'"):
+    with pytest.raises(sg.DeferredError, match="nearest name is 'head.bias'"):
         sg.Checkpoint(state).read("head.bia")
     torch.manual_seed(7)
     net = sg.deferred_init(Net)
@@ -128,10 +128,10 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "empty").mkdir()
     torch.save([torch.ones(2)], tmp_path / "list.pt")
     for name, error in (("bad.safetensors", sg.FileError), ("bad.pt", sg.FileError), ("bad.index.json", sg.FileError),
-                        ("empty", sg.FileError), ("list.pt", sg.CheckpointError)):  # fmt: skip
+                        ("empty", sg.FileError), ("list.pt", sg.DeferredError)):  # fmt: skip
         with pytest.raises(error, match=name):
             sg.Checkpoint(tmp_path / name)
-    with pytest.raises(sg.CheckpointError, match="twice"):
+    with pytest.raises(sg.DeferredError, match="twice"):
         sg.Checkpoint([{"a": torch.ones(1)}, {"a": torch.ones(1)}])
 
 
@@ -185,5 +185,5 @@ def test_parts_of_dimensions_counted_from_behind(form, tmp_path):
         part = weights.read_part("w", dim, 1, size - 1)
         assert part.is_contiguous() and torch.equal(part, state["w"].narrow(dim, 1, size - 1))
         assert torch.equal(part, weights.read_part("w", dim + 3, 1, size - 1))
-    with pytest.raises(sg.CheckpointError, match="no part 1..3 of dimension -3"):
+    with pytest.raises(sg.DeferredError, match="no part 1..3 of dimension -3"):
         weights.read_part("w", -3, 1, 2)

@@ -109,7 +109,7 @@ TEST(PlanQuestions, TheLeastMemoryFitsAndLessDoesNot) {
   request.memory = static_cast<int64_t>(table.rows[1].number);
   EXPECT_EQ(plan_training(source, request).best().run.seconds(), table.rows[1].seconds);
   request.memory = static_cast<int64_t>(beside + 0.85 * (table.rows[1].number - beside));
-  EXPECT_THROW(plan_training(source, request), NoTrainingPlanError);
+  EXPECT_THROW(plan_training(source, request), NoPlanError);
 }
 
 TEST(PlanQuestions, TheLongestSequenceIsThatOfTheModelWhereAllFit) {
@@ -184,7 +184,7 @@ TEST(PlanQuestions, WordsAreReadOrRefused) {
 std::string why_nothing_fits(const StepSource& source, const ClusterRequest& request) {
   try {
     plan_training(source, request);
-  } catch (const NoTrainingPlanError& error) {
+  } catch (const NoPlanError& error) {
     return error.what();
   }
   return "a plan fits";

@@ -287,7 +287,7 @@ TEST(TrainingPlan, LittleMemoryIsMetByComputingAgain) {
   try {
     plan_training(source, request);
     FAIL() << "a megabyte is enough";
-  } catch (const NoTrainingPlanError& error) {
+  } catch (const NoPlanError& error) {
     EXPECT_THAT(error.what(), HasSubstr("smallest change first"));
     EXPECT_THAT(error.what(), HasSubstr("more: tp 1, pp 1, dp 1"));
   }
@@ -428,7 +428,7 @@ TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
   try {
     plan_training(source, request);
     FAIL() << "half of it is enough";
-  } catch (const NoTrainingPlanError& error) {
+  } catch (const NoPlanError& error) {
     EXPECT_THAT(error.what(), HasSubstr("with the optimizer on the host: tp 1"));
   }
   request.offload_optimizer = true;
@@ -438,7 +438,7 @@ TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
   EXPECT_LE(with.best().bytes(), with.memory);
   EXPECT_THAT(to_text(with), HasSubstr("optimizer on the host"));
   request.device.host->memory = with.best().on_host - 1;
-  EXPECT_THROW(plan_training(source, request), NoTrainingPlanError);
+  EXPECT_THROW(plan_training(source, request), NoPlanError);
   request.device.host.reset();
   EXPECT_THROW(plan_training(source, request), Error);
 }
@@ -477,7 +477,7 @@ TEST(TrainingPlan, WhatMayBeComputedAgainIsAKnob) {
   try {
     plan_training(source, request);
     FAIL() << "nothing is computed again, and all fits";
-  } catch (const NoTrainingPlanError& error) {
+  } catch (const NoPlanError& error) {
     EXPECT_THAT(error.what(), HasSubstr("with any recomputing: tp 1"));
   }
 }

@@ -136,7 +136,7 @@ TEST(CheckpointPass, RefusesSegmentsThatAreNone) {
     try {
       checkpoint_segments(graph, segments);
       FAIL() << what;
-    } catch (const GraphEditError& error) {
+    } catch (const GraphError& error) {
       EXPECT_THAT(error.what(), HasSubstr(what));
     }
   };

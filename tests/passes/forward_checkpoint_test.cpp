@@ -108,7 +108,7 @@ TEST(ForwardCheckpoint, NothingInASegmentIsKept) {
   try {
     checkpoint_segments(graph, std::span(&segment, 1));
     ADD_FAILURE() << "it was taken";
-  } catch (const GraphEditError& error) {
+  } catch (const GraphError& error) {
     EXPECT_THAT(error.what(), HasSubstr("run whole functions again"));
   }
   EXPECT_EQ(to_text(graph), before);

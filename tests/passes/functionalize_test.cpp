@@ -66,7 +66,7 @@ void expect_refused(Graph graph, const std::string& why) {
   try {
     functionalize(graph);
     FAIL() << "not refused: " << why;
-  } catch (const FunctionalizeError& error) {
+  } catch (const UnsupportedError& error) {
     EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
     EXPECT_TRUE(error.node().valid());
   }

@@ -43,7 +43,7 @@ std::string message_of(F&& f) {
 }
 
 std::string parse_error(const std::string& text) {
-  return message_of<PipelineError>([&] { Pipeline::parse(text); });
+  return message_of<PassError>([&] { Pipeline::parse(text); });
 }
 
 Pass pass_that(std::string name, PassFunction run) {
@@ -103,7 +103,7 @@ TEST(Pipeline, OptionsAreCheckedByThePass) {
   EXPECT_THAT(message_of<PassError>([&] { Pipeline::parse("const-fold{max_bytes=1k}").run(graph); }),
               HasSubstr("max_bytes=1k"));
   EXPECT_THROW(find_pass("dce")->run(graph, {{"nothing", "1"}}), Error);
-  EXPECT_THROW(run_pass(graph, "dce", {{"nothing", "1"}}), PipelineError);
+  EXPECT_THROW(run_pass(graph, "dce", {{"nothing", "1"}}), PassError);
 }
 
 TEST(Pipeline, TheTableAddsUpItsTimes) {
@@ -179,7 +179,7 @@ TEST(Pipeline, AFailedPassLeavesTheGraphAsItWas) {
 TEST(Pipeline, ABrokenInputIsNotThePasssFault) {
   Graph graph = sample();
   mutable_node(graph, NodeId(1)).region = RegionId(77);
-  EXPECT_THROW(Pipeline::parse("dce").run(graph, PipelineOptions::checked()), VerifyError);
+  EXPECT_THROW(Pipeline::parse("dce").run(graph, PipelineOptions::checked()), GraphError);
 }
 
 TEST(Pipeline, DumpsWhereTheEnvironmentSays) {

@@ -226,7 +226,7 @@ TEST(Partition, SplitAndJoin) {
   // A way from one part over another and back.
   parts[NodeId(4)] = 1;
   parts[NodeId(5)] = 0;
-  EXPECT_THROW(split(graph, parts), GraphEditError);
+  EXPECT_THROW(split(graph, parts), GraphError);
 }
 
 // Whatever is supported: the proposed parts can be cut out, and put together again.

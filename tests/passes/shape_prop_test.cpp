@@ -169,13 +169,10 @@ TEST(ShapePropagation, NamesTheNodeAndTheArgumentThatIsBakedIn) {
   try {
     ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[16,6]")}}});
     FAIL() << "a view of 96 elements as [8, 2, 3]";
-  } catch (const ShapePropagationError& error) {
+  } catch (const UnsupportedError& error) {
     EXPECT_THAT(error.what(), HasSubstr("n1 aten::view"));
     EXPECT_THAT(error.what(), HasSubstr("size[0] = 8 is size 0 of 'x' as recorded, now 16"));
     EXPECT_THAT(error.what(), HasSubstr("invalid for input of size 96"));
-    ASSERT_EQ(error.baked().size(), 1U);
-    EXPECT_EQ(error.baked()[0].argument, "size[0]");
-    EXPECT_EQ(error.baked()[0].number, 8);
   }
 }
 
@@ -193,7 +190,7 @@ TEST(ShapePropagation, FindsWhatIsBakedInAboveTheNodeThatFails) {
   try {
     ShapePropagation::of(graph, {.inputs = {{"x", InputGeometry::of_text("f32[16,6]")}}});
     FAIL() << "sizes 16 and 8 do not broadcast";
-  } catch (const ShapePropagationError& error) {
+  } catch (const UnsupportedError& error) {
     EXPECT_EQ(graph.target(error.node()).name(), "aten::add.Tensor");
     EXPECT_THAT(error.what(), HasSubstr("aten::ones: size[0] = 8 is size 0 of 'x' as recorded, now 16"));
   }
@@ -218,7 +215,7 @@ TEST(ShapePropagation, ListsWhatIsBakedInAndFitsNevertheless) {
   EXPECT_EQ(shapes.baked()[1].now, 96);
   const Pass* pass = find_pass("shape-prop");
   ASSERT_NE(pass, nullptr);
-  EXPECT_THROW(pass->run(graph, {{"inputs", "x=f32[16,6]"}, {"baked", "error"}}), ShapePropagationError);
+  EXPECT_THROW(pass->run(graph, {{"inputs", "x=f32[16,6]"}, {"baked", "error"}}), UnsupportedError);
   EXPECT_EQ(graph.sizes(ValueId(0))[0], 8) << "a pass that throws leaves the graph alone";
   const PassResult result = pass->run(graph, {{"inputs", "x=f32[16,6]"}, {"baked", "report"}});
   EXPECT_TRUE(result.changed);
@@ -240,7 +237,7 @@ TEST(ShapePropagation, BuiltInLanguageModelSaysWhereItsBatchIsBakedIn) {
     inputs.emplace(graph.text(graph.arguments(node)[0].string), geometry);
   }
   EXPECT_THAT([&] { ShapePropagation::of(graph, {.inputs = inputs}); },
-              ::testing::ThrowsMessage<ShapePropagationError>(HasSubstr("of 'input_ids' as recorded, now ")));
+              ::testing::ThrowsMessage<UnsupportedError>(HasSubstr("of 'input_ids' as recorded, now ")));
 }
 
 TEST(ShapePropagation, RefusesNamesAndTextsThatMeanNothing) {

@@ -40,7 +40,7 @@ bool groups_can_be_ordered(const Graph& graph) {
   }
   try {
     return topological_order(graph, Dependences::of(graph), group_of).size() == graph.node_count();
-  } catch (const GraphEditError&) {
+  } catch (const GraphError&) {
     return false;
   }
 }

@@ -50,7 +50,7 @@ TEST_P(SymbolicModel, AtAnotherBatchIsWhatACaptureGives) {
             [&] {
               SymbolicGraph::fit(at_batches(GetParam(), how, {2, 3, 5, 7}));
             },
-            ThrowsMessage<SymbolicError>(HasSubstr("aten::mkldnn_rnn_layer")));
+            ThrowsMessage<UnsupportedError>(HasSubstr("aten::mkldnn_rnn_layer")));
         continue;
       }
       const SymbolicGraph symbolic = SymbolicGraph::fit(at_batches(GetParam(), how, {2, 3, 5, 7}));
@@ -144,7 +144,7 @@ TEST(SymbolicGraph, SaysAtWhichNodeTheProgramsDiffer) {
       [&] {
         SymbolicGraph::fit(captures_of(forward, {2, 3, 5}));
       },
-      ThrowsMessage<SymbolicError>(
+      ThrowsMessage<UnsupportedError>(
           ::testing::AllOf(HasSubstr("batch 2: n2: %2 = aten::tanh"), HasSubstr("batch 5: n2: %2 = aten::relu"))));
   // On one side of the branch it fits, and a capture beyond it tells.
   const SymbolicGraph below = SymbolicGraph::fit(captures_of(forward, {2, 3, 4}));
@@ -159,7 +159,8 @@ TEST(SymbolicGraph, NamesTheNumbersThatNoPolynomialFits) {
       [&] {
         SymbolicGraph::fit(captures_of(forward, {2, 3, 5, 7}));
       },
-      ThrowsMessage<SymbolicError>(::testing::AllOf(HasSubstr("1, 1, 2, 3: size 0 at n"), HasSubstr("aten::zeros"))));
+      ThrowsMessage<UnsupportedError>(
+          ::testing::AllOf(HasSubstr("1, 1, 2, 3: size 0 at n"), HasSubstr("aten::zeros"))));
   // Even batches fit one graph, and odd ones are not answered.
   const SymbolicGraph even = SymbolicGraph::fit(captures_of(forward, {2, 4, 8}));
   EXPECT_EQ(even.difference_from({{"batch", 20}}, capture_program(forward, {20, 6})), std::nullopt);
@@ -167,7 +168,7 @@ TEST(SymbolicGraph, NamesTheNumbersThatNoPolynomialFits) {
       [&] {
         (void)even.instantiate({{"batch", 21}});
       },
-      ThrowsMessage<SymbolicError>(HasSubstr("2 and every 2 from there")));
+      ThrowsMessage<UnsupportedError>(HasSubstr("2 and every 2 from there")));
   // Nearly 1/n is not 1/n.
   const ForwardFunction nearly = [](const Tensors& in) {
     return Tensors{in[0] * (1.000000001 / static_cast<double>(in[0].size(0)))};
@@ -176,7 +177,7 @@ TEST(SymbolicGraph, NamesTheNumbersThatNoPolynomialFits) {
       [&] {
         SymbolicGraph::fit(captures_of(nearly, {2, 3, 5, 7}));
       },
-      ThrowsMessage<SymbolicError>(HasSubstr("aten::mul")));
+      ThrowsMessage<UnsupportedError>(HasSubstr("aten::mul")));
   const ForwardFunction root = [](const Tensors& in) {
     return Tensors{in[0] * std::sqrt(static_cast<double>(in[0].size(0)))};
   };
@@ -184,32 +185,32 @@ TEST(SymbolicGraph, NamesTheNumbersThatNoPolynomialFits) {
       [&] {
         SymbolicGraph::fit(captures_of(root, {2, 3, 5, 7}));
       },
-      ThrowsMessage<SymbolicError>(HasSubstr("aten::mul")));
+      ThrowsMessage<UnsupportedError>(HasSubstr("aten::mul")));
 }
 
 TEST(SymbolicGraph, RefusesCapturesAndSizesThatSayNothing) {
   const ForwardFunction forward = [](const Tensors& in) { return Tensors{in[0].relu()}; };
-  EXPECT_THROW(SymbolicGraph::fit({}), SymbolicError);
-  EXPECT_THROW(SymbolicGraph::fit(captures_of(forward, {2, 3})), SymbolicError);
-  EXPECT_THROW(SymbolicGraph::fit(captures_of(forward, {2, 2, 2})), SymbolicError);
+  EXPECT_THROW(SymbolicGraph::fit({}), UnsupportedError);
+  EXPECT_THROW(SymbolicGraph::fit(captures_of(forward, {2, 3})), UnsupportedError);
+  EXPECT_THROW(SymbolicGraph::fit(captures_of(forward, {2, 2, 2})), UnsupportedError);
   auto other_names = captures_of(forward, {2, 3, 5});
   other_names[1].sizes = {{"seq", 3}};
-  EXPECT_THROW(SymbolicGraph::fit(std::move(other_names)), SymbolicError);
+  EXPECT_THROW(SymbolicGraph::fit(std::move(other_names)), UnsupportedError);
   const SymbolicGraph symbolic = SymbolicGraph::fit(captures_of(forward, {2, 3, 5}));
   EXPECT_THAT(
       [&] {
         (void)symbolic.instantiate({{"batch", 1}});
       },
-      ThrowsMessage<SymbolicError>(HasSubstr("less than the smallest captured, 2")));
-  EXPECT_THROW((void)symbolic.instantiate({{"seq", 8}}), SymbolicError);
-  EXPECT_THROW((void)symbolic.instantiate({}), SymbolicError);
+      ThrowsMessage<UnsupportedError>(HasSubstr("less than the smallest captured, 2")));
+  EXPECT_THROW((void)symbolic.instantiate({{"seq", 8}}), UnsupportedError);
+  EXPECT_THROW((void)symbolic.instantiate({}), UnsupportedError);
   EXPECT_EQ(symbolic.refusal({{"batch", 4}}), std::nullopt);
 }
 
 // One is not like two: a batch of one broadcasts, and its strides are free.
 TEST(SymbolicGraph, ASampleAtOneIsADifferentProgramOrFitsLikeTheOthers) {
   const ForwardFunction forward = [](const Tensors& in) { return Tensors{in[0].t().contiguous()}; };
-  EXPECT_THROW(SymbolicGraph::fit(captures_of(forward, {1, 2, 3, 5})), SymbolicError);
+  EXPECT_THROW(SymbolicGraph::fit(captures_of(forward, {1, 2, 3, 5})), UnsupportedError);
   EXPECT_NO_THROW(SymbolicGraph::fit(captures_of(forward, {2, 3, 5})));
 }
 

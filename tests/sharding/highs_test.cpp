@@ -22,7 +22,7 @@ class Highs : public ::testing::Test {
     one.nodes.push_back({.costs = {1}});
     try {
       solve(one, {.solver = AssignmentSolver::kHighs});
-    } catch (const SolverMissingError& error) {
+    } catch (const Error& error) {
       std::error_code none;
       for (const auto& python : std::filesystem::directory_iterator(SHADOWGRAPH_SOURCE_DIR "/.venv/lib", none)) {
         const bool installed = std::filesystem::exists(python.path() / "site-packages/highspy");
@@ -188,7 +188,7 @@ TEST(HighsLibraryTest, IsMissedByNameWhereItIsNot) {
   try {
     solve(problem, {.solver = AssignmentSolver::kHighs, .highs = "/nowhere/libhighs.so"});
     FAIL() << "solved without a library";
-  } catch (const SolverMissingError& error) {
+  } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("/nowhere/libhighs.so"));
     EXPECT_THAT(error.what(), HasSubstr("pip install highspy"));
   }

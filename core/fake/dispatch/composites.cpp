@@ -91,9 +91,9 @@ void refuse_to_replace_data(const OperatorInfo& info, const Stack& stack, size_t
   const at::Tensor& self = stack[begin].toTensor();
   if (!self.defined() || is_fake(self) || !is_fake(stack[begin + 1].toTensor())) return;
   refuse_write_while_describing(info, self, thread_state.mode);
-  throw RealTensorError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
-                        ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
-                        "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
+  throw UnsupportedError(info.name + " would give a real tensor (" + c10::str(self.sizes()) +
+                         ") the data of another one while fake tensors are in use (`.data =`, Module::to); nothing was "
+                         "changed. Make the tensor or module inside the mode, or run this line under an UnfakeGuard");
 }
 
 // Says whether autocast is on and has a kernel for `op`.

@@ -15,8 +15,8 @@ namespace shadowgraph {
 
 void refuse_write_while_describing(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode) {
   if (mode == nullptr || !mode->reads_data) return;
-  throw UnrecordableCallError(info.name + " would write to a tensor from outside (" +
-                              c10::str(outside.scalar_type(), " ", outside.sizes()) + ")" + kNotWrittenFromOutside);
+  throw DeferredError(info.name + " would write to a tensor from outside (" +
+                      c10::str(outside.scalar_type(), " ", outside.sizes()) + ")" + kNotWrittenFromOutside);
 }
 
 void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device other) const {
@@ -34,15 +34,14 @@ void OperandDevices::refuse(uint16_t position, c10::Device common, c10::Device o
             ", different from other tensors on " + common.str() + " (when checking argument in method wrapper_" +
             backend + "_" + (structured ? "" : name.overload_name + "_") + base + ")";
   }
-  throw DeviceMismatchError(info_.name + ": Expected all tensors to be on the same device, but " + words +
-                            " Move one of them with .to(); only 0-dimensional CPU tensors mix with other devices" +
-                            (info_.is_own ? ", unless register_devices says that the operator takes them" : ""));
+  throw Error(info_.name + ": Expected all tensors to be on the same device, but " + words +
+              " Move one of them with .to(); only 0-dimensional CPU tensors mix with other devices" +
+              (info_.is_own ? ", unless register_devices says that the operator takes them" : ""));
 }
 
 void OperandDevices::refuse_index_device() const {
-  throw DeviceMismatchError(info_.name +
-                            ": indices should be either on cpu or on the same device as the indexed tensor (" +
-                            common_.device.str() + ")");
+  throw Error(info_.name + ": indices should be either on cpu or on the same device as the indexed tensor (" +
+              common_.device.str() + ")");
 }
 
 // Argument 0 is written, 1 has the indices, which go where that is, and 2 the values. The values may be one number from
@@ -93,10 +92,10 @@ namespace {
 
 [[noreturn]] void refuse_write_through_view(const OperatorInfo& info, const at::Tensor& fake, const ModeState* mode) {
   refuse_write_while_describing(info, fake, mode);
-  throw RealTensorError(info.name + " would write to a view (" + c10::str(fake.sizes()) +
-                        ") of a real tensor while fake tensors are in use; nothing was written. Take the view of the "
-                        "real tensor's fake, FakeTensorMode::from_real, convert its module with fakeify, or run this "
-                        "line under an UnfakeGuard");
+  throw UnsupportedError(info.name + " would write to a view (" + c10::str(fake.sizes()) +
+                         ") of a real tensor while fake tensors are in use; nothing was written. Take the view of the "
+                         "real tensor's fake, FakeTensorMode::from_real, convert its module with fakeify, or run this "
+                         "line under an UnfakeGuard");
 }
 
 }  // namespace
@@ -184,20 +183,20 @@ std::optional<at::Tensor> OperandScan::converted_operand(const at::Tensor& real)
   const bool changes_geometry = info_.inplace_view && (written_ || position_ == 0);
   if ((written_ && !adopted) || changes_geometry) refuse_write_while_describing(info_, real, mode_);
   if (changes_geometry) {
-    throw RealTensorError(info_.name + " would change the geometry of a real tensor (" + c10::str(real.sizes()) +
-                          ") while fake tensors are in use; nothing was changed. Convert it first, with "
-                          "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+    throw UnsupportedError(info_.name + " would change the geometry of a real tensor (" + c10::str(real.sizes()) +
+                           ") while fake tensors are in use; nothing was changed. Convert it first, with "
+                           "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
   }
   if (written_ && !adopted) {
-    throw RealTensorError(info_.name + " would write to a real tensor (" + c10::str(real.sizes()) +
-                          ") while fake tensors are in use; nothing was written. Make the tensor inside the mode, "
-                          "convert it with FakeTensorMode::from_real (a module with fakeify), or run this line under "
-                          "an UnfakeGuard");
+    throw UnsupportedError(info_.name + " would write to a real tensor (" + c10::str(real.sizes()) +
+                           ") while fake tensors are in use; nothing was written. Make the tensor inside the mode, "
+                           "convert it with FakeTensorMode::from_real (a module with fakeify), or run this line under "
+                           "an UnfakeGuard");
   }
   if (mode_ != nullptr && mode_->real_tensors() == RealTensors::kRefuse && !adopted && !info_.lifts) {
-    throw RealTensorError(info_.name + " got a real tensor (" + c10::str(real.sizes()) +
-                          "), and this mode refuses them (RealTensors::kRefuse). Convert it with "
-                          "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
+    throw UnsupportedError(info_.name + " got a real tensor (" + c10::str(real.sizes()) +
+                           "), and this mode refuses them (RealTensors::kRefuse). Convert it with "
+                           "FakeTensorMode::from_real, or run this line under an UnfakeGuard");
   }
   if (!adopted) {
     views_real_ |= info_.is_view;

@@ -18,7 +18,7 @@ inline constexpr const char* kNotWrittenFromOutside =
     "; nothing was written. Write to a clone of it, or materialise what is described and write outside of "
     "deferred_init";
 
-// Throws that error, UnrecordableCallError, if a program is being described.
+// Throws that error, DeferredError, if a program is being described.
 void refuse_write_while_describing(const OperatorInfo& info, const at::Tensor& outside, const ModeState* mode);
 
 // Judges the devices of the operands by the operator's rule (OperatorInfo::device_rule, or another one).

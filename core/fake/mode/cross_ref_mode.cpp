@@ -16,10 +16,6 @@ std::string CrossRefDifference::to_string() const {
   return op + ", " + where + ": " + what + ": " + real + " real, " + fake + " fake";
 }
 
-CrossRefError::CrossRefError(CrossRefDifference difference)
-    : Error(difference.to_string() + ". A rule for the operator, or a correction of it: docs/adding-an-operator.md"),
-      difference_(std::move(difference)) {}
-
 namespace {
 
 // Names a tensor of the call: "self", "tensors[1]", "result 0".
@@ -137,7 +133,7 @@ class CrossRefMode::Observer final : public CallObserver {
       comparable_ = false;
     } catch (const NoRuleError&) {
       comparable_ = false;
-    } catch (const RealTensorError&) {
+    } catch (const UnsupportedError&) {
       comparable_ = false;  // sparse, quantised
     } catch (const c10::Error& error) {
       error_ = error.what_without_backtrace();
@@ -182,8 +178,10 @@ class CrossRefMode::Observer final : public CallObserver {
 
  private:
   void report(CrossRefDifference difference) {
-    differences.push_back(difference);
-    if (options_.throw_at_first) throw CrossRefError(std::move(difference));
+    differences.push_back(std::move(difference));
+    if (!options_.throw_at_first) return;
+    throw Error(differences.back().to_string() +
+                ". A rule for the operator, or a correction of it: docs/adding-an-operator.md");
   }
 
   CrossRefOptions options_;

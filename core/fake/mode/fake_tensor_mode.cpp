@@ -71,8 +71,8 @@ std::optional<Behind> behind(at::TensorList tensors) {
     std::optional<FakeTensorOptions> options = options_of_mode(fake->mode_id());
     if (!options) continue;
     if (const auto words = difference(found->options, *options)) {
-      throw ModeMismatchError("the module's tensors were made in two modes that differ: " + *words +
-                              ". Make them in one, or convert some with FakeTensorMode::from_real");
+      throw Error("the module's tensors were made in two modes that differ: " + *words +
+                  ". Make them in one, or convert some with FakeTensorMode::from_real");
     }
     complete(found->options, std::move(*options));
     found->of_mode = true;
@@ -87,9 +87,9 @@ FakeTensorOptions options_around(at::TensorList own, at::TensorList inputs, Fake
   std::optional<Behind> around = behind(own);
   if (around && around->of_mode) {
     if (const auto words = difference(given, around->options)) {
-      throw ModeMismatchError("the capture's options and the mode that the module was made in differ: " + *words +
-                              ". Leave them out of CaptureOptions::mode, which takes them from that mode, or make the "
-                              "module in a mode that has them");
+      throw Error("the capture's options and the mode that the module was made in differ: " + *words +
+                  ". Leave them out of CaptureOptions::mode, which takes them from that mode, or make the "
+                  "module in a mode that has them");
     }
   }
   if (!around) around = behind(inputs);
@@ -105,9 +105,9 @@ void check_is_of(const ModeState& mode, const at::Tensor& tensor, const std::str
   const auto options = options_of_mode(fake->mode_id());
   if (!options) return;
   if (const auto words = difference(mode.options, *options)) {
-    throw ModeMismatchError("the capture and the mode that '" + name + "' was made in differ: " + *words +
-                            ". Begin the CaptureSession with the module, which takes them from its mode, or make the "
-                            "module in a mode that has them");
+    throw Error("the capture and the mode that '" + name + "' was made in differ: " + *words +
+                ". Begin the CaptureSession with the module, which takes them from its mode, or make the "
+                "module in a mode that has them");
   }
 }
 
@@ -265,8 +265,7 @@ FakeTensorMode* detect_fake_mode(at::TensorList tensors) {
     const auto mode = modes.by_id.find(fake->mode_id());
     if (mode == modes.by_id.end()) continue;
     if (found != nullptr && found != mode->second) {
-      throw ModeMismatchError(
-          "these tensors are of two fake tensor modes; convert some of them with FakeTensorMode::from_real");
+      throw Error("these tensors are of two fake tensor modes; convert some of them with FakeTensorMode::from_real");
     }
     found = mode->second;
   }

@@ -20,11 +20,11 @@ namespace shadowgraph {
 std::optional<FakeTensorOptions> options_of_mode(uint32_t id);
 
 // Completes `given` from the mode that the fakes among `own` were made in. Without any it takes the mode of `inputs`,
-// or else the innermost mode of this thread. Throws ModeMismatchError if the modes of `own`, or one of them and
+// or else the innermost mode of this thread. Throws Error if the modes of `own`, or one of them and
 // `given`, differ in device or profile.
 FakeTensorOptions options_around(at::TensorList own, at::TensorList inputs, FakeTensorOptions given);
 
-// Throws ModeMismatchError if `tensor`, called `name`, was made in a mode that differs from `mode` in device or
+// Throws Error if `tensor`, called `name`, was made in a mode that differs from `mode` in device or
 // profile.
 void check_is_of(const ModeState& mode, const at::Tensor& tensor, const std::string& name);
 

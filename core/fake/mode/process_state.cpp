@@ -54,7 +54,7 @@ bool seems_built_for(c10::DeviceType type);
 const at::Generator& pretended_generator(c10::Device device);
 at::Generator new_pretended_generator(c10::Device device);
 
-// Held while the engine runs a backward from `roots`. Throws EnvironmentError if the graph is on several kinds of
+// Held while the engine runs a backward from `roots`. Throws Error if the graph is on several kinds of
 // accelerator, or on one that libtorch cannot be told of in this process.
 class AcceleratorScope {
  public:
@@ -67,7 +67,7 @@ class AcceleratorScope {
   c10::DeviceType outer_;
 };
 
-// Call this after a backward has failed. Throws EnvironmentError if the reason is that its fakes are on an accelerator
+// Call this after a backward has failed. Throws Error if the reason is that its fakes are on an accelerator
 // that is only there inside a mode.
 void explain_missing_accelerator(const torch::autograd::edge_list& roots);
 
@@ -100,10 +100,11 @@ DeviceType find_accelerator(const torch::autograd::edge_list& roots) {
       const DeviceType type = node->input_metadata(i).device().type();
       if (!at::accelerator::isAccelerator(type) || type == found) continue;
       if (found != kNothing) {
-        throw EnvironmentError("backward over tensors on " + c10::DeviceTypeName(found, true) + " and on " +
-                               c10::DeviceTypeName(type, true) +
-                               ": libtorch's autograd engine knows one kind of accelerator in a process. Run one "
-                               "backward for each kind, with .detach() between them");
+        throw Error("backward over tensors on " + c10::DeviceTypeName(found, true) + " and on " +
+                        c10::DeviceTypeName(type, true) +
+                        ": libtorch's autograd engine knows one kind of accelerator in a process. Run one "
+                        "backward for each kind, with .detach() between them",
+                    NodeId(), Error::Fault::kOurs);
       }
       found = type;
     }
@@ -233,10 +234,11 @@ AcceleratorScope::AcceleratorScope(const torch::autograd::edge_list& roots) : ou
   if (type == kNothing) return;
   if (type == DeviceType::PrivateUse1) {
     if (!c10::is_privateuse1_backend_registered()) {
-      throw EnvironmentError(
+      throw Error(
           "backward on privateuseone: libtorch's autograd engine takes it for an accelerator once it has a name, which "
           "it keeps for the life of the process. Load the backend, or call c10::register_privateuse1_backend(\"name\") "
-          "first");
+          "first",
+          NodeId(), Error::Fault::kOurs);
     }
     ensure_privateuse1_hooks();
   }
@@ -248,20 +250,21 @@ AcceleratorScope::AcceleratorScope(const torch::autograd::edge_list& roots) : ou
   }
   if (told == type) return;
   thread_state.backward_on = outer_;
-  throw EnvironmentError("backward on fake " + c10::DeviceTypeName(type, true) +
-                         ": libtorch's autograd engine knows one kind of accelerator in a process, and here that is " +
-                         (told ? c10::DeviceTypeName(*told, true) : "one that is there for real") +
-                         ". Run it in a process without that one");
+  throw Error("backward on fake " + c10::DeviceTypeName(type, true) +
+                  ": libtorch's autograd engine knows one kind of accelerator in a process, and here that is " +
+                  (told ? c10::DeviceTypeName(*told, true) : "one that is there for real") +
+                  ". Run it in a process without that one",
+              NodeId(), Error::Fault::kOurs);
 }
 
 void explain_missing_accelerator(const torch::autograd::edge_list& roots) {
   if (in_fake_mode()) return;
   const DeviceType type = find_accelerator(roots);
   if (type == kNothing || at::accelerator::getAccelerator(/*checked=*/false) == type) return;
-  throw EnvironmentError(
-      "backward over fake tensors on " + c10::DeviceTypeName(type, true) +
-      " outside a mode: libtorch's autograd engine finds no such device in this process. Run it inside "
-      "the mode (FakeTensorModeScope enters one again)");
+  throw Error("backward over fake tensors on " + c10::DeviceTypeName(type, true) +
+                  " outside a mode: libtorch's autograd engine finds no such device in this process. Run it inside "
+                  "the mode (FakeTensorModeScope enters one again)",
+              NodeId(), Error::Fault::kOurs);
 }
 
 AcceleratorScope::~AcceleratorScope() { thread_state.backward_on = outer_; }
@@ -487,8 +490,9 @@ void install_engine() {
 
 void check_key_is_free(c10::DispatchKey key) {
   if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) {
-    throw EnvironmentError(std::string("another library has registered a fallback for the dispatch key ") +
-                           c10::toString(key) + ", which shadowgraph needs; load shadowgraph without it");
+    throw Error(std::string("another library has registered a fallback for the dispatch key ") + c10::toString(key) +
+                    ", which shadowgraph needs; load shadowgraph without it",
+                NodeId(), Error::Fault::kOurs);
   }
 }
 

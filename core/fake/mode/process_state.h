@@ -28,7 +28,7 @@ struct SavedVariableHooks;
 namespace shadowgraph {
 
 // Idempotent and thread-safe. Starts the autograd engine's threads, so a lock that they need (Python's) must not be
-// held. Throws EnvironmentError if another library has taken one of the dispatch keys.
+// held. Throws Error if another library has taken one of the dispatch keys.
 void install_process_state();
 
 // Puts our CUDA guard back where torch's own FakeTensorMode has put another that pretends (DTensor uses one).
@@ -47,7 +47,7 @@ class SavedTensorObserver {
 //     const SavedTensorScope scope(&observer);   // until its end: observer's hooks, instead of the mode's
 //
 // Scopes nest; the innermost alone is asked. Installs the process state, since libtorch has no saved-tensor hooks
-// without an engine that gives them; throws EnvironmentError where that cannot be done.
+// without an engine that gives them; throws Error where that cannot be done.
 
 class SavedTensorScope {
  public:

@@ -183,10 +183,10 @@ c10::Storage storage_for(const Tensor& self, const c10::Storage& source) {
   ModeState* mode = thread_state.mode;
   const c10::Device device = fake->pretended_device();
   if (device != source.device() && !(mode != nullptr && mode->maps_devices())) {
-    throw DeviceMismatchError("Attempted to set the storage of a tensor on device \"" + device.str() +
-                              "\" to a storage on different device \"" + source.device().str() +
-                              "\". This is no longer allowed; the devices must match. Make the tensor on " +
-                              source.device().str() + ", and move it afterwards with .to()");
+    throw Error("Attempted to set the storage of a tensor on device \"" + device.str() +
+                "\" to a storage on different device \"" + source.device().str() +
+                "\". This is no longer allowed; the devices must match. Make the tensor on " + source.device().str() +
+                ", and move it afterwards with .to()");
   }
   return fake_storage_of(source, mode, device);
 }

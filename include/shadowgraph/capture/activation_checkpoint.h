@@ -21,7 +21,7 @@
 // In a capture this is a region of kind checkpoint, and the second run is part of backward: shadowgraph/graph/analysis.h.
 //
 // The idea is torch.utils.checkpoint's with use_reentrant=False; the C++ frontend has none. A program whose autograd
-// engine is Python's cannot use it (EnvironmentError): use Python's own there. Costs the second run and about 20 us a
+// engine is Python's cannot use it (Error): use Python's own there. Costs the second run and about 20 us a
 // call (bench/checkpoint).
 #pragma once
 
@@ -46,16 +46,10 @@ struct CheckpointOptions {
   bool early_stop = true;             // leave the second run by an exception when the last saved tensor is there
 };
 
-// The second run of a function did not save what the first did.
-class CheckpointError : public Error {
- public:
-  using Error::Error;
-};
-
 using CheckpointedFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-// Undefined inputs are handed on as such. Throws what the function throws; EnvironmentError as said above. Backward
-// throws CheckpointError if the second run saves fewer tensors than the first, or others in dtype, sizes or device;
+// Undefined inputs are handed on as such. Throws what the function throws; Error as said above. Backward
+// throws Error if the second run saves fewer tensors than the first, or others in dtype, sizes or device;
 // without early_stop also for more. It throws libtorch's error about in-place changes if an input was written to since.
 std::vector<at::Tensor> checkpoint_tensors(CheckpointedFunction function, std::vector<at::Tensor> inputs,
                                            const CheckpointOptions& options = {});

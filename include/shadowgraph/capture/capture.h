@@ -50,7 +50,7 @@ class Recorder;
 // is the one that those tensors are on and the rest is FakeTensorOptions' defaults.
 //
 // Flags and sizes given here add to those of that mode. Naming a device or a profile other than that mode's throws
-// ModeMismatchError: half of the program would run elsewhere.
+// Error: half of the program would run elsewhere.
 struct CaptureOptions {
   FakeTensorOptions mode;     // the graph lists the data sizes that were asked for as guards
   bool saved_tensors = true;  // record what autograd keeps for backward
@@ -73,7 +73,7 @@ class CaptureSession {
   CaptureSession& operator=(const CaptureSession&) = delete;
 
   // Declares the module's parameters and buffers (in registration order, shared ones once) and knows its submodules'
-  // paths. The module must outlive the session. Throws ModeMismatchError, as name_parameter and name_buffer do, for
+  // paths. The module must outlive the session. Throws Error, as name_parameter and name_buffer do, for
   // tensors of a mode with another device or profile than the session's.
   void name_module(const torch::nn::Module& root);
   void name_parameter(const at::Tensor& tensor, const std::string& name);
@@ -148,7 +148,7 @@ void set_wrapper_parts(WrapperParts parts);
 // Gives the storage of a fake tensor another size, as tensor.untyped_storage().resize_(bytes) does in Python, and
 // records it. What was there dies. New memory is born (aten::empty), with a copy of what both have room for. FSDP2
 // gives gathered parameters back so. libtorch itself tells nobody of such a change. Without a session only the size
-// changes. Throws Error if the storage has a size that cannot change, or data; UnrecordableCallError in deferred_init.
+// changes. Throws Error if the storage has a size that cannot change, or data; DeferredError in deferred_init.
 void resize_storage(const c10::Storage& storage, size_t bytes);
 
 }  // namespace shadowgraph
@@ -233,7 +233,7 @@ Capture capture_forward(const ProgramToCapture& program, const CaptureOptions& o
 // Captures zero_grad, forward, loss, backward, optimizer step. Throws
 //
 //   - Error if the loss is not a scalar that requires grad;
-//   - RealTensorError if the module has real parameters, which would receive fake gradients: make the module inside a
+//   - UnsupportedError if the module has real parameters, which would receive fake gradients: make the module inside a
 //     FakeTensorMode;
 //   - Error for options that make no sense: accumulate below 1, a norm or decay out of its range;
 //   - Error for a GradScaler without an optimizer, or autocast to other types.

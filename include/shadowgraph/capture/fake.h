@@ -51,7 +51,7 @@ struct CpuProfile {
 // The members before `cpu` are of a pretended CUDA device, device_count of XPU, MPS (one at most) and PrivateUse1 too.
 struct DeviceProfile {
   std::string name = "NVIDIA H100";
-  // How many fake devices of the kind exist, 0 to 127. Tensors and generators on others are refused: NoSuchDeviceError.
+  // How many fake devices of the kind exist, 0 to 127. Tensors and generators on others are refused: Error.
   // With 0 that is every accelerator, as on a machine without any.
   int device_count = 8;
   int sm_major = 9;  // CUDA compute capability
@@ -167,7 +167,7 @@ class CallObserver;
 // What becomes of a real tensor that meets fakes inside a mode.
 enum class RealTensors : uint8_t {
   kConvert,   // its fake takes its place; the value of a CPU tensor of one element stays known
-  kRefuse,    // RealTensorError
+  kRefuse,    // UnsupportedError
   kConstant,  // as kConvert, and small CPU tensors keep their values
 };
 
@@ -194,8 +194,8 @@ struct FakeTensorOptions {
 
 class FakeTensorMode {
  public:
-  // Throws EnvironmentError if libtorch in this process cannot be used (another library has taken what fake tensors
-  // need). Throws Error for a device type that cannot be pretended, NoSuchDeviceError for a device beyond the profile's.
+  // Throws Error if libtorch in this process cannot be used (another library has taken what fake tensors
+  // need). Throws Error for a device type that cannot be pretended, or a device beyond the profile's.
   explicit FakeTensorMode(FakeTensorOptions options = {});
   ~FakeTensorMode();
   FakeTensorMode(const FakeTensorMode&) = delete;
@@ -205,10 +205,10 @@ class FakeTensorMode {
   // It has the same dtype, sizes, strides, offset, conjugate and negative bits and requires_grad, and the fake of its
   // gradient. The same tensor gives the same fake on a device. Tensors that share a storage give fakes that share one,
   // and a view gives a view of its base's fake. A tensor with a history that requires grad gives one whose backward
-  // ends in an error: the history is real. Throws NoSuchDeviceError for a device that this mode does not have.
+  // ends in an error: the history is real. Throws Error for a device that this mode does not have.
   //
   // A fake of this mode is its own fake; one of another mode gets a fake of its own. Nothing is allocated, and nothing
-  // read but the value of a CPU tensor of one element (see RealTensors). Throws RealTensorError for layouts other than
+  // read but the value of a CPU tensor of one element (see RealTensors). Throws UnsupportedError for layouts other than
   // dense strided ones.
   at::Tensor from_real(const at::Tensor& real, std::optional<c10::Device> device = std::nullopt);
   // Lets go of the fakes of a real tensor that is gone, or about to be: otherwise that happens now and then.
@@ -255,13 +255,6 @@ class UnfakeGuard {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-// A capture was told another device (or device profile) than the mode has that its module was made in. Or the tensors
-// of one question are of two modes.
-class ModeMismatchError : public Error {
- public:
-  using Error::Error;
-};
-
 // Whether `tensor` is a fake tensor; false for undefined ones.
 bool is_fake(const at::Tensor& tensor);
 
@@ -270,7 +263,7 @@ bool is_fake(const at::Tensor& tensor);
 std::optional<at::Tensor> known_contents(const at::Tensor& fake);
 
 // The mode that the fakes among `tensors` were made in, if it is still there; otherwise this thread's, or nullptr.
-// Throws ModeMismatchError if they are of two modes.
+// Throws Error if they are of two modes.
 FakeTensorMode* detect_fake_mode(at::TensorList tensors);
 
 // "fake Float[2, 3] on cuda:0, requires_grad"; for a real tensor the same with "real", undefined: "undefined". Printing
@@ -320,7 +313,7 @@ class FakeModule {
 };
 
 // All parameters and buffers of the module and of those in it; tied ones, and those that share memory, stay so. Throws
-// RealTensorError if one of them cannot be made fake (sparse, quantised), and then changes nothing.
+// UnsupportedError if one of them cannot be made fake (sparse, quantised), and then changes nothing.
 [[nodiscard]] FakeModule fakeify(FakeTensorMode& mode, torch::nn::Module& module);
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -329,7 +322,7 @@ class FakeModule {
 //
 //     CrossRefMode check;                       // on this thread, until it is destroyed
 //     net->forward(x).sum().backward();         // real, with real results
-//     // CrossRefError: aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake
+//     // Error: aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake
 //
 // The comparison is below autograd, after every call. It covers how many results there are, and their sizes, dtype,
 // strides, offset and device. It also covers which results and operands share memory or are the same, and the geometry
@@ -343,15 +336,6 @@ struct CrossRefDifference {
   std::string real;
   std::string fake;
   std::string to_string() const;  // "aten::gelu, result 0: strides: [1, 4] real, [8, 1] fake"
-};
-
-class CrossRefError : public Error {
- public:
-  explicit CrossRefError(CrossRefDifference difference);
-  const CrossRefDifference& difference() const { return difference_; }
-
- private:
-  CrossRefDifference difference_;
 };
 
 struct CrossRefOptions {

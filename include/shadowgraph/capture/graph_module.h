@@ -10,7 +10,7 @@
 // constants of the graph become buffers "graph_constants.c0", ..., so that they move and are saved too.
 //
 // Gradients come from autograd as the operators run; the graph itself needs no backward. The first run checks that no
-// operator lacks a derivative where the captured program had one: otherwise GraphModuleError.
+// operator lacks a derivative where the captured program had one: otherwise Error.
 //
 // What the graph keeps of its capture, whatever the module is told later:
 // - train() and eval() change nothing: dropout and batch norm are what they were. Capture the graph in the mode you want.
@@ -36,22 +36,16 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A graph that is no forward, a tensor that is missing or does not fit, files that do not belong together.
-class GraphModuleError : public Error {
- public:
-  using Error::Error;
-};
-
 class GraphModule : public torch::nn::Module {
  public:
-  // Takes what the graph names from `source`, shared. Throws GraphModuleError if `source` lacks a parameter or buffer,
+  // Takes what the graph names from `source`, shared. Throws Error if `source` lacks a parameter or buffer,
   // or has it in another dtype or shape. Throws it for a graph with a backward or an optimizer step, too.
   GraphModule(Graph graph, const torch::nn::Module& source);
   // The same from tensors by name.
   GraphModule(Graph graph, const std::map<std::string, at::Tensor>& tensors);
   ~GraphModule() override;
 
-  // One tensor for each of input_names(), on the module's device. Throws GraphModuleError for a wrong number or shape,
+  // One tensor for each of input_names(), on the module's device. Throws Error for a wrong number or shape,
   // and ReplayError for what fails inside.
   std::vector<at::Tensor> forward(const std::vector<at::Tensor>& inputs);
   const std::vector<std::string>& input_names() const { return input_names_; }
@@ -60,7 +54,7 @@ class GraphModule : public torch::nn::Module {
   // The graph as text and the tensors as a dict that Python's torch.load reads, each written whole or not at all. The
   // tensors name the graph that they belong to by its hash. Throws FileError.
   void save(const std::string& graph_file, const std::string& tensor_file) const;
-  // Throws FileError, ParseError, VerifyError, or GraphModuleError for a broken tensor file or one of another graph.
+  // Throws FileError, ParseError, GraphError, and Error for a broken tensor file or one of another graph.
   static std::shared_ptr<GraphModule> load(const std::string& graph_file, const std::string& tensor_file);
 
  private:

@@ -145,16 +145,6 @@ struct ReplayResult {
   std::map<std::string, at::Tensor> gradients;  // of sg::gradient, by parameter name
 };
 
-// A graph that cannot run here, or a run that failed: names the node, its text, and what to do.
-class ReplayError : public Error {
- public:
-  ReplayError(const std::string& message, NodeId node) : Error(message), node_(node) {}
-  NodeId node() const { return node_; }  // invalid if it is about none
-
- private:
-  NodeId node_;
-};
-
 struct ReplayProgram;
 class PendingTransfers;
 struct RegisteredFunction;  // shadowgraph/capture/functions.h

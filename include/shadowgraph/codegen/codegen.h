@@ -46,17 +46,7 @@ struct CodegenOptions {
   int64_t max_embedded_elements = 32;
 };
 
-// A graph that cannot be written as code: names the node and what to do.
-class CodegenError : public Error {
- public:
-  explicit CodegenError(const std::string& message, NodeId node = NodeId()) : Error(message), node_(node) {}
-  NodeId node() const { return node_; }  // invalid if it is about none
-
- private:
-  NodeId node_;
-};
-
-// Throws CodegenError with the node's text.
+// Throws UnsupportedError with the node's text.
 [[noreturn]] void refuse_node(const Graph& graph, NodeId node, const std::string& what);
 
 // Graphs as source code, C++ or Python, that needs PyTorch alone.
@@ -75,7 +65,7 @@ struct GeneratedCode {
 
 // Sets `only` to what patterns name, with * and ? as in a shell. They name "%12" as the text of the graph numbers
 // values, "output0", "gradient.layer.weight", or "layer.weight" (a parameter, buffer or input, as the graph leaves it).
-// Throws CodegenError for a pattern that matches nothing; the message lists what there is.
+// Throws UnsupportedError for a pattern that matches nothing; the message lists what there is.
 void choose_values(const Graph& graph, const std::vector<std::string>& patterns, CodegenOptions& options);
 
 // Writes all files into `directory`, which is made if it is not there: each whole or not at all, the side file first.
@@ -101,8 +91,9 @@ void write_code(const GeneratedCode& code, const std::string& directory);
 // written in place (parameters in an optimizer step) is written in the tensors that are given. docs/weights-and-code.md tells
 // the rest.
 //
-// Throws CodegenError, naming the node, for functions that nothing describes, objects that a graph does not hold, and
-// constants whose contents are gone. Throws it, too, for `autograd` on a graph with a backward. Linear in the graph.
+// Throws UnsupportedError, naming the node, for functions that nothing describes, objects that a graph does not hold,
+// and constants whose contents are gone. Throws it, too, for `autograd` on a graph with a backward. Linear in the
+// graph.
 
 GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 
@@ -116,7 +107,7 @@ GeneratedCode emit_cpp(const Graph& graph, const CodegenOptions& options = {});
 //     outputs["output0"], outputs["gradient.transformer.wte.weight"]
 //
 // The same operators in the same order as emit_cpp, with the same functions and names, so the same bits. Throws
-// CodegenError as emit_cpp does.
+// UnsupportedError as emit_cpp does.
 
 GeneratedCode emit_python(const Graph& graph, const CodegenOptions& options = {});
 

@@ -54,7 +54,7 @@ class DeferredInit {
   DeferredInit(const DeferredInit&) = delete;
   DeferredInit& operator=(const DeferredInit&) = delete;
 
-  // Ends it. Throws GeneratorMovedError (shadowgraph/error.h), and what an operator throws that had to run to know
+  // Ends it. Throws DeferredError (shadowgraph/error.h), and what an operator throws that had to run to know
   // where its generator ends.
   void finish();
 
@@ -134,7 +134,7 @@ struct MaterializeModuleOptions : MaterializeOptions {
   std::function<bool(const torch::nn::Module& module)> check_fn;
 };
 
-// Gives back `tensor`. A real tensor stays as it is; a fake one that is not described throws NotDeferredError.
+// Gives back `tensor`. A real tensor stays as it is; a fake one that is not described throws DeferredError.
 const at::Tensor& materialize_tensor(const at::Tensor& tensor, const MaterializeOptions& options = {});
 // As one call each, but what they need in common is computed once.
 void materialize_tensors(const std::vector<at::Tensor>& tensors, const MaterializeOptions& options = {});
@@ -150,10 +150,10 @@ at::Tensor materialize_shard(const at::Tensor& tensor, int64_t dim, int64_t star
 
 // Returns what a described tensor holds now, as a real CPU tensor of its own, computed from its recipe; it stays
 // described. Nothing for a tensor that is not described, and inside another mode or a capture, where it is a fake like
-// any other. Throws AlreadyMaterializedError and what materialising throws.
+// any other. Throws DeferredError and what materialising throws.
 std::optional<at::Tensor> described_value(const at::Tensor& tensor);
-// Throws what an operator on `tensor` would throw while a program is described on this thread (UnrecordableCallError,
-// RealTensorError, ...); `what` begins the message.
+// Throws what an operator on `tensor` would throw while a program is described on this thread (DeferredError,
+// UnsupportedError, ...); `what` begins the message.
 void check_recordable(const at::Tensor& tensor, const std::string& what);
 
 // O(1), and O(parameters and buffers).
@@ -161,12 +161,12 @@ bool is_deferred(const at::Tensor& tensor);
 bool is_deferred(const torch::nn::Module& module);
 
 // Drops the data and keeps the recipe: the tensor is described again, as it was when it was materialised. What has been
-// written since is lost. The memory is free once no real tensor shares it. Throws NotDeferredError for a tensor that
+// written since is lost. The memory is free once no real tensor shares it. Throws DeferredError for a tensor that
 // has no recipe. For a module it drops those parameters and buffers that have one.
 void dematerialize(const at::Tensor& tensor);
 void dematerialize(const torch::nn::Module& module);
 
-// The graph that describes it, as recorded so far: to print, or to look at. Throws NotDeferredError.
+// The graph that describes it, as recorded so far: to print, or to look at. Throws DeferredError.
 const Graph& deferred_graph(const at::Tensor& tensor);
 
 // ---------------------------------------------------------------------------------------------------------------------

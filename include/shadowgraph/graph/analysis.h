@@ -172,7 +172,7 @@ class Dependences {
 
 // Returns all nodes so that each comes after what it depends on. They keep their order, but for nodes that must come
 // earlier: those come just before the first that needs them. Nodes of one group (`group_of(node)` >= 0) come together.
-// Throws GraphEditError if nodes, or groups, depend on one another in a circle; the message names one. Linear; no
+// Throws GraphError if nodes, or groups, depend on one another in a circle; the message names one. Linear; no
 // recursion.
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences);
 std::vector<NodeId> topological_order(const Graph& graph, const Dependences& dependences,

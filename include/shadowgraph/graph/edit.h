@@ -41,7 +41,7 @@ class InsertionPoint {
   InsertionPoint(const InsertionPoint&) = delete;
   InsertionPoint& operator=(const InsertionPoint&) = delete;
 
-  // Throws GraphEditError if an operand is not made before here or the target has no place here.
+  // Throws GraphError if an operand is not made before here or the target has no place here.
   NodeId insert(TargetId target, std::span<const Argument> arguments);
   NodeId insert(TargetId target, std::initializer_list<Argument> arguments) {
     return insert(target, std::span<const Argument>(arguments.begin(), arguments.size()));
@@ -87,7 +87,7 @@ Graph clone(const Graph& graph);
 // Regions of the piece come under that of the node at `position`; sg::constant nodes go to the other placeholders. What
 // aliases a placeholder aliases the value given for it. Storages given live on as long as the new nodes need them.
 //
-// Throws GraphEditError, before any change, if
+// Throws GraphError, before any change, if
 //
 //   - the number of inputs differs, or the dtype, sizes or device of one (strides and offset, too, where the piece
 //     makes views of it);
@@ -124,13 +124,13 @@ class NodeCopier {
     storages_.reserve(nodes);
   }
   // What reads `from` will read `to`, what lives in the storage of the one will live in that of the other. Throws
-  // GraphEditError if that storage stands for another one already.
+  // GraphError if that storage stands for another one already.
   void bind(ValueId from, ValueId to);
   // What lies in the region `from` will lie in `to`.
   void bind(RegionId from, RegionId to) { regions_[from] = to; }
   // Copies all of a node except what refers to nodes and values that are not copied. Such are the forward link, and
   // tensors saved from elsewhere that finish() does not find. Deaths of bound storages are not copied. Throws
-  // GraphEditError if an operand is neither bound nor made by a node copied before. Nothing else is checked.
+  // GraphError if an operand is neither bound nor made by a node copied before. Nothing else is checked.
   NodeId copy(NodeId node, NodeId position);
   // Call at the end: saved tensors that were made later.
   void finish();
@@ -210,7 +210,7 @@ struct GroupCall {
   std::vector<ValueId> outputs;
 };
 
-// Throws ParseError for what is no schema. Throws GraphEditError, with nothing changed, for what is not legal. Throws
+// Throws ParseError for what is no schema. Throws GraphError, with nothing changed, for what is not legal. Throws
 // it, too, if inputs or outputs are missing from `arguments` or `outputs` or do not fit the schema.
 NodeId replace_by_call(Graph& graph, const GroupCall& group);
 // Many at once, none sharing a node with another; linear in all. By group, the calls.

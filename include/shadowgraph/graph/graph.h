@@ -128,7 +128,7 @@ using ReverseNodeRange = NodeWalk<false>;
 //     ValueId v = graph.add_tensor_result(x, {.dtype = at::kFloat, .sizes = {2, 3}, .strides = {3, 1}, .storage = s});
 //
 // Creation functions check nothing beyond bounds; shadowgraph/graph/verify.h states and checks every invariant. Edits keep
-// them: a graph that verifies does so after each, or the edit throws GraphEditError and has changed nothing. What an
+// them: a graph that verifies does so after each, or the edit throws GraphError and has changed nothing. What an
 // edit cannot know is whether the program still computes the same: see shadowgraph/graph/analysis.h. New nodes go in through
 // an InsertionPoint (shadowgraph/graph/edit.h).
 //
@@ -337,7 +337,7 @@ class Graph {
     regions_[id.index].arguments = arguments_.push_run(arguments);
   }
 
-  // ---- Edits (graph_edits.cpp). They throw GraphEditError, and then nothing was changed.
+  // ---- Edits (graph_edits.cpp). They throw GraphError, and then nothing was changed.
   // Erases a node whose results nobody uses or, elsewhere, saves. Storages that died after it then die after the node
   // before it. To erase many, give them all: one by one from the end hands the same deaths on again and again. They may
   // use one another; those erased already are passed over.

@@ -126,7 +126,7 @@ std::string to_text(const Graph& graph, std::span<const NodeId> nodes, PrintPres
 // "f32[2,3]", "int": the type of a value alone.
 std::string type_text(const Graph& graph, ValueId value);
 
-// Writes it whole or not at all, by a temporary file. Throws FileError, and VerifyError for a graph that is broken.
+// Writes it whole or not at all, by a temporary file. Throws FileError, and GraphError for a graph that is broken.
 void write_graph_file(const std::string& path, const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ struct Violation {
 // All of them, in program order as far as they belong to nodes.
 std::vector<Violation> violations(const Graph& graph);
 
-// Throws VerifyError that lists them all.
+// Throws GraphError that lists them all.
 void verify(const Graph& graph);
 
 // ---------------------------------------------------------------------------------------------------------------------

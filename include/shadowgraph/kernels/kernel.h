@@ -167,8 +167,8 @@ class CompiledOperators {
 };
 
 // `operators`: names with overload, "aten::add_.Tensor". `key`: that of the device for which the cache's back end makes
-// kernels. One for the CPU serves PrivateUse1, too, as long as that device's memory is the host's. Throws KernelError
-// for other keys. Throws it, naming the operator, for one that does not exist or that no
+// kernels. One for the CPU serves PrivateUse1, too, as long as that device's memory is the host's. Throws
+// UnsupportedError for other keys. Throws it, naming the operator, for one that does not exist or that no
 // kernel is ever made of. It also throws for one that libtorch makes of others (name those).
 CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
                                     const CompileOperatorsOptions& options = {});
@@ -187,7 +187,7 @@ std::map<std::string, std::string> operators_without_kernels();
 //
 // The kernel gets the call's arguments and gives its results, or nothing if it does not take this call. Then the call
 // runs as it would have. Results are held against what the operator gives: their number, dtype, sizes and device. What
-// is wrong there is a KernelError in the call, not a wrong number later.
+// is wrong there is an UnsupportedError in the call, not a wrong number later.
 
 struct OwnKernel {
   using Results = std::optional<std::vector<c10::IValue>>;
@@ -199,7 +199,7 @@ struct OwnKernel {
 
 // The function `symbol` of a shared library, as shadowgraph/kernels/c_kernel.h declares it. It stays loaded. It takes
 // no call with lists of tensors or texts, with tensors that are not strided, or whose results only data decides. Throws
-// KernelError for a library or symbol that is not there.
+// UnsupportedError for a library or symbol that is not there.
 OwnKernel library_kernel(const std::string& op, const std::string& library, const std::string& symbol);
 
 // Serves calls until it is destroyed. The latest for an operator is asked first; compile_operators counts as one.
@@ -224,8 +224,8 @@ class UsedKernel {
   std::unique_ptr<State> state_;
 };
 
-// `key`: of the device whose tensors it gets: CPU, CUDA, PrivateUse1. Throws KernelError, naming the operator, for one
-// that does not exist, that has no kernel of this device, or that libtorch makes of others.
+// `key`: of the device whose tensors it gets: CPU, CUDA, PrivateUse1. Throws UnsupportedError, naming the operator, for
+// one that does not exist, that has no kernel of this device, or that libtorch makes of others.
 UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key);
 
 // Graphs replayed with kernels made of their nodes.
@@ -298,8 +298,8 @@ std::shared_ptr<KernelGroups> group_kernels(const Graph& graph, std::shared_ptr<
 // Tensors that one call writes must not overlap others that it is given, unless they do in the graph: such a call throws
 // std::invalid_argument. Plain replay and emit_cpp without kernels run it as eager does.
 
-// `groups` were made for this graph. Throws CodegenError as emit_cpp does, and for `autograd`, `device` and `only`, which
-// kernels have not.
+// `groups` were made for this graph. Throws UnsupportedError as emit_cpp does, and for `autograd`, `device` and `only`,
+// which kernels have not.
 GeneratedCode emit_cpp_with_kernels(const Graph& graph, const KernelGroups& groups, const CodegenOptions& options = {});
 
 }  // namespace shadowgraph

@@ -146,12 +146,6 @@ struct KernelProgram {
 using KernelFunction = void (*)(void* const* data, const int64_t* sizes, const int64_t* strides, const int64_t* scalars,
                                 int64_t begin, int64_t end);
 
-// A kernel that cannot be made or kept: what() says which and why.
-class KernelError : public Error {
- public:
-  using Error::Error;
-};
-
 // What makes programs runnable. There is one back end here, the system's C++ compiler, for the host's memory. Another one
 // may compile for a device of its own: it says which, and how its kernels are started.
 //
@@ -175,8 +169,8 @@ class KernelBackend {
   // anywhere else is no operand.
   virtual c10::DeviceType device() const { return c10::kCPU; }
   // Runs a kernel that load() gave, and returns when its results are there for all who come after it on the device.
-  // Returns false if an index was out of range. Called from several threads. Throws KernelError where the device fails.
-  // Here: calls it, on this process's threads.
+  // Returns false if an index was out of range. Called from several threads. Throws UnsupportedError where the device
+  // fails. Here: calls it, on this process's threads.
   virtual bool launch(KernelFunction kernel, const KernelLaunch& launch) const;
   // All that decides what comes out for a program and where it may run: generator, compiler and its version, flags,
   // processor features, ABI. Part of every key. Empty: this back end cannot be used here, see `problem`.
@@ -187,8 +181,8 @@ class KernelBackend {
   // Compiles the file `source` to the file `library`; returns "" or what went wrong, within its time limit. Called from
   // several threads.
   virtual std::string compile(const std::string& source, const std::string& library) const = 0;
-  // Loads a library for the rest of the process. Throws KernelError. A back end with a launch() of its own may give any
-  // address but nullptr: nobody else calls it.
+  // Loads a library for the rest of the process. Throws UnsupportedError. A back end with a launch() of its own may
+  // give any address but nullptr: nobody else calls it.
   virtual KernelFunction load(const std::string& library) const = 0;
 };
 

@@ -43,16 +43,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 //
 // Ids of the old graph mean nothing afterwards. Linear; see bench/passes.cpp.
 
-// A write that cannot be taken out: names the node.
-class FunctionalizeError : public Error {
- public:
-  FunctionalizeError(const std::string& message, NodeId node) : Error(message), node_(node) {}
-  NodeId node() const { return node_; }
-
- private:
-  NodeId node_;
-};
-
 struct FunctionalizeResult {
   bool changed = false;
 
@@ -77,7 +67,7 @@ struct FunctionalizeResult {
   PassResult summary() const;
 };
 
-// Throws FunctionalizeError for writes by targets of which nothing is known, and for writes to tensors without strides.
+// Throws UnsupportedError for writes by targets of which nothing is known, and for writes to tensors without strides.
 // Throws it, too, for reads of a storage that nothing in the graph made. The graph is then as it was.
 FunctionalizeResult functionalize(Graph& graph);
 

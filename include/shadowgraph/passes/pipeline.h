@@ -29,28 +29,6 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// A text that is no pipeline: what is wrong, where, and which passes or options there are.
-class PipelineError : public Error {
- public:
-  using Error::Error;
-};
-
-// A pass that threw. Names the pass; what() holds its reason.
-class PassError : public Error {
- public:
-  PassError(const std::string& pass, const std::string& message) : Error(message), pass_(pass) {}
-  const std::string& pass() const { return pass_; }
-
- private:
-  std::string pass_;
-};
-
-// A pass that left a broken graph, or changed what it said it had not: its author's fault, not that of the graph.
-class PassBugError : public PassError {
- public:
-  using PassError::PassError;
-};
-
 struct PipelineOptions {
 #ifdef NDEBUG
   static constexpr bool kCheckByDefault = false;
@@ -89,14 +67,14 @@ nlohmann::json to_json(const PipelineReport& report);
 
 class Pipeline {
  public:
-  // Throws PipelineError; knows nothing of the values of options, which passes check when they run.
+  // Throws PassError; knows nothing of the values of options, which passes check when they run.
   static Pipeline parse(std::string_view text);
 
-  // Throw PipelineError for a name that is not in the table and for options that the pass does not have.
+  // Throw PassError for a name that is not in the table and for options that the pass does not have.
   Pipeline& add(std::string_view pass, PassOptions options = {});
   Pipeline& add(Pass pass, PassOptions options = {});
 
-  // Throws PassError; VerifyError if the graph was broken from the start; FileError if it cannot dump.
+  // Throws PassError; GraphError if the graph was broken from the start; FileError if it cannot dump.
   PipelineReport run(Graph& graph, const PipelineOptions& options = {}) const;
 
   // What parse reads back, for pipelines of registered passes.
@@ -115,7 +93,7 @@ class Pipeline {
   std::vector<Step> steps_;
 };
 
-// One pass of the table, without checks, copies or dumps. Throws what the pass throws, and PipelineError.
+// One pass of the table, without checks, copies or dumps. Throws what the pass throws, and PassError.
 PassResult run_pass(Graph& graph, std::string_view pass, const PassOptions& options = {});
 
 }  // namespace shadowgraph

@@ -187,7 +187,7 @@ struct CheckpointResult {
 };
 
 // Rewrites the graph. Segments may lie within one another. The inner one is then computed again twice: once for the
-// outer one, without being kept, and once for its own backward. Otherwise they must not overlap. Throws GraphEditError,
+// outer one, without being kept, and once for its own backward. Otherwise they must not overlap. Throws GraphError,
 // before any change, for segments that overlap, that are empty, or whose regions are not siblings. Throws it, too, for
 // segments by regions among others by nodes.
 //

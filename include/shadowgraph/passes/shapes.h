@@ -83,23 +83,9 @@ struct BakedSize {
   int64_t now = 0;        // what that dimension is now
 };
 
-// The operators cannot be run on the new inputs, or their results no longer fit the graph. Names the node, and the
-// sizes found baked-in at it or above it.
-class ShapePropagationError : public Error {
- public:
-  ShapePropagationError(const std::string& message, NodeId node, std::vector<BakedSize> baked)
-      : Error(message), node_(node), baked_(std::move(baked)) {}
-  NodeId node() const { return node_; }
-  const std::vector<BakedSize>& baked() const { return baked_; }
-
- private:
-  NodeId node_;
-  std::vector<BakedSize> baked_;
-};
-
 class ShapePropagation {
  public:
-  // Throws ShapePropagationError; Error for a name that no placeholder has.
+  // Throws UnsupportedError; Error for a name that no placeholder has.
   static ShapePropagation of(const Graph& graph, const ShapePropagationOptions& options = {});
 
   // Undefined for scalars. Aliases share a storage; the last geometry of a tensor changed in place is in its last
@@ -133,7 +119,7 @@ struct ShapePropResult {
   std::string report;              // the same for people
   PassResult summary() const;
 };
-// Throws what ShapePropagation::of throws; ShapePropagationError for baked sizes, if they are to be errors.
+// Throws what ShapePropagation::of throws; UnsupportedError for baked sizes, if they are to be errors.
 ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options = {});
 
 }  // namespace shadowgraph

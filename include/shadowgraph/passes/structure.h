@@ -120,7 +120,7 @@ struct PartitionedGraph {
   std::vector<Part> parts;  // in the order in which the parent calls them
 };
 
-// Throws GraphEditError if parts need one another in a circle, or a part holds a placeholder, sg::output or
+// Throws GraphError if parts need one another in a circle, or a part holds a placeholder, sg::output or
 // sg::gradient. `graph` is not changed. Linear.
 PartitionedGraph split(const Graph& graph, const PartOf& part_of, const std::string& prefix = "part");
 // The parent with the parts in place of its calls. Equal to the graph that was split but for node order and storage

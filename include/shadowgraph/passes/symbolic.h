@@ -110,16 +110,10 @@ struct SizedGraph {
   Graph graph;
 };
 
-// Captures that do not align, numbers that do not fit, sizes that are not answered.
-class SymbolicError : public Error {
- public:
-  using Error::Error;
-};
-
 class SymbolicGraph {
  public:
   // All with the same names, at least three values of each size that varies, and two captures more than names. The
-  // first graph is kept. Throws SymbolicError. Linear in nodes and captures; about 1 us a node and capture.
+  // first graph is kept. Throws UnsupportedError. Linear in nodes and captures; about 1 us a node and capture.
   static SymbolicGraph fit(std::vector<SizedGraph> captures);
   ~SymbolicGraph();
   SymbolicGraph(SymbolicGraph&&) noexcept;
@@ -136,8 +130,8 @@ class SymbolicGraph {
   // Why these sizes are not answered; empty if they are.
   std::optional<std::string> refusal(const NamedSizes& sizes) const;
 
-  // Deeply equal (shadowgraph/graph/verify.h) to a capture at these sizes. Throws SymbolicError for sizes that are not
-  // answered.
+  // Deeply equal (shadowgraph/graph/verify.h) to a capture at these sizes. Throws UnsupportedError for sizes that are
+  // not answered.
   Graph instantiate(const NamedSizes& sizes) const;
   // The first difference between instantiate(sizes) and a capture there; empty if it is as foretold.
   std::optional<std::string> difference_from(const NamedSizes& sizes, const Graph& capture) const;

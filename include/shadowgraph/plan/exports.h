@@ -34,20 +34,14 @@ struct EngineFile {
   std::vector<std::string> differs;  // what the engine does in another way than the plan
 };
 
-// An engine has no words for a part of the plan. what() names it.
-class CannotExpressError : public Error {
- public:
-  using Error::Error;
-};
-
 // A script that trains with torch alone (2.13 or later), on DTensor, FSDP2 and torch.distributed.pipelining. Throws
-// CannotExpressError where forward cannot be cut by calls of modules.
+// UnsupportedError where forward cannot be cut by calls of modules.
 EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-// A Python function that sets a configuration of torchtitan (0.3.0). Throws CannotExpressError.
+// A Python function that sets a configuration of torchtitan (0.3.0). Throws UnsupportedError.
 EngineFile torchtitan_recipe(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-// Arguments of Megatron-LM (core 0.16), one a line. Throws CannotExpressError.
+// Arguments of Megatron-LM (core 0.16), one a line. Throws UnsupportedError.
 EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
-// FSDP2 by accelerate's configuration file (1.15), where the plan has data ranks alone. Throws CannotExpressError.
+// FSDP2 by accelerate's configuration file (1.15), where the plan has data ranks alone. Throws UnsupportedError.
 EngineFile accelerate_config(const TrainingPlan& plan, const Graph& step, const EngineRequest& request = {});
 
 // All of them, with the reasons of those that throw.

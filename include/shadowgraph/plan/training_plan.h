@@ -203,13 +203,7 @@ struct PlanAnswer {
   double flops = 0;                  // of a sample, forward and backward without what is computed again
 };
 
-// Nothing fits. what() says what would, smallest change first. Each change it names was planned and simulated.
-class NoTrainingPlanError : public Error {
- public:
-  using Error::Error;
-};
-
-// Throws NoTrainingPlanError; Error for requests that make no sense, and what captures throw.
+// Throws NoPlanError; Error for requests that make no sense, and what captures throw.
 PlanAnswer plan_training(const StepSource& source, const ClusterRequest& request);
 
 // Captures a plan whole and runs all ranks of one of its pipelines. Throws Error for a plan that cannot be.

@@ -87,7 +87,7 @@ class SizeSweep {
   explicit SizeSweep(const SymbolicGraph& symbolic, std::optional<c10::Device> device = std::nullopt,
                      const AllocatorSettings& allocator = {});
 
-  // Throws SymbolicError for sizes that are not answered.
+  // Throws UnsupportedError for sizes that are not answered.
   SizeCost at(const NamedSizes& sizes);
 
   // Matrix products, convolutions, attention of one node of symbolic.base(), or of a phase. Empty: no polynomial.

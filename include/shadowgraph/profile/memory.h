@@ -216,12 +216,6 @@ struct AllocatorSettings {
 //
 // Logarithmic in the free blocks. Not thread-safe.
 
-// No segment can be had and nothing cached is left to give back; what() has the figures that PyTorch's error has.
-class OutOfMemoryError : public Error {
- public:
-  using Error::Error;
-};
-
 class CachingAllocator {
  public:
   struct Figure {

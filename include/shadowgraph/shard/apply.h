@@ -134,17 +134,6 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap);
 // pieces are not equally spread over the old ones. There is no all_to_all of equal parts then: the old pieces are
 // gathered and sliced.
 
-// A plan does not fit the graph. No strategy of a node gives a layout, a layout does not divide, or a copy would stand
-// for a tensor that is written to. what() names the node and the layouts.
-class ShardingError : public Error {
- public:
-  ShardingError(const std::string& message, NodeId node) : Error(message), node_(node) {}
-  NodeId node() const { return node_; }  // of the graph that is read; invalid if it is about none
-
- private:
-  NodeId node_;
-};
-
 struct ApplyOptions {
   const ShardingRules* rules = nullptr;            // nullptr: the built-in ones and those registered
   const RedistributionPlanner* planner = nullptr;  // of the plan's mesh; nullptr: one for "h100" links
@@ -174,8 +163,8 @@ struct ShardedGraph {
   static ShardedGraph of(Graph graph);
 };
 
-// Throws ShardingError; Error if the mesh has no such rank or the graph has a process group called like one of its axes.
-// Linear, about what shape propagation costs.
+// Throws UnsupportedError; Error if the mesh has no such rank or the graph has a process group called like one of its
+// axes. Linear, about what shape propagation costs.
 ShardedGraph apply(const Graph& graph, const ShardingPlan& plan, int64_t rank, const ApplyOptions& options = {});
 
 }  // namespace shadowgraph

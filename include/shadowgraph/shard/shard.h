@@ -61,12 +61,6 @@ struct ShardingVerdict {
 //                                                 .interconnect = &links, .memory = int64_t{80} << 30});
 //     std::puts(to_text(answer).c_str());
 
-// No plan keeps within the memory, or the pins contradict each other. what() says which tensors are in the way.
-class NoPlanError : public Error {
- public:
-  using Error::Error;
-};
-
 // What one kind of redistribution sends over one axis in one phase of the step.
 struct PlannedTraffic {
   std::string phase;
@@ -255,6 +249,7 @@ struct StepRequest {
   std::optional<double> gap;  // good enough, relative; nothing: 0.001 with a limit of memory, which is hard, else 0
   AssignmentSolver solver = AssignmentSolver::kOwn;
   std::string highs;  // SolveOptions::highs
+  std::string device_advice = "give some: StepRequest::device";  // if none are known of the graph's device
 
   // What the answer has besides the plan: as ShardOptions.
   bool compare = false;
@@ -265,23 +260,7 @@ struct StepRequest {
   std::function<void(const ShardingProblem&)> problem = {};
 };
 
-// A request cannot be met, whatever the step. what() names the field.
-class StepRequestError : public Error {
- public:
-  using Error::Error;
-};
-
-// The request has no figures of a device, and none are known of the graph's.
-class UnknownDeviceError : public StepRequestError {
- public:
-  explicit UnknownDeviceError(c10::Device device);
-  c10::Device device() const { return device_; }
-
- private:
-  c10::Device device_;
-};
-
-// Throws StepRequestError for what is wrong with a request whatever the graph. plan_step() asks first, too.
+// Throws Error for what is wrong with a request whatever the graph. plan_step() asks first, too.
 void check(const StepRequest& request);
 
 struct PlannedStep {
@@ -298,7 +277,7 @@ struct PlannedStep {
   RedistributionPlanner planner() const;
 };
 
-// Takes the graph over: give clone(graph) to keep one. Throws StepRequestError, NoPlanError, and what shard() throws.
+// Takes the graph over: give clone(graph) to keep one. Throws Error, NoPlanError, and what shard() throws.
 PlannedStep plan_step(Graph graph, const StepRequest& request);
 
 // For people: the rounds, if there were any, then as to_text(ShardingAnswer).

@@ -127,12 +127,6 @@ enum class AssignmentSolver : uint8_t {
 // "own", "highs", "both". Throws Error for another name.
 AssignmentSolver assignment_solver(std::string_view name);
 
-// A solver's library is asked for and is not there. what() says where it was looked for.
-class SolverMissingError : public Error {
- public:
-  using Error::Error;
-};
-
 struct SolveOptions {
   double time_limit = 60;                  // seconds, after which the best so far is given
   double gap = 0;                          // good enough: cost above the bound, relative
@@ -166,7 +160,7 @@ struct AssignmentSolution {
   double gap() const { return cost > 0 ? static_cast<double>(cost - lower_bound) / static_cast<double>(cost) : 0; }
 };
 
-// Throws Error if the problem is none (AssignmentProblem::check), SolverMissingError if HiGHS is asked for and not
+// Throws Error if the problem is none (AssignmentProblem::check), or if HiGHS is asked for and not
 // found.
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options = {});
 

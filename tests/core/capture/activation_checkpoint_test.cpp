@@ -243,10 +243,10 @@ TEST(Checkpoint, AutocastIsAsItWas) {
 std::string failure_of(const std::function<void()>& f) {
   try {
     f();
-  } catch (const CheckpointError& error) {
+  } catch (const Error& error) {
     return error.what();
   }
-  return "no CheckpointError";
+  return "no Error";
 }
 
 TEST(Checkpoint, AFunctionThatDoesOtherwiseIsRefused) {

@@ -74,7 +74,7 @@ TEST(CaptureOptions, OfAModeThatHasEndedTheDeviceIsLeft) {
   }
   EXPECT_EQ(devices_of(capture_forward(*net, {x}).graph), std::vector<std::string>{"cuda:3"});
   // There is no mode to contradict: eager's words for a program on two devices.
-  EXPECT_THROW(capture_forward(*net, {x}, {.mode = {.device = at::kCPU}}), DeviceMismatchError);
+  EXPECT_THROW(capture_forward(*net, {x}, {.mode = {.device = at::kCPU}}), Error);
 }
 
 TEST(CaptureOptions, WhatContradictsTheModeIsRefused) {
@@ -82,17 +82,16 @@ TEST(CaptureOptions, WhatContradictsTheModeIsRefused) {
   Shifting net;
   const at::Tensor x = at::ones({2, 4});
   torch::optim::SGD sgd(net.parameters(), 0.1);
-  const auto words =
-      ThrowsMessage<ModeMismatchError>(AllOf(HasSubstr("device cpu and cuda"), HasSubstr("Leave them out")));
+  const auto words = ThrowsMessage<Error>(AllOf(HasSubstr("device cpu and cuda"), HasSubstr("Leave them out")));
   const CaptureOptions on_cpu{.mode = {.device = at::kCPU}};
   EXPECT_THAT([&] { capture_forward(net, {x}, on_cpu); }, words);
   EXPECT_THAT([&] { capture_training_step(net, {x}, summed, sgd, on_cpu); }, words);
   EXPECT_THAT([&] { CaptureSession session(net, on_cpu); }, words);
   EXPECT_THAT([&] { capture_forward(net, {x}, {.mode = {.profile = DeviceProfile::a100()}}); },
-              ThrowsMessage<ModeMismatchError>(HasSubstr("device profile 'NVIDIA A100' and 'NVIDIA H100'")));
+              ThrowsMessage<Error>(HasSubstr("device profile 'NVIDIA A100' and 'NVIDIA H100'")));
   CaptureSession session(on_cpu);
   EXPECT_THAT([&] { session.name_module(net); },
-              ThrowsMessage<ModeMismatchError>(AllOf(HasSubstr("'weight'"), HasSubstr("device cpu and cuda"))));
+              ThrowsMessage<Error>(AllOf(HasSubstr("'weight'"), HasSubstr("device cpu and cuda"))));
   // The same said twice is no contradiction.
   const FakeTensorMode back({.device = at::kCPU});
   EXPECT_NO_THROW(capture_forward(net, {x}, {.mode = {.device = c10::Device(at::kCUDA, 0)}}));
@@ -104,7 +103,7 @@ TEST(CaptureOptions, AModuleOfTwoModesThatDifferIsRefused) {
   const FakeTensorMode other({.device = at::kCUDA});
   net.register_buffer("extra", at::ones({4}));
   EXPECT_THAT([&] { capture_forward(net, {at::ones({4})}); },
-              ThrowsMessage<ModeMismatchError>(HasSubstr("made in two modes that differ: device cpu and cuda")));
+              ThrowsMessage<Error>(HasSubstr("made in two modes that differ: device cpu and cuda")));
 }
 
 TEST(CaptureOptions, TheProfileComesAlong) {
@@ -159,7 +158,7 @@ TEST(CaptureOptions, WarmUpsRunUnderTheSameOptionsAsTheStep) {
   step.inputs = {at::ones({4}), at::ones({4})};
   step.forward = [&](const Tensors& in) { return Tensors{other.forward(in[0]) * table}; };
   step.optimizer = &optimizer;
-  EXPECT_THROW(capture_training_step(step), RealTensorError);
+  EXPECT_THROW(capture_training_step(step), UnsupportedError);
   EXPECT_THAT(optimizer.state(), IsEmpty()) << "the warm-up ran under other options than the step";
 }
 

@@ -162,7 +162,7 @@ TEST(StorageSize, WhatIsNoFakeOrIsDescribedIsRefused) {
           return described;
         });
       },
-      ThrowsMessage<UnrecordableCallError>(HasSubstr("while tensors are described")));
+      ThrowsMessage<DeferredError>(HasSubstr("while tensors are described")));
 }
 
 }  // namespace

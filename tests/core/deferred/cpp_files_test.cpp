@@ -50,7 +50,7 @@ TEST(CppFiles, AreNotDescribedAndSayWhatToDo) {
           return net;
         });
       },
-      ::testing::ThrowsMessage<UnrecordableCallError>(
+      ::testing::ThrowsMessage<DeferredError>(
           ::testing::AllOf(::testing::HasSubstr("Storage"), ::testing::HasSubstr("UnfakeGuard"))));
 }
 

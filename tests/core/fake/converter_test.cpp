@@ -91,7 +91,7 @@ TEST(FakeConverter, AHistoryOfRealTensorsEndsInAnErrorNotInSilence) {
   const at::Tensor fake = mode.from_real(real);
   EXPECT_FALSE(fake.is_leaf());
   EXPECT_TRUE(fake.requires_grad());
-  EXPECT_THAT([&] { fake.sum().backward(); }, ThrowsMessage<RealTensorError>(HasSubstr("not a leaf")));
+  EXPECT_THAT([&] { fake.sum().backward(); }, ThrowsMessage<UnsupportedError>(HasSubstr("not a leaf")));
 }
 
 TEST(FakeConverter, InferenceTensorsStayInferenceTensors) {
@@ -251,15 +251,15 @@ TEST(FakeConverter, DoublesCompute) {
 TEST(FakeConverter, RealTensorsAreNeverChangedInsideAMode) {
   at::Tensor real = at::ones({2, 3});
   const FakeTensorMode mode;
-  EXPECT_THAT([&] { real.t_(); }, ThrowsMessage<RealTensorError>(HasSubstr("nothing was changed")));
-  EXPECT_THROW(real.squeeze_(), RealTensorError);
-  EXPECT_THROW(real.add_(1), RealTensorError);
-  EXPECT_THAT([&] { real[0].zero_(); }, ThrowsMessage<RealTensorError>(HasSubstr("a view ([3]) of a real tensor")));
+  EXPECT_THAT([&] { real.t_(); }, ThrowsMessage<UnsupportedError>(HasSubstr("nothing was changed")));
+  EXPECT_THROW(real.squeeze_(), UnsupportedError);
+  EXPECT_THROW(real.add_(1), UnsupportedError);
+  EXPECT_THAT([&] { real[0].zero_(); }, ThrowsMessage<UnsupportedError>(HasSubstr("a view ([3]) of a real tensor")));
   EXPECT_TRUE(is_fake(real[0].mul(2)));  // a view made here is a fake
-  EXPECT_THROW(real.resize_({7}), RealTensorError);
-  EXPECT_THROW(at::add_out(real, at::ones({2, 3}), 1), RealTensorError);
-  EXPECT_THROW(at::_foreach_add_({real}, 1), RealTensorError);
-  EXPECT_THROW(real.set_data(at::empty({5})), RealTensorError);
+  EXPECT_THROW(real.resize_({7}), UnsupportedError);
+  EXPECT_THROW(at::add_out(real, at::ones({2, 3}), 1), UnsupportedError);
+  EXPECT_THROW(at::_foreach_add_({real}, 1), UnsupportedError);
+  EXPECT_THROW(real.set_data(at::empty({5})), UnsupportedError);
   const UnfakeGuard guard;
   EXPECT_EQ(real.sizes(), at::IntArrayRef({2, 3}));
   EXPECT_TRUE(real.equal(at::ones({2, 3})));
@@ -276,13 +276,13 @@ TEST(FakeConverter, WritesThroughViewsOfRealTensorsAreRefused) {
         real.detach(), real.detach()[0], real.detach().detach(),      at::alias(real)};
     for (const at::Tensor& view : views) {
       EXPECT_TRUE(is_fake(view));
-      EXPECT_THROW(view.zero_(), RealTensorError);          // unboxed
-      EXPECT_THROW(view.bernoulli_(0.5), RealTensorError);  // boxed
-      EXPECT_THROW(at::_foreach_add_({view}, 1), RealTensorError);
+      EXPECT_THROW(view.zero_(), UnsupportedError);          // unboxed
+      EXPECT_THROW(view.bernoulli_(0.5), UnsupportedError);  // boxed
+      EXPECT_THROW(at::_foreach_add_({view}, 1), UnsupportedError);
       EXPECT_THROW(view.add_(grown.sum()), std::exception);  // of unbind's autograd's own, which comes first
     }
     const at::NoGradGuard no_grad;
-    EXPECT_THROW(real[0].zero_(), RealTensorError);
+    EXPECT_THROW(real[0].zero_(), UnsupportedError);
     // Its fake is the program's.
     EXPECT_NO_THROW(mode.from_real(real)[0].zero_());
     EXPECT_NO_THROW(real[0].clone().zero_());
@@ -297,11 +297,11 @@ TEST(FakeConverter, NoFakeGradientIsLeftAtARealTensor) {
   const at::Tensor product = weight * 2;
   {
     FakeTensorMode mode;
-    const auto leaves_a_gradient = ThrowsMessage<RealTensorError>(HasSubstr("a fake gradient at a real tensor ([3])"));
+    const auto leaves_a_gradient = ThrowsMessage<UnsupportedError>(HasSubstr("a fake gradient at a real tensor ([3])"));
     const at::Tensor x = at::ones({3}).requires_grad_();
     EXPECT_THAT([&] { (x * weight).sum().backward(); }, leaves_a_gradient);
     EXPECT_THAT([&] { weight.view({1, 3}).sum().backward(); }, leaves_a_gradient);
-    EXPECT_THAT([&] { (product * x).sum().backward(); }, ThrowsMessage<RealTensorError>(HasSubstr("history is made")));
+    EXPECT_THAT([&] { (product * x).sum().backward(); }, ThrowsMessage<UnsupportedError>(HasSubstr("history is made")));
     EXPECT_TRUE(is_fake(torch::autograd::grad({(x * weight).sum()}, {weight})[0]));  // nothing is left anywhere
     const at::Tensor fake = mode.from_real(weight);
     (fake * x).sum().backward();
@@ -365,7 +365,7 @@ TEST(FakeConverter, RealStoragesBecomeFakeOnes) {
   at::Tensor unknown = at::empty({0});
   EXPECT_THROW(unknown.set_(large.storage()).sum().item(), DataDependentError);
   EXPECT_THAT([&] { at::empty({0}, at::kCUDA).set_(large.storage()); },
-              ThrowsMessage<DeviceMismatchError>(HasSubstr("the devices must match")));
+              ThrowsMessage<Error>(HasSubstr("the devices must match")));
   const UnfakeGuard guard;
   EXPECT_EQ(real.sum().item<int64_t>(), 6);
 }
@@ -374,9 +374,9 @@ TEST(FakeConverter, RealTensorsCanBeRefused) {
   const at::Tensor real = at::ones({2});
   const at::Tensor scalar = at::ones({});
   FakeTensorMode mode({.real_tensors = RealTensors::kRefuse});
-  EXPECT_THAT([&] { real + at::empty({2}); }, ThrowsMessage<RealTensorError>(HasSubstr("kRefuse")));
-  EXPECT_THROW(real.exp(), RealTensorError);
-  EXPECT_THROW(scalar.exp(), RealTensorError);
+  EXPECT_THAT([&] { real + at::empty({2}); }, ThrowsMessage<UnsupportedError>(HasSubstr("kRefuse")));
+  EXPECT_THROW(real.exp(), UnsupportedError);
+  EXPECT_THROW(scalar.exp(), UnsupportedError);
   EXPECT_NO_THROW(mode.from_real(real) + at::empty({2}) * 2);
 }
 
@@ -403,7 +403,7 @@ TEST(FakeConverter, RealTensorsCanKeepTheirValues) {
 TEST(FakeConverter, LayoutsThatCannotBeFakeAreRefused) {
   const at::Tensor sparse = at::eye(3).to_sparse();
   FakeTensorMode mode;
-  EXPECT_THROW(mode.from_real(sparse), RealTensorError);
+  EXPECT_THROW(mode.from_real(sparse), UnsupportedError);
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ TEST(Robustness, DevicesOfAnOperatorAreRegistered) {
   const FakeTensorMode mode;
   const at::Tensor keys = at::empty({5}, at::kLong);
   const at::Tensor table = at::empty({9, 4}, at::kCUDA);
-  EXPECT_THROW(op.call(keys, table), DeviceMismatchError);
+  EXPECT_THROW(op.call(keys, table), Error);
   register_devices("sg_devices::lookup",
                    {.operands = OperandPlaces::kAnywhere, .results = {"table", at::Device(at::kCPU)}});
   const auto [values, count] = op.call(keys, table);
@@ -111,7 +111,7 @@ TEST(Robustness, DevicesOfAnOperatorAreRegistered) {
   EXPECT_TRUE(count.is_cpu());
   register_devices("sg_devices::lookup",
                    {.operands = OperandPlaces::kAnywhere, .results = {"table", at::Device(at::kCUDA, 9)}});
-  EXPECT_THROW(op.call(keys, table), NoSuchDeviceError);
+  EXPECT_THROW(op.call(keys, table), Error);
   EXPECT_THROW(register_devices("sg_devices::lookup", {.results = {"nobody", "table"}}), Error);
   EXPECT_THROW(register_devices("aten::mm", {}), Error);
 }
@@ -172,8 +172,8 @@ TEST(Robustness, DevicesDoNotMix) {
   const at::Tensor cpu = at::empty({2}, at::kCPU);
   const at::Tensor cuda = at::empty({2}, at::kCUDA);
   const at::Tensor other = at::empty({2}, at::Device(at::kCUDA, 1));
-  EXPECT_THAT([&] { cpu + cuda; }, ThrowsMessage<DeviceMismatchError>(HasSubstr("cuda:0")));
-  EXPECT_THROW(cuda + other, DeviceMismatchError);
+  EXPECT_THAT([&] { cpu + cuda; }, ThrowsMessage<Error>(HasSubstr("cuda:0")));
+  EXPECT_THROW(cuda + other, Error);
   const at::Tensor scalar = at::empty({}, at::kCPU);
   EXPECT_EQ((cuda * scalar).device(), cuda.device());
   EXPECT_EQ((scalar * cuda).device(), cuda.device());
@@ -253,7 +253,7 @@ TEST(Robustness, RealTensorsAreNeverWrittenByAFakeRun) {
   at::Tensor real = at::ones({3});
   {
     const FakeTensorMode mode;
-    EXPECT_THAT([&] { real.add_(at::empty({3})); }, ThrowsMessage<RealTensorError>(HasSubstr("nothing was written")));
+    EXPECT_THAT([&] { real.add_(at::empty({3})); }, ThrowsMessage<UnsupportedError>(HasSubstr("nothing was written")));
   }
   EXPECT_TRUE(real.equal(at::ones({3})));
 }

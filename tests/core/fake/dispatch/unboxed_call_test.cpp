@@ -135,7 +135,7 @@ TEST(UnboxedCall, ErrorsLeaveNoKernelRunning) {
   const Tensor x = at::ones({2, 3});
   EXPECT_THROW(x.mm(x), c10::Error);
   EXPECT_THROW(x + at::ones({4}), c10::Error);
-  EXPECT_THROW(x.add(at::ones({2, 3}, at::device(at::kCUDA))), DeviceMismatchError);
+  EXPECT_THROW(x.add(at::ones({2, 3}, at::device(at::kCUDA))), Error);
   EXPECT_EQ(thread_state.kernel_depth, 0);
   EXPECT_FALSE(c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCPU));
   EXPECT_EQ(described(x + x), "Float[2, 3][3, 1]");
@@ -149,7 +149,7 @@ TEST(UnboxedCall, RealOperands) {
   EXPECT_TRUE(is_fake(real + real));
   EXPECT_TRUE(is_fake(at::cat({fake, real})));
   Tensor written = real;
-  EXPECT_THROW(written.add_(fake), RealTensorError);
+  EXPECT_THROW(written.add_(fake), UnsupportedError);
   const UnfakeGuard unfake;
   EXPECT_EQ(real.sum().item<float>(), 3);
 }

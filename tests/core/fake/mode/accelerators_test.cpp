@@ -133,7 +133,7 @@ TEST_P(FakeAccelerators, AnLstmTrains) { EXPECT_EQ(train_lstm(GetParam()).tensor
 TEST_P(FakeAccelerators, ItIsNotMixedWithTheCpu) {
   const FakeTensorMode mode({.device = GetParam()});
   if (has_index(GetParam())) {
-    EXPECT_THROW(at::rand({2}) + at::rand({2}, at::kCPU), DeviceMismatchError);
+    EXPECT_THROW(at::rand({2}) + at::rand({2}, at::kCPU), Error);
   }
   EXPECT_EQ(at::rand({2}).cpu().device(), at::kCPU);
 }
@@ -179,7 +179,7 @@ TEST(FakeAccelerator, OneKindAfterTheOtherButNotInOneBackward) {
   }
   const at::Tensor x = at::rand({2}, at::kXPU).set_requires_grad(true);
   const at::Tensor mixed = x.exp().to(at::kCUDA).exp().sum();
-  EXPECT_THAT([&] { mixed.backward(); }, ThrowsMessage<EnvironmentError>(HasSubstr("one kind of accelerator")));
+  EXPECT_THAT([&] { mixed.backward(); }, ThrowsMessage<Error>(HasSubstr("one kind of accelerator")));
   EXPECT_FALSE(x.grad().defined());
 }
 
@@ -202,8 +202,7 @@ TEST(FakeAccelerator, ABackwardAfterTheModeSaysWhereItBelongs) {
     loss = x.exp().sum().cpu();
     {
       const UnfakeGuard guard;
-      EXPECT_THAT([&] { loss.backward({}, /*retain_graph=*/true); },
-                  ThrowsMessage<EnvironmentError>(HasSubstr("outside a mode")));
+      EXPECT_THAT([&] { loss.backward({}, /*retain_graph=*/true); }, ThrowsMessage<Error>(HasSubstr("outside a mode")));
     }
     loss.backward();
     EXPECT_EQ(x.grad().device().type(), type);
@@ -244,7 +243,7 @@ void train_on_private_use() {
   try {
     train_cnn(at::kCUDA);
     std::exit(2);
-  } catch (const EnvironmentError&) {}
+  } catch (const Error&) {}
   // Real programs go on.
   const at::Tensor x = at::rand({2}).set_requires_grad(true);
   x.exp().sum().backward();
@@ -258,8 +257,7 @@ TEST(FakePrivateUseDeathTest, TrainsOnceItHasAName) {
 }
 
 TEST(FakePrivateUse, WithoutANameBackwardSaysWhatToDo) {
-  EXPECT_THAT([] { train_cnn(at::kPrivateUse1); },
-              ThrowsMessage<EnvironmentError>(HasSubstr("register_privateuse1_backend")));
+  EXPECT_THAT([] { train_cnn(at::kPrivateUse1); }, ThrowsMessage<Error>(HasSubstr("register_privateuse1_backend")));
   const FakeTensorMode mode({.device = at::kPrivateUse1});
   const at::NoGradGuard no_grad;
   Block net;

@@ -32,22 +32,22 @@ TEST_F(FakeDevices, AnIndexedWriteTakesIndicesFromAnywhereAndValuesFromItsOwnDev
   EXPECT_EQ(at::index_put(cpu_, {on_gpu}, at::rand({}, kGpu0)).device(), at::kCPU);
   for (const bool accumulate : {false, true}) {
     EXPECT_THAT([&] { gpu_.index_put_({on_gpu}, cpu_[0], accumulate); },
-                ThrowsMessage<DeviceMismatchError>(HasSubstr("two devices, cuda:0 and cpu!")));
-    EXPECT_THROW(cpu_.index_put_({on_gpu}, gpu_[0], accumulate), DeviceMismatchError);
+                ThrowsMessage<Error>(HasSubstr("two devices, cuda:0 and cpu!")));
+    EXPECT_THROW(cpu_.index_put_({on_gpu}, gpu_[0], accumulate), Error);
   }
   // masked_fill_, in eager: one mask and one number of the CPU's.
   const at::Tensor one = at::rand({1});
   const at::Tensor mask = at::ones({2}, at::device(kGpu0).dtype(at::kBool));
   EXPECT_EQ(at::index_put(gpu_, {mask}, one).device(), kGpu0);
-  EXPECT_THROW(at::index_put(gpu_, {on_gpu}, one), DeviceMismatchError);
-  EXPECT_THROW(at::index_put(gpu_, {mask, mask}, one), DeviceMismatchError);
+  EXPECT_THROW(at::index_put(gpu_, {on_gpu}, one), Error);
+  EXPECT_THROW(at::index_put(gpu_, {mask, mask}, one), Error);
 }
 
 TEST_F(FakeDevices, WhatIsCopiedIntoAnOutGoesAnywhere) {
   at::Tensor out = at::empty({2, 2});
   EXPECT_EQ(at::copy_out(out, gpu_, gpu1_).device(), at::kCPU);
   EXPECT_EQ(at::slice_scatter_out(out, gpu_, cpu_[0].unsqueeze(0), 0, 0, 1).device(), at::kCPU);
-  EXPECT_THROW(at::add_out(out, gpu_, gpu_), DeviceMismatchError);
+  EXPECT_THROW(at::add_out(out, gpu_, gpu_), Error);
 }
 
 TEST_F(FakeDevices, CpuScalarsGoWithAnything) {
@@ -58,27 +58,27 @@ TEST_F(FakeDevices, CpuScalarsGoWithAnything) {
   EXPECT_EQ((scalar_ * scalar_).device(), at::kCPU);
   EXPECT_EQ(gpu_.add_(scalar_).device(), kGpu0);
   // But nothing is written to the CPU from a GPU.
-  EXPECT_THROW(scalar_.add_(gpu_.sum()), DeviceMismatchError);
-  EXPECT_THROW(at::add_out(scalar_, gpu_.sum(), gpu_.sum()), DeviceMismatchError);
-  EXPECT_THROW(at::nextafter(gpu_, scalar_), DeviceMismatchError);
+  EXPECT_THROW(scalar_.add_(gpu_.sum()), Error);
+  EXPECT_THROW(at::add_out(scalar_, gpu_.sum(), gpu_.sum()), Error);
+  EXPECT_THROW(at::nextafter(gpu_, scalar_), Error);
 }
 
 TEST_F(FakeDevices, MismatchesAreToldInEagersWords) {
-  EXPECT_THAT([&] { gpu_ + cpu_; }, ThrowsMessage<DeviceMismatchError>(
-                                        HasSubstr("Expected all tensors to be on the same device, but found at "
-                                                  "least two devices, cuda:0 and cpu!")));
-  EXPECT_THAT([&] { cpu_ + gpu_; }, ThrowsMessage<DeviceMismatchError>(HasSubstr("two devices, cuda:0 and cpu!")));
-  EXPECT_THAT([&] { gpu_ + gpu1_; }, ThrowsMessage<DeviceMismatchError>(HasSubstr("two devices, cuda:0 and cuda:1!")));
+  EXPECT_THAT([&] { gpu_ + cpu_; },
+              ThrowsMessage<Error>(HasSubstr("Expected all tensors to be on the same device, but found at "
+                                             "least two devices, cuda:0 and cpu!")));
+  EXPECT_THAT([&] { cpu_ + gpu_; }, ThrowsMessage<Error>(HasSubstr("two devices, cuda:0 and cpu!")));
+  EXPECT_THAT([&] { gpu_ + gpu1_; }, ThrowsMessage<Error>(HasSubstr("two devices, cuda:0 and cuda:1!")));
   EXPECT_THAT([&] { gpu_.mm(cpu_); },
-              ThrowsMessage<DeviceMismatchError>(HasSubstr(
+              ThrowsMessage<Error>(HasSubstr(
                   "Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors "
                   "on cuda:0 (when checking argument in method wrapper_CUDA_mm)")));
   EXPECT_THAT([&] { gpu_.index_select(0, at::zeros({1}, at::kLong)); },
-              ThrowsMessage<DeviceMismatchError>(
+              ThrowsMessage<Error>(
                   HasSubstr("got index is on cpu, different from other tensors on cuda:0 (when checking argument in "
                             "method wrapper_CUDA__index_select)")));
-  EXPECT_THROW(at::cat({gpu_, cpu_}), DeviceMismatchError);
-  EXPECT_THROW(torch::nn::Linear(2, 2)->forward(gpu_), DeviceMismatchError);
+  EXPECT_THROW(at::cat({gpu_, cpu_}), Error);
+  EXPECT_THROW(torch::nn::Linear(2, 2)->forward(gpu_), Error);
 }
 
 TEST_F(FakeDevices, CopiesGoAnywhere) {
@@ -98,10 +98,9 @@ TEST_F(FakeDevices, IndicesMayBeOnTheCpu) {
   EXPECT_EQ(gpu_.index_put_({rows}, gpu_[0]).device(), kGpu0);
   EXPECT_EQ(gpu_.index_put_({rows}, scalar_).device(), kGpu0);
   EXPECT_THAT([&] { cpu_.index({rows.to(kGpu0)}); },
-              ThrowsMessage<DeviceMismatchError>(
+              ThrowsMessage<Error>(
                   HasSubstr("indices should be either on cpu or on the same device as the indexed tensor (cpu)")));
-  EXPECT_THAT([&] { gpu_.index({rows.to(kGpu1)}); },
-              ThrowsMessage<DeviceMismatchError>(HasSubstr("the indexed tensor (cuda:0)")));
+  EXPECT_THAT([&] { gpu_.index({rows.to(kGpu1)}); }, ThrowsMessage<Error>(HasSubstr("the indexed tensor (cuda:0)")));
 }
 
 TEST_F(FakeDevices, ABagOfEmbeddingsIsWhereItsWeightsAre) {
@@ -122,7 +121,7 @@ TEST_F(FakeDevices, ForeachAgreesSlotBySlot) {
   EXPECT_EQ(sums[1].device(), kGpu0);
   EXPECT_EQ(sums[2].device(), kGpu1);
   EXPECT_EQ((sums[2] + gpu1_).device(), kGpu1);
-  EXPECT_THROW(at::_foreach_add({cpu_, gpu_}, {cpu_, cpu_}), DeviceMismatchError);
+  EXPECT_THROW(at::_foreach_add({cpu_, gpu_}, {cpu_, cpu_}), Error);
   at::_foreach_copy_({cpu_, gpu_}, {gpu_, cpu_});
   at::_foreach_mul_({cpu_, gpu_}, 2.0);
 }
@@ -159,7 +158,7 @@ DeviceProfile of_devices(int count) { return {.device_count = count}; }
 void expect_refused(FakeTensorMode& mode, c10::Device device, const char* words) {
   const auto refused = [&](const char* what, const std::function<void()>& program) {
     SCOPED_TRACE(what);
-    EXPECT_THAT(program, ThrowsMessage<NoSuchDeviceError>(HasSubstr(words)));
+    EXPECT_THAT(program, ThrowsMessage<Error>(HasSubstr(words)));
   };
   const at::Tensor x = at::ones({2, 2});
   refused("a factory", [&] { at::empty({2}, device); });
@@ -187,15 +186,15 @@ void expect_refused(FakeTensorMode& mode, c10::Device device, const char* words)
 TEST(FakeMachine, DevicesBeyondItsCountAreRefused) {
   FakeTensorMode mode;
   expect_refused(mode, {at::kCUDA, 99}, "cuda:99: invalid device ordinal, the pretended machine has 8");
-  EXPECT_THROW(at::empty({2}, c10::Device(at::kCUDA, 8)), NoSuchDeviceError);
-  EXPECT_THROW(at::empty({2}, c10::Device(at::kXPU, 8)), NoSuchDeviceError);
-  EXPECT_THROW(at::empty({2}, c10::Device(at::kMPS, 1)), NoSuchDeviceError);
-  EXPECT_THROW(at::empty({2}, c10::Device(at::kPrivateUse1, 8)), NoSuchDeviceError);
+  EXPECT_THROW(at::empty({2}, c10::Device(at::kCUDA, 8)), Error);
+  EXPECT_THROW(at::empty({2}, c10::Device(at::kXPU, 8)), Error);
+  EXPECT_THROW(at::empty({2}, c10::Device(at::kMPS, 1)), Error);
+  EXPECT_THROW(at::empty({2}, c10::Device(at::kPrivateUse1, 8)), Error);
   for (const c10::DeviceType type : {at::kCUDA, at::kXPU, at::kPrivateUse1}) {
     EXPECT_EQ(at::empty({2}, c10::Device(type, 7)).device(), c10::Device(type, 7));
   }
   EXPECT_EQ(at::empty({2}, c10::Device(at::kMPS, 0)).device(), c10::Device(at::kMPS, 0));
-  EXPECT_THROW(FakeTensorMode({.device = c10::Device(at::kCUDA, 8)}), NoSuchDeviceError);
+  EXPECT_THROW(FakeTensorMode({.device = c10::Device(at::kCUDA, 8)}), Error);
 }
 
 TEST(FakeMachine, MayBeLarger) {
@@ -215,12 +214,12 @@ TEST(FakeMachine, WithoutDevicesRefusesAllAccelerators) {
   }
   FakeTensorMode mode({.profile = of_devices(0)});
   expect_refused(mode, {at::kCUDA, 0}, "cuda:0: the pretended machine has no accelerators");
-  EXPECT_THROW(at::empty({2}, at::kCUDA), NoSuchDeviceError);
+  EXPECT_THROW(at::empty({2}, at::kCUDA), Error);
   for (const c10::DeviceType type : {at::kXPU, at::kMPS, at::kPrivateUse1}) {
-    EXPECT_THROW(at::empty({2}, c10::Device(type, 0)), NoSuchDeviceError);
+    EXPECT_THROW(at::empty({2}, c10::Device(type, 0)), Error);
   }
-  EXPECT_THROW(elsewhere + 1, NoSuchDeviceError);
-  EXPECT_THROW(FakeTensorMode({.device = at::kCUDA, .profile = of_devices(0)}), NoSuchDeviceError);
+  EXPECT_THROW(elsewhere + 1, Error);
+  EXPECT_THROW(FakeTensorMode({.device = at::kCUDA, .profile = of_devices(0)}), Error);
   EXPECT_EQ(torch::cuda::device_count(), 0U);
   if (at::detail::getCUDAHooks().deviceCount() == 0) EXPECT_FALSE(torch::cuda::is_available());
   // Everything else is as in any mode.
@@ -235,11 +234,11 @@ TEST(FakeMachine, WithoutDevicesRefusesAllAccelerators) {
 }
 
 TEST(FakeMachine, DeferredInitialisationHasOne) {
-  EXPECT_THROW(deferred_init([] { return at::empty({2}, c10::Device(at::kCUDA, 99)); }), NoSuchDeviceError);
+  EXPECT_THROW(deferred_init([] { return at::empty({2}, c10::Device(at::kCUDA, 99)); }), Error);
   const auto on_cuda = [] { return at::empty({2}, at::kCUDA); };
   EXPECT_EQ(deferred_init(on_cuda).device(), kGpu0);
-  EXPECT_THROW(deferred_init({.profile = of_devices(0)}, on_cuda), NoSuchDeviceError);
-  EXPECT_THROW(deferred_init({.device = at::kCUDA, .profile = of_devices(0)}, [] {}), NoSuchDeviceError);
+  EXPECT_THROW(deferred_init({.profile = of_devices(0)}, on_cuda), Error);
+  EXPECT_THROW(deferred_init({.device = at::kCUDA, .profile = of_devices(0)}, [] {}), Error);
 }
 
 TEST(FakeMachine, AModuleOfAnotherOneDoesNotRun) {
@@ -250,7 +249,7 @@ TEST(FakeMachine, AModuleOfAnotherOneDoesNotRun) {
   FakeTensorMode mode({.profile = of_devices(2)});
   const FakeModule fake = fakeify(mode, *net);
   EXPECT_THROW(net->forward(at::ones({2, 2})), Error);
-  EXPECT_THROW(net->weight.t(), NoSuchDeviceError);
+  EXPECT_THROW(net->weight.t(), Error);
 }
 
 }  // namespace
