@@ -148,7 +148,7 @@ int checkpoint(const CheckpointRequest& request) {
   const bool forward = !has_backward(loaded.graph);
   const std::optional<Graph> assumed = forward ? std::optional(assumed_step(loaded.graph)) : std::nullopt;
   const Graph& graph = assumed ? *assumed : loaded.graph;
-  const auto spec = DeviceSpec::find(request.spec, device_of(graph));
+  const auto spec = Machine::find(request.spec, {}, {}, device_of(graph)).device;
   std::optional<StepTime> time;
   if (spec) time = StepTime::of(graph, *spec);
   const StepTime* times = time ? &*time : nullptr;

@@ -40,7 +40,7 @@ struct ShardRequest {
   bool json = false;
   std::string problem;               // file of a problem, ours or one of IOPDDL, solved instead of a step
   double gap = 0;                    // of that: relative, good enough
-  int threads = 1;                   // 1 or 2
+  size_t threads = 0;                // 0: as many as the machine has
   std::optional<double> time_limit;  // seconds; empty: that of StepRequest, and 60 for a problem from a file
   std::string exported;              // file to write the problem to; empty: none
   AssignmentFormat format = AssignmentFormat::kJson;
@@ -62,8 +62,7 @@ StepRequest step_request(const ShardRequest& request) {
   step.mesh = DeviceMesh::parse(request.mesh);
   if (!request.rules.empty()) step.rules.add(read_file(request.rules));
   for (const std::string& pin : request.pins) step.pins.push_back(pin_of(pin));
-  // A spec with a name is found by it; the kind of device counts only without one.
-  if (!request.spec.empty()) step.device = DeviceSpec::find(request.spec, c10::kCUDA);
+  if (!request.spec.empty()) step.device = DeviceSpec::find(request.spec);
   if (!request.interconnect.empty()) step.links = Interconnect::find(request.interconnect);
   if (request.time_limit) step.time_limit = *request.time_limit;
   if (!request.answer.empty()) {
@@ -76,14 +75,6 @@ StepRequest step_request(const ShardRequest& request) {
   }
   check(step);
   return step;
-}
-
-PlannedStep plan(Graph graph, const StepRequest& step) {
-  try {
-    return plan_step(std::move(graph), step);
-  } catch (const UnknownDeviceError& error) {
-    throw Error(fmt::format("no figures are known of {} devices; name some with --spec", error.device().str()));
-  }
 }
 
 void draw_plan(const ShardRequest& request, const PlannedStep& planned) {
@@ -115,7 +106,7 @@ int shard(const ShardRequest& request) {
   };
   if (!request.output.empty()) std::filesystem::create_directories(folder);
   if (request.all_ranks && !request.output.empty()) step.each_rank = write_rank;
-  const PlannedStep planned = plan(std::move(loaded.graph), step);
+  const PlannedStep planned = plan_step(std::move(loaded.graph), step);
   const nlohmann::json json = to_json(planned);
   if (!request.output.empty()) {
     write_graph_file((folder / "graph.sg").string(), planned.graph);
@@ -259,8 +250,8 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
   add_solver_options(command, request);
   command.add_option("--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001")
       ->check(from_0_to_1);
-  command.add_option("--threads", request.threads, "With --problem: 1 or 2; the result is the same")
-      ->check(one_of({"1", "2"}));
+  command.add_option("--threads", request.threads, "With --problem: by default as many as the machine has; the result is the same")
+      ->check(whole_number_from(1));
 }
 
 void add_options(CLI::App& command, ShardRequest& request) {

@@ -212,17 +212,41 @@ Interconnect Interconnect::find(const std::string& name_or_file) {
   return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 
-std::optional<Interconnect> Interconnect::around(std::string_view device) {
-  static constexpr std::pair<std::string_view, std::string_view> kAround[] = {
-      {"a100", "a100"},  {"a100_40gb", "a100"},  {"a100_pcie", "pcie4"}, {"b200", "b200"},     {"h100", "h100"},
-      {"h200", "h200"},  {"h100_pcie", "pcie5"}, {"l4", "pcie4"},        {"mi300x", "mi300x"}, {"rtx4090", "pcie4"},
-      {"h20", "h100"},   {"v100", "v100"},       {"b300", "b200"},       {"mi325x", "mi300x"}, {"a10g", "pcie4"},
-      {"l40s", "pcie4"}, {"rtx3090", "pcie4"},   {"rtx5090", "pcie5"},
-  };
-  for (const auto& [name, links] : kAround) {
-    if (name == device) return named(links);
+Machine Machine::of(const DeviceSpec& device) {
+  Machine machine{.device = device, .memory = MemoryLimit::of(device), .kind = device.device};
+  if (!device.interconnect.empty()) machine.links = Interconnect::named(device.interconnect);
+  return machine;
+}
+
+Machine Machine::find(const std::string& device, const std::string& interconnect,
+                      const std::optional<MemoryLimit>& memory, c10::DeviceType kind) {
+  Machine machine{.kind = kind};
+  if (!device.empty()) {
+    machine = of(DeviceSpec::find(device));
+  } else if (memory && !memory->device.empty() && kind != c10::kCPU) {
+    machine = of(DeviceSpec::find(memory->device));
+  } else if (kind == c10::kCUDA) {
+    machine = of(DeviceSpec::named("h100"));
+  } else if (kind == c10::kCPU) {
+    const std::string calibration = DeviceSpec::calibration_file();
+    machine = of(std::filesystem::exists(calibration) ? DeviceSpec::read_file(calibration) : DeviceSpec::named("cpu"));
   }
-  return std::nullopt;
+  if (!interconnect.empty()) machine.links = Interconnect::find(interconnect);
+  if (memory) machine.memory = memory;
+  return machine;
+}
+
+const DeviceSpec& Machine::specs() const {
+  if (device) return *device;
+  throw Error(fmt::format("no figures are known of {} devices: name some with --spec (in Python: spec=\"h100\")",
+                          c10::DeviceTypeName(kind, true)));
+}
+
+const Interconnect& Machine::network() const {
+  if (links) return *links;
+  throw Error(fmt::format("no links are known around {}: name some with --interconnect (in Python: "
+                          "interconnect=\"pcie5\")",
+                          device ? device->title : c10::DeviceTypeName(kind, true) + " devices"));
 }
 
 namespace {

@@ -34,23 +34,6 @@ SummaryGrouping grouping_of(const std::string& name) {
 // (bench/gpu); the files of known GPUs have what C++ takes.
 constexpr double kPythonCall = 20e-6;
 
-// Holds the device's figures and the links between such devices, as far as they are known. Options point at both.
-struct Machine {
-  std::optional<DeviceSpec> figures;
-  std::optional<Interconnect> links;
-
-  Machine(const std::string& spec, const std::string& interconnect, c10::DeviceType type)
-      : figures(DeviceSpec::find(spec, type)) {
-    // A file says itself what its host takes.
-    if (figures && figures->gpu && !spec.ends_with(".json")) figures->host_call = kPythonCall;
-    if (!interconnect.empty()) {
-      links = Interconnect::find(interconnect);
-    } else if (figures) {
-      links = Interconnect::around(figures->name);
-    }
-  }
-};
-
 // Returns what was measured on this machine before and, if asked for, what this graph's calls take now.
 MeasuredCalls measured_for(const Graph& graph, c10::Device device, bool measure) {
   MeasuredCalls measured;
@@ -91,11 +74,13 @@ std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std
   if (device) options.device = c10::Device(*device);
   const c10::Device where = options.device ? *options.device : device_of(*graph);
   if (device_memory) options.limit = memory_of_python(*device_memory);
-  const bool by_memory = spec.empty() && options.limit && !where.is_cpu();
-  const Machine machine(by_memory ? options.limit->device : spec, interconnect, where.type());
-  if (machine.figures) {
-    options.spec = &*machine.figures;
-    options.memory.assumptions = DeviceAssumptions::of(*machine.figures);
+  Machine machine = Machine::find(spec, interconnect, options.limit, where.type());
+  // A file says itself what its host takes.
+  const bool from_file = (spec.empty() && options.limit ? options.limit->device : spec).ends_with(".json");
+  if (machine.device && machine.device->gpu && !from_file) machine.device->host_call = kPythonCall;
+  if (machine.device) {
+    options.spec = &*machine.device;
+    options.memory.assumptions = DeviceAssumptions::of(*machine.device);
   }
   if (workspace) options.memory.assumptions.cublas_workspace = workspace_of_python(*workspace);
   if (machine.links) options.interconnect = &*machine.links;

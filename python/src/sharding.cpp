@@ -13,8 +13,7 @@ namespace {
 StepRequest step_request(const std::string& mesh, const std::string& spec, const std::string& interconnect,
                          const std::vector<std::pair<std::string, std::string>>& pins, const std::string& solver) {
   StepRequest request{.mesh = DeviceMesh::parse(mesh)};
-  // A spec with a name is found by it; the kind of device counts only without one.
-  if (!spec.empty()) request.device = DeviceSpec::find(spec, c10::kCUDA);
+  if (!spec.empty()) request.device = DeviceSpec::find(spec);
   if (!interconnect.empty()) request.links = Interconnect::find(interconnect);
   for (const auto& [name, layout] : pins) request.pins.push_back({.name = name, .layout = Layout::parse(layout)});
   request.solver = assignment_solver(solver);
@@ -43,13 +42,9 @@ std::shared_ptr<PlannedStep> plan_copy(const Graph& graph, const std::string& me
   request.answer_name = answer_name;
   request.by_hand = by_hand;
   begin_cost_rules();
-  try {
-    const auto planned = std::make_shared<PlannedStep>(plan_step(clone(graph), request));
-    end_cost_rules();
-    return planned;
-  } catch (const UnknownDeviceError& error) {
-    throw Error("no figures are known of " + error.device().str() + " devices; name some: spec=\"h100\"");
-  }
+  const auto planned = std::make_shared<PlannedStep>(plan_step(clone(graph), request));
+  end_cost_rules();
+  return planned;
 }
 
 // The graph lives in the plan, which it keeps alive.

@@ -227,9 +227,9 @@ nlohmann::json to_json(const RecomputedSharding& found);
 struct StepRequest {
   DeviceMesh mesh;  // needed
 
-  // The device, and what each one has. Without figures: those that DeviceSpec::find has for the graph's device, which
-  // is a CUDA device unless the graph says otherwise. Without links: those around the device (Interconnect::around),
-  // and "pcie4" if none are known.
+  // The device, and what each one has. Without figures: those that Machine::find has for the graph's device, which is a
+  // CUDA device unless the graph says otherwise. Without links: those of the device; plan_step() throws Error if none are
+  // known.
   std::optional<DeviceSpec> device;
   std::optional<Interconnect> links;
   std::optional<int64_t> memory;  // bytes for the step; nothing: no limit
@@ -269,16 +269,6 @@ struct StepRequest {
 class StepRequestError : public Error {
  public:
   using Error::Error;
-};
-
-// The request has no figures of a device, and none are known of the graph's.
-class UnknownDeviceError : public StepRequestError {
- public:
-  explicit UnknownDeviceError(c10::Device device);
-  c10::Device device() const { return device_; }
-
- private:
-  c10::Device device_;
 };
 
 // Throws StepRequestError for what is wrong with a request whatever the graph. plan_step() asks first, too.

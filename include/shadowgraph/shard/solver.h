@@ -139,7 +139,7 @@ struct SolveOptions {
   int64_t table_limit = int64_t{1} << 24;  // entries of a table; more: bounds instead of minima
   int iterations = 120;                    // of the prices
   int64_t moves = 20000;                   // of the search that follows them
-  int threads = 1;                         // 1 or 2; the result is the same
+  size_t threads = 0;                      // 0: as many as the machine has, and one for HiGHS; the result is the same
   std::vector<uint32_t> start;             // a choice to begin with, if it is feasible; empty: none
   AssignmentSolver solver = AssignmentSolver::kOwn;
   // HiGHS' library or its folder. Empty: $SHADOWGRAPH_HIGHS, else the Python package highspy beside a library that is
