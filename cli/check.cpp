@@ -17,6 +17,7 @@
 #include "cli/verbs.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/units.h"
 #include "support/json.h"
 #include "support/text.h"

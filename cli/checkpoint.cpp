@@ -11,6 +11,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
@@ -21,6 +22,7 @@ namespace shadowgraph::cli {
 namespace {
 
 enum class RecomputeCost : uint8_t { kFlops, kTime };  // time: on the device of `spec`
+constexpr auto enum_names(RecomputeCost) { return names_in_order<RecomputeCost>("flops", "time"); }
 
 struct CheckpointRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
@@ -190,7 +192,7 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_bytes(command, "--bytes", request.bytes, "The same for live bytes alone: 40GB");
   command.add_option("--modules", request.modules,
                      "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
-  add_choice(command, "--cost", request.cost, {{"flops", RecomputeCost::kFlops}, {"time", RecomputeCost::kTime}},
+  add_choice(command, "--cost", request.cost, 
              "What is to be least: flops, or time on the device of --spec");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,

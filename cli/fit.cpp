@@ -12,6 +12,7 @@
 #include "cli/source_options.h"
 #include "cli/tool.h"
 #include "cli/verbs.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"

@@ -15,6 +15,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::cli {
 namespace {

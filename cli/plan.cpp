@@ -18,6 +18,7 @@
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::cli {
 namespace {

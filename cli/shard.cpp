@@ -209,17 +209,14 @@ int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
 }
 
 void add_solver_options(CLI::App& command, ShardRequest& request) {
-  using enum AssignmentSolver;
-  add_choice(command, "--solver", request.step.solver, {{"own", kOwn}, {"highs", kHighs}, {"both", kOwnThenHighs}},
+  add_choice(command, "--solver", request.step.solver,
              "own search; highs, of the package highspy; both: HiGHS for what is left open");
   command.add_option("--highs", request.step.highs,
                      "libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)");
   command.add_option("--time-limit", request.time_limit, "Seconds for the solver (default: 20; 60 with --problem)")
       ->check(positive_number);
   command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
-  using enum AssignmentFormat;
-  add_choice(command, "--format", request.format, {{"json", kJson}, {"iopddl", kIopddl}, {"lp", kLp}, {"mps", kMps}},
-             "Of --export: json, iopddl, lp or mps");
+  add_choice(command, "--format", request.format, "Of --export: json, iopddl, lp or mps");
 }
 
 void add_plan_options(CLI::App& command, ShardRequest& request) {

@@ -14,6 +14,7 @@
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/units.h"
 #include "support/json.h"
 

@@ -93,7 +93,7 @@ AxisLinks axis_links(const JsonPlace& entry) {
   if (entry.find("bandwidth")) links.bandwidth = bandwidth_in(entry);
   if (const auto tables = entry.find("tables")) {
     for (const auto& [word, points] : tables->members()) {
-      const auto kind = parse_collective_kind(word);
+      const auto kind = find_named<CollectiveKind>(word);
       if (!kind) points.fail("is of no collective");
       links.tables[*kind] = collective_table(points);
     }
@@ -104,7 +104,7 @@ AxisLinks axis_links(const JsonPlace& entry) {
 std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables_by_size(const JsonPlace& place) {
   std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
   for (const auto& [word, by_size] : place.members()) {
-    const auto kind = parse_collective_kind(word);
+    const auto kind = find_named<CollectiveKind>(word);
     if (!kind) by_size.fail("is of no collective");
     for (const auto& [processes, points] : by_size.members()) {
       int64_t count = 0;
@@ -279,7 +279,7 @@ void Interconnect::add_csv(const std::string& path) {
   std::map<MeasuredCollectives, std::map<double, std::vector<double>>> measured;
   std::map<std::pair<std::string, CollectiveKind>, int64_t> of_axis;
   for (const CsvRow& row : csv.rows()) {
-    const auto kind = parse_collective_kind(row.text("collective"));
+    const auto kind = find_named<CollectiveKind>(row.text("collective"));
     if (!kind) row.fail("collective '" + terminal_text(row.text("collective")) + "' is none; all_reduce is one");
     const int64_t processes = row.count("processes");
     if (processes < 2 || processes > 1'000'000'000) row.fail("processes are 2 or more, and fewer than 1,000,000,000");
@@ -295,10 +295,6 @@ void Interconnect::add_csv(const std::string& path) {
 }
 
 namespace {
-
-constexpr std::array<std::string_view, kCollectiveKindCount> kKindNames = {
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
-    "gather",     "scatter",    "send",           "receive",    "barrier"};
 
 // Returns (n - 1) / n of the bytes, rounded up.
 int64_t all_but_own(int64_t bytes, int64_t n) {
@@ -471,19 +467,6 @@ CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const
 }
 
 }  // namespace
-
-std::string_view to_string(CollectiveKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
-
-std::optional<CollectiveKind> parse_collective_kind(std::string_view word) {
-  const auto found = std::ranges::find(kKindNames, word);
-  if (found == kKindNames.end()) return std::nullopt;
-  return static_cast<CollectiveKind>(found - kKindNames.begin());
-}
-
-std::string_view to_string(CollectiveAlgorithm algorithm) {
-  constexpr std::array<std::string_view, 5> kNames = {"none", "ring", "tree", "direct", "table"};
-  return kNames[static_cast<size_t>(algorithm)];
-}
 
 int64_t wire_bytes(CollectiveKind kind, int64_t payload, int64_t processes) {
   if (processes <= 1) return 0;

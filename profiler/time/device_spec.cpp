@@ -253,7 +253,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   if (const auto host = place.find("host")) spec.host = host_figures(*host);
   if (const auto classes = place.find("classes")) {
     for (const auto& [word, entry] : classes->members()) {
-      const auto kind = parse_kernel_class(word);
+      const auto kind = find_named<KernelClass>(word);
       if (!kind) entry.fail("is of no class of kernels");
       spec.classes[*kind] = class_rates(entry);
     }

@@ -246,10 +246,7 @@ void bind_value_geometry(py::class_<PyValue>& value) {
           "\"%12\": its number in the text. Linear in the graph.")
       .def_property_readonly(
           "kind",
-          [](const PyValue& v) {
-            constexpr std::array<const char*, 4> kNames = {"tensor", "int", "float", "bool"};
-            return kNames[static_cast<size_t>(record(v).kind)];
-          },
+          [](const PyValue& v) { return to_string(record(v).kind); },
           "tensor, int, float or bool.")
       .def_property_readonly(
           "is_tensor", [](const PyValue& v) { return record(v).kind == ValueKind::kTensor; },

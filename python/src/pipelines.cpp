@@ -10,6 +10,7 @@
 #include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/plan/ranks.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {

@@ -9,6 +9,7 @@
 #include "python/src/typed_error.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {

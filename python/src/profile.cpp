@@ -23,13 +23,6 @@ MemoryLimit memory_of_python(const std::variant<int64_t, std::string>& memory) {
   return MemoryLimit::parse(std::get<std::string>(memory));
 }
 
-SummaryGrouping grouping_of(const std::string& name) {
-  if (name == "module") return SummaryGrouping::kModule;
-  if (name == "composite") return SummaryGrouping::kComposite;
-  if (name == "operator") return SummaryGrouping::kOperator;
-  throw Error("group='" + name + "'; rows are by module, composite or operator");
-}
-
 // What Python and autograd take to issue a call ahead of a GPU. Twelve programs that wait for the host took 18 to 26 us
 // (bench/gpu); the files of known GPUs have what C++ takes.
 constexpr double kPythonCall = 20e-6;
@@ -212,7 +205,7 @@ void bind_profile(py::module_& m) {
       .def(
           "summary_text",
           [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
-            return to_text(p.costs.summary({.grouping = grouping_of(group), .depth = depth, .max_rows = rows}));
+            return to_text(p.costs.summary({.grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows}));
           },
           py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40)
       .def_property_readonly("peak_bytes", [](const GraphProfile& p) { return p.costs.peak.bytes; })

@@ -9,6 +9,7 @@
 #include "python/src/cost_rules.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/edit.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {

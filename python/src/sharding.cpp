@@ -16,7 +16,7 @@ StepRequest step_request(const std::string& mesh, const std::string& spec, const
   if (!spec.empty()) request.device = DeviceSpec::find(spec);
   if (!interconnect.empty()) request.links = Interconnect::find(interconnect);
   for (const auto& [name, layout] : pins) request.pins.push_back({.name = name, .layout = Layout::parse(layout)});
-  request.solver = assignment_solver(solver);
+  request.solver = parse<AssignmentSolver>(solver, "solver");
   return request;
 }
 

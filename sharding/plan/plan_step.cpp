@@ -13,6 +13,7 @@
 
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/recompute.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/shard/shard.h"

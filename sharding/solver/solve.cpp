@@ -139,13 +139,6 @@ class Solver {
 
 }  // namespace
 
-AssignmentSolver assignment_solver(std::string_view name) {
-  if (name == "own") return AssignmentSolver::kOwn;
-  if (name == "highs") return AssignmentSolver::kHighs;
-  if (name == "both") return AssignmentSolver::kOwnThenHighs;
-  throw Error(fmt::format("no solver is called {}: own, highs or both", name));
-}
-
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options) {
   problem.check();
   // A cost above all else together is as good as forbidden, and much is decided by what is forbidden.

@@ -15,6 +15,7 @@
 #include "shadowgraph/capture/process_group.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/operator_costs.h"
@@ -35,8 +36,10 @@ enum class CollectiveKind : uint8_t {
   kBarrier,
 };
 constexpr int kCollectiveKindCount = static_cast<int>(CollectiveKind::kBarrier) + 1;
-std::string_view to_string(CollectiveKind kind);  // "all_reduce", "all_gather", ...
-std::optional<CollectiveKind> parse_collective_kind(std::string_view word);
+constexpr auto enum_names(CollectiveKind) {
+  return names_in_order<CollectiveKind>("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+                                        "reduce", "gather", "scatter", "send", "receive", "barrier");
+}
 
 // Links between processes. Each figure has a source: a data sheet, a library's sources, a measurement.
 //
@@ -148,7 +151,9 @@ Interconnect interconnect_from_json(const nlohmann::json& json, const std::strin
 // one to the next on as many links as the group has processes in a block. So bandwidth = min(inner, outer x processes).
 
 enum class CollectiveAlgorithm : uint8_t { kNone, kRing, kTree, kDirect, kTable };
-std::string_view to_string(CollectiveAlgorithm algorithm);
+constexpr auto enum_names(CollectiveAlgorithm) {
+  return names_in_order<CollectiveAlgorithm>("none", "ring", "tree", "direct", "table");
+}
 
 struct CollectiveCost {
   int64_t wire = 0;    // bytes that a process sends, or receives, the larger; of the busiest process

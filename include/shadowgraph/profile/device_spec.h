@@ -15,6 +15,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -49,8 +50,14 @@ enum class KernelClass : uint8_t {
   kOther,
 };
 constexpr int kKernelClassCount = static_cast<int>(KernelClass::kOther) + 1;
-std::string_view to_string(KernelClass kind);  // "matmul", "convolution_backward", ...
-std::optional<KernelClass> parse_kernel_class(std::string_view word);
+constexpr auto enum_names(KernelClass) {
+  return names_in_order<KernelClass>(
+      "free", "matmul", "convolution", "convolution_backward", "pointwise_convolution", "pointwise_convolution_backward",
+      "grouped_convolution", "grouped_convolution_backward", "depthwise_convolution", "depthwise_convolution_backward",
+      "attention", "attention_backward", "recurrent", "normalization", "softmax", "reduction", "pooling", "pointwise",
+      "pointwise_in_place", "transcendental", "random", "gather", "scatter", "copy", "fill", "sort", "optimizer",
+      "other");
+}
 KernelClass kernel_class(const Graph& graph, NodeId node);
 
 // What single calls of operators were measured to take on a device, by size.

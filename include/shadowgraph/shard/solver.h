@@ -20,6 +20,7 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -124,8 +125,7 @@ enum class AssignmentSolver : uint8_t {
   kOwnThenHighs,  // the own search in half of the time; what it leaves open is HiGHS'
 };
 
-// "own", "highs", "both". Throws Error for another name.
-AssignmentSolver assignment_solver(std::string_view name);
+constexpr auto enum_names(AssignmentSolver) { return names_in_order<AssignmentSolver>("own", "highs", "both"); }
 
 // A solver's library is asked for and is not there. what() says where it was looked for.
 class SolverMissingError : public Error {
@@ -193,6 +193,7 @@ void write_lp(const AssignmentProblem& problem, std::ostream& out);
 void write_mps(const AssignmentProblem& problem, std::ostream& out);
 
 enum class AssignmentFormat : uint8_t { kJson, kIopddl, kLp, kMps };
+constexpr auto enum_names(AssignmentFormat) { return names_in_order<AssignmentFormat>("json", "iopddl", "lp", "mps"); }
 void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out);
 
 // {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."}; sums
