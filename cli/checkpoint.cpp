@@ -192,8 +192,7 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_bytes(command, "--bytes", request.bytes, "The same for live bytes alone: 40GB");
   command.add_option("--modules", request.modules,
                      "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
-  add_choice(command, "--cost", request.cost, 
-             "What is to be least: flops, or time on the device of --spec");
+  add_choice(command, "--cost", request.cost, "What is to be least: flops, or time on the device of --spec");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
                      "With --memory, --bytes: graph file with that plan: of the step, or of the forward given");

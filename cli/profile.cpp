@@ -91,8 +91,7 @@ void add_options(CLI::App& command, ProfileRequest& request) {
       ->check(one_of(export_names()));
   command.add_flag("--json", request.json, "One JSON object instead of tables");
   command.add_flag("--run", request.run, "Also what the first three steps of a training run hold");
-  add_choice(command, "--group", request.group,
-             "Rows of the table: module, composite, operator");
+  add_choice(command, "--group", request.group, "Rows of the table: module, composite, operator");
   add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: what fits)");
   add_number(command, "--rows", request.rows, 0, "Most rows of the table (0: all)");
   begin_group(command, kProcesses);

@@ -247,7 +247,9 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
   add_solver_options(command, request);
   command.add_option("--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001")
       ->check(from_0_to_1);
-  command.add_option("--threads", request.threads, "With --problem: by default as many as the machine has; the result is the same")
+  command
+      .add_option("--threads", request.threads,
+                  "With --problem: by default as many as the machine has; the result is the same")
       ->check(whole_number_from(1));
 }
 

@@ -17,9 +17,15 @@ namespace shadowgraph {
 namespace {
 
 // Titles in the order of ColorBy.
-constexpr std::string_view kTitles[] = {"kind of operator", "FLOPs of matrix products", "bytes read and written",
-                                        "bytes allocated",  "bytes kept for backward",  "estimated time",
-                                        "device",           "phase",                    "class of the module",
+constexpr std::string_view kTitles[] = {"kind of operator",
+                                        "FLOPs of matrix products",
+                                        "bytes read and written",
+                                        "bytes allocated",
+                                        "bytes kept for backward",
+                                        "estimated time",
+                                        "device",
+                                        "phase",
+                                        "class of the module",
                                         "given values"};
 
 // cividis, from Nunez, Anderton, Renslow: Optimizing colormaps with consideration for color vision deficiency (2018).

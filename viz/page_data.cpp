@@ -681,8 +681,7 @@ class PageData {
       if (kinds && colors.kinds[id] != NodeColors::kNoKind) values.push_back({i, colors.kinds[id]});
       if (!kinds && colors.amounts[id] > 0) values.push_back({i, colors.amounts[id]});
     }
-    header_["given"] = {
-        {"title", colors.title}, {"unit", to_string(colors.unit)}, {"values", std::move(values)}};
+    header_["given"] = {{"title", colors.title}, {"unit", to_string(colors.unit)}, {"values", std::move(values)}};
     if (!kinds) return;
     json entries = json::array();
     for (const LegendEntry& entry : colors.kind_entries) entries.push_back({entry.label, entry.fill});

@@ -36,7 +36,9 @@ constexpr std::array<EnumName<E>, n> names_of(const EnumName<E> (&names)[n]) {
 }
 
 template <class E>
-concept NamedEnum = std::is_enum_v<E> && requires(E value) { enum_names(value); };
+concept NamedEnum = std::is_enum_v<E> && requires(E value) {
+  enum_names(value);
+};
 
 // The same for names in the order of enumerators, of which `first` is the first.
 template <class E, E first = E{}, class... Names>

@@ -22,9 +22,8 @@ std::string KernelProgram::text() const {
   std::string out =
       fmt::format("outer {} reduced {}{} scalars {}\n", outer_rank, reduced_rank, columns ? " columns" : "", scalars);
   for (size_t i = 0; i < operands.size(); ++i) {
-    out += fmt::format("operand {} {} {}{}{}\n", i, c10::toString(operands[i].dtype),
-                       to_string(operands[i].layout), operands[i].of_row ? " of_row" : "",
-                       operands[i].written ? " written" : "");
+    out += fmt::format("operand {} {} {}{}{}\n", i, c10::toString(operands[i].dtype), to_string(operands[i].layout),
+                       operands[i].of_row ? " of_row" : "", operands[i].written ? " written" : "");
   }
   for (size_t i = 0; i < expressions.size(); ++i) {
     const KernelExpression& e = expressions[i];

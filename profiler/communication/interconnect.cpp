@@ -244,9 +244,10 @@ const DeviceSpec& Machine::specs() const {
 
 const Interconnect& Machine::network() const {
   if (links) return *links;
-  throw Error(fmt::format("no links are known around {}: name some with --interconnect (in Python: "
-                          "interconnect=\"pcie5\")",
-                          device ? device->title : c10::DeviceTypeName(kind, true) + " devices"));
+  throw Error(
+      fmt::format("no links are known around {}: name some with --interconnect (in Python: "
+                  "interconnect=\"pcie5\")",
+                  device ? device->title : c10::DeviceTypeName(kind, true) + " devices"));
 }
 
 namespace {

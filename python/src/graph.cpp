@@ -26,7 +26,8 @@ void bind_graph_text(py::class_<Graph, GraphPointer>& graph) {
           },
           py::arg("text"))
       .def(
-          "text", [](const Graph& g, const std::string& preset) { return to_text(g, parse<PrintPreset>(preset, "preset")); },
+          "text",
+          [](const Graph& g, const std::string& preset) { return to_text(g, parse<PrintPreset>(preset, "preset")); },
           "The graph as text: canonical (lossless), short (for people) or fingerprint (structure alone).",
           py::arg("preset") = "canonical")
       .def(

@@ -205,7 +205,8 @@ void bind_profile(py::module_& m) {
       .def(
           "summary_text",
           [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
-            return to_text(p.costs.summary({.grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows}));
+            return to_text(p.costs.summary(
+                {.grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows}));
           },
           py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40)
       .def_property_readonly("peak_bytes", [](const GraphProfile& p) { return p.costs.peak.bytes; })

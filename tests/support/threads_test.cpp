@@ -13,7 +13,8 @@ TEST(ForEachParallel, DoesTheSameOnAnyNumberOfThreads) {
   for (const size_t threads : {0, 1, 2, 7}) {
     for (const size_t count : {0, 1, 2, 100}) {
       std::vector<size_t> squares(count);
-      for_each_parallel(count, [&](size_t i) { squares[i] += i * i; }, threads);
+      for_each_parallel(
+          count, [&](size_t i) { squares[i] += i * i; }, threads);
       for (size_t i = 0; i < count; ++i) EXPECT_EQ(squares[i], i * i);
     }
   }

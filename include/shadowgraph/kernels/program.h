@@ -88,11 +88,11 @@ enum class KernelOperation : uint8_t {
   kRowSize,     // elements that a reduction takes, kDouble
 };
 constexpr auto enum_names(KernelOperation) {
-  return names_in_order<KernelOperation>(
-      "load", "gather", "in_range", "column", "scalar", "constant", "convert", "round", "negate", "abs", "sqrt", "floor",
-      "ceil", "trunc", "rint", "not", "exp", "exp0", "expm1", "log", "tanh", "erf", "normal", "add", "sub", "mul", "div",
-      "max", "min", "pow", "and", "or", "xor", "eq", "ne", "lt", "le", "muladd", "select", "row_sum", "row_max",
-      "row_size");
+  return names_in_order<KernelOperation>("load", "gather", "in_range", "column", "scalar", "constant", "convert",
+                                         "round", "negate", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "not",
+                                         "exp", "exp0", "expm1", "log", "tanh", "erf", "normal", "add", "sub", "mul",
+                                         "div", "max", "min", "pow", "and", "or", "xor", "eq", "ne", "lt", "le",
+                                         "muladd", "select", "row_sum", "row_max", "row_size");
 }
 
 struct KernelExpression {
@@ -118,9 +118,7 @@ enum class KernelLayout : uint8_t {
   kBroadcast,   // one element for all of the row
   kStrided,
 };
-constexpr auto enum_names(KernelLayout) {
-  return names_in_order<KernelLayout>("contiguous", "broadcast", "strided");
-}
+constexpr auto enum_names(KernelLayout) { return names_in_order<KernelLayout>("contiguous", "broadcast", "strided"); }
 
 struct KernelOperand {
   c10::ScalarType dtype = c10::ScalarType::Float;

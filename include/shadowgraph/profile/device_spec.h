@@ -52,11 +52,11 @@ enum class KernelClass : uint8_t {
 constexpr int kKernelClassCount = static_cast<int>(KernelClass::kOther) + 1;
 constexpr auto enum_names(KernelClass) {
   return names_in_order<KernelClass>(
-      "free", "matmul", "convolution", "convolution_backward", "pointwise_convolution", "pointwise_convolution_backward",
-      "grouped_convolution", "grouped_convolution_backward", "depthwise_convolution", "depthwise_convolution_backward",
-      "attention", "attention_backward", "recurrent", "normalization", "softmax", "reduction", "pooling", "pointwise",
-      "pointwise_in_place", "transcendental", "random", "gather", "scatter", "copy", "fill", "sort", "optimizer",
-      "other");
+      "free", "matmul", "convolution", "convolution_backward", "pointwise_convolution",
+      "pointwise_convolution_backward", "grouped_convolution", "grouped_convolution_backward", "depthwise_convolution",
+      "depthwise_convolution_backward", "attention", "attention_backward", "recurrent", "normalization", "softmax",
+      "reduction", "pooling", "pointwise", "pointwise_in_place", "transcendental", "random", "gather", "scatter",
+      "copy", "fill", "sort", "optimizer", "other");
 }
 KernelClass kernel_class(const Graph& graph, NodeId node);
 
@@ -147,11 +147,11 @@ struct DeviceSpec {
   std::string name;   // "h100"
   std::string title;  // "NVIDIA H100 SXM5 80 GB"
   c10::DeviceType device = c10::kCUDA;
-  std::string architecture;                  // "sm_90", "gfx942": what libraries go by; empty: unknown
+  std::string architecture;  // "sm_90", "gfx942": what libraries go by; empty: unknown
   std::string reported_as;   // words of the name that its driver reports, "rtx 4090 -laptop": -word is not in it
   std::string interconnect;  // name of the links that usually join such devices; empty: none are known
-  int64_t memory = 0;                        // bytes
-  double bandwidth = 0;                      // B/s of device memory
+  int64_t memory = 0;        // bytes
+  double bandwidth = 0;      // B/s of device memory
   std::map<c10::ScalarType, double> matmul;  // peak FLOP/s of matrix products; float32's is needed
   double vector = 0;                         // peak FLOP/s of everything else, float32
   double transcendental = 0;                 // evaluations a second
