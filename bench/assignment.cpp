@@ -112,7 +112,7 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void run_instances(const std::filesystem::path& folder, double share, int threads) {
+void run_instances(const std::filesystem::path& folder, double share, size_t threads) {
   std::printf(
       "| instance | nodes | limit s | seconds | cost | best / cost | bound / cost |\n|---|---|---|---|---|---|---|\n");
   double sum = 0;
@@ -150,12 +150,12 @@ void run_instances(const std::filesystem::path& folder, double share, int thread
 int main(int argc, char** argv) {
   std::string folder;
   double share = 1;
-  int threads = 1;
+  size_t threads = 1;
   for (int i = 1; i + 1 < argc; ++i) {
     const std::string option = argv[i];
     if (option == "--instances") folder = argv[i + 1];
     if (option == "--share") share = std::atof(argv[i + 1]);
-    if (option == "--threads") threads = std::atoi(argv[i + 1]);
+    if (option == "--threads") threads = std::strtoul(argv[i + 1], nullptr, 10);
   }
   if (!folder.empty()) {
     run_instances(folder, share, threads);

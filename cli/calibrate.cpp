@@ -93,7 +93,7 @@ int figures_from_files(const CalibrateRequest& request) {
     }
   }
   if (!request.table.empty()) {
-    if (!spec) spec = DeviceSpec::find(figures_to_fill(request.spec, request.output, "--spec"), c10::kCUDA);
+    if (!spec) spec = DeviceSpec::find(figures_to_fill(request.spec, request.output, "--spec"));
     spec->tables.add(read_operator_csv(request.table));
     spec->sources["tables." + std::filesystem::path(request.table).filename().string()] = "measured, by its rows";
   }

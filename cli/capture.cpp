@@ -19,7 +19,7 @@ namespace {
 struct GraphRequest {
   CaptureRequest capture;
   std::string output;  // graph file; empty: stdout
-  std::string preset = "canonical";
+  PrintPreset preset = PrintPreset::kCanonical;
   bool json = false;
   bool verify = false;
 };
@@ -36,10 +36,7 @@ void write(const GraphRequest& request, const LoadedGraph& loaded) {
 }
 
 void print(const GraphRequest& request, const Graph& graph) {
-  const PrintPreset preset = request.preset == "short"         ? PrintPreset::kShort
-                             : request.preset == "fingerprint" ? PrintPreset::kFingerprint
-                                                               : PrintPreset::kCanonical;
-  print_text(request.json ? json_text(to_json(graph)) : to_text(graph, preset));
+  print_text(request.json ? json_text(to_json(graph)) : to_text(graph, request.preset));
 }
 
 int capture(const CLI::App& command, const GraphRequest& request) {
@@ -64,7 +61,7 @@ void add_options(CLI::App& command, GraphRequest& request) {
   command.add_option("-o,--output", request.output, "Graph file to write (default: print the graph)");
   command.add_flag("--json", request.json, "As JSON rather than text");
   command.add_flag("--verify", request.verify, "Check the graph against every invariant, and say so");
-  add_choice(command, "--preset", request.preset, {"canonical", "short", "fingerprint"},
+  add_choice(command, "--preset", request.preset,
              "Of what is printed: canonical, reads back; short, for people; fingerprint, structure");
   command.footer(
       "Examples:\n"

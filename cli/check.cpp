@@ -17,6 +17,7 @@
 #include "cli/verbs.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/units.h"
 #include "support/json.h"
 #include "support/text.h"
@@ -306,8 +307,7 @@ json to_json(const Checked& made) {
 
 // The figures of a CPU are this machine's, and an answer would be another on the next: they are asked for by name.
 DeviceSpec spec_of(const CheckRequest& request, const std::string& of_baseline) {
-  if (!request.spec.empty()) return DeviceSpec::find(request.spec, c10::kCUDA).value();
-  return DeviceSpec::named(of_baseline.empty() ? "h100" : of_baseline);
+  return Machine::find(request.spec.empty() ? of_baseline : request.spec).specs();
 }
 
 Baseline now(const CheckRequest& request, const DeviceSpec& spec) {

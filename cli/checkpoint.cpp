@@ -11,6 +11,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
@@ -21,6 +22,7 @@ namespace shadowgraph::cli {
 namespace {
 
 enum class RecomputeCost : uint8_t { kFlops, kTime };  // time: on the device of `spec`
+constexpr auto enum_names(RecomputeCost) { return names_in_order<RecomputeCost>("flops", "time"); }
 
 struct CheckpointRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
@@ -148,7 +150,7 @@ int checkpoint(const CheckpointRequest& request) {
   const bool forward = !has_backward(loaded.graph);
   const std::optional<Graph> assumed = forward ? std::optional(assumed_step(loaded.graph)) : std::nullopt;
   const Graph& graph = assumed ? *assumed : loaded.graph;
-  const auto spec = DeviceSpec::find(request.spec, device_of(graph));
+  const auto spec = Machine::find(request.spec, {}, {}, device_of(graph)).device;
   std::optional<StepTime> time;
   if (spec) time = StepTime::of(graph, *spec);
   const StepTime* times = time ? &*time : nullptr;
@@ -190,8 +192,7 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_bytes(command, "--bytes", request.bytes, "The same for live bytes alone: 40GB");
   command.add_option("--modules", request.modules,
                      "Computed again whole or in part: 'transformer.h.*', auto (default: they are found)");
-  add_choice(command, "--cost", request.cost, {{"flops", RecomputeCost::kFlops}, {"time", RecomputeCost::kTime}},
-             "What is to be least: flops, or time on the device of --spec");
+  add_choice(command, "--cost", request.cost, "What is to be least: flops, or time on the device of --spec");
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
                      "With --memory, --bytes: graph file with that plan: of the step, or of the forward given");

@@ -22,6 +22,7 @@ namespace shadowgraph::cli {
 namespace {
 
 enum class Language : uint8_t { kCpp, kPython };
+constexpr auto enum_names(Language) { return names_in_order<Language>("cpp", "python"); }
 
 struct EmitRequest {
   CaptureRequest capture;
@@ -139,8 +140,7 @@ void add_options(CLI::App& command, EmitRequest& request) {
   add_capture_options(command, request.capture);
   command.get_option("--device")->description("As of a capture; of a saved graph, every device of it as this one");
   begin_group(command, "The code");
-  add_choice(command, "--lang", request.language, {{"cpp", Language::kCpp}, {"python", Language::kPython}},
-             "cpp: against libtorch alone; python: over torch.ops");
+  add_choice(command, "--lang", request.language, "cpp: against libtorch alone; python: over torch.ops");
   command.add_option("--name", request.name, "Of the files and the namespace (default: the source's)");
   add_list(command, "--function", request.functions,
            "What code calls for your own: my::op=library::callee@header.h, or @module; repeat")

@@ -17,21 +17,15 @@ Estimates::Estimates(const EstimateRequest& request, const Graph& graph) {
   options_.limit = request.memory;
   if (request.memory) options_.memory.capacity = request.memory->bytes;
   const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
-  const bool by_memory = request.spec.empty() && request.memory && !device.is_cpu();
-  spec_ = DeviceSpec::find(by_memory ? request.memory->device : request.spec, device.type());
+  machine_ = Machine::find(request.spec, request.interconnect, request.memory, device.type());
   if (device.is_cpu()) measured_ = MeasuredCalls::read_file(MeasuredCalls::default_file());
   if (request.measure) measure(graph);
   options_.measured = &measured_;
-  if (spec_) {
-    options_.spec = &*spec_;
-    options_.memory.assumptions = DeviceAssumptions::of(*spec_);
+  if (machine_.device) {
+    options_.spec = &*machine_.device;
+    options_.memory.assumptions = DeviceAssumptions::of(*machine_.device);
   }
-  if (!request.interconnect.empty()) {
-    links_ = Interconnect::find(request.interconnect);
-  } else if (spec_) {
-    links_ = Interconnect::around(spec_->name);
-  }
-  if (links_) options_.interconnect = &*links_;
+  if (machine_.links) options_.interconnect = &*machine_.links;
   if (!request.mesh.empty()) options_.mesh = parse_mesh(request.mesh);
 }
 

@@ -35,8 +35,7 @@ class Estimates {
 
   ProfileOptions options_;
   MeasuredCalls measured_;
-  std::optional<DeviceSpec> spec_;
-  std::optional<Interconnect> links_;
+  Machine machine_;
 };
 
 // A graph, its profile, and what the profile was told. It stays where it is, since the profile points at the others.

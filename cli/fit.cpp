@@ -12,6 +12,7 @@
 #include "cli/source_options.h"
 #include "cli/tool.h"
 #include "cli/verbs.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
@@ -74,7 +75,7 @@ class Fitting {
     options_.memory.allocator = AllocatorSettings::parse(request.allocator);
     options_.top_at_peak = 0;
     if (!request.capture.device.is_cpu()) {
-      spec_ = DeviceSpec::find(request.spec.empty() ? request.memory->device : request.spec, c10::kCUDA);
+      spec_ = Machine::find(request.spec, {}, request.memory).specs();
       options_.spec = &*spec_;
       options_.memory.assumptions = DeviceAssumptions::of(*spec_);
     }
@@ -318,7 +319,7 @@ int grid(const CLI::App& command, const FitRequest& request) {
 FitRequest with_memory(const FitRequest& request) {
   FitRequest asked = request;
   if (asked.memory || asked.spec.empty()) return asked;
-  asked.memory = MemoryLimit::of(*DeviceSpec::find(asked.spec, c10::kCUDA));
+  asked.memory = Machine::find(asked.spec).memory;
   if (!asked.memory) throw Error("--spec " + asked.spec + " has no figure of its memory: give --memory");
   return asked;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph::cli {
@@ -48,6 +49,13 @@ requires(!std::is_same_v<Value, std::string>) void add_choice(
     }
   };
   command.add_option_function<std::string>(name, set, description)->check(one_of(std::move(words)))->default_str(held);
+}
+// Words of an enum.
+template <NamedEnum E>
+void add_choice(CLI::App& command, const std::string& name, E& value, const std::string& description) {
+  std::vector<std::pair<std::string, E>> choices;
+  for (const auto& row : enum_names(E{})) choices.emplace_back(row.name, row.value);
+  add_choice(command, name, value, std::move(choices), description);
 }
 template <class Number>
 void add_number(CLI::App& command, const std::string& name, Number& number, int64_t least,

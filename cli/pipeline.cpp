@@ -15,6 +15,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -97,12 +98,8 @@ int pipeline(const CLI::App& command, const PipelineRequest& request) {
   const LoadedGraph loaded = load(request.capture);
   const Progress progress("running " + std::to_string(schedule.ranks()) + " ranks of " + loaded.name);
   const c10::Device device = loaded.graph.metadata.device.value_or(c10::Device(c10::kCPU));
-  const bool by_memory = request.spec.empty() && request.memory;
-  const auto spec = DeviceSpec::find(by_memory ? request.memory->device : request.spec, device.type());
-  if (!spec) throw Error(fmt::format("no figures are known of {} devices; name some with --spec", device.str()));
-  std::optional<Interconnect> links =
-      request.interconnect.empty() ? Interconnect::around(spec->name) : Interconnect::find(request.interconnect);
-  const StageOptions of_stages{.spec = &*spec, .interconnect = links ? &*links : nullptr};
+  const Machine machine = Machine::find(request.spec, request.interconnect, request.memory, device.type());
+  const StageOptions of_stages{.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr};
   const PipelineStages stages = stages_of(loaded.graph, request, schedule.stages(), of_stages);
   const PipelineRun run = PipelineRun::of(stages, schedule,
                                           {.interconnect = of_stages.interconnect,

@@ -18,6 +18,7 @@
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/exports.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::cli {
 namespace {
@@ -161,12 +162,9 @@ int plan(const ClusterOptions& options) {
   request.devices = devices;
   request.batch = batch_of(options);
   request.sequence = options.capture.seq;
-  request.device = *DeviceSpec::find(name, c10::kCUDA);
-  const auto around = Interconnect::around(request.device.name);
-  if (options.interconnect.empty() && !around) {
-    throw Error("no links are known around " + request.device.title + ": name some with --interconnect");
-  }
-  request.links = options.interconnect.empty() ? *around : Interconnect::find(options.interconnect);
+  const Machine machine = Machine::find(name, options.interconnect);
+  request.device = machine.specs();
+  request.links = machine.network();
   for (const std::string& what : options.recompute) request.recompute.push_back(parse_recompute(what));
   for (const std::string& who : options.layout) request.layouts.push_back(parse_tensor_layout(who));
   for (const std::string& kernel : options.attention) request.attention.push_back(parse_attention_kernel(kernel));

@@ -32,7 +32,7 @@ struct ProfileRequest {
   bool json = false;                 // one JSON object on stdout instead of the tables
   std::string ranks;                 // "all", "0,3": of capture.world processes; empty: rank 0 alone
   std::string target;                // of the loss of a pipeline's last stage, "i64[32,512]"
-  std::string group = "module";      // module | composite | operator
+  SummaryGrouping group = SummaryGrouping::kModule;
   int depth = 0;
   int rows = 40;
 };
@@ -91,8 +91,7 @@ void add_options(CLI::App& command, ProfileRequest& request) {
       ->check(one_of(export_names()));
   command.add_flag("--json", request.json, "One JSON object instead of tables");
   command.add_flag("--run", request.run, "Also what the first three steps of a training run hold");
-  add_choice(command, "--group", request.group, {"module", "composite", "operator"},
-             "Rows of the table: module, composite, operator");
+  add_choice(command, "--group", request.group, "Rows of the table: module, composite, operator");
   add_number(command, "--depth", request.depth, 0, "Module levels in the table (0: what fits)");
   add_number(command, "--rows", request.rows, 0, "Most rows of the table (0: all)");
   begin_group(command, kProcesses);
@@ -150,9 +149,7 @@ void apply(const std::string& text, WhatIf& change) {
 
 SummaryOptions summary_options(const ProfileRequest& request) {
   SummaryOptions options;
-  options.grouping = request.group == "composite"  ? SummaryGrouping::kComposite
-                     : request.group == "operator" ? SummaryGrouping::kOperator
-                                                   : SummaryGrouping::kModule;
+  options.grouping = request.group;
   options.depth = request.depth;
   options.max_rows = static_cast<size_t>(request.rows);
   return options;

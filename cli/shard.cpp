@@ -40,7 +40,7 @@ struct ShardRequest {
   bool json = false;
   std::string problem;               // file of a problem, ours or one of IOPDDL, solved instead of a step
   double gap = 0;                    // of that: relative, good enough
-  int threads = 1;                   // 1 or 2
+  size_t threads = 0;                // 0: as many as the machine has
   std::optional<double> time_limit;  // seconds; empty: that of StepRequest, and 60 for a problem from a file
   std::string exported;              // file to write the problem to; empty: none
   AssignmentFormat format = AssignmentFormat::kJson;
@@ -62,8 +62,7 @@ StepRequest step_request(const ShardRequest& request) {
   step.mesh = DeviceMesh::parse(request.mesh);
   if (!request.rules.empty()) step.rules.add(read_file(request.rules));
   for (const std::string& pin : request.pins) step.pins.push_back(pin_of(pin));
-  // A spec with a name is found by it; the kind of device counts only without one.
-  if (!request.spec.empty()) step.device = DeviceSpec::find(request.spec, c10::kCUDA);
+  if (!request.spec.empty()) step.device = DeviceSpec::find(request.spec);
   if (!request.interconnect.empty()) step.links = Interconnect::find(request.interconnect);
   step.device_advice = "name some with --spec";
   if (request.time_limit) step.time_limit = *request.time_limit;
@@ -211,17 +210,14 @@ int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
 }
 
 void add_solver_options(CLI::App& command, ShardRequest& request) {
-  using enum AssignmentSolver;
-  add_choice(command, "--solver", request.step.solver, {{"own", kOwn}, {"highs", kHighs}, {"both", kOwnThenHighs}},
+  add_choice(command, "--solver", request.step.solver,
              "own search; highs, of the package highspy; both: HiGHS for what is left open");
   command.add_option("--highs", request.step.highs,
                      "libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)");
   command.add_option("--time-limit", request.time_limit, "Seconds for the solver (default: 20; 60 with --problem)")
       ->check(positive_number);
   command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
-  using enum AssignmentFormat;
-  add_choice(command, "--format", request.format, {{"json", kJson}, {"iopddl", kIopddl}, {"lp", kLp}, {"mps", kMps}},
-             "Of --export: json, iopddl, lp or mps");
+  add_choice(command, "--format", request.format, "Of --export: json, iopddl, lp or mps");
 }
 
 void add_plan_options(CLI::App& command, ShardRequest& request) {
@@ -252,8 +248,10 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
   add_solver_options(command, request);
   command.add_option("--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001")
       ->check(from_0_to_1);
-  command.add_option("--threads", request.threads, "With --problem: 1 or 2; the result is the same")
-      ->check(one_of({"1", "2"}));
+  command
+      .add_option("--threads", request.threads,
+                  "With --problem: by default as many as the machine has; the result is the same")
+      ->check(whole_number_from(1));
 }
 
 void add_options(CLI::App& command, ShardRequest& request) {

@@ -331,27 +331,6 @@ LoadedGraph capture_script(const CaptureRequest& request) {
 
 }  // namespace
 
-std::string_view to_string(CaptureMode mode) {
-  switch (mode) {
-    case CaptureMode::kInfer:
-      return "infer";
-    case CaptureMode::kTrain:
-      return "train";
-    case CaptureMode::kPrefill:
-      return "prefill";
-    case CaptureMode::kDecode:
-      return "decode";
-    case CaptureMode::kServe:
-      return "serve";
-  }
-  return "";
-}
-
-std::string_view to_string(OptimizerKind optimizer) {
-  constexpr std::string_view kNames[] = {"sgd", "adam", "adamw", "adafactor"};
-  return kNames[static_cast<size_t>(optimizer)];
-}
-
 namespace {
 
 bool is_dotted_name(std::string_view text) {

@@ -14,6 +14,7 @@
 #include "shadowgraph/capture/attention_kernel.h"
 #include "shadowgraph/capture/capture.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 
 namespace shadowgraph::cli {
 
@@ -21,8 +22,11 @@ namespace shadowgraph::cli {
 enum class CaptureMode : uint8_t { kInfer, kTrain, kPrefill, kDecode, kServe };
 enum class OptimizerKind : uint8_t { kSgd, kAdam, kAdamW, kAdafactor };  // adafactor: of models in Python
 enum class CacheKind : uint8_t { kGrown, kStatic };  // grown by concatenation, or written to in place
-std::string_view to_string(CaptureMode mode);        // as options spell them
-std::string_view to_string(OptimizerKind optimizer);
+// As options spell them.
+constexpr auto enum_names(CaptureMode) {
+  return names_in_order<CaptureMode>("infer", "train", "prefill", "decode", "serve");
+}
+constexpr auto enum_names(OptimizerKind) { return names_in_order<OptimizerKind>("sgd", "adam", "adamw", "adafactor"); }
 
 struct CaptureRequest {
   std::string source;  // model name, file, or some.module:factory or hf:CONFIG.json

@@ -27,17 +27,6 @@
 
 namespace shadowgraph {
 
-std::string_view to_string(StorageKind kind) {
-  static constexpr std::string_view kNames[] = {"parameter",  "buffer",   "input",           "constant",
-                                                "activation", "gradient", "optimizer_state", "temporary"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
-std::string_view to_string(RegionKind kind) {
-  static constexpr std::string_view kNames[] = {"root", "module", "composite", "checkpoint", "scope"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
 namespace {
 
 // The first letter of a key keeps a user's function apart from an operator or built-in of the same schema text.
@@ -597,31 +586,18 @@ const Graph& WeakGraph::get(const char* owner) const {
 namespace {
 
 std::string word_of(const std::string& text) { return text; }
-std::string word_of(ProgramMode mode) { return std::string(to_string(mode)); }
-std::string word_of(TrainingStep step) { return std::string(to_string(step)); }
+std::string word_of(NamedEnum auto value) { return std::string(to_string(value)); }
 std::string word_of(c10::ScalarType dtype) { return std::string(dtype_word(dtype)); }
 std::string word_of(int64_t number) { return std::to_string(number); }
 std::string word_of(c10::Device device) { return device_text(device); }
-
-template <class T, size_t count>
-// Fields of a few words share this: the words are those that to_string gives, so reading and writing cannot drift
-// apart.
-bool read_word(std::string_view text, std::optional<T>& field, const std::array<T, count>& words) {
-  const auto found = std::find_if(words.begin(), words.end(), [&](T word) { return to_string(word) == text; });
-  if (found == words.end()) return false;
-  field = *found;
-  return true;
-}
 
 bool read(std::string_view text, std::optional<std::string>& field) {
   field = std::string(text);
   return true;
 }
-bool read(std::string_view text, std::optional<ProgramMode>& field) {
-  return read_word(text, field, std::array{ProgramMode::kInfer, ProgramMode::kTrain});
-}
-bool read(std::string_view text, std::optional<TrainingStep>& field) {
-  return read_word(text, field, std::array{TrainingStep::kFirst, TrainingStep::kSteady});
+template <NamedEnum E>
+bool read(std::string_view text, std::optional<E>& field) {
+  return (field = find_named<E>(text)).has_value();
 }
 bool read(std::string_view text, std::optional<c10::ScalarType>& field) {
   return (field = parse_dtype(text)).has_value();
@@ -643,9 +619,6 @@ void each_field(Of& metadata, Visit&& visit) {
 }
 
 }  // namespace
-
-std::string_view to_string(ProgramMode mode) { return mode == ProgramMode::kTrain ? "train" : "infer"; }
-std::string_view to_string(TrainingStep step) { return step == TrainingStep::kSteady ? "steady" : "first"; }
 
 std::vector<std::pair<std::string, std::string>> Metadata::lines() const {
   std::map<std::string, std::string> sorted = other;

@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -21,14 +22,7 @@ import sys
 import measure_gpu
 
 AIMS = {"active": 0.02, "reserved": 0.05, "time": 0.25}
-# Parts of a GPU's name as torch has it -> its spec, the first that fits. 16 GB cards and others need --spec.
-SPECS = [
-    (("A100", "PCIE"), "a100_pcie"), (("A100", "40GB"), "a100_40gb"), (("A100", "80GB"), "a100"),
-    (("H100", "PCIe"), "h100_pcie"), (("H100",), "h100"), (("H200",), "h200"), (("B200",), "b200"),
-    (("V100", "32GB"), "v100"), (("RTX 4090",), "rtx4090"), (("MI300X",), "mi300x"), (("L40S",), "l40s"),
-    (("NVIDIA L4",), "l4"), (("H20",), "h20"), (("B300",), "b300"), (("MI325X",), "mi325x"), (("A10G",), "a10g"),
-    (("Tesla T4",), "t4"), (("RTX 3090",), "rtx3090"), (("RTX 5090",), "rtx5090"),
-]
+DEVICES = pathlib.Path(__file__).parent.parent / "profiler/time/devices"
 MIB = 2**20
 
 
@@ -90,9 +84,13 @@ def read_measurements(path):
 
 
 def spec_for(device):
-    for parts, spec in SPECS:
-        if all(part.lower() in device.lower() for part in parts):
-            return spec
+    """The spec that a GPU's name as torch has it is of, by `reported_as` in its file; the one with most words."""
+    has = set(re.findall("[a-z0-9]+", device.lower()))
+    specs = {path.stem: json.loads(path.read_text()).get("reported_as", "").split() for path in DEVICES.glob("*.json")}
+    fitting = [spec for spec, words in specs.items()
+               if words and all((word.strip("-") in has) != word.startswith("-") for word in words)]
+    if fitting:
+        return max(fitting, key=lambda spec: len([word for word in specs[spec] if not word.startswith("-")]))
     raise InputError(f"no spec is known for '{device}': name one of `shadowgraph list devices`, or a file, with --spec")
 
 

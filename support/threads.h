@@ -1,6 +1,7 @@
-// Does things that know nothing of each other, on two threads.
+// Runs independent tasks in parallel.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -8,26 +9,34 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace shadowgraph {
 
-// Calls each(0) to each(count - 1). Throws what one of them threw.
+// Calls each(0) to each(count - 1), on up to `threads` threads; 0: as many as the machine has. Throws what the call of the
+// least index threw; what is left is then not begun.
 template <class Each>
-void on_two_threads(size_t count, const Each& each) {
+void for_each_parallel(size_t count, const Each& each, size_t threads = 0) {
+  if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());
   std::atomic<size_t> next = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) each(i);
-  };
-  if (count < 2) return work();
+  std::mutex mutex;
+  size_t failed_at = count;
   std::exception_ptr failed;
-  {
-    const std::jthread other([&] {
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
       try {
-        work();
+        each(i);
       } catch (...) {
-        failed = std::current_exception();
+        next = count;
+        const std::lock_guard lock(mutex);
+        if (i < failed_at) failed = std::current_exception();
+        failed_at = std::min(failed_at, i);
       }
-    });
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (size_t i = 1; i < std::min(count, threads); ++i) others.emplace_back(work);
     work();
   }
   if (failed) std::rethrow_exception(failed);

@@ -116,10 +116,7 @@ GivenValues read_csv(std::string_view text, const std::string& name, const std::
 }
 
 NodeColors::Unit unit_of(const std::string& text, const std::string& name) {
-  if (text == "flops") return NodeColors::Unit::kFlops;
-  if (text == "bytes") return NodeColors::Unit::kBytes;
-  if (text == "seconds") return NodeColors::Unit::kSeconds;
-  if (text.empty()) return NodeColors::Unit::kNone;
+  if (const auto unit = find_named<NodeColors::Unit>(text)) return *unit;
   throw Error(fmt::format("{}: no unit '{}'; there are flops, bytes, seconds and none", name, text));
 }
 

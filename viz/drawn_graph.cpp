@@ -237,10 +237,7 @@ DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options, const 
 
 std::string type_label(const Graph& graph, ValueId value) {
   const Value& v = graph.value(value);
-  if (v.kind != ValueKind::kTensor) {
-    static constexpr const char* kNames[] = {"tensor", "int", "float", "bool"};
-    return kNames[static_cast<size_t>(v.kind)];
-  }
+  if (v.kind != ValueKind::kTensor) return std::string(to_string(v.kind));
   return fmt::format("{}[{}]", dtype_word(v.dtype), fmt::join(graph.sizes(value), ","));
 }
 

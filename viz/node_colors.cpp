@@ -16,24 +16,17 @@
 namespace shadowgraph {
 namespace {
 
-struct ColorMode {
-  ColorBy by;
-  std::string_view name;
-  std::string_view title;
-};
-// In the order of the enumerators.
-constexpr ColorMode kColorModes[] = {
-    {ColorBy::kOperator, "operator", "kind of operator"},
-    {ColorBy::kFlops, "flops", "FLOPs of matrix products"},
-    {ColorBy::kBytes, "bytes", "bytes read and written"},
-    {ColorBy::kAllocated, "allocated", "bytes allocated"},
-    {ColorBy::kMemory, "memory", "bytes kept for backward"},
-    {ColorBy::kTime, "time", "estimated time"},
-    {ColorBy::kDevice, "device", "device"},
-    {ColorBy::kPhase, "phase", "phase"},
-    {ColorBy::kModule, "module", "class of the module"},
-    {ColorBy::kGiven, "given", "given values"},
-};
+// Titles in the order of ColorBy.
+constexpr std::string_view kTitles[] = {"kind of operator",
+                                        "FLOPs of matrix products",
+                                        "bytes read and written",
+                                        "bytes allocated",
+                                        "bytes kept for backward",
+                                        "estimated time",
+                                        "device",
+                                        "phase",
+                                        "class of the module",
+                                        "given values"};
 
 // cividis, from Nunez, Anderton, Renslow: Optimizing colormaps with consideration for color vision deficiency (2018).
 constexpr std::string_view kCividis[] = {"#00224e", "#123570", "#3b496c", "#575d6d", "#707173",
@@ -223,15 +216,11 @@ uint32_t KindNumbers::add(const std::string& name) {
   return entry->second;
 }
 
-std::string_view to_string(ColorBy by) { return kColorModes[static_cast<size_t>(by)].name; }
-
 ColorBy color_by(std::string_view name) {
-  std::vector<std::string_view> names;
-  for (const ColorMode& mode : kColorModes) {
-    if (mode.by == ColorBy::kGiven) continue;
-    if (mode.name == name) return mode.by;
-    names.push_back(mode.name);
-  }
+  const auto by = find_named<ColorBy>(name);
+  if (by && *by != ColorBy::kGiven) return *by;
+  std::vector<std::string> names = enum_words<ColorBy>();
+  names.pop_back();
   throw Error(
       fmt::format("no colours by '{}'; there are {}, and files of values (.json, .csv)", name, fmt::join(names, ", ")));
 }
@@ -239,7 +228,7 @@ ColorBy color_by(std::string_view name) {
 NodeColors NodeColors::of(const Profile& profile, ColorBy by) {
   NodeColors colors;
   colors.by = by;
-  colors.title = kColorModes[static_cast<size_t>(by)].title;
+  colors.title = kTitles[static_cast<size_t>(by)];
   const Graph& graph = profile.graph();
   const ProgramCosts& costs = ProgramCosts::of(profile);
   KindNumbers kinds(colors);

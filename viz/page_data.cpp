@@ -674,7 +674,6 @@ class PageData {
   void given() {
     if (role_.values == nullptr) return;
     const NodeColors& colors = *role_.values;
-    static constexpr const char* kUnits[] = {"flops", "bytes", "seconds", ""};
     json values = json::array();
     const bool kinds = !colors.kind_entries.empty();
     for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
@@ -682,8 +681,7 @@ class PageData {
       if (kinds && colors.kinds[id] != NodeColors::kNoKind) values.push_back({i, colors.kinds[id]});
       if (!kinds && colors.amounts[id] > 0) values.push_back({i, colors.amounts[id]});
     }
-    header_["given"] = {
-        {"title", colors.title}, {"unit", kUnits[static_cast<size_t>(colors.unit)]}, {"values", std::move(values)}};
+    header_["given"] = {{"title", colors.title}, {"unit", to_string(colors.unit)}, {"values", std::move(values)}};
     if (!kinds) return;
     json entries = json::array();
     for (const LegendEntry& entry : colors.kind_entries) entries.push_back({entry.label, entry.fill});
@@ -715,19 +713,12 @@ class PageData {
     json phases = json::array();
     for (uint32_t i = 0; i < graph_.phase_count(); ++i) phases.push_back(graph_.phase_name(PhaseId(i)));
     header_["phases"] = std::move(phases);
-    json kinds = json::array();
-    for (int k = 0; k < kStorageKindCount; ++k) kinds.push_back(to_string(static_cast<StorageKind>(k)));
-    header_["storage_kinds"] = std::move(kinds);
+    header_["storage_kinds"] = enum_words<StorageKind>();
     json categories = json::array();
     for (const CategoryStyle& style : category_styles()) categories.push_back({style.name, style.fill});
     header_["categories"] = std::move(categories);
-    json kernels = json::array();
-    for (int k = 0; k < kKernelClassCount; ++k) kernels.push_back(to_string(static_cast<KernelClass>(k)));
-    header_["kernels"] = std::move(kernels);
-    json regions = json::array();
-    for (int k = 0; k <= static_cast<int>(RegionKind::kScope); ++k)
-      regions.push_back(to_string(static_cast<RegionKind>(k)));
-    header_["region_kinds"] = std::move(regions);
+    header_["kernels"] = enum_words<KernelClass>();
+    header_["region_kinds"] = enum_words<RegionKind>();
 
     header_["columns"] = columns_.entries();
     const std::string head = json_text(header_);

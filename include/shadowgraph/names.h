@@ -40,6 +40,13 @@ concept NamedEnum = std::is_enum_v<E> && requires(E value) {
   enum_names(value);
 };
 
+// The same for names in the order of enumerators, of which `first` is the first.
+template <class E, E first = E{}, class... Names>
+constexpr auto names_in_order(Names... names) {
+  auto value = static_cast<std::underlying_type_t<E>>(first);
+  return std::array<EnumName<E>, sizeof...(names)>{EnumName<E>{static_cast<E>(value++), names}...};
+}
+
 // "?" for a value that has no name, which only a cast can make.
 template <NamedEnum E>
 constexpr std::string_view to_string(E value) {

@@ -173,11 +173,6 @@ bool is_dense(const StridedView& view) {
   return !lattice.repeats && lattice.dimensions.empty();
 }
 
-std::string_view to_string(Overlap overlap) {
-  static constexpr std::array<std::string_view, 4> kNames = {"none", "same", "partial", "may"};
-  return kNames[static_cast<size_t>(overlap)];
-}
-
 // Cheap answers come first; nearly all pairs of a real graph end before the lattices are walked.
 Overlap overlap(const StridedView& a, const StridedView& b) {
   if (a.numel() == 0 || b.numel() == 0) return Overlap::kNone;

@@ -509,14 +509,6 @@ std::vector<Violation> Verifier::run() {
   return std::move(found_);
 }
 
-std::string_view to_string(Rule rule) {
-  static constexpr std::string_view kNames[] = {
-      "?",      "links", "references", "order",   "uses",         "results", "arguments", "returns", "storage",
-      "extent", "alias", "lifetime",   "regions", "placeholders", "output",  "forward",   "saved",   "frees"};
-  const auto i = static_cast<size_t>(rule);
-  return i < std::size(kNames) ? kNames[i] : kNames[0];
-}
-
 std::vector<Violation> violations(const Graph& graph) { return Verifier(graph).run(); }
 
 // The message lists every violation: one broken edit often breaks several rules, and the first is seldom the telling

@@ -249,10 +249,6 @@ Boundary boundary_of(const Graph& graph, std::span<const NodeId> nodes) {
 
 namespace {
 
-const char* scalar_type(ValueKind kind) {
-  return kind == ValueKind::kInt ? "int" : kind == ValueKind::kFloat ? "float" : "bool";
-}
-
 // Returns the innermost region around two others. Parents have smaller indices, so the larger one is always the one to
 // leave.
 RegionId common_region(const Graph& graph, RegionId a, RegionId b) {
@@ -355,7 +351,7 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
     const Value& value = graph.value(boundary.inputs[i]);
     if (i != 0) text += ", ";
     if (value.kind != ValueKind::kTensor) {
-      text += scalar_type(value.kind);
+      text += to_string(value.kind);
     } else {
       const bool written = std::binary_search(deeds.written.begin(), deeds.written.end(), value.storage);
       text += "Tensor";
@@ -376,7 +372,7 @@ std::string schema_of(const Graph& graph, std::span<const NodeId> nodes, const s
   for (ValueId v : boundary.outputs) {
     const Value& value = graph.value(v);
     returns += returns.empty() ? "" : ", ";
-    returns += value.kind == ValueKind::kTensor ? "Tensor" : scalar_type(value.kind);
+    returns += value.kind == ValueKind::kTensor ? "Tensor" : to_string(value.kind);
     if (const auto set = sets.find(value.storage); value.storage.valid() && set != sets.end()) {
       const bool written = std::binary_search(deeds.written.begin(), deeds.written.end(), value.storage);
       returns += "(" + set->second + (written ? "!)" : ")");

@@ -152,10 +152,9 @@ json Exporter::arguments(TargetId target, std::span<const Argument> actual) {
 }
 
 json Exporter::type(ValueId id) const {
-  static constexpr std::string_view kScalars[] = {"", "int", "float", "bool"};
   const Value& value = graph_.value(id);
   if (value.kind != ValueKind::kTensor) {
-    return {{"value", number(id)}, {"scalar", kScalars[static_cast<size_t>(value.kind)]}};
+    return {{"value", number(id)}, {"scalar", to_string(value.kind)}};
   }
   const auto sizes = graph_.sizes(id);
   const auto strides = graph_.strides(id);
@@ -279,7 +278,7 @@ json Exporter::run() {
   for (uint32_t i = 0; i < graph_.region_count(); ++i) result["regions"].push_back(region(RegionId(i)));
   for (const ConstantId id : numbering_.constants()) result["constants"].push_back(constant(id));
   for (const Guard& guard : graph_.guards) {
-    result["dependencies"].push_back({{"kind", guard_word(guard.kind)},
+    result["dependencies"].push_back({{"kind", to_string(guard.kind)},
                                       {"value", number(guard.value)},
                                       {"dimension", guard.dimension},
                                       {"observed", string_json(guard.observed)}});

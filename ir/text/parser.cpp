@@ -289,7 +289,7 @@ void TextParser::storage_line() {
   storage.device_index = device->index();
   cursor_.peek();
   const Place kind_place = cursor_.place();
-  const auto kind = parse_storage_kind(cursor_.take_identifier());
+  const auto kind = find_named<StorageKind>(cursor_.take_identifier());
   if (!kind) {
     cursor_.fail_at(kind_place, "no storage kind",
                     "parameter, buffer, input, constant, activation, gradient, optimizer_state or temporary");
@@ -317,7 +317,7 @@ void TextParser::region_line() {
   Region region;
   cursor_.peek();
   const Place kind_place = cursor_.place();
-  const auto kind = parse_region_kind(cursor_.take_identifier());
+  const auto kind = find_named<RegionKind>(cursor_.take_identifier());
   if (!kind || (*kind == RegionKind::kRoot) != (number == 0)) {
     cursor_.fail_at(kind_place, "no region kind", number == 0 ? "root" : "module, composite, checkpoint or scope");
   }
@@ -393,7 +393,7 @@ void TextParser::constant_line() {
 void TextParser::guard_line() {
   cursor_.peek();
   const Place place = cursor_.place();
-  const auto kind = parse_guard_kind(cursor_.take_identifier());
+  const auto kind = find_named<Guard::Kind>(cursor_.take_identifier());
   if (!kind) cursor_.fail_at(place, "no kind of dependency", "rank, size, sizes or host_value");
   Guard guard;
   guard.kind = *kind;

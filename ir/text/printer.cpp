@@ -185,7 +185,7 @@ void TextWriter::constant_line(uint32_t n, ConstantId id) {
 
 void TextWriter::guard_line(const Guard& guard) {
   put("depends ");
-  put(guard_word(guard.kind));
+  put(to_string(guard.kind));
   put('(');
   number('%', numbering_.of(guard.value));
   // Only a guard on one size has a dimension.

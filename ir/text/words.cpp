@@ -38,9 +38,6 @@ constexpr std::string_view kDevices[] = {"cpu",  "cuda", "mkldnn", "opengl", "op
                                          "meta", "hpu",  "ve",     "lazy",   "ipu",    "mtia",  "privateuseone"};
 static_assert(std::size(kDevices) == static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES));
 
-// By the integer of the Guard::Kind.
-constexpr std::string_view kGuardKinds[] = {"rank", "size", "sizes", "host_value"};
-
 // The tables are short, and f32 is answered before (parse_dtype).
 template <class E>
 std::optional<E> find_word(std::span<const std::string_view> words, std::string_view word) {
@@ -119,25 +116,6 @@ std::optional<c10::Device> parse_device(std::string_view text) {
   if (!index || *index < 0 || *index > 127 || (*type == c10::DeviceType::CPU && *index != 0)) return std::nullopt;
   return c10::Device(*type, static_cast<c10::DeviceIndex>(*index));
 }
-
-std::optional<StorageKind> parse_storage_kind(std::string_view word) {
-  // Asks the writer's own words, so that the two cannot differ.
-  for (int i = 0; i < kStorageKindCount; ++i) {
-    if (to_string(static_cast<StorageKind>(i)) == word) return static_cast<StorageKind>(i);
-  }
-  return std::nullopt;
-}
-
-std::optional<RegionKind> parse_region_kind(std::string_view word) {
-  for (int i = 0; i <= static_cast<int>(RegionKind::kScope); ++i) {
-    if (to_string(static_cast<RegionKind>(i)) == word) return static_cast<RegionKind>(i);
-  }
-  return std::nullopt;
-}
-
-std::string_view guard_word(Guard::Kind kind) { return kGuardKinds[static_cast<size_t>(kind)]; }
-
-std::optional<Guard::Kind> parse_guard_kind(std::string_view word) { return find_word<Guard::Kind>(kGuardKinds, word); }
 
 // to_chars neither allocates nor asks the locale.
 void append_int(std::string& out, int64_t value) {

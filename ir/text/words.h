@@ -34,13 +34,6 @@ std::optional<c10::MemoryFormat> parse_memory_format(std::string_view word);
 void append_device(std::string& out, c10::Device device);
 std::string device_text(c10::Device device);
 
-std::optional<StorageKind> parse_storage_kind(std::string_view word);
-std::optional<RegionKind> parse_region_kind(std::string_view word);
-
-// "rank", "size", "sizes", "host_value".
-std::string_view guard_word(Guard::Kind kind);
-std::optional<Guard::Kind> parse_guard_kind(std::string_view word);
-
 void append_int(std::string& out, int64_t value);
 // Appends the shortest text that reads back to the same bits and is never mistaken for an int: 1.0, -0.0, 1e-05, inf,
 // nan. A NaN that is not the usual one is nan(7ff8000000000001).

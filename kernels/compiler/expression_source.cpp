@@ -8,20 +8,6 @@
 #include "shadowgraph/kernels/program.h"
 
 namespace shadowgraph {
-namespace {
-
-constexpr const char* kOperationNames[] = {
-    "load",   "gather", "in_range", "column", "scalar", "constant", "convert", "round",   "negate",  "abs",  "sqrt",
-    "floor",  "ceil",   "trunc",    "rint",   "not",    "exp",      "exp0",    "expm1",   "log",     "tanh", "erf",
-    "normal", "add",    "sub",      "mul",    "div",    "max",      "min",     "pow",     "and",     "or",   "xor",
-    "eq",     "ne",     "lt",       "le",     "muladd", "select",   "row_sum", "row_max", "row_size"};
-
-constexpr const char* kLayoutNames[] = {"contiguous", "broadcast", "strided"};
-
-}  // namespace
-
-const char* to_string(KernelOperation operation) { return kOperationNames[static_cast<size_t>(operation)]; }
-
 bool KernelProgram::has_reductions() const {
   return std::ranges::any_of(expressions, [](const KernelExpression& e) {
     return e.operation == KernelOperation::kRowSum || e.operation == KernelOperation::kRowMaximum;
@@ -36,9 +22,8 @@ std::string KernelProgram::text() const {
   std::string out =
       fmt::format("outer {} reduced {}{} scalars {}\n", outer_rank, reduced_rank, columns ? " columns" : "", scalars);
   for (size_t i = 0; i < operands.size(); ++i) {
-    out += fmt::format("operand {} {} {}{}{}\n", i, c10::toString(operands[i].dtype),
-                       kLayoutNames[static_cast<size_t>(operands[i].layout)], operands[i].of_row ? " of_row" : "",
-                       operands[i].written ? " written" : "");
+    out += fmt::format("operand {} {} {}{}{}\n", i, c10::toString(operands[i].dtype), to_string(operands[i].layout),
+                       operands[i].of_row ? " of_row" : "", operands[i].written ? " written" : "");
   }
   for (size_t i = 0; i < expressions.size(); ++i) {
     const KernelExpression& e = expressions[i];

@@ -559,11 +559,7 @@ PipelineRun PipelineRun::of(PipelineStages stages, const PipelineSchedule& sched
         .run(run.ranks_[rank], run.actions_[rank]);
   };
   // Most time is that of allocators.
-  if (run.stages_->parts().has_allocator) {
-    on_two_threads(run.ranks_.size(), play);
-  } else {
-    for (size_t rank = 0; rank < run.ranks_.size(); ++rank) play(rank);
-  }
+  for_each_parallel(run.ranks_.size(), play, run.stages_->parts().has_allocator ? options.threads : 1);
   return run;
 }
 

@@ -156,7 +156,7 @@ void PlanSearch::search(double near) {
       some[i].estimate(schedules_, answer_.memory, enough);
     };
     const auto is_near = [&](const Candidate& candidate) { return candidate.bound() < near * best_estimate_; };
-    if (std::ranges::any_of(some, is_near)) on_two_threads(some.size(), work_out);
+    if (std::ranges::any_of(some, is_near)) for_each_parallel(some.size(), work_out);
     for (Candidate& candidate : some) {
       const Estimate* estimate = candidate.estimate(schedules_, answer_.memory, near * best_estimate_);
       if (candidate.fits()) answer_.bound = std::min(answer_.bound, candidate.bound());

@@ -14,6 +14,7 @@
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/units.h"
 #include "support/json.h"
 
@@ -522,7 +523,6 @@ constexpr double kHour = 3600, kDay = 24 * kHour;
 
 DeviceOffer offer_of(const std::string& name, const JsonPlace& place) {
   DeviceOffer offer;
-  offer.device = *DeviceSpec::find(name, c10::kCUDA);
   std::string links;
   if (place.is_object()) {
     offer.per_hour = place["per_hour"].amount();
@@ -532,9 +532,10 @@ DeviceOffer offer_of(const std::string& name, const JsonPlace& place) {
     offer.per_hour = place.amount();
   }
   if (!(offer.per_hour > 0)) place.fail("is no price: give one above 0 for a device's hour");
-  const auto around = Interconnect::around(offer.device.name);
-  if (links.empty() && !around) place.fail("has no links that are known: add \"interconnect\", a name or a file");
-  offer.links = links.empty() ? *around : Interconnect::find(links);
+  const Machine machine = Machine::find(name, links);
+  if (!machine.links) place.fail("has no links that are known: add \"interconnect\", a name or a file");
+  offer.device = machine.specs();
+  offer.links = machine.network();
   return offer;
 }
 

@@ -22,9 +22,7 @@ namespace shadowgraph {
 // Throws Error where nothing is known of such devices.
 inline DeviceSpec given_or_usual_spec(const DeviceSpec* given, const Graph& graph) {
   if (given != nullptr) return *given;
-  const std::optional<DeviceSpec> usual = DeviceSpec::find("", main_device(graph, std::nullopt).type());
-  if (!usual) throw Error("nothing is known of the time of this graph's device; give the figures of one");
-  return *usual;
+  return Machine::find({}, {}, {}, main_device(graph, std::nullopt).type()).specs();
 }
 
 // Tells the collectives that gather sharded parameters and add up their gradients from those of activations.

@@ -93,7 +93,7 @@ AxisLinks axis_links(const JsonPlace& entry) {
   if (entry.find("bandwidth")) links.bandwidth = bandwidth_in(entry);
   if (const auto tables = entry.find("tables")) {
     for (const auto& [word, points] : tables->members()) {
-      const auto kind = parse_collective_kind(word);
+      const auto kind = find_named<CollectiveKind>(word);
       if (!kind) points.fail("is of no collective");
       links.tables[*kind] = collective_table(points);
     }
@@ -104,7 +104,7 @@ AxisLinks axis_links(const JsonPlace& entry) {
 std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables_by_size(const JsonPlace& place) {
   std::map<CollectiveKind, std::map<int64_t, CollectiveTable>> tables;
   for (const auto& [word, by_size] : place.members()) {
-    const auto kind = parse_collective_kind(word);
+    const auto kind = find_named<CollectiveKind>(word);
     if (!kind) by_size.fail("is of no collective");
     for (const auto& [processes, points] : by_size.members()) {
       int64_t count = 0;
@@ -212,17 +212,42 @@ Interconnect Interconnect::find(const std::string& name_or_file) {
   return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 
-std::optional<Interconnect> Interconnect::around(std::string_view device) {
-  static constexpr std::pair<std::string_view, std::string_view> kAround[] = {
-      {"a100", "a100"},  {"a100_40gb", "a100"},  {"a100_pcie", "pcie4"}, {"b200", "b200"},     {"h100", "h100"},
-      {"h200", "h200"},  {"h100_pcie", "pcie5"}, {"l4", "pcie4"},        {"mi300x", "mi300x"}, {"rtx4090", "pcie4"},
-      {"h20", "h100"},   {"v100", "v100"},       {"b300", "b200"},       {"mi325x", "mi300x"}, {"a10g", "pcie4"},
-      {"l40s", "pcie4"}, {"rtx3090", "pcie4"},   {"rtx5090", "pcie5"},
-  };
-  for (const auto& [name, links] : kAround) {
-    if (name == device) return named(links);
+Machine Machine::of(const DeviceSpec& device) {
+  Machine machine{.device = device, .memory = MemoryLimit::of(device), .kind = device.device};
+  if (!device.interconnect.empty()) machine.links = Interconnect::named(device.interconnect);
+  return machine;
+}
+
+Machine Machine::find(const std::string& device, const std::string& interconnect,
+                      const std::optional<MemoryLimit>& memory, c10::DeviceType kind) {
+  Machine machine{.kind = kind};
+  if (!device.empty()) {
+    machine = of(DeviceSpec::find(device));
+  } else if (memory && !memory->device.empty() && kind != c10::kCPU) {
+    machine = of(DeviceSpec::find(memory->device));
+  } else if (kind == c10::kCUDA) {
+    machine = of(DeviceSpec::named("h100"));
+  } else if (kind == c10::kCPU) {
+    const std::string calibration = DeviceSpec::calibration_file();
+    machine = of(std::filesystem::exists(calibration) ? DeviceSpec::read_file(calibration) : DeviceSpec::named("cpu"));
   }
-  return std::nullopt;
+  if (!interconnect.empty()) machine.links = Interconnect::find(interconnect);
+  if (memory) machine.memory = memory;
+  return machine;
+}
+
+const DeviceSpec& Machine::specs() const {
+  if (device) return *device;
+  throw Error(fmt::format("no figures are known of {} devices: name some with --spec (in Python: spec=\"h100\")",
+                          c10::DeviceTypeName(kind, true)));
+}
+
+const Interconnect& Machine::network() const {
+  if (links) return *links;
+  throw Error(
+      fmt::format("no links are known around {}: name some with --interconnect (in Python: "
+                  "interconnect=\"pcie5\")",
+                  device ? device->title : c10::DeviceTypeName(kind, true) + " devices"));
 }
 
 namespace {
@@ -255,7 +280,7 @@ void Interconnect::add_csv(const std::string& path) {
   std::map<MeasuredCollectives, std::map<double, std::vector<double>>> measured;
   std::map<std::pair<std::string, CollectiveKind>, int64_t> of_axis;
   for (const CsvRow& row : csv.rows()) {
-    const auto kind = parse_collective_kind(row.text("collective"));
+    const auto kind = find_named<CollectiveKind>(row.text("collective"));
     if (!kind) row.fail("collective '" + terminal_text(row.text("collective")) + "' is none; all_reduce is one");
     const int64_t processes = row.count("processes");
     if (processes < 2 || processes > 1'000'000'000) row.fail("processes are 2 or more, and fewer than 1,000,000,000");
@@ -271,10 +296,6 @@ void Interconnect::add_csv(const std::string& path) {
 }
 
 namespace {
-
-constexpr std::array<std::string_view, kCollectiveKindCount> kKindNames = {
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
-    "gather",     "scatter",    "send",           "receive",    "barrier"};
 
 // Returns (n - 1) / n of the bytes, rounded up.
 int64_t all_but_own(int64_t bytes, int64_t n) {
@@ -447,19 +468,6 @@ CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const
 }
 
 }  // namespace
-
-std::string_view to_string(CollectiveKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
-
-std::optional<CollectiveKind> parse_collective_kind(std::string_view word) {
-  const auto found = std::ranges::find(kKindNames, word);
-  if (found == kKindNames.end()) return std::nullopt;
-  return static_cast<CollectiveKind>(found - kKindNames.begin());
-}
-
-std::string_view to_string(CollectiveAlgorithm algorithm) {
-  constexpr std::array<std::string_view, 5> kNames = {"none", "ring", "tree", "direct", "table"};
-  return kNames[static_cast<size_t>(algorithm)];
-}
 
 int64_t wire_bytes(CollectiveKind kind, int64_t payload, int64_t processes) {
   if (processes <= 1) return 0;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,46 +20,11 @@
 
 namespace shadowgraph {
 
-// "NVIDIA A100-SXM4-40GB" is "a100_40gb"; "NVIDIA GH200 480GB" is none that is known.
-std::optional<std::string> device_of_title(std::string_view title);
-
 namespace {
 
-struct TitleWords {
-  std::string_view device;
-  std::vector<std::string_view> words;  // all of them are in the title
-  std::vector<std::string_view> without = {};
-};
-
-// The first that fits.
-const std::vector<TitleWords>& titles() {
-  static const std::vector<TitleWords> known = {
-      {"h100_pcie", {"h100", "pcie"}},
-      {"h100", {"h100"}, {"nvl"}},
-      {"h200", {"h200"}, {"nvl"}},
-      {"h20", {"h20"}},
-      {"b200", {"b200"}},
-      {"b300", {"b300"}},
-      {"a100_pcie", {"a100", "pcie"}},
-      {"a100_40gb", {"a100", "40gb"}},
-      {"a100", {"a100"}},
-      {"v100", {"v100", "sxm2"}},
-      {"t4", {"t4"}},
-      {"a10g", {"a10g"}},
-      {"l4", {"l4"}},
-      {"l40s", {"l40s"}},
-      {"rtx3090", {"rtx", "3090"}, {"ti"}},
-      {"rtx4090", {"rtx", "4090"}, {"d", "laptop"}},
-      {"rtx5090", {"rtx", "5090"}, {"d", "laptop"}},
-      {"mi300x", {"mi300x"}},
-      {"mi325x", {"mi325x"}},
-  };
-  return known;
-}
-
-}  // namespace
-
-std::optional<std::string> device_of_title(std::string_view title) {
+// "NVIDIA A100-SXM4-40GB" is an a100_40gb; "NVIDIA GH200 480GB" is none that is known. Of several devices that fit
+// (DeviceSpec::reported_as) the one with most words is meant.
+std::optional<DeviceSpec> device_of_title(std::string_view title) {
   std::vector<std::string> words(1);
   for (const char c : title) {
     const auto byte = static_cast<unsigned char>(c);
@@ -69,15 +35,24 @@ std::optional<std::string> device_of_title(std::string_view title) {
     }
   }
   const auto has = [&](std::string_view word) { return std::ranges::find(words, word) != words.end(); };
-  for (const TitleWords& known : titles()) {
-    if (std::ranges::all_of(known.words, has) && std::ranges::none_of(known.without, has)) {
-      return std::string(known.device);
+  std::optional<DeviceSpec> best;
+  size_t most = 0;
+  for (const std::string& name : DeviceSpec::names()) {
+    DeviceSpec known = DeviceSpec::named(name);
+    std::istringstream wanted(known.reported_as);
+    size_t found = 0;
+    bool fits = true;
+    for (std::string word; wanted >> word;) {
+      const bool without = word.starts_with('-');
+      fits = fits && has(word.substr(without ? 1 : 0)) != without;
+      if (!without) ++found;
     }
+    if (!fits || found <= most) continue;
+    most = found;
+    best = std::move(known);
   }
-  return std::nullopt;
+  return best;
 }
-
-namespace {
 
 double median_of(std::vector<double> values) {
   std::ranges::sort(values);
@@ -254,15 +229,12 @@ class FittedDevice {
 
 // The device whose peaks hold: the one that is asked for, or that of the trace. Its name is empty if none is known.
 DeviceSpec base_device(const TracedCalls& calls, const std::string& asked) {
-  if (!asked.empty()) return *DeviceSpec::find(asked, c10::kCUDA);
-  if (calls.on_device) {
-    if (const auto known = device_of_title(calls.events.device_title)) return DeviceSpec::named(*known);
-  }
-  return {};
+  if (!asked.empty()) return DeviceSpec::find(asked);
+  return calls.on_device ? device_of_title(calls.events.device_title).value_or(DeviceSpec()) : DeviceSpec();
 }
 
 // Makes tables of the collectives. The least of a size counts: others waited for slower processes, too.
-std::optional<Interconnect> links_of(const TracedCalls& calls, const std::string& device, TraceCalibration& into) {
+std::optional<Interconnect> links_of(const TracedCalls& calls, const DeviceSpec& device, TraceCalibration& into) {
   std::map<std::pair<CollectiveKind, int64_t>, std::map<double, double>> least;
   double rate = 0;
   double shortest = HUGE_VAL;
@@ -278,7 +250,7 @@ std::optional<Interconnect> links_of(const TracedCalls& calls, const std::string
   }
   if (least.empty()) return std::nullopt;
   const std::string file = std::filesystem::path(calls.events.file).filename().string();
-  auto links = Interconnect::around(device);
+  auto links = Machine::of(device).links;
   if (!links) {
     links = Interconnect{.name = "traced", .title = "links of " + file, .base = shortest};
     links->levels.push_back({.name = "links", .bandwidth = rate});
@@ -314,7 +286,7 @@ TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibr
       (spec.title.empty() ? std::string(calls.on_device ? "a device" : "a CPU") : spec.title) + ", traced in " + file;
   if (calls.on_device && calls.events.device_memory > 0) spec.memory = calls.events.device_memory;
   FittedDevice(calls, works, spec, known).fit();
-  result.links = links_of(calls, known ? spec.name : "", result);
+  result.links = links_of(calls, spec, result);
 
   std::map<std::pair<std::string, std::string>, TraceLeftOut> left_out;
   const auto leave_out = [&](const std::string& op, const std::string& reason, int64_t count, double seconds) {

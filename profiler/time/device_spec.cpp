@@ -210,6 +210,8 @@ nlohmann::json to_json(const DeviceSpec& spec) {
   }
   if (spec.gpu) object["gpu"] = to_json(*spec.gpu);
   if (!spec.architecture.empty()) object["architecture"] = spec.architecture;
+  if (!spec.reported_as.empty()) object["reported_as"] = spec.reported_as;
+  if (!spec.interconnect.empty()) object["interconnect"] = spec.interconnect;
   for (const auto& [kind, rates] : spec.classes) {
     json& entry = object["classes"][std::string(to_string(kind))] = {{"fixed", rates.fixed}};
     if (!rates.compute.empty()) entry["compute"] = to_json(rates.compute);
@@ -237,6 +239,8 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   if (!device) place["device"].fail("is '" + place["device"].text() + "', which is no device");
   spec.device = device->type();
   spec.architecture = place.text_or("architecture", "");
+  spec.reported_as = place.text_or("reported_as", "");
+  spec.interconnect = place.text_or("interconnect", "");
   spec.memory = static_cast<int64_t>(std::min(place.amount_or("memory_bytes", 0), 9e18));
   spec.bandwidth = place["bandwidth"].amount();
   if (spec.bandwidth <= 0) place["bandwidth"].fail("is 0; it is bytes a second");
@@ -249,7 +253,7 @@ DeviceSpec device_spec_from_json(const nlohmann::json& object, const std::string
   if (const auto host = place.find("host")) spec.host = host_figures(*host);
   if (const auto classes = place.find("classes")) {
     for (const auto& [word, entry] : classes->members()) {
-      const auto kind = parse_kernel_class(word);
+      const auto kind = find_named<KernelClass>(word);
       if (!kind) entry.fail("is of no class of kernels");
       spec.classes[*kind] = class_rates(entry);
     }
@@ -273,13 +277,8 @@ std::string DeviceSpec::calibration_file() {
   return std::filesystem::path(MeasuredCalls::default_file()).replace_filename("this-machine.json");
 }
 
-std::optional<DeviceSpec> DeviceSpec::find(const std::string& name_or_file, c10::DeviceType device) {
-  if (!name_or_file.empty())
-    return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
-  if (device == c10::kCUDA) return named("h100");
-  if (device != c10::kCPU) return std::nullopt;
-  const std::string file = calibration_file();
-  return std::filesystem::exists(file) ? read_file(file) : named("cpu");
+DeviceSpec DeviceSpec::find(const std::string& name_or_file) {
+  return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
 }
 
 // "RTX 4090", "rtx-4090" and "rtx4090" are one name.

@@ -17,35 +17,6 @@
 namespace shadowgraph {
 namespace {
 
-constexpr std::array<std::string_view, kKernelClassCount> kNames = {"free",
-                                                                    "matmul",
-                                                                    "convolution",
-                                                                    "convolution_backward",
-                                                                    "pointwise_convolution",
-                                                                    "pointwise_convolution_backward",
-                                                                    "grouped_convolution",
-                                                                    "grouped_convolution_backward",
-                                                                    "depthwise_convolution",
-                                                                    "depthwise_convolution_backward",
-                                                                    "attention",
-                                                                    "attention_backward",
-                                                                    "recurrent",
-                                                                    "normalization",
-                                                                    "softmax",
-                                                                    "reduction",
-                                                                    "pooling",
-                                                                    "pointwise",
-                                                                    "pointwise_in_place",
-                                                                    "transcendental",
-                                                                    "random",
-                                                                    "gather",
-                                                                    "scatter",
-                                                                    "copy",
-                                                                    "fill",
-                                                                    "sort",
-                                                                    "optimizer",
-                                                                    "other"};
-
 std::string_view trimmed(std::string_view name) {
   while (name.starts_with('_')) name.remove_prefix(1);
   while (name.ends_with('_')) name.remove_suffix(1);
@@ -138,15 +109,6 @@ bool in_place(const Graph& graph, NodeId node) {
 }
 
 }  // namespace
-
-std::string_view to_string(KernelClass kind) { return kNames[static_cast<size_t>(kind)]; }
-
-std::optional<KernelClass> parse_kernel_class(std::string_view word) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == word) return static_cast<KernelClass>(i);
-  }
-  return std::nullopt;
-}
 
 struct KernelClasses::Known : TargetKernelClass {};
 

@@ -207,7 +207,7 @@ using nlohmann::json;
 // Says what is wrong with the name of a table; empty if it is an operator, or a class that has kernels.
 std::string wrong_table_name(const std::string& name) {
   if (const size_t colons = name.find("::"); colons != name.npos && colons > 0 && colons + 2 < name.size()) return {};
-  const auto kind = parse_kernel_class(name);
+  const auto kind = find_named<KernelClass>(name);
   if (!kind) return "is no operator, as aten::mm, and no class of kernels";
   return *kind == KernelClass::kFree ? "is of calls that have no kernel" : "";
 }

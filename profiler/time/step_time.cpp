@@ -171,12 +171,6 @@ double KernelWorks::attention(NodeId node, bool backward) const {
                          .backward = backward});
 }
 
-std::string_view to_string(TimeBound bound) {
-  constexpr std::array<std::string_view, 7> kNames = {"nothing",  "compute", "memory",   "fixed",
-                                                      "measured", "table",   "table_end"};
-  return kNames[static_cast<size_t>(bound)];
-}
-
 StepTime StepTime::of(const Graph& graph, const DeviceSpec& spec, const MeasuredCalls* measured) {
   return of(ProgramCosts(graph), spec, measured);
 }

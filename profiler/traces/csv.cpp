@@ -14,26 +14,6 @@
 #include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph {
-namespace {
-
-std::string_view word(ScratchSource source) {
-  switch (source) {
-    case ScratchSource::kRegistered:
-      return "registered";
-    case ScratchSource::kMeasured:
-      return "measured";
-    case ScratchSource::kRule:
-      return "rule";
-    case ScratchSource::kNone:
-      return "none";
-    case ScratchSource::kUnknown:
-      return "unknown";
-  }
-  return "unknown";
-}
-
-}  // namespace
-
 std::string nodes_csv(const Profile& profile) {
   const Graph& graph = profile.graph();
   const Traffic& traffic = ProgramCosts::of(profile).traffic();
@@ -91,7 +71,7 @@ std::string nodes_csv(const Profile& profile) {
     csv.number(storages.freed[id]);
     csv.number(timeline.total(order[id]));
     csv.number(profile.scratch(id).bytes);
-    csv.text(word(profile.scratch(id).source));
+    csv.text(to_string(profile.scratch(id).source));
     profile.time() != nullptr ? csv.real(profile.time()->of(id).seconds) : csv.text("");
     backward(id, "matmul_flops", true);
     backward(id, "elementwise_flops", true);

@@ -7,13 +7,6 @@
 namespace shadowgraph::python {
 namespace {
 
-PrintPreset preset_named(const std::string& name) {
-  if (name == "canonical") return PrintPreset::kCanonical;
-  if (name == "short") return PrintPreset::kShort;
-  if (name == "fingerprint") return PrintPreset::kFingerprint;
-  throw Error("preset='" + name + "'; it is canonical, short or fingerprint");
-}
-
 void bind_graph_text(py::class_<Graph, GraphPointer>& graph) {
   graph
       .def_static(
@@ -33,7 +26,8 @@ void bind_graph_text(py::class_<Graph, GraphPointer>& graph) {
           },
           py::arg("text"))
       .def(
-          "text", [](const Graph& g, const std::string& preset) { return to_text(g, preset_named(preset)); },
+          "text",
+          [](const Graph& g, const std::string& preset) { return to_text(g, parse<PrintPreset>(preset, "preset")); },
           "The graph as text: canonical (lossless), short (for people) or fingerprint (structure alone).",
           py::arg("preset") = "canonical")
       .def(

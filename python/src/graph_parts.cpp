@@ -245,12 +245,7 @@ void bind_value_geometry(py::class_<PyValue>& value) {
           "name", [](const PyValue& v) { return "%" + std::to_string(Numbering::of(*v.graph).of((record(v), v.id))); },
           "\"%12\": its number in the text. Linear in the graph.")
       .def_property_readonly(
-          "kind",
-          [](const PyValue& v) {
-            constexpr std::array<const char*, 4> kNames = {"tensor", "int", "float", "bool"};
-            return kNames[static_cast<size_t>(record(v).kind)];
-          },
-          "tensor, int, float or bool.")
+          "kind", [](const PyValue& v) { return to_string(record(v).kind); }, "tensor, int, float or bool.")
       .def_property_readonly(
           "is_tensor", [](const PyValue& v) { return record(v).kind == ValueKind::kTensor; },
           "Whether it is a tensor. What is asked of a number as if it were one is empty.")

@@ -9,26 +9,10 @@
 namespace shadowgraph::python {
 namespace {
 
-const char* name_of(KernelGroups::State state) {
-  switch (state) {
-    case KernelGroups::State::kCompiling:
-      return "compiling";
-    case KernelGroups::State::kMeasuring:
-      return "measuring";
-    case KernelGroups::State::kKernel:
-      return "kernel";
-    case KernelGroups::State::kNodes:
-      return "nodes";
-    case KernelGroups::State::kFailed:
-      return "failed";
-  }
-  return "";
-}
-
 py::list report_of(const KernelGroups& groups) {
   py::list rows;
   for (const auto& row : groups.report()) {
-    rows.append(py::dict(py::arg("operators") = row.operators, py::arg("state") = name_of(row.state),
+    rows.append(py::dict(py::arg("operators") = row.operators, py::arg("state") = to_string(row.state),
                          py::arg("problem") = row.problem, py::arg("elements") = row.elements,
                          py::arg("kernel_runs") = row.kernel_runs, py::arg("node_runs") = row.node_runs,
                          py::arg("kernel_us") = static_cast<double>(row.kernel_ns) / 1e3,

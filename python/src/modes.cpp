@@ -156,15 +156,7 @@ FakeTensorOptions fake_options(const std::optional<std::string>& device, const s
   if (!profile.empty() || device_count) options.profile = device_profile_named(profile);
   if (device_count) options.profile->device_count = *device_count;
   options.unknown_operators_on_zeros = unknown_operators_on_zeros;
-  if (real_tensors == "convert") {
-    options.real_tensors = RealTensors::kConvert;
-  } else if (real_tensors == "refuse") {
-    options.real_tensors = RealTensors::kRefuse;
-  } else if (real_tensors == "constant") {
-    options.real_tensors = RealTensors::kConstant;
-  } else {
-    throw Error("real_tensors='" + real_tensors + "'; it is convert, refuse or constant");
-  }
+  options.real_tensors = parse<RealTensors>(real_tensors, "real_tensors");
   add_data_sizes(options, sizes);
   options.host_reads = host_reads_of(host_reads);
   if (!contents_budget.is_none()) {

@@ -6,6 +6,7 @@
 
 #include "python/src/binding.h"
 #include "shadowgraph/draw/draw.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/profile.h"
 
@@ -56,7 +57,7 @@ std::string drawn(const Graph& graph, const PictureRequest& request) {
     options.colors = &*colors;
   } else if (const ColorBy by = color_by(request.color); by != ColorBy::kOperator) {
     const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCPU));
-    const auto figures = DeviceSpec::find(request.spec, device.type());
+    const auto figures = Machine::find(request.spec, {}, {}, device.type()).device;
     ProfileOptions profiling;
     if (figures) profiling.spec = &*figures;
     colors = NodeColors::of(profile(graph, profiling), by);

@@ -10,6 +10,7 @@
 #include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/plan/ranks.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -39,11 +40,8 @@ std::shared_ptr<PipelineRun> run_pipeline(const Graph& step, const PipelineSched
                                           int64_t ranks_apart, bool receives_ahead, double overlap) {
   if (!(overlap >= 0 && overlap <= 1)) throw Error("overlap is a share, from 0 to 1");
   const c10::Device device = step.metadata.device.value_or(c10::Device(c10::kCPU));
-  const std::optional<DeviceSpec> figures = DeviceSpec::find(spec, device.type());
-  if (!figures) throw Error("no figures are known of " + device.str() + " devices; name some: spec=\"h100\"");
-  const std::optional<Interconnect> links =
-      interconnect.empty() ? Interconnect::around(figures->name) : Interconnect::find(interconnect);
-  const StageOptions options{.spec = &*figures, .interconnect = links ? &*links : nullptr};
+  const Machine machine = Machine::find(spec, interconnect, {}, device.type());
+  const StageOptions options{.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr};
   begin_cost_rules();
   const PipelineStages stages = cuts.empty() ? PipelineStages::balanced(step, schedule.stages(), options)
                                              : PipelineStages::at_modules(step, cuts, options);
@@ -96,15 +94,12 @@ std::shared_ptr<RankGraphsRun> run_ranks(const std::vector<std::shared_ptr<Graph
   if (graphs.empty() || graphs.size() != ranks.size())
     throw Error("give as many lists of ranks as graphs, at least one");
   const c10::Device device = graphs.front()->metadata.device.value_or(c10::Device(c10::kCPU));
-  const std::optional<DeviceSpec> figures = DeviceSpec::find(spec, device.type());
-  if (!figures) throw Error("no figures are known of " + device.str() + " devices; name some: spec=\"h100\"");
-  const std::optional<Interconnect> links =
-      interconnect.empty() ? Interconnect::around(figures->name) : Interconnect::find(interconnect);
+  const Machine machine = Machine::find(spec, interconnect, {}, device.type());
   std::vector<RankGraph> all;
   for (size_t i = 0; i < graphs.size(); ++i) all.push_back({graphs[i].get(), ranks[i]});
   begin_cost_rules();
   const auto run = std::make_shared<RankGraphsRun>(
-      RankGraphsRun::of(all, {.spec = &*figures, .interconnect = links ? &*links : nullptr}));
+      RankGraphsRun::of(all, {.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr}));
   end_cost_rules();
   return run;
 }

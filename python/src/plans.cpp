@@ -8,6 +8,7 @@
 #include "python/src/cost_rules.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/plan/training_plan.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -40,8 +41,8 @@ void read(const py::dict& knobs, const char* name, T& value) {
   if (knobs.contains(name)) value = knobs[name].cast<T>();
 }
 
-ClusterRequest request_of(int64_t devices, const std::string& spec, const py::dict& knobs) {
-  ClusterRequest request{.devices = devices, .device = *DeviceSpec::find(spec, c10::kCUDA)};
+ClusterRequest request_of(int64_t devices, const Machine& machine, const py::dict& knobs) {
+  ClusterRequest request{.devices = devices, .device = machine.specs(), .links = machine.network()};
   bool captured_state = false, bfloat16_gradients = false;
   std::string overlap(to_string(request.overlap));
   std::vector<std::string> recompute, offload, attention, layout;
@@ -80,12 +81,7 @@ std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t lay
                                             const std::string& name, bool any_sequence, int64_t devices,
                                             const std::string& spec, const std::string& interconnect,
                                             const py::dict& knobs) {
-  ClusterRequest request = request_of(devices, spec, knobs);
-  const auto around = Interconnect::around(request.device.name);
-  if (interconnect.empty() && !around) {
-    throw Error("no links are known around " + request.device.title + ": name some, interconnect=\"pcie5\"");
-  }
-  request.links = interconnect.empty() ? *around : Interconnect::find(interconnect);
+  ClusterRequest request = request_of(devices, Machine::find(spec, interconnect), knobs);
   return std::make_shared<PlanQuestions>(source_of(capture, layers, first_layers, name, any_sequence, request.sequence),
                                          request);
 }

@@ -33,16 +33,8 @@ bool has_fake_kernel_in_python(const std::string& operator_name) {
   return py::cast<bool>(fake_kernel_finder()(operator_name));
 }
 
-OperandPlaces operand_places(const std::string& name, const std::string& words) {
-  if (words == "together") return OperandPlaces::kTogether;
-  if (words == "first or cpu") return OperandPlaces::kFirstOrCpu;
-  if (words == "anywhere") return OperandPlaces::kAnywhere;
-  throw Error("register_devices('" + name + "'): operands='" + words +
-              "' is none of 'together', 'first or cpu', 'anywhere'");
-}
-
 void register_devices_of(const std::string& name, const std::string& operands, const py::sequence& results) {
-  OperatorDevices devices{.operands = operand_places(name, operands)};
+  OperatorDevices devices{.operands = parse<OperandPlaces>(operands, "register_devices('" + name + "'): operands")};
   for (const py::handle& result : results) {
     if (py::isinstance<py::str>(result)) {
       devices.results.emplace_back(py::cast<std::string>(result));

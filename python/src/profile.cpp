@@ -23,33 +23,9 @@ MemoryLimit memory_of_python(const std::variant<int64_t, std::string>& memory) {
   return MemoryLimit::parse(std::get<std::string>(memory));
 }
 
-SummaryGrouping grouping_of(const std::string& name) {
-  if (name == "module") return SummaryGrouping::kModule;
-  if (name == "composite") return SummaryGrouping::kComposite;
-  if (name == "operator") return SummaryGrouping::kOperator;
-  throw Error("group='" + name + "'; rows are by module, composite or operator");
-}
-
 // What Python and autograd take to issue a call ahead of a GPU. Twelve programs that wait for the host took 18 to 26 us
 // (bench/gpu); the files of known GPUs have what C++ takes.
 constexpr double kPythonCall = 20e-6;
-
-// Holds the device's figures and the links between such devices, as far as they are known. Options point at both.
-struct Machine {
-  std::optional<DeviceSpec> figures;
-  std::optional<Interconnect> links;
-
-  Machine(const std::string& spec, const std::string& interconnect, c10::DeviceType type)
-      : figures(DeviceSpec::find(spec, type)) {
-    // A file says itself what its host takes.
-    if (figures && figures->gpu && !spec.ends_with(".json")) figures->host_call = kPythonCall;
-    if (!interconnect.empty()) {
-      links = Interconnect::find(interconnect);
-    } else if (figures) {
-      links = Interconnect::around(figures->name);
-    }
-  }
-};
 
 // Returns what was measured on this machine before and, if asked for, what this graph's calls take now.
 MeasuredCalls measured_for(const Graph& graph, c10::Device device, bool measure) {
@@ -91,11 +67,13 @@ std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std
   if (device) options.device = c10::Device(*device);
   const c10::Device where = options.device ? *options.device : device_of(*graph);
   if (device_memory) options.limit = memory_of_python(*device_memory);
-  const bool by_memory = spec.empty() && options.limit && !where.is_cpu();
-  const Machine machine(by_memory ? options.limit->device : spec, interconnect, where.type());
-  if (machine.figures) {
-    options.spec = &*machine.figures;
-    options.memory.assumptions = DeviceAssumptions::of(*machine.figures);
+  Machine machine = Machine::find(spec, interconnect, options.limit, where.type());
+  // A file says itself what its host takes.
+  const bool from_file = (spec.empty() && options.limit ? options.limit->device : spec).ends_with(".json");
+  if (machine.device && machine.device->gpu && !from_file) machine.device->host_call = kPythonCall;
+  if (machine.device) {
+    options.spec = &*machine.device;
+    options.memory.assumptions = DeviceAssumptions::of(*machine.device);
   }
   if (workspace) options.memory.assumptions.cublas_workspace = workspace_of_python(*workspace);
   if (machine.links) options.interconnect = &*machine.links;
@@ -227,7 +205,8 @@ void bind_profile(py::module_& m) {
       .def(
           "summary_text",
           [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
-            return to_text(p.costs.summary({.grouping = grouping_of(group), .depth = depth, .max_rows = rows}));
+            return to_text(p.costs.summary(
+                {.grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows}));
           },
           py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40)
       .def_property_readonly("peak_bytes", [](const GraphProfile& p) { return p.costs.peak.bytes; })

@@ -9,6 +9,7 @@
 #include "python/src/cost_rules.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/edit.h"
+#include "shadowgraph/profile/communication.h"
 
 namespace shadowgraph::python {
 namespace {
@@ -20,13 +21,11 @@ Serving serve_in_python(const PythonCapture& capture, const std::vector<Layer>& 
                         const std::string& interconnect, int64_t memory, double memory_share, int64_t context,
                         int64_t prompt, int64_t tokens_at_once, int64_t page, const std::string& weights,
                         const std::vector<std::string>& kept, const std::vector<std::string>& assumptions) {
-  const std::optional<DeviceSpec> figures = DeviceSpec::find(spec, c10::kCUDA);
-  const std::optional<Interconnect> links =
-      interconnect.empty() ? Interconnect::around(figures->name) : Interconnect::find(interconnect);
+  const Machine machine = Machine::find(spec, interconnect);
   std::vector<CacheLayer> cache;
   for (const auto& [token_bytes, window, state_bytes] : layers) cache.push_back({token_bytes, window, state_bytes});
-  ServingOptions options{.spec = &*figures,
-                         .interconnect = links ? &*links : nullptr,
+  ServingOptions options{.spec = &machine.specs(),
+                         .interconnect = machine.links ? &*machine.links : nullptr,
                          .memory = memory,
                          .memory_share = memory_share,
                          .context = context,

@@ -12,11 +12,10 @@ namespace {
 StepRequest step_request(const std::string& mesh, const std::string& spec, const std::string& interconnect,
                          const std::vector<std::pair<std::string, std::string>>& pins, const std::string& solver) {
   StepRequest request{.mesh = DeviceMesh::parse(mesh)};
-  // A spec with a name is found by it; the kind of device counts only without one.
-  if (!spec.empty()) request.device = DeviceSpec::find(spec, c10::kCUDA);
+  if (!spec.empty()) request.device = DeviceSpec::find(spec);
   if (!interconnect.empty()) request.links = Interconnect::find(interconnect);
   for (const auto& [name, layout] : pins) request.pins.push_back({.name = name, .layout = Layout::parse(layout)});
-  request.solver = assignment_solver(solver);
+  request.solver = parse<AssignmentSolver>(solver, "solver");
   return request;
 }
 

@@ -83,20 +83,6 @@ std::string DeviceMesh::to_string() const {
 // ---------------------------------------------------------------------------------------------------------------------
 // Words
 
-std::string_view to_string(PartialOp op) {
-  switch (op) {
-    case PartialOp::kSum:
-      return "sum";
-    case PartialOp::kAverage:
-      return "avg";
-    case PartialOp::kMax:
-      return "max";
-    case PartialOp::kMin:
-      return "min";
-  }
-  return "sum";
-}
-
 Layout::Layout(std::span<const Placement> placements) : size_(static_cast<uint8_t>(placements.size())) {
   if (placements.size() > kMostMeshAxes) {
     throw Error(fmt::format("a layout of {} axes; at most {} are possible", placements.size(), kMostMeshAxes));
@@ -231,22 +217,6 @@ std::optional<std::vector<int64_t>> local_sizes(std::span<const int64_t> sizes, 
 // to pass through depend on the two ends. Every axis may be replicated, may cut dimensions as a whole (S(d)), and may
 // have whatever placements the ends have. The search makes vertices as it meets them, and their edges once. Each
 // starting layout has a search of its own.
-
-std::string_view to_string(RedistributionKind kind) {
-  switch (kind) {
-    case RedistributionKind::kSlice:
-      return "slice";
-    case RedistributionKind::kAllGather:
-      return "all_gather";
-    case RedistributionKind::kAllReduce:
-      return "all_reduce";
-    case RedistributionKind::kReduceScatter:
-      return "reduce_scatter";
-    case RedistributionKind::kAllToAll:
-      return "all_to_all";
-  }
-  return "slice";
-}
 
 namespace {
 

@@ -16,24 +16,6 @@
 
 namespace shadowgraph {
 
-std::string_view to_string(HandPlan plan) {
-  switch (plan) {
-    case HandPlan::kDataParallel:
-      return "data parallel";
-    case HandPlan::kFullySharded:
-      return "fully sharded";
-    case HandPlan::kTensorParallel:
-      return "tensor parallel";
-    case HandPlan::kMegatron:
-      return "megatron";
-    case HandPlan::kDataTensorParallel:
-      return "data + tensor parallel";
-    case HandPlan::kFullyShardedTensor:
-      return "fully sharded + tensor parallel";
-  }
-  return "data parallel";
-}
-
 std::vector<HandPlan> hand_plans(const DeviceMesh& mesh) {
   if (mesh.axes.size() == 1) {
     return {HandPlan::kDataParallel, HandPlan::kFullySharded, HandPlan::kTensorParallel};

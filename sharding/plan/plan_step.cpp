@@ -13,6 +13,7 @@
 
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/passes/recompute.h"
+#include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/recompute.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/shard/shard.h"
@@ -344,18 +345,12 @@ void check(const StepRequest& request) {
 
 namespace {
 
-DeviceSpec device_of_step(const StepRequest& request, const Graph& graph) {
-  if (request.device) return *request.device;
+// The request's device and links, or else those that are known of the graph's device.
+Machine machine_of(const StepRequest& request, const Graph& graph) {
   const c10::Device device = graph.metadata.device.value_or(c10::Device(c10::kCUDA, 0));
-  std::optional<DeviceSpec> found = DeviceSpec::find("", device.type());
-  if (!found) throw Error(fmt::format("no figures are known of {} devices; {}", device.str(), request.device_advice));
-  return std::move(*found);
-}
-
-Interconnect links_of_step(const StepRequest& request, const DeviceSpec& device) {
-  if (request.links) return *request.links;
-  // One machine's device has no links around it. A mesh of such devices is joined by the slowest that are known.
-  return Interconnect::around(device.name).value_or(Interconnect::named("pcie4"));
+  Machine machine = request.device ? Machine::of(*request.device) : Machine::find({}, {}, {}, device.type());
+  if (request.links) machine.links = request.links;
+  return machine;
 }
 
 ShardOptions options_of_search(const StepRequest& request) {
@@ -421,8 +416,9 @@ PlannedStep plan_step(Graph graph, const StepRequest& request) {
   }
   PlannedStep planned;
   planned.graph = std::move(graph);
-  planned.device = device_of_step(request, planned.graph);
-  planned.links = links_of_step(request, planned.device);
+  const Machine machine = machine_of(request, planned.graph);
+  planned.device = machine.specs();
+  planned.links = machine.network();
   ShardingOptions sharding{.mesh = request.mesh,
                            .device = &planned.device,
                            .interconnect = &planned.links,

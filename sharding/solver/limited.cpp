@@ -12,7 +12,6 @@
 #include <queue>
 #include <random>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "sharding/solver/dual.h"
@@ -20,6 +19,7 @@
 #include "sharding/solver/minimum.h"
 #include "sharding/solver/pairwise.h"
 #include "sharding/solver/usage.h"
+#include "support/threads.h"
 
 namespace shadowgraph {
 
@@ -471,14 +471,8 @@ class LimitSearch {
     const std::vector<uint32_t>& from = best_states_.empty() ? nearest_states_ : best_states_;
     for (Chain& chain : chains_) chain.search.load(from);
     for (int64_t moves = 0; !is_over() && options_.time_spent() < share && moves < options_.moves;) {
-      if (options_.threads > 1) {
-        std::thread other([&] { round(chains_[1], 0.3, length); });
-        round(chains_[0], 1, length);
-        other.join();
-      } else {
-        round(chains_[0], 1, length);
-        round(chains_[1], 0.3, length);
-      }
+      for_each_parallel(
+          chains_.size(), [&](size_t c) { round(chains_[c], c == 0 ? 1 : 0.3, length); }, options_.threads);
       moves += length * static_cast<int64_t>(std::size(kWeights)) * kChains;
       const double before = best_;
       for (const Chain& chain : chains_) take(chain);

@@ -45,7 +45,7 @@ struct LimitedOptions {
   double bound = 0;                                          // known already
   int iterations = 0;                                        // of the prices
   int64_t moves = 0;                                         // of the search that follows
-  int threads = 1;                                           // 1 or 2
+  size_t threads = 0;                                        // 0: as many as the machine has
   std::function<double()> time_spent;                        // of what there is: 1 ends it
   std::function<double(const std::vector<uint32_t>&)> take;  // a feasible choice; the least cost so far
   std::vector<std::vector<uint32_t>> starts;                 // choices to begin with

@@ -20,6 +20,9 @@ using Wide = AssignmentCost::Wide;
 // Part of the time for the problem without its limit.
 constexpr double kShareWithoutLimit = 0.08;
 
+// HiGHS may find another of several best choices on several threads.
+int highs_threads(const SolveOptions& options) { return options.threads == 0 ? 1 : static_cast<int>(options.threads); }
+
 class Solver {
  public:
   Solver(const AssignmentProblem& problem, const SolveOptions& options)
@@ -118,7 +121,7 @@ class Solver {
     if (!options_.start.empty()) take(options_.start);
     const HighsMinimum found = minimum_by_highs(problem_, {.library = HighsLibrary::open(options_.highs),
                                                            .gap = options_.gap,
-                                                           .threads = options_.threads,
+                                                           .threads = highs_threads(options_),
                                                            .time_limit = seconds_left(),
                                                            .start = solution_.choice});
     is_impossible_ = !found.possible && !solution_.feasible;
@@ -136,13 +139,6 @@ class Solver {
 
 }  // namespace
 
-AssignmentSolver assignment_solver(std::string_view name) {
-  if (name == "own") return AssignmentSolver::kOwn;
-  if (name == "highs") return AssignmentSolver::kHighs;
-  if (name == "both") return AssignmentSolver::kOwnThenHighs;
-  throw Error(fmt::format("no solver is called {}: own, highs or both", name));
-}
-
 AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& options) {
   problem.check();
   // A cost above all else together is as good as forbidden, and much is decided by what is forbidden.
@@ -158,7 +154,7 @@ AssignmentSolution solve(const AssignmentProblem& problem, const SolveOptions& o
   if (options.solver != AssignmentSolver::kOwn && solution.stopped == "infeasible") {
     solution.why_infeasible =
         conflict_by_highs(problem, {.library = HighsLibrary::open(options.highs),
-                                    .threads = options.threads,
+                                    .threads = highs_threads(options),
                                     .time_limit = std::max(solver.seconds_left(), options.time_limit / 2),
                                     .pins = options.pins});
   } else if (solution.why_infeasible.empty()) {

@@ -156,9 +156,31 @@ TEST(InterconnectFiles, EveryFigureHasASourceAndComesBack) {
     EXPECT_EQ(to_json(again), to_json(links));
     EXPECT_EQ(again.levels, links.levels);
   }
-  EXPECT_EQ(Interconnect::around("h100_pcie")->name, "pcie5");
-  EXPECT_FALSE(Interconnect::around("cpu").has_value());
+  for (const std::string& name : DeviceSpec::names()) {
+    const std::string links = DeviceSpec::named(name).interconnect;
+    if (!links.empty()) EXPECT_EQ(Interconnect::named(links).name, links) << name;
+  }
   EXPECT_THROW(Interconnect::named("nothing"), Error);
+}
+
+TEST(Machine, HasWhatIsKnownAndRefusesTheRest) {
+  const Machine usual = Machine::find("h100_pcie");
+  EXPECT_EQ(usual.specs().name, "h100_pcie");
+  EXPECT_EQ(usual.network().name, "pcie5");
+  EXPECT_EQ(usual.memory->bytes, usual.specs().memory);
+  EXPECT_EQ(Machine::find("cpu", "pcie4").network().name, "pcie4");
+  EXPECT_EQ(Machine::find("", "", MemoryLimit::parse("l4")).specs().name, "l4");
+  EXPECT_EQ(Machine::find("", "", MemoryLimit::parse("l4"), c10::kCPU).specs().device, c10::kCPU);
+  const auto refusal = [](const auto& asked) {
+    try {
+      asked();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refusal([] { Machine::find("cpu").network(); }).find("--interconnect"), std::string::npos);
+  EXPECT_NE(refusal([] { Machine::find("", "", {}, c10::kMPS).specs(); }).find("--spec"), std::string::npos);
 }
 
 TEST(InterconnectFiles, WhatIsNoneIsRefused) {

@@ -88,7 +88,7 @@ TEST(KernelClass, ByNameAndOperands) {
   EXPECT_EQ(of("aten::zeros_like", {x}), KernelClass::kFill);
   EXPECT_EQ(kernel_class(t.graph, x.node), KernelClass::kFree);
   for (int i = 0; i < kKernelClassCount; ++i) {
-    EXPECT_EQ(parse_kernel_class(to_string(static_cast<KernelClass>(i))), static_cast<KernelClass>(i));
+    EXPECT_EQ(find_named<KernelClass>(to_string(static_cast<KernelClass>(i))), static_cast<KernelClass>(i));
   }
 }
 

@@ -132,9 +132,11 @@ TEST(Solver, ProvesLittleGapsWithinLimits) {
 TEST(Solver, ThreadsChangeNothing) {
   const AssignmentProblem problem = chain_within_limit(7);
   const AssignmentSolution one = solve(problem, {.iterations = 20, .moves = 4000, .threads = 1});
-  const AssignmentSolution two = solve(problem, {.iterations = 20, .moves = 4000, .threads = 2});
-  EXPECT_EQ(one.choice, two.choice);
-  EXPECT_EQ(one.lower_bound, two.lower_bound);
+  for (const size_t threads : {0, 2, 8}) {
+    const AssignmentSolution several = solve(problem, {.iterations = 20, .moves = 4000, .threads = threads});
+    EXPECT_EQ(one.choice, several.choice);
+    EXPECT_EQ(one.lower_bound, several.lower_bound);
+  }
 }
 
 // What other formats write for "forbidden" is taken as that, unless there is nothing else.

@@ -20,6 +20,7 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -170,6 +171,7 @@ enum class RealTensors : uint8_t {
   kRefuse,    // UnsupportedError
   kConstant,  // as kConvert, and small CPU tensors keep their values
 };
+constexpr auto enum_names(RealTensors) { return names_in_order<RealTensors>("convert", "refuse", "constant"); }
 
 // A field may be left open (nullopt, empty, false). A FakeTensorMode then takes the defaults named here, and a capture
 // takes the field from the mode that its module was made in (shadowgraph/capture/capture.h).

@@ -23,6 +23,7 @@
 
 #include "shadowgraph/capture/fake.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -98,6 +99,9 @@ enum class OperandPlaces : uint8_t {
   kFirstOrCpu,  // where the first tensor is, or on the CPU
   kAnywhere,
 };
+constexpr auto enum_names(OperandPlaces) {
+  return names_in_order<OperandPlaces>("together", "first or cpu", "anywhere");
+}
 // The device of the argument of that name, or this one. A list's elements are for those of a list. Where an optional
 // argument is absent, results are where the first operand is.
 using ResultDevice = std::variant<std::string, c10::Device>;

@@ -11,6 +11,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/operator_card.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -39,8 +40,10 @@ enum class ColorBy : uint8_t {
   kModule,  // the class of the innermost module that has one
   kGiven,   // what a file says of nodes: node_colors_of_file
 };
-// "operator", "flops", "bytes", "allocated", "memory", "time", "device", "phase", "module"; "given"
-std::string_view to_string(ColorBy by);
+constexpr auto enum_names(ColorBy) {
+  return names_in_order<ColorBy>("operator", "flops", "bytes", "allocated", "memory", "time", "device", "phase",
+                                 "module", "given");
+}
 // Throws Error, listing the names, if `name` is none of them. What is given has no name to ask for.
 ColorBy color_by(std::string_view name);
 
@@ -54,6 +57,7 @@ struct LegendEntry {
 struct NodeColors {
   static constexpr uint32_t kNoKind = 0xFFFFFFFFU;
   enum class Unit : uint8_t { kFlops, kBytes, kSeconds, kNone };
+  friend constexpr auto enum_names(Unit) { return names_in_order<Unit>("flops", "bytes", "seconds", ""); }
 
   ColorBy by = ColorBy::kOperator;
   std::string title;  // "estimated time on h100"

@@ -31,6 +31,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -230,7 +231,7 @@ enum class Overlap : uint8_t {
   kPartial,  // some byte in common, but not kSame
   kMay,      // not decided within bounds
 };
-std::string_view to_string(Overlap overlap);
+constexpr auto enum_names(Overlap) { return names_in_order<Overlap>("none", "same", "partial", "may"); }
 
 // How many runs of adjacent elements are looked at before the answer is kMay.
 constexpr int64_t kMostRuns = 4096;

@@ -24,6 +24,7 @@
 #include "shadowgraph/graph/ids.h"
 #include "shadowgraph/graph/target.h"
 #include "shadowgraph/graph/types.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -31,8 +32,8 @@ enum class ProgramMode : uint8_t { kInfer, kTrain };
 // Which training step was recorded: the first one makes the optimizer's state, the steady one finds it.
 enum class TrainingStep : uint8_t { kFirst, kSteady };
 
-std::string_view to_string(ProgramMode mode);   // "infer", "train"
-std::string_view to_string(TrainingStep step);  // "first", "steady"
+constexpr auto enum_names(ProgramMode) { return names_in_order<ProgramMode>("infer", "train"); }
+constexpr auto enum_names(TrainingStep) { return names_in_order<TrainingStep>("first", "steady"); }
 
 // Printed as `meta "key" = "text"`, a line each in the order of keys; the fields under their own names.
 struct Metadata {
@@ -153,6 +154,7 @@ struct Guard {
   std::string observed;    // "3", "[2, 3]"
   friend bool operator==(const Guard&, const Guard&) = default;
 };
+constexpr auto enum_names(Guard::Kind) { return names_in_order<Guard::Kind>("rank", "size", "sizes", "host_value"); }
 
 class Graph {
  public:

@@ -18,6 +18,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -111,6 +112,11 @@ enum class PrintPreset {
   // are left out.
   kFingerprint,
 };
+constexpr auto enum_names(PrintPreset) {
+  return names_of<PrintPreset>({{PrintPreset::kCanonical, "canonical"},
+                                {PrintPreset::kShort, "short"},
+                                {PrintPreset::kFingerprint, "fingerprint"}});
+}
 
 void print(std::ostream& out, const Graph& graph, PrintPreset preset = PrintPreset::kCanonical);
 std::string to_text(const Graph& graph, PrintPreset preset = PrintPreset::kCanonical);

@@ -20,6 +20,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/ids.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -228,6 +229,7 @@ static_assert(sizeof(Argument) == 16);
 // ---- Values ---------------------------------------------------------------------------------------------------------
 
 enum class ValueKind : uint8_t { kTensor, kInt, kFloat, kBool };
+constexpr auto enum_names(ValueKind) { return names_in_order<ValueKind>("tensor", "int", "float", "bool"); }
 
 // A tensor's geometry (what it contains is a version of its storage, see shadowgraph/graph/analysis.h), or a host scalar that
 // a node read.
@@ -270,7 +272,10 @@ enum class StorageKind : uint8_t {
   kTemporary,  // everything else
 };
 constexpr int kStorageKindCount = 8;
-std::string_view to_string(StorageKind kind);
+constexpr auto enum_names(StorageKind) {
+  return names_in_order<StorageKind>("parameter", "buffer", "input", "constant", "activation", "gradient",
+                                     "optimizer_state", "temporary");
+}
 
 // One allocation. Lifetimes are those observed while the program ran. `born` is the node that allocated it (a
 // placeholder for what existed before). Its death is recorded at the node after which it was freed, see
@@ -290,7 +295,9 @@ struct Storage {
 // ---- Regions --------------------------------------------------------------------------------------------------------
 
 enum class RegionKind : uint8_t { kRoot, kModule, kComposite, kCheckpoint, kScope };
-std::string_view to_string(RegionKind kind);
+constexpr auto enum_names(RegionKind) {
+  return names_in_order<RegionKind>("root", "module", "composite", "checkpoint", "scope");
+}
 
 // Something the program entered and left while it ran. Regions form a tree under the root (index 0).
 struct Region {

@@ -12,6 +12,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -65,7 +66,11 @@ enum class Rule : uint8_t {
   kSaved,
   kFrees,
 };
-std::string_view to_string(Rule rule);
+constexpr auto enum_names(Rule) {
+  return names_in_order<Rule, Rule::kLinks>("links", "references", "order", "uses", "results", "arguments", "returns",
+                                            "storage", "extent", "alias", "lifetime", "regions", "placeholders",
+                                            "output", "forward", "saved", "frees");
+}
 
 struct Violation {
   Rule rule;

@@ -30,6 +30,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/kernels/program.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -260,6 +261,9 @@ class KernelGroups : public NodeGroups {
     kNodes,      // its nodes run: they are faster
     kFailed,     // its nodes run: `problem` says why there is no kernel
   };
+  friend constexpr auto enum_names(State) {
+    return names_in_order<State>("compiling", "measuring", "kernel", "nodes", "failed");
+  }
   struct Report {
     std::vector<std::string> operators;
     State state = State::kCompiling;

@@ -39,6 +39,7 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -86,7 +87,13 @@ enum class KernelOperation : uint8_t {
   kRowMaximum,  // of floating-point numbers; NaN if one is
   kRowSize,     // elements that a reduction takes, kDouble
 };
-const char* to_string(KernelOperation operation);
+constexpr auto enum_names(KernelOperation) {
+  return names_in_order<KernelOperation>("load", "gather", "in_range", "column", "scalar", "constant", "convert",
+                                         "round", "negate", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "not",
+                                         "exp", "exp0", "expm1", "log", "tanh", "erf", "normal", "add", "sub", "mul",
+                                         "div", "max", "min", "pow", "and", "or", "xor", "eq", "ne", "lt", "le",
+                                         "muladd", "select", "row_sum", "row_max", "row_size");
+}
 
 struct KernelExpression {
   KernelOperation operation = KernelOperation::kConstant;
@@ -111,6 +118,7 @@ enum class KernelLayout : uint8_t {
   kBroadcast,   // one element for all of the row
   kStrided,
 };
+constexpr auto enum_names(KernelLayout) { return names_in_order<KernelLayout>("contiguous", "broadcast", "strided"); }
 
 struct KernelOperand {
   c10::ScalarType dtype = c10::ScalarType::Float;

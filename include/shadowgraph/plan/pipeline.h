@@ -125,7 +125,7 @@ class PipelineSchedule {
 // backward of that micro-batch. Gradients of weights stay from the first micro-batch on; later ones are added to them.
 
 struct StageOptions {
-  const DeviceSpec* spec = nullptr;            // none: what fits the graph's device (DeviceSpec::find)
+  const DeviceSpec* spec = nullptr;            // none: what fits the graph's device (Machine::find)
   const Interconnect* interconnect = nullptr;  // of collectives inside a stage; none: they cost nothing
   // Schedules gather what the program itself gathers of parameters (UNSHARD), and scatter sums of gradients once a step:
   // FSDP. Otherwise each micro-batch does, as a layout of tensor parallel may. Whole gradients are summed once in any
@@ -335,6 +335,7 @@ struct PipelineRunOptions {
   // Bytes are those of this run of the same stages in the same order, which links do not change.
   const PipelineRun* bytes_of = nullptr;
   bool memory = true;  // false: seconds alone, and no bytes
+  size_t threads = 0;  // 0: as many as the machine has; the result is the same
 };
 
 // Seconds in which a rank does not compute, by cause.

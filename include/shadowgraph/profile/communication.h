@@ -15,6 +15,9 @@
 #include "shadowgraph/capture/process_group.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
+#include "shadowgraph/profile/device_spec.h"
+#include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/operator_costs.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -33,8 +36,10 @@ enum class CollectiveKind : uint8_t {
   kBarrier,
 };
 constexpr int kCollectiveKindCount = static_cast<int>(CollectiveKind::kBarrier) + 1;
-std::string_view to_string(CollectiveKind kind);  // "all_reduce", "all_gather", ...
-std::optional<CollectiveKind> parse_collective_kind(std::string_view word);
+constexpr auto enum_names(CollectiveKind) {
+  return names_in_order<CollectiveKind>("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+                                        "reduce", "gather", "scatter", "send", "receive", "barrier");
+}
 
 // Links between processes. Each figure has a source: a data sheet, a library's sources, a measurement.
 //
@@ -90,9 +95,6 @@ struct Interconnect {
   static std::vector<std::string> names();
   // A name, or a file if there is one of that name.
   static Interconnect find(const std::string& name_or_file);
-  // What usually stands around a device of shadowgraph/profile/device_spec.h ("h100_pcie": "pcie5"); nothing for those of one
-  // machine.
-  static std::optional<Interconnect> around(std::string_view device);
   // docs/interconnect.schema.json, docs/time.md. Throws ParseError, FileError.
   static Interconnect read_file(const std::string& path);
   void write_file(const std::string& path) const;
@@ -102,6 +104,31 @@ struct Interconnect {
   void add_csv(const std::string& path);
 };
 nlohmann::json to_json(const Interconnect& links);
+
+// A device, the links between several of them, and the memory of each, as options name them.
+//
+//     const Machine machine = Machine::find("h100");
+//     StepTime::of(graph, machine.specs());
+//     plan.links = machine.network();      // throws Error where no links are known: one names them with --interconnect
+
+struct Machine {
+  std::optional<DeviceSpec> device;   // nothing: no figures are known of devices of `kind`
+  std::optional<Interconnect> links;  // nothing: none are named, and none are known around the device
+  std::optional<MemoryLimit> memory;  // as given, or the device's; nothing: unknown
+  c10::DeviceType kind = c10::kCUDA;
+
+  // Throw Error, which names the option, where nothing is known.
+  const DeviceSpec& specs() const;
+  const Interconnect& network() const;
+
+  static Machine of(const DeviceSpec& device);
+  // Device and links: a name, or a file if there is one of that name. Without a device it is that of `memory`, except for
+  // CPUs; else what fits `kind`: "h100" for CUDA, for the CPU this machine's calibration if there is one, else "cpu".
+  // Without links those of the device's file.
+  static Machine find(const std::string& device, const std::string& interconnect = {},
+                      const std::optional<MemoryLimit>& memory = {}, c10::DeviceType kind = c10::kCUDA);
+};
+
 Interconnect interconnect_from_json(const nlohmann::json& json, const std::string& name);  // throws ParseError
 
 // One collective of n processes.
@@ -124,7 +151,9 @@ Interconnect interconnect_from_json(const nlohmann::json& json, const std::strin
 // one to the next on as many links as the group has processes in a block. So bandwidth = min(inner, outer x processes).
 
 enum class CollectiveAlgorithm : uint8_t { kNone, kRing, kTree, kDirect, kTable };
-std::string_view to_string(CollectiveAlgorithm algorithm);
+constexpr auto enum_names(CollectiveAlgorithm) {
+  return names_in_order<CollectiveAlgorithm>("none", "ring", "tree", "direct", "table");
+}
 
 struct CollectiveCost {
   int64_t wire = 0;    // bytes that a process sends, or receives, the larger; of the busiest process

@@ -15,6 +15,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -49,8 +50,14 @@ enum class KernelClass : uint8_t {
   kOther,
 };
 constexpr int kKernelClassCount = static_cast<int>(KernelClass::kOther) + 1;
-std::string_view to_string(KernelClass kind);  // "matmul", "convolution_backward", ...
-std::optional<KernelClass> parse_kernel_class(std::string_view word);
+constexpr auto enum_names(KernelClass) {
+  return names_in_order<KernelClass>(
+      "free", "matmul", "convolution", "convolution_backward", "pointwise_convolution",
+      "pointwise_convolution_backward", "grouped_convolution", "grouped_convolution_backward", "depthwise_convolution",
+      "depthwise_convolution_backward", "attention", "attention_backward", "recurrent", "normalization", "softmax",
+      "reduction", "pooling", "pointwise", "pointwise_in_place", "transcendental", "random", "gather", "scatter",
+      "copy", "fill", "sort", "optimizer", "other");
+}
 KernelClass kernel_class(const Graph& graph, NodeId node);
 
 // What single calls of operators were measured to take on a device, by size.
@@ -140,9 +147,11 @@ struct DeviceSpec {
   std::string name;   // "h100"
   std::string title;  // "NVIDIA H100 SXM5 80 GB"
   c10::DeviceType device = c10::kCUDA;
-  std::string architecture;                  // "sm_90", "gfx942": what libraries go by; empty: unknown
-  int64_t memory = 0;                        // bytes
-  double bandwidth = 0;                      // B/s of device memory
+  std::string architecture;  // "sm_90", "gfx942": what libraries go by; empty: unknown
+  std::string reported_as;   // words of the name that its driver reports, "rtx 4090 -laptop": -word is not in it
+  std::string interconnect;  // name of the links that usually join such devices; empty: none are known
+  int64_t memory = 0;        // bytes
+  double bandwidth = 0;      // B/s of device memory
   std::map<c10::ScalarType, double> matmul;  // peak FLOP/s of matrix products; float32's is needed
   double vector = 0;                         // peak FLOP/s of everything else, float32
   double transcendental = 0;                 // evaluations a second
@@ -160,9 +169,8 @@ struct DeviceSpec {
   // "a100", "h100", "h200", "b200", "v100", "l4", "rtx4090", "mi300x", "cpu", ...: see names(). Throws Error.
   static DeviceSpec named(std::string_view name);
   static std::vector<std::string> names();
-  // A name, or a file if there is one of that name. Empty: what fits a device, "h100" for CUDA, for the CPU this machine's
-  // calibration if there is one, else "cpu"; nothing for other kinds.
-  static std::optional<DeviceSpec> find(const std::string& name_or_file, c10::DeviceType device);
+  // A name, or a file if there is one of that name. Machine::find() has defaults (shadowgraph/profile/communication.h).
+  static DeviceSpec find(const std::string& name_or_file);
   // Where `shadowgraph calibrate` leaves this machine's, beside MeasuredCalls::default_file().
   static std::string calibration_file();
   // A file as `shadowgraph calibrate` writes and docs/time.md describes. Throws ParseError, FileError.

@@ -22,6 +22,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/target.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/units.h"
 
@@ -241,6 +242,9 @@ class Traffic {
 //   unknown      listed, with the number of calls; its bytes are in no figure
 
 enum class ScratchSource : uint8_t { kRegistered, kMeasured, kRule, kNone, kUnknown };
+constexpr auto enum_names(ScratchSource) {
+  return names_in_order<ScratchSource>("registered", "measured", "rule", "none", "unknown");
+}
 
 struct NodeScratch {
   int64_t bytes = 0;

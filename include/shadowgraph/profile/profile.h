@@ -20,6 +20,7 @@
 #include "shadowgraph/capture/process_group.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/measure.h"
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/operator_costs.h"
@@ -126,6 +127,9 @@ enum class SummaryGrouping : uint8_t {
   kComposite,  // one row a call: the outermost composite operator, or the operator itself outside any
   kOperator,   // one row an operator name, composite ones first taken as in kComposite
 };
+constexpr auto enum_names(SummaryGrouping) {
+  return names_in_order<SummaryGrouping>("module", "composite", "operator");
+}
 
 struct SummaryOptions {
   SummaryGrouping grouping = SummaryGrouping::kModule;

@@ -22,6 +22,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 
@@ -32,7 +33,9 @@ class ProgramCosts;
 
 // kTable: by the device's tables, within their sizes. kTableEnd: beyond them, by the roofline scaled as at their end.
 enum class TimeBound : uint8_t { kNothing, kCompute, kMemory, kFixed, kMeasured, kTable, kTableEnd };
-std::string_view to_string(TimeBound bound);  // "nothing", "compute", ..., "table", "table_end"
+constexpr auto enum_names(TimeBound) {
+  return names_in_order<TimeBound>("nothing", "compute", "memory", "fixed", "measured", "table", "table_end");
+}
 
 struct NodeTime {
   double start = 0;   // of the kernel, from the beginning of the step; seconds, as all here

@@ -29,6 +29,7 @@
 #include "shadowgraph/capture/process_group.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/communication.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
@@ -52,7 +53,8 @@ struct DeviceMesh {
 // Layouts.
 
 enum class PartialOp : uint8_t { kSum, kAverage, kMax, kMin };
-std::string_view to_string(PartialOp op);  // "sum", "avg", "max", "min", as c10d spells them
+// As c10d spells them.
+constexpr auto enum_names(PartialOp) { return names_in_order<PartialOp>("sum", "avg", "max", "min"); }
 
 struct Placement {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
@@ -119,7 +121,9 @@ enum class RedistributionKind : uint8_t {
   kReduceScatter,  // P -> S
   kAllToAll,       // S -> S: of another dimension or another outer
 };
-std::string_view to_string(RedistributionKind kind);  // "slice", "all_gather", ...
+constexpr auto enum_names(RedistributionKind) {
+  return names_in_order<RedistributionKind>("slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all");
+}
 
 struct RedistributionStep {
   RedistributionKind kind = RedistributionKind::kSlice;

@@ -22,6 +22,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/shard/apply.h"
@@ -165,7 +166,10 @@ enum class HandPlan : uint8_t {
   kDataTensorParallel,  // inputs cut over the other axes
   kFullyShardedTensor,  // and parameters
 };
-std::string_view to_string(HandPlan plan);  // "data parallel", ...
+constexpr auto enum_names(HandPlan) {
+  return names_in_order<HandPlan>("data parallel", "fully sharded", "tensor parallel", "megatron",
+                                  "data + tensor parallel", "fully sharded + tensor parallel");
+}
 // As to_string writes it, or with "-" between words. Throws Error that names those of the mesh.
 HandPlan hand_plan(std::string_view name, const DeviceMesh& mesh);
 // Those that a plan is compared with: with one axis the first three, with more all but those of one axis. `megatron` is

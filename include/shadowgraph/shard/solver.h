@@ -20,6 +20,7 @@
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -124,8 +125,7 @@ enum class AssignmentSolver : uint8_t {
   kOwnThenHighs,  // the own search in half of the time; what it leaves open is HiGHS'
 };
 
-// "own", "highs", "both". Throws Error for another name.
-AssignmentSolver assignment_solver(std::string_view name);
+constexpr auto enum_names(AssignmentSolver) { return names_in_order<AssignmentSolver>("own", "highs", "both"); }
 
 struct SolveOptions {
   double time_limit = 60;                  // seconds, after which the best so far is given
@@ -133,7 +133,7 @@ struct SolveOptions {
   int64_t table_limit = int64_t{1} << 24;  // entries of a table; more: bounds instead of minima
   int iterations = 120;                    // of the prices
   int64_t moves = 20000;                   // of the search that follows them
-  int threads = 1;                         // 1 or 2; the result is the same
+  size_t threads = 0;                      // 0: as many as the machine has, and one for HiGHS; the result is the same
   std::vector<uint32_t> start;             // a choice to begin with, if it is feasible; empty: none
   AssignmentSolver solver = AssignmentSolver::kOwn;
   // HiGHS' library or its folder. Empty: $SHADOWGRAPH_HIGHS, else the Python package highspy beside a library that is
@@ -187,6 +187,7 @@ void write_lp(const AssignmentProblem& problem, std::ostream& out);
 void write_mps(const AssignmentProblem& problem, std::ostream& out);
 
 enum class AssignmentFormat : uint8_t { kJson, kIopddl, kLp, kMps };
+constexpr auto enum_names(AssignmentFormat) { return names_in_order<AssignmentFormat>("json", "iopddl", "lp", "mps"); }
 void write_assignment(const AssignmentProblem& problem, AssignmentFormat format, std::ostream& out);
 
 // {"format": "shadowgraph-assignment-solution", "version": 1, "choice": [...], "cost": "...", "lower_bound": "..."}; sums
