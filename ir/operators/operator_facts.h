@@ -40,13 +40,13 @@ enum class OperatorFact : uint32_t {
   kUniform = 1U << 14,        // beside pointwise ones: gives one number everywhere if its operands have one everywhere
   kUniformFill = 1U << 15,    // gives one number everywhere
   // ---- Kernels and dtypes
-  kRefusesMeta = 1U << 16,         // the Meta kernel of this out= form refuses or keeps strides that eager does not
-  kMakesQuantized = 1U << 17,      // results are of a quantised dtype, which a fake has no quantizer for
-  kNoCpuScalars = 1U << 18,        // numbers on the CPU do not go with tensors elsewhere
-  kDirectOnCpu = 1U << 19,         // a composite whose CPU kernel without gradients calls no other
-  kPromotes = 1U << 20,            // iterates over operands that are promoted, without the tag `pointwise`
-  kOwnDtypes = 1U << 21,           // tagged so, but deals with operands of other dtypes itself, as its rule knows
-  kNewStrides = 1U << 22,          // an out= form, not pointwise: results get the strides of new ones
+  kRefusesMeta = 1U << 16,     // the Meta kernel of this out= form refuses or keeps strides that eager does not
+  kMakesQuantized = 1U << 17,  // results are of a quantised dtype, which a fake has no quantizer for
+  kNoCpuScalars = 1U << 18,    // numbers on the CPU do not go with tensors elsewhere
+  kDirectOnCpu = 1U << 19,     // a composite whose CPU kernel without gradients calls no other
+  kPromotes = 1U << 20,        // iterates over operands that are promoted, without the tag `pointwise`
+  kOwnDtypes = 1U << 21,       // tagged so, but deals with operands of other dtypes itself, as its rule knows
+  kNewStrides = 1U << 22,      // an out= form, not pointwise: results get the strides of new ones
   kNewStridesIfResized = 1U << 23,
   // ---- Kinds
   kInfersSizes = 1U << 24,  // its size argument may hold -1 for what follows from the others

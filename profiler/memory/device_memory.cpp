@@ -78,9 +78,7 @@ AllocationOrder::AllocationOrder(const ProgramCosts& costs, c10::Device device) 
 namespace {
 
 // Says whether cuBLAS computes an operator. Convolutions and attention have libraries of their own.
-bool takes_cublas(const Target& target) {
-  return operator_row(target.name()).is & OperatorFact::kCublas;
-}
+bool takes_cublas(const Target& target) { return operator_row(target.name()).is & OperatorFact::kCublas; }
 
 // Runs a graph's allocations through an allocator, step after step of a training run.
 class TrainingRun {

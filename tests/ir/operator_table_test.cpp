@@ -70,31 +70,32 @@ TEST(OperatorTable, RowsNameOperatorsAndArgumentsThatExist) {
     if (auto op = c10::Dispatcher::singleton().findSchema(name)) all.push_back(*op);
   }
   std::set<std::string> names;
-  for (const OperatorRow& row : operator_table()) for_each_name(row.names, [&](std::string_view written) {
-    const std::string each = full_name(written);
-    SCOPED_TRACE(each);
-    EXPECT_TRUE(names.insert(each).second) << "two rows";
-    if (each.starts_with("fsdp::")) return;  // Python defines it
-    if (!is_here(each)) {
-      EXPECT_FALSE(c10::Dispatcher::singleton().findSchema(operator_name(each)));
-      return;
-    }
-    const auto matching = [&](std::string_view name, std::string_view argument) {
-      return std::any_of(all.begin(), all.end(), [&](const c10::OperatorHandle& op) {
-        const auto& schema = op.schema();
-        if (!stands_for(name, full_name(schema))) return false;
-        return argument.empty() || schema.argumentIndexWithName(argument).has_value();
-      });
-    };
-    EXPECT_TRUE(matching(each, ""));
-    EXPECT_TRUE(row.functional.empty() || matching(row.functional, "")) << row.functional;
-    for (const std::string_view arguments :
-         {row.writes, row.when, row.alias_of, row.spares, row.unless, row.dimensions, row.dimensions_of_result}) {
-      for_each_name(arguments, [&](std::string_view argument) { EXPECT_TRUE(matching(each, argument)) << argument; });
-    }
-    const bool corrects = !row.writes.empty() || !row.alias_of.empty() || (row.is & OperatorFact::kMaybeAlias);
-    EXPECT_EQ(corrects, !row.why.empty());
-  });
+  for (const OperatorRow& row : operator_table())
+    for_each_name(row.names, [&](std::string_view written) {
+      const std::string each = full_name(written);
+      SCOPED_TRACE(each);
+      EXPECT_TRUE(names.insert(each).second) << "two rows";
+      if (each.starts_with("fsdp::")) return;  // Python defines it
+      if (!is_here(each)) {
+        EXPECT_FALSE(c10::Dispatcher::singleton().findSchema(operator_name(each)));
+        return;
+      }
+      const auto matching = [&](std::string_view name, std::string_view argument) {
+        return std::any_of(all.begin(), all.end(), [&](const c10::OperatorHandle& op) {
+          const auto& schema = op.schema();
+          if (!stands_for(name, full_name(schema))) return false;
+          return argument.empty() || schema.argumentIndexWithName(argument).has_value();
+        });
+      };
+      EXPECT_TRUE(matching(each, ""));
+      EXPECT_TRUE(row.functional.empty() || matching(row.functional, "")) << row.functional;
+      for (const std::string_view arguments :
+           {row.writes, row.when, row.alias_of, row.spares, row.unless, row.dimensions, row.dimensions_of_result}) {
+        for_each_name(arguments, [&](std::string_view argument) { EXPECT_TRUE(matching(each, argument)) << argument; });
+      }
+      const bool corrects = !row.writes.empty() || !row.alias_of.empty() || (row.is & OperatorFact::kMaybeAlias);
+      EXPECT_EQ(corrects, !row.why.empty());
+    });
 }
 
 // Every column of the rows that speak of an overload is found by its name.

@@ -45,9 +45,7 @@ bool is_uniform_on_uniform(const OperatorInfo& info) {
   return info.target.facts().pointwise || (operator_row(info.name).is & OperatorFact::kUniform);
 }
 
-bool is_uniform_fill(const OperatorInfo& info) {
-  return operator_row(info.name).is & OperatorFact::kUniformFill;
-}
+bool is_uniform_fill(const OperatorInfo& info) { return operator_row(info.name).is & OperatorFact::kUniformFill; }
 
 }  // namespace
 
