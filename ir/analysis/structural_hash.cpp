@@ -1,10 +1,10 @@
 #include "ir/analysis/structural_hash.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "support/hash.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -63,19 +63,12 @@ uint64_t hash_of_type(const Graph& graph, ValueId id, uint64_t hash) {
 
 namespace {
 
-std::optional<int64_t> number_in(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // How far two siblings are apart, by number or by call; nothing if they are not of one kind.
 std::optional<int64_t> distance(const Sibling& a, const Sibling& b) {
   if (a.class_name != b.class_name) return std::nullopt;
   if (a.name == b.name) return static_cast<int64_t>(b.call) - static_cast<int64_t>(a.call);
-  const auto from = number_in(a.name);
-  const auto to = number_in(b.name);
+  const auto from = parse_number<int64_t>(a.name);
+  const auto to = parse_number<int64_t>(b.name);
   if (!from || !to || a.call != b.call) return std::nullopt;
   return *to - *from;
 }
