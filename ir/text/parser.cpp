@@ -490,8 +490,6 @@ Graph parse(std::string_view text, std::string_view name) { return TextParser(te
 
 Graph read_graph_file(const std::string& path) { return parse(read_file(path), path); }
 
-// Reads the lines of nodes: results, types and attributes.
-
 namespace {
 
 // intern_phase compares with all phases there are.
