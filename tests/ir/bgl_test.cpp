@@ -67,7 +67,7 @@ TEST(IrBgl, AMillionNodesInAChain) {
   const ValueId near = node({root});
   ValueId far = root;
   for (int i = 0; i < 1'000'000; ++i) far = node({far});
-  const ValueId end = node({near, far});
+  node({near, far});
   const DefUseGraph view(graph);
   std::vector<NodeId> reversed;
   boost::topological_sort(view, std::back_inserter(reversed));
