@@ -4,7 +4,6 @@
 
 #include "bench/growth.h"
 #include "shadowgraph/graph/analysis.h"
-#include "shadowgraph/graph/bgl.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/verify.h"
 #include "shadowgraph/passes/structure.h"
@@ -99,9 +98,6 @@ void BM_Diff(benchmark::State& state) {
   }
   read(state, [&](const Graph& graph) { benchmark::DoNotOptimize(GraphDiff::of(graph, other).same); });
 }
-void BM_Dominators(benchmark::State& state) {
-  read(state, [](const Graph& graph) { immediate_dominators(graph); });
-}
 void BM_ProposePartition(benchmark::State& state) {
   read(state, [](const Graph& graph) {
     propose_partition(graph, [&](NodeId n) { return graph.node(n).target != graph.node(NodeId(2)).target; });
@@ -171,7 +167,6 @@ BENCHMARK(BM_Dependences)->SIZES;
 BENCHMARK(BM_TopologicalOrder)->SIZES;
 BENCHMARK(BM_FindMatches)->SIZES;
 BENCHMARK(BM_Diff)->SIZES;
-BENCHMARK(BM_Dominators)->SIZES;
 BENCHMARK(BM_ProposePartition)->SIZES;
 BENCHMARK(BM_InsertBeforeEach)->SIZES;
 BENCHMARK(BM_InsertAndMoveEach)->SIZES;

@@ -12,6 +12,7 @@
 
 #include "ir/text/words.h"
 #include "shadowgraph/graph/text.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -63,7 +64,7 @@ void choose_values(const Graph& graph, const std::vector<std::string>& patterns,
   const Numbering numbering = Numbering::of(graph);
   for (const std::string& pattern : patterns) {
     if (pattern.starts_with('%')) {
-      const auto number = parse_int(std::string_view(pattern).substr(1));
+      const auto number = parse_number<int64_t>(std::string_view(pattern).substr(1));
       if (!number || *number < 0 || *number >= static_cast<int64_t>(numbering.values().size())) {
         throw UnsupportedError("the graph has no value " + pattern + "; its text numbers them from %0 to %" +
                                std::to_string(static_cast<int64_t>(numbering.values().size()) - 1));

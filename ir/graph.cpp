@@ -24,6 +24,7 @@
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/types.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -602,7 +603,9 @@ bool read(std::string_view text, std::optional<E>& field) {
 bool read(std::string_view text, std::optional<c10::ScalarType>& field) {
   return (field = parse_dtype(text)).has_value();
 }
-bool read(std::string_view text, std::optional<int64_t>& field) { return (field = parse_int(text)).has_value(); }
+bool read(std::string_view text, std::optional<int64_t>& field) {
+  return (field = parse_number<int64_t>(text)).has_value();
+}
 bool read(std::string_view text, std::optional<c10::Device>& field) { return (field = parse_device(text)).has_value(); }
 
 // visit(name, field, what a text of it is), in the order of names.

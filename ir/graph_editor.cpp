@@ -307,8 +307,6 @@ void Graph::set_arguments(NodeId id, std::span<const Argument> arguments) {
   Editor(*this).repair_saved(id);
 }
 
-// Edits of what dies where, and of what autograd keeps; and how both change when nodes are erased.
-
 // ---- Saved tensors --------------------------------------------------------------------------------------------------
 
 // saved_elsewhere_ lists who saves a value that it neither takes nor makes. Only such savers keep a value from being

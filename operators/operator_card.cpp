@@ -141,10 +141,7 @@ Row contents(const Subject& s) {
 
 // Returns the place of the table's rows about an operator; "" if there is none, and all is known from the schema.
 std::string place_of_facts(const Subject& s) {
-  for (const OperatorRow& row : operator_table()) {
-    if (stands_for(row.name, s.name)) return source_place(row.file);
-  }
-  return {};
+  return operator_row(s.name).is_of_effects() ? std::string(kOperatorTableFile) : std::string();
 }
 
 Row writes(const Subject& s) {
@@ -196,10 +193,8 @@ Row effects(const Subject& s) {
 
 Row functional_form_row(const Subject& s) {
   if (s.facts.written.empty()) return present("itself");
-  const auto named = [&](const OperatorRow& row) { return !row.functional.empty() && stands_for(row.name, s.name); };
-  const auto row = std::ranges::find_if(operator_table(), named);
   if (const FunctionalForm* form = functional_form(s.target)) {
-    return present(form->target.name(), row == operator_table().end() ? "" : source_place(row->file));
+    return present(form->target.name(), operator_row(s.name).functional.empty() ? "" : std::string(kOperatorTableFile));
   }
   if (functional_call_of(s.target)) return missing("none: `functionalize` calls it on copies of what it writes");
   return missing("none: `functionalize` leaves it");

@@ -1,7 +1,7 @@
-#include <algorithm>
-#include <array>
-#include <string>
+#include <optional>
+#include <string_view>
 
+#include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
@@ -30,39 +30,33 @@ constexpr CategoryStyle kStyles[] = {
     {kOther, "other", "#f7c6c6"},
 };
 
-// Parts of operator names, tried in this order before the cost tables.
-struct NameRule {
-  std::string_view part;
-  OperatorCategory category;
-};
-constexpr NameRule kNameRules[] = {
-    {"attention", kAttention},
-    {"dropout", kRandom},
-    {"bernoulli", kRandom},
-    {"linalg_vector_norm", kReduction},
-    {"weight_norm", kNorm},
-    {"layer_norm", kNorm},
-    {"batch_norm", kNorm},
-    {"group_norm", kNorm},
-    {"instance_norm", kNorm},
-    {"rms_norm", kNorm},
-    {"pool", kPooling},
-    {"upsample", kPooling},
-    {"loss", kReduction},
-    {"cross_entropy", kReduction},
-    {"softmax", kActivation},
-    {"embedding", kCopy},
-    {"fused_adam", kOptimizer},
-    {"fused_sgd", kOptimizer},
-    {"fused_adagrad", kOptimizer},
-};
-
-constexpr std::string_view kActivations[] = {"relu",       "relu6",         "gelu",      "silu",
-                                             "sigmoid",    "tanh",          "elu",       "selu",
-                                             "celu",       "leaky_relu",    "hardtanh",  "mish",
-                                             "prelu",      "_prelu_kernel", "softplus",  "glu",
-                                             "threshold",  "hardsigmoid",   "hardswish", "log_sigmoid_forward",
-                                             "log_sigmoid"};
+// What a family is drawn as, before the cost tables are asked.
+std::optional<OperatorCategory> category_of(OperatorFamily family) {
+  switch (family) {
+    case OperatorFamily::kAttention:
+      return kAttention;
+    case OperatorFamily::kOptimizer:
+      return kOptimizer;
+    case OperatorFamily::kSoftmax:
+      return kActivation;
+    case OperatorFamily::kNormalization:
+      return kNorm;
+    case OperatorFamily::kPooling:
+      return kPooling;
+    case OperatorFamily::kDropout:
+      return kRandom;
+    case OperatorFamily::kLoss:
+      return kReduction;
+    case OperatorFamily::kEmbedding:
+      return kCopy;
+    case OperatorFamily::kNone:
+    case OperatorFamily::kConvolution:
+    case OperatorFamily::kRecurrent:
+    case OperatorFamily::kVectorNorm:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -72,16 +66,14 @@ const CategoryStyle& style_of(OperatorCategory category) { return kStyles[static
 OperatorCategory category_of(const Target& target) {
   if (target.kind() == TargetKind::kBuiltin) return target.name() == "sg::alias" ? kView : kPlaceholder;
   std::string_view name = short_name(target.name());
-  for (const NameRule& rule : kNameRules) {
-    if (name.find(rule.part) != name.npos) return rule.category;
-  }
+  if (const auto known = category_of(operator_family(name))) return *known;
   if (find_flop_row(target.name()) != nullptr) return kMatmul;
   constexpr std::string_view kForeach = "_foreach_";
   if (name.starts_with(kForeach)) name.remove_prefix(kForeach.size());
   name = without_underscore(name);
   constexpr std::string_view kBackward = "_backward";
   if (name.ends_with(kBackward)) name.remove_suffix(kBackward.size());
-  if (std::ranges::find(kActivations, name) != std::end(kActivations)) return kActivation;
+  if (operator_row(full_name(name)).is & OperatorFact::kActivation) return kActivation;
   const OperatorFacts& facts = target.facts();
   if (facts.is_view) return kView;
   if (facts.random) return kRandom;

@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "shadowgraph/error.h"
 #include "shadowgraph/passes/pass.h"
+#include "support/text.h"
 
 namespace shadowgraph::internal {
 
@@ -20,13 +20,12 @@ size_t choice_of(std::string_view name, std::string_view text, std::span<const s
 }
 
 int64_t whole_number_of(std::string_view name, std::string_view text, int64_t least, int64_t most) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < least || number > most) {
+  const auto number = parse_number<int64_t>(text);
+  if (!number || *number < least || *number > most) {
     throw Error(fmt::format("option {}={}: it must be a whole number from {}{}", name, text, least,
                             most == std::numeric_limits<int64_t>::max() ? " on" : fmt::format(" to {}", most)));
   }
-  return number;
+  return *number;
 }
 
 void refuse_option(std::string_view name) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "shadowgraph/error.h"
@@ -126,12 +125,11 @@ const std::string& CsvRow::text(std::string_view column) const {
 
 double CsvRow::amount(std::string_view column) const {
   const std::string& field = text(column);
-  double value = 0;
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-  if (error != std::errc() || end != field.data() + field.size() || !std::isfinite(value) || value <= 0) {
+  const auto value = parse_number<double>(field);
+  if (!value || !std::isfinite(*value) || *value <= 0) {
     fail(std::string(column) + " is '" + terminal_text(field) + "', which is no number above 0");
   }
-  return value;
+  return *value;
 }
 
 int64_t CsvRow::count(std::string_view column) const {

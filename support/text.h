@@ -3,11 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace shadowgraph {
@@ -34,6 +37,16 @@ std::string xml_text(std::string_view text);
 // For a terminal: \n and \t stay, and what else cannot be printed becomes an escape. Within strings of JSON, "\u001b"
 // says the same as the character.
 std::string terminal_text(std::string_view text);
+
+// The number that the whole text is, as std::from_chars reads it: no blank before it, no '+'. A double may be "inf" or
+// "nan".
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
 
 // How many letters must be put in, left out or replaced to make one word of another (Levenshtein): for "did you mean".
 

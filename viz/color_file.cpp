@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <unordered_set>
 
@@ -11,6 +10,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
 #include "support/json.h"
+#include "support/text.h"
 #include "viz/node_colors.h"
 
 namespace shadowgraph {
@@ -28,13 +28,6 @@ struct GivenValues {
   std::optional<std::string> unit;
   std::vector<GivenValue> values;
 };
-
-std::optional<double> number_of(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return value;
-}
 
 GivenValues read_json(const std::string& text, const std::string& name) {
   const json object = parse_json(text, name);
@@ -124,11 +117,10 @@ NodeColors::Unit unit_of(const std::string& text, const std::string& name) {
 NodeId node_of(const Graph& graph, const Numbering& numbering, std::string_view key) {
   const bool value = key.starts_with('%');
   if (value || key.starts_with('n')) key.remove_prefix(1);
-  uint32_t number = 0;
-  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
-  if (error != std::errc() || end != key.data() + key.size() || key.empty()) return {};
-  if (value) return number < numbering.values().size() ? graph.value(numbering.values()[number]).producer : NodeId();
-  return number < numbering.nodes().size() ? numbering.nodes()[number] : NodeId();
+  const auto number = parse_number<uint32_t>(key);
+  if (!number) return {};
+  if (value) return *number < numbering.values().size() ? graph.value(numbering.values()[*number]).producer : NodeId();
+  return *number < numbering.nodes().size() ? numbering.nodes()[*number] : NodeId();
 }
 
 // Finds the column in "FILE.csv:COLUMN".
@@ -149,10 +141,10 @@ NodeColors node_colors_of_text(const Graph& graph, const std::string& text, cons
   colors.title = given.title.empty() ? name : given.title;
   colors.unit = unit_of(given.unit.value_or(""), name);
   size_t numbers = 0;
-  for (const GivenValue& value : given.values) numbers += number_of(value.value) ? 1 : 0;
+  for (const GivenValue& value : given.values) numbers += parse_number<double>(value.value) ? 1 : 0;
   if (numbers != 0 && numbers != given.values.size()) {
     const auto word = std::find_if(given.values.begin(), given.values.end(),
-                                   [](const GivenValue& value) { return !number_of(value.value); });
+                                   [](const GivenValue& value) { return !parse_number<double>(value.value); });
     throw Error(fmt::format("{}: {}: '{}' of {} is not a number, and others are: values are all numbers or all words",
                             name, word->where, word->value, word->key));
   }
@@ -172,7 +164,7 @@ NodeColors node_colors_of_text(const Graph& graph, const std::string& text, cons
       kinds.set(node, value.value);
       continue;
     }
-    const double amount = *number_of(value.value);
+    const double amount = *parse_number<double>(value.value);
     if (!std::isfinite(amount) || amount < 0) {
       throw Error(
           fmt::format("{}: {}: {} of {} is not an amount, 0 or more", name, value.where, value.value, value.key));

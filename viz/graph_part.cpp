@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "ir/analysis/module_tree.h"
 #include "ir/operators/operator_name.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
+#include "support/text.h"
 #include "viz/drawn_graph.h"
 
 namespace shadowgraph {
@@ -166,11 +166,7 @@ class PartFinder {
 };
 
 std::optional<uint32_t> number_after(char letter, std::string_view text) {
-  uint32_t number = 0;
-  if (text.size() < 2 || text[0] != letter) return std::nullopt;
-  const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return text.starts_with(letter) ? parse_number<uint32_t>(text.substr(1)) : std::nullopt;
 }
 
 bool is_in_module(std::string_view path, std::string_view module) {

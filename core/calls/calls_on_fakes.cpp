@@ -15,6 +15,7 @@
 #include "core/fake/pretended_devices.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/text.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -119,14 +120,12 @@ void CallsOnFakes::give_sizes(const Graph& captured, const NamedDataSizes& given
   NamedDataSizes recorded;
   for_each_answer(captured, [&](const std::string& name, std::string_view value) {
     if (!is_of_size(name)) return;
-    int64_t size = -1;
     if (value.find(", ") != value.npos) return;  // what was assumed is assumed again
-    const char* const end = value.data() + value.size();
-    if (const auto [stop, error] = std::from_chars(value.data(), end, size);
-        error != std::errc() || stop != end || size < 0) {
+    const auto size = parse_number<int64_t>(value);
+    if (!size || *size < 0) {
       throw Error(c10::str("the graph records \"", name, " = ", value, "\", which is no size"));
     }
-    recorded.emplace(name, size);
+    recorded.emplace(name, *size);
   });
   state_of(mode_).data_sizes.give(given);
   state_of(mode_).data_sizes.give(recorded);
@@ -142,10 +141,8 @@ void CallsOnFakes::give_answers(const Graph& captured) {
       return;
     }
     const std::string_view number = value.substr(0, value.find(','));
-    int64_t integer = 0;
-    const char* const end = number.data() + number.size();
-    if (const auto [stop, error] = std::from_chars(number.data(), end, integer); error == std::errc() && stop == end) {
-      answers.give(name, integer);
+    if (const auto integer = parse_number<int64_t>(number)) {
+      answers.give(name, *integer);
     } else if (const auto real = number_at_front<double>(number)) {
       answers.give(name, *real);
     }

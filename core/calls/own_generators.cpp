@@ -13,6 +13,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "shadowgraph/error.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -128,10 +129,7 @@ std::string state_text(const at::Tensor& state, c10::Device device) {
 std::optional<uint64_t> seed_in(std::string_view text) {
   if (!text.starts_with(kSeed)) return std::nullopt;
   text.remove_prefix(kSeed.size());
-  uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return seed;
+  return parse_number<uint64_t>(text);
 }
 
 std::optional<at::Tensor> bytes_in(std::string_view text) {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -16,6 +15,7 @@
 
 #include "core/fake/thread_state.h"
 #include "shadowgraph/error.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -260,9 +260,8 @@ std::vector<MeshAxis> parse_mesh(std::string_view text) {
     const size_t equals = part.find('=');
     if (equals == part.npos || equals == 0) refuse();
     MeshAxis axis{.name = std::string(part.substr(0, equals))};
-    const char* end = part.data() + part.size();
-    const auto [stop, error] = std::from_chars(part.data() + equals + 1, end, axis.size);
-    if (error != std::errc() || stop != end || axis.size < 1) refuse();
+    axis.size = parse_number<int64_t>(part.substr(equals + 1)).value_or(0);
+    if (axis.size < 1) refuse();
     axes.push_back(std::move(axis));
     if (part.size() == rest.size()) break;
     rest.remove_prefix(part.size() + 1);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "ir/analysis/structural_hash.h"
 #include "ir/text/tensor_bytes.h"
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/graph/verify.h"
@@ -34,8 +35,7 @@ class Comparison {
   }
   bool same_text(StringId a, StringId b) const { return a_.text_or_empty(a) == b_.text_or_empty(b); }
   bool same_target(TargetId a, TargetId b);
-  bool same_arguments(std::span<const Argument> a, std::span<const Argument> b, int depth);
-  bool same_argument(const Argument& a, const Argument& b, int depth);
+  bool same_arguments(std::span<const Argument> a, std::span<const Argument> b) const;
   bool same_value(ValueId a, ValueId b) const;
   bool same_constant(ConstantId a, ConstantId b) const;
   // What is not of a node: metadata, storages, regions, constants, guards.
@@ -64,43 +64,10 @@ bool Comparison::same_target(TargetId a, TargetId b) {
 }
 
 // Values are equal by number, constants by number (their contents are compared once, in heads()), floats by bits.
-bool Comparison::same_argument(const Argument& a, const Argument& b, int depth) {
-  if (a.kind != b.kind) return false;
-  switch (a.kind) {
-    case ArgumentKind::kNone:
-      return true;
-    case ArgumentKind::kValue:
-      return same_number(a.ref.value, b.ref.value);
-    case ArgumentKind::kInt:
-      return a.i == b.i;
-    case ArgumentKind::kFloat:
-      return same_bits(a.d, b.d);
-    case ArgumentKind::kBool:
-      return a.b == b.b;
-    case ArgumentKind::kComplex: {
-      const auto x = a_.complex_parts(a);
-      const auto y = b_.complex_parts(b);
-      return x.size() == 2 && y.size() == 2 && same_bits(x[0], y[0]) && same_bits(x[1], y[1]);
-    }
-    case ArgumentKind::kString:
-    case ArgumentKind::kOpaque:
-      return same_text(a.string, b.string);
-    case ArgumentKind::kDevice:
-    case ArgumentKind::kGenerator:
-      return a.device() == b.device();
-    case ArgumentKind::kIntList:
-      return same_span(a_.ints(a), b_.ints(b));
-    case ArgumentKind::kList:
-      return depth < kMaxListDepth && same_arguments(a_.list(a), b_.list(b), depth + 1);
-    case ArgumentKind::kConstant:
-      return same_number(a.constant, b.constant);
-  }
-  return false;
-}
-
-bool Comparison::same_arguments(std::span<const Argument> a, std::span<const Argument> b, int depth) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](const Argument& x, const Argument& y) { return same_argument(x, y, depth); });
+bool Comparison::same_arguments(std::span<const Argument> a, std::span<const Argument> b) const {
+  const auto same = [this](auto x, auto y) { return same_number(x, y); };
+  return std::ranges::equal(
+      a, b, [&](const Argument& x, const Argument& y) { return same_argument(a_, x, b_, y, same, same); });
 }
 
 // Geometry, place and flags must agree; the storage by its number, which is by first appearance.
@@ -146,7 +113,7 @@ std::optional<std::string> Comparison::heads() {
     const Region& y = b_.region(RegionId(i));
     if (x.kind != y.kind || x.inferred != y.inferred || x.parent != y.parent || x.call != y.call ||
         !same_text(x.name, y.name) || !same_text(x.class_name, y.class_name) || !same_target(x.target, y.target) ||
-        !same_arguments(a_.region_arguments(RegionId(i)), b_.region_arguments(RegionId(i)), 0)) {
+        !same_arguments(a_.region_arguments(RegionId(i)), b_.region_arguments(RegionId(i)))) {
       return fmt::format("r{} differs: {} '{}' against {} '{}'", i, to_string(x.kind), a_.text_or_empty(x.name),
                          to_string(y.kind), b_.text_or_empty(y.name));
     }
@@ -171,8 +138,8 @@ const char* Comparison::difference_of(NodeId a, NodeId b) {
   const Node& x = a_.node(a);
   const Node& y = b_.node(b);
   if (!same_target(x.target, y.target)) return "its target";
-  if (!same_arguments(a_.arguments(a), b_.arguments(b), 0)) return "its arguments";
-  if (!same_arguments(a_.results(a), b_.results(b), 0)) return "the structure of its results";
+  if (!same_arguments(a_.arguments(a), b_.arguments(b))) return "its arguments";
+  if (!same_arguments(a_.results(a), b_.results(b))) return "the structure of its results";
   if (x.region != y.region) return "its region";
   const auto phase = [](const Graph& graph, PhaseId id) {
     return id.index < graph.phase_count() ? std::string_view(graph.phase_name(id)) : std::string_view("?");

@@ -4,10 +4,8 @@
 //     %1 = aten::add_(%0, %0) @s0       reads s0@0, writes s0: 0 -> 1
 //     %2 = aten::mul(%0, %0)  @s2       reads s0@1: the older name %0 reads what was written through %1
 #include <algorithm>
-#include <string_view>
 
 #include "ir/operators/operator_facts.h"
-#include "ir/operators/operator_name.h"
 #include "shadowgraph/graph/analysis.h"
 
 namespace shadowgraph {
@@ -58,38 +56,7 @@ c10::Device generator_device(const Graph& graph, NodeId node, const OperatorFact
   return device.value_or(c10::Device(c10::DeviceType::CPU));
 }
 
-// An argument that is annotated as written, but is written only where another one is given. The kernels of fused
-// optimizer steps (FusedAdamKernel.cpp and .cu, and their like) divide gradients by the scaler's factor and keep that.
-// Without a scaler they read them.
-struct WrittenIfGiven {
-  std::string_view name, argument, given;
-};
-constexpr WrittenIfGiven kWrittenIfGiven[] = {
-    {"aten::_fused_adam_", "grads", "grad_scale"},
-    {"aten::_fused_adamw_", "grads", "grad_scale"},
-    {"aten::_fused_sgd_", "grads", "grad_scale"},
-    {"aten::_fused_adagrad_", "grads", "grad_scale"},
-};
-
 }  // namespace
-
-// The schema is believed except for the rows of the table above. A node without the deciding argument reads what it is
-// annotated to write.
-bool writes_argument(const Graph& graph, NodeId node, size_t position) {
-  const Target& target = graph.target(node);
-  if (target.kind() != TargetKind::kOperator) return true;
-  for (const WrittenIfGiven& row : kWrittenIfGiven) {
-    if (!stands_for(row.name, target.name())) continue;
-    const Signature& signature = target.signature();
-    if (position >= signature.arguments.size() || signature.arguments[position].name != row.argument) continue;
-    const std::optional<size_t> given = signature.position_of(row.given);
-    const std::span<const Argument> here = graph.arguments(node);
-    if (given && *given < here.size()) {
-      return here[*given].kind != ArgumentKind::kNone;
-    }
-  }
-  return true;
-}
 
 StorageId Effects::generator_for(c10::Device device) {
   // "cpu" and "cpu:0" are one generator.

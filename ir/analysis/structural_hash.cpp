@@ -1,46 +1,19 @@
 #include "ir/analysis/structural_hash.h"
 
 #include <algorithm>
-#include <charconv>
+#include <functional>
 #include <optional>
 
 #include "support/hash.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
 // Hashes only say that arguments may be equal; callers confirm with this.
 bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<const Argument> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const Argument& x, const Argument& y) {
-    if (x.kind != y.kind) return false;
-    switch (x.kind) {
-      case ArgumentKind::kNone:
-        return true;
-      case ArgumentKind::kValue:
-        return x.ref.value == y.ref.value;
-      case ArgumentKind::kInt:
-      case ArgumentKind::kFloat:
-        // Floats share their bits with `i`, so NaN equals itself and -0.0 is not 0.0.
-        return x.i == y.i;
-      case ArgumentKind::kBool:
-        return x.b == y.b;
-      case ArgumentKind::kComplex:
-        return std::ranges::equal(graph.complex_parts(x), graph.complex_parts(y), same_bits);
-      case ArgumentKind::kString:
-      case ArgumentKind::kOpaque:
-        // Strings are interned, so equal ids are equal texts.
-        return x.string == y.string;
-      case ArgumentKind::kConstant:
-        return x.constant == y.constant;
-      case ArgumentKind::kDevice:
-      case ArgumentKind::kGenerator:
-        return x.device_type == y.device_type && x.device_index == y.device_index;
-      case ArgumentKind::kIntList:
-        return std::ranges::equal(graph.ints(x), graph.ints(y));
-      case ArgumentKind::kList:
-        return same_arguments(graph, graph.list(x), graph.list(y));
-    }
-    return false;
-  });
+  constexpr std::equal_to<> kSame{};
+  return std::ranges::equal(
+      a, b, [&](const Argument& x, const Argument& y) { return same_argument(graph, x, graph, y, kSame, kSame); });
 }
 
 uint64_t hash_of_type(const Graph& graph, ValueId id, uint64_t hash) {
@@ -63,19 +36,12 @@ uint64_t hash_of_type(const Graph& graph, ValueId id, uint64_t hash) {
 
 namespace {
 
-std::optional<int64_t> number_in(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // How far two siblings are apart, by number or by call; nothing if they are not of one kind.
 std::optional<int64_t> distance(const Sibling& a, const Sibling& b) {
   if (a.class_name != b.class_name) return std::nullopt;
   if (a.name == b.name) return static_cast<int64_t>(b.call) - static_cast<int64_t>(a.call);
-  const auto from = number_in(a.name);
-  const auto to = number_in(b.name);
+  const auto from = parse_number<int64_t>(a.name);
+  const auto to = parse_number<int64_t>(b.name);
   if (!from || !to || a.call != b.call) return std::nullopt;
   return *to - *from;
 }

@@ -3,6 +3,7 @@
 
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <span>
@@ -60,7 +61,47 @@ uint64_t hash_of(const Graph& graph, std::span<const Argument> arguments, uint64
   return hash;
 }
 
-// Equal to the bit: -0.0 is not 0.0, 1 is not true, values are equal if they are the same.
+// Whether x of graph a and y of graph b are equal to the bit: -0.0 is not 0.0, NaN is NaN, 1 is not true. Strings are
+// equal by text. same_value(ValueId, ValueId) and same_constant(ConstantId, ConstantId) say when those are. Lists below
+// kMaxListDepth, which no sound graph has, are not.
+template <class SameValue, class SameConstant>
+bool same_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y, const SameValue& same_value,
+                   const SameConstant& same_constant, int depth = 0) {
+  if (x.kind != y.kind) return false;
+  switch (x.kind) {
+    case ArgumentKind::kNone:
+      return true;
+    case ArgumentKind::kValue:
+      return same_value(x.ref.value, y.ref.value);
+    case ArgumentKind::kInt:
+      return x.i == y.i;
+    case ArgumentKind::kFloat:
+      return same_bits(x.d, y.d);
+    case ArgumentKind::kBool:
+      return x.b == y.b;
+    case ArgumentKind::kComplex:
+      return a.complex_parts(x).size() == 2 && std::ranges::equal(a.complex_parts(x), b.complex_parts(y), same_bits);
+    case ArgumentKind::kString:
+    case ArgumentKind::kOpaque:
+      // Strings of one graph are interned, so equal ids are equal texts.
+      return &a == &b ? x.string == y.string : a.text_or_empty(x.string) == b.text_or_empty(y.string);
+    case ArgumentKind::kDevice:
+    case ArgumentKind::kGenerator:
+      return x.device_type == y.device_type && x.device_index == y.device_index;
+    case ArgumentKind::kIntList:
+      return std::ranges::equal(a.ints(x), b.ints(y));
+    case ArgumentKind::kList:
+      return depth < kMaxListDepth &&
+             std::ranges::equal(a.list(x), b.list(y), [&](const Argument& s, const Argument& t) {
+               return same_argument(a, s, b, t, same_value, same_constant, depth + 1);
+             });
+    case ArgumentKind::kConstant:
+      return same_constant(x.constant, y.constant);
+  }
+  return false;
+}
+
+// Within one graph: values and constants are equal if they are the same.
 bool same_arguments(const Graph& graph, std::span<const Argument> a, std::span<const Argument> b);
 
 // dtype, sizes, strides, device, layout; of scalars the kind. Storage and offset are left out.

@@ -77,9 +77,6 @@ class Verifier {
   uint32_t outputs_ = 0;
 };
 
-// The rules that all others rely on, by their numbers in shadowgraph/graph/verify.h: the list of nodes, references in range,
-// the tree of regions, and uses.
-
 // ---- 1, 2, 12: what everything else relies on -----------------------------------------------------------------------
 
 // A list that goes in a circle ends the check of links: everything else walks along them.
@@ -238,8 +235,6 @@ void Verifier::uses() {
   }
 }
 
-// Whether arguments and results are of the kinds that a schema has. Internal to ir/analysis.
-
 // Generous where libtorch converts: a number stands for a tensor, a value for a number of its kind.
 bool fits_schema(const Graph& graph, const Argument& a, const FormalType& type);
 // A result that is not there is None: kernels may leave out what a flag switches off.
@@ -313,8 +308,6 @@ bool result_fits_schema(const Graph& graph, const Argument& a, TypeClass type) {
   if (type == TypeClass::kAny) return true;
   return !tensor && fits_schema(graph, a, type, false);
 }
-
-// Checks the rules of shadowgraph/graph/verify.h about what nodes mean, by their numbers there.
 
 // ---- 6, 7: schemas --------------------------------------------------------------------------------------------------
 

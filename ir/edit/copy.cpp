@@ -58,8 +58,6 @@ Graph GraphCopy::run(const Graph& graph) {
 
 Graph clone(const Graph& graph) { return GraphCopy::run(graph); }
 
-// Copies nodes one by one, with what they bring along: regions, storages, saved tensors, deaths.
-
 NodeCopier::NodeCopier(const Graph& from, Graph& into, RegionId region) : from_(from), into_(into) {
   regions_[Graph::kRootRegion] = region;
 }
@@ -233,8 +231,6 @@ void NodeCopier::copy_saved(NodeId from, NodeId to) {
 void NodeCopier::finish() {
   for (NodeId from : std::exchange(unfinished_, {})) copy_saved(from, node(from));
 }
-
-// Pieces of graphs, cut out and put in.
 
 namespace {
 

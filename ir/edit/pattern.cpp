@@ -12,6 +12,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "ir/analysis/structural_hash.h"
 #include "ir/operators/operator_name.h"
 #include "ir/text/cursor.h"
 #include "shadowgraph/graph/analysis.h"
@@ -224,48 +225,11 @@ Pattern Pattern::parse(std::string_view text, const Graph* targets, std::string_
   return PatternReader(text, targets, name).run();
 }
 
-// Compares constants by content. Floats are compared by bits: NaN equals itself, and -0.0 is not 0.0. A tensor constant
-// is the same only within one graph.
+// A tensor constant may be huge, so its contents are never compared: it is the same only within one graph.
 bool same_constant_argument(const Graph& a, const Argument& x, const Graph& b, const Argument& y) {
-  if (x.kind != y.kind) return false;
-  switch (x.kind) {
-    case ArgumentKind::kNone:
-      return true;
-    case ArgumentKind::kInt:
-      return x.i == y.i;
-    case ArgumentKind::kFloat:
-      return same_bits(x.d, y.d);
-    case ArgumentKind::kBool:
-      return x.b == y.b;
-    case ArgumentKind::kComplex: {
-      const auto p = a.complex_parts(x);
-      const auto q = b.complex_parts(y);
-      return same_bits(p[0], q[0]) && same_bits(p[1], q[1]);
-    }
-    case ArgumentKind::kString:
-    case ArgumentKind::kOpaque:
-      return a.text_or_empty(x.string) == b.text_or_empty(y.string);
-    case ArgumentKind::kDevice:
-    case ArgumentKind::kGenerator:
-      return x.device() == y.device();
-    case ArgumentKind::kIntList: {
-      const auto p = a.ints(x);
-      const auto q = b.ints(y);
-      return std::equal(p.begin(), p.end(), q.begin(), q.end());
-    }
-    case ArgumentKind::kList: {
-      const auto p = a.list(x);
-      const auto q = b.list(y);
-      return std::equal(p.begin(), p.end(), q.begin(), q.end(),
-                        [&](const Argument& s, const Argument& t) { return same_constant_argument(a, s, b, t); });
-    }
-    case ArgumentKind::kConstant:
-      // Constants may be huge, so their contents are never compared.
-      return &a == &b && x.constant == y.constant;
-    case ArgumentKind::kValue:
-      return false;
-  }
-  return false;
+  return same_argument(
+      a, x, b, y, [](ValueId, ValueId) { return false; },
+      [&](ConstantId p, ConstantId q) { return &a == &b && p == q; });
 }
 
 // Finds patterns in graphs.

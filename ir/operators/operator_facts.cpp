@@ -53,51 +53,42 @@ bool is_in(const std::vector<uint16_t>& positions, size_t position) {
   return std::find(positions.begin(), positions.end(), position) != positions.end();
 }
 
-// Adds what a row of the table says. Names that this overload does not have are passed over: a row stands for all
-// overloads of a name.
+// Adds what the table says. Names that this overload does not have are passed over: a row stands for all overloads of a
+// name.
 void apply(const OperatorRow& row, const Signature& signature, OperatorFacts& facts) {
-  std::string_view rest = row.writes;
-  while (!rest.empty()) {
-    const size_t space = std::min(rest.find(' '), rest.size());
-    const int position = position_of(signature, rest.substr(0, space));
-    rest.remove_prefix(std::min(space + 1, rest.size()));
-    if (position < 0) continue;
-    const auto p = static_cast<uint16_t>(position);
-    if (!is_in(facts.written, p)) facts.written.push_back(p);
-  }
+  for_each_name(row.writes, [&](std::string_view name) {
+    const auto position = signature.position_of(name);
+    if (position && !is_in(facts.written, *position)) facts.written.push_back(static_cast<uint16_t>(*position));
+  });
   std::sort(facts.written.begin(), facts.written.end());
   if (!row.when.empty()) facts.write_condition = position_of(signature, row.when);
-  if (row.maybe_alias) {
+  const bool maybe_alias = row.is & OperatorFact::kMaybeAlias;
+  if (maybe_alias) {
     for (OperatorFacts::Alias& alias : facts.aliases) alias.always = false;
   }
   if (const int source = position_of(signature, row.alias_of); !row.alias_of.empty() && source >= 0) {
-    facts.aliases.push_back({0, static_cast<uint16_t>(source), !row.maybe_alias});
+    facts.aliases.push_back({0, static_cast<uint16_t>(source), !maybe_alias});
   }
-  facts.uninitialised = facts.uninitialised || row.uninitialised;
-  facts.pointwise = facts.pointwise || row.pointwise;
-  facts.host_read = facts.host_read || row.host_read;
-  facts.resizes = facts.resizes || row.resizes;
-  facts.takes_storage = facts.takes_storage || row.takes_storage;
-  facts.conjugates = facts.conjugates || row.conjugates;
-  facts.negates = facts.negates || row.negates;
+  facts.uninitialised = row.is & OperatorFact::kUninitialised;
+  facts.pointwise = row.is & OperatorFact::kPointwise;
+  facts.host_read = row.is & OperatorFact::kHostRead;
+  facts.resizes = row.is & OperatorFact::kResizes;
+  facts.takes_storage = row.is & OperatorFact::kTakesStorage;
+  facts.conjugates = row.is & OperatorFact::kConjugates;
+  facts.negates = row.is & OperatorFact::kNegates;
 }
-
-// What the rows of one operator say together of the contents that it does not read.
-struct Unread {
-  bool overwrites = false;
-  bool fills = false;
-  bool geometry_only = false;
-};
 
 // Says which contents a call does not read: those that it overwrites as a whole, those of operands of which it reads
 // the geometry alone. A write without a read begins a new life of the contents, which lets passes drop what was written
 // before.
-void conclude_contents(const Signature& signature, const Unread& unread, OperatorFacts& facts) {
+void conclude_contents(const Signature& signature, OperatorFact is, OperatorFacts& facts) {
+  const bool overwrites = is & OperatorFact::kOverwrites;
+  const bool geometry_only = is & OperatorFact::kGeometryOnly;
   for (const uint16_t position : facts.written) {
     const Formal& argument = signature.arguments[position];
     // Batch norm's `save_mean` stays as it is outside training.
     const bool given_back = argument.out && !facts.uninitialised && !facts.resizes && facts.write_condition < 0;
-    if (given_back || (unread.overwrites && argument.writes)) facts.overwritten.push_back(position);
+    if (given_back || (overwrites && argument.writes)) facts.overwritten.push_back(position);
   }
   if (facts.is_out_variant) facts.write_condition = -1;  // results are written in any case
   // Whether contents are read beyond those of `self`, where a row speaks of that.
@@ -105,11 +96,11 @@ void conclude_contents(const Signature& signature, const Unread& unread, Operato
   for (size_t i = 0; i < signature.arguments.size(); ++i) {
     const Formal& formal = signature.arguments[i];
     if (!formal.type.is_tensor_like() || formal.out || is_in(facts.overwritten, i)) continue;
-    reads = reads || !unread.geometry_only || formal.name != "self";
+    reads = reads || !geometry_only || formal.name != "self";
   }
-  facts.fills = unread.fills && !reads;
+  facts.fills = (is & OperatorFact::kFills) && !reads;
   facts.draws = facts.random && !reads;
-  facts.geometry_only = unread.geometry_only && !reads;
+  facts.geometry_only = geometry_only && !reads;
 }
 
 // Says whether a collective's argument is an object of c10d that only says where it communicates and how, not what.
@@ -132,14 +123,8 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
   const Signature& signature = target.signature();
   read_signature(signature, facts);
   facts.random = !facts.generators.empty();
-  Unread unread;
-  for (const OperatorRow& row : operator_table()) {
-    if (!stands_for(row.name, target.name())) continue;
-    apply(row, signature, facts);
-    unread.overwrites = unread.overwrites || row.overwrites;
-    unread.fills = unread.fills || row.fills;
-    unread.geometry_only = unread.geometry_only || row.geometry_only;
-  }
+  const OperatorRow row = operator_row(target.name());
+  apply(row, signature, facts);
   if (op) {
     facts.random = facts.random || op->hasTag(at::Tag::nondeterministic_seeded);
     facts.host_read = facts.host_read || op->hasTag(at::Tag::data_dependent_output);
@@ -169,7 +154,7 @@ OperatorFacts facts_of(const Target& target, const std::optional<c10::OperatorHa
                   std::any_of(signature.arguments.begin(), signature.arguments.end(), [&](const Formal& formal) {
                     return formal.type.type == TypeClass::kAny && !(facts.collective && names_a_group(formal.name));
                   });
-  conclude_contents(signature, unread, facts);
+  conclude_contents(signature, row.is, facts);
   size_t tensor_results = 0;
   size_t aliased_results = 0;
   for (size_t r = 0; r < signature.returns.size(); ++r) {
@@ -221,6 +206,20 @@ bool writes_now(const Graph& graph, NodeId node, const OperatorFacts& facts) {
   const Argument& condition = arguments[position];
   // A condition that was computed is not known here: assume the write.
   return condition.kind != ArgumentKind::kBool || condition.b;
+}
+
+// The schema is believed except for what the table says. A node without the deciding argument reads what it is annotated
+// to write.
+bool writes_argument(const Graph& graph, NodeId node, size_t position) {
+  const Target& target = graph.target(node);
+  if (target.kind() != TargetKind::kOperator) return true;
+  const OperatorRow row = operator_row(target.name());
+  const Signature& signature = target.signature();
+  if (row.spares.empty() || position >= signature.arguments.size()) return true;
+  if (signature.arguments[position].name != row.spares) return true;
+  const std::optional<size_t> given = signature.position_of(row.unless);
+  const std::span<const Argument> here = graph.arguments(node);
+  return !given || *given >= here.size() || here[*given].kind != ArgumentKind::kNone;
 }
 
 }  // namespace shadowgraph

@@ -178,9 +178,7 @@ std::optional<FunctionalForm> find_functional_form(const Target& target) {
   if (target.kind() != TargetKind::kOperator || facts.written.empty() || facts.unknown) return std::nullopt;
   if (leaves_the_rest(target)) return std::nullopt;
   std::vector<std::string> names;
-  for (const OperatorRow& row : operator_table()) {
-    if (!row.functional.empty() && stands_for(row.name, target.name())) names.emplace_back(row.functional);
-  }
+  if (const OperatorRow row = operator_row(target.name()); !row.functional.empty()) names.emplace_back(row.functional);
   const std::string& name = target.signature().name;
   if (facts.is_out_variant) names.push_back(name);
   if (is_in_place_name(name)) names.emplace_back(without_underscore(name));
@@ -194,7 +192,8 @@ std::optional<InPlaceForm> find_in_place_form(const Target& target) {
   if (target.kind() != TargetKind::kOperator) return std::nullopt;
   std::vector<std::string> names;
   for (const OperatorRow& row : operator_table()) {
-    if (!row.functional.empty() && row.functional == target.name()) names.emplace_back(row.name);
+    if (row.functional != target.name()) continue;
+    for_each_name(row.names, [&](std::string_view each) { names.push_back(full_name(each)); });
   }
   const std::string& name = target.signature().name;
   names.push_back(name + "_");

@@ -3,9 +3,11 @@
 //     aten::add_.Tensor     namespace aten, name add_, overload Tensor; the default overload is written "aten::mm"
 //
 // Tables name "aten::add" and mean every overload of it, or "aten::add.Tensor" and mean that one, which comes first.
+// "aten::add." is the default overload alone.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,6 +52,7 @@ constexpr std::string_view without_underscore(std::string_view name) {
 
 // Whether `row`, a name in a table, stands for the operator `name`, which has its overload.
 constexpr bool stands_for(std::string_view row, std::string_view name) {
+  if (row.ends_with('.')) return row.substr(0, row.size() - 1) == name;
   return row == name || (row.find('.') == row.npos && row == without_overload(name));
 }
 
@@ -68,6 +71,7 @@ auto find_by_operator(Map& rows, std::string_view name) {
 //     index.find("aten::add.Tensor")      // the first row: of all overloads of aten::add without a row of their own
 //
 // Names stand between spaces or line breaks. Those of aten go without "aten::", all others with their namespace.
+// "add." is the default overload alone.
 
 // Calls visit(std::string_view) for each name, as it is written.
 template <class Visit>
@@ -93,24 +97,36 @@ class OperatorRows {
  public:
   explicit OperatorRows(std::span<const Row> rows) {
     for (const Row& row : rows) {
-      for_each_name(row.names, [&](std::string_view name) { by_name_.emplace(name, &row); });
+      for_each_name(row.names, [&](std::string_view name) {
+        auto& rows = name.find('.') == name.npos ? of_all_ : of_one_;
+        rows.emplace(name.ends_with('.') ? name.substr(0, name.size() - 1) : name, &row);
+      });
     }
   }
 
   // The row of "aten::add.Tensor", or that of all overloads; nullptr if there is none.
   const Row* find(std::string_view name) const {
+    const auto [own, common] = all(name);
+    return own != nullptr ? own : common;
+  }
+
+  // Both rows that speak of it: its own, that of all overloads; nullptr for what there is not.
+  std::array<const Row*, 2> all(std::string_view name) const {
     constexpr std::string_view kAten = "aten::";
     if (name.starts_with(kAten)) {
       name.remove_prefix(kAten.size());
     } else if (name.find("::") == name.npos) {
-      return nullptr;  // a function without namespace is none of aten's
+      return {};  // a function without namespace is none of aten's
     }
-    const auto found = find_by_operator(by_name_, name);
-    return found == by_name_.end() ? nullptr : found->second;
+    const auto in = [](const auto& rows, std::string_view key) {
+      const auto found = rows.find(key);
+      return found == rows.end() ? nullptr : found->second;
+    };
+    return {in(of_one_, name), in(of_all_, without_overload(name))};
   }
 
  private:
-  std::unordered_map<std::string_view, const Row*> by_name_;
+  std::unordered_map<std::string_view, const Row*> of_one_, of_all_;  // by name
 };
 
 }  // namespace shadowgraph

@@ -1,217 +1,281 @@
-// Facts of operators whose schemas lie, or say nothing: batch norm writes its running statistics without annotation,
-// _unsafe_view aliases without one. Everything else comes from schemas and tags (operator_facts.cpp). Effects,
-// functionalization and the allocator's lives all rest on these facts. A missing row is a wrong answer: after
-// adding one, add its call to tests/ir/operator_calls.cpp, which runs it and looks at what was written.
+// Every fact about operators that is data, one row for operators of which the same holds (operator_facts.h says what the
+// columns mean). A missing fact of what a call does is a wrong answer, on which effects, functionalization and the
+// allocator's lives rest: after adding one, add its call to tests/ir/operator_calls.cpp, which runs it and looks at what
+// was written.
 //
 // The batch norm and dropout families come from their schemas. The aliases and the writes without annotation come from
 // a run of PyTorch's OpInfo samples (3464 samples, 619 operators, CPU). A TorchDispatchMode compared contents and
 // storages before and after.
 #include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 
 namespace shadowgraph {
-namespace {
+namespace operator_rows {
+
+using enum OperatorFact;
+using enum DeviceRule;
+using enum ContentsRule;
+using enum LayoutFree;
 
 constexpr std::string_view kRunning = "running_mean running_var";
 constexpr std::string_view kBatchNorm = "updates its running statistics, which most overloads do not annotate";
 constexpr std::string_view kMayCopy = "gives the argument itself or a view of it when nothing has to be copied";
-
 constexpr std::string_view kCollectiveWrites = "filled with what other processes send; c10d annotates nothing";
 
 constexpr OperatorRow kRows[] = {
-    // ---- Written without annotation, or annotated but written only in training
-    {.name = "aten::batch_norm", .writes = kRunning, .when = "training", .why = kBatchNorm},
-    {.name = "aten::_batch_norm_impl_index", .writes = kRunning, .when = "training", .why = kBatchNorm},
-    {.name = "aten::native_batch_norm",
+    {.names = R"(
+        abs absolute bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip div
+        floor ge greater gt isnan le less logical_and logical_not logical_or logical_xor lt maximum minimum
+        mul reciprocal sign signbit sqrt true_divide trunc)",
+     .layout_free = kReal},
+    {.names = "adaptive_avg_pool2d.out max_pool3d_with_indices.out", .is = kNewStrides},
+    {.names = "add conj_physical eq fill ne neg negative positive sub zero", .layout_free = kComplex},
+    {.names = "addbmm addmm addmm_ _addmm_activation addmv baddbmm baddbmm_", .is = kFused | kCublas},
+    {.names = "addbmm_ addcdiv_ addcmul_ addmv_ addr addr_ lerp_", .is = kFused},
+    {.names = "addcdiv addcmul lerp", .is = kFused, .layout_free = kWide},
+    {.names = "adjoint _conj conj mH matrix_H", .is = kConjugates},
+    {.names = "all amax amin any flip max mean min mode roll", .is = kUniform},
+    {.names = R"(
+        all.dim amax. amin. any.dim argmax. argmin. cumprod. cumsum. gather. index_add. index_select.
+        _log_softmax. _log_softmax_backward_data. logsumexp. max.dim mean.dim min.dim narrow. scatter.src
+        select.int slice.Tensor _softmax. _softmax_backward_data. sort. sort.stable split.Tensor
+        split_with_sizes squeeze.dim squeeze.dims std.correction sum.dim_IntList topk. unbind.int
+        var.correction var_mean.correction)",
+     .dimensions = "dim"},
+    {.names = "allclose is_nonzero item _nested_tensor_from_mask_left_aligned", .is = kHostRead},
+    {.names = "alpha_dropout feature_alpha_dropout feature_dropout",
+     .is = kMaybeAlias,
+     .alias_of = "input",
+     .why = "as dropout"},
+    {.names = "_amp_foreach_non_finite_check_and_unscale_", .contents = kFindsNothing},
+    {.names = "angle.out clone conj_physical.out mvlgamma.out native_dropout_backward", .is = kOwnDtypes},
+    {.names = "arange eye linspace logspace range scalar_tensor tril_indices triu_indices", .is = kFills},
+    {.names = R"(
+        as_strided_scatter _copy_from. diagonal_scatter _embedding_bag _embedding_bag_forward_only
+        is_same_size _pack_padded_sequence repeat_interleave.Tensor repeat_interleave.Tensor_out
+        select_scatter slice_scatter _use_cudnn_ctc_loss _use_miopen_ctc_loss)",
+     .devices = kFirst},
+    {.names = "atleast_1d.Sequence atleast_2d.Sequence atleast_3d.Sequence",
+     .alias_of = "tensors",
+     .why = "views of its arguments"},
+    {.names = R"(
+        batch_norm _batch_norm_impl_index cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit)",
+     .writes = kRunning,
+     .when = "training",
+     .why = kBatchNorm},
+    {.names = R"(
+        batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats
+        _batch_norm_with_update)",
+     .writes = kRunning,
+     .why = kBatchNorm},
+    {.names = R"(
+        bernoulli_ cauchy_ exponential_ geometric_ log_normal_ random_ uniform_ fsdp::chunk_cat
+        fsdp::chunk_cat_mixed_dtype fsdp::split_with_sizes_copy)",
+     .is = kOverwrites},
+    {.names = "bernoulli_.float", .functional = "aten::bernoulli.p"},
+    {.names = "bincount. histc.", .contents = kCounts},
+    {.names = "bitwise_and.Tensor logical_and. mul.Tensor", .contents = kAbsorbedByFalse},
+    {.names = "bitwise_or.Tensor logical_or.", .contents = kAbsorbedByTrue},
+    {.names = "bmm dot linear mm mv vdot", .is = kCublas},
+    {.names = "broadcast_tensors meshgrid", .alias_of = "tensors", .why = "expanded views of its arguments"},
+    {.names = "cat. stack. unsqueeze", .dimensions_of_result = "dim"},
+    {.names = R"(
+        celu elu gelu glu hardsigmoid hardswish leaky_relu log_sigmoid log_sigmoid_forward mish prelu
+        _prelu_kernel relu6 selu sigmoid silu softplus tanh)",
+     .is = kActivation},
+    {.names = "contiguous flatten ravel reshape_as to", .is = kMaybeAlias, .why = kMayCopy},
+    {.names = "copy", .devices = kFirst, .layout_free = kComplex},
+    {.names = "copy_", .is = kOverwrites | kPointwise | kUniform, .devices = kFirst},
+    {.names = "ctc_loss.Tensor tensor_split.tensor_indices_or_sections", .is = kReadsOperands},
+    {.names = "_cudnn_rnn",
+     .writes = "dropout_state",
+     .when = "train",
+     .why = "advances the state of cuDNN's dropout descriptor; not checked by the test, which has no GPU"},
+    {.names = "dropout", .is = kMaybeAlias, .alias_of = "input", .why = "is the input itself outside training"},
+    {.names = "_efficientzerotensor record_stream", .is = kNotEvaluable},
+    {.names = R"(
+        elu_backward floor_divide gelu_backward hardshrink_backward hardsigmoid_backward hardswish_backward
+        hardtanh_backward leaky_relu_backward mish_backward mse_loss smooth_l1_loss softplus_backward
+        softshrink_backward threshold_backward)",
+     .is = kPromotes},
+    {.names = R"(
+        empty _empty_affine_quantized _empty_per_channel_affine_quantized empty_permuted empty_quantized
+        empty_strided)",
+     .is = kUninitialised},
+    {.names = R"(
+        _empty_affine_quantized. _empty_per_channel_affine_quantized. empty_quantized.
+        _make_per_channel_quantized_tensor. _make_per_tensor_quantized_tensor. quantize_per_channel.
+        quantize_per_tensor. quantize_per_tensor.tensor_qparams quantize_per_tensor.tensors
+        quantize_per_tensor_dynamic.)",
+     .is = kMakesQuantized},
+    {.names = "empty_like new_empty new_empty_strided", .is = kGeometryOnly | kUninitialised},
+    {.names = "eq.Scalar eq.Tensor", .contents = kEqual},
+    {.names = "equal", .is = kHostRead | kOwnDtypes},
+    {.names = "expand _unsafe_view. view.", .is = kInfersSizes},
+    {.names = "fill_ zero_", .is = kOverwrites | kFills | kPointwise},
+    {.names = "flip. permute", .dimensions = "dims"},
+    {.names = "full ones zeros", .is = kFills | kUniformFill},
+    {.names = "full_like new_full new_ones new_zeros ones_like zeros_like",
+     .is = kFills | kGeometryOnly | kUniformFill},
+    {.names = "_fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_", .spares = "grads", .unless = "grad_scale"},
+    {.names = R"(
+        fused_moving_avg_obs_fake_quant _fused_moving_avg_obs_fq_helper)",
+     .writes = "running_min running_max scale zero_point",
+     .why = "updates the observer's state"},
+    {.names = "hardtanh relu threshold", .is = kActivation, .layout_free = kReal},
+    {.names = "index.Tensor _unsafe_index.Tensor", .devices = kFirstOrCpu},
+    {.names = "index_put index_put_ _index_put_impl.out _index_put_impl_ _unsafe_index_put", .devices = kIndexedWrite},
+    {.names = "instance_norm", .writes = kRunning, .when = "use_input_stats", .why = kBatchNorm},
+    {.names = "isinf. isnan. isneginf. isposinf.", .contents = kFalseIfFinite},
+    {.names = "lift", .is = kMaybeAlias, .alias_of = "self", .why = kMayCopy},
+    {.names = "_local_scalar_dense", .is = kHostRead | kAsksUserFirst},
+    {.names = "masked_fill where", .is = kOwnDtypes, .layout_free = kComplex},
+    {.names = "masked_select. nonzero.", .is = kAsksUserFirst},
+    {.names = "max_pool1d", .is = kDirectOnCpu},
+    {.names = "mode.values", .is = kRefusesMeta},
+    {.names = "native_batch_norm",
      .writes = kRunning,
      .when = "training",
      .why = kBatchNorm,
      .functional = "aten::_native_batch_norm_legit_functional"},
-    {.name = "aten::_native_batch_norm_legit", .writes = kRunning, .when = "training", .why = kBatchNorm},
-    {.name = "aten::cudnn_batch_norm", .writes = kRunning, .when = "training", .why = kBatchNorm},
-    {.name = "aten::miopen_batch_norm", .writes = kRunning, .when = "training", .why = kBatchNorm},
-    {.name = "aten::instance_norm", .writes = kRunning, .when = "use_input_stats", .why = kBatchNorm},
-    {.name = "aten::batch_norm_update_stats", .writes = kRunning, .why = kBatchNorm},
-    {.name = "aten::_batch_norm_with_update", .writes = kRunning, .why = kBatchNorm},
-    {.name = "aten::batch_norm_gather_stats", .writes = kRunning, .why = kBatchNorm},
-    {.name = "aten::batch_norm_gather_stats_with_counts", .writes = kRunning, .why = kBatchNorm},
-    {.name = "aten::rrelu_with_noise",
+    {.names = "ne.Scalar ne.Tensor", .contents = kNotEqual},
+    {.names = "_neg_view", .is = kNegates},
+    {.names = "nextafter nextafter_", .is = kNoCpuScalars},
+    {.names = "nonzero.out", .is = kNewStridesIfResized},
+    {.names = "normal_", .is = kOverwrites, .functional = "aten::normal_functional"},
+    {.names = R"(
+        rand_like randint_like randn_like sym_numel sym_size sym_storage_offset sym_stride)",
+     .is = kGeometryOnly},
+    {.names = "reflection_pad3d.out replication_pad2d.out replication_pad3d.out", .is = kRefusesMeta | kNewStrides},
+    {.names = "reshape", .is = kMaybeAlias | kInfersSizes, .why = kMayCopy},
+    {.names = R"(
+        resize resize_ resize_as resize_as_sparse resize_as_sparse_ _resize_output _resize_output_)",
+     .is = kResizes},
+    {.names = "resize_as_", .is = kResizes, .devices = kFirst},
+    {.names = "rrelu_with_noise",
      .writes = "noise",
      .when = "training",
      .why = "draws its noise into an argument; older schemas do not annotate it"},
-    {.name = "aten::rrelu_with_noise_", .writes = "noise", .why = "writes noise beside self"},
-    {.name = "aten::_cudnn_rnn",
-     .writes = "dropout_state",
-     .when = "train",
-     .why = "advances the state of cuDNN's dropout descriptor; not checked by the test, which has no GPU"},
-    {.name = "aten::_fused_moving_avg_obs_fq_helper",
-     .writes = "running_min running_max scale zero_point",
-     .why = "updates the observer's state"},
-    {.name = "aten::fused_moving_avg_obs_fake_quant",
-     .writes = "running_min running_max scale zero_point",
-     .why = "updates the observer's state"},
-
-    // ---- Aliases without annotation
-    {.name = "aten::_unsafe_view", .alias_of = "self", .why = "a view that autograd is told nothing of"},
-    {.name = "aten::unsafe_split", .alias_of = "self", .why = "views that autograd is told nothing of"},
-    {.name = "aten::unsafe_split_with_sizes", .alias_of = "self", .why = "as unsafe_split"},
-    {.name = "aten::unsafe_chunk", .alias_of = "self", .why = "as unsafe_split"},
-    {.name = "aten::lift", .alias_of = "self", .maybe_alias = true, .why = kMayCopy},
-    {.name = "aten::dropout", .alias_of = "input", .maybe_alias = true, .why = "is the input itself outside training"},
-    {.name = "aten::feature_dropout", .alias_of = "input", .maybe_alias = true, .why = "as dropout"},
-    {.name = "aten::alpha_dropout", .alias_of = "input", .maybe_alias = true, .why = "as dropout"},
-    {.name = "aten::feature_alpha_dropout", .alias_of = "input", .maybe_alias = true, .why = "as dropout"},
-    {.name = "aten::meshgrid", .alias_of = "tensors", .why = "expanded views of its arguments"},
-    {.name = "aten::broadcast_tensors", .alias_of = "tensors", .why = "expanded views of its arguments"},
-    {.name = "aten::atleast_1d.Sequence", .alias_of = "tensors", .why = "views of its arguments"},
-    {.name = "aten::atleast_2d.Sequence", .alias_of = "tensors", .why = "views of its arguments"},
-    {.name = "aten::atleast_3d.Sequence", .alias_of = "tensors", .why = "views of its arguments"},
-
-    // ---- Annotated as an alias, but a fresh tensor when it must be
-    {.name = "aten::contiguous", .maybe_alias = true, .why = kMayCopy},
-    {.name = "aten::reshape", .maybe_alias = true, .why = kMayCopy},
-    {.name = "aten::reshape_as", .maybe_alias = true, .why = kMayCopy},
-    {.name = "aten::flatten", .maybe_alias = true, .why = kMayCopy},
-    {.name = "aten::ravel", .maybe_alias = true, .why = kMayCopy},
-    {.name = "aten::to", .maybe_alias = true, .why = kMayCopy},
-
-    // ---- Give a tensor object another storage or geometry
-    {.name = "aten::set_",
-     .takes_storage = true,
+    {.names = "rrelu_with_noise_", .writes = "noise", .why = "writes noise beside self"},
+    {.names = "rsqrt", .layout_free = kWide},
+    {.names = "rsub", .is = kFused, .layout_free = kComplex},
+    {.names = "scatter.value scatter_add.", .contents = kDeals, .dimensions = "dim"},
+    {.names = "scatter_.value scatter_add_", .contents = kDeals},
+    {.names = "set_",
+     .is = kTakesStorage | kMaybeAlias,
      .alias_of = "source",
-     .maybe_alias = true,
      .why = "self takes over the storage of source"},
-    {.name = "aten::set_data", .takes_storage = true},
-    {.name = "aten::resize", .resizes = true},
-    {.name = "aten::resize_", .resizes = true},
-    {.name = "aten::resize_as", .resizes = true},
-    {.name = "aten::resize_as_", .resizes = true},
-    {.name = "aten::resize_as_sparse", .resizes = true},
-    {.name = "aten::resize_as_sparse_", .resizes = true},
-    {.name = "aten::_resize_output", .resizes = true},
-    {.name = "aten::_resize_output_", .resizes = true},
-
-    // ---- Views that turn a bit which values do not show
-    {.name = "aten::_conj", .conjugates = true},
-    {.name = "aten::conj", .conjugates = true},
-    {.name = "aten::adjoint", .conjugates = true},
-    {.name = "aten::mH", .conjugates = true},
-    {.name = "aten::matrix_H", .conjugates = true},
-    {.name = "aten::_neg_view", .negates = true},
-
-    // ---- Written as a whole
-    {.name = "aten::zero_", .overwrites = true, .fills = true, .pointwise = true},
-    {.name = "aten::fill_", .overwrites = true, .fills = true, .pointwise = true},
-    {.name = "aten::copy_", .overwrites = true, .pointwise = true},
-    {.name = "aten::_to_copy", .pointwise = true},
-    {.name = "aten::uniform_", .overwrites = true},
-    {.name = "aten::normal_", .overwrites = true, .functional = "aten::normal_functional"},
-    {.name = "aten::random_", .overwrites = true},
-    {.name = "aten::bernoulli_", .overwrites = true},
-    {.name = "aten::bernoulli_.float", .functional = "aten::bernoulli.p"},
-    {.name = "aten::exponential_", .overwrites = true},
-    {.name = "aten::cauchy_", .overwrites = true},
-    {.name = "aten::geometric_", .overwrites = true},
-    {.name = "aten::log_normal_", .overwrites = true},
-
-    // ---- Fresh tensors: the same numbers every time
-    {.name = "aten::zeros", .fills = true},
-    {.name = "aten::ones", .fills = true},
-    {.name = "aten::full", .fills = true},
-    {.name = "aten::scalar_tensor", .fills = true},
-    {.name = "aten::arange", .fills = true},
-    {.name = "aten::range", .fills = true},
-    {.name = "aten::linspace", .fills = true},
-    {.name = "aten::logspace", .fills = true},
-    {.name = "aten::eye", .fills = true},
-    {.name = "aten::tril_indices", .fills = true},
-    {.name = "aten::triu_indices", .fills = true},
-    {.name = "aten::zeros_like", .fills = true, .geometry_only = true},
-    {.name = "aten::ones_like", .fills = true, .geometry_only = true},
-    {.name = "aten::full_like", .fills = true, .geometry_only = true},
-    {.name = "aten::new_zeros", .fills = true, .geometry_only = true},
-    {.name = "aten::new_ones", .fills = true, .geometry_only = true},
-    {.name = "aten::new_full", .fills = true, .geometry_only = true},
-
-    // ---- Fresh tensors: drawn, or whatever the memory held
-    {.name = "aten::rand_like", .geometry_only = true},
-    {.name = "aten::randn_like", .geometry_only = true},
-    {.name = "aten::randint_like", .geometry_only = true},
-    {.name = "aten::empty", .uninitialised = true},
-    {.name = "aten::empty_strided", .uninitialised = true},
-    {.name = "aten::empty_permuted", .uninitialised = true},
-    {.name = "aten::empty_quantized", .uninitialised = true},
-    {.name = "aten::_empty_affine_quantized", .uninitialised = true},
-    {.name = "aten::_empty_per_channel_affine_quantized", .uninitialised = true},
-    {.name = "aten::empty_like", .geometry_only = true, .uninitialised = true},
-    {.name = "aten::new_empty", .geometry_only = true, .uninitialised = true},
-    {.name = "aten::new_empty_strided", .geometry_only = true, .uninitialised = true},
-
-    // ---- Numbers for the host: sizes, or what is in a tensor
-    {.name = "aten::sym_size", .geometry_only = true},
-    {.name = "aten::sym_stride", .geometry_only = true},
-    {.name = "aten::sym_numel", .geometry_only = true},
-    {.name = "aten::sym_storage_offset", .geometry_only = true},
-    {.name = "aten::_local_scalar_dense", .host_read = true},
-    {.name = "aten::item", .host_read = true},
-    {.name = "aten::equal", .host_read = true},
-    {.name = "aten::is_nonzero", .host_read = true},
-    {.name = "aten::allclose", .host_read = true},
-    {.name = "aten::_nested_tensor_from_mask_left_aligned", .host_read = true},
-
-    // ---- FSDP2's copies around collectives (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)
-    {.name = "fsdp::all_gather_copy_in",
-     .writes = "all_gather_output",
-     .alias_of = "all_gather_output",
-     .why = "copies shards into its part of the output and gives both; nothing is annotated"},
-    {.name = "fsdp::split_with_sizes_copy", .overwrites = true},
-    {.name = "fsdp::chunk_cat", .overwrites = true},
-    {.name = "fsdp::chunk_cat_mixed_dtype", .overwrites = true},
-
-    // ---- Collectives
-    {.name = "c10d::broadcast_", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},
-    {.name = "c10d::allreduce_", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},
-    {.name = "c10d::allreduce_coalesced_", .writes = "tensors", .why = kCollectiveWrites},
-    {.name = "c10d::allgather_", .writes = "output_tensors", .why = kCollectiveWrites},
-    {.name = "c10d::_allgather_base_",
+    {.names = "set_data", .is = kTakesStorage, .devices = kFirst},
+    {.names = "_to_copy", .is = kPointwise | kUniform},
+    {.names = "transpose.int", .dimensions = "dim0 dim1"},
+    {.names = "unsafe_chunk unsafe_split_with_sizes", .alias_of = "self", .why = "as unsafe_split"},
+    {.names = "unsafe_split", .alias_of = "self", .why = "views that autograd is told nothing of"},
+    {.names = "_unsafe_view", .is = kUniform, .alias_of = "self", .why = "a view that autograd is told nothing of"},
+    {.names = R"(
+        _c10d_functional::batch_p2p_ops c10d::allreduce_ c10d::broadcast_)",
+     .writes = "tensors",
+     .alias_of = "tensors",
+     .why = kCollectiveWrites},
+    {.names = "_c10d_functional::irecv", .writes = "tensor", .alias_of = "tensor", .why = kCollectiveWrites},
+    {.names = "_c10d_functional::isend _c10d_functional::wait_tensor",
+     .alias_of = "tensor",
+     .why = "gives its operand back"},
+    {.names = "_c10d_functional::wait_tensors", .alias_of = "tensors", .why = "gives its operands back"},
+    {.names = "c10d::allgather_ c10d::gather_", .writes = "output_tensors", .why = kCollectiveWrites},
+    {.names = R"(
+        c10d::_allgather_base_ c10d::gather_into_tensor_ c10d::_reduce_scatter_base_)",
      .writes = "output_tensor",
      .alias_of = "output_tensor",
      .why = kCollectiveWrites},
-    {.name = "c10d::allgather_coalesced_", .writes = "output_lists", .why = kCollectiveWrites},
-    {.name = "c10d::allgather_into_tensor_coalesced_", .writes = "outputs", .why = kCollectiveWrites},
-    {.name = "c10d::reduce_scatter_",
+    {.names = "c10d::allgather_coalesced_", .writes = "output_lists", .why = kCollectiveWrites},
+    {.names = R"(
+        c10d::allgather_into_tensor_coalesced_ c10d::reduce_scatter_tensor_coalesced_)",
+     .writes = "outputs",
+     .why = kCollectiveWrites},
+    {.names = R"(
+        c10d::allreduce_coalesced_ c10d::recv_ c10d::recv_any_source_ c10d::reduce_)",
+     .writes = "tensors",
+     .why = kCollectiveWrites},
+    {.names = "c10d::alltoall_ c10d::reduce_scatter_ c10d::scatter_",
      .writes = "output_tensors",
      .alias_of = "output_tensors",
      .why = kCollectiveWrites},
-    {.name = "c10d::_reduce_scatter_base_",
-     .writes = "output_tensor",
-     .alias_of = "output_tensor",
-     .why = kCollectiveWrites},
-    {.name = "c10d::reduce_scatter_tensor_coalesced_", .writes = "outputs", .why = kCollectiveWrites},
-    {.name = "c10d::reduce_", .writes = "tensors", .why = kCollectiveWrites},
-    {.name = "c10d::gather_", .writes = "output_tensors", .why = kCollectiveWrites},
-    {.name = "c10d::gather_into_tensor_",
-     .writes = "output_tensor",
-     .alias_of = "output_tensor",
-     .why = kCollectiveWrites},
-    {.name = "c10d::scatter_", .writes = "output_tensors", .alias_of = "output_tensors", .why = kCollectiveWrites},
-    {.name = "c10d::alltoall_", .writes = "output_tensors", .alias_of = "output_tensors", .why = kCollectiveWrites},
-    {.name = "c10d::alltoall_base_", .writes = "output", .why = kCollectiveWrites},
-    {.name = "c10d::recv_", .writes = "tensors", .why = kCollectiveWrites},
-    {.name = "c10d::recv_any_source_", .writes = "tensors", .why = kCollectiveWrites},
-    {.name = "_c10d_functional::wait_tensor", .alias_of = "tensor", .why = "gives its operand back"},
-    {.name = "_c10d_functional::wait_tensors", .alias_of = "tensors", .why = "gives its operands back"},
-    {.name = "_c10d_functional::isend", .alias_of = "tensor", .why = "gives its operand back"},
-    {.name = "_c10d_functional::irecv", .writes = "tensor", .alias_of = "tensor", .why = kCollectiveWrites},
-    {.name = "_c10d_functional::batch_p2p_ops", .writes = "tensors", .alias_of = "tensors", .why = kCollectiveWrites},
+    {.names = "c10d::alltoall_base_", .writes = "output", .why = kCollectiveWrites},
+    {.names = "fsdp::all_gather_copy_in",
+     .writes = "all_gather_output",
+     .alias_of = "all_gather_output",
+     .why = "copies shards into its part of the output and gives both; nothing is annotated"},
+};
+
+// The first part that a name has counts.
+struct FamilyPart {
+  std::string_view part;
+  OperatorFamily family;
+};
+constexpr FamilyPart kFamilies[] = {
+    {"attention", OperatorFamily::kAttention},
+    {"conv", OperatorFamily::kConvolution},
+    {"rnn", OperatorFamily::kRecurrent},
+    {"lstm", OperatorFamily::kRecurrent},
+    {"gru", OperatorFamily::kRecurrent},
+    {"fused_adam", OperatorFamily::kOptimizer},
+    {"fused_sgd", OperatorFamily::kOptimizer},
+    {"fused_adagrad", OperatorFamily::kOptimizer},
+    {"softmax", OperatorFamily::kSoftmax},
+    {"weight_norm", OperatorFamily::kNormalization},
+    {"layer_norm", OperatorFamily::kNormalization},
+    {"batch_norm", OperatorFamily::kNormalization},
+    {"group_norm", OperatorFamily::kNormalization},
+    {"instance_norm", OperatorFamily::kNormalization},
+    {"rms_norm", OperatorFamily::kNormalization},
+    {"norm", OperatorFamily::kVectorNorm},
+    {"pool", OperatorFamily::kPooling},
+    {"upsample", OperatorFamily::kPooling},
+    {"dropout", OperatorFamily::kDropout},
+    {"bernoulli", OperatorFamily::kDropout},
+    {"loss", OperatorFamily::kLoss},
+    {"cross_entropy", OperatorFamily::kLoss},
+    {"embedding", OperatorFamily::kEmbedding},
 };
 
 // Operators of these namespaces communicate: they are ordered among one another, whatever their schemas say.
 constexpr std::string_view kCollectiveNamespaces[] = {
     "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor", "sg_c10d"};
 
-}  // namespace
+}  // namespace operator_rows
 
-std::span<const OperatorRow> operator_table() { return kRows; }
-std::span<const std::string_view> collective_namespaces() { return kCollectiveNamespaces; }
+std::span<const OperatorRow> operator_table() { return operator_rows::kRows; }
+std::span<const std::string_view> collective_namespaces() { return operator_rows::kCollectiveNamespaces; }
+
+OperatorRow operator_row(std::string_view name) {
+  static const OperatorRows<OperatorRow> index(operator_rows::kRows);
+  OperatorRow joined;
+  const auto take = [](std::string_view& to, std::string_view from) { to = to.empty() ? from : to; };
+  for (const OperatorRow* row : index.all(name)) {
+    if (row == nullptr) continue;
+    joined.is = joined.is | row->is;
+    take(joined.writes, row->writes);
+    take(joined.when, row->when);
+    take(joined.alias_of, row->alias_of);
+    take(joined.why, row->why);
+    take(joined.functional, row->functional);
+    take(joined.spares, row->spares);
+    take(joined.unless, row->unless);
+    take(joined.dimensions, row->dimensions);
+    take(joined.dimensions_of_result, row->dimensions_of_result);
+    if (joined.devices == DeviceRule::kCommon) joined.devices = row->devices;
+    if (joined.contents == ContentsRule::kNone) joined.contents = row->contents;
+    if (joined.layout_free == LayoutFree::kIntegers) joined.layout_free = row->layout_free;
+  }
+  return joined;
+}
+
+OperatorFamily operator_family(std::string_view name) {
+  name = short_name(name);
+  for (const auto& [part, family] : operator_rows::kFamilies) {
+    if (name.find(part) != name.npos) return family;
+  }
+  return OperatorFamily::kNone;
+}
 
 }  // namespace shadowgraph

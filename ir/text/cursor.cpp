@@ -9,6 +9,7 @@
 
 #include "ir/operators/schema_changes.h"
 #include "ir/text/words.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -88,7 +89,7 @@ std::string_view Cursor::take_argument_name() {
   return {};
 }
 
-// Takes more than a number can have; parse_int and parse_float judge it.
+// Takes more than a number can have; parse_number and parse_float judge it.
 std::string_view Cursor::take_number() {
   skip_spaces();
   const char* begin = at_;
@@ -105,7 +106,7 @@ int64_t Cursor::take_int() {
   const char c = peek();
   if (c != '-' && !is_digit(c)) fail(found(), "an integer");
   const Place start = place();
-  const auto value = parse_int(take_number());
+  const auto value = parse_number<int64_t>(take_number());
   if (!value) fail_at(start, "a number that is no 64-bit integer", "an integer");
   return *value;
 }
@@ -264,7 +265,7 @@ Argument ArgumentReader::take_argument(const FormalType& type, bool forward_refe
   if ((c >= '0' && c <= '9') || c == '-' || c == '+') {
     const Cursor::Place place = cursor_.place();
     const std::string_view token = cursor_.take_number();
-    if (const auto value = parse_int(token)) return Argument::of_int(*value);
+    if (const auto value = parse_number<int64_t>(token)) return Argument::of_int(*value);
     // Digits alone are an integer, never rounded to a float: 9007199254740993 must come back as it is.
     if (token.find_first_not_of("0123456789", 1) != std::string_view::npos) {
       if (const auto value = parse_float(token)) return Argument::of_float(*value);
@@ -331,7 +332,7 @@ Argument ArgumentReader::take_word_argument(const FormalType& type, bool forward
   }
   // c0, c1, ... are constants; no device is called so.
   if (word.size() > 1 && word[0] == 'c' && word[1] >= '0' && word[1] <= '9') {
-    const auto number = parse_int(word.substr(1));
+    const auto number = parse_number<int64_t>(word.substr(1));
     if (!number || *number >= graph_.constant_count()) {
       cursor_.fail_at(place, "there is no such constant", "a constant that a line above declares");
     }

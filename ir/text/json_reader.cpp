@@ -207,8 +207,6 @@ void JsonArguments::put_arguments(const json& object, const json* more) {
   put(")");
 }
 
-// The other half of shadowgraph/graph/text.h: JSON to text to graph, see the top of json.cpp.
-
 namespace {
 
 using nlohmann::json;

@@ -14,6 +14,7 @@
 #include "ir/text/words.h"
 #include "shadowgraph/graph/analysis.h"
 #include "shadowgraph/graph/text.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -22,20 +23,8 @@ using nlohmann::json;
 
 // nlohmann::json throws for strings that are no UTF-8, and sources or names may be any bytes.
 bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : (lead >> 5) == 6 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 ? 4 : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    // Overlong forms and surrogates are refused: two texts would mean the same.
-    uint32_t point = length == 1 ? lead : lead & (0x7fU >> length);
-    for (size_t k = 1; k < length; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xc0) != 0x80) return false;
-      point = point << 6 | (next & 0x3fU);
-    }
-    static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (point < kLeast[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return false;
-    i += length;
+  while (!text.empty()) {
+    if (!take_character(text).valid) return false;
   }
   return true;
 }

@@ -23,6 +23,7 @@
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/graph/text.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -221,7 +222,7 @@ void TextParser::target_line(TargetKind kind) {
     // `int[1000000000] x=0` would become a list of as many ints.
     if (text[i] == '[' && i + 1 < text.size() && text[i + 1] >= '0' && text[i + 1] <= '9') {
       const size_t end = std::min(text.find_first_not_of("0123456789", i + 1), text.size());
-      const auto size = parse_int(text.substr(i + 1, end - i - 1));
+      const auto size = parse_number<int64_t>(text.substr(i + 1, end - i - 1));
       if (!size || *size > kMaxSchemaListSize) {
         cursor_.fail_at(place, "a schema with too large a fixed-size list", "at most 1024 elements");
       }
@@ -488,8 +489,6 @@ void TextParser::check_writes() {
 Graph parse(std::string_view text, std::string_view name) { return TextParser(text, name).run(); }
 
 Graph read_graph_file(const std::string& path) { return parse(read_file(path), path); }
-
-// Reads the lines of nodes: results, types and attributes.
 
 namespace {
 

@@ -73,8 +73,6 @@ class TextWriter {
   uint32_t next_value_ = 0;              // kFingerprint: how many values the lines so far made
 };
 
-// Prints the head of the canonical text: metadata, operators, storages, constants, regions and dependencies.
-
 // Everything that nodes cite stands above them, so that a reader needs one pass.
 void TextWriter::head() {
   put("shadowgraph 1 libtorch ");
@@ -197,8 +195,6 @@ void TextWriter::guard_line(const Guard& guard) {
   append_quoted(out_, guard.observed);
   put('\n');
 }
-
-// Prints what nodes take and give: arguments, and results with their types.
 
 namespace {
 

@@ -7,8 +7,9 @@
 
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
+
+#include "support/text.h"
 
 namespace shadowgraph {
 namespace {
@@ -112,7 +113,7 @@ std::optional<c10::Device> parse_device(std::string_view text) {
   if (!type) return std::nullopt;
   if (colon == std::string_view::npos) return c10::Device(*type);
   // A CPU has index 0 or none: c10::Device refuses others with an exception of its own.
-  const auto index = parse_int(text.substr(colon + 1));
+  const auto index = parse_number<int64_t>(text.substr(colon + 1));
   if (!index || *index < 0 || *index > 127 || (*type == c10::DeviceType::CPU && *index != 0)) return std::nullopt;
   return c10::Device(*type, static_cast<c10::DeviceIndex>(*index));
 }
@@ -146,13 +147,6 @@ void append_float(std::string& out, double value) {
   if (text.find_first_of(".einf") == std::string_view::npos) out += ".0";
 }
 
-std::optional<int64_t> parse_int(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 std::optional<double> parse_float(std::string_view text) {
   if (text == "nan") return std::bit_cast<double>(kUsualNan);
   if (text.starts_with("nan(")) {
@@ -166,11 +160,9 @@ std::optional<double> parse_float(std::string_view text) {
     const auto value = std::bit_cast<double>(bits);
     return std::isnan(value) ? std::optional(value) : std::nullopt;
   }
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto value = parse_number<double>(text);
   // from_chars reads "nan(...)" and "infinity" too: nothing but digits, '.', 'e', signs and "inf" is ours.
-  if (error != std::errc() || end != text.data() + text.size() || std::isnan(value)) return std::nullopt;
-  return value;
+  return value && !std::isnan(*value) ? value : std::nullopt;
 }
 
 // Text files hold ASCII alone, whatever bytes the names have: they survive every editor and diff.

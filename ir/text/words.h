@@ -39,7 +39,6 @@ void append_int(std::string& out, int64_t value);
 // nan. A NaN that is not the usual one is nan(7ff8000000000001).
 void append_float(std::string& out, double value);
 // The whole of `text` as a number; nan(...) included.
-std::optional<int64_t> parse_int(std::string_view text);
 std::optional<double> parse_float(std::string_view text);
 
 // "quoted": printable ASCII as it is, \" \\ \n \t \r, every other byte as \xhh. Any bytes come back.

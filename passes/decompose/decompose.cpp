@@ -15,6 +15,7 @@
 
 #include "core/calls/call_record.h"
 #include "core/calls/calls_on_fakes.h"
+#include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "ir/records.h"
 #include "passes/decompose/decompositions.h"
@@ -324,14 +325,8 @@ bool is_core(const std::string& name) {
 
 // Names are listed, since no tag of PyTorch says that an operator does two steps in one kernel.
 bool is_fused(const std::string& name) {
-  static const std::set<std::string> kWithAddend = {"aten::addmm",    "aten::addmv",    "aten::addr",
-                                                    "aten::addbmm",   "aten::baddbmm",  "aten::addmm_",
-                                                    "aten::addmv_",   "aten::addr_",    "aten::addbmm_",
-                                                    "aten::baddbmm_", "aten::addcmul",  "aten::addcdiv",
-                                                    "aten::addcmul_", "aten::addcdiv_", "aten::lerp",
-                                                    "aten::lerp_",    "aten::rsub",     "aten::_addmm_activation"};
   return name.starts_with("aten::_foreach_") || name.starts_with("aten::_fused_") ||
-         name.starts_with("aten::_scaled_dot_product_") || kWithAddend.contains(std::string(without_overload(name)));
+         name.starts_with("aten::_scaled_dot_product_") || (operator_row(name).is & OperatorFact::kFused);
 }
 
 // One name a line; lines that begin with # are left out.

@@ -13,16 +13,16 @@
 #include "ir/analysis/identity.h"
 #include "ir/analysis/structural_hash.h"
 #include "ir/edit/bulk_edits.h"
+#include "ir/operators/operator_facts.h"
+#include "ir/operators/operator_name.h"
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
 
-struct DimensionRow;
-
 // Which of an operator's arguments can be written in several ways.
 struct ArgumentForm {
-  const DimensionRow* dimensions = nullptr;
+  std::string_view dimensions, dimensions_of_result;  // as in the table of operators
   bool sized = false;
   bool slice = false;
   bool alpha = false;
@@ -32,62 +32,7 @@ ArgumentForm argument_form_of(std::string_view target);
 // Returns whether it changed an argument.
 bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form);
 
-// Where a negative number counts from the end, in the rank of self or of the result.
-struct DimensionRow {
-  std::string_view target;
-  std::array<std::string_view, 2> arguments;
-  bool of_result = false;
-};
 namespace {
-
-constexpr DimensionRow kDimensions[] = {
-    {"aten::transpose.int", {"dim0", "dim1"}},
-    {"aten::permute", {"dims"}},
-    {"aten::select.int", {"dim"}},
-    {"aten::slice.Tensor", {"dim"}},
-    {"aten::narrow", {"dim"}},
-    {"aten::split.Tensor", {"dim"}},
-    {"aten::split_with_sizes", {"dim"}},
-    {"aten::unbind.int", {"dim"}},
-    {"aten::squeeze.dim", {"dim"}},
-    {"aten::squeeze.dims", {"dim"}},
-    {"aten::unsqueeze", {"dim"}, true},
-    {"aten::stack", {"dim"}, true},
-    {"aten::cat", {"dim"}, true},
-    {"aten::_softmax", {"dim"}},
-    {"aten::_log_softmax", {"dim"}},
-    {"aten::_softmax_backward_data", {"dim"}},
-    {"aten::_log_softmax_backward_data", {"dim"}},
-    {"aten::sum.dim_IntList", {"dim"}},
-    {"aten::mean.dim", {"dim"}},
-    {"aten::amax", {"dim"}},
-    {"aten::amin", {"dim"}},
-    {"aten::any.dim", {"dim"}},
-    {"aten::all.dim", {"dim"}},
-    {"aten::argmax", {"dim"}},
-    {"aten::argmin", {"dim"}},
-    {"aten::max.dim", {"dim"}},
-    {"aten::min.dim", {"dim"}},
-    {"aten::var.correction", {"dim"}},
-    {"aten::std.correction", {"dim"}},
-    {"aten::var_mean.correction", {"dim"}},
-    {"aten::logsumexp", {"dim"}},
-    {"aten::cumsum", {"dim"}},
-    {"aten::cumprod", {"dim"}},
-    {"aten::gather", {"dim"}},
-    {"aten::index_select", {"dim"}},
-    {"aten::index_add", {"dim"}},
-    {"aten::scatter.src", {"dim"}},
-    {"aten::scatter.value", {"dim"}},
-    {"aten::scatter_add", {"dim"}},
-    {"aten::topk", {"dim"}},
-    {"aten::sort", {"dim"}},
-    {"aten::sort.stable", {"dim"}},
-    {"aten::flip", {"dims"}},
-};
-
-// Operators whose size argument may hold -1 for what follows from the others; the result's sizes say it.
-constexpr std::string_view kSized[] = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::expand"};
 
 ValueId self_of(const Graph& graph, NodeId n) {
   const auto arguments = graph.arguments(n);
@@ -96,12 +41,13 @@ ValueId self_of(const Graph& graph, NodeId n) {
   return graph.value(v).kind == ValueKind::kTensor ? v : ValueId();
 }
 
-bool normalize_dimensions(Graph& graph, NodeId n, const DimensionRow& row) {
+bool normalize_dimensions(Graph& graph, NodeId n, const ArgumentForm& form) {
   ValueId model;
   const auto take = [&](ValueId v) {
     if (!model.valid()) model = v;
   };
-  if (row.of_result) {
+  const bool of_result = !form.dimensions_of_result.empty();
+  if (of_result) {
     graph.for_each_output(n, take);
   } else {
     graph.for_each_input(n, take);
@@ -112,7 +58,10 @@ bool normalize_dimensions(Graph& graph, NodeId n, const DimensionRow& row) {
   bool changed = false;
   const auto& formals = graph.target(n).signature().arguments;
   for (size_t i = 0; i < formals.size(); ++i) {
-    if (formals[i].name.empty() || std::ranges::find(row.arguments, formals[i].name) == row.arguments.end()) continue;
+    bool named = false;
+    for_each_name(of_result ? form.dimensions_of_result : form.dimensions,
+                  [&](std::string_view name) { named = named || name == formals[i].name; });
+    if (!named) continue;
     const Argument& argument = graph.arguments(n)[i];
     if (argument.kind == ArgumentKind::kInt && argument.i < 0 && argument.i >= -rank) {
       graph.set_argument(n, i, Argument::of_int(argument.i + rank));
@@ -179,9 +128,10 @@ bool normalize_alpha(Graph& graph, NodeId n) {
 
 ArgumentForm argument_form_of(std::string_view target) {
   ArgumentForm form;
-  const auto row = std::ranges::find(kDimensions, target, &DimensionRow::target);
-  if (row != std::end(kDimensions)) form.dimensions = &*row;
-  form.sized = std::ranges::find(kSized, target) != std::end(kSized);
+  const OperatorRow row = operator_row(target);
+  form.dimensions = row.dimensions;
+  form.dimensions_of_result = row.dimensions_of_result;
+  form.sized = row.is & OperatorFact::kInfersSizes;
   form.slice = target == "aten::slice.Tensor";
   form.alpha = target.starts_with("aten::add.") || target.starts_with("aten::sub.");
   return form;
@@ -189,7 +139,9 @@ ArgumentForm argument_form_of(std::string_view target) {
 
 bool canonicalize_arguments(Graph& graph, NodeId node, const ArgumentForm& form) {
   bool changed = false;
-  if (form.dimensions != nullptr) changed = normalize_dimensions(graph, node, *form.dimensions);
+  if (!form.dimensions.empty() || !form.dimensions_of_result.empty()) {
+    changed = normalize_dimensions(graph, node, form);
+  }
   if (form.sized) changed = normalize_sizes(graph, node) || changed;
   if (form.slice) changed = normalize_slice(graph, node) || changed;
   if (form.alpha) changed = normalize_alpha(graph, node) || changed;

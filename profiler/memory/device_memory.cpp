@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <limits>
 #include <map>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "ir/analysis/module_tree.h"
+#include "ir/operators/operator_facts.h"
 #include "profiler/cost/scratch_rules.h"
 #include "profiler/memory/allocation_order.h"
 #include "profiler/program_costs.h"
@@ -78,15 +78,7 @@ AllocationOrder::AllocationOrder(const ProgramCosts& costs, c10::Device device) 
 namespace {
 
 // Says whether cuBLAS computes an operator. Convolutions and attention have libraries of their own.
-bool takes_cublas(const Target& target) {
-  constexpr std::array<std::string_view, 13> kNames = {
-      "aten::mm",     "aten::addmm",    "aten::bmm", "aten::baddbmm", "aten::mv",     "aten::addmv",
-      "aten::addmm_", "aten::baddbmm_", "aten::dot", "aten::addbmm",  "aten::linear", "aten::_addmm_activation",
-      "aten::vdot"};
-  const std::string_view name = target.name();
-  const std::string_view base = name.substr(0, name.find('.', name.find("::")));
-  return std::find(kNames.begin(), kNames.end(), base) != kNames.end();
-}
+bool takes_cublas(const Target& target) { return operator_row(target.name()).is & OperatorFact::kCublas; }
 
 // Runs a graph's allocations through an allocator, step after step of a training run.
 class TrainingRun {

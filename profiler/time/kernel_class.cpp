@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/calls/functions.h"
+#include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_name.h"
 #include "profiler/cost/elementwise_table.h"
 #include "profiler/cost/flop_table.h"
@@ -47,19 +48,19 @@ TargetKernelClass kernel_class(const Target& called) {
     if (row != nullptr && row->kind != K::kOther && !foreach) {
       return row->kind == K::kPointwise ? of_pointwise : row->kind;
     }
-    if (contains(name, "conv")) {
+    const OperatorFamily family = operator_family(target.name());
+    if (family == OperatorFamily::kConvolution) {
       result.convolution = true;
       return result.backward ? K::kConvolutionBackward : K::kConvolution;
     }
-    if (contains(name, "attention")) return result.backward ? K::kAttentionBackward : K::kAttention;
-    if (contains(name, "rnn") || contains(name, "lstm") || contains(name, "gru")) return K::kRecurrent;
+    if (family == OperatorFamily::kAttention) return result.backward ? K::kAttentionBackward : K::kAttention;
+    if (family == OperatorFamily::kRecurrent) return K::kRecurrent;
     if (find_flop_row(target.name()) != nullptr) return K::kMatmul;
-    if (name.starts_with("fused_adam") || name.starts_with("fused_sgd") || name.starts_with("fused_adagrad")) {
-      return K::kOptimizer;
-    }
-    if (contains(name, "softmax")) return K::kSoftmax;
-    if (contains(name, "norm") && !facts.random) return K::kNormalization;
-    if (contains(name, "pool") || contains(name, "upsample")) return K::kPooling;
+    if (family == OperatorFamily::kOptimizer) return K::kOptimizer;
+    if (family == OperatorFamily::kSoftmax) return K::kSoftmax;
+    const bool norm = family == OperatorFamily::kNormalization || family == OperatorFamily::kVectorNorm;
+    if (norm && !facts.random) return K::kNormalization;
+    if (family == OperatorFamily::kPooling) return K::kPooling;
     if (facts.random) return K::kRandom;
     if (facts.fills) return K::kFill;
     if (facts.pointwise || foreach) return of_pointwise;

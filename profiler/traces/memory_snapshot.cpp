@@ -155,7 +155,7 @@ class Snapshot {
           name += " " + placeholder;
         const std::string source(graph_.text_or_empty(graph_.node(maker).source));
         const size_t colon = source.rfind(':');
-        const auto line = colon == source.npos ? std::nullopt : parse_int(source.substr(colon + 1));
+        const auto line = colon == source.npos ? std::nullopt : parse_number<int64_t>(source.substr(colon + 1));
         frame(name, line ? source.substr(0, colon) : source, line.value_or(0));
         std::string path = module_path(graph_, maker);
         while (!path.empty()) {

@@ -36,6 +36,7 @@
 #include "shadowgraph/shard/apply.h"
 #include "sharding/apply/local_program.h"
 #include "sharding/layout/dimension_cuts.h"
+#include "support/text.h"
 #include "support/threads.h"
 
 namespace shadowgraph {
@@ -77,9 +78,8 @@ ShardedGraph ShardedGraph::of(Graph graph) {
   }
   sharded.mesh = DeviceMesh::parse(mesh->second);
   const std::string& number = rank->second;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), sharded.rank);
-  if (error != std::errc() || end != number.data() + number.size() || sharded.rank < 0 ||
-      sharded.rank >= sharded.mesh.size()) {
+  sharded.rank = parse_number<decltype(sharded.rank)>(number).value_or(-1);
+  if (sharded.rank < 0 || sharded.rank >= sharded.mesh.size()) {
     throw Error("this graph says that it is of rank '" + number + "', which the mesh " + mesh->second +
                 " does not have");
   }

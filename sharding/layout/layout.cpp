@@ -21,6 +21,7 @@
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/shard/solver.h"
 #include "sharding/layout/dimension_cuts.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -36,9 +37,8 @@ DeviceMesh DeviceMesh::parse(std::string_view text) {
     size_t at = 0;
     while (true) {
       const size_t end = std::min(text.find('x', at), text.size());
-      int64_t size = 0;
-      const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, size);
-      if (error != std::errc() || stop != text.data() + end || size < 1) {
+      const int64_t size = parse_number<int64_t>(std::string_view(text).substr(at, end - at)).value_or(0);
+      if (size < 1) {
         throw Error(fmt::format("a mesh is written as \"8\", \"8x8\" or \"dp=8,tp=4\", not \"{}\"", text));
       }
       const std::string name(1, kNames[std::min(mesh.axes.size(), kNames.size() - 1)]);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fnmatch.h>
 #include <map>
 #include <numeric>
@@ -15,6 +14,7 @@
 #include "ir/analysis/module_tree.h"
 #include "ir/analysis/structural_hash.h"
 #include "shadowgraph/graph/text.h"
+#include "support/text.h"
 
 namespace shadowgraph {
 
@@ -25,12 +25,10 @@ std::vector<NodeId> nodes_named(const Graph& graph, const std::string& name) {
     if (fnmatch(name.c_str(), placeholder_name(graph, node).c_str(), 0) == 0) nodes.push_back(node);
   }
   if (!nodes.empty() || !name.starts_with('n')) return nodes;
-  uint32_t number = 0;
-  const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + 1, end, number);
-  if (error != std::errc() || stop != end) return nodes;
+  const auto number = parse_number<uint32_t>(std::string_view(name).substr(1));
+  if (!number) return nodes;
   const Numbering numbering = Numbering::of(graph);
-  if (number < numbering.nodes().size()) nodes.push_back(numbering.nodes()[number]);
+  if (*number < numbering.nodes().size()) nodes.push_back(numbering.nodes()[*number]);
   return nodes;
 }
 

@@ -227,10 +227,7 @@ uint64_t leaves_as_found(const OperatorInfo& info) {
 }
 
 // Says whether the call itself asks the user for what it reads, so that what is assumed comes second.
-bool asks_user_first(const OperatorInfo& info) {
-  static constexpr std::string_view kNames[] = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"};
-  return std::find(std::begin(kNames), std::end(kNames), info.name) != std::end(kNames);
-}
+bool asks_user_first(const OperatorInfo& info) { return operator_row(info.name).is & OperatorFact::kAsksUserFirst; }
 
 }  // namespace
 

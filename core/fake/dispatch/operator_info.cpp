@@ -47,83 +47,6 @@ std::source_location fast_path_place(const std::string& operator_name) {
 
 namespace {
 
-constexpr DeviceRule kAnywhere = DeviceRule::kFirst;
-
-// Lists operators whose operands need not all be on one device.
-constexpr std::pair<std::string_view, DeviceRule> kDeviceRules[] = {
-    {"aten::copy_", kAnywhere},
-    {"aten::copy", kAnywhere},
-    {"aten::_copy_from", kAnywhere},
-    {"aten::index.Tensor", DeviceRule::kFirstOrCpu},
-    {"aten::_unsafe_index.Tensor", DeviceRule::kFirstOrCpu},
-    {"aten::index_put_", DeviceRule::kIndexedWrite},
-    {"aten::index_put", DeviceRule::kIndexedWrite},
-    {"aten::_index_put_impl_", DeviceRule::kIndexedWrite},
-    {"aten::_unsafe_index_put", DeviceRule::kIndexedWrite},
-    {"aten::resize_as_", kAnywhere},
-    {"aten::slice_scatter", kAnywhere},
-    {"aten::select_scatter", kAnywhere},
-    {"aten::diagonal_scatter", kAnywhere},
-    {"aten::as_strided_scatter", kAnywhere},
-    {"aten::set_data", kAnywhere},
-    {"aten::_embedding_bag", kAnywhere},
-    {"aten::_embedding_bag_forward_only", kAnywhere},
-    {"aten::_pack_padded_sequence", kAnywhere},
-    {"aten::_use_cudnn_ctc_loss", kAnywhere},
-    {"aten::_use_cudnn_ctc_loss.Tensor", kAnywhere},
-    {"aten::_use_miopen_ctc_loss", kAnywhere},
-    {"aten::_use_miopen_ctc_loss.Tensor", kAnywhere},
-    {"aten::repeat_interleave.Tensor", kAnywhere},
-    {"aten::is_same_size", kAnywhere},
-    // libtorch generates this from the functional form, and copies to wherever `out` is.
-    {"aten::copy.out", kAnywhere},
-    {"aten::slice_scatter.out", kAnywhere},
-    {"aten::select_scatter.out", kAnywhere},
-    {"aten::diagonal_scatter.out", kAnywhere},
-    {"aten::as_strided_scatter.out", kAnywhere},
-    {"aten::index_put.out", DeviceRule::kIndexedWrite},
-    {"aten::_index_put_impl.out", DeviceRule::kIndexedWrite},
-    {"aten::_embedding_bag.out", kAnywhere},
-    {"aten::_embedding_bag_forward_only.out", kAnywhere},
-    {"aten::_pack_padded_sequence.out", kAnywhere},
-    {"aten::repeat_interleave.Tensor_out", kAnywhere},
-};
-
-// These are not run for real on known contents: what they do is no result, or gives a tensor without memory.
-constexpr std::string_view kNotEvaluable[] = {"aten::record_stream", "aten::_efficientzerotensor"};
-
-// The decompositions of these composites read operands of integers through a pointer: lengths, places to split at.
-constexpr std::string_view kReadsOperands[] = {"aten::ctc_loss.Tensor",
-                                               "aten::tensor_split.tensor_indices_or_sections"};
-
-constexpr std::pair<std::string_view, ContentsRule> kContentsRules[] = {
-    {"aten::bitwise_and.Tensor", ContentsRule::kAbsorbedByFalse},
-    {"aten::logical_and", ContentsRule::kAbsorbedByFalse},
-    {"aten::mul.Tensor", ContentsRule::kAbsorbedByFalse},
-    {"aten::bitwise_or.Tensor", ContentsRule::kAbsorbedByTrue},
-    {"aten::logical_or", ContentsRule::kAbsorbedByTrue},
-    {"aten::isnan", ContentsRule::kFalseIfFinite},
-    {"aten::isinf", ContentsRule::kFalseIfFinite},
-    {"aten::isposinf", ContentsRule::kFalseIfFinite},
-    {"aten::isneginf", ContentsRule::kFalseIfFinite},
-    {"aten::eq.Scalar", ContentsRule::kEqual},
-    {"aten::eq.Tensor", ContentsRule::kEqual},
-    {"aten::ne.Scalar", ContentsRule::kNotEqual},
-    {"aten::ne.Tensor", ContentsRule::kNotEqual},
-    {"aten::_amp_foreach_non_finite_check_and_unscale_", ContentsRule::kFindsNothing},
-    {"aten::bincount", ContentsRule::kCounts},
-    {"aten::histc", ContentsRule::kCounts},
-    {"aten::scatter.value", ContentsRule::kDeals},
-    {"aten::scatter_.value", ContentsRule::kDeals},
-    {"aten::scatter_add", ContentsRule::kDeals},
-    {"aten::scatter_add_", ContentsRule::kDeals},
-};
-
-template <class Names>
-bool is_one_of(const Names& names, std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
 bool holds_tensors(const c10::Type& type) {
   switch (type.kind()) {
     case c10::TypeKind::TensorType:
@@ -143,29 +66,6 @@ bool is_device(const c10::Type& type) {
   }
   return type.kind() == c10::TypeKind::DeviceObjType;
 }
-
-// The Meta kernels of these out= forms refuse to run or keep strides that eager does not; core/fake/dispatch/run_on_meta.h is
-// right.
-constexpr std::string_view kRefuseMeta[] = {
-    "aten::mode.values",
-    "aten::reflection_pad3d.out",
-    "aten::replication_pad2d.out",
-    "aten::replication_pad3d.out",
-};
-
-// Their results are of quantised dtypes, which a fake has no quantizer for. Python's Meta kernels of some give float32.
-constexpr std::string_view kMakesQuantized[] = {
-    "aten::quantize_per_tensor",
-    "aten::quantize_per_tensor.tensor_qparams",
-    "aten::quantize_per_tensor.tensors",
-    "aten::quantize_per_tensor_dynamic",
-    "aten::quantize_per_channel",
-    "aten::empty_quantized",
-    "aten::_empty_affine_quantized",
-    "aten::_empty_per_channel_affine_quantized",
-    "aten::_make_per_tensor_quantized_tensor",
-    "aten::_make_per_channel_quantized_tensor",
-};
 
 // hasComputedKernelForDispatchKey would not do: libtorch has a fallback on Meta, which refuses, so that is always true.
 bool has_meta_kernel(const c10::OperatorHandle& op) {
@@ -215,7 +115,7 @@ Route route_of(const OperatorInfo& info) {
     return Route::kComposite;
   }
   if (is_out_form_of_composite(op)) return Route::kComposite;
-  if (has_meta_kernel(op) && std::ranges::find(kRefuseMeta, info.name) == std::end(kRefuseMeta)) return Route::kMeta;
+  if (has_meta_kernel(op) && !info.refuses_meta) return Route::kMeta;
   if (info.depends_on_data) return Route::kDataDependent;
   if (!has_meta_kernel(op) && op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return Route::kMeta;  // from Python alone
@@ -233,6 +133,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
       id(dense_id),
       generation((RuleRegistry::global(), RuleRegistry::generation())) {
   const OperatorFacts& facts = target.facts();
+  const OperatorRow row = operator_row(name);
   random = facts.random;
   depends_on_data = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape) ||
                     (facts.host_read && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd));
@@ -271,23 +172,20 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle, uint32_t dense_id)
   // Nobody but the user runs the user's own operators for real: they may have side effects.
   evaluable = name.starts_with("aten::") && !random && touched_arguments == written_arguments && !inplace_view &&
               !facts.uninitialised && !facts.resizes && !facts.takes_storage && argument_count <= 64 &&
-              !is_one_of(kNotEvaluable, without_overload(name));
-  mixes_cpu_scalars = name != "aten::nextafter" && name != "aten::nextafter_" && name != "aten::nextafter.out";
+              !(row.is & OperatorFact::kNotEvaluable);
+  mixes_cpu_scalars = !(row.is & OperatorFact::kNoCpuScalars);
   marks_for_profiler = name.starts_with("profiler::");
   lifts = name.starts_with("aten::lift");
-  makes_quantized = is_one_of(kMakesQuantized, name);
-  direct_on_cpu = name == "aten::max_pool1d";
-  reads_operands = is_one_of(kReadsOperands, name);
+  makes_quantized = row.is & OperatorFact::kMakesQuantized;
+  refuses_meta = row.is & OperatorFact::kRefusesMeta;
+  direct_on_cpu = row.is & OperatorFact::kDirectOnCpu;
+  reads_operands = row.is & OperatorFact::kReadsOperands;
   if (device_argument >= 0) device_rule = DeviceRule::kDeviceArgument;
   if (name.starts_with("aten::_foreach_")) {
-    device_rule = name.starts_with("aten::_foreach_copy") ? kAnywhere : DeviceRule::kPerSlot;
+    device_rule = name.starts_with("aten::_foreach_copy") ? DeviceRule::kFirst : DeviceRule::kPerSlot;
   }
-  for (const auto& [known, known_rule] : kDeviceRules) {
-    if (name == known) device_rule = known_rule;
-  }
-  for (const auto& [known, known_rule] : kContentsRules) {
-    if (name == known) contents_rule = known_rule;
-  }
+  if (row.devices != DeviceRule::kCommon) device_rule = row.devices;
+  contents_rule = row.contents;
 
   is_own = namespace_of(name) != "aten";
   devices = RuleRegistry::global().devices(name);

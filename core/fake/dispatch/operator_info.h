@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/fake/rules/registry.h"
+#include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
 #include "shadowgraph/graph/target.h"
 
@@ -22,31 +23,6 @@ enum class Route : uint8_t {
   kMeta,           // the C++ Meta kernel (CompositeExplicitAutograd ones included)
   kDataDependent,  // refused: DataDependentError
   kNone,           // refused: NoRuleError
-};
-
-// Says where the outputs live.
-enum class DeviceRule : uint8_t {
-  kCommon,          // all operands agree; 0-dim CPU tensors go with anything
-  kFirst,           // the first tensor decides and the others may live anywhere: copy_, slice_scatter, ...
-  kFirstOrCpu,      // the first tensor decides, the others may live on the CPU as well: index
-  kIndexedWrite,    // ... which its values agree with, of one number or not on its device; the indices live anywhere
-  kPerSlot,         // element i of every list agrees, apart from the others: _foreach_*
-  kDeviceArgument,  // an explicit device argument, otherwise as kCommon, otherwise the mode's default device
-};
-
-// Says what is known of results although the operands are not (core/fake/dispatch/contents_of_call.h).
-enum class ContentsRule : uint8_t {
-  kNone,
-  kAbsorbedByFalse,  // logical_and: false wherever an operand is
-  kAbsorbedByTrue,
-  // With HostReads::finite:
-  kFalseIfFinite,  // isnan, isinf
-  kEqual,          // not an infinity; itself
-  kNotEqual,
-  kFindsNothing,  // writes to its second argument only if it finds an infinity or NaN
-  // Indices that nobody knows are dealt evenly (core/fake/data_dependent_values.h):
-  kCounts,  // bincount, histc: how many of each there are
-  kDeals,   // scatter of a number along them
 };
 
 struct OperatorInfo {
@@ -79,6 +55,7 @@ struct OperatorInfo {
   bool direct_on_cpu = false;                      // a composite whose CPU kernel without gradients calls no other
   bool lifts = false;                              // takes a literal into the program: lift_fresh
   bool makes_quantized = false;                    // results of a quantised dtype, which no fake can be: refused
+  bool refuses_meta = false;                       // OperatorFact::kRefusesMeta
   bool is_own = false;                             // not libtorch's: of another namespace than aten
   c10::SmallVector<uint16_t, 8> tensor_arguments;  // positions that may hold tensors or lists of them
   // Bit i: argument i, of the first 64.

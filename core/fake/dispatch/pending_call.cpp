@@ -9,7 +9,7 @@
 #include "core/fake/fake_tensor_impl.h"
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
-#include "ir/operators/operator_name.h"
+#include "ir/operators/operator_facts.h"
 #include "shadowgraph/error.h"
 
 namespace shadowgraph {
@@ -42,21 +42,10 @@ at::Tensor one_element(const at::Tensor& like) {
 // Says whether an operator gives one number everywhere if its operands have one number everywhere. That is so if an
 // element depends on those at its place, or on all alike.
 bool is_uniform_on_uniform(const OperatorInfo& info) {
-  static constexpr std::string_view kNames[] = {
-      "aten::all",  "aten::any",  "aten::amax",         "aten::amin",     "aten::max",   "aten::min", "aten::mean",
-      "aten::flip", "aten::roll", "aten::_unsafe_view", "aten::_to_copy", "aten::copy_", "aten::mode"};
-  if (info.target.facts().pointwise) return true;
-  const std::string_view name = without_overload(info.name);
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+  return info.target.facts().pointwise || (operator_row(info.name).is & OperatorFact::kUniform);
 }
 
-bool is_uniform_fill(const OperatorInfo& info) {
-  static constexpr std::string_view kNames[] = {"aten::zeros",      "aten::ones",      "aten::full",
-                                                "aten::zeros_like", "aten::ones_like", "aten::full_like",
-                                                "aten::new_zeros",  "aten::new_ones",  "aten::new_full"};
-  const std::string_view name = without_overload(info.name);
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
+bool is_uniform_fill(const OperatorInfo& info) { return operator_row(info.name).is & OperatorFact::kUniformFill; }
 
 }  // namespace
 

@@ -9,7 +9,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "core/fake/known_contents.h"
 #include "core/fake/mode_state.h"
 #include "core/fake/thread_state.h"
+#include "ir/operators/operator_facts.h"
 #include "ir/operators/operator_forms.h"
 #include "shadowgraph/capture/shape_rules.h"
 #include "shadowgraph/error.h"
@@ -26,23 +26,6 @@ namespace shadowgraph {
 namespace {
 
 using torch::jit::Stack;
-
-// These iterate over operands that are promoted, without the tag `pointwise` on every overload.
-constexpr std::array kUntagged = {
-    "aten::elu_backward",         "aten::floor_divide",       "aten::gelu_backward",     "aten::hardshrink_backward",
-    "aten::hardsigmoid_backward", "aten::hardswish_backward", "aten::hardtanh_backward", "aten::leaky_relu_backward",
-    "aten::mish_backward",        "aten::mse_loss",           "aten::smooth_l1_loss",    "aten::softplus_backward",
-    "aten::softshrink_backward",  "aten::threshold_backward",
-};
-// These are tagged, but deal with operands of other dtypes themselves, as their rules know.
-constexpr std::array kOwnWay = {
-    "aten::where", "aten::masked_fill",  "aten::clone",     "aten::native_dropout_backward",
-    "aten::equal", "aten::mvlgamma.out", "aten::angle.out", "aten::conj_physical.out",
-};
-
-bool contains(std::span<const char* const> names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 // Returns the dtype that the iterator computes in. The result tells whether an operator makes integers floating.
 c10::ScalarType common_dtype(const OperatorInfo& info, const Stack& arguments, c10::ScalarType result_dtype) {
@@ -102,8 +85,9 @@ void run_with_out(const OperatorInfo& info, Stack* stack, MetaKernel kernel) {
 
 bool copies_operands_on_cpu(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
-  if (contains(kOwnWay, schema.name()) || contains(kOwnWay, toString(schema.operator_name()))) return false;
-  if (!op.hasTag(at::Tag::pointwise) && !contains(kUntagged, schema.name())) return false;
+  const OperatorFact is = operator_row(toString(schema.operator_name())).is;
+  if (is & OperatorFact::kOwnDtypes) return false;
+  if (!op.hasTag(at::Tag::pointwise) && !(is & OperatorFact::kPromotes)) return false;
   size_t outs = 0;
   for (const c10::Argument& argument : schema.arguments()) {
     if (argument.is_out()) {
@@ -133,15 +117,6 @@ void run_with_copied_operands(const OperatorInfo& info, Stack* stack, MetaKernel
 }
 
 namespace {
-
-// Says which results of an operator that is not pointwise have the strides of new ones: all of them, or those that were
-// resized.
-enum class Restrided : uint8_t { kAlways, kIfResized };
-constexpr std::pair<std::string_view, Restrided> kRestrided[] = {
-    {"aten::adaptive_avg_pool2d.out", Restrided::kAlways}, {"aten::max_pool3d_with_indices.out", Restrided::kAlways},
-    {"aten::reflection_pad3d.out", Restrided::kAlways},    {"aten::replication_pad2d.out", Restrided::kAlways},
-    {"aten::replication_pad3d.out", Restrided::kAlways},   {"aten::nonzero.out", Restrided::kIfResized},
-};
 
 // Refuses results whose elements share memory, with each other or with an operand's. A pointwise kernel may write to an
 // operand.
@@ -192,10 +167,9 @@ void run_out_form(const c10::OperatorHandle& out_form, const FreshForm& fresh, t
   check_overlap(outs, inner, pointwise);
   fresh.op.callBoxed(inner);
   const std::string name = toString(out_form.operator_name());
-  const auto* const row = std::find_if(std::begin(kRestrided), std::end(kRestrided),
-                                       [&](const auto& restrided) { return restrided.first == name; });
-  const bool always = row != std::end(kRestrided) && row->second == Restrided::kAlways;
-  const bool if_resized = pointwise || row != std::end(kRestrided);
+  const OperatorFact is = operator_row(name).is;
+  const bool always = is & OperatorFact::kNewStrides;
+  const bool if_resized = pointwise || (is & OperatorFact::kNewStridesIfResized);
   for (size_t i = 0; i < outs.size(); ++i) {
     const at::Tensor& result = inner[i].toTensor();
     TORCH_CHECK(c10::canCast(result.scalar_type(), outs[i].scalar_type()), name, ": result type ", result.scalar_type(),
