@@ -262,7 +262,7 @@ std::string memory_text(const Profile& profile) {
     }
     text += most.size() > 3 ? ", ...)\n" : ")\n";
   }
-  text += figures_text(profile, TextPart::kDevice);
+  text += figures_text(profile, TextPart::kAllocator);
   if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
   return text;
 }
