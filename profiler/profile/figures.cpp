@@ -145,11 +145,24 @@ std::vector<FigureOf<Profile>> model_figures() {
   };
 }
 
+double activations_of(P p) {
+  return static_cast<double>(p.leading_peak().by_kind[static_cast<size_t>(StorageKind::kActivation)]);
+}
+
 std::vector<FigureOf<Profile>> memory_figures() {
   return {
       {"peak_rounded_bytes", kBytes,
        "bytes of the peak if each storage is rounded up to 512 bytes; perhaps at another node",
        &Profile::peak_rounded_bytes, kPeak, "in 512 B blocks"},
+      {"peak_activation_share", kRatio,
+       "part of the peak that is activations, in the steady state where the report leads with it; absent for an empty "
+       "graph",
+       [](P p) {
+         const auto bytes = static_cast<double>(p.leading_peak().bytes);
+         return bytes > 0 ? std::optional(activations_of(p) / bytes) : std::nullopt;
+       },
+       kPeak, "activations",
+       [](P p) { return activations_of(p) > 0 ? Note("of the peak, which recompute or offload may free") : Note(); }},
       {"peak_with_scratch.bytes", kBytes,
        "most bytes of storages and known scratch: an estimate, and at least this if unknown_scratch is not empty",
        [](P p) { return p.peak_with_scratch.bytes; }, kScratch, "with scratch",
