@@ -4,6 +4,7 @@
 #include <span>
 
 #include "ir/text/words.h"
+#include "profiler/profile/figures.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -61,11 +62,8 @@ json to_json(const LiveStorage& live) {
   return object;
 }
 
-json to_json(const StepTime& time, const Profile& profile) {
-  json object{
-      {"spec", time.spec()},         {"seconds", time.seconds()},         {"device_seconds", time.busy()},
-      {"host_seconds", time.host()}, {"waiting_seconds", time.waiting()}, {"flop_utilization", time.flop_utilization()},
-      {"calls", time.calls()}};
+void add_time(json& object, const StepTime& time, const Profile& profile) {
+  object["spec"] = time.spec();
   for (uint32_t i = 0; i < profile.graph().phase_count(); ++i) {
     if (time.seconds(PhaseId(i)) > 0)
       object["phases"][profile.graph().phase_name(PhaseId(i))] = time.seconds(PhaseId(i));
@@ -74,11 +72,11 @@ json to_json(const StepTime& time, const Profile& profile) {
     const auto kind = static_cast<KernelClass>(i);
     if (time.seconds(kind) > 0) object["classes"][std::string(to_string(kind))] = time.seconds(kind);
   }
-  return object;
 }
 
 json to_json(const CommunicationSum& sum, bool seconds) {
-  json object{{"calls", sum.calls}, {"payload_bytes", sum.payload}, {"wire_bytes", sum.wire}};
+  json object;
+  add_figures(object, communication_figures(), sum);
   if (seconds) object["seconds"] = sum.seconds;
   return object;
 }
@@ -89,9 +87,8 @@ json counts(std::span<const UncoveredOperator> operators) {
   return list;
 }
 
-json to_json(const Communication& communication, const Profile& profile) {
+void add_communication(json& object, const Communication& communication, const Profile& profile) {
   const bool seconds = communication.has_seconds();
-  json object = to_json(communication.total(), seconds);
   if (seconds) object["interconnect"] = communication.interconnect();
   object["groups"] = json::array();
   for (uint32_t i = 0; i < communication.groups().size(); ++i) {
@@ -125,14 +122,7 @@ json to_json(const Communication& communication, const Profile& profile) {
   }
   object["uncovered"] = counts(communication.uncovered());
   if (const OverlappedStep* overlap = profile.overlap()) {
-    object["overlap"] = {{"seconds", overlap->seconds()},
-                         {"compute_seconds", overlap->compute()},
-                         {"exposed_seconds", overlap->exposed()},
-                         {"slowed_seconds", overlap->slowed()},
-                         {"waits_for_host_seconds", overlap->waits_for_host()},
-                         {"at_least_seconds", overlap->at_least()},
-                         {"at_most_seconds", overlap->at_most()},
-                         {"causes", json::array()}};
+    json& causes = object["overlap"]["causes"] = json::array();
     for (const ExposureCause& cause : overlap->causes()) {
       json entry{{"text", to_string(cause, profile.graph(), communication)},
                  {"kind", std::string(to_string(cause.kind))},
@@ -141,29 +131,15 @@ json to_json(const Communication& communication, const Profile& profile) {
                  {"waits", cause.waits},
                  {"seconds", cause.seconds}};
       if (cause.waiter) entry["waiter_phase"] = profile.graph().phase_name(*cause.waiter);
-      object["overlap"]["causes"].push_back(std::move(entry));
+      causes.push_back(std::move(entry));
     }
   }
-  return object;
 }
 
-json to_json(const DeviceMemory& memory) {
-  json object{{"requested_peak_bytes", memory.requested_peak},
-              {"allocated_peak_bytes", memory.allocated_peak},
-              {"reserved_peak_bytes", memory.reserved_peak},
-              {"fragmentation_bytes", memory.fragmentation()},
-              {"stuck_bytes", memory.stuck_at_peak},
-              {"reserved_after_steps", memory.reserved_after},
-              {"allocated_after_steps", memory.allocated_after},
-              {"segments", memory.segments},
-              {"retries", memory.retries},
-              {"assumed",
-               {{"context_bytes", memory.context},
-                {"cublas_workspace_bytes", memory.cublas_workspace},
-                {"cublas_workspace_why", memory.options.assumptions.why_workspace()}}},
-              {"footprint_bytes", memory.footprint()}};
-  if (memory.nccl > 0) object["assumed"]["nccl_bytes"] = memory.nccl;
-  return object;
+void add_steps(json& object, const DeviceMemory& memory) {
+  object["reserved_after_steps"] = memory.reserved_after;
+  object["allocated_after_steps"] = memory.allocated_after;
+  object["assumed"]["cublas_workspace_why"] = memory.options.assumptions.why_workspace();
 }
 
 json to_json(const StepMemory& step) {
@@ -175,14 +151,11 @@ json to_json(const StepMemory& step) {
   return object;
 }
 
-json to_json(const RunMemory& run) {
-  json object{
-      {"steps", run.steps.size()}, {"first_step", to_json(run.steps[0])}, {"steady_state", to_json(run.steady())}};
+void add_run(json& object, const RunMemory& run) {
+  object["first_step"] = to_json(run.steps[0]);
+  object["steady_state"] = to_json(run.steady());
   if (run.steps.size() > 1) object["second_step"] = to_json(run.steps[1]);
-  object["peak_bytes"] = run.peak();
-  if (run.reserved_peak()) object["reserved_peak_bytes"] = *run.reserved_peak();
   if (!run.out_of_memory.empty()) object["out_of_memory"] = run.out_of_memory;
-  return object;
 }
 
 json to_json(const MemoryTimeline& timeline) {
@@ -203,16 +176,7 @@ void add_model(json& object, const Profile& profile) {
   object["device"] = device_text(profile.device);
   if (profile.mode) object["mode"] = std::string(to_string(*profile.mode));
   if (profile.optimizer) object["optimizer"] = *profile.optimizer;
-  if (profile.capture_seconds) object["capture_seconds"] = *profile.capture_seconds;
-  object["nodes"] = profile.nodes;
   object["operators"] = profile.operators;
-  object["parameters"] = profile.size.parameters;
-  object["parameter_bytes"] = profile.size.parameter_bytes;
-  if (profile.size.whole_parameters != profile.size.parameters) {
-    object["whole_parameters"] = profile.size.whole_parameters;
-  }
-  object["buffers"] = profile.size.buffers;
-  object["buffer_bytes"] = profile.size.buffer_bytes;
 }
 
 void add_flops(json& object, const Profile& profile) {
@@ -233,48 +197,41 @@ void add_flops(json& object, const Profile& profile) {
   }
 }
 
-json to_json(const PeakInfo& peak) {
-  json object{{"bytes", peak.bytes},
-              {"node", peak.node},
-              {"op", peak.op},
-              {"phase", peak.phase},
-              {"by_kind", to_json(peak.by_kind)}};
+void add_place(json& object, const PeakInfo& peak) {
+  object["op"] = peak.op;
+  object["phase"] = peak.phase;
+  object["by_kind"] = to_json(peak.by_kind);
   if (!peak.module.empty()) object["module"] = peak.module;
   if (!peak.source.empty()) object["source"] = peak.source;
-  return object;
 }
 
 void add_live_bytes(json& object, const Profile& profile) {
-  object["saved_bytes"] = profile.saved.all;
-  object["saved_activation_bytes"] = profile.saved.activations;
-  object["peak"] = to_json(profile.peak);
-  if (profile.steady_peak) object["steady_peak"] = to_json(*profile.steady_peak);
-  object["peak_rounded_bytes"] = profile.peak_rounded_bytes;
-  for (const auto& [phase, peak] : profile.phase_peaks) {
-    object["phase_peaks"][phase] = {
-        {"bytes", peak.bytes}, {"node", peak.node}, {"op", peak.op}, {"by_kind", to_json(peak.by_kind)}};
+  add_place(object["peak"], profile.peak);
+  if (profile.steady_peak) {
+    add_figures(object["steady_peak"], peak_figures(), *profile.steady_peak);
+    add_place(object["steady_peak"], *profile.steady_peak);
   }
-  object["peak_with_scratch"] = {{"bytes", profile.peak_with_scratch.bytes}, {"node", profile.peak_with_scratch.node}};
+  for (const auto& [phase, peak] : profile.phase_peaks) {
+    json& entry = object["phase_peaks"][phase] = {{"op", peak.op}, {"by_kind", to_json(peak.by_kind)}};
+    add_figures(entry, peak_figures(), peak);
+  }
   object["unknown_scratch"] = counts(profile.unknown_scratch);
   object["top_at_peak"] = json::array();
   for (const LiveStorage& live : profile.top_at_peak) object["top_at_peak"].push_back(to_json(live));
 }
 
 void add_devices(json& object, const Profile& profile) {
-  if (profile.device_memory) object["device_memory"] = to_json(*profile.device_memory);
+  if (profile.device_memory) add_steps(object["device_memory"], *profile.device_memory);
   if (!profile.out_of_memory.empty()) object["out_of_memory"] = profile.out_of_memory;
   for (const DevicePeak& other : profile.other_devices) {
     json entry{{"device", device_text(other.device)}, {"peak_bytes", other.bytes}};
-    if (other.memory) entry["device_memory"] = to_json(*other.memory);
+    if (other.memory) {
+      add_figures(entry["device_memory"], device_memory_figures(), *other.memory);
+      add_steps(entry["device_memory"], *other.memory);
+    }
     if (!other.out_of_memory.empty()) entry["out_of_memory"] = other.out_of_memory;
     object["other_devices"].push_back(std::move(entry));
   }
-}
-
-json to_json(const CacheInfo& cache) {
-  return {{"step", cache.step},       {"kind", cache.kind},
-          {"context", cache.context}, {"bytes_per_token", cache.bytes_per_token},
-          {"bytes", cache.bytes},     {"positions", cache.positions}};
 }
 
 json to_json(const std::vector<OutputInfo>& outputs) {
@@ -304,17 +261,17 @@ json to_json(const std::vector<Finding>& findings) {
 
 json to_json(const Profile& profile) {
   json object;
+  for (const ProfileFigure& figure : profile_figures()) add_figure(object, figure.key, figure.value(profile));
   if (const auto verdict = fits(profile)) object["fits"] = to_json(*verdict);
   add_model(object, profile);
   add_flops(object, profile);
   add_live_bytes(object, profile);
   add_devices(object, profile);
-  if (profile.cache) object["cache"] = to_json(*profile.cache);
-  if (profile.run) object["run"] = to_json(*profile.run);
-  if (const StepTime* time = profile.time()) object["time"] = to_json(*time, profile);
-  if (const Communication* sent = profile.communication()) object["communication"] = to_json(*sent, profile);
-  const MemoryPlan plan = profile.plan();
-  object["static_plan"] = {{"bytes", plan.bytes}, {"bound", plan.bound}, {"planner", plan.planner}};
+  if (profile.cache) object["cache"].update({{"step", profile.cache->step}, {"kind", profile.cache->kind}});
+  if (profile.run) add_run(object["run"], *profile.run);
+  if (const StepTime* time = profile.time()) add_time(object["time"], *time, profile);
+  if (const Communication* sent = profile.communication()) add_communication(object["communication"], *sent, profile);
+  object["static_plan"]["planner"] = profile.plan().planner;
   if (!profile.modules.empty()) object["modules"] = to_json(profile.modules, 0);
   if (profile.outputs) object["outputs"] = to_json(*profile.outputs);
   if (const auto assumed = assumptions_of(profile.graph()); !assumed.empty()) object["assumptions"] = assumed;

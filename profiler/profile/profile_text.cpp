@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/text/words.h"
+#include "profiler/profile/figures.h"
 #include "profiler/program_costs.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -248,17 +249,9 @@ namespace {
 
 // Writes what is beyond live bytes: scratch inside kernels, and what the device holds.
 std::string memory_text(const Profile& profile) {
-  std::string text;
-  const auto row = [&](const char* name, int64_t bytes, const std::string& what) {
-    text += fmt::format("  {:<17}{:>12}  {}\n", name, human_bytes(bytes), what);
-  };
-  const int64_t inside = profile.peak_with_scratch.bytes;
+  std::string text = figures_text(profile, TextPart::kScratch);
   int64_t unknown = 0;
   for (const UncoveredOperator& op : profile.unknown_scratch) unknown += op.count;
-  if (inside > profile.leading_peak().bytes) {
-    row("with scratch", inside,
-        fmt::format("at node {}: {}", profile.peak_with_scratch.node, profile.peak_with_scratch.op));
-  }
   if (unknown > 0) {
     text += fmt::format("  at least: what {} calls of {} operators take inside their kernels is unknown (", unknown,
                         profile.unknown_scratch.size());
@@ -269,33 +262,15 @@ std::string memory_text(const Profile& profile) {
     }
     text += most.size() > 3 ? ", ...)\n" : ")\n";
   }
-  if (profile.device_memory) {
-    const DeviceMemory& memory = *profile.device_memory;
-    row("allocated", memory.allocated_peak,
-        fmt::format("in {} step{}{}", memory.reserved_after.size(), memory.reserved_after.size() == 1 ? "" : "s",
-                    memory.cublas_workspace == 0
-                        ? ""
-                        : fmt::format(", {} of it cuBLAS's workspaces ({})", human_bytes(memory.cublas_workspace),
-                                      memory.options.assumptions.why_workspace())));
-    row("reserved", memory.reserved_peak,
-        fmt::format("by the caching allocator, {} of it free but cached", human_bytes(memory.fragmentation())));
-    row("on the device", memory.footprint(),
-        fmt::format("with an assumed CUDA context of {}{}", human_bytes(memory.context),
-                    memory.nccl > 0 ? fmt::format(" and {} of NCCL's buffers", human_bytes(memory.nccl)) : ""));
-  }
+  text += figures_text(profile, TextPart::kAllocator);
   if (!profile.out_of_memory.empty()) text += "  does not fit: " + profile.out_of_memory + "\n";
   return text;
 }
 
-std::string time_text(const StepTime& time) {
+std::string time_text(const StepTime& time, const Profile& profile) {
   std::string text =
       fmt::format("\n{:<15}{} a step, estimated for {}\n", "time", human_seconds(time.seconds()), time.spec());
-  if (time.host() > 0) {
-    text += fmt::format("  {:<13}{} of it the device works, {} it waits for the host ({} calls)\n", "device",
-                        human_seconds(time.busy()), human_seconds(time.waiting()), time.calls());
-  }
-  text +=
-      fmt::format("  {:<13}{:.1f} % of the peak for matrix products\n", "utilization", 100 * time.flop_utilization());
+  text += figures_text(profile, TextPart::kTime);
   std::vector<std::pair<double, KernelClass>> classes;
   for (int i = 0; i < kKernelClassCount; ++i) {
     const auto kind = static_cast<KernelClass>(i);
@@ -365,26 +340,7 @@ std::string model_text(const Profile& profile) {
   line("device", device_text(profile.device));
   if (profile.mode) line("mode", std::string(to_string(*profile.mode)));
   optional_line("optimizer", profile.optimizer);
-  line("nodes", exact_count(profile.nodes));
-  if (profile.cache) {
-    const CacheInfo& cache = *profile.cache;
-    line("cache", fmt::format("{} after {} of {} tokens, {} bytes a token and sequence, {}{}", human_bytes(cache.bytes),
-                              cache.step, exact_count(cache.context), exact_count(cache.bytes_per_token), cache.kind,
-                              cache.context > cache.positions && cache.positions > 0
-                                  ? fmt::format("; beyond the {} positions the model was trained on",
-                                                exact_count(cache.positions))
-                                  : ""));
-  }
-  const ParameterCount& size = profile.size;
-  line("parameters", fmt::format("{} ({}){}", exact_count(size.parameters), human_bytes(size.parameter_bytes),
-                                 size.whole_parameters == size.parameters
-                                     ? ""
-                                     : fmt::format(" here, of {} on all ranks", exact_count(size.whole_parameters))));
-  if (profile.size.buffers > 0) {
-    line("buffers", fmt::format("{} ({})", exact_count(profile.size.buffers), human_bytes(profile.size.buffer_bytes)));
-  }
-  line("saved", fmt::format("{} at once for backward, {} of it activations", human_bytes(profile.saved.all),
-                            human_bytes(profile.saved.activations)));
+  text += figures_text(profile, TextPart::kModel);
   return text;
 }
 
@@ -423,7 +379,7 @@ std::string peak_text(const Profile& profile) {
   if (profile.steady_peak) {
     text += fmt::format("  {:<17}{:>12}  in {}\n", "first step", human_bytes(profile.peak.bytes), profile.peak.phase);
   }
-  text += fmt::format("  {:<17}{:>12}\n", "in 512 B blocks", human_bytes(profile.peak_rounded_bytes));
+  text += figures_text(profile, TextPart::kPeak);
   if (profile.phase_peaks.size() > 1) text += fmt::format("  {:<17}{}\n", "by phase", phases_text(profile));
   return text;
 }
@@ -487,7 +443,7 @@ std::string to_text(const Profile& profile) {
   std::string text = model_text(profile) + peak_text(profile) + memory_text(profile) + other_devices_text(profile);
   if (profile.run) text.append("\n").append(to_text(*profile.run));
   text += flops_text(profile);
-  if (profile.time() != nullptr) text += time_text(*profile.time());
+  if (profile.time() != nullptr) text += time_text(*profile.time(), profile);
   if (profile.communication() != nullptr)
     text += communication_text(profile.graph(), *profile.communication(), profile.overlap());
   if (!profile.uncovered.empty()) {

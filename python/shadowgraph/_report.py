@@ -14,44 +14,19 @@ __all__ = ["Report", "profile"]
 EXPORTS = {
     "svg": ("graph.svg", lambda report: report.graph.svg()),
     "dot": ("graph.dot", lambda report: report.graph.dot()),
-    "nodes-csv": ("nodes.csv", lambda report: report._costs.nodes_csv()),
-    "storages-csv": ("storages.csv", lambda report: report._costs.storages_csv()),
-    "trace": ("trace.json", lambda report: report._costs.trace_json()),
-    "model-explorer": ("model_explorer.json", lambda report: report._costs.model_explorer_json()),
-    "snapshot": ("snapshot.pickle", lambda report: report._costs.memory_snapshot()),  # None if the step does not fit
+    "nodes-csv": ("nodes.csv", lambda report: report.nodes_csv()),
+    "storages-csv": ("storages.csv", lambda report: report.storages_csv()),
+    "trace": ("trace.json", lambda report: report.trace_json()),
+    "model-explorer": ("model_explorer.json", lambda report: report.model_explorer_json()),
+    "snapshot": ("snapshot.pickle", lambda report: report.memory_snapshot()),  # None if the step does not fit
 }
 
 
-class Report:
+class Report(_C.Profile):
     """What a program costs: prints as the tool prints, shows itself in a notebook, saves what the tool saves.
 
     graph: the graph that all of it was asked of. It must not change meanwhile.
     """
-
-    def __init__(self, graph, device=None, capture_seconds=None, *, spec="", allocator="", device_memory=None,
-                 measure=False, run=None, interconnect="", mesh="", cublas_workspace=None):  # fmt: skip
-        self.graph = graph
-        self._costs = _C.Profile(graph, device=device, capture_seconds=capture_seconds, spec=spec, allocator=allocator,
-                                 device_memory=device_memory, measure=measure, run=run, interconnect=interconnect,
-                                 mesh=mesh, cublas_workspace=cublas_workspace)  # fmt: skip
-
-    @property
-    def peak_bytes(self):
-        """Most bytes of storages alive at once on the device."""
-        return self._costs.peak_bytes
-
-    @property
-    def steady_peak_bytes(self):
-        """The same of the steps after the first, which hold the optimizer's state from their beginning."""
-        return self._costs.steady_peak_bytes
-
-    @property
-    def fits(self):
-        """Whether the program fits into the memory asked for, or else that of `spec`; None if neither is known.
-
-        The first line of the report says of how much; `dict()["fits"]` has it in bytes.
-        """
-        return self._costs.fits
 
     @property
     def nodes(self):
@@ -62,15 +37,11 @@ class Report:
         flops, elementwise_flops, transcendental; bytes_read, bytes_written; allocated_bytes, saved_bytes,
         scratch_bytes; seconds; wire_bytes, communication_seconds: see `ProfiledNode`.
         """
-        return _C.profiled_nodes(self._costs)
+        return _C.profiled_nodes(self)
 
     def node(self, node):
         """A node of the graph with its figures. Raises Error for one of another graph."""
-        return _C.profiled_node(self._costs, node)
-
-    def dict(self):
-        """Every figure as dicts and lists; docs/profile.schema.json says what each is. What is unknown is absent."""
-        return self._costs.dict()
+        return _C.profiled_node(self, node)
 
     def what_if(self, *, dtype=None, optimizer="", accumulate=1, checkpoint="", zero=0, ranks=1):
         """What this training step would hold otherwise, without running it again: a dict that prints as sentences.
@@ -79,7 +50,7 @@ class Report:
         "adamw". accumulate: micro-batches a step. checkpoint: modules that backward computes again, "layers.*", "auto".
         zero, ranks: stage 1 to 3 of ZeRO over so many ranks. "ignored" says what the answer leaves out.
         """
-        return WhatIfAnswer(*self._costs.what_if(dtype, optimizer, accumulate, checkpoint, zero, ranks))
+        return WhatIfAnswer(*self._what_if(dtype, optimizer, accumulate, checkpoint, zero, ranks))
 
     def compare_trace(self, path, rows=10):
         """This prediction beside a trace of the real step, operator by operator: a dict that prints as tables.
@@ -87,15 +58,7 @@ class Report:
         path: what `torch.profiler.profile(record_shapes=True)` exported, .json or .json.gz. rows: at most so many of a
         table; 0: all. "most_off" is what differs most, "only_measured" and "only_predicted" what one side alone has.
         """
-        return ComparedTrace(*self._costs.compare_trace(os.fspath(path), rows))
-
-    def text(self, group="module", depth=0, rows=40):
-        """The tables that the tool prints.
-
-        group: what a row is, "module", "composite" or "operator". depth: module levels; 0: what fits. rows: at most so
-        many; 0: all.
-        """
-        return self._costs.head() + self._costs.summary_text(group, depth, rows) + "\n" + self._costs.text()
+        return ComparedTrace(*self._compare_trace(os.fspath(path), rows))
 
     def __str__(self):
         return self.text()
@@ -116,13 +79,13 @@ class Report:
         """
         values = json.dumps(color) if isinstance(color, dict) else "" if color is None else os.fspath(color)
         if compare is None or isinstance(compare, Report):
-            return self._costs.html(title, compare._costs if compare is not None else None, compare_title, "", values)
+            return self._html(title, compare, compare_title, "", values)
         if isinstance(compare, dict):
             saved = json.dumps(compare)
         else:
             with open(compare, encoding="utf-8") as file:
                 saved = file.read()
-        return self._costs.html(title, None, compare_title, saved, values)
+        return self._html(title, None, compare_title, saved, values)
 
     def save_html(self, path, title="", *, compare=None, compare_title="before", color=None):
         """Writes that page, whole or not at all: one file that needs no network and no other."""

@@ -11,6 +11,7 @@
 #include "shadowgraph/draw/draw.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/fits.h"
+#include "shadowgraph/profile/profilers.h"
 #include "shadowgraph/profile/traces.h"
 
 namespace shadowgraph::python {
@@ -57,13 +58,13 @@ int64_t workspace_of_python(const std::variant<int64_t, std::string>& asked) {
 }
 
 std::shared_ptr<GraphProfile> profile_of(std::shared_ptr<Graph> graph, const std::optional<std::string>& device,
-                                         size_t top_at_peak, bool timeline, std::optional<double> seconds,
-                                         const std::string& spec, const std::string& allocator,
+                                         std::optional<double> seconds, const std::string& spec,
+                                         const std::string& allocator,
                                          const std::optional<std::variant<int64_t, std::string>>& device_memory,
                                          bool measure, const std::shared_ptr<Graph>& run,
                                          const std::string& interconnect, const std::string& mesh,
                                          const std::optional<std::variant<int64_t, std::string>>& workspace) {
-  ProfileOptions options{.top_at_peak = top_at_peak, .timeline = timeline};
+  ProfileOptions options;
   if (device) options.device = c10::Device(*device);
   const c10::Device where = options.device ? *options.device : device_of(*graph);
   if (device_memory) options.limit = memory_of_python(*device_memory);
@@ -180,43 +181,65 @@ py::object to_python(const nlohmann::json& json) {
 void bind_profile(py::module_& m) {
   m.def("calibrate", &calibrate_by_trace, py::arg("trace"), py::arg("output") = "", py::arg("links") = "",
         py::arg("spec") = "");
-  py::class_<GraphProfile, std::shared_ptr<GraphProfile>>(m, "Profile")
-      .def(py::init(&profile_of), py::arg("graph"), py::arg("device") = std::nullopt, py::arg("top_at_peak") = 10,
-           py::arg("timeline") = false, py::arg("capture_seconds") = std::nullopt, py::arg("spec") = "",
-           py::arg("allocator") = "", py::arg("device_memory") = std::nullopt, py::arg("measure") = false,
+  m.def("profile_figures", [] {
+    py::list figures;
+    for (const ProfileFigure& figure : profile_figures()) {
+      figures.append(py::dict(py::arg("key") = figure.key, py::arg("name") = figure.name(),
+                              py::arg("unit") = to_string(figure.unit), py::arg("doc") = figure.doc,
+                              py::arg("label") = figure.label, py::arg("required") = figure.required,
+                              py::arg("always") = figure.always));
+    }
+    return figures;
+  });
+  py::class_<GraphProfile, std::shared_ptr<GraphProfile>> report(m, "Profile");
+  for (const ProfileFigure& figure : profile_figures()) {
+    report.def_property_readonly(
+        figure.name().c_str(), [&figure](const GraphProfile& p) { return figure.value(p.costs); }, figure.doc.c_str());
+  }
+  report
+      .def(py::init(&profile_of), py::arg("graph"), py::arg("device") = std::nullopt,
+           py::arg("capture_seconds") = std::nullopt, py::kw_only(), py::arg("spec") = "", py::arg("allocator") = "",
+           py::arg("device_memory") = std::nullopt, py::arg("measure") = false,
            py::arg("run") = std::shared_ptr<Graph>(), py::arg("interconnect") = "", py::arg("mesh") = "",
-           py::arg("cublas_workspace") = std::nullopt, py::call_guard<CppCall>())
+           py::arg("cublas_workspace") = std::nullopt, py::call_guard<CppCall>(), py::keep_alive<1, 2>())
       .def("nodes_csv", [](const GraphProfile& p) { return nodes_csv(p.costs); })
       .def("storages_csv", [](const GraphProfile& p) { return storages_csv(p.costs); })
       .def("trace_json", [](const GraphProfile& p) { return json_text(chrome_trace(p.costs)); })
       .def("model_explorer_json", [](const GraphProfile& p) { return json_text(model_explorer(p.costs)); })
-      .def("html", &html_of, py::arg("title") = "", py::arg("before") = static_cast<const GraphProfile*>(nullptr),
-           py::arg("before_title") = "", py::arg("before_json") = "", py::arg("color") = "")
       .def("memory_snapshot",
            [](const GraphProfile& p) {
              return p.costs.out_of_memory.empty() ? py::object(py::bytes(memory_snapshot(p.costs, p.memory)))
                                                   : py::none();
            })
-      .def("dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); })
-      .def("what_if", &what_if_of, py::arg("dtype") = std::nullopt, py::arg("optimizer") = "",
-           py::arg("accumulate") = 1, py::arg("checkpoint") = "", py::arg("zero_stage") = 0, py::arg("ranks") = 1)
-      .def("compare_trace", &beside_trace, py::arg("path"), py::arg("rows") = 10)
-      .def("text", [](const GraphProfile& p) { return to_text(p.costs); })
       .def(
-          "summary_text",
+          "dict", [](const GraphProfile& p) { return to_python(to_json(p.costs)); },
+          "Every figure as dicts and lists; docs/profile.schema.json says what each is. What is unknown is absent.")
+      .def("_html", &html_of, py::arg("title"), py::arg("before"), py::arg("before_title"), py::arg("before_json"),
+           py::arg("color"))
+      .def("_what_if", &what_if_of, py::arg("dtype"), py::arg("optimizer"), py::arg("accumulate"),
+           py::arg("checkpoint"), py::arg("zero_stage"), py::arg("ranks"))
+      .def("_compare_trace", &beside_trace, py::arg("path"), py::arg("rows"))
+      .def(
+          "text",
           [](const GraphProfile& p, const std::string& group, int depth, size_t rows) {
-            return to_text(p.costs.summary(
-                {.grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows}));
+            const SummaryOptions options{.grouping = parse<SummaryGrouping>(group, "group"), .depth = depth, .max_rows = rows};
+            return report_head(p.costs) + to_text(p.costs.summary(options)) + "\n" + to_text(p.costs);
           },
-          py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40)
-      .def_property_readonly("peak_bytes", [](const GraphProfile& p) { return p.costs.peak.bytes; })
-      .def_property_readonly("steady_peak_bytes", [](const GraphProfile& p) { return p.costs.leading_peak().bytes; })
-      .def_property_readonly("fits",
-                             [](const GraphProfile& p) {
-                               const auto verdict = fits(p.costs);
-                               return verdict ? std::optional(verdict->fits) : std::nullopt;
-                             })
-      .def("head", [](const GraphProfile& p) { return report_head(p.costs); })
+          py::arg("group") = "module", py::arg("depth") = 0, py::arg("rows") = 40,
+          "The tables that the tool prints.\n\n"
+          "group: what a row is, \"module\", \"composite\" or \"operator\". depth: module levels; 0: what fits.\n"
+          "rows: at most so many; 0: all.")
+      .def_property_readonly(
+          "steady_peak_bytes", [](const GraphProfile& p) { return p.costs.leading_peak().bytes; },
+          "peak_bytes of the steps after the first, which hold the optimizer's state from their beginning.")
+      .def_property_readonly(
+          "fits",
+          [](const GraphProfile& p) {
+            const auto verdict = fits(p.costs);
+            return verdict ? std::optional(verdict->fits) : std::nullopt;
+          },
+          "Whether the program fits into the memory asked for, or else that of `spec`; None if neither is known.\n\n"
+          "The first line of the report says of how much; `dict()[\"fits\"]` has it in bytes.")
       .def_property_readonly("graph", [](const GraphProfile& p) { return p.graph; });
 }
 

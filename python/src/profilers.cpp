@@ -142,8 +142,7 @@ struct PyTable {
 };
 
 ProfilePointer profile_in(const py::object& report) {
-  const py::object costs = py::hasattr(report, "_costs") ? py::object(report.attr("_costs")) : report;
-  if (py::isinstance<GraphProfile>(costs)) return costs.cast<ProfilePointer>();
+  if (py::isinstance<GraphProfile>(report)) return report.cast<ProfilePointer>();
   throw Error("profilers run on a report, which sg.profile gives, not on " + std::string(py::repr(report)));
 }
 

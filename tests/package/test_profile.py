@@ -11,6 +11,7 @@ from test_capture import Net
 from torch.utils.flop_counter import FlopCounterMode
 
 import shadowgraph as sg
+from shadowgraph import _shadowgraph
 
 ON_TWO_DEVICES = """shadowgraph 1 libtorch 2.13.0
 operator aten::neg(Tensor self) -> Tensor
@@ -42,6 +43,20 @@ def test_flops_are_those_of_flop_counter_mode():
         net(torch.zeros(8, 16)).sum().backward()
     figures = report.dict()
     assert figures["flops"]["forward"] + figures["flops"]["backward"] == counter.get_total_flops()
+
+
+def test_a_figure_is_the_same_in_json_and_as_an_attribute():
+    report = sg.profile(Net, "f32[8,16]", optimizer="adamw", device="cuda", spec="h100")
+    known = 0
+    for figure in _shadowgraph.profile_figures():
+        value = report.dict()
+        for key in figure["key"].split("."):
+            value = value and value.get(key)
+        known += value is not None
+        assert value is not None or not figure["always"]
+        assert getattr(super(sg.Report, report), figure["name"]) == value, figure
+        assert getattr(_shadowgraph.Profile, figure["name"]).__doc__ == figure["doc"]
+    assert known > 25
 
 
 class Viewed(torch.nn.Module):

@@ -1,6 +1,7 @@
 """The type stubs name exactly what the extension module has."""
 
 import ast
+import importlib.util
 import pathlib
 
 import pytest
@@ -47,6 +48,14 @@ def test_properties_and_methods_are_what_the_stub_says():
                 decorators = {getattr(decorator, "id", None) for decorator in function.decorator_list}
                 entry = vars(getattr(_shadowgraph, item.name)).get(function.name)
                 assert isinstance(entry, property) == ("property" in decorators), (item.name, function.name)
+
+
+def test_what_follows_from_the_rows_of_figures_is_written():
+    path = pathlib.Path(__file__).resolve().parents[2] / "scripts/write_profile_figures.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert not script.main(check=True)
 
 
 def test_the_package_is_typed_and_what_is_public_is_documented():

@@ -252,6 +252,8 @@ TEST(Report, Json) {
   int64_t by_kind = 0;
   for (const auto& bytes : json["peak"]["by_kind"]) by_kind += bytes.get<int64_t>();
   EXPECT_EQ(by_kind, json["peak"]["bytes"]);
+  EXPECT_DOUBLE_EQ(json["peak_activation_share"].get<double>() * json["peak"]["bytes"].get<double>(),
+                   json["peak"]["by_kind"]["activation"].get<double>());
   // The peak is that of a phase, and of the module that runs then; each phase's own is where its nodes are.
   int64_t most = 0;
   for (const auto& [phase, peak] : costs.phase_peaks) {

@@ -12,12 +12,14 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "shadowgraph/export.h"
@@ -25,6 +27,30 @@
 #include "shadowgraph/profile/profile.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
+
+// A single figure of a whole profile, under the same name in the report's text, in JSON, and in Python. The table is
+// profiler/profile/figures.cpp.
+//
+//     for (const ProfileFigure& figure : profile_figures()) figure.value(costs);
+
+enum class FigureUnit : uint8_t { kCount, kBytes, kSeconds, kRatio };
+std::string_view to_string(FigureUnit unit);  // "count", "bytes", "seconds", "ratio"
+
+using FigureValue = std::optional<std::variant<int64_t, double>>;  // empty: not known
+
+struct ProfileFigure {
+  std::string key;  // of JSON: "peak.bytes" is in an object
+  FigureUnit unit = FigureUnit::kCount;
+  std::string doc;
+  std::string label;     // of its line in the text; empty: it begins none
+  bool required = true;  // there wherever its object is
+  bool always = true;    // never absent
+  std::function<FigureValue(const Profile&)> value;
+
+  std::string name() const;  // of the attribute in Python: peak_bytes
+};
+
+const std::vector<ProfileFigure>& profile_figures();
 
 struct NodeFigure {
   std::string name;  // "matmul_flops"

@@ -1,0 +1,336 @@
+// The single figures of a profile, one row each. Its text, its JSON, docs/profile.schema.json, the attributes of
+// reports in Python with their stub, and the table in docs/memory.md follow (scripts/write_profile_figures.py).
+#include "profiler/profile/figures.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+#include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/memory.h"
+#include "shadowgraph/profile/profile.h"
+#include "shadowgraph/profile/step_time.h"
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+namespace {
+
+using enum FigureUnit;
+using enum TextPart;
+using P = const Profile&;
+using Note = std::optional<std::string>;
+
+}  // namespace
+
+const std::vector<FigureOf<PeakInfo>>& peak_figures() {
+  static const std::vector<FigureOf<PeakInfo>> rows{
+      {"bytes", kBytes,
+       "most bytes of storages alive at once on the device, without scratch inside kernels that nobody registered",
+       &PeakInfo::bytes, kNowhere, "peak"},
+      {"node", kCount, "position of the peak's node in program order, from 0", &PeakInfo::node},
+  };
+  return rows;
+}
+
+const std::vector<FigureOf<CommunicationSum>>& communication_figures() {
+  using Sum = CommunicationSum;
+  static const std::vector<FigureOf<Sum>> rows{
+      {"calls", kCount, "collectives that are in the figures", &Sum::calls},
+      {"payload_bytes", kBytes, "whole tensors, summed", &Sum::payload},
+      {"wire_bytes", kBytes, "bytes that this process sends", &Sum::wire},
+  };
+  return rows;
+}
+
+const std::vector<FigureOf<DeviceMemory>>& device_memory_figures() {
+  using Memory = DeviceMemory;
+  static const std::vector<FigureOf<Memory>> rows{
+      {"requested_peak_bytes", kBytes, "peak of bytes as asked for: storages, known scratch, cuBLAS workspace",
+       &Memory::requested_peak},
+      {"allocated_peak_bytes", kBytes,
+       "peak of bytes in blocks that something holds: torch.cuda.max_memory_allocated()", &Memory::allocated_peak,
+       kAllocator, "allocated",
+       [](P p) -> Note {
+         const Memory& memory = *p.device_memory;
+         const size_t steps = memory.reserved_after.size();
+         return fmt::format("in {} step{}{}", steps, steps == 1 ? "" : "s",
+                            memory.cublas_workspace == 0 ? ""
+                                                         : fmt::format(", {} of it cuBLAS's workspaces ({})",
+                                                                       human_bytes(memory.cublas_workspace),
+                                                                       memory.options.assumptions.why_workspace()));
+       }},
+      {"reserved_peak_bytes", kBytes, "peak of bytes in segments: torch.cuda.max_memory_reserved()",
+       &Memory::reserved_peak, kAllocator, "reserved",
+       [](P p) -> Note {
+         return fmt::format("by the caching allocator, {} of it free but cached",
+                            human_bytes(p.device_memory->fragmentation()));
+       }},
+      {"fragmentation_bytes", kBytes, "bytes reserved and not held when the reserved bytes first reached their peak",
+       &Memory::fragmentation},
+      {"stuck_bytes", kBytes, "bytes free then, in segments that something else holds", &Memory::stuck_at_peak},
+      {"segments", kCount, "segments at the end; expandable ones are not counted", &Memory::segments},
+      {"retries", kCount, "allocations that went well only after the cache was given back", &Memory::retries},
+      {"assumed.context_bytes", kBytes, "bytes of the CUDA context; in footprint_bytes alone", &Memory::context},
+      {"assumed.cublas_workspace_bytes", kBytes,
+       "bytes of cuBLAS's workspaces, in all figures here: one for each stream and thread with matrix products; 0 "
+       "without them",
+       &Memory::cublas_workspace},
+      {"assumed.nccl_bytes", kBytes, "bytes of NCCL's buffers; in footprint_bytes alone. Absent without collectives",
+       [](const Memory& m) { return m.nccl > 0 ? std::optional(m.nccl) : std::nullopt; }},
+      {"footprint_bytes", kBytes,
+       "bytes reserved at the peak, the context and NCCL's buffers: about what nvidia-smi says", &Memory::footprint,
+       kAllocator, "on the device",
+       [](P p) -> Note {
+         const Memory& memory = *p.device_memory;
+         return fmt::format("with an assumed CUDA context of {}{}", human_bytes(memory.context),
+                            memory.nccl > 0 ? fmt::format(" and {} of NCCL's buffers", human_bytes(memory.nccl)) : "");
+       }},
+  };
+  return rows;
+}
+
+namespace {
+
+std::vector<FigureOf<CacheInfo>> cache_figures() {
+  return {
+      {"context", kCount, "tokens in the cache after the step", &CacheInfo::context},
+      {"bytes_per_token", kBytes, "bytes a token of one sequence takes in all layers", &CacheInfo::bytes_per_token},
+      {"bytes", kBytes, "bytes of all sequences of the batch after the step", &CacheInfo::bytes, kModel, "cache",
+       [](P p) -> Note {
+         const CacheInfo& cache = *p.cache;
+         return fmt::format(
+             "after {} of {} tokens, {} bytes a token and sequence, {}{}", cache.step, exact_count(cache.context),
+             exact_count(cache.bytes_per_token), cache.kind,
+             cache.context > cache.positions && cache.positions > 0
+                 ? fmt::format("; beyond the {} positions the model was trained on", exact_count(cache.positions))
+                 : "");
+       }},
+      {"positions", kCount, "positions that the model was trained on", &CacheInfo::positions},
+  };
+}
+
+std::vector<FigureOf<Profile>> model_figures() {
+  return {
+      {"parameters", kCount, "elements of all parameters, shared ones once", [](P p) { return p.size.parameters; },
+       kModel, "parameters",
+       [](P p) -> Note {
+         const ParameterCount& size = p.size;
+         return fmt::format("({}){}", human_bytes(size.parameter_bytes),
+                            size.whole_parameters == size.parameters
+                                ? ""
+                                : fmt::format(" here, of {} on all ranks", exact_count(size.whole_parameters)));
+       }},
+      {"parameter_bytes", kBytes, "bytes of all parameters, shared ones once",
+       [](P p) { return p.size.parameter_bytes; }},
+      {"whole_parameters", kCount,
+       "elements of all parameters on all ranks; absent where this process holds all of them",
+       [](P p) {
+         const ParameterCount& size = p.size;
+         return size.whole_parameters == size.parameters ? std::nullopt : std::optional(size.whole_parameters);
+       }},
+      {"buffers", kCount, "elements of all buffers, shared ones once", [](P p) { return p.size.buffers; }, kModel,
+       "buffers",
+       [](P p) { return p.size.buffers == 0 ? Note() : fmt::format("({})", human_bytes(p.size.buffer_bytes)); }},
+      {"buffer_bytes", kBytes, "bytes of all buffers, shared ones once", [](P p) { return p.size.buffer_bytes; }},
+      {"saved_bytes", kBytes, "bytes of all storages that autograd saves for backward, each once and whole",
+       [](P p) { return p.saved.all; }, kModel, "saved",
+       [](P p) -> Note {
+         return fmt::format("at once for backward, {} of it activations", human_bytes(p.saved.activations));
+       }},
+      {"saved_activation_bytes", kBytes, "bytes of saved storages that the step itself made",
+       [](P p) { return p.saved.activations; }},
+      {"capture_seconds", kSeconds, "seconds that the capture took; absent for a graph that was read",
+       &Profile::capture_seconds},
+  };
+}
+
+double activations_of(P p) {
+  return static_cast<double>(p.leading_peak().by_kind[static_cast<size_t>(StorageKind::kActivation)]);
+}
+
+std::vector<FigureOf<Profile>> memory_figures() {
+  return {
+      {"peak_rounded_bytes", kBytes,
+       "bytes of the peak if each storage is rounded up to 512 bytes; perhaps at another node",
+       &Profile::peak_rounded_bytes, kPeak, "in 512 B blocks"},
+      {"peak_activation_share", kRatio,
+       "part of the peak that is activations, in the steady state where the report leads with it; absent for an empty "
+       "graph",
+       [](P p) {
+         const auto bytes = static_cast<double>(p.leading_peak().bytes);
+         return bytes > 0 ? std::optional(activations_of(p) / bytes) : std::nullopt;
+       },
+       kPeak, "activations",
+       [](P p) { return activations_of(p) > 0 ? Note("of the peak, which recompute or offload may free") : Note(); }},
+      {"peak_with_scratch.bytes", kBytes,
+       "most bytes of storages and known scratch: an estimate, and at least this if unknown_scratch is not empty",
+       [](P p) { return p.peak_with_scratch.bytes; }, kScratch, "with scratch",
+       [](P p) {
+         const PeakInfo& peak = p.peak_with_scratch;
+         return peak.bytes > p.leading_peak().bytes ? fmt::format("at node {}: {}", peak.node, peak.op) : Note();
+       }},
+      {"peak_with_scratch.node", kCount, "position of that node in program order, from 0",
+       [](P p) { return p.peak_with_scratch.node; }},
+      {"static_plan.bytes", kBytes, "bytes of the arena of a static plan", [](P p) { return p.plan().bytes; }},
+      {"static_plan.bound", kBytes,
+       "most bytes alive at once, each storage rounded up to 512 bytes: no plan is smaller",
+       [](P p) { return p.plan().bound; }},
+  };
+}
+
+std::vector<FigureOf<RunMemory>> run_figures() {
+  return {
+      {"steps", kCount, "steps that were recorded", [](const RunMemory& run) { return run.steps.size(); }},
+      {"peak_bytes", kBytes, "most live bytes of all steps", &RunMemory::peak},
+      {"reserved_peak_bytes", kBytes,
+       "most bytes in the caching allocator's segments in all steps; absent for a CPU and if the run does not fit",
+       &RunMemory::reserved_peak},
+  };
+}
+
+std::vector<FigureOf<StepTime>> time_figures() {
+  return {
+      {"seconds", kSeconds, "seconds of the step", [](const StepTime& time) { return time.seconds(); }, kNowhere,
+       "time"},
+      {"device_seconds", kSeconds, "seconds of the step that the device works: the sum over kernels", &StepTime::busy,
+       kTime, "device",
+       [](P p) {
+         const StepTime& time = *p.time();
+         return time.host() == 0 ? Note()
+                                 : fmt::format("of it the device works, {} it waits for the host ({} calls)",
+                                               human_seconds(time.waiting()), time.calls());
+       }},
+      {"host_seconds", kSeconds, "seconds that the host needs to issue all calls; 0 where the caller waits for each",
+       &StepTime::host},
+      {"waiting_seconds", kSeconds, "seconds of the step that the device waits for the host", &StepTime::waiting},
+      {"flop_utilization", kRatio,
+       "flops without flops_beyond_pytorch, by what the device could have done in these seconds; 1 is its peak",
+       &StepTime::flop_utilization, kTime, "utilization", [](P) -> Note { return "of the peak for matrix products"; }},
+      {"calls", kCount, "calls that run a kernel", &StepTime::calls},
+  };
+}
+
+std::vector<FigureOf<OverlappedStep>> overlap_figures() {
+  using Step = OverlappedStep;
+  return {
+      {"seconds", kSeconds, "of the step, on its streams", &Step::seconds},
+      {"compute_seconds", kSeconds, "of the step without its collectives", &Step::compute},
+      {"exposed_seconds", kSeconds, "seconds - compute_seconds: what nothing hides", &Step::exposed},
+      {"slowed_seconds", kSeconds, "how much longer kernels take beside collectives", &Step::slowed},
+      {"waits_for_host_seconds", kSeconds, "the device waits for the host", &Step::waits_for_host},
+      {"at_least_seconds", kSeconds, "the longest of computing and of each group's communicating", &Step::at_least},
+      {"at_most_seconds", kSeconds, "one after the other", &Step::at_most},
+  };
+}
+
+struct ProfileRow {
+  ProfileFigure figure;
+  TextPart part;
+  FigureNote note;
+};
+
+// The rows of all parts, in the order of the text.
+std::vector<ProfileRow> all_rows() {
+  std::vector<ProfileRow> all;
+  // `part` returns a pointer, nullptr where the profile has no such part; or an optional.
+  const auto add = [&]<class T>(const std::string& object, const std::vector<FigureOf<T>>& rows, bool always,
+                                auto part) {
+    for (const FigureOf<T>& row : rows) {
+      const auto value = [of = row.value, part](P p) {
+        const auto found = part(p);
+        return found ? of(*found) : std::nullopt;
+      };
+      all.push_back({{object.empty() ? row.key : object + "." + row.key, row.unit, row.doc, row.label, row.required,
+                      always && row.required, value},
+                     row.part,
+                     row.note});
+    }
+  };
+  const auto itself = [](P p) { return &p; };
+  add("",
+      std::vector<FigureOf<Profile>>{
+          {"nodes", kCount, "nodes of the graph, placeholders included", &Profile::nodes, kModel, "nodes"}},
+      true, itself);
+  add("cache", cache_figures(), false, [](P p) { return p.cache; });
+  add("", model_figures(), true, itself);
+  add("peak", peak_figures(), true, [](P p) { return &p.peak; });
+  add("", memory_figures(), true, itself);
+  add("device_memory", device_memory_figures(), false,
+      [](P p) { return p.device_memory ? &*p.device_memory : nullptr; });
+  add("run", run_figures(), false, [](P p) { return p.run ? &*p.run : nullptr; });
+  add("time", time_figures(), false, [](P p) { return p.time(); });
+  add("communication", communication_figures(), false,
+      [](P p) { return p.communication() == nullptr ? std::nullopt : std::optional(p.communication()->total()); });
+  add("communication",
+      std::vector<FigureOf<Communication>>{
+          {"seconds", kSeconds, "one collective after another; absent without figures of the links, here and below",
+           [](const Communication& sent) {
+             return sent.has_seconds() ? std::optional(sent.total().seconds) : std::nullopt;
+           }}},
+      false, [](P p) { return p.communication(); });
+  add("communication.overlap", overlap_figures(), false, [](P p) { return p.overlap(); });
+  return all;
+}
+
+const std::vector<ProfileRow>& profile_rows() {
+  static const std::vector<ProfileRow> rows = all_rows();
+  return rows;
+}
+
+std::string human(const FigureValue& value, FigureUnit unit) {
+  if (const int64_t* whole = std::get_if<int64_t>(&*value)) {
+    return unit == kBytes ? human_bytes(*whole) : exact_count(*whole);
+  }
+  const double number = std::get<double>(*value);
+  return unit == kSeconds ? human_seconds(number) : fmt::format("{:.1f} %", 100 * number);
+}
+
+}  // namespace
+
+std::string_view to_string(FigureUnit unit) {
+  static constexpr std::string_view kNames[] = {"count", "bytes", "seconds", "ratio"};
+  return kNames[static_cast<size_t>(unit)];
+}
+
+std::string ProfileFigure::name() const {
+  std::string name = key;
+  std::ranges::replace(name, '.', '_');
+  return name;
+}
+
+const std::vector<ProfileFigure>& profile_figures() {
+  static const std::vector<ProfileFigure> figures = [] {
+    std::vector<ProfileFigure> all;
+    for (const ProfileRow& row : profile_rows()) all.push_back(row.figure);
+    return all;
+  }();
+  return figures;
+}
+
+void add_figure(nlohmann::json& object, const std::string& key, const FigureValue& value) {
+  if (!value) return;
+  std::string path = "/" + key;
+  std::ranges::replace(path, '.', '/');
+  std::visit([&](auto number) { object[nlohmann::json::json_pointer(path)] = number; }, *value);
+}
+
+std::string figures_text(const Profile& profile, TextPart part) {
+  std::string text;
+  for (const auto& [figure, of_part, note_of] : profile_rows()) {
+    if (of_part != part) continue;
+    const FigureValue value = figure.value(profile);
+    const Note note = value && note_of ? note_of(profile) : Note("");
+    if (!value || !note) continue;
+    const std::string number = human(value, figure.unit);
+    const bool left = part == kModel || part == kTime;
+    text += part == kModel  ? fmt::format("{:<15}{}", figure.label, number)
+            : part == kTime ? fmt::format("  {:<13}{}", figure.label, number)
+                            : fmt::format("  {:<17}{:>12}", figure.label, number);
+    if (!note->empty()) text.append(left ? " " : "  ").append(*note);
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace shadowgraph

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Writes what follows from the rows of profiler/profile/figures.cpp. Wants build/python (make python).
+
+    scripts/write_profile_figures.py           writes it anew
+    scripts/write_profile_figures.py --check   fails if something is not as the rows say
+
+In docs/profile.schema.json these are the properties that are figures, and which of them are required; in the stub of
+the extension, the attributes of Profile; in docs/memory.md, the table of the report's lines.
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TYPES = {"count": "int", "bytes": "int", "seconds": "float", "ratio": "float"}
+
+
+def object_of(lines, path):
+    """First line, last line and indent of the object at `path` of the schema's profile."""
+    begin, end, indent = 0, len(lines) - 1, 2
+    for key in ["$defs", "profile", *(part for name in path for part in ("properties", name))]:
+        head, tail = f'{" " * indent}"{key}": {{', f'{" " * indent}}}'
+        begin = next(i for i in range(begin, end) if lines[i].startswith(head))
+        end = next(i for i in range(begin + 1, end + 1) if lines[i].startswith(tail))
+        indent += 2
+    return begin, end, indent
+
+
+def schema(text, figures):
+    lines = text.split("\n")
+    after = {}  # the property behind which a new one of its object goes
+    for figure in figures:
+        *path, key = figure["key"].split(".")
+        begin, end, indent = object_of(lines, path)
+        properties = next(i for i in range(begin, end) if lines[i] == f'{" " * indent}"properties": {{')
+        what = json.dumps({"$ref": f"#/$defs/{figure['unit']}", "description": figure["doc"]}, ensure_ascii=False)
+        line = f'{" " * (indent + 2)}{json.dumps(key)}: {what}'
+        at = next((i for i in range(properties, end) if lines[i].startswith(line[:line.index(":") + 1])), None)
+        if at is None:
+            before = after.get(tuple(path))
+            at = properties + 1 if before is None else 1 + next(i for i in range(properties, end) if before in lines[i])
+            lines.insert(at, line + ",")
+        else:
+            lines[at] = line + ("," if lines[at].endswith(",") else "")
+        after[tuple(path)] = f'{" " * (indent + 2)}{json.dumps(key)}:'
+        at = next(i for i in range(begin, properties) if lines[i].startswith(f'{" " * indent}"required":'))
+        required = json.loads(lines[at].split(":", 1)[1].rstrip(","))
+        if (key in required) != figure["required"]:
+            required = [*required, key] if figure["required"] else [name for name in required if name != key]
+            lines[at] = f'{" " * indent}"required": {json.dumps(required)},'
+    return "\n".join(lines)
+
+
+def between(text, begin, end, lines):
+    """The text with these lines between those that hold `begin` and `end`."""
+    return re.sub(rf"({re.escape(begin)}[^\n]*\n).*?([^\n]*{re.escape(end)})",
+                  lambda match: match[1] + "".join(line + "\n" for line in lines) + match[2], text, flags=re.DOTALL)
+
+
+def stub(text, figures):
+    lines = []
+    for figure in figures:
+        optional = "" if figure["always"] else " | None"
+        lines += ["    @property", f"    def {figure['name']}(self) -> {TYPES[figure['unit']]}{optional}: ..."]
+    return between(text, "# Figures:", "# end of figures", lines)
+
+
+def page(text, figures):
+    rows = ["", "| line of the report | JSON | in Python | what |", "|---|---|---|---|"]
+    rows += [f"| {f['label']} | `{f['key']}` | `report.{f['name']}` | {f['doc']} |" for f in figures
+             if f["label"]]  # fmt: skip
+    return between(text, "<!-- figures", "<!-- end of figures", [*rows, ""])
+
+
+OUTPUTS = {"docs/profile.schema.json": schema, "python/shadowgraph/_shadowgraph.pyi": stub, "docs/memory.md": page}
+
+
+def main(check):
+    sys.path.insert(0, str(ROOT / "build/python"))
+    from shadowgraph import _shadowgraph
+
+    stale = []
+    for name, write in OUTPUTS.items():
+        text = (ROOT / name).read_text()
+        if (written := write(text, _shadowgraph.profile_figures())) != text:
+            stale.append(name)
+            if not check:
+                (ROOT / name).write_text(written)
+    return f"{', '.join(stale)}: run scripts/write_profile_figures.py" if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv[1:]))
