@@ -23,9 +23,21 @@ struct CppOperator {
   uint32_t counts = 0;      // bit n: no other overload could be meant by the first n arguments
   std::string_view header;  // in ATen/ops, without .h; "" for the operator's own name
 
-  std::string header_name() const;
-  std::string function() const;  // "add"
-  std::string record() const;    // "add_Tensor", in at::_ops
+  std::string header_name() const {
+    if (form == 'o') return (header.empty() ? function() : std::string(header)) + "_ops";
+    if (!header.empty()) return std::string(header);
+    return std::string(without_underscore(short_name(name)));
+  }
+
+  // "add"
+  std::string function() const { return std::string(short_name(name)); }
+
+  // "add_Tensor", in at::_ops
+  std::string record() const {
+    std::string text(without_namespace(name));
+    std::replace(text.begin(), text.end(), '.', '_');
+    return text;
+  }
 };
 
 // nullptr: not an operator of ATen; it is called through the dispatcher.
@@ -41,20 +53,6 @@ constexpr CppOperator kOperators[] = {
 };
 
 }  // namespace
-
-std::string CppOperator::function() const { return std::string(short_name(name)); }
-
-std::string CppOperator::record() const {
-  std::string text(without_namespace(name));
-  std::replace(text.begin(), text.end(), '.', '_');
-  return text;
-}
-
-std::string CppOperator::header_name() const {
-  if (form == 'o') return (header.empty() ? function() : std::string(header)) + "_ops";
-  if (!header.empty()) return std::string(header);
-  return std::string(without_underscore(short_name(name)));
-}
 
 const CppOperator* find_cpp_operator(std::string_view name) {
   const auto* const found = std::ranges::lower_bound(kOperators, name, {}, &CppOperator::name);

@@ -44,21 +44,6 @@ void write_manifest_file(const std::string& path, const CacheManifest& manifest)
 // Returns what is wrong with the library at STEM.so, or "" if it is the one that the manifest names.
 std::string library_problem(const std::string& stem, const CacheManifest& manifest);
 
-// A lock that one process and thread holds at a time, for as long as the object lives. It is given up if the process
-// ends.
-class EntryLock {
- public:
-  // `held()` is false where there can be no lock file.
-  explicit EntryLock(const std::string& path);
-  ~EntryLock();
-  EntryLock(const EntryLock&) = delete;
-  EntryLock& operator=(const EntryLock&) = delete;
-  bool held() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_ = -1;
-};
-
 namespace {
 constexpr int kManifestVersion = 1;
 }  // namespace
@@ -96,21 +81,6 @@ std::string library_problem(const std::string& stem, const CacheManifest& manife
   } catch (const FileError& error) {
     return error.what();
   }
-}
-
-EntryLock::EntryLock(const std::string& path) {
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (descriptor_ < 0) return;
-  while (::flock(descriptor_, LOCK_EX) != 0) {
-    if (errno == EINTR) continue;
-    ::close(descriptor_);
-    descriptor_ = -1;
-    return;
-  }
-}
-
-EntryLock::~EntryLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 namespace {
@@ -426,6 +396,34 @@ void KernelCache::finish(const KernelRef& kernel, KernelFunction function, const
   kernel->function_.store(function, std::memory_order_release);
   kernel->state_.store(function != nullptr ? Kernel::State::kReady : Kernel::State::kFailed, std::memory_order_release);
 }
+
+// A lock that one process and thread holds at a time, for as long as the object lives. It is given up if the process
+// ends.
+class EntryLock {
+ public:
+  // `held()` is false where there can be no lock file.
+  explicit EntryLock(const std::string& path) {
+    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (descriptor_ < 0) return;
+    while (::flock(descriptor_, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
+      ::close(descriptor_);
+      descriptor_ = -1;
+      return;
+    }
+  }
+
+  ~EntryLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+  EntryLock(const EntryLock&) = delete;
+  EntryLock& operator=(const EntryLock&) = delete;
+  bool held() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
 
 void KernelCache::obtain(const KernelRef& kernel) {
   std::string problem;

@@ -44,12 +44,32 @@ class Column {
   enum class Code : char { kPlain = 'u', kDelta = 'd' };
   explicit Column(std::string name, Code code = Code::kPlain) : name_(std::move(name)), code_(code) {}
 
-  void add(int64_t value);
-  nlohmann::json entry(size_t offset) const;
+  void add(int64_t value) {
+    ++count_;
+    if (code_ == Code::kPlain) {
+      append(value < 0 ? 0 : static_cast<uint64_t>(value));
+      return;
+    }
+    const int64_t step = value - last_;
+    last_ = value;
+    append((static_cast<uint64_t>(step) << 1U) ^ static_cast<uint64_t>(step >> 63));
+  }
+
+  nlohmann::json entry(size_t offset) const {
+    return {{"name", name_},
+            {"code", std::string(1, static_cast<char>(code_))},
+            {"count", count_},
+            {"at", offset},
+            {"bytes", bytes_.size()}};
+  }
+
   const std::string& bytes() const { return bytes_; }
 
  private:
-  void append(uint64_t value);
+  void append(uint64_t value) {
+    for (; value >= 0x80; value >>= 7U) bytes_ += static_cast<char>((value & 0x7FU) | 0x80U);
+    bytes_ += static_cast<char>(value);
+  }
 
   std::string name_;
   Code code_;
@@ -58,13 +78,30 @@ class Column {
   std::string bytes_;
 };
 
+// Writes the parts of a page's data about modules and calls: clusters.*, regions.*, modules.* (viz/page/README.md).
+
 class Columns {
  public:
   Column& plain(const char* name) { return add(name, Column::Code::kPlain); }
   Column& delta(const char* name) { return add(name, Column::Code::kDelta); }
-  nlohmann::json entries() const;
+
+  nlohmann::json entries() const {
+    nlohmann::json entries = nlohmann::json::array();
+    size_t at = 0;
+    for (const auto& column : columns_) {
+      entries.push_back(column->entry(at));
+      at += column->bytes().size();
+    }
+    return entries;
+  }
+
   // Appends all columns, in the order of entries().
-  void append_to(std::string& bytes) const;
+  void append_to(std::string& bytes) const {
+    size_t size = bytes.size();
+    for (const auto& column : columns_) size += column->bytes().size();
+    bytes.reserve(size);
+    for (const auto& column : columns_) bytes += column->bytes();
+  }
 
  private:
   Column& add(const char* name, Column::Code code) {
@@ -77,15 +114,19 @@ class Columns {
 class Texts {
  public:
   Texts() { number(""); }
-  uint32_t number(std::string_view text);
+
+  uint32_t number(std::string_view text) {
+    const auto [entry, added] = numbers_.try_emplace(std::string(text), static_cast<uint32_t>(list_.size()));
+    if (added) list_.push_back(entry->first);
+    return entry->second;
+  }
+
   nlohmann::json list() const { return list_; }
 
  private:
   std::unordered_map<std::string, uint32_t> numbers_;
   std::vector<std::string> list_;
 };
-
-// Writes the parts of a page's data about modules and calls: clusters.*, regions.*, modules.* (viz/page/README.md).
 
 // Adds the module calls around every node, phase by phase, and which of them do the same as the one before.
 void add_clusters(const Profile& profile, Columns& columns, Texts& texts);
@@ -199,53 +240,6 @@ class ConstantText {
 
 std::string constant_text(const Graph& graph, NodeId node, const std::function<uint32_t(ValueId)>& number_of) {
   return ConstantText(graph, number_of).of(node);
-}
-
-void Column::add(int64_t value) {
-  ++count_;
-  if (code_ == Code::kPlain) {
-    append(value < 0 ? 0 : static_cast<uint64_t>(value));
-    return;
-  }
-  const int64_t step = value - last_;
-  last_ = value;
-  append((static_cast<uint64_t>(step) << 1U) ^ static_cast<uint64_t>(step >> 63));
-}
-
-nlohmann::json Column::entry(size_t offset) const {
-  return {{"name", name_},
-          {"code", std::string(1, static_cast<char>(code_))},
-          {"count", count_},
-          {"at", offset},
-          {"bytes", bytes_.size()}};
-}
-
-void Column::append(uint64_t value) {
-  for (; value >= 0x80; value >>= 7U) bytes_ += static_cast<char>((value & 0x7FU) | 0x80U);
-  bytes_ += static_cast<char>(value);
-}
-
-nlohmann::json Columns::entries() const {
-  nlohmann::json entries = nlohmann::json::array();
-  size_t at = 0;
-  for (const auto& column : columns_) {
-    entries.push_back(column->entry(at));
-    at += column->bytes().size();
-  }
-  return entries;
-}
-
-void Columns::append_to(std::string& bytes) const {
-  size_t size = bytes.size();
-  for (const auto& column : columns_) size += column->bytes().size();
-  bytes.reserve(size);
-  for (const auto& column : columns_) bytes += column->bytes();
-}
-
-uint32_t Texts::number(std::string_view text) {
-  const auto [entry, added] = numbers_.try_emplace(std::string(text), static_cast<uint32_t>(list_.size()));
-  if (added) list_.push_back(entry->first);
-  return entry->second;
 }
 
 std::string packed(const std::string& bytes) {

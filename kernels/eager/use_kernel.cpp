@@ -33,18 +33,6 @@ struct ExpectedResult {
 
 using ExpectedResults = std::shared_ptr<const std::vector<ExpectedResult>>;
 
-// Keeps them by the geometry and the numbers of calls. Thread-safe.
-class KnownResults {
- public:
-  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be shown
-  // to them. Throws c10::Error for a call that the operator refuses.
-  ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<std::string, ExpectedResults> known_;
-};
-
 namespace {
 
 // Meta tensors in place of the call's, each once.
@@ -149,19 +137,6 @@ ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IVa
 
 }  // namespace
 
-ExpectedResults KnownResults::of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  const std::string text = text_of(arguments);
-  if (text.empty()) return work_out(op, arguments);
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = known_.find(text); found != known_.end()) return found->second;
-  }
-  ExpectedResults made = work_out(op, arguments);
-  const std::lock_guard lock(mutex_);
-  if (known_.size() >= kMostKnown) known_.clear();
-  return known_.try_emplace(text, std::move(made)).first->second;
-}
-
 // Calls a C function of a shared library as an operator's kernel.
 
 namespace {
@@ -215,6 +190,29 @@ bool is_of_tensors(const c10::Argument& formal) {
   if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
   return type->kind() == c10::TypeKind::TensorType;
 }
+
+// Keeps them by the geometry and the numbers of calls. Thread-safe.
+class KnownResults {
+ public:
+  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be shown
+  // to them. Throws c10::Error for a call that the operator refuses.
+  ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+    const std::string text = text_of(arguments);
+    if (text.empty()) return work_out(op, arguments);
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = known_.find(text); found != known_.end()) return found->second;
+    }
+    ExpectedResults made = work_out(op, arguments);
+    const std::lock_guard lock(mutex_);
+    if (known_.size() >= kMostKnown) known_.clear();
+    return known_.try_emplace(text, std::move(made)).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, ExpectedResults> known_;
+};
 
 OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known, const c10::OperatorHandle& op,
                                 std::span<const c10::IValue> arguments) {

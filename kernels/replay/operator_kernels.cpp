@@ -54,9 +54,22 @@ struct PreparedCall {
   mutable std::atomic<Trial*> trial = nullptr;  // once somebody measures it
 
   // Elements that it goes over.
-  int64_t work() const;
+  int64_t work() const {
+    int64_t sum = 0;
+    for (const Part& part : parts) sum += part.plan.range * part.plan.row_work;
+    return sum;
+  }
+
   // Returns kReady if all kernels are ready, kFailed if one cannot be had.
-  Kernel::State state() const;
+  Kernel::State state() const {
+    bool ready = !parts.empty();
+    for (const Part& part : parts) {
+      if (part.kernel->function() != nullptr) continue;
+      ready = false;
+      if (part.kernel->state() == Kernel::State::kFailed) return Kernel::State::kFailed;
+    }
+    return ready ? Kernel::State::kReady : parts.empty() ? Kernel::State::kFailed : Kernel::State::kPending;
+  }
 };
 
 std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
@@ -131,22 +144,6 @@ void check_devices(std::span<const c10::IValue> arguments, c10::DeviceType devic
 }
 
 }  // namespace
-
-int64_t PreparedCall::work() const {
-  int64_t sum = 0;
-  for (const Part& part : parts) sum += part.plan.range * part.plan.row_work;
-  return sum;
-}
-
-Kernel::State PreparedCall::state() const {
-  bool ready = !parts.empty();
-  for (const Part& part : parts) {
-    if (part.kernel->function() != nullptr) continue;
-    ready = false;
-    if (part.kernel->state() == Kernel::State::kFailed) return Kernel::State::kFailed;
-  }
-  return ready ? Kernel::State::kReady : parts.empty() ? Kernel::State::kFailed : Kernel::State::kPending;
-}
 
 std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
                                                  const KernelOptions& options, KernelCache& cache) {
