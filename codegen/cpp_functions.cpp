@@ -1,7 +1,10 @@
-// Writes a small constant tensor as a function that makes it from a list of numbers.
+// Writes every block of a plan as a C++ function, and every step of it as a statement.
 //
-// Other types than int, long, float and double are written as their bytes. Linear in the elements, which
-// CodegenOptions::max_embedded_elements bounds.
+// Blocks whose text is the same share one function: twelve equal layers are written once and called twelve times. The
+// variables of a block are therefore named from its module on, so that the names do not tell the layers apart.
+//
+// Memory is freed as in the recorded program. A tensor is moved into the call that reads it last, or dropped behind it.
+// Linear in the text that is written.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -81,18 +84,7 @@ std::string embedded_constant(const Graph& graph, ConstantId id) {
                      cpp::ints(content->strides), text);
 }
 
-// Writes every block of a plan as a C++ function, and every step of it as a statement.
-//
-// Blocks whose text is the same share one function: twelve equal layers are written once and called twelve times. The
-// variables of a block are therefore named from its module on, so that the names do not tell the layers apart.
-//
-// Memory is freed as in the recorded program. A tensor is moved into the call that reads it last, or dropped behind it.
-//
-// Linear in the text that is written.
-
 using Returns = CppCalls::Returns;
-
-// ---- Functions
 
 std::string CppFunctions::write_all() {
   // The plan lists inner blocks first, so each function is there before one that calls it.
@@ -198,8 +190,6 @@ void CppFunctions::grad_mode(uint32_t step, std::optional<bool>& mode, std::stri
   }
   mode = wanted;
 }
-
-// ---- Statements
 
 std::string CppFunctions::drops(const std::vector<std::string>& names) {
   if (names.empty()) return "";

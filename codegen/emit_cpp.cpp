@@ -44,8 +44,6 @@ class CppWriter {
   }
 
  private:
-  // ---- The whole
-
   // `run`: names what is given, checks it, writes the statements of the outermost block, and returns the outputs.
   std::string root() {
     const CodeBlock& block = plan_.blocks.back();
@@ -138,7 +136,6 @@ class CppWriter {
     return fmt::format("{} run({})", output_type(), fmt::join(list, ", "));
   }
 
-  // The structs of `run`, which the header and the source both show.
   std::string declare() const {
     std::string text;
     if (structs()) {
@@ -295,13 +292,10 @@ std::map<std::string, at::Tensor> load_constants(const std::string& file) {
       text += fmt::format("\nconst at::Device {}(\"{}\");\n", functions_.calls().device(c10::Device(device)), device);
     }
     text += helpers + embedded + functions;
-    text += "\n}  // namespace\n\n" + prototypes_for_source() + constants + "\n" + run + "\n" + by_name +
-            "\n}  // namespace " + name_ + "\n";
+    text += "\n}  // namespace\n\n// What " + name_ + ".h declares.\n" + prototypes() + "\n" + constants + "\n" + run +
+            "\n" + by_name + "\n}  // namespace " + name_ + "\n";
     return text;
   }
-
-  // Declared before they are defined, so that no warning asks for it.
-  std::string prototypes_for_source() const { return "// What " + name_ + ".h declares.\n" + prototypes() + "\n"; }
 
   std::string header(const std::string& declarations) const {
     std::string text = about() + "#pragma once\n\n#include <ATen/core/Tensor.h>\n";

@@ -1,4 +1,9 @@
-// Writes one node as a Python expression over torch.ops, and collects what the expressions of a file need besides.
+// Writes a plan as one Python file whose `forward` takes and returns tensors by name.
+//
+// Goes the same way as the C++ writer: blocks become functions, equal texts one function, and `del` frees tensors
+// behind their last reader. Python needs no types and no forms of calls: an operator is `torch.ops.aten.add.Tensor`.
+// Naming the overload spares overload resolution, which could choose another operator than was recorded. Linear in the
+// text that is written.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,13 +25,7 @@
 #include "support/text.h"
 
 namespace shadowgraph {
-
-struct SHADOWGRAPH_API CodegenOptions;
-
-// Writes a step as a Python expression: torch.ops.aten.add.Tensor(x, y).
-//
-// Naming the overload spares overload resolution, which could choose another operator than was recorded. Defaults at
-// the end are left out. Constant work for each argument.
+namespace {
 
 class PythonCalls {
  public:
@@ -66,8 +65,6 @@ class PythonCalls {
     return fmt::format("torch.device(\"{}\")", device.str());
   }
 
-  // The literal is evaluated where it stands, each time: constants that are large come from the side file instead
-  // (take_side_constants).
   std::string constant(ConstantId id) const {
     const auto content = tensor_bytes(graph_.constant(id));
     if (!content) {
@@ -100,7 +97,59 @@ class PythonCalls {
   const std::set<std::string>& modules() const { return modules_; }  // of functions that the options name
 
  private:
-  std::string argument(const Argument& argument, const FormalType& type);
+  std::string argument(const Argument& a, const FormalType& type) {
+    switch (a.kind) {
+      case ArgumentKind::kNone:
+        return "None";
+      case ArgumentKind::kValue:
+        return (*name_of_)(plan_.variable_of(a.ref.value, step_));
+      case ArgumentKind::kInt:
+        switch (type.type) {
+          case TypeClass::kDtype:
+            return python::dtype(static_cast<c10::ScalarType>(a.i));
+          case TypeClass::kLayout:
+            return python::layout(a.i);
+          case TypeClass::kMemoryFormat:
+            return python::memory_format(a.i);
+          default:
+            return std::to_string(a.i);
+        }
+      case ArgumentKind::kFloat:
+        return python::number(a.d);
+      case ArgumentKind::kBool:
+        return a.b ? "True" : "False";
+      case ArgumentKind::kComplex: {
+        const auto parts = graph_.complex_parts(a);
+        return fmt::format("complex({}, {})", python::number(parts[0]), python::number(parts[1]));
+      }
+      case ArgumentKind::kString:
+        return python::quoted(graph_.text(a.string));
+      case ArgumentKind::kDevice:
+        return device(a.device());
+      case ArgumentKind::kIntList:
+        return python::ints(graph_.ints(a));
+      case ArgumentKind::kList: {
+        std::vector<std::string> elements;
+        const FormalType element{type.element, type.element_optional};
+        for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element));
+        return fmt::format("[{}]", fmt::join(elements, ", "));
+      }
+      case ArgumentKind::kConstant:
+        if (const auto variable = plan_.variable_of_constant(a.constant)) return (*name_of_)(*variable);
+        return constant(a.constant);
+      case ArgumentKind::kGenerator:
+        if (type.optional) return "None";
+        return a.device().is_cpu()
+                   ? "torch.default_generator"
+                   : fmt::format("torch.cuda.default_generators[{}]", std::max<int>(a.device().index(), 0));
+      case ArgumentKind::kOpaque:
+        refuse_node(graph_, plan_.steps[step_].node,
+                    "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
+                        "); rewrite the node to operators first");
+    }
+    return {};
+  }
+
   // Arguments as a call passes them.
   struct Arguments {
     std::vector<std::string> positional;
@@ -143,8 +192,7 @@ class PythonCalls {
     return spelled;
   }
 
-  // Another tensor over the storage of a value, with the geometry that the graph has: views that no operator made (.data
-  // =).
+  // Another tensor over the storage of a value, with the graph's geometry: views that no operator made (.data =).
   std::string alias(NodeId node) {
     const ValueId from = graph_.arguments(node)[0].ref.value;
     const ValueId to = graph_.results(node)[0].ref.value;
@@ -158,7 +206,6 @@ class PythonCalls {
                        bytes);
   }
 
-  // A function that no operator stands for: the user names a callee, or it is one of those that passes make.
   std::string function_call(NodeId node, const Target& target) {
     const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
     // A function that the user names comes first, so that it can replace the ones known below.
@@ -183,7 +230,6 @@ class PythonCalls {
     refuse_node(graph_, node, why_no_function(target));
   }
 
-  // "torch.ops.aten.add.Tensor".
   std::string operator_text(const Signature& signature) {
     std::string name = signature.name;
     if (const size_t colons = name.find("::"); colons != std::string::npos) {
@@ -210,69 +256,6 @@ class PythonCalls {
   const NameOf* name_of_ = nullptr;
   uint32_t step_ = 0;
 };
-
-std::string PythonCalls::argument(const Argument& a, const FormalType& type) {
-  switch (a.kind) {
-    case ArgumentKind::kNone:
-      return "None";
-    case ArgumentKind::kValue:
-      return (*name_of_)(plan_.variable_of(a.ref.value, step_));
-    case ArgumentKind::kInt:
-      switch (type.type) {
-        case TypeClass::kDtype:
-          return python::dtype(static_cast<c10::ScalarType>(a.i));
-        case TypeClass::kLayout:
-          return python::layout(a.i);
-        case TypeClass::kMemoryFormat:
-          return python::memory_format(a.i);
-        default:
-          return std::to_string(a.i);
-      }
-    case ArgumentKind::kFloat:
-      return python::number(a.d);
-    case ArgumentKind::kBool:
-      return a.b ? "True" : "False";
-    case ArgumentKind::kComplex: {
-      const auto parts = graph_.complex_parts(a);
-      return fmt::format("complex({}, {})", python::number(parts[0]), python::number(parts[1]));
-    }
-    case ArgumentKind::kString:
-      return python::quoted(graph_.text(a.string));
-    case ArgumentKind::kDevice:
-      return device(a.device());
-    case ArgumentKind::kIntList:
-      return python::ints(graph_.ints(a));
-    case ArgumentKind::kList: {
-      std::vector<std::string> elements;
-      const FormalType element{type.element, type.element_optional};
-      for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element));
-      return fmt::format("[{}]", fmt::join(elements, ", "));
-    }
-    case ArgumentKind::kConstant:
-      if (const auto variable = plan_.variable_of_constant(a.constant)) return (*name_of_)(*variable);
-      return constant(a.constant);
-    case ArgumentKind::kGenerator:
-      if (type.optional) return "None";
-      return a.device().is_cpu()
-                 ? "torch.default_generator"
-                 : fmt::format("torch.cuda.default_generators[{}]", std::max<int>(a.device().index(), 0));
-    case ArgumentKind::kOpaque:
-      refuse_node(graph_, plan_.steps[step_].node,
-                  "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
-                      "); rewrite the node to operators first");
-  }
-  return {};
-}
-
-// Writes a plan as one Python file whose `forward` takes and returns tensors by name.
-//
-// Goes the same way as the C++ writer: blocks become functions, equal texts one function, and `del` frees tensors
-// behind their last reader. Python needs no types and no forms of calls: an operator is `torch.ops.aten.add.Tensor`.
-// The helpers below are Python text, put at the head of a file that calls them.
-//
-// Linear in the text that is written.
-
-namespace {
 
 constexpr const char* kAliasOf = R"(
 def alias_of(source, dtype, sizes, strides, offset):
@@ -438,7 +421,6 @@ class PythonWriter {
     code_.functions = static_cast<int64_t>(written_.size());
   }
 
-  // The statements of a block, with `del` behind the last reader of each tensor.
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept,
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
@@ -485,13 +467,11 @@ class PythonWriter {
     return false;
   }
 
-  // Switches gradients where the recorded mode changes: some kernels ask for it.
   void grad_mode(uint32_t step, const std::string& wish, GradMode& mode, std::string& text,
                  const std::string& indent) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
     set_grad_mode(plan_.steps[step].grad_mode, wish, mode, text, indent);
   }
-  // With autograd the caller's wish counts where the program had gradients on.
   static void set_grad_mode(bool wanted, const std::string& wish, GradMode& mode, std::string& text,
                             const std::string& indent) {
     if (mode == (wanted ? GradMode::kOn : GradMode::kOff)) return;

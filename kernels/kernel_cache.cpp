@@ -27,6 +27,7 @@
 #include "support/threads.h"
 
 namespace shadowgraph {
+namespace {
 
 struct CacheManifest {
   std::string name;      // of the operator's folder
@@ -36,18 +37,9 @@ struct CacheManifest {
   std::map<std::string, std::string> verdicts;
 };
 
-// Throws KernelError if the entry is not there, is cut short or has no manifest.
-CacheManifest read_manifest(const std::string& path);
-// Throws FileError.
-void write_manifest_file(const std::string& path, const CacheManifest& manifest);
-
-// Returns what is wrong with the library at STEM.so, or "" if it is the one that the manifest names.
-std::string library_problem(const std::string& stem, const CacheManifest& manifest);
-
-namespace {
 constexpr int kManifestVersion = 1;
-}  // namespace
 
+// Throws KernelError if the entry is not there, is cut short or has no manifest.
 CacheManifest read_manifest(const std::string& path) {
   try {
     const nlohmann::json json = parse_json(read_file(path), path);
@@ -74,6 +66,7 @@ void write_manifest_file(const std::string& path, const CacheManifest& manifest)
   write_file(path, json_text(json, 1) + "\n");
 }
 
+// Returns what is wrong with the library at STEM.so, or "" if it is the one that the manifest names.
 std::string library_problem(const std::string& stem, const CacheManifest& manifest) {
   try {
     const std::string digest = sha256(read_file(stem + ".so"));
@@ -82,8 +75,6 @@ std::string library_problem(const std::string& stem, const CacheManifest& manife
     return error.what();
   }
 }
-
-namespace {
 
 namespace fs = std::filesystem;
 
@@ -195,7 +186,6 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
 
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // So many keys of one hash find a place each.

@@ -1,5 +1,5 @@
-// Decides what of a program is computed where: the level of each expression, and the loop over elements that it belongs
-// to. Internal to kernels/compiler.
+// Writes a program as a function of C++. ProgramLevels says what is computed where: the level of each expression, and
+// the loop over elements that it belongs to.
 #include "kernels/compiler/program_source.h"
 
 #include <fmt/format.h>
@@ -13,27 +13,13 @@
 
 namespace shadowgraph {
 
-// Writes one program as a function of C++. program_source.cpp has pointers, elements and rows, column_source.cpp
-// reductions of elements that lie apart. Internal to kernels/compiler.
-
 using Operation = KernelOperation;
-
-// Writes reductions of elements that lie apart: one element of the row after the other, in blocks that stay in the
-// cache.
+using c10::ScalarType;
 
 namespace {
 
 // A loop takes so many rows at a time, so that sums are loaded and stored less often.
 constexpr uint32_t kWays = 4;
-
-}  // namespace
-
-using Operation = KernelOperation;
-using c10::ScalarType;
-
-// ---- Pointers and elements
-
-// ---- Rows
 
 // A program with reductions runs several loops over the same elements, one a phase. Reductions of phase 0 read
 // elements, those of phase 1 read what follows from them, and so on. The last loop computes what is left to store.
@@ -243,8 +229,6 @@ class ProgramWriter {
     out_ += '\n';
   }
 
-  // ---- Pointers and elements
-
   void pointers(const char* indent, const std::string& column) {
     const uint32_t dims = program_.outer_rank + program_.reduced_rank + 1;
     for (uint32_t k = 0; k < program_.operands.size(); ++k) {
@@ -352,8 +336,6 @@ class ProgramWriter {
     close_nest(0);
   }
 
-  // ---- Rows
-
   template <class Body>
   void rows(Body body) {
     const uint32_t rank = program_.outer_rank;
@@ -409,7 +391,6 @@ class ProgramWriter {
       line("const {} e{} = {};", cpp_type(type_of(i)), i, result_of(i, fmt::format("a{}", i)));
   }
 
-  // ---- What reductions add up in
   bool is_sum(uint32_t i) const { return program_.expressions[i].operation == KernelOperation::kRowSum; }
   c10::ScalarType type_of(uint32_t i) const { return program_.expressions[i].type; }
 
@@ -446,8 +427,6 @@ class ProgramWriter {
     return is_sum(i) ? fmt::format("({}){}", cpp_type(type_of(i)), accumulator)
                      : fmt::format("of_order({})", accumulator);
   }
-
-  // ---- Columns
 
   void column_blocks() {
     const bool by_elements = program_.runs_by_elements();
@@ -546,6 +525,8 @@ class ProgramWriter {
   uint32_t ahead_ = 0;  // rows, where a loop takes several
   std::string out_;
 };
+
+}  // namespace
 
 std::string program_source(const KernelProgram& program) { return ProgramWriter(program).run(); }
 

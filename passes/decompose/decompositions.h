@@ -89,7 +89,6 @@ class Expander {
  public:
   // Both must outlive this. A FakeTensorMode is active on this thread while it lives.
   Expander(Graph& graph, const ExpansionTable& table);
-  ~Expander();
 
   // Empty if the node was replaced: then inserted() are the nodes in its place. Otherwise why it was left alone.
   // Throws what the function throws, other than by decline; the graph verifies in any case.
@@ -112,7 +111,7 @@ class Expander {
   bool adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why);
   void move_saved(NodeId node);
   void set_deaths(const CallRecording& recording);
-  void undo(CallRecording& recording);
+  void undo();
 
   Graph& graph_;
   const ExpansionTable& table_;

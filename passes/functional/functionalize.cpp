@@ -1,8 +1,23 @@
-// Makes a graph in which no operator writes: functionalize.cpp walks over the nodes and writes back at the end,
-// functionalize_writes.cpp has what writing nodes become. Internal to the pass `functionalize`.
+// Alias and mutation resolution.
 //
-// The walk goes once in program order. For each storage, StorageImages has a value of the new graph that holds what the
-// storage holds at this point of the old one. A read takes its operand from the image, and a write makes a new one.
+// One walk in program order builds a new graph. A node that writes nothing is copied, its operands as StorageImages
+// says they are to be read now. A node that writes becomes, in this order:
+//
+//   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
+//   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
+//   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
+//                                 tensor it replaces, or layout does not matter to it (passes/functional/storage_images.h), and
+//                                 no other operand lies across what is written
+//   anything else                 a functional call (core/calls/functions.h), which runs the very operator on a copy
+//                                 of the storage
+//
+// The result then becomes the new image of the storage. If it covers all that the program looks at, it is that image,
+// otherwise it is scattered into the old one. At the end the placeholders whose storages were written get aten::copy_
+// from their images. Outputs that live there are taken from the placeholders again.
+//
+// Why layout matters: kernels may sum in another order for other strides. Random fills draw in order of memory, or by
+// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended,
+// so every step is as simple and as cheap as recording.
 #include <c10/util/strides.h>
 
 #include <algorithm>
@@ -23,14 +38,16 @@
 
 namespace shadowgraph {
 
-// Functionalizes nodes that write. There are three ways, from the cheapest on:
-//
-//     copy_(%1, %2)           from contents alone: %1 is now %2, and the node goes
-//     add_(%1, %2)            by the functional operator: %3 = add(%1, %2), and %1 is now %3
-//     some::op_(%1)           by a functional call: copy the storage, run the very operator there
-//
-// A way is taken only if it gives the same bits. A fresh result may lie in memory in another way than the tensor that
-// it replaces, and some kernels give other bits for other strides. The last way always works and costs the copy.
+namespace {
+
+// What an opaque object is written to or read from, nobody knows.
+bool has_opaque(const Graph& graph, std::span<const Argument> arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
+    return a.kind == ArgumentKind::kOpaque || (a.kind == ArgumentKind::kList && has_opaque(graph, graph.list(a)));
+  });
+}
+
+}  // namespace
 
 class Functionalizer {
  public:
@@ -47,7 +64,7 @@ class Functionalizer {
       node(n);
       carried_.done(n);
     }
-    epilogue();
+    for (const NodeId n : placeholders_) write_back(n);
     ends();
     // Lives follow the new values: an image dies when the storage that it stands for died.
     carried_.finish(
@@ -68,8 +85,6 @@ class Functionalizer {
     ValueId after;  // geometry of what is written: the aliasing result if there is one
   };
 
-  // One node of the old graph, by kind: a placeholder, one that only computes (copy), one that changes geometry alone
-  // (metadata), one that writes (write).
   void node(NodeId n) {
     const TargetId target = read_.node(n).target;
     carried_.enter_region(read_.node(n).region, [&](ValueId v) { return images_.latest(v); });
@@ -102,8 +117,6 @@ class Functionalizer {
     if (!facts.written.empty() && writes_now(read_, n, facts)) return write(n);
     copy(n);
   }
-
-  void placeholder(NodeId n);
 
   // A node that writes nothing is the same node on current operands.
   void copy(NodeId n) {
@@ -147,8 +160,6 @@ class Functionalizer {
     return view_of(read_, w.after).bytes().second > images_.bytes(read_.value(w.before).storage);
   }
 
-  // Tries ways from the cheapest to the one that always works: contents alone, the functional operator, a functional
-  // call.
   void write(NodeId n) {
     const std::vector<Written> written = written_by(n);
     if (written.empty()) return copy(n);
@@ -210,10 +221,7 @@ class Functionalizer {
     return written;
   }
 
-  // Handles copy_, fill_ and zero_, whose new content needs nothing of the old.
-  //
-  //     copy_(%1, %2)      %1 is now clone(%2), or %2 converted
-  //     zero_(%1)          %1 is now full(sizes, 0)
+  // Handles copy_, fill_ and zero_, whose new content needs nothing of the old: %1 is now clone(%2), full(sizes, 0).
   bool write_contents(NodeId n, const Written& written) {
     const std::string& name = read_.target(n).name();
     const bool is_copy = name == "aten::copy_";
@@ -272,7 +280,62 @@ class Functionalizer {
     return true;
   }
 
-  bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> written);
+  // Calls the functional operator on fake tensors first: only its results say how they are laid out. If they do not fit,
+  // the node is erased again.
+  bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
+    std::vector<Written> written;  // as the form gives them
+    for (const uint16_t position : form.written) {
+      std::copy_if(in_any_order.begin(), in_any_order.end(), std::back_inserter(written),
+                   [&](const Written& w) { return w.position == position; });
+    }
+    const auto arguments = read_.arguments(n);
+    std::vector<Argument> taken;
+    for (const uint16_t position : form.arguments) {
+      taken.push_back(emitter_.mapped(arguments[position], [&](ValueId v) { return images_.current(v); }));
+    }
+    const NodeId made = emitter_.append(carried_.target(form.target), taken);
+    const auto give_up = [&] {
+      made_.erase(made);
+      return false;
+    };
+    if (!emitter_.find_results(made)) return give_up();
+    const auto results = made_.results(made);
+    std::vector<ValueId> contents;
+    made_.for_each_value(results.subspan(form.fresh.size()), [&](ValueId v) { contents.push_back(v); });
+    if (contents.size() != written.size()) return give_up();
+    for (size_t i = 0; i < written.size(); ++i) {
+      const StridedView have = view_of(made_, contents[i]);
+      const StridedView wanted = view_of(read_, written[i].after);
+      const bool same_sizes =
+          std::equal(have.sizes.begin(), have.sizes.end(), wanted.sizes.begin(), wanted.sizes.end());
+      const bool same_layout =
+          same_sizes && same_elements({have.sizes, have.strides, 0, 1}, {wanted.sizes, wanted.strides, 0, 1});
+      const bool same_dtype = made_.value(contents[i]).dtype == read_.value(written[i].after).dtype;
+      const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
+      if (!same_sizes || !same_device) return give_up();
+      if (!same_layout || !same_dtype) {
+        // Another layout is harmless only where no sum or draw depends on the order of elements.
+        const OperatorFacts& facts = form.target.facts();
+        if (!facts.pointwise || facts.random || !is_layout_independent(read_, n)) return give_up();
+      }
+    }
+    // Results that are no written argument: as the functional operator gives them, which is as they were.
+    for (size_t r = 0; r < form.fresh.size(); ++r) {
+      const Argument& old = read_.results(n)[form.fresh[r]];
+      if (old.kind == ArgumentKind::kValue && results[r].kind == ArgumentKind::kValue) {
+        images_.define(old.ref.value, results[r].ref.value);
+      } else if (old.kind != ArgumentKind::kNone || results[r].kind != ArgumentKind::kNone) {
+        return give_up();
+      }
+    }
+    carried_.node(n, made);
+    for (size_t i = 0; i < written.size(); ++i) {
+      const Value& value = read_.value(written[i].after);
+      commit(written[i], converted(contents[i], value.dtype, value.device(), Argument::of_bool(false)));
+    }
+    keep_saved(n, made);
+    return true;
+  }
 
   // The last way: run the very operator on a copy of the storage. It always works and costs the copy.
   void call_functionally(NodeId n, std::span<const Written> written) {
@@ -308,14 +371,7 @@ class Functionalizer {
           storages.emplace_back(storage, emitter_.add_storage(made, geometry, bytes));
           known = storages.end() - 1;
         }
-        TensorMeta spec;
-        spec.dtype = geometry.dtype;
-        spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
-        spec.strides = {geometry.strides.data(), geometry.strides.size()};
-        spec.offset = geometry.offset;
-        spec.device = geometry.device;
-        spec.storage = known->second;
-        const ValueId value = made_.new_tensor(made, spec);
+        const ValueId value = emitter_.new_tensor(made, geometry, known->second);
         wholes.emplace_back(storage, value);
         return Argument::of_value(value);
       };
@@ -387,11 +443,6 @@ class Functionalizer {
                           Argument::none(), non_blocking, Argument::none()});
   }
 
-  // The end: what the program was given and has written is written back there, and outputs follow.
-  void epilogue() {
-    for (const NodeId n : placeholders_) write_back(n);
-  }
-
   // Copies a placeholder's image back into it, once, at the end of the program. If the placeholder's own view covers all
   // that was written, that is one copy_; otherwise the written bytes are copied as a row.
   void write_back(NodeId placeholder) {
@@ -451,7 +502,6 @@ class Functionalizer {
     images_.replace(storage, target);
   }
 
-  // A row over the storage of a placeholder, which is resized to `bytes`; the placeholder's own geometry stays.
   // A placeholder's storage was resized. Its own geometry is the caller's, so a row over the storage is resized instead.
   ValueId longer(ValueId placeholder, int64_t before, int64_t bytes) {
     const StorageId storage = made_.value(placeholder).storage;
@@ -485,7 +535,6 @@ class Functionalizer {
     }
   }
 
-  // How nodes of the old graph are carried over: operands as they are now, results, saved tensors.
   std::vector<Argument> current_arguments(NodeId n) {
     std::vector<Argument> arguments;
     for (const Argument& argument : read_.arguments(n)) {
@@ -493,8 +542,6 @@ class Functionalizer {
     }
     return arguments;
   }
-
-  void define_results(NodeId n, NodeId made, std::span<const uint16_t> which);
 
   // Makes results like those of the node that is read. A view lies in its storage's new self; a fresh result gets one.
   Argument result_like(const Argument& result, NodeId made) {
@@ -511,14 +558,13 @@ class Functionalizer {
       images_.define(id, scalar);
       return Argument::of_value(scalar);
     }
-    TensorMeta spec;
-    spec.dtype = value.dtype;
-    spec.sizes = read_.sizes(id);
-    spec.strides = read_.strides(id);
-    spec.device = value.device();
-    spec.layout = value.layout;
-    spec.requires_grad = value.requires_grad;
-    spec.offset = value.offset;
+    TensorMeta spec{.dtype = value.dtype,
+                    .sizes = read_.sizes(id),
+                    .strides = read_.strides(id),
+                    .offset = value.offset,
+                    .device = value.device(),
+                    .layout = value.layout,
+                    .requires_grad = value.requires_grad};
     if (value.storage.valid()) {
       spec.storage = images_.storage_of(id);
       if (!spec.storage.valid()) spec.storage = carried_.storage(value.storage, made);
@@ -566,91 +612,7 @@ class Functionalizer {
   FunctionalizeResult result_;
 };
 
-// Calls the functional operator on fake tensors first: only its results say how they are laid out. If they do not fit,
-// the node is erased again.
-bool Functionalizer::write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
-  std::vector<Written> written;  // as the form gives them
-  for (const uint16_t position : form.written) {
-    std::copy_if(in_any_order.begin(), in_any_order.end(), std::back_inserter(written),
-                 [&](const Written& w) { return w.position == position; });
-  }
-  const auto arguments = read_.arguments(n);
-  std::vector<Argument> taken;
-  for (const uint16_t position : form.arguments) {
-    taken.push_back(emitter_.mapped(arguments[position], [&](ValueId v) { return images_.current(v); }));
-  }
-  const NodeId made = emitter_.append(carried_.target(form.target), taken);
-  const auto give_up = [&] {
-    made_.erase(made);
-    return false;
-  };
-  if (!emitter_.find_results(made)) return give_up();
-  const auto results = made_.results(made);
-  std::vector<ValueId> contents;
-  made_.for_each_value(results.subspan(form.fresh.size()), [&](ValueId v) { contents.push_back(v); });
-  if (contents.size() != written.size()) return give_up();
-  for (size_t i = 0; i < written.size(); ++i) {
-    const StridedView have = view_of(made_, contents[i]);
-    const StridedView wanted = view_of(read_, written[i].after);
-    const bool same_sizes = std::equal(have.sizes.begin(), have.sizes.end(), wanted.sizes.begin(), wanted.sizes.end());
-    const bool same_layout =
-        same_sizes && same_elements({have.sizes, have.strides, 0, 1}, {wanted.sizes, wanted.strides, 0, 1});
-    const bool same_dtype = made_.value(contents[i]).dtype == read_.value(written[i].after).dtype;
-    const bool same_device = made_.value(contents[i]).device() == read_.value(written[i].after).device();
-    if (!same_sizes || !same_device) return give_up();
-    if (!same_layout || !same_dtype) {
-      // Another layout is harmless only where no sum or draw depends on the order of elements.
-      const OperatorFacts& facts = form.target.facts();
-      if (!facts.pointwise || facts.random || !is_layout_independent(read_, n)) return give_up();
-    }
-  }
-  // Results that are no written argument: as the functional operator gives them, which is as they were.
-  for (size_t r = 0; r < form.fresh.size(); ++r) {
-    const Argument& old = read_.results(n)[form.fresh[r]];
-    if (old.kind == ArgumentKind::kValue && results[r].kind == ArgumentKind::kValue) {
-      images_.define(old.ref.value, results[r].ref.value);
-    } else if (old.kind != ArgumentKind::kNone || results[r].kind != ArgumentKind::kNone) {
-      return give_up();
-    }
-  }
-  carried_.node(n, made);
-  for (size_t i = 0; i < written.size(); ++i) {
-    const Value& value = read_.value(written[i].after);
-    commit(written[i], converted(contents[i], value.dtype, value.device(), Argument::of_bool(false)));
-  }
-  keep_saved(n, made);
-  return true;
-}
-
-// Alias and mutation resolution.
-//
-// One walk in program order builds a new graph. A node that writes nothing is copied, its operands as StorageImages
-// says they are to be read now. A node that writes becomes, in this order:
-//
-//   t_, squeeze_, set_, resize_   no content changes: the view, or nothing at all
-//   copy_, fill_, zero_           the new content itself: clone, _to_copy, expand, full
-//   x.op_(...), op(..., out=x)    its functional operator, if that gives the same bits: its result is laid out like the
-//                                 tensor it replaces, or layout does not matter to it (passes/functional/storage_images.h), and
-//                                 no other operand lies across what is written
-//   anything else                 a functional call (core/calls/functions.h), which runs the very operator on a copy
-//                                 of the storage
-//
-// The result then becomes the new image of the storage. If it covers all that the program looks at, it is that image,
-// otherwise it is scattered into the old one. At the end the placeholders whose storages were written get aten::copy_
-// from their images. Outputs that live there are taken from the placeholders again.
-//
-// Why layout matters: kernels may sum in another order for other strides. Random fills draw in order of memory, or by
-// another routine when memory is contiguous. Why a new graph: nodes with all their side lists are only ever appended,
-// so every step is as simple and as cheap as recording.
-
 namespace {
-
-// What an opaque object is written to or read from, nobody knows.
-bool has_opaque(const Graph& graph, std::span<const Argument> arguments) {
-  return std::any_of(arguments.begin(), arguments.end(), [&](const Argument& a) {
-    return a.kind == ArgumentKind::kOpaque || (a.kind == ArgumentKind::kList && has_opaque(graph, graph.list(a)));
-  });
-}
 
 // What is mutated and aliased, read off a graph without mutation.
 void read_signature(const Graph& graph, FunctionalizeResult& result) {
@@ -685,14 +647,6 @@ void read_signature(const Graph& graph, FunctionalizeResult& result) {
 }
 
 }  // namespace
-
-// ---- Nodes that write nothing
-
-// ---- Saved tensors: what autograd keeps from a node is kept from the one that stands for it
-
-// ---- The end
-
-// ---- The walk
 
 NodeId first_mutation(const Graph& graph) {
   const auto writes = [&](NodeId n) {

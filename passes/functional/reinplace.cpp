@@ -1,5 +1,13 @@
-// Decides which functional operators run in place (reinplace.cpp), and builds the graph in which they do
-// (reinplace_build.cpp). Internal to the pass `reinplace`.
+// Runs functional operators in place.
+//
+//   1. For every storage, finds the last node that reads its contents (views only hand them on). For a placeholder's,
+//      also finds the write-back that overwrites it as a whole.
+//   2. In program order, decides for each node whether it may write over an operand. A decision merges the result's
+//      storage into the operand's, so that chains follow: the last reader of the merged storage is that of the result.
+//   3. Builds the graph anew: nodes are copied, called in place, turned from a scatter into a copy_ into a view, or left
+//      out. All reasons are in Reinplacer, all edits in Build.
+//
+// This is made for functional graphs. In any other, storages that the program itself writes are left alone.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -18,17 +26,30 @@
 
 namespace shadowgraph {
 
+namespace {
+
 // An operator that gives its first operand with a part replaced, and the view that is that part.
 struct Scatter {
   const char* name;
   const char* view;
 };
-// Null for other operators.
-const Scatter* scatter_of(const Target& target);
 
-// Builds the graph anew as reinplace.cpp has decided. Nodes are copied, called in place, turned from a scatter into a
-// copy_ into a view, or left out. No decision is made here, so that one file has all reasons and the other all edits.
-// One walk over the nodes.
+constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
+                                 {"aten::select_scatter", "aten::select.int"},
+                                 {"aten::diagonal_scatter", "aten::diagonal"},
+                                 {"aten::as_strided_scatter", "aten::as_strided"}};
+
+// Null for other operators.
+const Scatter* scatter_of(const Target& target) {
+  const auto found = std::ranges::find(kScatters, target.name(), &Scatter::name);
+  return found == std::end(kScatters) ? nullptr : found;
+}
+
+int64_t int_or(const Argument& argument, int64_t otherwise) {
+  return argument.kind == ArgumentKind::kInt ? argument.i : otherwise;
+}
+
+}  // namespace
 
 class Reinplacer {
  public:
@@ -328,7 +349,60 @@ class Reinplacer {
   }
 
   // Where a scatter writes, as a view of its first operand; nothing for dimensions that are not there.
-  std::optional<TensorGeometry> region(NodeId scatter) const;
+  std::optional<TensorGeometry> region(NodeId n) const {
+    const auto arguments = read_.arguments(n);
+    const ValueId base = arguments[0].ref.value;
+    TensorGeometry geometry = TensorGeometry::of(read_, base);
+    const std::string& name = read_.target(n).name();
+    const auto rank = static_cast<int64_t>(geometry.sizes.size());
+    const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
+    // as_strided counts from the storage's begin, whatever the base's offset; the others from the base.
+    if (name == "aten::as_strided_scatter") {
+      const auto sizes = read_.ints(arguments[2]);
+      const auto strides = read_.ints(arguments[3]);
+      geometry.sizes.assign(sizes.begin(), sizes.end());
+      geometry.strides.assign(strides.begin(), strides.end());
+      geometry.offset = int_or(arguments[4], geometry.offset);
+      return geometry;
+    }
+    if (name == "aten::diagonal_scatter") {
+      const int64_t offset = int_or(arguments[2], 0);
+      const auto first = static_cast<size_t>(wrapped(int_or(arguments[3], 0)));
+      const auto second = static_cast<size_t>(wrapped(int_or(arguments[4], 1)));
+      if (first >= geometry.sizes.size() || second >= geometry.sizes.size()) return std::nullopt;
+      const int64_t length = offset >= 0 ? std::min(geometry.sizes[first], geometry.sizes[second] - offset)
+                                         : std::min(geometry.sizes[first] + offset, geometry.sizes[second]);
+      if (length <= 0) return std::nullopt;
+      geometry.offset += offset >= 0 ? offset * geometry.strides[second] : -offset * geometry.strides[first];
+      const int64_t stride = geometry.strides[first] + geometry.strides[second];
+      for (const size_t d : {std::max(first, second), std::min(first, second)}) {
+        geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(d));
+        geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(d));
+      }
+      geometry.sizes.push_back(length);
+      geometry.strides.push_back(stride);
+      return geometry;
+    }
+    const auto dim = static_cast<size_t>(wrapped(int_or(arguments[2], 0)));
+    if (dim >= geometry.sizes.size()) return std::nullopt;
+    const int64_t size = geometry.sizes[dim];
+    const int64_t stride = geometry.strides[dim];
+    if (name == "aten::select_scatter") {
+      const int64_t index = int_or(arguments[3], 0);
+      geometry.offset += (index < 0 ? index + size : index) * stride;
+      geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(dim));
+      geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(dim));
+      return geometry;
+    }
+    const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
+    const int64_t start = clamped(int_or(arguments[3], 0));
+    const int64_t end = std::max(start, clamped(int_or(arguments[4], size)));
+    const int64_t step = int_or(arguments[5], 1);
+    geometry.offset += start * stride;
+    geometry.sizes[dim] = (end - start + step - 1) / step;
+    geometry.strides[dim] = stride * step;
+    return geometry;
+  }
 
   // The scatter that alone uses `value`, as its source (and not, also, as its base).
   NodeId only_scatter(ValueId value) const {
@@ -426,14 +500,13 @@ class Reinplacer::Build {
     if (value.kind != ValueKind::kTensor) {
       result = made_.new_scalar(node, value.kind);
     } else {
-      TensorMeta spec;
-      spec.dtype = value.dtype;
-      spec.sizes = read_.sizes(like);
-      spec.strides = read_.strides(like);
-      spec.offset = value.offset;
-      spec.device = value.device();
-      spec.layout = value.layout;
-      spec.requires_grad = read_.value(old).requires_grad;
+      TensorMeta spec{.dtype = value.dtype,
+                      .sizes = read_.sizes(like),
+                      .strides = read_.strides(like),
+                      .offset = value.offset,
+                      .device = value.device(),
+                      .layout = value.layout,
+                      .requires_grad = read_.value(old).requires_grad};
       if (value.storage.valid()) spec.storage = storage_of(value.storage, node);
       result = made_.new_tensor(node, spec);
     }
@@ -512,99 +585,9 @@ class Reinplacer::Build {
   IdMap<StorageId, StorageId> storages_;
 };
 
-// Runs functional operators in place.
-//
-// There are three walks:
-//
-//   1. For every storage, finds the last node that reads its contents (views only hand them on). For a placeholder's,
-//      also finds the write-back that overwrites it as a whole.
-//   2. In program order, decides for each node whether it may write over an operand. A decision merges the result's
-//      storage into the operand's, so that chains follow: the last reader of the merged storage is that of the result.
-//   3. Builds the graph anew.
-//
-// This is made for functional graphs. In any other, storages that the program itself writes are left alone.
-
-namespace {
-
-constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
-                                 {"aten::select_scatter", "aten::select.int"},
-                                 {"aten::diagonal_scatter", "aten::diagonal"},
-                                 {"aten::as_strided_scatter", "aten::as_strided"}};
-
-int64_t int_or(const Argument& argument, int64_t otherwise) {
-  return argument.kind == ArgumentKind::kInt ? argument.i : otherwise;
-}
-
-}  // namespace
-
-const Scatter* scatter_of(const Target& target) {
-  for (const Scatter& scatter : kScatters) {
-    if (target.name() == scatter.name) return &scatter;
-  }
-  return nullptr;
-}
-
-// Where a scatter writes, in its own result.
-std::optional<TensorGeometry> Reinplacer::region(NodeId n) const {
-  const auto arguments = read_.arguments(n);
-  const ValueId base = arguments[0].ref.value;
-  TensorGeometry geometry = TensorGeometry::of(read_, base);
-  const std::string& name = read_.target(n).name();
-  const auto rank = static_cast<int64_t>(geometry.sizes.size());
-  const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
-  // as_strided counts from the storage's begin, whatever the base's offset; the others from the base.
-  if (name == "aten::as_strided_scatter") {
-    const auto sizes = read_.ints(arguments[2]);
-    const auto strides = read_.ints(arguments[3]);
-    geometry.sizes.assign(sizes.begin(), sizes.end());
-    geometry.strides.assign(strides.begin(), strides.end());
-    geometry.offset = int_or(arguments[4], geometry.offset);
-    return geometry;
-  }
-  if (name == "aten::diagonal_scatter") {
-    const int64_t offset = int_or(arguments[2], 0);
-    const auto first = static_cast<size_t>(wrapped(int_or(arguments[3], 0)));
-    const auto second = static_cast<size_t>(wrapped(int_or(arguments[4], 1)));
-    if (first >= geometry.sizes.size() || second >= geometry.sizes.size()) return std::nullopt;
-    const int64_t length = offset >= 0 ? std::min(geometry.sizes[first], geometry.sizes[second] - offset)
-                                       : std::min(geometry.sizes[first] + offset, geometry.sizes[second]);
-    if (length <= 0) return std::nullopt;
-    geometry.offset += offset >= 0 ? offset * geometry.strides[second] : -offset * geometry.strides[first];
-    const int64_t stride = geometry.strides[first] + geometry.strides[second];
-    for (const size_t d : {std::max(first, second), std::min(first, second)}) {
-      geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(d));
-      geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(d));
-    }
-    geometry.sizes.push_back(length);
-    geometry.strides.push_back(stride);
-    return geometry;
-  }
-  const auto dim = static_cast<size_t>(wrapped(int_or(arguments[2], 0)));
-  if (dim >= geometry.sizes.size()) return std::nullopt;
-  const int64_t size = geometry.sizes[dim];
-  const int64_t stride = geometry.strides[dim];
-  if (name == "aten::select_scatter") {
-    const int64_t index = int_or(arguments[3], 0);
-    geometry.offset += (index < 0 ? index + size : index) * stride;
-    geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(dim));
-    geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(dim));
-    return geometry;
-  }
-  const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
-  const int64_t start = clamped(int_or(arguments[3], 0));
-  const int64_t end = std::max(start, clamped(int_or(arguments[4], size)));
-  const int64_t step = int_or(arguments[5], 1);
-  geometry.offset += start * stride;
-  geometry.sizes[dim] = (end - start + step - 1) / step;
-  geometry.strides[dim] = stride * step;
-  return geometry;
-}
-
 ReinplaceResult reinplace(Graph& graph) {
   Reinplacer reinplacer(graph);
-  if (!reinplacer.decide()) return reinplacer.result;
-  Graph made = reinplacer.build();
-  graph = std::move(made);
+  if (reinplacer.decide()) graph = reinplacer.build();
   return reinplacer.result;
 }
 

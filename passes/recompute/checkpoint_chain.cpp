@@ -1,5 +1,13 @@
-// Builds the chain of a training step: where forward is cut (chain_cuts.cpp), what each stage holds
-// (checkpoint_chain.cpp), and the ways to keep it (chain_options.cpp). Internal to checkpoint_chain.cpp.
+// A training step as a chain: where forward is cut, what each stage holds, and the ways to keep it.
+//
+// A cut is a place where all that comes later depends on the past by one tensor: the residual stream between two
+// layers. Networks with long skips (U-Net) have few such places. There the tensor that lives longest is kept whatever
+// the plan, and the search for cuts begins anew without it. Each try is linear in storages and nodes.
+//
+// A stage of a transformer saves some ten to twenty tensors. The solver's time grows with the ways of a stage, so at
+// most options.most_options are kept: those near the lower hull of cost over bytes. The greedy walks cost the square of
+// the groups, times a walk over the stage. No figure need be exact: whatever the solver makes of them is tried on the
+// graph (checkpoint_curve.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,12 +35,6 @@ struct ForwardLife {
   bool set_aside = false;
 };
 
-// Finds where forward is cut into stages, and sets aside the tensors that would leave a stage without a cut.
-//
-// A cut is a place where all that comes later depends on the past by one tensor: the residual stream between two
-// layers. Networks with long skips (U-Net) have few such places. There the tensor that lives longest is kept whatever
-// the plan, and the search for cuts begins anew without it. Each try is linear in storages and nodes.
-
 namespace {
 
 // A stage of more nodes than this and than this part of forward is looked into: what is set aside to cut it?
@@ -41,17 +43,6 @@ constexpr int32_t kLongPart = 8;
 constexpr int kMostSetAside = 64;
 
 }  // namespace
-
-// Finds the ways to keep a stage: what of it stays, what waits on the host, and what that costs.
-//
-// A stage of a transformer saves some ten to twenty tensors. The solver's time grows with the ways of a stage, so at
-// most options.most_options are kept: those near the lower hull of cost over bytes. The greedy walks cost the square of
-// the groups, times a walk over the stage.
-
-// A training step as a chain: where forward is cut, what each stage holds, and the ways to keep it.
-//
-// All figures come from one walk over the graph's lives and, in a stage, from walks over its own nodes. They need not
-// be exact: whatever the chain's solver makes of them is tried on the graph (checkpoint_curve.cpp).
 
 class ChainBuilder {
  public:
@@ -104,14 +95,11 @@ class ChainBuilder {
 
   int32_t begin_of(size_t stage) const { return stage == 0 ? 0 : ends_[stage - 1]; }
 
-  // What forward is: its nodes in order, what they cost, and how long storages live in it.
   void list_forward() {
     const IdMap<RegionId, RegionId> again = recompute_regions(graph_);
     for (const NodeId n : graph_.nodes()) {
       has_backward_ = has_backward_ || graph_.node(n).phase == Graph::kBackward;
-      const bool end = graph_.node(n).target == target_of(Builtin::kOutput) ||
-                       graph_.node(n).target == target_of(Builtin::kGradient);
-      if (graph_.node(n).phase != Graph::kForward || graph_.is_placeholder(n) || end ||
+      if (graph_.node(n).phase != Graph::kForward || graph_.is_placeholder(n) || is_end(graph_.node(n).target) ||
           std::as_const(again)[graph_.node(n).region].valid()) {
         continue;
       }
@@ -128,13 +116,10 @@ class ChainBuilder {
     if (cost < 0 || total_cost_ > kMostCountable) {
       throw Error(
           "the operators of this graph cost more than 2^58 together, which no plan of recomputing can be weighed by: "
-          "is "
-          "the file damaged?");
+          "is the file damaged?");
     }
     return cost;
   }
-
-  bool is_forward(NodeId n) const { return std::as_const(place_)[n] != kNowhere; }
 
   // Lives are counted by storage, not by value: a view keeps its base.
   void find_lives() {
@@ -159,9 +144,8 @@ class ChainBuilder {
     }
   }
 
+  bool is_forward(NodeId n) const { return std::as_const(place_)[n] != kNowhere; }
   bool is_made(const ForwardLife& life) const { return life.born != kNowhere && !life.set_aside; }
-
-  // ---- Where to cut
 
   // Cuts forward where one tensor with a gradient is alive: all that comes later depends on the past by it alone.
   // Tensors without gradients (masks, tables of positions) do not count, since nothing is computed again through them.
@@ -212,8 +196,7 @@ class ChainBuilder {
     return between;
   }
 
-  // Sets the tensor that lives longest inside the longest stage aside, if that stage is long. Returns whether there was
-  // one.
+  // Sets the tensor that lives longest inside the longest stage aside, if that stage is long. Returns whether it did.
   bool set_aside_in_longest_stage() {
     const auto length = static_cast<int32_t>(forward_.size());
     size_t longest = 0;
@@ -366,13 +349,9 @@ class ChainBuilder {
       if (place != kNowhere) backward_costs_[size_t(stage_of_[size_t(place)])] += cost_of_node(n);
     }
   }
-
-  // ---- One stage
-
   // A stage is called after what costs most in it, as people know it.
   std::string name_of(size_t stage) const {
     if (stage < names_.size() && !names_[stage].empty()) return names_[stage];
-    // The module of the node that costs most.
     int32_t most = begin_of(stage);
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) {
       if (costs_[size_t(at)] > costs_[size_t(most)]) most = at;
@@ -427,7 +406,7 @@ class ChainBuilder {
     return most;
   }
 
-  // Describes one stage: what it makes, what it hands on, what backward saves of it. All figures are of whole storages.
+  // What it makes, what it hands on, what backward saves of it. All figures are of whole storages.
   void describe(size_t stage) {
     const int32_t begin = begin_of(stage), end = ends_[stage];
     own_.clear();
@@ -464,8 +443,6 @@ class ChainBuilder {
     chain_.stages.push_back(std::move(result));
     chain_.parts.push_back(std::move(part));
   }
-
-  // ---- Ways to keep a stage
 
   // What one node makes is kept together: computing one of its results gives the others, too.
   std::vector<Storages> groups_of(size_t stage, const Storages& saved, const Storages& handed_on) const {
@@ -605,10 +582,7 @@ class ChainBuilder {
     }
   }
 
-  // ---- What backward holds, from the graph's own lives
-
-  // Measures what backward holds by the graph's own lives: what is resident when a stage's backward begins, and its
-  // peak. Backward meets stages from the last to the first.
+  // What is resident when a stage's backward begins, and its peak, from the graph's own lives. Backward meets stages from the last to the first.
   void measure() {
     const size_t count = chain_.stages.size();
     std::vector<int64_t> live(count, 0);
@@ -740,7 +714,6 @@ std::vector<CheckpointSegment> CheckpointChain::segments(const ChainPlan& plan) 
   return segments;
 }
 
-// Returns the cost of copies to the host that computing does not hide, of all stages that keep something there.
 int64_t CheckpointChain::exposed(const ChainPlan& plan) const {
   const std::vector<bool> dropped = dropped_by(plan);
   int64_t cost = 0;

@@ -140,10 +140,9 @@ class ForwardMarks {
       : graph_(graph), plan_(graph, segments), regions_(graph) {
     for (const CheckpointSegment& segment : segments) {
       if (segment.keep.empty() && segment.offload.empty()) continue;
-      throw GraphEditError(
-          "cannot checkpoint segment '" + segment.name +
-          "': a forward graph's checkpoints run whole functions again, so nothing in them is kept or waits "
-          "on the host");
+      throw GraphEditError("cannot checkpoint segment '" + segment.name +
+                           "': a forward graph's checkpoints run whole functions again, so nothing in them is kept or "
+                           "waits on the host");
     }
   }
 
@@ -181,8 +180,6 @@ class ForwardMarks {
     return false;
   }
 
-  // ---- May it be one
-
   std::string obstacle_of(const CheckpointLevel& level) const {
     if (level.nodes.empty()) return "nothing runs in " + level.segment->name;
     const Effects& effects = plan_.effects();
@@ -211,8 +208,6 @@ class ForwardMarks {
   bool is_made_in(StorageId s, const std::unordered_set<NodeId>& nodes) const {
     return s.valid() && graph_.storage(s).born.valid() && nodes.contains(graph_.storage(s).born);
   }
-
-  // ---- The region
 
   void mark(const CheckpointLevel& level) {
     const CheckpointSegment& segment = *level.segment;
@@ -257,8 +252,6 @@ class ForwardMarks {
     }
     return devices;
   }
-
-  // ---- What autograd keeps
 
   // Autograd keeps what an outermost segment is given, and nothing that it makes.
   void forget(const CheckpointLevel& level) {
@@ -407,8 +400,7 @@ class AssumedStep {
     if (outputs_.empty()) {
       throw Error(
           "no output of this forward graph has a gradient, so no checkpoint can save anything: capture it with "
-          "gradients "
-          "on, in training mode");
+          "gradients on, in training mode");
     }
     const NodeId seed = add_node(seed_, {}, NodeId());
     add_gradients(seed, outputs_);

@@ -1,4 +1,16 @@
-// What is asked of a rule before it is used. parse_rules (shadowgraph/passes/simplify.h) asks it, too.
+// rewrite: replaces what matches a pattern by what a replacement says.
+//
+// How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
+// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call runs on
+// fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go to the
+// new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement took the
+// place of is looked up under its new id.
+//
+// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
+// are made only if their neighbours are as they were when the place was found. The others are found again in a next
+// round.
+//
+// Cost. One search and a few microseconds a replacement, most of it the fake calls.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,18 +29,7 @@
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
-
-// Throws ParseError, with the rule's name, if its replacement cannot stand for its pattern.
-void check_rule(const RewriteRule& rule);
-
-// Reads rules: pattern, arrow, replacement. Each side is parsed by Pattern, with its line numbers in the file.
-//
-//     rule drop-double-transpose
-//     %a = aten::t(self=%x)
-//     %b = aten::t(self=%a)
-//     return %b
-//     =>
-//     return %x
+namespace {
 
 // Finds what would go wrong in the middle of a rewrite, before the first match. A replacement may not read values that
 // nobody makes or that the rewrite erases, and its calls must be complete.
@@ -73,6 +74,8 @@ void check_rule(const RewriteRule& rule) {
     }
   }
 }
+
+}  // namespace
 
 std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets, std::string_view name) {
   struct Source {
@@ -123,20 +126,6 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
   }
   return rules;
 }
-
-// rewrite: replaces what matches a pattern by what a replacement says.
-//
-// How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
-// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call runs on
-// fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go to the
-// new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement took the
-// place of is looked up under its new id.
-//
-// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
-// are made only if their neighbours are as they were when the place was found. The others are found again in a next
-// round.
-//
-// Cost. One search and a few microseconds a replacement, most of it the fake calls.
 
 namespace {
 
@@ -308,9 +297,7 @@ class Rewriter {
         graph_.for_each_value_in(s, [&](ValueId alias) {
           graph_.for_each_use(alias, [&](NodeId user) { last = graph_.is_before(last, user) ? user : last; });
         });
-        std::vector<StorageId> frees(graph_.frees(last).begin(), graph_.frees(last).end());
-        frees.push_back(s);
-        graph_.set_frees(last, frees);
+        die_at(graph_, {{s, last}});
       });
     }
   }
@@ -472,9 +459,7 @@ class Rewriter {
     if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
     // The old storage may have died inside the match; the new one cannot die before it is made.
     const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
-    std::vector<StorageId> frees(graph_.frees(after).begin(), graph_.frees(after).end());
-    frees.push_back(to);
-    graph_.set_frees(after, frees);
+    die_at(graph_, {{to, after}});
   }
 
   Graph& graph_;

@@ -175,8 +175,6 @@ struct DecomposeResult {
 };
 
 DecomposeResult decompose(Graph& graph, const DecomposeOptions& options = {});
-// Operators that have a row, sorted.
-std::vector<std::string> decomposable_operators();
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Bias-addition split: what adds a bias in one operator becomes the product and the addition by itself.

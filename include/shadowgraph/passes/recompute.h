@@ -5,7 +5,6 @@
 //     const ChainSolver solver(stages, 8'000'000'000);       // bytes; once for all smaller budgets, too
 //     const std::optional<ChainPlan> plan = solver.plan(4'000'000'000);
 //     plan->cost;                                            // of what is computed again
-//     for (const ChainOperation& step : schedule(stages, *plan)) ...
 //
 // The dynamic programme is rotor's (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
 // for heterogeneous chains"). A stage may be kept in more than one way, as in Rockmate (Zhao et al. 2023). For the
@@ -110,21 +109,6 @@ class ChainSolver {
   std::vector<double> costs_;   // least cost by first and last stage and memory
   std::vector<size_t> fewest_;  // slots with which the range can be done at all
 };
-
-// What a plan does, one step after the other.
-struct ChainOperation {
-  enum class Kind : uint8_t {
-    kForwardDrop,  // run it; its input goes, unless it is kept for something else
-    kForwardMark,  // run it; its input stays
-    kForwardKeep,  // run it, and keep what the option keeps
-    kBackward,     // what it kept goes
-  };
-  Kind kind = Kind::kForwardDrop;
-  size_t stage = 0;
-  size_t option = 0;  // of kForwardKeep
-  friend bool operator==(const ChainOperation&, const ChainOperation&) = default;
-};
-std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainPlan& plan);
 
 // Returns the cost of tensors that go to the host in forward and come back in backward: what computing does not hide.
 // Each direction runs beside `hidden_out` and `hidden_back` of computing, in the same unit. `bytes_per_unit` is what
