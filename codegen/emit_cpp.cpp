@@ -51,8 +51,8 @@ bool all_finite(const std::vector<uint8_t>& bytes) {
   return true;
 }
 
-// The function that makes a small constant, bit for bit, anew at each call: from a list of numbers, or of bytes for types
-// other than int, long, float and double. Throws CodegenError if its contents are not readable.
+// The function that makes a small constant, bit for bit, anew at each call: from a list of numbers, or of bytes for
+// types other than int, long, float and double. Throws CodegenError if its contents are not readable.
 std::string embedded_constant(const Graph& graph, ConstantId id) {
   const auto content = tensor_bytes(graph.constant(id));
   if (!content) {
@@ -254,8 +254,8 @@ class CppFunctions {
     return "  " + text + drops(unused);
   }
 
-  // A call through the `checkpoint` helper, which keeps the operands and calls the function again in backward. The helper
-  // takes and gives lists of tensors, so the function is wrapped in a lambda.
+  // A call through the `checkpoint` helper, which keeps the operands and calls the function again in backward. The
+  // helper takes and gives lists of tensors, so the function is wrapped in a lambda.
   std::string checkpoint_call(const CodeBlock& block, const Function& function, BlockNames& names,
                               const std::vector<std::string>& arguments, const std::vector<std::string>& results) {
     needs_.helpers.insert("checkpoint");
@@ -394,8 +394,8 @@ class CppFunctions {
     return text + "  " + stack + ".clear();\n";
   }
 
-  // Names the results of a call. How depends on what the call returns in C++: a stack of IValues, one tensor or list, or
-  // a tuple.
+  // Names the results of a call. How depends on what the call returns in C++: a stack of IValues, one tensor or list,
+  // or a tuple.
   std::string results_of(uint32_t number, const CppCalls::Call& call, BlockNames& names,
                          const std::vector<bool>& wanted, std::vector<std::string>& bound) {
     const CodeStep& step = plan_.steps[number];

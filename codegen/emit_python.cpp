@@ -156,8 +156,8 @@ class PythonCalls {
     std::vector<std::string> keywords;
   };
 
-  // Spells the arguments of a call, without defaults at the end unless all are wanted. Functions of users and functional
-  // calls take all of them by position, since they have no schema in Python.
+  // Spells the arguments of a call, without defaults at the end unless all are wanted. Functions of users and
+  // functional calls take all of them by position, since they have no schema in Python.
   Arguments arguments_of(NodeId node, bool all_by_position) {
     const Signature& formals = graph_.target(node).signature();
     const auto arguments = graph_.arguments(node);
@@ -425,7 +425,8 @@ class PythonWriter {
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
     const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
-    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its begin.
+    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its
+    // begin.
     const bool asks = options_.autograd && checkpoint_around(graph_, block.region).valid();
     const std::string wish = !options_.autograd ? "True" : asks ? names.take("with_gradients") : "WITH_GRADIENTS[-1]";
     std::string text;

@@ -20,7 +20,6 @@
 #include "support/text.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // The shortest that reads back to the same double.

@@ -1,7 +1,7 @@
 // One HTML file with its program, its style and its data in it, which asks nothing of any network.
 //
-// What comes from programs and files stands in the page compressed and in base64. So no name in it can end a script or open
-// a tag. The title alone is text, and is escaped.
+// What comes from programs and files stands in the page compressed and in base64. So no name in it can end a script or
+// open a tag. The title alone is text, and is escaped.
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 

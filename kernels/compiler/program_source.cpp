@@ -365,8 +365,8 @@ class ProgramWriter {
     element_loop("0", "N", levels_.last_phase());
   }
 
-  // Adds short sums in the type itself and their sums in double, which is no worse than eager's cascade. Four sums beside
-  // one another take longer (45 us for 30, rows of 256): adding them up at a row's end is what costs.
+  // Adds short sums in the type itself and their sums in double, which is no worse than eager's cascade. Four sums
+  // beside one another take longer (45 us for 30, rows of 256): adding them up at a row's end is what costs.
   void reduce(uint32_t phase) {
     const std::vector<uint32_t> own = levels_.reductions(phase);
     const std::vector<bool> wanted = levels_.needed_by_loop(phase);

@@ -436,8 +436,8 @@ bool is_of_tensors(const c10::Argument& formal) {
 // Keeps them by the geometry and the numbers of calls. Thread-safe.
 class KnownResults {
  public:
-  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be shown
-  // to them. Throws c10::Error for a call that the operator refuses.
+  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be
+  // shown to them. Throws c10::Error for a call that the operator refuses.
   ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
     const std::string text = text_of(arguments);
     if (text.empty()) return work_out(op, arguments);

@@ -128,8 +128,8 @@ class Expander {
 // The table of decompositions: operators as functions of more basic ones. Internal to `decompose` and `split-bias`.
 //
 // A row is a C++ function with the operator's signature and its line in one of the add_* functions; see
-// passes/decompose/decompositions.h. Equal to the operator within rounding unless a comment says bitwise. In half precision
-// they compute in float, as the kernels do.
+// passes/decompose/decompositions.h. Equal to the operator within rounding unless a comment says bitwise. In half
+// precision they compute in float, as the kernels do.
 
 namespace shadowgraph::decompositions {
 

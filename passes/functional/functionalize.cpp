@@ -37,7 +37,6 @@
 #include "shadowgraph/passes/functional.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // What an opaque object is written to or read from, nobody knows.
@@ -280,8 +279,8 @@ class Functionalizer {
     return true;
   }
 
-  // Calls the functional operator on fake tensors first: only its results say how they are laid out. If they do not fit,
-  // the node is erased again.
+  // Calls the functional operator on fake tensors first: only its results say how they are laid out. If they do not
+  // fit, the node is erased again.
   bool write_functionally(NodeId n, const FunctionalForm& form, std::span<const Written> in_any_order) {
     std::vector<Written> written;  // as the form gives them
     for (const uint16_t position : form.written) {
@@ -443,8 +442,8 @@ class Functionalizer {
                           Argument::none(), non_blocking, Argument::none()});
   }
 
-  // Copies a placeholder's image back into it, once, at the end of the program. If the placeholder's own view covers all
-  // that was written, that is one copy_; otherwise the written bytes are copied as a row.
+  // Copies a placeholder's image back into it, once, at the end of the program. If the placeholder's own view covers
+  // all that was written, that is one copy_; otherwise the written bytes are copied as a row.
   void write_back(NodeId placeholder) {
     const NodeId made = carried_.made(placeholder);
     const Argument& result = read_.results(placeholder).front();
@@ -502,7 +501,8 @@ class Functionalizer {
     images_.replace(storage, target);
   }
 
-  // A placeholder's storage was resized. Its own geometry is the caller's, so a row over the storage is resized instead.
+  // A placeholder's storage was resized. Its own geometry is the caller's, so a row over the storage is resized
+  // instead.
   ValueId longer(ValueId placeholder, int64_t before, int64_t bytes) {
     const StorageId storage = made_.value(placeholder).storage;
     TensorGeometry row = TensorGeometry::of(made_, placeholder);

@@ -25,7 +25,6 @@
 #include "shadowgraph/passes/functional.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // An operator that gives its first operand with a part replaced, and the view that is that part.

@@ -1,4 +1,15 @@
-// Matrices in float8, scaled by their largest element: made once for all products that read them.
+// float8: linear layers' three products in float8.
+//
+// Which. A product with a parameter is a layer's own; those of its gradients are the backward nodes that belong to it.
+// What is computed again in backward is a layer's own as well, and shares no cast with the first time.
+//
+// Sides. An operand of a backward product is the parameter, or what was cast for the layer's own product. An activation
+// that is gathered again in backward is neither; it comes from forward by collectives and views alone. The rest are
+// gradients. A product without exactly one of them stays.
+//
+// What autograd keeps of the activation is its cast, if nothing else in backward reads it.
+//
+// Cost. Linear in the graph, with a search among the casts of a matrix, of which there are as many as micro-batches.
 #include "passes/precision/float8.h"
 
 #include <c10/core/MemoryFormat.h>
@@ -20,7 +31,6 @@
 #include "shadowgraph/graph/graph.h"
 
 namespace shadowgraph {
-
 namespace {
 
 constexpr double kLeast = 1e-12;  // scale of a matrix of zeros
@@ -28,23 +38,6 @@ constexpr double kLeast = 1e-12;  // scale of a matrix of zeros
 double largest(c10::ScalarType dtype) { return dtype == c10::kFloat8_e5m2 ? 57344.0 : 448.0; }
 
 Argument of_type(c10::ScalarType dtype) { return Argument::of_int(static_cast<int64_t>(dtype)); }
-
-}  // namespace
-
-// float8: linear layers' three products in float8.
-//
-// Which. A product with a parameter is a layer's own; those of its gradients are the backward nodes that belong to it.
-// What is computed again in backward is a layer's own as well, and shares no cast with the first time.
-//
-// Sides. An operand of a backward product is the parameter, or what was cast for the layer's own product. An activation
-// that is gathered again in backward is neither; it comes from forward by collectives and views alone. The rest are
-// gradients. A product without exactly one of them stays.
-//
-// What autograd keeps of the activation is its cast, if nothing else in backward reads it.
-//
-// Cost. Linear in the graph, with a search among the casts of a matrix, of which there are as many as micro-batches.
-
-namespace {
 
 constexpr int64_t kDivisor = 16;  // of sizes that _scaled_mm takes
 constexpr c10::ScalarType kValues = c10::kFloat8_e4m3fn, kGradients = c10::kFloat8_e5m2;
@@ -56,6 +49,7 @@ std::vector<std::string> patterns_of(const std::string& text) {
   return patterns;
 }
 
+// Matrices in float8, scaled by their largest element: made once for all products that read them.
 class Float8Operands {
  public:
   // `effects` are those of the graph before it is edited.

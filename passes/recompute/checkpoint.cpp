@@ -231,8 +231,8 @@ class Rewrite {
     regions_.wrap_regions(level);
   }
 
-  // Notes, before anything is changed, the storages whose lives may end earlier. These are those that are made again, and
-  // those that nodes of segments save and no node outside does.
+  // Notes, before anything is changed, the storages whose lives may end earlier. These are those that are made again,
+  // and those that nodes of segments save and no node outside does.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) changes_.touched[graph_.value(demand.value).storage] = 1;

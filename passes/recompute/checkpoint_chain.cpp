@@ -177,8 +177,8 @@ class ChainBuilder {
     fixed_.assign(ends_.size(), false);
   }
 
-  // By place, how many tensors begin (or end) to be between their making and the last write to them. A stage that runs again
-  // as a whole must not begin there: a mask is made empty, and drawn by the next node.
+  // By place, how many tensors begin (or end) to be between their making and the last write to them. A stage that runs
+  // again as a whole must not begin there: a mask is made empty, and drawn by the next node.
   std::vector<int32_t> places_between_writes() const {
     std::vector<int32_t> between(forward_.size() + 1, 0);
     if (!options_.whole_stages) return between;
@@ -499,8 +499,8 @@ class ChainBuilder {
     }
   }
 
-  // Gives each way two more: one that sends to the host as much as computing hides, and one that sends all. A tensor that
-  // waits there costs no memory here and no computing, only what the link takes beyond the time of computing.
+  // Gives each way two more: one that sends to the host as much as computing hides, and one that sends all. A tensor
+  // that waits there costs no memory here and no computing, only what the link takes beyond the time of computing.
   void send_to_host(size_t stage, int64_t backward, std::span<const Storages> groups, std::vector<Way>& ways) const {
     int64_t running = 0;  // forward once, whatever is run again
     for (int32_t at = begin_of(stage); at < ends_[stage]; ++at) running += costs_[size_t(at)];
@@ -582,7 +582,8 @@ class ChainBuilder {
     }
   }
 
-  // What is resident when a stage's backward begins, and its peak, from the graph's own lives. Backward meets stages from the last to the first.
+  // What is resident when a stage's backward begins, and its peak, from the graph's own lives. Backward meets stages
+  // from the last to the first.
   void measure() {
     const size_t count = chain_.stages.size();
     std::vector<int64_t> live(count, 0);

@@ -3,8 +3,8 @@
 //
 // The chain model proposes, the graph decides: a proposed plan is applied to a copy, and the peak of that copy counts.
 // So the model may be wrong about a stage and no answer is; at worst a better plan was not proposed. Every policy is
-// tried, too, so `optimal` is never worse than one of them. Cost: a chain (checkpoint_chain.cpp), its dynamic programme,
-// and a copy and rewrite of the graph for each plan.
+// tried, too, so `optimal` is never worse than one of them. Cost: a chain (checkpoint_chain.cpp), its dynamic
+// programme, and a copy and rewrite of the graph for each plan.
 //
 // Costs of nodes. passes/ may not ask the profiler, which is above it, so the few formulas that tell a matrix product
 // from a gelu are here. Everything else counts by the bytes that it moves.
@@ -171,8 +171,8 @@ int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   return most;
 }
 
-// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already. Returns those
-// that a forward graph can have.
+// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already. Returns
+// those that a forward graph can have.
 std::vector<CheckpointSegment> whole_segments(const Graph& graph, std::vector<CheckpointSegment> segments) {
   std::set<std::pair<NodeId, NodeId>> known;
   std::erase_if(segments, [&](CheckpointSegment& segment) {

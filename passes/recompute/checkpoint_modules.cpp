@@ -286,8 +286,8 @@ PassResult FreeAtLastUseResult::summary() const { return {.changed = moved != 0,
 
 // The pass `checkpoint`: which segments its options mean, and what they came to.
 //
-// In a captured step the policy sees the graph as it is. For a forward graph it sees the step that autograd would make of
-// it (assumed_step.cpp), where the same regions and nodes have the same ids.
+// In a captured step the policy sees the graph as it is. For a forward graph it sees the step that autograd would make
+// of it (assumed_step.cpp), where the same regions and nodes have the same ids.
 
 namespace {
 

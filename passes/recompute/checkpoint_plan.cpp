@@ -35,7 +35,8 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   return positions;
 }
 
-// All of it must be one value, so that one copy there and one back will do. Backward may only read it, and nothing outside may hold it.
+// All of it must be one value, so that one copy there and one back will do. Backward may only read it, and nothing
+// outside may hold it.
 HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage) {
   HostTrip trip;
   const NodeId born = graph.storage(storage).born;
@@ -155,7 +156,8 @@ void CheckpointPlan::collect_demands() {
   }
 }
 
-// Lists writers by storage and version, and numbers draws by generator: copies must draw in the same order without a gap.
+// Lists writers by storage and version, and numbers draws by generator: copies must draw in the same order without a
+// gap.
 void CheckpointPlan::index_writes() {
   const uint32_t storages = graph_.storage_count();
   writers_begin_.assign(size_t{storages} + 1, 0);
@@ -193,8 +195,9 @@ bool CheckpointPlan::draws(NodeId n) const {
 
 // ---- Segments and how they nest
 //
-// Policies name segments by regions (modules), the chain by first and last node. Both become levels. Segments that cross
-// are refused, for a node can be recomputed with one of them alone. One walk for each form, times the depth of nesting.
+// Policies name segments by regions (modules), the chain by first and last node. Both become levels. Segments that
+// cross are refused, for a node can be recomputed with one of them alone. One walk for each form, times the depth of
+// nesting.
 namespace {
 
 std::string_view text_of_name(const Graph& graph, RegionId region) {

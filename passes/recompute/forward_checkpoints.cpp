@@ -126,9 +126,9 @@ SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const
 //     %3 = aten::gelu(%2) saved(%2)           @s3 | r5     %3 = ...                             free(s2)
 //
 // Emitted code and torch.fx call checkpoint() there, which runs the whole segment again in backward. In a graph
-// that has its backward, only what is needed runs again. So a segment is refused as soon as one of its nodes stands in the
-// way (second_run.h), and the report says which. What a segment reads from outside is kept, and listed as saved by the
-// first node that reads it.
+// that has its backward, only what is needed runs again. So a segment is refused as soon as one of its nodes stands in
+// the way (second_run.h), and the report says which. What a segment reads from outside is kept, and listed as saved by
+// the first node that reads it.
 //
 // Linear, times the depth of nesting.
 
@@ -368,8 +368,8 @@ int64_t bytes_kept_for_backward(const Graph& graph) {
 // operand that wants one. Gradients of views, and those that sums hand on, share memory, as in libtorch. A second
 // gradient of one tensor is added in place where nobody else holds the first. Storages die at their last use.
 //
-// The nodes compute nothing: plans are made and peaks counted on them, as on a captured step. Kernels' scratch memory is
-// not there.
+// The nodes compute nothing: plans are made and peaks counted on them, as on a captured step. Kernels' scratch memory
+// is not there.
 //
 // Linear in the graph.
 

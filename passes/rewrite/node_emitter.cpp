@@ -245,8 +245,8 @@ TargetId NodeEmitter::target(const std::string& name) {
   return id;
 }
 
-// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids in
-// both.
+// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids
+// in both.
 Argument NodeEmitter::copied(const Argument& argument) {
   if (argument.kind == ArgumentKind::kList) return mapped(argument, [](ValueId) { return ValueId(); });
   return copied_argument(made_, read_, argument, [](const Argument& element) { return element; });

@@ -1,10 +1,10 @@
 // rewrite: replaces what matches a pattern by what a replacement says.
 //
 // How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
-// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call runs on
-// fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go to the
-// new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement took the
-// place of is looked up under its new id.
+// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call
+// runs on fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go
+// to the new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement
+// took the place of is looked up under its new id.
 //
 // Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
 // are made only if their neighbours are as they were when the place was found. The others are found again in a next
@@ -347,9 +347,9 @@ class Rewriter {
     }
   }
 
-  // Says whether the match and the nodes that are to wait for it are where they were. So must all be that they depend on
-  // or that depends on them. Then the place found for it is still one. Whatever was put in elsewhere does what nodes did
-  // that were not among them.
+  // Says whether the match and the nodes that are to wait for it are where they were. So must all be that they depend
+  // on or that depends on them. Then the place found for it is still one. Whatever was put in elsewhere does what nodes
+  // did that were not among them.
   bool is_undisturbed(const Dependences& dependences, const Match& match) const {
     const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
     const auto all_good = [&](NodeId n) {

@@ -2,8 +2,8 @@
 // the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
 // the results, and which storage each of them is on.
 //
-// Baked sizes. Nothing in a graph says where a number in an argument came from, so finding recorded sizes among them is a
-// guess by value and by argument name, used for messages and reports, never to change a number.
+// Baked sizes. Nothing in a graph says where a number in an argument came from, so finding recorded sizes among them is
+// a guess by value and by argument name, used for messages and reports, never to change a number.
 //
 // It looks at arguments that mean a size by their name (size, end, split_size, ...). It also looks at numbers that
 // equal a changed size of a placeholder. So it does at products of neighbouring sizes with one in them, as flattening
@@ -35,7 +35,6 @@
 #include "shadowgraph/passes/shapes.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Sorted. Windows, strides and paddings are not among them: those stay when a batch grows.

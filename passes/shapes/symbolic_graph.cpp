@@ -22,8 +22,9 @@
 
 namespace shadowgraph {
 
-// What is done with what a walk meets; by default nothing. All sinks see the same order: an index means the same number in
-// each. Values, storages and nodes appear by their canonical numbers; `what` and `which` are for messages: "size", 1.
+// What is done with what a walk meets; by default nothing. All sinks see the same order: an index means the same number
+// in each. Values, storages and nodes appear by their canonical numbers; `what` and `which` are for messages: "size",
+// 1.
 struct NoSink {
   void node(NodeId) {}     // what follows is about this node; about none, at the end
   void token(uint64_t) {}  // structure

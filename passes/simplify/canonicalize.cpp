@@ -34,7 +34,6 @@
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
-
 namespace {
 
 // Where a negative number counts from the end, in the rank of self or of the result.
@@ -53,50 +52,48 @@ struct ArgumentForm {
 };
 
 constexpr DimensionRow kDimensions[] = {
-    {"aten::transpose.int", {"dim0", "dim1"}},
-    {"aten::permute", {"dims"}},
-    {"aten::select.int", {"dim"}},
-    {"aten::slice.Tensor", {"dim"}},
-    {"aten::narrow", {"dim"}},
-    {"aten::split.Tensor", {"dim"}},
-    {"aten::split_with_sizes", {"dim"}},
-    {"aten::unbind.int", {"dim"}},
-    {"aten::squeeze.dim", {"dim"}},
-    {"aten::squeeze.dims", {"dim"}},
-    {"aten::unsqueeze", {"dim"}, true},
-    {"aten::stack", {"dim"}, true},
-    {"aten::cat", {"dim"}, true},
-    {"aten::_softmax", {"dim"}},
-    {"aten::_log_softmax", {"dim"}},
-    {"aten::_softmax_backward_data", {"dim"}},
-    {"aten::_log_softmax_backward_data", {"dim"}},
-    {"aten::sum.dim_IntList", {"dim"}},
-    {"aten::mean.dim", {"dim"}},
-    {"aten::amax", {"dim"}},
-    {"aten::amin", {"dim"}},
-    {"aten::any.dim", {"dim"}},
-    {"aten::all.dim", {"dim"}},
-    {"aten::argmax", {"dim"}},
-    {"aten::argmin", {"dim"}},
-    {"aten::max.dim", {"dim"}},
-    {"aten::min.dim", {"dim"}},
-    {"aten::var.correction", {"dim"}},
-    {"aten::std.correction", {"dim"}},
-    {"aten::var_mean.correction", {"dim"}},
-    {"aten::logsumexp", {"dim"}},
-    {"aten::cumsum", {"dim"}},
-    {"aten::cumprod", {"dim"}},
-    {"aten::gather", {"dim"}},
-    {"aten::index_select", {"dim"}},
-    {"aten::index_add", {"dim"}},
-    {"aten::scatter.src", {"dim"}},
-    {"aten::scatter.value", {"dim"}},
-    {"aten::scatter_add", {"dim"}},
-    {"aten::topk", {"dim"}},
-    {"aten::sort", {"dim"}},
-    {"aten::sort.stable", {"dim"}},
-    {"aten::flip", {"dims"}},
-};
+    {"aten::transpose.int", {"dim0", "dim1"}}, {"aten::permute", {"dims"}},    {"aten::flip", {"dims"}},
+    {"aten::unsqueeze", {"dim"}, true},        {"aten::stack", {"dim"}, true}, {"aten::cat", {"dim"}, true}};
+
+// Those with a `dim` in the rank of self.
+constexpr DimensionRow kDim = {"", {"dim"}};
+constexpr std::string_view kWithDim[] = {"aten::select.int",
+                                         "aten::slice.Tensor",
+                                         "aten::narrow",
+                                         "aten::split.Tensor",
+                                         "aten::split_with_sizes",
+                                         "aten::unbind.int",
+                                         "aten::squeeze.dim",
+                                         "aten::squeeze.dims",
+                                         "aten::_softmax",
+                                         "aten::_log_softmax",
+                                         "aten::_softmax_backward_data",
+                                         "aten::_log_softmax_backward_data",
+                                         "aten::sum.dim_IntList",
+                                         "aten::mean.dim",
+                                         "aten::amax",
+                                         "aten::amin",
+                                         "aten::any.dim",
+                                         "aten::all.dim",
+                                         "aten::argmax",
+                                         "aten::argmin",
+                                         "aten::max.dim",
+                                         "aten::min.dim",
+                                         "aten::var.correction",
+                                         "aten::std.correction",
+                                         "aten::var_mean.correction",
+                                         "aten::logsumexp",
+                                         "aten::cumsum",
+                                         "aten::cumprod",
+                                         "aten::gather",
+                                         "aten::index_select",
+                                         "aten::index_add",
+                                         "aten::scatter.src",
+                                         "aten::scatter.value",
+                                         "aten::scatter_add",
+                                         "aten::topk",
+                                         "aten::sort",
+                                         "aten::sort.stable"};
 
 // Operators whose size argument may hold -1 for what follows from the others; the result's sizes say it.
 constexpr std::string_view kSized[] = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::expand"};
@@ -191,6 +188,7 @@ ArgumentForm argument_form_of(std::string_view target) {
   ArgumentForm form;
   const auto row = std::ranges::find(kDimensions, target, &DimensionRow::target);
   if (row != std::end(kDimensions)) form.dimensions = &*row;
+  if (std::ranges::find(kWithDim, target) != std::end(kWithDim)) form.dimensions = &kDim;
   form.sized = std::ranges::find(kSized, target) != std::end(kSized);
   form.slice = target == "aten::slice.Tensor";
   form.alpha = target.starts_with("aten::add.") || target.starts_with("aten::sub.");

@@ -5,7 +5,8 @@
 //     run 0: 32 blocks of 36 nodes, n6..n1157, forward, layers.0 .. layers.31
 //     n42: %75 = aten::mm(...) | r12 note("repeat"="run 0, block 2 of 32")
 //
-// Two blocks are the same if ir/analysis/structural_hash.h says so; pictures and summaries fold layers by the same rule.
+// Two blocks are the same if ir/analysis/structural_hash.h says so; pictures and summaries fold layers by the same
+// rule.
 //
 // How. Each node has a colour, BlockHashes::of_node. Where a block of p nodes repeats, each colour is equal to the one
 // p places on, for a stretch of at least p nodes. So the search is for distances p, in four steps:
