@@ -25,7 +25,6 @@ bool has_body(const Graph& graph, NodeId node, const CodegenOptions& options) {
          !options.functions.contains(graph.target(node).name());
 }
 
-// Where the nodes of the body go: a module, if the pass collapse made the call of one, or else a scope.
 RegionId add_function_region(Graph& graph, NodeId call) {
   const std::string path(graph.note(call, "module"));
   const std::string class_name(graph.note(call, "class"));
@@ -163,7 +162,6 @@ class BlockBuilder {
  private:
   uint32_t step_count() const { return static_cast<uint32_t>(plan_.steps.size()); }
 
-  // For each step the chain of regions around it that may become functions.
   void find_regions() {
     std::vector<std::vector<RegionId>> chains(graph_.region_count());
     for (uint32_t r = 1; r < graph_.region_count(); ++r) {
@@ -203,7 +201,6 @@ class BlockBuilder {
     return false;
   }
 
-  // Depth is that of the modules, at most kMaxDepth.
   void fill_and_cut(CodeBlock& block, size_t depth) {
     fill(block, block.begin, block.end, depth);
     while (block.items.size() > static_cast<size_t>(std::max(options_.max_function_items, 2))) {
@@ -251,7 +248,6 @@ class BlockBuilder {
     }
   }
 
-  // Moves runs of items into parts, which become functions of their own: first by phase, then by number.
   void cut(CodeBlock& block, bool by_phase) {
     const auto most = static_cast<size_t>(std::max(options_.max_function_items, 2));
     std::vector<CodeBlock::Item> items;

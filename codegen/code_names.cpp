@@ -1,5 +1,8 @@
-// Makes identifiers of paths and class names. One list of reserved words serves both languages, so a graph gives the
-// same names in C++ and in Python.
+// Names in emitted code. Variables are named after what made them, relative to the function they are in, and functions
+// after the class of their module. One list of reserved words serves both languages.
+//
+// Names decide more than looks. Two layers become one function only if their texts are equal, so a name must not tell
+// which layer it is in (relative()). Names are made when they are first asked for, in the order of the text.
 #include "codegen/code_names.h"
 
 #include <algorithm>
@@ -62,7 +65,6 @@ std::string identifier(std::string_view text) {
   return name;
 }
 
-// A class becomes a function in snake case: BertSelfAttentionImpl gives bert_self_attention.
 std::string function_identifier(std::string_view class_name) {
   if (const size_t colon = class_name.rfind("::"); colon != std::string_view::npos) class_name.remove_prefix(colon + 2);
   if (class_name.ends_with("Impl") && class_name.size() > 4) class_name.remove_suffix(4);
@@ -88,12 +90,6 @@ std::string Scope::take_identifier(const std::string& base) {
     if (taken_.try_emplace(name, 1).second) return name;
   }
 }
-
-// Chooses the names that people read in emitted code. Variables are named after what made them, relative to the
-// function they are in, and functions after the class of their module.
-//
-// Names decide more than looks. Two layers become one function only if their texts are equal, so a name must not tell
-// which layer it is in (relative()). Names are made when they are first asked for, in the order of the text.
 
 std::string short_operator_name(const std::string& target) {
   std::string_view name = short_name(target);

@@ -23,7 +23,6 @@
 
 namespace shadowgraph {
 
-// Fills a CodePlan.
 class CodePlanner {
  public:
   CodePlanner(const Graph& graph, const CodegenOptions& options, std::vector<ValueId> only)
@@ -65,8 +64,6 @@ class CodePlanner {
     plan_.variable_of_[value.index] = variable;
     latest_[value.index] = variable;
   }
-
-  // ---- Steps and variables
 
   void take(const ReplayProgram& program, const ReplayProgram::Step& step) {
     const auto arguments = graph_.arguments(step.node);
@@ -159,7 +156,6 @@ class CodePlanner {
     plan_.given.push_back({variable, step.node, constant, std::move(name), false, step.written});
   }
 
-  // Tensors that a node holds as an argument, without an sg::constant.
   void note_constants(std::span<const Argument> arguments) {
     for (const Argument& argument : arguments) {
       if (argument.kind == ArgumentKind::kList) note_constants(graph_.list(argument));
@@ -184,7 +180,6 @@ class CodePlanner {
                              latest_[arguments[1].ref.value.index], true});
   }
 
-  // Gives each result a variable: that of the operand that it is, or a new one.
   void take_results(NodeId node, CodeStep& made, uint32_t number) {
     const OperatorFacts& facts = graph_.facts(node);
     const auto arguments = graph_.arguments(node);

@@ -103,7 +103,6 @@ class CodePlan {
   std::vector<RegionId> checkpoints_with_grad_mode;  // outermost ones in which one did; sorted
   bool random = false;
 
-  // The variable that holds `value` as an operand of `step`.
   uint32_t variable_of(ValueId value, uint32_t step) const;
   // Variables that `step` reads, in order, repeats included.
   template <class F>
@@ -111,7 +110,6 @@ class CodePlan {
     for (const CodeStep::Copy& copy : steps[step].copies) f(copy.from);
     graph->for_each_input(steps[step].node, [&](ValueId value) { f(variable_of(value, step)); });
   }
-  // Variables of constants that are among `arguments`.
   template <class F>
   void for_each_constant(std::span<const Argument> arguments, F&& f) const {
     for (const Argument& argument : arguments) {
@@ -120,9 +118,7 @@ class CodePlan {
       if (const auto variable = variable_of_constant(argument.constant)) f(*variable);
     }
   }
-  // The module that a block or node belongs to: "transformer.h.0"; "" for none.
   std::string_view path_of(RegionId region) const;
-  // The variable of a constant that a node names as an argument.
   std::optional<uint32_t> variable_of_constant(ConstantId constant) const;
 
  private:
@@ -165,14 +161,8 @@ std::vector<size_t> fresh_results(const OperatorFacts& facts, size_t results);
 // UnsupportedError for one whose contents are gone.
 void take_side_constants(const CodePlan& plan, const std::string& name, GeneratedCode& code);
 
-// The functions of a plan: which steps are in which, and what goes in and out.
-
 // Fills CodePlan::blocks from its steps and variables. `functions`: regions that are functions however small they are.
 void build_blocks(CodePlan& plan, const CodegenOptions& options, const std::vector<RegionId>& functions);
-
-// Calls of functions that carry what they stand for (core/replay/body_function.h), with that in their place.
-
-struct SHADOWGRAPH_API CodegenOptions;
 
 struct InlinedBodies {
   Graph graph;

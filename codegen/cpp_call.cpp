@@ -1,4 +1,11 @@
-// How C++ calls an operator: which function or method of ATen stands for which overload.
+// Writes a step as a C++ expression, in the most readable form that means this operator and no other:
+//
+//     at::add(x, y), x.relu()                        functions and methods of ATen, with defaults left out
+//     at::_ops::add_Tensor::call(x, y, 1)            where overloads could be confused; every argument is written
+//     call_operator("mine::op", "", {x, y})          through the dispatcher, for what ATen's headers do not declare
+//
+// A graph stores dtype, layout and memory format as plain integers; only the schema says which one a number is. Calls
+// by name take C++ types; calls through the dispatcher take what an IValue can be made from without losing its type.
 #include "codegen/cpp_call.h"
 
 #include <fmt/format.h>
@@ -16,6 +23,7 @@
 #include "shadowgraph/codegen/codegen.h"
 
 namespace shadowgraph {
+namespace {
 
 struct CppOperator {
   std::string_view name;    // "aten::add.Tensor"
@@ -23,48 +31,46 @@ struct CppOperator {
   uint32_t counts = 0;      // bit n: no other overload could be meant by the first n arguments
   std::string_view header;  // in ATen/ops, without .h; "" for the operator's own name
 
-  std::string header_name() const;
-  std::string function() const;  // "add"
-  std::string record() const;    // "add_Tensor", in at::_ops
+  std::string header_name() const {
+    if (form == 'o') return (header.empty() ? function() : std::string(header)) + "_ops";
+    if (!header.empty()) return std::string(header);
+    return std::string(without_underscore(short_name(name)));
+  }
+
+  // "add"
+  std::string function() const { return std::string(short_name(name)); }
+
+  // "add_Tensor", in at::_ops
+  std::string record() const {
+    std::string text(without_namespace(name));
+    std::replace(text.begin(), text.end(), '.', '_');
+    return text;
+  }
 };
 
-// nullptr: not an operator of ATen; it is called through the dispatcher.
-const CppOperator* find_cpp_operator(std::string_view name);
-
-// Finds an operator in the table of libtorch's C++ functions. The build writes the table from libtorch's own
-// headers (scripts/make_cpp_operators.py), sorted by name; what is not in it is called through the dispatcher.
-
-namespace {
-
+// libtorch's C++ functions, sorted by name. scripts/make_cpp_operators.py writes the table from libtorch's own headers.
 constexpr CppOperator kOperators[] = {
 #include "cpp_operators.inc"
 };
 
-}  // namespace
-
-std::string CppOperator::function() const { return std::string(short_name(name)); }
-
-std::string CppOperator::record() const {
-  std::string text(without_namespace(name));
-  std::replace(text.begin(), text.end(), '.', '_');
-  return text;
-}
-
-std::string CppOperator::header_name() const {
-  if (form == 'o') return (header.empty() ? function() : std::string(header)) + "_ops";
-  if (!header.empty()) return std::string(header);
-  return std::string(without_underscore(short_name(name)));
-}
-
+// nullptr: not an operator of ATen; it is called through the dispatcher.
 const CppOperator* find_cpp_operator(std::string_view name) {
   const auto* const found = std::ranges::lower_bound(kOperators, name, {}, &CppOperator::name);
   return found != std::end(kOperators) && found->name == name ? found : nullptr;
 }
 
-// Writes the arguments of a step as C++ expressions of the types that the schema asks for.
-//
-// A graph stores dtype, layout and memory format as plain integers; only the schema says which one a number is. Calls
-// by name take C++ types; calls through the dispatcher take what an IValue can be made from without losing its type.
+// Where dtype, layout, device and pin_memory follow one another, which C++ has as one at::TensorOptions; or the size.
+size_t tensor_options_at(const std::vector<Formal>& formals) {
+  for (size_t i = 0; i + 3 < formals.size(); ++i) {
+    if (formals[i].name == "dtype" && formals[i + 1].name == "layout" && formals[i + 2].name == "device" &&
+        formals[i + 3].name == "pin_memory") {
+      return i;
+    }
+  }
+  return formals.size();
+}
+
+}  // namespace
 
 // A number where a tensor is wanted becomes a tensor without dimensions, as Python's dispatch makes one.
 std::string CppCalls::value(ValueId id, TypeClass wanted) {
@@ -264,31 +270,6 @@ std::string CppCalls::ivalue(const Argument& a, const FormalType& type) {
   }
   return argument(a, type, true);
 }
-
-// Writes a step as a C++ expression, in the most readable form that means this operator and no other.
-//
-// The forms, from the best:
-//
-//     at::add(x, y), x.relu()                        functions and methods of ATen, with defaults left out
-//     at::_ops::add_Tensor::call(x, y, 1)            where overloads could be confused; every argument is written
-//     call_operator("mine::op", "", {x, y})          through the dispatcher, for what ATen's headers do not declare
-//
-// Constant work for each argument.
-
-namespace {
-
-// Where dtype, layout, device and pin_memory follow one another, which C++ has as one at::TensorOptions; or the size.
-size_t tensor_options_at(const std::vector<Formal>& formals) {
-  for (size_t i = 0; i + 3 < formals.size(); ++i) {
-    if (formals[i].name == "dtype" && formals[i + 1].name == "layout" && formals[i + 2].name == "device" &&
-        formals[i + 3].name == "pin_memory") {
-      return i;
-    }
-  }
-  return formals.size();
-}
-
-}  // namespace
 
 std::string CppCalls::device(c10::Device device) {
   // A device chosen for the code takes the place of all that were recorded.

@@ -1,4 +1,9 @@
-// Writes one node as a Python expression over torch.ops, and collects what the expressions of a file need besides.
+// Writes a plan as one Python file whose `forward` takes and returns tensors by name.
+//
+// Goes the same way as the C++ writer: blocks become functions, equal texts one function, and `del` frees tensors
+// behind their last reader. Python needs no types and no forms of calls: an operator is `torch.ops.aten.add.Tensor`.
+// Naming the overload spares overload resolution, which could choose another operator than was recorded. Linear in the
+// text that is written.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,8 +25,7 @@
 #include "support/text.h"
 
 namespace shadowgraph {
-
-struct SHADOWGRAPH_API CodegenOptions;
+namespace {
 
 class PythonCalls {
  public:
@@ -31,27 +35,216 @@ class PythonCalls {
       : plan_(plan), graph_(*plan.graph), options_(options) {}
 
   // Throws UnsupportedError for what cannot be written.
-  std::string call(uint32_t step, const NameOf& name_of);
+  std::string call(uint32_t step, const NameOf& name_of) {
+    step_ = step;
+    name_of_ = &name_of;
+    const NodeId node = plan_.steps[step].node;
+    const Target& target = graph_.target(node);
+    switch (target.kind()) {
+      case TargetKind::kBuiltin:
+        if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(node);
+        return constant(graph_.arguments(node)[0].constant);
+      case TargetKind::kFunction:
+        return function_call(node, target);
+      case TargetKind::kOperator:
+        break;
+    }
+    if (has_another_schema(target)) {
+      refuse_node(graph_, node,
+                  "this libtorch has the operator with another schema than " + target.schema_text() +
+                      "; capture the graph again with this libtorch");
+    }
+    Arguments arguments = arguments_of(node, false);
+    arguments.positional.insert(arguments.positional.end(), arguments.keywords.begin(), arguments.keywords.end());
+    return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
+  }
 
-  std::string device(c10::Device device) const;
-  // The expression that makes it; throws UnsupportedError if its contents are not readable.
-  std::string constant(ConstantId id) const;
+  std::string device(c10::Device device) const {
+    // A device chosen for the code takes the place of all that were recorded.
+    if (options_.device) device = *options_.device;
+    return fmt::format("torch.device(\"{}\")", device.str());
+  }
+
+  std::string constant(ConstantId id) const {
+    const auto content = tensor_bytes(graph_.constant(id));
+    if (!content) {
+      throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
+                         " cannot be read, so no code can hold them");
+    }
+    if (content->bytes.empty()) {
+      return fmt::format("torch.empty_strided({}, {}, dtype={})", python::ints(content->sizes),
+                         python::ints(content->strides), python::dtype(content->dtype));
+    }
+    std::string elements;
+    if (content->dtype == at::kLong) {
+      for (size_t i = 0; i + 8 <= content->bytes.size(); i += 8) {
+        int64_t value = 0;
+        std::memcpy(&value, content->bytes.data() + i, 8);
+        elements += (i == 0 ? "" : ", ") + std::to_string(value);
+      }
+      elements = "torch.tensor([" + elements + "], dtype=torch.int64)";
+    } else {
+      // Bytes keep NaN payloads and half types exactly; integers alone are more readable as numbers.
+      for (const uint8_t byte : content->bytes) elements += fmt::format("{:02x}", byte);
+      elements =
+          fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, python::dtype(content->dtype));
+    }
+    return fmt::format("{}.as_strided({}, {})", elements, python::ints(content->sizes), python::ints(content->strides));
+  }
 
   const std::set<std::string>& helpers() const { return helpers_; }
   const std::set<std::string>& libraries() const { return libraries_; }
   const std::set<std::string>& modules() const { return modules_; }  // of functions that the options name
 
  private:
-  std::string argument(const Argument& argument, const FormalType& type);
+  std::string argument(const Argument& a, const FormalType& type) {
+    switch (a.kind) {
+      case ArgumentKind::kNone:
+        return "None";
+      case ArgumentKind::kValue:
+        return (*name_of_)(plan_.variable_of(a.ref.value, step_));
+      case ArgumentKind::kInt:
+        switch (type.type) {
+          case TypeClass::kDtype:
+            return python::dtype(static_cast<c10::ScalarType>(a.i));
+          case TypeClass::kLayout:
+            return python::layout(a.i);
+          case TypeClass::kMemoryFormat:
+            return python::memory_format(a.i);
+          default:
+            return std::to_string(a.i);
+        }
+      case ArgumentKind::kFloat:
+        return python::number(a.d);
+      case ArgumentKind::kBool:
+        return a.b ? "True" : "False";
+      case ArgumentKind::kComplex: {
+        const auto parts = graph_.complex_parts(a);
+        return fmt::format("complex({}, {})", python::number(parts[0]), python::number(parts[1]));
+      }
+      case ArgumentKind::kString:
+        return python::quoted(graph_.text(a.string));
+      case ArgumentKind::kDevice:
+        return device(a.device());
+      case ArgumentKind::kIntList:
+        return python::ints(graph_.ints(a));
+      case ArgumentKind::kList: {
+        std::vector<std::string> elements;
+        const FormalType element{type.element, type.element_optional};
+        for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element));
+        return fmt::format("[{}]", fmt::join(elements, ", "));
+      }
+      case ArgumentKind::kConstant:
+        if (const auto variable = plan_.variable_of_constant(a.constant)) return (*name_of_)(*variable);
+        return constant(a.constant);
+      case ArgumentKind::kGenerator:
+        if (type.optional) return "None";
+        return a.device().is_cpu()
+                   ? "torch.default_generator"
+                   : fmt::format("torch.cuda.default_generators[{}]", std::max<int>(a.device().index(), 0));
+      case ArgumentKind::kOpaque:
+        refuse_node(graph_, plan_.steps[step_].node,
+                    "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
+                        "); rewrite the node to operators first");
+    }
+    return {};
+  }
+
   // Arguments as a call passes them.
   struct Arguments {
     std::vector<std::string> positional;
     std::vector<std::string> keywords;
   };
-  Arguments arguments_of(NodeId node, bool all_by_position);
-  std::string alias(NodeId node);
-  std::string function_call(NodeId node, const Target& target);
-  std::string operator_text(const Signature& signature);
+
+  // Spells the arguments of a call, without defaults at the end unless all are wanted. Functions of users and
+  // functional calls take all of them by position, since they have no schema in Python.
+  Arguments arguments_of(NodeId node, bool all_by_position) {
+    const Signature& formals = graph_.target(node).signature();
+    const auto arguments = graph_.arguments(node);
+    bool any_tensor = false;
+    graph_.for_each_input(node, [&](ValueId) { any_tensor = true; });
+    ValueId first;
+    graph_.for_each_output(node, [&](ValueId v) {
+      if (!first.valid()) first = v;
+    });
+    Arguments spelled;
+    size_t last = 0;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
+      const bool keyword = i < formals.arguments.size() && formals.arguments[i].keyword_only;
+      bool is_default = i < formals.arguments.size() && formals.arguments[i].default_value &&
+                        formals.arguments[i].default_value->equals(graph_, arguments[i]);
+      std::string text = argument(arguments[i], type);
+      // A factory that named no device made its tensor on the mode's default one: here that is what the result says.
+      if (type.type == TypeClass::kDevice && arguments[i].kind == ArgumentKind::kNone && !any_tensor && first.valid() &&
+          graph_.value(first).kind == ValueKind::kTensor) {
+        text = device(graph_.value(first).device());
+        is_default = false;
+      }
+      if (all_by_position || !keyword) {
+        spelled.positional.push_back(text);
+        if (!is_default || all_by_position) last = spelled.positional.size();
+      } else if (!is_default) {
+        spelled.keywords.push_back(formals.arguments[i].name + "=" + text);
+      }
+    }
+    spelled.positional.resize(last);
+    return spelled;
+  }
+
+  // Another tensor over the storage of a value, with the graph's geometry: views that no operator made (.data =).
+  std::string alias(NodeId node) {
+    const ValueId from = graph_.arguments(node)[0].ref.value;
+    const ValueId to = graph_.results(node)[0].ref.value;
+    const Value& source = graph_.value(from);
+    const Value& result = graph_.value(to);
+    helpers_.insert("alias_of");
+    const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
+                          source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
+    return fmt::format("alias_of({}, {}, {}, {}, {})", (*name_of_)(plan_.variable_of(from, step_)),
+                       python::dtype(result.dtype), python::ints(graph_.sizes(to)), python::ints(graph_.strides(to)),
+                       bytes);
+  }
+
+  std::string function_call(NodeId node, const Target& target) {
+    const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
+    // A function that the user names comes first, so that it can replace the ones known below.
+    if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
+      const auto& [callee, module] = named->second;
+      if (module.empty()) return callee + "(" + arguments + ")";
+      modules_.insert(module);
+      return module + "." + callee + "(" + arguments + ")";
+    }
+    if (const auto op = operator_of_functional_call(target)) {
+      helpers_.insert("functional_call");
+      const OperatorFacts& facts = op->facts();
+      return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(op->signature()),
+                         fmt::join(facts.written, ", "),
+                         fmt::join(fresh_results(facts, op->signature().returns.size()), ", "), arguments);
+    }
+    const bool gets = target.name() == get_random_state().name();
+    if (gets || target.name() == exchange_random_state().name() || target.name() == set_random_state().name()) {
+      helpers_.insert("random_state");
+      return gets ? "default_generator(" + arguments + ").get_state()" : "exchange_random_state(" + arguments + ")";
+    }
+    refuse_node(graph_, node, why_no_function(target));
+  }
+
+  std::string operator_text(const Signature& signature) {
+    std::string name = signature.name;
+    if (const size_t colons = name.find("::"); colons != std::string::npos) {
+      const std::string library = name.substr(0, colons);
+      // These come with PyTorch; others must be loaded before, and the file says so.
+      if (library != "aten" && library != "prim" && library != "prims") libraries_.insert(library);
+      name.replace(colons, 2, ".");
+    }
+    const std::string overload = signature.overload.empty() ? "default" : signature.overload;
+    // random_.from is Python's own word.
+    if (identifier(overload) == overload + "_value") {
+      return fmt::format("getattr(torch.ops.{}, {})", name, python::quoted(overload));
+    }
+    return "torch.ops." + name + "." + overload;
+  }
 
   const CodePlan& plan_;
   const Graph& graph_;
@@ -63,226 +256,6 @@ class PythonCalls {
   const NameOf* name_of_ = nullptr;
   uint32_t step_ = 0;
 };
-
-// Writes a step as a Python expression: torch.ops.aten.add.Tensor(x, y).
-//
-// Naming the overload spares overload resolution, which could choose another operator than was recorded. Defaults at
-// the end are left out. Constant work for each argument.
-
-std::string PythonCalls::device(c10::Device device) const {
-  // A device chosen for the code takes the place of all that were recorded.
-  if (options_.device) device = *options_.device;
-  return fmt::format("torch.device(\"{}\")", device.str());
-}
-
-// The literal is evaluated where it stands, each time: constants that are large come from the side file instead
-// (take_side_constants).
-std::string PythonCalls::constant(ConstantId id) const {
-  const auto content = tensor_bytes(graph_.constant(id));
-  if (!content) {
-    throw UnsupportedError("the contents of the constant c" + std::to_string(id.index) +
-                           " cannot be read, so no code can hold them");
-  }
-  if (content->bytes.empty()) {
-    return fmt::format("torch.empty_strided({}, {}, dtype={})", python::ints(content->sizes),
-                       python::ints(content->strides), python::dtype(content->dtype));
-  }
-  std::string elements;
-  if (content->dtype == at::kLong) {
-    for (size_t i = 0; i + 8 <= content->bytes.size(); i += 8) {
-      int64_t value = 0;
-      std::memcpy(&value, content->bytes.data() + i, 8);
-      elements += (i == 0 ? "" : ", ") + std::to_string(value);
-    }
-    elements = "torch.tensor([" + elements + "], dtype=torch.int64)";
-  } else {
-    // Bytes keep NaN payloads and half types exactly; integers alone are more readable as numbers.
-    for (const uint8_t byte : content->bytes) elements += fmt::format("{:02x}", byte);
-    elements =
-        fmt::format("torch.frombuffer(bytearray.fromhex(\"{}\"), dtype={})", elements, python::dtype(content->dtype));
-  }
-  return fmt::format("{}.as_strided({}, {})", elements, python::ints(content->sizes), python::ints(content->strides));
-}
-
-// "torch.ops.aten.add.Tensor".
-std::string PythonCalls::operator_text(const Signature& signature) {
-  std::string name = signature.name;
-  if (const size_t colons = name.find("::"); colons != std::string::npos) {
-    const std::string library = name.substr(0, colons);
-    // These come with PyTorch; others must be loaded before, and the file says so.
-    if (library != "aten" && library != "prim" && library != "prims") libraries_.insert(library);
-    name.replace(colons, 2, ".");
-  }
-  const std::string overload = signature.overload.empty() ? "default" : signature.overload;
-  // random_.from is Python's own word.
-  if (identifier(overload) == overload + "_value") {
-    return fmt::format("getattr(torch.ops.{}, {})", name, python::quoted(overload));
-  }
-  return "torch.ops." + name + "." + overload;
-}
-
-// Another tensor over the storage of a value, with the geometry that the graph has: views that no operator made (.data
-// =).
-std::string PythonCalls::alias(NodeId node) {
-  const ValueId from = graph_.arguments(node)[0].ref.value;
-  const ValueId to = graph_.results(node)[0].ref.value;
-  const Value& source = graph_.value(from);
-  const Value& result = graph_.value(to);
-  helpers_.insert("alias_of");
-  const int64_t bytes = result.offset * static_cast<int64_t>(c10::elementSize(result.dtype)) -
-                        source.offset * static_cast<int64_t>(c10::elementSize(source.dtype));
-  return fmt::format("alias_of({}, {}, {}, {}, {})", (*name_of_)(plan_.variable_of(from, step_)),
-                     python::dtype(result.dtype), python::ints(graph_.sizes(to)), python::ints(graph_.strides(to)),
-                     bytes);
-}
-
-// Spells the arguments of a call, without defaults at the end unless all are wanted. Functions of users and functional
-// calls take all of them by position, since they have no schema in Python.
-PythonCalls::Arguments PythonCalls::arguments_of(NodeId node, bool all_by_position) {
-  const Signature& formals = graph_.target(node).signature();
-  const auto arguments = graph_.arguments(node);
-  bool any_tensor = false;
-  graph_.for_each_input(node, [&](ValueId) { any_tensor = true; });
-  ValueId first;
-  graph_.for_each_output(node, [&](ValueId v) {
-    if (!first.valid()) first = v;
-  });
-  Arguments spelled;
-  size_t last = 0;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const FormalType type = i < formals.arguments.size() ? formals.arguments[i].type : FormalType{};
-    const bool keyword = i < formals.arguments.size() && formals.arguments[i].keyword_only;
-    bool is_default = i < formals.arguments.size() && formals.arguments[i].default_value &&
-                      formals.arguments[i].default_value->equals(graph_, arguments[i]);
-    std::string text = argument(arguments[i], type);
-    // A factory that named no device made its tensor on the mode's default one: here that is what the result says.
-    if (type.type == TypeClass::kDevice && arguments[i].kind == ArgumentKind::kNone && !any_tensor && first.valid() &&
-        graph_.value(first).kind == ValueKind::kTensor) {
-      text = device(graph_.value(first).device());
-      is_default = false;
-    }
-    if (all_by_position || !keyword) {
-      spelled.positional.push_back(text);
-      if (!is_default || all_by_position) last = spelled.positional.size();
-    } else if (!is_default) {
-      spelled.keywords.push_back(formals.arguments[i].name + "=" + text);
-    }
-  }
-  spelled.positional.resize(last);
-  return spelled;
-}
-
-std::string PythonCalls::call(uint32_t step, const NameOf& name_of) {
-  step_ = step;
-  name_of_ = &name_of;
-  const NodeId node = plan_.steps[step].node;
-  const Target& target = graph_.target(node);
-  switch (target.kind()) {
-    case TargetKind::kBuiltin:
-      if (graph_.node(node).target == target_of(Builtin::kAlias)) return alias(node);
-      return constant(graph_.arguments(node)[0].constant);
-    case TargetKind::kFunction:
-      return function_call(node, target);
-    case TargetKind::kOperator:
-      break;
-  }
-  if (has_another_schema(target)) {
-    refuse_node(graph_, node,
-                "this libtorch has the operator with another schema than " + target.schema_text() +
-                    "; capture the graph again with this libtorch");
-  }
-  Arguments arguments = arguments_of(node, false);
-  arguments.positional.insert(arguments.positional.end(), arguments.keywords.begin(), arguments.keywords.end());
-  return fmt::format("{}({})", operator_text(target.signature()), fmt::join(arguments.positional, ", "));
-}
-
-// A function that no operator stands for: the user names a callee, or it is one of those that passes make.
-std::string PythonCalls::function_call(NodeId node, const Target& target) {
-  const std::string arguments = fmt::format("{}", fmt::join(arguments_of(node, true).positional, ", "));
-  // A function that the user names comes first, so that it can replace the ones known below.
-  if (const auto named = options_.functions.find(target.name()); named != options_.functions.end()) {
-    const auto& [callee, module] = named->second;
-    if (module.empty()) return callee + "(" + arguments + ")";
-    modules_.insert(module);
-    return module + "." + callee + "(" + arguments + ")";
-  }
-  if (const auto op = operator_of_functional_call(target)) {
-    helpers_.insert("functional_call");
-    const OperatorFacts& facts = op->facts();
-    return fmt::format("functional_call({}, [{}], [{}], [{}])", operator_text(op->signature()),
-                       fmt::join(facts.written, ", "),
-                       fmt::join(fresh_results(facts, op->signature().returns.size()), ", "), arguments);
-  }
-  const bool gets = target.name() == get_random_state().name();
-  if (gets || target.name() == exchange_random_state().name() || target.name() == set_random_state().name()) {
-    helpers_.insert("random_state");
-    return gets ? "default_generator(" + arguments + ").get_state()" : "exchange_random_state(" + arguments + ")";
-  }
-  refuse_node(graph_, node, why_no_function(target));
-}
-
-std::string PythonCalls::argument(const Argument& a, const FormalType& type) {
-  switch (a.kind) {
-    case ArgumentKind::kNone:
-      return "None";
-    case ArgumentKind::kValue:
-      return (*name_of_)(plan_.variable_of(a.ref.value, step_));
-    case ArgumentKind::kInt:
-      switch (type.type) {
-        case TypeClass::kDtype:
-          return python::dtype(static_cast<c10::ScalarType>(a.i));
-        case TypeClass::kLayout:
-          return python::layout(a.i);
-        case TypeClass::kMemoryFormat:
-          return python::memory_format(a.i);
-        default:
-          return std::to_string(a.i);
-      }
-    case ArgumentKind::kFloat:
-      return python::number(a.d);
-    case ArgumentKind::kBool:
-      return a.b ? "True" : "False";
-    case ArgumentKind::kComplex: {
-      const auto parts = graph_.complex_parts(a);
-      return fmt::format("complex({}, {})", python::number(parts[0]), python::number(parts[1]));
-    }
-    case ArgumentKind::kString:
-      return python::quoted(graph_.text(a.string));
-    case ArgumentKind::kDevice:
-      return device(a.device());
-    case ArgumentKind::kIntList:
-      return python::ints(graph_.ints(a));
-    case ArgumentKind::kList: {
-      std::vector<std::string> elements;
-      const FormalType element{type.element, type.element_optional};
-      for (const Argument& e : graph_.list(a)) elements.push_back(argument(e, element));
-      return fmt::format("[{}]", fmt::join(elements, ", "));
-    }
-    case ArgumentKind::kConstant:
-      if (const auto variable = plan_.variable_of_constant(a.constant)) return (*name_of_)(*variable);
-      return constant(a.constant);
-    case ArgumentKind::kGenerator:
-      if (type.optional) return "None";
-      return a.device().is_cpu()
-                 ? "torch.default_generator"
-                 : fmt::format("torch.cuda.default_generators[{}]", std::max<int>(a.device().index(), 0));
-    case ArgumentKind::kOpaque:
-      refuse_node(graph_, plan_.steps[step_].node,
-                  "its argument is an object that a graph does not hold (" + graph_.text(a.string) +
-                      "); rewrite the node to operators first");
-  }
-  return {};
-}
-
-// Writes a plan as one Python file whose `forward` takes and returns tensors by name.
-//
-// Goes the same way as the C++ writer: blocks become functions, equal texts one function, and `del` frees tensors
-// behind their last reader. Python needs no types and no forms of calls: an operator is `torch.ops.aten.add.Tensor`.
-// The helpers below are Python text, put at the head of a file that calls them.
-//
-// Linear in the text that is written.
-
-namespace {
 
 constexpr const char* kAliasOf = R"(
 def alias_of(source, dtype, sizes, strides, offset):
@@ -339,7 +312,6 @@ constexpr const char* kRandomState = R"(
 def default_generator(device):
     """The one that operators on the device draw from."""
     return torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
-
 
 def exchange_random_state(state, device):
     """Puts that generator elsewhere; gives where it was."""
@@ -449,12 +421,12 @@ class PythonWriter {
     code_.functions = static_cast<int64_t>(written_.size());
   }
 
-  // The statements of a block, with `del` behind the last reader of each tensor.
   std::string body_of(const CodeBlock& block, BlockNames& names, const std::vector<uint32_t>& kept,
                       const std::string& indent) {
     const auto last = last_uses(plan_, block, kept);
     const bool keeps_mode = options_.autograd && leaves_grad_mode(plan_, block.region);
-    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its begin.
+    // The caller's wish. A checkpoint's second run comes when `forward` has returned, so what is in one asks at its
+    // begin.
     const bool asks = options_.autograd && checkpoint_around(graph_, block.region).valid();
     const std::string wish = !options_.autograd ? "True" : asks ? names.take("with_gradients") : "WITH_GRADIENTS[-1]";
     std::string text;
@@ -496,13 +468,11 @@ class PythonWriter {
     return false;
   }
 
-  // Switches gradients where the recorded mode changes: some kernels ask for it.
   void grad_mode(uint32_t step, const std::string& wish, GradMode& mode, std::string& text,
                  const std::string& indent) const {
     if (!plan_.uses_grad_mode || graph_.target(plan_.steps[step].node).kind() == TargetKind::kBuiltin) return;
     set_grad_mode(plan_.steps[step].grad_mode, wish, mode, text, indent);
   }
-  // With autograd the caller's wish counts where the program had gradients on.
   static void set_grad_mode(bool wanted, const std::string& wish, GradMode& mode, std::string& text,
                             const std::string& indent) {
     if (mode == (wanted ? GradMode::kOn : GradMode::kOff)) return;

@@ -1,37 +1,35 @@
-// What literals of C++ and of Python have in common: cpp_literals.h, python_literals.h.
 #include "codegen/literals.h"
 
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/util/FunctionRef.h>
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "shadowgraph/units.h"
 #include "support/text.h"
 
 namespace shadowgraph {
+namespace {
 
-// A finite number: "0.1", "2.0", "1e+300".
-std::string decimal(double value);
-// In double quotes. What is no printable ASCII, and what is in `escaped`, becomes what `escape` gives for the byte.
-std::string quoted(std::string_view text, std::string_view escaped,
-                   c10::function_ref<std::string(unsigned char)> escape);
-
-// Has the spelling that C++ and Python share. Decimals are the shortest that read back to the same double; in quoted
-// strings each language gives its own escapes.
-
+// The shortest that reads back to the same double.
 std::string decimal(double value) {
   std::string text = fmt::format("{}", value);
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }
 
+// In double quotes. What is no printable ASCII, and what is in `escaped`, becomes what `escape` gives for the byte.
 std::string quoted(std::string_view text, std::string_view escaped,
                    c10::function_ref<std::string(unsigned char)> escape) {
   std::string out = "\"";
@@ -49,42 +47,18 @@ std::string quoted(std::string_view text, std::string_view escaped,
   return out + '"';
 }
 
+}  // namespace
 }  // namespace shadowgraph
-
-// Spells dtypes, numbers, strings and layouts as C++ literals that compile back to the same bits.
 
 namespace shadowgraph::cpp {
 
 std::string dtype(c10::ScalarType dtype) {
-  switch (dtype) {
-    // The common ones have short names; the others are spelled by their enumerator.
-    case at::kByte:
-      return "at::kByte";
-    case at::kChar:
-      return "at::kChar";
-    case at::kShort:
-      return "at::kShort";
-    case at::kInt:
-      return "at::kInt";
-    case at::kLong:
-      return "at::kLong";
-    case at::kHalf:
-      return "at::kHalf";
-    case at::kFloat:
-      return "at::kFloat";
-    case at::kDouble:
-      return "at::kDouble";
-    case at::kBool:
-      return "at::kBool";
-    case at::kBFloat16:
-      return "at::kBFloat16";
-    case at::kComplexFloat:
-      return "at::kComplexFloat";
-    case at::kComplexDouble:
-      return "at::kComplexDouble";
-    default:
-      return std::string("at::ScalarType::") + c10::toString(dtype);
-  }
+  // The common ones have short names; the others are spelled by their enumerator.
+  static constexpr std::array kShort = {at::kByte,         at::kChar,          at::kShort, at::kInt,
+                                        at::kLong,         at::kHalf,          at::kFloat, at::kDouble,
+                                        at::kComplexFloat, at::kComplexDouble, at::kBool,  at::kBFloat16};
+  const bool is_short = std::ranges::find(kShort, dtype) != kShort.end();
+  return std::string(is_short ? "at::k" : "at::ScalarType::") + c10::toString(dtype);
 }
 
 std::string number(int64_t value) {
@@ -118,41 +92,17 @@ std::string ints(std::span<const int64_t> list) {
 }
 
 std::string layout(int64_t value) {
-  switch (static_cast<c10::Layout>(value)) {
-    case c10::Layout::Strided:
-      return "at::kStrided";
-    case c10::Layout::Sparse:
-      return "at::kSparse";
-    case c10::Layout::SparseCsr:
-      return "at::kSparseCsr";
-    case c10::Layout::Mkldnn:
-      return "at::kMkldnn";
-    case c10::Layout::SparseCsc:
-      return "at::kSparseCsc";
-    case c10::Layout::SparseBsr:
-      return "at::kSparseBsr";
-    case c10::Layout::SparseBsc:
-      return "at::kSparseBsc";
-    case c10::Layout::Jagged:
-      return "at::kJagged";
-    default:
-      return fmt::format("static_cast<at::Layout>({})", value);
+  if (static_cast<uint64_t>(value) < static_cast<uint64_t>(c10::Layout::NumOptions)) {
+    return c10::str("at::k", static_cast<c10::Layout>(value));
   }
+  return fmt::format("static_cast<at::Layout>({})", value);
 }
 
 std::string memory_format(int64_t value) {
-  switch (static_cast<c10::MemoryFormat>(value)) {
-    case c10::MemoryFormat::Contiguous:
-      return "at::MemoryFormat::Contiguous";
-    case c10::MemoryFormat::Preserve:
-      return "at::MemoryFormat::Preserve";
-    case c10::MemoryFormat::ChannelsLast:
-      return "at::MemoryFormat::ChannelsLast";
-    case c10::MemoryFormat::ChannelsLast3d:
-      return "at::MemoryFormat::ChannelsLast3d";
-    default:
-      return fmt::format("static_cast<at::MemoryFormat>({})", value);
+  if (static_cast<uint64_t>(value) < static_cast<uint64_t>(c10::MemoryFormat::NumOptions)) {
+    return c10::str("at::MemoryFormat::", static_cast<c10::MemoryFormat>(value));
   }
+  return fmt::format("static_cast<at::MemoryFormat>({})", value);
 }
 
 // Text of users in comments: module paths and metadata may hold anything.
@@ -167,43 +117,9 @@ std::string comment(std::string_view given) {
 
 }  // namespace shadowgraph::cpp
 
-// Spells dtypes, numbers, strings and layouts as Python, such that they evaluate to the same bits.
-
 namespace shadowgraph::python {
 
-std::string dtype(c10::ScalarType dtype) {
-  switch (dtype) {
-    case at::kByte:
-      return "torch.uint8";
-    case at::kChar:
-      return "torch.int8";
-    case at::kShort:
-      return "torch.int16";
-    case at::kInt:
-      return "torch.int32";
-    case at::kLong:
-      return "torch.int64";
-    case at::kHalf:
-      return "torch.float16";
-    case at::kFloat:
-      return "torch.float32";
-    case at::kDouble:
-      return "torch.float64";
-    case at::kComplexHalf:
-      return "torch.complex32";
-    case at::kComplexFloat:
-      return "torch.complex64";
-    case at::kComplexDouble:
-      return "torch.complex128";
-    case at::kBFloat16:
-      return "torch.bfloat16";
-    default: {
-      std::string name = c10::toString(dtype);
-      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      return "torch." + name;
-    }
-  }
-}
+std::string dtype(c10::ScalarType dtype) { return "torch." + dtype_name(dtype); }
 
 std::string number(double value) {
   if (std::isnan(value)) {
@@ -233,26 +149,16 @@ std::string quoted(std::string_view text) {
 
 std::string ints(std::span<const int64_t> list) { return fmt::format("[{}]", fmt::join(list, ", ")); }
 
-// A graph has layouts and memory formats as c10's integers.
 std::string layout(int64_t value) {
-  switch (static_cast<c10::Layout>(value)) {
-    case c10::Layout::Sparse:
-      return "torch.sparse_coo";
-    case c10::Layout::SparseCsr:
-      return "torch.sparse_csr";
-    case c10::Layout::SparseCsc:
-      return "torch.sparse_csc";
-    case c10::Layout::SparseBsr:
-      return "torch.sparse_bsr";
-    case c10::Layout::SparseBsc:
-      return "torch.sparse_bsc";
-    case c10::Layout::Mkldnn:
-      return "torch._mkldnn";
-    case c10::Layout::Jagged:
-      return "torch.jagged";
-    default:
-      return "torch.strided";
+  static constexpr std::pair<c10::Layout, const char*> kLayouts[] = {
+      {c10::Layout::Sparse, "sparse_coo"},    {c10::Layout::SparseCsr, "sparse_csr"},
+      {c10::Layout::SparseCsc, "sparse_csc"}, {c10::Layout::SparseBsr, "sparse_bsr"},
+      {c10::Layout::SparseBsc, "sparse_bsc"}, {c10::Layout::Mkldnn, "_mkldnn"},
+      {c10::Layout::Jagged, "jagged"}};
+  for (const auto& [layout, name] : kLayouts) {
+    if (value == static_cast<int64_t>(layout)) return std::string("torch.") + name;
   }
+  return "torch.strided";
 }
 
 std::string memory_format(int64_t value) {

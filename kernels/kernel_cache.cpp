@@ -27,6 +27,7 @@
 #include "support/threads.h"
 
 namespace shadowgraph {
+namespace {
 
 struct CacheManifest {
   std::string name;      // of the operator's folder
@@ -36,33 +37,9 @@ struct CacheManifest {
   std::map<std::string, std::string> verdicts;
 };
 
-// Throws UnsupportedError if the entry is not there, is cut short or has no manifest.
-CacheManifest read_manifest(const std::string& path);
-// Throws FileError.
-void write_manifest_file(const std::string& path, const CacheManifest& manifest);
-
-// Returns what is wrong with the library at STEM.so, or "" if it is the one that the manifest names.
-std::string library_problem(const std::string& stem, const CacheManifest& manifest);
-
-// A lock that one process and thread holds at a time, for as long as the object lives. It is given up if the process
-// ends.
-class EntryLock {
- public:
-  // `held()` is false where there can be no lock file.
-  explicit EntryLock(const std::string& path);
-  ~EntryLock();
-  EntryLock(const EntryLock&) = delete;
-  EntryLock& operator=(const EntryLock&) = delete;
-  bool held() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_ = -1;
-};
-
-namespace {
 constexpr int kManifestVersion = 1;
-}  // namespace
 
+// Throws UnsupportedError if the entry is not there, is cut short or has no manifest.
 CacheManifest read_manifest(const std::string& path) {
   try {
     const nlohmann::json json = parse_json(read_file(path), path);
@@ -89,6 +66,7 @@ void write_manifest_file(const std::string& path, const CacheManifest& manifest)
   write_file(path, json_text(json, 1) + "\n");
 }
 
+// Returns what is wrong with the library at STEM.so, or "" if it is the one that the manifest names.
 std::string library_problem(const std::string& stem, const CacheManifest& manifest) {
   try {
     const std::string digest = sha256(read_file(stem + ".so"));
@@ -97,23 +75,6 @@ std::string library_problem(const std::string& stem, const CacheManifest& manife
     return error.what();
   }
 }
-
-EntryLock::EntryLock(const std::string& path) {
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (descriptor_ < 0) return;
-  while (::flock(descriptor_, LOCK_EX) != 0) {
-    if (errno == EINTR) continue;
-    ::close(descriptor_);
-    descriptor_ = -1;
-    return;
-  }
-}
-
-EntryLock::~EntryLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-namespace {
 
 namespace fs = std::filesystem;
 
@@ -225,7 +186,6 @@ std::vector<KernelCacheEntry> clear_kernel_cache(const std::string& directory, b
 
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // So many keys of one hash find a place each.
@@ -427,6 +387,34 @@ void KernelCache::finish(const KernelRef& kernel, KernelFunction function, const
   kernel->function_.store(function, std::memory_order_release);
   kernel->state_.store(function != nullptr ? Kernel::State::kReady : Kernel::State::kFailed, std::memory_order_release);
 }
+
+// A lock that one process and thread holds at a time, for as long as the object lives. It is given up if the process
+// ends.
+class EntryLock {
+ public:
+  // `held()` is false where there can be no lock file.
+  explicit EntryLock(const std::string& path) {
+    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (descriptor_ < 0) return;
+    while (::flock(descriptor_, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
+      ::close(descriptor_);
+      descriptor_ = -1;
+      return;
+    }
+  }
+
+  ~EntryLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+  EntryLock(const EntryLock&) = delete;
+  EntryLock& operator=(const EntryLock&) = delete;
+  bool held() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
 
 void KernelCache::obtain(const KernelRef& kernel) {
   std::string problem;

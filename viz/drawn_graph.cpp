@@ -208,48 +208,12 @@ class Clusters {
   std::map<std::pair<uint32_t, std::string>, uint32_t> containers_;
 };
 
-}  // namespace
-
-DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options, const MergedGraph* merged) {
-  DrawnGraph drawn;
-  Selector(graph, options, drawn).select();
-  std::vector<std::pair<ValueId, NodeId>> lost;
-  if (merged != nullptr) {
-    for (const MergedGraph::LostUse& use : merged->lost_uses) lost.emplace_back(use.value, use.user);
-  }
-  keep_part(graph, options, lost, drawn);
-  Clusters(graph, drawn).build();
-  drawn.stand_in.resize(drawn.nodes.size());
-  for (uint32_t i = 0; i < drawn.stand_in.size(); ++i) drawn.stand_in[i] = i;
-  if (!options.fold_repeats) return drawn;
-  // A node that is named or that differs is like no other.
-  IdMap<NodeId, uint32_t> labels;
-  const auto named = named_nodes(options);
-  for (uint32_t i = 0; i < drawn.nodes.size(); ++i) {
-    const NodeId node = drawn.nodes[i];
-    if (merged != nullptr && merged->marks[node] != ViewMark::kNone)
-      labels[node] = static_cast<uint32_t>(merged->marks[node]);
-    if (named[node] != 0) labels[node] = static_cast<uint32_t>(ViewMark::kChanged) + 1 + i;
-  }
-  fold_repeats(graph, labels, drawn);
-  return drawn;
-}
-
-std::string type_label(const Graph& graph, ValueId value) {
-  const Value& v = graph.value(value);
-  if (v.kind != ValueKind::kTensor) return std::string(to_string(v.kind));
-  return fmt::format("{}[{}]", dtype_word(v.dtype), fmt::join(graph.sizes(value), ","));
-}
-
 // Finds equal layers: sibling modules, numbered or called repeatedly, that do the same. What is the same,
 // ir/analysis/structural_hash.h says, which summaries and find-repeats go by, too.
 //
 // A module's block is its drawn nodes. They must lie in equal places below the module; an operand that is a view that
 // is not drawn counts as what it shows. Each node is hashed once for every numbered module around it, so the work is
 // linear in nodes times nesting.
-
-namespace {
-
 class Folder {
  public:
   Folder(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn)
@@ -336,8 +300,38 @@ class Folder {
 
 }  // namespace
 
-void fold_repeats(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn) {
+DrawnGraph DrawnGraph::of(const Graph& graph, const ViewOptions& options, const MergedGraph* merged) {
+  DrawnGraph drawn;
+  Selector(graph, options, drawn).select();
+  std::vector<std::pair<ValueId, NodeId>> lost;
+  if (merged != nullptr) {
+    for (const MergedGraph::LostUse& use : merged->lost_uses) lost.emplace_back(use.value, use.user);
+  }
+  keep_part(graph, options, lost, drawn);
+  Clusters(graph, drawn).build();
+  drawn.stand_in.resize(drawn.nodes.size());
+  for (uint32_t i = 0; i < drawn.stand_in.size(); ++i) drawn.stand_in[i] = i;
+  if (!options.fold_repeats) return drawn;
+  // A node that is named or that differs is like no other.
+  IdMap<NodeId, uint32_t> labels;
+  const auto named = named_nodes(options);
+  for (uint32_t i = 0; i < drawn.nodes.size(); ++i) {
+    const NodeId node = drawn.nodes[i];
+    if (merged != nullptr && merged->marks[node] != ViewMark::kNone)
+      labels[node] = static_cast<uint32_t>(merged->marks[node]);
+    if (named[node] != 0) labels[node] = static_cast<uint32_t>(ViewMark::kChanged) + 1 + i;
+  }
   Folder(graph, labels, drawn).fold();
+  return drawn;
+}
+
+std::string type_label(const Graph& graph, ValueId value) {
+  const Value& v = graph.value(value);
+  if (v.kind != ValueKind::kTensor) {
+    static constexpr const char* kNames[] = {"tensor", "int", "float", "bool"};
+    return kNames[static_cast<size_t>(v.kind)];
+  }
+  return fmt::format("{}[{}]", dtype_word(v.dtype), fmt::join(graph.sizes(value), ","));
 }
 
 std::vector<ClusterContents> contents_of(const Graph& graph, const DrawnGraph& drawn, const Flops& flops) {

@@ -1,5 +1,5 @@
-// Makes one graph of two, for a picture of what differs. It is the later graph, with the nodes that only the earlier
-// one has put in where they were.
+// Which nodes of a graph a picture shows, the module clusters around them, and what clusters and boxes come to: the
+// steps before ViewModel.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@
 
 namespace shadowgraph {
 
+// One graph of two, for a picture of what differs. It is the later graph, with the nodes that only the earlier one has
+// put in where they were.
 struct MergedGraph {
   // A tensor that a node read before and reads no more.
   struct LostUse {
@@ -27,11 +29,6 @@ struct MergedGraph {
 
   static MergedGraph of(const Graph& before, const Graph& after);
 };
-
-// Says which nodes of a graph a picture shows, which module clusters are around them, and which clusters repeat one
-// another. These are the steps before view_model.h, of no use by themselves.
-
-struct MergedGraph;
 
 // A module call (or a phase, or a container that no region names) and what lies in it.
 struct ModuleCluster {
@@ -82,14 +79,8 @@ struct DrawnGraph {
   }
 };
 
-// Finds runs of equal numbered siblings and fills stands_for, run, repeats, span and stand_in. Nodes of different
-// labels are not equal.
-void fold_repeats(const Graph& graph, const IdMap<NodeId, uint32_t>& labels, DrawnGraph& drawn);
-
 // Writes a tensor's type as "f32[8,512,768]".
 std::string type_label(const Graph& graph, ValueId value);
-
-// Takes a part of a graph: what lies around some nodes, or on the ways between some.
 
 // Returns the nodes that options.around and options.path name.
 IdMap<NodeId, uint8_t> named_nodes(const ViewOptions& options);
@@ -99,9 +90,6 @@ IdMap<NodeId, uint8_t> named_nodes(const ViewOptions& options);
 // from one end of the path to the other.
 void keep_part(const Graph& graph, const ViewOptions& options, const std::vector<std::pair<ValueId, NodeId>>& extra,
                DrawnGraph& drawn);
-
-// Sums up what lies in the module clusters of a picture, and in its boxes once they are made. Labels, colours and the
-// choice of a depth go by these sums.
 
 // What the operators of a cluster and of all clusters below it come to.
 struct ClusterContents {

@@ -1,5 +1,6 @@
 #include <tuple>
 
+#include "ir/edit/bulk_edits.h"
 #include "ir/records.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/verify.h"
@@ -172,34 +173,14 @@ class Merger {
   }
 
   Argument copied(const Argument& argument) {
-    switch (argument.kind) {
-      case ArgumentKind::kValue: {
-        const ValueId value = std::as_const(value_)[argument.ref.value];
-        return value.valid() ? Argument::of_value(value) : Argument();
-      }
-      case ArgumentKind::kString:
-        return graph().string_argument(before_.text(argument.string));
-      case ArgumentKind::kOpaque: {
-        Argument opaque = argument;
-        opaque.string = graph().intern(before_.text(argument.string));
-        return opaque;
-      }
-      case ArgumentKind::kIntList:
-        return graph().int_list(before_.ints(argument));
-      case ArgumentKind::kComplex: {
-        const auto parts = before_.complex_parts(argument);
-        return graph().complex_argument(parts[0], parts[1]);
-      }
-      case ArgumentKind::kConstant:
-        return Argument::of_constant(graph().share_constant(before_, argument.constant));
-      case ArgumentKind::kList: {
-        std::vector<Argument> elements;
-        for (const Argument& element : before_.list(argument)) elements.push_back(copied(element));
-        return graph().make_list(elements);
-      }
-      default:
-        return argument;
+    if (argument.kind == ArgumentKind::kConstant) {
+      return Argument::of_constant(graph().share_constant(before_, argument.constant));
     }
+    if (argument.kind != ArgumentKind::kValue) {
+      return copied_argument(graph(), before_, argument, [this](const Argument& e) { return copied(e); });
+    }
+    const ValueId value = std::as_const(value_)[argument.ref.value];
+    return value.valid() ? Argument::of_value(value) : Argument();
   }
 
   void find_lost_uses(const std::vector<uint8_t>& gone) {

@@ -1,4 +1,4 @@
-// Writes as text what a call is given beside tensors.
+// Writes the data of a page as viz/page/README.md describes them: columns, and texts by number.
 #include "viz/page_data.h"
 
 #include <fmt/format.h>
@@ -32,11 +32,7 @@
 #include "viz/node_colors.h"
 
 namespace shadowgraph {
-
-// Writes "stride=[2, 2], groups=1", cut after 2,000 characters. `number_of` says which number a value in a list has.
-std::string constant_text(const Graph& graph, NodeId node, const std::function<uint32_t(ValueId)>& number_of);
-
-// Builds the columns of a page's data, as viz/page/README.md describes them, and its texts by number.
+namespace {
 
 // A column of whole numbers in variable length, seven bits a byte: as they are, or as differences from the one before.
 class Column {
@@ -44,12 +40,32 @@ class Column {
   enum class Code : char { kPlain = 'u', kDelta = 'd' };
   explicit Column(std::string name, Code code = Code::kPlain) : name_(std::move(name)), code_(code) {}
 
-  void add(int64_t value);
-  nlohmann::json entry(size_t offset) const;
+  void add(int64_t value) {
+    ++count_;
+    if (code_ == Code::kPlain) {
+      append(value < 0 ? 0 : static_cast<uint64_t>(value));
+      return;
+    }
+    const int64_t step = value - last_;
+    last_ = value;
+    append((static_cast<uint64_t>(step) << 1U) ^ static_cast<uint64_t>(step >> 63));
+  }
+
+  nlohmann::json entry(size_t offset) const {
+    return {{"name", name_},
+            {"code", std::string(1, static_cast<char>(code_))},
+            {"count", count_},
+            {"at", offset},
+            {"bytes", bytes_.size()}};
+  }
+
   const std::string& bytes() const { return bytes_; }
 
  private:
-  void append(uint64_t value);
+  void append(uint64_t value) {
+    for (; value >= 0x80; value >>= 7U) bytes_ += static_cast<char>((value & 0x7FU) | 0x80U);
+    bytes_ += static_cast<char>(value);
+  }
 
   std::string name_;
   Code code_;
@@ -62,9 +78,24 @@ class Columns {
  public:
   Column& plain(const char* name) { return add(name, Column::Code::kPlain); }
   Column& delta(const char* name) { return add(name, Column::Code::kDelta); }
-  nlohmann::json entries() const;
+
+  nlohmann::json entries() const {
+    nlohmann::json entries = nlohmann::json::array();
+    size_t at = 0;
+    for (const auto& column : columns_) {
+      entries.push_back(column->entry(at));
+      at += column->bytes().size();
+    }
+    return entries;
+  }
+
   // Appends all columns, in the order of entries().
-  void append_to(std::string& bytes) const;
+  void append_to(std::string& bytes) const {
+    size_t size = bytes.size();
+    for (const auto& column : columns_) size += column->bytes().size();
+    bytes.reserve(size);
+    for (const auto& column : columns_) bytes += column->bytes();
+  }
 
  private:
   Column& add(const char* name, Column::Code code) {
@@ -77,7 +108,13 @@ class Columns {
 class Texts {
  public:
   Texts() { number(""); }
-  uint32_t number(std::string_view text);
+
+  uint32_t number(std::string_view text) {
+    const auto [entry, added] = numbers_.try_emplace(std::string(text), static_cast<uint32_t>(list_.size()));
+    if (added) list_.push_back(entry->first);
+    return entry->second;
+  }
+
   nlohmann::json list() const { return list_; }
 
  private:
@@ -85,19 +122,9 @@ class Texts {
   std::vector<std::string> list_;
 };
 
-// Writes the parts of a page's data about modules and calls: clusters.*, regions.*, modules.* (viz/page/README.md).
-
-// Adds the module calls around every node, phase by phase, and which of them do the same as the one before.
-void add_clusters(const Profile& profile, Columns& columns, Texts& texts);
-// Adds calls of composite operators, checkpoints and scopes.
-void add_regions(const Graph& graph, Columns& columns, Texts& texts);
-// Adds the tree of paths, with its figures.
-void add_modules(const Profile& profile, Columns& columns, Texts& texts);
-
-namespace {
-
 constexpr size_t kLongestConstants = 2000;  // characters of the constant arguments of a call
 
+// Writes "stride=[2, 2], groups=1". `number_of` says which number a value in a list has.
 class ConstantText {
  public:
   ConstantText(const Graph& graph, const std::function<uint32_t(ValueId)>& number_of)
@@ -195,72 +222,7 @@ class ConstantText {
   const std::function<uint32_t(ValueId)>& number_of_;
 };
 
-}  // namespace
-
-std::string constant_text(const Graph& graph, NodeId node, const std::function<uint32_t(ValueId)>& number_of) {
-  return ConstantText(graph, number_of).of(node);
-}
-
-void Column::add(int64_t value) {
-  ++count_;
-  if (code_ == Code::kPlain) {
-    append(value < 0 ? 0 : static_cast<uint64_t>(value));
-    return;
-  }
-  const int64_t step = value - last_;
-  last_ = value;
-  append((static_cast<uint64_t>(step) << 1U) ^ static_cast<uint64_t>(step >> 63));
-}
-
-nlohmann::json Column::entry(size_t offset) const {
-  return {{"name", name_},
-          {"code", std::string(1, static_cast<char>(code_))},
-          {"count", count_},
-          {"at", offset},
-          {"bytes", bytes_.size()}};
-}
-
-void Column::append(uint64_t value) {
-  for (; value >= 0x80; value >>= 7U) bytes_ += static_cast<char>((value & 0x7FU) | 0x80U);
-  bytes_ += static_cast<char>(value);
-}
-
-nlohmann::json Columns::entries() const {
-  nlohmann::json entries = nlohmann::json::array();
-  size_t at = 0;
-  for (const auto& column : columns_) {
-    entries.push_back(column->entry(at));
-    at += column->bytes().size();
-  }
-  return entries;
-}
-
-void Columns::append_to(std::string& bytes) const {
-  size_t size = bytes.size();
-  for (const auto& column : columns_) size += column->bytes().size();
-  bytes.reserve(size);
-  for (const auto& column : columns_) bytes += column->bytes();
-}
-
-uint32_t Texts::number(std::string_view text) {
-  const auto [entry, added] = numbers_.try_emplace(std::string(text), static_cast<uint32_t>(list_.size()));
-  if (added) list_.push_back(entry->first);
-  return entry->second;
-}
-
-std::string packed(const std::string& bytes) {
-  // In large data the last few percent of compression cost seconds.
-  const int level = bytes.size() > 8'000'000 ? 5 : 9;
-  uLongf size = compressBound(static_cast<uLong>(bytes.size()));
-  std::vector<uint8_t> compressed(size);
-  const int status = compress2(compressed.data(), &size, reinterpret_cast<const Bytef*>(bytes.data()),
-                               static_cast<uLong>(bytes.size()), level);
-  TORCH_INTERNAL_ASSERT(status == Z_OK);
-  std::string text;
-  append_base64(text, {compressed.data(), size});
-  return text;
-}
-
+// Adds the module calls around every node, phase by phase, and which of them do the same as the one before.
 void add_clusters(const Profile& profile, Columns& columns, Texts& texts) {
   const Graph& graph = profile.graph();
   const ProgramCosts& costs = ProgramCosts::of(profile);
@@ -293,6 +255,7 @@ void add_clusters(const Profile& profile, Columns& columns, Texts& texts) {
   }
 }
 
+// Adds calls of composite operators, checkpoints and scopes.
 void add_regions(const Graph& graph, Columns& columns, Texts& texts) {
   Column &kind = columns.plain("region.kind"), &parent = columns.delta("region.parent"),
          &name = columns.plain("region.name"), &call = columns.plain("region.call");
@@ -308,6 +271,7 @@ void add_regions(const Graph& graph, Columns& columns, Texts& texts) {
   }
 }
 
+// Adds the tree of paths, with its figures.
 void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
   Column &parent = columns.delta("module.parent"), &path = columns.plain("module.path"),
          &class_name = columns.plain("module.class"), &calls = columns.plain("module.calls"),
@@ -350,8 +314,6 @@ void add_modules(const Profile& profile, Columns& columns, Texts& texts) {
   }
 }
 
-namespace {
-
 using nlohmann::json;
 
 constexpr uint32_t kNoNumber = 0xFFFFFFFFU;
@@ -359,41 +321,24 @@ constexpr size_t kMostPlannedStorages = 200'000;  // beyond so many, the page it
 
 // The columns of nodes, in the order in which the page has them.
 struct CallColumns {
-  explicit CallColumns(Columns& columns)
-      : target(columns.plain("node.target")),
-        phase(columns.plain("node.phase")),
-        module(columns.delta("node.module")),
-        region(columns.delta("node.region")),
-        forward(columns.plain("node.forward")),
-        source(columns.delta("node.source")),
-        constant(columns.plain("node.constants")),
-        name(columns.plain("node.name")),
-        inputs(columns.plain("node.inputs")),
-        outputs(columns.plain("node.outputs")),
-        saved(columns.plain("node.saved")),
-        category(columns.plain("node.category")),
-        input_value(columns.plain("input.value")),
-        input_place(columns.plain("input.place")),
-        saved_value(columns.plain("saved.value")),
-        saved_role(columns.plain("saved.role")) {}
-
-  Column &target, &phase, &module, &region, &forward, &source, &constant, &name, &inputs, &outputs, &saved, &category;
-  Column &input_value, &input_place;  // of all nodes, one after the other
-  Column &saved_value, &saved_role;
+  Columns& columns;
+  Column &target = columns.plain("node.target"), &phase = columns.plain("node.phase"),
+         &module = columns.delta("node.module"), &region = columns.delta("node.region"),
+         &forward = columns.plain("node.forward"), &source = columns.delta("node.source"),
+         &constant = columns.plain("node.constants"), &name = columns.plain("node.name"),
+         &inputs = columns.plain("node.inputs"), &outputs = columns.plain("node.outputs"),
+         &saved = columns.plain("node.saved"), &category = columns.plain("node.category");
+  // Of all nodes, one after the other.
+  Column &input_value = columns.plain("input.value"), &input_place = columns.plain("input.place"),
+         &saved_value = columns.plain("saved.value"), &saved_role = columns.plain("saved.role");
 };
 
 struct CostColumns {
-  explicit CostColumns(Columns& columns)
-      : matmul(columns.plain("node.matmul")),
-        elementwise(columns.plain("node.elementwise")),
-        transcendental(columns.plain("node.transcendental")),
-        read(columns.plain("node.read")),
-        written(columns.plain("node.written")),
-        scratch(columns.plain("node.scratch")),
-        scratch_source(columns.plain("node.scratch_source")),
-        uncovered(columns.plain("node.uncovered")) {}
-
-  Column &matmul, &elementwise, &transcendental, &read, &written, &scratch, &scratch_source, &uncovered;
+  Columns& columns;
+  Column &matmul = columns.plain("node.matmul"), &elementwise = columns.plain("node.elementwise"),
+         &transcendental = columns.plain("node.transcendental"), &read = columns.plain("node.read"),
+         &written = columns.plain("node.written"), &scratch = columns.plain("node.scratch"),
+         &scratch_source = columns.plain("node.scratch_source"), &uncovered = columns.plain("node.uncovered");
 };
 
 struct TimeColumns {
@@ -469,8 +414,8 @@ class PageData {
   }
 
   void nodes() {
-    CallColumns calls(columns_);
-    CostColumns costs(columns_);
+    CallColumns calls{columns_};
+    CostColumns costs{columns_};
     std::optional<TimeColumns> times;
     if (profile_.time() != nullptr) times.emplace(columns_);
     for (uint32_t i = 0; i < costs_.nodes.size(); ++i) {
@@ -495,8 +440,8 @@ class PageData {
     to.source.add(texts_.number(graph_.text_or_empty(node.source)));
     const std::string placeholder = placeholder_name(graph_, id);
     to.name.add(texts_.number(placeholder));
-    const auto number = [this](ValueId value) { return number_of(value); };
-    to.constant.add(texts_.number(placeholder.empty() ? constant_text(graph_, id, number) : std::string()));
+    const std::function<uint32_t(ValueId)> number = [this](ValueId value) { return number_of(value); };
+    to.constant.add(texts_.number(placeholder.empty() ? ConstantText(graph_, number).of(id) : std::string()));
   }
 
   // A value is said by its distance from the next one to be made.
@@ -749,6 +694,19 @@ class PageData {
 };
 
 }  // namespace
+
+std::string packed(const std::string& bytes) {
+  // In large data the last few percent of compression cost seconds.
+  const int level = bytes.size() > 8'000'000 ? 5 : 9;
+  uLongf size = compressBound(static_cast<uLong>(bytes.size()));
+  std::vector<uint8_t> compressed(size);
+  const int status = compress2(compressed.data(), &size, reinterpret_cast<const Bytef*>(bytes.data()),
+                               static_cast<uLong>(bytes.size()), level);
+  TORCH_INTERNAL_ASSERT(status == Z_OK);
+  std::string text;
+  append_base64(text, {compressed.data(), size});
+  return text;
+}
 
 std::string page_data(const Profile& profile, const PageRole& role) { return PageData(profile, role).write(); }
 

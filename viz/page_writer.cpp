@@ -1,7 +1,7 @@
 // One HTML file with its program, its style and its data in it, which asks nothing of any network.
 //
-// What comes from programs and files stands in the page compressed and in base64. So no name in it can end a script or open
-// a tag. The title alone is text, and is escaped.
+// What comes from programs and files stands in the page compressed and in base64. So no name in it can end a script or
+// open a tag. The title alone is text, and is escaped.
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
@@ -29,9 +29,6 @@ struct PageText {
   std::string packed;  // as of viz/page_data.h
 };
 
-// `script`: a file of viz/page/dist/.
-std::string page_of(std::string_view title, std::string_view script, const std::vector<PageText>& texts);
-
 std::span<const EmbeddedFile> page_files();  // viz/page/dist/, by cmake/embed.cmake
 
 namespace {
@@ -49,8 +46,7 @@ std::string window_title(std::string_view title) {
   return xml_text(utf8_text(title).substr(0, kLongest)) + (title.size() > kLongest ? " ..." : "");
 }
 
-}  // namespace
-
+// `script`: a file of viz/page/dist/.
 std::string page_of(std::string_view title, std::string_view script, const std::vector<PageText>& texts) {
   std::string html =
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -73,10 +69,6 @@ std::string page_of(std::string_view title, std::string_view script, const std::
   html += "</script>\n</body>\n</html>\n";
   return html;
 }
-
-// Writes the page of a profile (viz/page_writer.cpp).
-
-namespace {
 
 std::string title_of(const Profile& profile, const std::string& wanted) {
   return wanted.empty() ? profile.model.value_or("graph") : wanted;
@@ -101,23 +93,9 @@ std::string to_html(const Profile& profile, const HtmlOptions& options) {
   return page_of(title, "page.js", texts);
 }
 
-// Writes a plan's page (viz/page_writer.cpp). viz/page/src/plan/data.ts says what it is given.
-
 namespace {
 
-int number_of(PipelineWork work) {
-  switch (work) {
-    case PipelineWork::kForward:
-      return 0;
-    case PipelineWork::kBackward:
-      return 1;
-    case PipelineWork::kInputGradient:
-      return 2;
-    default:
-      return 3;
-  }
-}
-
+// viz/page/src/plan/data.ts says what a plan's page is given.
 nlohmann::json actions_of(const PipelineRun& run, int32_t rank) {
   constexpr double kMillion = 1e6;
   nlohmann::json numbers = nlohmann::json::array();
@@ -126,7 +104,7 @@ nlohmann::json actions_of(const PipelineRun& run, int32_t rank) {
   };
   for (const PipelineActionTime& at : run.actions(rank)) {
     if (!computes(at.action)) continue;
-    numbers.push_back(number_of(at.action.work));
+    numbers.push_back(static_cast<int>(at.action.work));
     numbers.push_back(at.action.stage);
     numbers.push_back(at.action.microbatch);
     numbers.push_back(part(at.begin));

@@ -40,26 +40,14 @@ using Operation = KernelOperation;
 using c10::ScalarType;
 
 const char* cpp_type(ScalarType type) {
-  switch (type) {
-    case ScalarType::Bool:
-      return "bool";
-    case ScalarType::Byte:
-      return "unsigned char";
-    case ScalarType::Char:
-      return "signed char";
-    case ScalarType::Short:
-      return "short";
-    case ScalarType::Int:
-      return "i32";
-    case ScalarType::Long:
-      return "i64";
-    case ScalarType::Float:
-      return "float";
-    case ScalarType::Double:
-      return "double";
-    default:
-      throw UnsupportedError(std::string("a kernel cannot compute with ") + c10::toString(type));
-  }
+  using Row = std::pair<ScalarType, const char*>;
+  static constexpr Row kTypes[] = {{ScalarType::Bool, "bool"},        {ScalarType::Byte, "unsigned char"},
+                                   {ScalarType::Char, "signed char"}, {ScalarType::Short, "short"},
+                                   {ScalarType::Int, "i32"},          {ScalarType::Long, "i64"},
+                                   {ScalarType::Float, "float"},      {ScalarType::Double, "double"}};
+  const auto* const row = std::ranges::find(kTypes, type, &Row::first);
+  if (row == std::end(kTypes)) throw UnsupportedError(std::string("a kernel cannot compute with ") + c10::toString(type));
+  return row->second;
 }
 
 const char* stored_type(ScalarType type) {
@@ -108,67 +96,38 @@ std::string load(ScalarType dtype, const std::string& element) {
 
 // The function of one operand that an operation is; empty for others.
 std::string_view function_of(Operation operation, ScalarType type) {
-  const bool single = type == ScalarType::Float;
-  switch (operation) {
-    case Operation::kAbsolute:
-      return "absolute";
-    case Operation::kSquareRoot:
-      return single ? "__builtin_sqrtf" : "__builtin_sqrt";
-    case Operation::kFloor:
-      return single ? "__builtin_floorf" : "__builtin_floor";
-    case Operation::kCeil:
-      return single ? "__builtin_ceilf" : "__builtin_ceil";
-    case Operation::kTruncate:
-      return single ? "__builtin_truncf" : "__builtin_trunc";
-    case Operation::kRoundToEven:
-      return single ? "__builtin_rintf" : "__builtin_rint";
-    case Operation::kExponential:
-      return "exp_";
-    case Operation::kExponentialOrZero:
-      return "exp0_";
-    case Operation::kExponentialMinusOne:
-      return "expm1_";
-    case Operation::kLogarithm:
-      return "log_";
-    case Operation::kTangentHyperbolic:
-      return "tanh_";
-    case Operation::kErrorFunction:
-      return "erf_";
-    case Operation::kNormalDistribution:
-      return "cdf_";
-    default:
-      return {};
-  }
+  struct Row {
+    Operation operation;
+    std::string_view of_double, of_float;
+  };
+  static constexpr Row kFunctions[] = {{Operation::kAbsolute, "absolute", "absolute"},
+                                       {Operation::kSquareRoot, "__builtin_sqrt", "__builtin_sqrtf"},
+                                       {Operation::kFloor, "__builtin_floor", "__builtin_floorf"},
+                                       {Operation::kCeil, "__builtin_ceil", "__builtin_ceilf"},
+                                       {Operation::kTruncate, "__builtin_trunc", "__builtin_truncf"},
+                                       {Operation::kRoundToEven, "__builtin_rint", "__builtin_rintf"},
+                                       {Operation::kExponential, "exp_", "exp_"},
+                                       {Operation::kExponentialOrZero, "exp0_", "exp0_"},
+                                       {Operation::kExponentialMinusOne, "expm1_", "expm1_"},
+                                       {Operation::kLogarithm, "log_", "log_"},
+                                       {Operation::kTangentHyperbolic, "tanh_", "tanh_"},
+                                       {Operation::kErrorFunction, "erf_", "erf_"},
+                                       {Operation::kNormalDistribution, "cdf_", "cdf_"}};
+  const auto* const row = std::ranges::find(kFunctions, operation, &Row::operation);
+  if (row == std::end(kFunctions)) return {};
+  return type == ScalarType::Float ? row->of_float : row->of_double;
 }
 
 // The sign between two operands that an operation is; empty for others.
 std::string_view sign_of(Operation operation) {
-  switch (operation) {
-    case Operation::kAdd:
-      return "+";
-    case Operation::kSubtract:
-      return "-";
-    case Operation::kMultiply:
-      return "*";
-    case Operation::kDivide:
-      return "/";
-    case Operation::kAnd:
-      return "&";
-    case Operation::kOr:
-      return "|";
-    case Operation::kExclusiveOr:
-      return "^";
-    case Operation::kEqual:
-      return "==";
-    case Operation::kNotEqual:
-      return "!=";
-    case Operation::kLess:
-      return "<";
-    case Operation::kLessEqual:
-      return "<=";
-    default:
-      return {};
-  }
+  using Row = std::pair<Operation, std::string_view>;
+  static constexpr Row kSigns[] = {
+      {Operation::kAdd, "+"},    {Operation::kSubtract, "-"},    {Operation::kMultiply, "*"},
+      {Operation::kDivide, "/"}, {Operation::kAnd, "&"},         {Operation::kOr, "|"},
+      {Operation::kEqual, "=="}, {Operation::kExclusiveOr, "^"}, {Operation::kNotEqual, "!="},
+      {Operation::kLess, "<"},   {Operation::kLessEqual, "<="}};
+  const auto* const row = std::ranges::find(kSigns, operation, &Row::first);
+  return row == std::end(kSigns) ? std::string_view() : row->second;
 }
 
 }  // namespace

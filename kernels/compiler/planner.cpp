@@ -1,4 +1,15 @@
-// Chooses which dimensions of an iteration space are rows, the row and loops inside them. Internal to kernels/compiler.
+// Plans a kernel for nodes of a graph. The operator table says what each node computes, all nodes share one iteration
+// space, and operands are known by where they lie.
+//
+// The space has the sizes of what is reduced, or of the results if nothing is. All reductions are of the same
+// dimensions. A node computes elements of the space, or of what a reduction leaves: with those dimensions of size 1, or
+// without them. So the dimensions of a tensor lie along some of the space, and along the same ones for all who read it:
+//
+//     x [8, 16]    m = mean(x, 1) [8]     y = m * scale [8]     z = amax(x, 1, keepdim) [8, 1]     x - z [8, 16]
+//     0, 1         0                      0                     0, -                               0, 1
+//
+// What a tensor holds is known by its place (storage, offset, geometry), not by its value. After x.add_(y) the older
+// value of x reads the sum. So a place has one current expression, and a storage that is written has only one place.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +27,7 @@
 #include "shadowgraph/kernels/kernel.h"
 
 namespace shadowgraph {
+namespace {
 
 struct IterationSpace {
   std::vector<int64_t> sizes;
@@ -26,20 +38,11 @@ struct IterationSpace {
   std::vector<bool> is_whole;
 };
 
-// Fills in what plan and program say of dimensions: ranks, layouts, sizes, strides, the range. The program must have
-// its expressions and stores. Throws UnsupportedError where a program counts columns of anything but the row.
-void arrange_loops(IterationSpace space, KernelPlan& plan);
-
-inline bool uses(std::span<const KernelExpression> expressions, KernelOperation operation) {
-  for (const KernelExpression& expression : expressions) {
-    if (expression.operation == operation) return true;
-  }
-  return false;
-}
-
-namespace {
-
 using Dims = std::vector<int64_t>;
+
+bool uses(std::span<const KernelExpression> expressions, KernelOperation operation) {
+  return std::ranges::find(expressions, operation, &KernelExpression::operation) != expressions.end();
+}
 
 // Says whether an operand does not vary along what is reduced.
 bool is_of_row(const IterationSpace& space, const Dims& strides) {
@@ -72,8 +75,8 @@ bool is_dense(const std::vector<uint32_t>& dims, const IterationSpace& space) {
   return false;
 }
 
-}  // namespace
-
+// Fills in what plan and program say of dimensions: ranks, layouts, sizes, strides, the range. The program must have
+// its expressions and stores. Throws UnsupportedError where a program counts columns of anything but the row.
 void arrange_loops(IterationSpace space, KernelPlan& plan) {
   KernelProgram& program = plan.program;
   for (size_t k = 0; k < space.strides.size(); ++k) program.operands[k].of_row = is_of_row(space, space.strides[k]);
@@ -98,8 +101,7 @@ void arrange_loops(IterationSpace space, KernelPlan& plan) {
     row = {of_rows.back()};
     of_rows.pop_back();
   }
-  const bool counts = uses(program.expressions, KernelOperation::kColumn);
-  if (counts && (program.columns || row.empty() || row[0] + 1 != rank)) {
+  if (uses(program.expressions, KernelOperation::kColumn) && (program.columns || row.empty() || row[0] + 1 != rank)) {
     throw UnsupportedError("columns that are not the row's");
   }
   program.outer_rank = static_cast<uint32_t>(dims.size());
@@ -125,23 +127,6 @@ void arrange_loops(IterationSpace space, KernelPlan& plan) {
   plan.row_work = by_elements ? work : work * std::max<int64_t>(plan.sizes.back(), 1);
   if (plan.sizes.back() == 0) plan.range = 0;
 }
-
-// Plans a kernel for nodes of a graph. The operator table says what each node computes, all nodes share one iteration
-// space, and operands are known by where they lie.
-//
-// The space has the sizes of what is reduced, or of the results if nothing is. All reductions are of the same
-// dimensions. A node computes elements of the space, or of what a reduction leaves: with those dimensions of size 1, or
-// without them. So the dimensions of a tensor lie along some of the space, and along the same ones for all who read it:
-//
-//     x [8, 16]    m = mean(x, 1) [8]     y = m * scale [8]     z = amax(x, 1, keepdim) [8, 1]     x - z [8, 16]
-//     0, 1         0                      0                     0, -                               0, 1
-//
-// What a tensor holds is known by its place (storage, offset, geometry), not by its value. After x.add_(y) the older
-// value of x reads the sum. So a place has one current expression, and a storage that is written has only one place.
-
-namespace {
-
-using Dims = std::vector<int64_t>;
 
 struct PlacePlan {
   ValueId value;  // the first met here

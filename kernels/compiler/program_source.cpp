@@ -1,5 +1,5 @@
-// Decides what of a program is computed where: the level of each expression, and the loop over elements that it belongs
-// to. Internal to kernels/compiler.
+// Writes a program as a function of C++. ProgramLevels says what is computed where: the level of each expression, and
+// the loop over elements that it belongs to.
 #include "kernels/compiler/program_source.h"
 
 #include <fmt/format.h>
@@ -13,6 +13,14 @@
 
 namespace shadowgraph {
 
+using Operation = KernelOperation;
+using c10::ScalarType;
+
+namespace {
+
+// A loop takes so many rows at a time, so that sums are loaded and stored less often.
+constexpr uint32_t kWays = 4;
+
 // A program with reductions runs several loops over the same elements, one a phase. Reductions of phase 0 read
 // elements, those of phase 1 read what follows from them, and so on. The last loop computes what is left to store.
 class ProgramLevels {
@@ -21,7 +29,15 @@ class ProgramLevels {
   static constexpr uint8_t kRow = 1;      // one for what is reduced: a row, or with `columns` each element of the row
   static constexpr uint8_t kElement = 2;  // one an element
 
-  explicit ProgramLevels(const KernelProgram& program);
+  explicit ProgramLevels(const KernelProgram& program)
+      : program_(program),
+        has_reductions_(program.has_reductions()),
+        places_(program.expressions.size()),
+        is_read_(program.operands.size()),
+        kept_(program.expressions.size()) {
+    for (uint32_t i = 0; i < places_.size(); ++i) place(i);
+    if (!program_.columns && program_.reduced_rank == 0) choose_kept();
+  }
 
   uint8_t level(uint32_t expression) const { return places_[expression].level; }
   // Returns the number of reductions, one after the other, that come before it.
@@ -31,15 +47,56 @@ class ProgramLevels {
   bool is_column(uint32_t i) const { return program_.columns && places_[i].level == kRow; }
 
   // Returns the reductions that the loop of a phase computes.
-  std::vector<uint32_t> reductions(uint32_t phase) const;
-  std::vector<KernelStore> element_stores(uint32_t phase) const;
-  std::vector<KernelStore> row_stores() const;
+  std::vector<uint32_t> reductions(uint32_t phase) const {
+    std::vector<uint32_t> own;
+    for (uint32_t i = 0; i < places_.size(); ++i) {
+      if (is_reduction(program_.expressions[i].operation) && places_[i].phase == phase + 1) own.push_back(i);
+    }
+    return own;
+  }
+
+  std::vector<KernelStore> element_stores(uint32_t phase) const {
+    std::vector<KernelStore> own;
+    for (const KernelStore& store : program_.stores) {
+      if (!is_of_row(store) && loop_of(store) == phase) own.push_back(store);
+    }
+    return own;
+  }
+
+  std::vector<KernelStore> row_stores() const {
+    std::vector<KernelStore> own;
+    for (const KernelStore& store : program_.stores) {
+      if (!is_of_row(store)) continue;
+      TORCH_INTERNAL_ASSERT(places_[store.expression].level != kElement, "a row's store of what differs along it");
+      own.push_back(store);
+    }
+    return own;
+  }
+
   // Says for each expression whether the loop must have it, computed or loaded.
-  std::vector<bool> needed_by_loop(uint32_t phase) const;
-  bool is_costly_loop(const std::vector<bool>& wanted) const;
+  std::vector<bool> needed_by_loop(uint32_t phase) const {
+    std::vector<bool> wanted(places_.size());
+    for (const KernelStore& store : element_stores(phase)) wanted[store.expression] = true;
+    for (const uint32_t i : reductions(phase)) wanted[program_.expressions[i].operands[0]] = true;
+    return with_operands(std::move(wanted), phase);
+  }
+
+  bool is_costly_loop(const std::vector<bool>& wanted) const {
+    for (uint32_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] && places_[i].level == kElement && is_costly(program_.expressions[i].operation)) return true;
+    }
+    return false;
+  }
 
   // Returns the expressions whose values a loop keeps in a row of memory for later ones.
-  std::vector<uint32_t> kept() const;
+  std::vector<uint32_t> kept() const {
+    std::vector<uint32_t> out;
+    for (uint32_t i = 0; i < kept_.size(); ++i) {
+      if (kept_[i] != 0) out.push_back(i);
+    }
+    return out;
+  }
+
   bool is_kept_by(uint32_t i, uint32_t phase) const { return kept_[i] == phase + 1; }
   bool is_loaded(uint32_t i, uint32_t phase) const { return kept_[i] != 0 && kept_[i] <= phase; }
 
@@ -48,13 +105,80 @@ class ProgramLevels {
     uint8_t level = kKernel;
     uint32_t phase = 0;
   };
-  void place(uint32_t i);
-  uint8_t level_of_load(uint32_t operand) const;
-  uint32_t loop_of(const KernelStore& store) const;
+
+  void place(uint32_t i) {
+    const KernelExpression& e = program_.expressions[i];
+    Place& own = places_[i];
+    for (uint32_t k = 0; k < arity(e.operation); ++k) {
+      const Place& operand = places_[e.operands[k]];
+      own.level = std::max(own.level, operand.level);
+      own.phase = std::max(own.phase, operand.phase);
+    }
+    if (e.operation == Operation::kColumn) own.level = kElement;
+    if (e.operation == Operation::kLoad || e.operation == Operation::kGather) {
+      own.level = std::max(own.level, level_of_load(e.index));
+      is_read_[e.index] = true;
+    } else if (is_reduction(e.operation)) {
+      own.level = kRow;
+      ++own.phase;
+    }
+    last_phase_ = std::max(last_phase_, own.phase);
+  }
+
+  uint8_t level_of_load(uint32_t operand) const {
+    const KernelOperand& from = program_.operands[operand];
+    return (has_reductions_ ? from.of_row : from.layout == KernelLayout::kBroadcast) ? kRow : kElement;
+  }
+
+  // What no loop reads from memory may be stored as soon as it is known, which saves computing it again.
+  uint32_t loop_of(const KernelStore& store) const {
+    return is_read_[store.operand] ? last_phase_ : places_[store.expression].phase;
+  }
+
   bool is_of_row(const KernelStore& store) const { return has_reductions_ && program_.operands[store.operand].of_row; }
-  std::vector<bool> with_operands(std::vector<bool> wanted, uint32_t phase) const;
-  std::vector<uint32_t> costs() const;
-  void choose_kept();
+
+  std::vector<bool> with_operands(std::vector<bool> wanted, uint32_t phase) const {
+    for (auto i = static_cast<uint32_t>(places_.size()); i-- > 0;) {
+      const KernelExpression& e = program_.expressions[i];
+      if (!wanted[i] || is_reduction(e.operation) || is_column(i) || is_loaded(i, phase)) continue;
+      for (uint32_t k = 0; k < arity(e.operation); ++k) wanted[e.operands[k]] = true;
+    }
+    return wanted;
+  }
+
+  // Counts the operations an element that each expression stands for; a costly one counts as several.
+  std::vector<uint32_t> costs() const {
+    constexpr uint32_t kCostly = 8;
+    constexpr uint32_t kMost = 1000;  // a shared expression counts for each that uses it
+    std::vector<uint32_t> costs(places_.size());
+    for (uint32_t i = 0; i < places_.size(); ++i) {
+      const KernelExpression& e = program_.expressions[i];
+      if (places_[i].level != kElement) continue;
+      costs[i] = is_costly(e.operation) ? kCostly : 1;
+      for (uint32_t k = 0; k < arity(e.operation); ++k) costs[i] += costs[e.operands[k]];
+      costs[i] = std::min(costs[i], kMost);
+    }
+    return costs;
+  }
+
+  // Chooses what the loops keep for later ones, such as the exponentials of a softmax. An expression qualifies if it
+  // costs more than keeping it and the loops of several phases want it; the last such ones are kept.
+  void choose_kept() {
+    constexpr uint32_t kWorthKeeping = 6;
+    const std::vector<uint32_t> cost = costs();
+    const auto loops_of = [this](uint32_t i) {
+      std::vector<uint32_t> loops;
+      for (uint32_t phase = 0; phase <= last_phase_; ++phase) {
+        if (needed_by_loop(phase)[i]) loops.push_back(phase);
+      }
+      return loops;
+    };
+    for (auto i = static_cast<uint32_t>(places_.size()); last_phase_ > 0 && i-- > 0;) {
+      if (places_[i].level != kElement || cost[i] < kWorthKeeping) continue;
+      const auto loops = loops_of(i);
+      if (loops.size() > 1) kept_[i] = loops[0] + 1;
+    }
+  }
 
   const KernelProgram& program_;
   const bool has_reductions_;
@@ -64,13 +188,39 @@ class ProgramLevels {
   uint32_t last_phase_ = 0;
 };
 
-// Writes one program as a function of C++. program_source.cpp has pointers, elements and rows, column_source.cpp
-// reductions of elements that lie apart. Internal to kernels/compiler.
-
 class ProgramWriter {
  public:
   explicit ProgramWriter(const KernelProgram& program) : program_(program), levels_(program) {}
-  std::string run();
+
+  std::string run() {
+    line(
+        "{}extern \"C\" __attribute__((visibility(\"default\"))) void {}(void* const* data, const i64* sizes, "
+        "const i64* strides, const i64* scalars, i64 begin, i64 end) {{",
+        vector_math_source(), kKernelSymbol);
+    const uint32_t row = program_.outer_rank + program_.reduced_rank;
+    line("  const i64 N = sizes[{}];", row);
+    std::string count = program_.columns ? "" : "N";
+    for (uint32_t d = program_.outer_rank; d < row; ++d)
+      count += fmt::format("{}sizes[{}]", count.empty() ? "" : " * ", d);
+    line("  const double count = (double)({});", count.empty() ? "1" : count);
+    if (program_.has_checks()) line("  i64 bad = 0;");
+    write_level(ProgramLevels::kKernel, 0, "  ");
+    if (program_.columns) {
+      rows([this] { column_blocks(); });
+    } else if (program_.runs_by_elements()) {
+      pointers("  ", "");
+      write_level(ProgramLevels::kRow, 0, "  ");
+      element_loop("begin", "end", 0);
+    } else {
+      for (const uint32_t i : levels_.kept())
+        line("  {0}* const k{1} = ({0}*)__builtin_malloc(N * sizeof({0}));", cpp_type(type_of(i)), i);
+      rows([this] { one_row(); });
+      for (const uint32_t i : levels_.kept()) line("  __builtin_free(k{});", i);
+    }
+    if (program_.has_checks()) line("  if (bad) *(i64*)data[{}] = 1;", program_.operands.size());
+    line("}}");
+    return std::move(out_);
+  }
 
  private:
   template <class... Args>
@@ -79,45 +229,295 @@ class ProgramWriter {
     out_ += '\n';
   }
 
-  // ---- Pointers and elements
-  void pointers(const char* indent, const std::string& column);
+  void pointers(const char* indent, const std::string& column) {
+    const uint32_t dims = program_.outer_rank + program_.reduced_rank + 1;
+    for (uint32_t k = 0; k < program_.operands.size(); ++k) {
+      const KernelOperand& operand = program_.operands[k];
+      if (operand.layout == KernelLayout::kStrided)
+        line("{}const i64 t{} = strides[{}];", indent, k, k * dims + dims - 1);
+      if (program_.reduced_rank > 0) line("{}const i64 s{} = strides[{}];", indent, k, k * dims + dims - 2);
+      std::string offset;
+      for (uint32_t d = 0; d < program_.outer_rank; ++d) offset += fmt::format(" + i{} * strides[{}]", d, k * dims + d);
+      if (!column.empty() && operand.layout == KernelLayout::kContiguous) offset += " + " + column;
+      if (!column.empty() && operand.layout == KernelLayout::kStrided) offset += fmt::format(" + {} * t{}", column, k);
+      line("{0}{3}{1}* const p{2} = ({3}{1}*)data[{2}]{4};", indent, stored_type(operand.dtype), k,
+           operand.written ? "" : "const ", offset);
+    }
+  }
+
   // Opens loops over reduced dimensions but the last `inner`, with pointers x0 ... there.
-  void open_nest(uint32_t inner);
-  void close_nest(uint32_t inner);
-  void nest_pointers(const std::string& innermost);
-  std::string element(uint32_t operand) const;
+  void open_nest(uint32_t inner) {
+    for (uint32_t d = 0; d + inner < program_.reduced_rank; ++d) {
+      line("for (i64 c{0} = 0; c{0} < sizes[{1}]; ++c{0}) {{", d, program_.outer_rank + d);
+    }
+    if (inner == 0) nest_pointers("");
+  }
+
+  void close_nest(uint32_t inner) {
+    line("{}", std::string(program_.reduced_rank - inner, '}'));
+    access_ = 'p';
+  }
+
+  void nest_pointers(const std::string& innermost) {
+    if (program_.reduced_rank == 0) return;
+    const uint32_t dims = program_.outer_rank + program_.reduced_rank + 1;
+    for (uint32_t k = 0; k < program_.operands.size(); ++k) {
+      std::string offset;
+      for (uint32_t d = 0; d < program_.reduced_rank; ++d) {
+        const bool last = d + 1 == program_.reduced_rank && !innermost.empty();
+        offset += fmt::format(" + {} * strides[{}]", last ? innermost : fmt::format("c{}", d),
+                              k * dims + program_.outer_rank + d);
+      }
+      line("auto* const x{0} = p{0}{1};", k, offset);
+    }
+    access_ = 'x';
+  }
+
+  std::string element(uint32_t operand) const {
+    const std::string ahead = ahead_ == 0 ? "" : fmt::format("{} * s{} + ", ahead_, operand);
+    switch (program_.operands[operand].layout) {
+      case KernelLayout::kContiguous:
+        return fmt::format("{}{}[{}j]", access_, operand, ahead);
+      case KernelLayout::kBroadcast:
+        return fmt::format("{}{}[{}0]", access_, operand, ahead);
+      default:
+        return fmt::format("{0}{1}[{2}j * t{1}]", access_, operand, ahead);
+    }
+  }
+
   // Writes the pragma in front of a loop over elements that computes `wanted`.
-  void simd(const std::vector<bool>& wanted, const std::string& clauses = "");
-  void write_expression(uint32_t i, const char* indent);
-  void write_level(uint8_t level, uint32_t phase, const char* indent);
-  void write_elements(const std::vector<bool>& wanted, uint32_t phase);
-  void write_store(const KernelStore& store);
-  void element_loop(const char* from, const char* to, uint32_t phase);
+  void simd(const std::vector<bool>& wanted, const std::string& clauses = "") {
+    for (uint32_t i = 0; i < wanted.size(); ++i) {
+      if (!wanted[i] || program_.expressions[i].operation != Operation::kInRange) continue;
+      if (levels_.level(i) == ProgramLevels::kElement || levels_.is_column(i)) return;  // it writes to what all share
+    }
+    line("_Pragma(\"omp simd{}\")", clauses);
+  }
 
-  // ---- Rows
+  void write_expression(uint32_t i, const char* indent) {
+    const KernelExpression& e = program_.expressions[i];
+    const bool is_read = e.operation == Operation::kLoad || e.operation == Operation::kGather;
+    const std::string text = expression_text(program_, e, is_read ? element(e.index) : "");
+    line("{}const {} e{} = {};", indent, cpp_type(e.type), i, text);
+  }
+
+  void write_level(uint8_t level, uint32_t phase, const char* indent) {
+    for (uint32_t i = 0; i < program_.expressions.size(); ++i) {
+      if (levels_.level(i) != level || levels_.phase(i) != phase) continue;
+      if (!is_reduction(program_.expressions[i].operation)) write_expression(i, indent);
+    }
+  }
+
+  void write_elements(const std::vector<bool>& wanted, uint32_t phase) {
+    for (uint32_t i = 0; i < wanted.size(); ++i) {
+      if (!wanted[i]) continue;
+      if (levels_.is_column(i)) {
+        line("const {} e{} = m{}[j];", cpp_type(type_of(i)), i, i);
+      } else if (levels_.level(i) == ProgramLevels::kElement && levels_.is_loaded(i, phase)) {
+        line("const {} e{} = k{}[j];", cpp_type(type_of(i)), i, i);
+      } else if (levels_.level(i) == ProgramLevels::kElement) {
+        write_expression(i, "");
+        if (levels_.is_kept_by(i, phase)) line("k{0}[j] = e{0};", i);
+      }
+    }
+    for (const KernelStore& store : levels_.element_stores(phase)) write_store(store);
+  }
+
+  void write_store(const KernelStore& store) { line("{} = {};", element(store.operand), stored_text(program_, store)); }
+
+  void element_loop(const char* from, const char* to, uint32_t phase) {
+    if (levels_.element_stores(phase).empty()) return;
+    const std::vector<bool> wanted = levels_.needed_by_loop(phase);
+    open_nest(0);
+    simd(wanted);
+    line("for (i64 j = {}; j < {}; ++j) {{", from, to);
+    write_elements(wanted, phase);
+    line("}}");
+    close_nest(0);
+  }
+
   template <class Body>
-  void rows(Body body);
-  void one_row();
-  void reduce(uint32_t phase);
+  void rows(Body body) {
+    const uint32_t rank = program_.outer_rank;
+    if (program_.columns && rank == 0) return body();
+    for (uint32_t d = rank; d-- > 0;) {
+      if (d + 1 == rank) line("  i64 rest = begin;");
+      line("  i64 i{0} = {1}; {2}", d, d == 0 ? "rest" : fmt::format("rest % sizes[{}]", d),
+           d == 0 ? "" : fmt::format("rest /= sizes[{}];", d));
+    }
+    line("  for (i64 row = begin; row < end; ++row) {{");
+    body();
+    std::string carry;
+    for (uint32_t d = rank; d-- > 0;) {
+      line("    {}++i{};{}", carry, d, d == 0 ? "" : fmt::format(" if (i{0} == sizes[{0}]) {{ i{0} = 0;", d));
+    }
+    if (rank > 1) line("    {}", std::string(rank - 1, '}'));
+    line("  }}");
+  }
 
-  // ---- What reductions add up in
+  void one_row() {
+    pointers("    ", "");
+    for (uint32_t phase = 0; phase <= levels_.last_phase(); ++phase) {
+      write_level(ProgramLevels::kRow, phase, "    ");
+      if (phase < levels_.last_phase()) reduce(phase);
+    }
+    for (const KernelStore& store : levels_.row_stores()) write_store(store);
+    element_loop("0", "N", levels_.last_phase());
+  }
+
+  // Adds short sums in the type itself and their sums in double, which is no worse than eager's cascade. Four sums
+  // beside one another take longer (45 us for 30, rows of 256): adding them up at a row's end is what costs.
+  void reduce(uint32_t phase) {
+    const std::vector<uint32_t> own = levels_.reductions(phase);
+    const std::vector<bool> wanted = levels_.needed_by_loop(phase);
+    std::string clauses;
+    for (const uint32_t i : own) {
+      clauses += fmt::format(" reduction({}:b{})", is_sum(i) ? "+" : "max", i);
+      line("{} a{} = {};", long_type(i), i, neutral(i));
+    }
+    open_nest(0);
+    line("for (i64 first = 0; first < N; first += 512) {{");
+    line("const i64 past = first + 512 < N ? first + 512 : N;");
+    for (const uint32_t i : own) line("{} b{} = {};", short_type(i), i, neutral(i));
+    simd(wanted, clauses);
+    line("for (i64 j = first; j < past; ++j) {{");
+    write_elements(wanted, phase);
+    for (const uint32_t i : own) accumulate(i, fmt::format("b{}", i), value_for(i));
+    line("}}");
+    for (const uint32_t i : own) accumulate(i, fmt::format("a{}", i), fmt::format("b{}", i));
+    line("}}");
+    close_nest(0);
+    for (const uint32_t i : own)
+      line("const {} e{} = {};", cpp_type(type_of(i)), i, result_of(i, fmt::format("a{}", i)));
+  }
+
   bool is_sum(uint32_t i) const { return program_.expressions[i].operation == KernelOperation::kRowSum; }
   c10::ScalarType type_of(uint32_t i) const { return program_.expressions[i].type; }
-  const char* order_type(uint32_t i) const;
-  const char* lowest(uint32_t i) const;
-  const char* short_type(uint32_t i) const;
-  const char* long_type(uint32_t i) const;
-  const char* neutral(uint32_t i) const { return is_sum(i) ? "0" : lowest(i); }
-  void accumulate(uint32_t i, const std::string& into, const std::string& value);
-  std::string value_for(uint32_t i) const;
-  std::string result_of(uint32_t i, const std::string& accumulator) const;
 
-  // ---- Columns
-  void column_blocks();
+  // Orders floating-point numbers as integers, a NaN above all: such maxima vectorise and keep NaNs.
+  const char* order_type(uint32_t i) const { return type_of(i) == ScalarType::Double ? "i64" : "i32"; }
+
+  const char* lowest(uint32_t i) const {
+    return type_of(i) == ScalarType::Double ? "(-0x7fffffffffffffffLL - 1)" : "(-0x7fffffff - 1)";
+  }
+
+  const char* short_type(uint32_t i) const { return is_sum(i) ? cpp_type(type_of(i)) : order_type(i); }
+
+  const char* long_type(uint32_t i) const {
+    return is_sum(i) && type_of(i) == ScalarType::Float ? "double" : short_type(i);
+  }
+
+  const char* neutral(uint32_t i) const { return is_sum(i) ? "0" : lowest(i); }
+
+  // Takes one more value into an accumulator.
+  void accumulate(uint32_t i, const std::string& into, const std::string& value) {
+    if (is_sum(i)) {
+      line("{} += {};", into, value);
+    } else {
+      line("{{ const auto o = {1}; {0} = o > {0} ? o : {0}; }}", into, value);
+    }
+  }
+
+  std::string value_for(uint32_t i) const {
+    const uint32_t operand = program_.expressions[i].operands[0];
+    return is_sum(i) ? fmt::format("e{}", operand) : fmt::format("order_of(e{})", operand);
+  }
+
+  std::string result_of(uint32_t i, const std::string& accumulator) const {
+    return is_sum(i) ? fmt::format("({}){}", cpp_type(type_of(i)), accumulator)
+                     : fmt::format("of_order({})", accumulator);
+  }
+
+  void column_blocks() {
+    const bool by_elements = program_.runs_by_elements();
+    line("for (i64 block = {}; block < {}; block += 512) {{", by_elements ? "begin" : "0", by_elements ? "end" : "N");
+    line("const i64 to = {}, n = block + 512 < to ? 512 : to - block;", by_elements ? "end" : "N");
+    pointers("", "block");
+    derive_columns(0);
+    for (uint32_t phase = 0; phase < levels_.last_phase(); ++phase) {
+      reduce_columns(phase);
+      derive_columns(phase + 1);
+    }
+    each_column([this] {
+      for (const KernelStore& store : levels_.row_stores()) {
+        const uint32_t i = store.expression;
+        line("{{");
+        if (levels_.is_column(i)) line("const {} e{} = m{}[j];", cpp_type(type_of(i)), i, i);
+        write_store(store);
+        line("}}");
+      }
+    });
+    element_loop("0", "n", levels_.last_phase());
+    line("}}");
+  }
+
   template <class Body>
-  void each_column(Body body);
-  void reduce_columns(uint32_t phase);
-  void derive_columns(uint32_t phase);
+  void each_column(Body body) {
+    line("_Pragma(\"omp simd\")\nfor (i64 j = 0; j < n; ++j) {{");
+    body();
+    line("}}");
+  }
+
+  void reduce_columns(uint32_t phase) {
+    const std::vector<uint32_t> own = levels_.reductions(phase);
+    const std::vector<bool> wanted = levels_.needed_by_loop(phase);
+    const uint32_t ways = levels_.is_costly_loop(wanted) ? 1 : kWays;
+    const auto each = [&](const auto& body) {
+      each_column([&] {
+        for (const uint32_t i : own) body(i);
+      });
+    };
+    for (const uint32_t i : own)
+      line("{} a{}[512]; {} b{}[512]; {} m{}[512];", long_type(i), i, short_type(i), i, cpp_type(type_of(i)), i);
+    each([&](uint32_t i) { line("a{}[j] = {};", i, neutral(i)); });
+    open_nest(1);
+    line("for (i64 first = 0, R = sizes[{}]; first < R; first += 256) {{",
+         program_.outer_rank + program_.reduced_rank - 1);
+    line("const i64 past = first + 256 < R ? first + 256 : R;\ni64 r = first;");
+    each([&](uint32_t i) { line("b{}[j] = {};", i, neutral(i)); });
+    const auto loop = [&](uint32_t of) {
+      line("for (; r + {0} <= past; r += {0}) {{", of);
+      nest_pointers("r");
+      simd(wanted);
+      line("for (i64 j = 0; j < n; ++j) {{");
+      for (const uint32_t i : own) line("{} v{} = b{}[j];", short_type(i), i, i);
+      for (ahead_ = 0; ahead_ < of; ++ahead_) {
+        line("{{");
+        write_elements(wanted, phase);
+        for (const uint32_t i : own) accumulate(i, fmt::format("v{}", i), value_for(i));
+        line("}}");
+      }
+      ahead_ = 0;
+      for (const uint32_t i : own) line("b{0}[j] = v{0};", i);
+      line("}}\n}}");
+    };
+    if (ways > 1) loop(ways);
+    loop(1);
+    each([&](uint32_t i) { accumulate(i, fmt::format("a{}[j]", i), fmt::format("b{}[j]", i)); });
+    line("}}");
+    close_nest(1);
+    each([&](uint32_t i) { line("m{}[j] = {};", i, result_of(i, fmt::format("a{}[j]", i))); });
+  }
+
+  // Computes what follows from reductions and from operands of the row alone.
+  void derive_columns(uint32_t phase) {
+    for (uint32_t i = 0; i < program_.expressions.size(); ++i) {
+      const KernelExpression& e = program_.expressions[i];
+      if (!levels_.is_column(i) || levels_.phase(i) != phase || is_reduction(e.operation)) continue;
+      line("{} m{}[512];", cpp_type(e.type), i);
+      std::vector<bool> own(program_.expressions.size());
+      own[i] = true;
+      simd(own);
+      line("for (i64 j = 0; j < n; ++j) {{");
+      for (uint32_t k = 0; k < arity(e.operation); ++k) {
+        const uint32_t o = e.operands[k];
+        const bool twice = std::find(e.operands, e.operands + k, o) != e.operands + k;
+        if (levels_.is_column(o) && !twice) line("const {} e{} = m{}[j];", cpp_type(type_of(o)), o, o);
+      }
+      write_expression(i, "");
+      line("m{0}[j] = e{0};\n}}", i);
+    }
+  }
 
   const KernelProgram& program_;
   const ProgramLevels levels_;
@@ -126,468 +526,7 @@ class ProgramWriter {
   std::string out_;
 };
 
-using Operation = KernelOperation;
-
-ProgramLevels::ProgramLevels(const KernelProgram& program)
-    : program_(program),
-      has_reductions_(program.has_reductions()),
-      places_(program.expressions.size()),
-      is_read_(program.operands.size()),
-      kept_(program.expressions.size()) {
-  for (uint32_t i = 0; i < places_.size(); ++i) place(i);
-  if (!program_.columns && program_.reduced_rank == 0) choose_kept();
-}
-
-void ProgramLevels::place(uint32_t i) {
-  const KernelExpression& e = program_.expressions[i];
-  Place& own = places_[i];
-  for (uint32_t k = 0; k < arity(e.operation); ++k) {
-    const Place& operand = places_[e.operands[k]];
-    own.level = std::max(own.level, operand.level);
-    own.phase = std::max(own.phase, operand.phase);
-  }
-  if (e.operation == Operation::kColumn) own.level = kElement;
-  if (e.operation == Operation::kLoad || e.operation == Operation::kGather) {
-    own.level = std::max(own.level, level_of_load(e.index));
-    is_read_[e.index] = true;
-  } else if (is_reduction(e.operation)) {
-    own.level = kRow;
-    ++own.phase;
-  }
-  last_phase_ = std::max(last_phase_, own.phase);
-}
-
-uint8_t ProgramLevels::level_of_load(uint32_t operand) const {
-  const KernelOperand& from = program_.operands[operand];
-  return (has_reductions_ ? from.of_row : from.layout == KernelLayout::kBroadcast) ? kRow : kElement;
-}
-
-std::vector<uint32_t> ProgramLevels::reductions(uint32_t phase) const {
-  std::vector<uint32_t> own;
-  for (uint32_t i = 0; i < places_.size(); ++i) {
-    if (is_reduction(program_.expressions[i].operation) && places_[i].phase == phase + 1) own.push_back(i);
-  }
-  return own;
-}
-
-// What no loop reads from memory may be stored as soon as it is known, which saves computing it again.
-uint32_t ProgramLevels::loop_of(const KernelStore& store) const {
-  return is_read_[store.operand] ? last_phase_ : places_[store.expression].phase;
-}
-
-std::vector<KernelStore> ProgramLevels::element_stores(uint32_t phase) const {
-  std::vector<KernelStore> own;
-  for (const KernelStore& store : program_.stores) {
-    if (!is_of_row(store) && loop_of(store) == phase) own.push_back(store);
-  }
-  return own;
-}
-
-std::vector<KernelStore> ProgramLevels::row_stores() const {
-  std::vector<KernelStore> own;
-  for (const KernelStore& store : program_.stores) {
-    if (!is_of_row(store)) continue;
-    TORCH_INTERNAL_ASSERT(places_[store.expression].level != kElement, "a row's store of what differs along it");
-    own.push_back(store);
-  }
-  return own;
-}
-
-std::vector<bool> ProgramLevels::needed_by_loop(uint32_t phase) const {
-  std::vector<bool> wanted(places_.size());
-  for (const KernelStore& store : element_stores(phase)) wanted[store.expression] = true;
-  for (const uint32_t i : reductions(phase)) wanted[program_.expressions[i].operands[0]] = true;
-  return with_operands(std::move(wanted), phase);
-}
-
-std::vector<bool> ProgramLevels::with_operands(std::vector<bool> wanted, uint32_t phase) const {
-  for (auto i = static_cast<uint32_t>(places_.size()); i-- > 0;) {
-    const KernelExpression& e = program_.expressions[i];
-    if (!wanted[i] || is_reduction(e.operation) || is_column(i) || is_loaded(i, phase)) continue;
-    for (uint32_t k = 0; k < arity(e.operation); ++k) wanted[e.operands[k]] = true;
-  }
-  return wanted;
-}
-
-bool ProgramLevels::is_costly_loop(const std::vector<bool>& wanted) const {
-  for (uint32_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i] && places_[i].level == kElement && is_costly(program_.expressions[i].operation)) return true;
-  }
-  return false;
-}
-
-// Counts the operations an element that each expression stands for; a costly one counts as several.
-std::vector<uint32_t> ProgramLevels::costs() const {
-  constexpr uint32_t kCostly = 8;
-  constexpr uint32_t kMost = 1000;  // a shared expression counts for each that uses it
-  std::vector<uint32_t> costs(places_.size());
-  for (uint32_t i = 0; i < places_.size(); ++i) {
-    const KernelExpression& e = program_.expressions[i];
-    if (places_[i].level != kElement) continue;
-    costs[i] = is_costly(e.operation) ? kCostly : 1;
-    for (uint32_t k = 0; k < arity(e.operation); ++k) costs[i] += costs[e.operands[k]];
-    costs[i] = std::min(costs[i], kMost);
-  }
-  return costs;
-}
-
-// Chooses what the loops keep for later ones, such as the exponentials of a softmax. An expression qualifies if it
-// costs more than keeping it and the loops of several phases want it; the last such ones are kept.
-void ProgramLevels::choose_kept() {
-  constexpr uint32_t kWorthKeeping = 6;
-  const std::vector<uint32_t> cost = costs();
-  const auto loops_of = [this](uint32_t i) {
-    std::vector<uint32_t> loops;
-    for (uint32_t phase = 0; phase <= last_phase_; ++phase) {
-      if (needed_by_loop(phase)[i]) loops.push_back(phase);
-    }
-    return loops;
-  };
-  for (auto i = static_cast<uint32_t>(places_.size()); last_phase_ > 0 && i-- > 0;) {
-    if (places_[i].level != kElement || cost[i] < kWorthKeeping) continue;
-    const auto loops = loops_of(i);
-    if (loops.size() > 1) kept_[i] = loops[0] + 1;
-  }
-}
-
-std::vector<uint32_t> ProgramLevels::kept() const {
-  std::vector<uint32_t> out;
-  for (uint32_t i = 0; i < kept_.size(); ++i) {
-    if (kept_[i] != 0) out.push_back(i);
-  }
-  return out;
-}
-
-// Writes reductions of elements that lie apart: one element of the row after the other, in blocks that stay in the
-// cache.
-
-namespace {
-
-// A loop takes so many rows at a time, so that sums are loaded and stored less often.
-constexpr uint32_t kWays = 4;
-
 }  // namespace
-
-void ProgramWriter::column_blocks() {
-  const bool by_elements = program_.runs_by_elements();
-  line("for (i64 block = {}; block < {}; block += 512) {{", by_elements ? "begin" : "0", by_elements ? "end" : "N");
-  line("const i64 to = {}, n = block + 512 < to ? 512 : to - block;", by_elements ? "end" : "N");
-  pointers("", "block");
-  derive_columns(0);
-  for (uint32_t phase = 0; phase < levels_.last_phase(); ++phase) {
-    reduce_columns(phase);
-    derive_columns(phase + 1);
-  }
-  each_column([this] {
-    for (const KernelStore& store : levels_.row_stores()) {
-      const uint32_t i = store.expression;
-      line("{{");
-      if (levels_.is_column(i)) line("const {} e{} = m{}[j];", cpp_type(type_of(i)), i, i);
-      write_store(store);
-      line("}}");
-    }
-  });
-  element_loop("0", "n", levels_.last_phase());
-  line("}}");
-}
-
-template <class Body>
-void ProgramWriter::each_column(Body body) {
-  line("_Pragma(\"omp simd\")\nfor (i64 j = 0; j < n; ++j) {{");
-  body();
-  line("}}");
-}
-
-void ProgramWriter::reduce_columns(uint32_t phase) {
-  const std::vector<uint32_t> own = levels_.reductions(phase);
-  const std::vector<bool> wanted = levels_.needed_by_loop(phase);
-  const uint32_t ways = levels_.is_costly_loop(wanted) ? 1 : kWays;
-  const auto each = [&](const auto& body) {
-    each_column([&] {
-      for (const uint32_t i : own) body(i);
-    });
-  };
-  for (const uint32_t i : own)
-    line("{} a{}[512]; {} b{}[512]; {} m{}[512];", long_type(i), i, short_type(i), i, cpp_type(type_of(i)), i);
-  each([&](uint32_t i) { line("a{}[j] = {};", i, neutral(i)); });
-  open_nest(1);
-  line("for (i64 first = 0, R = sizes[{}]; first < R; first += 256) {{",
-       program_.outer_rank + program_.reduced_rank - 1);
-  line("const i64 past = first + 256 < R ? first + 256 : R;\ni64 r = first;");
-  each([&](uint32_t i) { line("b{}[j] = {};", i, neutral(i)); });
-  const auto loop = [&](uint32_t of) {
-    line("for (; r + {0} <= past; r += {0}) {{", of);
-    nest_pointers("r");
-    simd(wanted);
-    line("for (i64 j = 0; j < n; ++j) {{");
-    for (const uint32_t i : own) line("{} v{} = b{}[j];", short_type(i), i, i);
-    for (ahead_ = 0; ahead_ < of; ++ahead_) {
-      line("{{");
-      write_elements(wanted, phase);
-      for (const uint32_t i : own) accumulate(i, fmt::format("v{}", i), value_for(i));
-      line("}}");
-    }
-    ahead_ = 0;
-    for (const uint32_t i : own) line("b{0}[j] = v{0};", i);
-    line("}}\n}}");
-  };
-  if (ways > 1) loop(ways);
-  loop(1);
-  each([&](uint32_t i) { accumulate(i, fmt::format("a{}[j]", i), fmt::format("b{}[j]", i)); });
-  line("}}");
-  close_nest(1);
-  each([&](uint32_t i) { line("m{}[j] = {};", i, result_of(i, fmt::format("a{}[j]", i))); });
-}
-
-// Computes what follows from reductions and from operands of the row alone.
-void ProgramWriter::derive_columns(uint32_t phase) {
-  for (uint32_t i = 0; i < program_.expressions.size(); ++i) {
-    const KernelExpression& e = program_.expressions[i];
-    if (!levels_.is_column(i) || levels_.phase(i) != phase || is_reduction(e.operation)) continue;
-    line("{} m{}[512];", cpp_type(e.type), i);
-    std::vector<bool> own(program_.expressions.size());
-    own[i] = true;
-    simd(own);
-    line("for (i64 j = 0; j < n; ++j) {{");
-    for (uint32_t k = 0; k < arity(e.operation); ++k) {
-      const uint32_t o = e.operands[k];
-      const bool twice = std::find(e.operands, e.operands + k, o) != e.operands + k;
-      if (levels_.is_column(o) && !twice) line("const {} e{} = m{}[j];", cpp_type(type_of(o)), o, o);
-    }
-    write_expression(i, "");
-    line("m{0}[j] = e{0};\n}}", i);
-  }
-}
-
-using Operation = KernelOperation;
-using c10::ScalarType;
-
-std::string ProgramWriter::run() {
-  line(
-      "{}extern \"C\" __attribute__((visibility(\"default\"))) void {}(void* const* data, const i64* sizes, "
-      "const i64* strides, const i64* scalars, i64 begin, i64 end) {{",
-      vector_math_source(), kKernelSymbol);
-  const uint32_t row = program_.outer_rank + program_.reduced_rank;
-  line("  const i64 N = sizes[{}];", row);
-  std::string count = program_.columns ? "" : "N";
-  for (uint32_t d = program_.outer_rank; d < row; ++d)
-    count += fmt::format("{}sizes[{}]", count.empty() ? "" : " * ", d);
-  line("  const double count = (double)({});", count.empty() ? "1" : count);
-  if (program_.has_checks()) line("  i64 bad = 0;");
-  write_level(ProgramLevels::kKernel, 0, "  ");
-  if (program_.columns) {
-    rows([this] { column_blocks(); });
-  } else if (program_.runs_by_elements()) {
-    pointers("  ", "");
-    write_level(ProgramLevels::kRow, 0, "  ");
-    element_loop("begin", "end", 0);
-  } else {
-    for (const uint32_t i : levels_.kept())
-      line("  {0}* const k{1} = ({0}*)__builtin_malloc(N * sizeof({0}));", cpp_type(type_of(i)), i);
-    rows([this] { one_row(); });
-    for (const uint32_t i : levels_.kept()) line("  __builtin_free(k{});", i);
-  }
-  if (program_.has_checks()) line("  if (bad) *(i64*)data[{}] = 1;", program_.operands.size());
-  line("}}");
-  return std::move(out_);
-}
-
-// ---- Pointers and elements
-
-void ProgramWriter::pointers(const char* indent, const std::string& column) {
-  const uint32_t dims = program_.outer_rank + program_.reduced_rank + 1;
-  for (uint32_t k = 0; k < program_.operands.size(); ++k) {
-    const KernelOperand& operand = program_.operands[k];
-    if (operand.layout == KernelLayout::kStrided)
-      line("{}const i64 t{} = strides[{}];", indent, k, k * dims + dims - 1);
-    if (program_.reduced_rank > 0) line("{}const i64 s{} = strides[{}];", indent, k, k * dims + dims - 2);
-    std::string offset;
-    for (uint32_t d = 0; d < program_.outer_rank; ++d) offset += fmt::format(" + i{} * strides[{}]", d, k * dims + d);
-    if (!column.empty() && operand.layout == KernelLayout::kContiguous) offset += " + " + column;
-    if (!column.empty() && operand.layout == KernelLayout::kStrided) offset += fmt::format(" + {} * t{}", column, k);
-    line("{0}{3}{1}* const p{2} = ({3}{1}*)data[{2}]{4};", indent, stored_type(operand.dtype), k,
-         operand.written ? "" : "const ", offset);
-  }
-}
-
-void ProgramWriter::open_nest(uint32_t inner) {
-  for (uint32_t d = 0; d + inner < program_.reduced_rank; ++d) {
-    line("for (i64 c{0} = 0; c{0} < sizes[{1}]; ++c{0}) {{", d, program_.outer_rank + d);
-  }
-  if (inner == 0) nest_pointers("");
-}
-
-void ProgramWriter::close_nest(uint32_t inner) {
-  line("{}", std::string(program_.reduced_rank - inner, '}'));
-  access_ = 'p';
-}
-
-void ProgramWriter::nest_pointers(const std::string& innermost) {
-  if (program_.reduced_rank == 0) return;
-  const uint32_t dims = program_.outer_rank + program_.reduced_rank + 1;
-  for (uint32_t k = 0; k < program_.operands.size(); ++k) {
-    std::string offset;
-    for (uint32_t d = 0; d < program_.reduced_rank; ++d) {
-      const bool last = d + 1 == program_.reduced_rank && !innermost.empty();
-      offset += fmt::format(" + {} * strides[{}]", last ? innermost : fmt::format("c{}", d),
-                            k * dims + program_.outer_rank + d);
-    }
-    line("auto* const x{0} = p{0}{1};", k, offset);
-  }
-  access_ = 'x';
-}
-
-std::string ProgramWriter::element(uint32_t operand) const {
-  const std::string ahead = ahead_ == 0 ? "" : fmt::format("{} * s{} + ", ahead_, operand);
-  switch (program_.operands[operand].layout) {
-    case KernelLayout::kContiguous:
-      return fmt::format("{}{}[{}j]", access_, operand, ahead);
-    case KernelLayout::kBroadcast:
-      return fmt::format("{}{}[{}0]", access_, operand, ahead);
-    default:
-      return fmt::format("{0}{1}[{2}j * t{1}]", access_, operand, ahead);
-  }
-}
-
-void ProgramWriter::simd(const std::vector<bool>& wanted, const std::string& clauses) {
-  for (uint32_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i] || program_.expressions[i].operation != Operation::kInRange) continue;
-    if (levels_.level(i) == ProgramLevels::kElement || levels_.is_column(i)) return;  // it writes to what all share
-  }
-  line("_Pragma(\"omp simd{}\")", clauses);
-}
-
-void ProgramWriter::write_expression(uint32_t i, const char* indent) {
-  const KernelExpression& e = program_.expressions[i];
-  const bool is_read = e.operation == Operation::kLoad || e.operation == Operation::kGather;
-  const std::string text = expression_text(program_, e, is_read ? element(e.index) : "");
-  line("{}const {} e{} = {};", indent, cpp_type(e.type), i, text);
-}
-
-void ProgramWriter::write_level(uint8_t level, uint32_t phase, const char* indent) {
-  for (uint32_t i = 0; i < program_.expressions.size(); ++i) {
-    if (levels_.level(i) != level || levels_.phase(i) != phase) continue;
-    if (!is_reduction(program_.expressions[i].operation)) write_expression(i, indent);
-  }
-}
-
-void ProgramWriter::write_elements(const std::vector<bool>& wanted, uint32_t phase) {
-  for (uint32_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i]) continue;
-    if (levels_.is_column(i)) {
-      line("const {} e{} = m{}[j];", cpp_type(type_of(i)), i, i);
-    } else if (levels_.level(i) == ProgramLevels::kElement && levels_.is_loaded(i, phase)) {
-      line("const {} e{} = k{}[j];", cpp_type(type_of(i)), i, i);
-    } else if (levels_.level(i) == ProgramLevels::kElement) {
-      write_expression(i, "");
-      if (levels_.is_kept_by(i, phase)) line("k{0}[j] = e{0};", i);
-    }
-  }
-  for (const KernelStore& store : levels_.element_stores(phase)) write_store(store);
-}
-
-void ProgramWriter::write_store(const KernelStore& store) {
-  line("{} = {};", element(store.operand), stored_text(program_, store));
-}
-
-void ProgramWriter::element_loop(const char* from, const char* to, uint32_t phase) {
-  if (levels_.element_stores(phase).empty()) return;
-  const std::vector<bool> wanted = levels_.needed_by_loop(phase);
-  open_nest(0);
-  simd(wanted);
-  line("for (i64 j = {}; j < {}; ++j) {{", from, to);
-  write_elements(wanted, phase);
-  line("}}");
-  close_nest(0);
-}
-
-// ---- Rows
-
-template <class Body>
-void ProgramWriter::rows(Body body) {
-  const uint32_t rank = program_.outer_rank;
-  if (program_.columns && rank == 0) return body();
-  for (uint32_t d = rank; d-- > 0;) {
-    if (d + 1 == rank) line("  i64 rest = begin;");
-    line("  i64 i{0} = {1}; {2}", d, d == 0 ? "rest" : fmt::format("rest % sizes[{}]", d),
-         d == 0 ? "" : fmt::format("rest /= sizes[{}];", d));
-  }
-  line("  for (i64 row = begin; row < end; ++row) {{");
-  body();
-  std::string carry;
-  for (uint32_t d = rank; d-- > 0;) {
-    line("    {}++i{};{}", carry, d, d == 0 ? "" : fmt::format(" if (i{0} == sizes[{0}]) {{ i{0} = 0;", d));
-  }
-  if (rank > 1) line("    {}", std::string(rank - 1, '}'));
-  line("  }}");
-}
-
-void ProgramWriter::one_row() {
-  pointers("    ", "");
-  for (uint32_t phase = 0; phase <= levels_.last_phase(); ++phase) {
-    write_level(ProgramLevels::kRow, phase, "    ");
-    if (phase < levels_.last_phase()) reduce(phase);
-  }
-  for (const KernelStore& store : levels_.row_stores()) write_store(store);
-  element_loop("0", "N", levels_.last_phase());
-}
-
-// Orders floating-point numbers as integers, a NaN above all: such maxima vectorise and keep NaNs.
-const char* ProgramWriter::order_type(uint32_t i) const { return type_of(i) == ScalarType::Double ? "i64" : "i32"; }
-
-const char* ProgramWriter::lowest(uint32_t i) const {
-  return type_of(i) == ScalarType::Double ? "(-0x7fffffffffffffffLL - 1)" : "(-0x7fffffff - 1)";
-}
-
-const char* ProgramWriter::short_type(uint32_t i) const { return is_sum(i) ? cpp_type(type_of(i)) : order_type(i); }
-
-const char* ProgramWriter::long_type(uint32_t i) const {
-  return is_sum(i) && type_of(i) == ScalarType::Float ? "double" : short_type(i);
-}
-
-// Takes one more value into an accumulator.
-void ProgramWriter::accumulate(uint32_t i, const std::string& into, const std::string& value) {
-  if (is_sum(i)) {
-    line("{} += {};", into, value);
-  } else {
-    line("{{ const auto o = {1}; {0} = o > {0} ? o : {0}; }}", into, value);
-  }
-}
-
-std::string ProgramWriter::value_for(uint32_t i) const {
-  const uint32_t operand = program_.expressions[i].operands[0];
-  return is_sum(i) ? fmt::format("e{}", operand) : fmt::format("order_of(e{})", operand);
-}
-
-std::string ProgramWriter::result_of(uint32_t i, const std::string& accumulator) const {
-  return is_sum(i) ? fmt::format("({}){}", cpp_type(type_of(i)), accumulator)
-                   : fmt::format("of_order({})", accumulator);
-}
-
-// Adds short sums in the type itself and their sums in double, which is no worse than eager's cascade. Four sums beside
-// one another take longer (45 us for 30, rows of 256): adding them up at a row's end is what costs.
-void ProgramWriter::reduce(uint32_t phase) {
-  const std::vector<uint32_t> own = levels_.reductions(phase);
-  const std::vector<bool> wanted = levels_.needed_by_loop(phase);
-  std::string clauses;
-  for (const uint32_t i : own) {
-    clauses += fmt::format(" reduction({}:b{})", is_sum(i) ? "+" : "max", i);
-    line("{} a{} = {};", long_type(i), i, neutral(i));
-  }
-  open_nest(0);
-  line("for (i64 first = 0; first < N; first += 512) {{");
-  line("const i64 past = first + 512 < N ? first + 512 : N;");
-  for (const uint32_t i : own) line("{} b{} = {};", short_type(i), i, neutral(i));
-  simd(wanted, clauses);
-  line("for (i64 j = first; j < past; ++j) {{");
-  write_elements(wanted, phase);
-  for (const uint32_t i : own) accumulate(i, fmt::format("b{}", i), value_for(i));
-  line("}}");
-  for (const uint32_t i : own) accumulate(i, fmt::format("a{}", i), fmt::format("b{}", i));
-  line("}}");
-  close_nest(0);
-  for (const uint32_t i : own) line("const {} e{} = {};", cpp_type(type_of(i)), i, result_of(i, fmt::format("a{}", i)));
-}
 
 std::string program_source(const KernelProgram& program) { return ProgramWriter(program).run(); }
 

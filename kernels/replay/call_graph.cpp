@@ -159,10 +159,7 @@ c10::Scalar number_of(const at::Tensor& wrapped) {
 
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& metas) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::OperatorName& name = op.operator_name();
-  const auto rule =
-      RuleRegistry::global().find(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
-  if (rule != nullptr) {
+  if (const auto rule = RuleRegistry::global().find(toString(op.operator_name())); rule != nullptr) {
     rule->kernel.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &metas);
   } else {
     op.callBoxed(metas);
@@ -192,8 +189,7 @@ std::optional<c10::OperatorHandle> element_operator(const c10::OperatorHandle& o
   const std::string& overload = op.schema().overload_name();
   constexpr std::string_view kForeach = "aten::_foreach_";
   if (name.starts_with("aten::_fused_")) {
-    const std::string full = overload.empty() ? name : name + "." + overload;
-    const KernelRow* row = find_kernel_row(full);
+    const KernelRow* row = find_kernel_row(toString(op.operator_name()));
     return row != nullptr && !row->writes.empty() ? std::optional(op) : std::nullopt;
   }
   if (!name.starts_with(kForeach)) return std::nullopt;
@@ -202,8 +198,7 @@ std::optional<c10::OperatorHandle> element_operator(const c10::OperatorHandle& o
   const bool numbers = overload == "Tensor" && single.starts_with("aten::addc");
   for (const std::string& candidate : numbers ? std::vector<std::string>() : element_overloads(overload)) {
     const auto found = c10::Dispatcher::singleton().findSchema({single, candidate});
-    const std::string full = candidate.empty() ? single : single + "." + candidate;
-    if (found && find_kernel_row(full) != nullptr) return found;
+    if (found && find_kernel_row(toString(found->operator_name())) != nullptr) return found;
   }
   return std::nullopt;
 }

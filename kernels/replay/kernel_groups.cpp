@@ -1,29 +1,4 @@
-// Decides which nodes become one kernel, and in which order the graph then runs. Internal to kernels/replay.
-#include <ATen/EmptyTensor.h>
-#include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_strided.h>
-#include <c10/util/SmallVector.h>
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <map>
-#include <vector>
-
-#include "kernels/replay/launch.h"
-#include "shadowgraph/graph/analysis.h"
-#include "shadowgraph/kernels/kernel.h"
-
-namespace shadowgraph {
-
-struct Grouping {
-  std::vector<NodeId> order;                // all nodes
-  std::vector<std::vector<NodeId>> groups;  // one after another in `order`, each in program order
-};
-
-Grouping find_kernel_groups(const Graph& graph, const GroupKernelsOptions& options);
-
-// Finds groups in one walk over the program.
+// Decides which nodes become one kernel, and runs them as launches.
 //
 // Units stand in a line that is an order to run in at any time. A unit is a group that grows, or a node that stays
 // alone. A node that a kernel does joins units that it depends on, in one of two ways:
@@ -38,8 +13,26 @@ Grouping find_kernel_groups(const Graph& graph, const GroupKernelsOptions& optio
 // In the first way, several units may wait for the node and become one. Both ways keep the line an order, so groups
 // never need one another in a circle. plan_kernel decides what can be one group: it is asked for each union that is
 // tried.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "kernels/replay/launch.h"
+#include "shadowgraph/graph/analysis.h"
+#include "shadowgraph/kernels/kernel.h"
+
+namespace shadowgraph {
 namespace {
+
+struct Grouping {
+  std::vector<NodeId> order;                // all nodes
+  std::vector<std::vector<NodeId>> groups;  // one after another in `order`, each in program order
+};
 
 class Grouper {
  public:
@@ -187,32 +180,13 @@ class Grouper {
   std::vector<uint32_t> before_;  // units that the node at hand needs, the latest first
 };
 
-}  // namespace
-
-Grouping find_kernel_groups(const Graph& graph, const GroupKernelsOptions& options) {
-  return Grouper(graph, options).run();
-}
-
-// Runs groups of a graph as launches. What a launch asks of a run's tensors, and where results come from, is worked out
-// once.
-
-namespace {
-
-struct Geometry {
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+struct Geometry : ResultGeometry {
   int64_t bytes = 0;  // from the first element to the end of the last; 0 without elements
   bool contiguous = false;
-  bool as_empty_gives = false;  // contiguous, also where strides do not matter
 };
 
 Geometry geometry_of(const Graph& graph, ValueId v) {
-  Geometry out{.dtype = graph.value(v).dtype,
-               .sizes = {graph.sizes(v).begin(), graph.sizes(v).end()},
-               .strides = {graph.strides(v).begin(), graph.strides(v).end()},
-               .contiguous = graph.is_contiguous(v)};
-  out.as_empty_gives = are_default_strides(out.sizes, out.strides);
+  Geometry out{ResultGeometry::of(graph, v), 0, graph.is_contiguous(v)};
   if (graph.numel(v) == 0) return out;
   int64_t elements = 1;
   for (size_t d = 0; d < out.sizes.size(); ++d) elements += (out.sizes[d] - 1) * out.strides[d];
@@ -266,20 +240,11 @@ bool fits(const at::Tensor& tensor, const Geometry& geometry) {
   return true;
 }
 
-at::Tensor allocate(const Geometry& geometry, c10::DeviceType device) {
-  if (device != c10::kCPU) {
-    const auto options = at::TensorOptions().dtype(geometry.dtype).device(device);
-    return at::empty_strided(geometry.sizes, geometry.strides, options);
-  }
-  if (geometry.as_empty_gives) return at::Tensor(at::detail::empty_cpu(geometry.sizes, geometry.dtype));
-  return at::Tensor(at::detail::empty_strided_cpu(geometry.sizes, geometry.strides, geometry.dtype));
-}
-
 class Groups final : public KernelGroups {
  public:
   Groups(const Graph& graph, std::shared_ptr<KernelCache> cache, const GroupKernelsOptions& options)
       : cache_(std::move(cache)), trials_(*cache_, options.measure) {
-    Grouping grouping = find_kernel_groups(graph, options);
+    Grouping grouping = Grouper(graph, options).run();
     order_ = std::move(grouping.order);
     IdMap<NodeId, int32_t> group_of(-1);
     for (size_t g = 0; g < grouping.groups.size(); ++g) {
@@ -465,7 +430,7 @@ class Groups final : public KernelGroups {
     }
     c10::SmallVector<at::Tensor, 4> fresh;
     for (const Geometry& output : group.outputs) {
-      fresh.push_back(allocate(output, cache_->backend().device()));
+      fresh.push_back(output.allocate(c10::Device(cache_->backend().device())));
       data.push_back(fresh.back().mutable_data_ptr());
     }
     const std::span<void* const> operands(data.data(), data.size());

@@ -1,9 +1,10 @@
 // Calls a kernel. Internal to kernels/replay.
 #pragma once
 
-#include <c10/util/ArrayRef.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -12,7 +13,10 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "ir/text/tensor_bytes.h"
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/kernels/kernel.h"
 #include "shadowgraph/kernels/program.h"
 
@@ -21,15 +25,24 @@ namespace shadowgraph {
 // Below so many elements, threads cost more than they save; eager's grain.
 constexpr int64_t kElementsOfAThread = 32768;
 
-// Says whether strides are those that at::empty gives, also where they do not matter.
-inline bool are_default_strides(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  int64_t expected = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    if (strides[d] != expected) return false;
-    expected *= std::max<int64_t>(sizes[d], 1);
+struct ResultGeometry {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  bool as_empty_gives = false;  // strides are those that at::empty gives, also where they do not matter
+
+  static ResultGeometry of(const Graph& graph, ValueId v) {
+    return {.dtype = graph.value(v).dtype,
+            .sizes = {graph.sizes(v).begin(), graph.sizes(v).end()},
+            .strides = {graph.strides(v).begin(), graph.strides(v).end()},
+            .as_empty_gives = has_contiguous_strides(graph.sizes(v), graph.strides(v))};
   }
-  return true;
-}
+  at::Tensor allocate(c10::Device device) const {
+    if (!device.is_cpu()) return at::empty_strided(sizes, strides, at::TensorOptions(dtype).device(device));
+    return as_empty_gives ? at::Tensor(at::detail::empty_cpu(sizes, dtype))
+                          : at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype));
+  }
+};
 
 // `data`: the first element of each operand. Returns false if an index is out of range.
 inline bool launch(const KernelBackend& backend, KernelFunction function, const KernelPlan& plan,
@@ -43,9 +56,7 @@ inline bool launch(const KernelBackend& backend, KernelFunction function, const 
                                    .row_work = plan.row_work});
 }
 
-// Uses two ways to do one thing in turn until it is known which is faster. Internal to kernels/replay.
-
-// Thread-safe.
+// Uses two ways to do one thing in turn until it is known which is faster. Thread-safe.
 class Trial {
  public:
   enum class Way : uint8_t { kUnknown, kKernel, kOriginal };

@@ -1,6 +1,6 @@
-// Keeps a call made ready: programs, where its operands come from, what its results are. Internal to kernels/replay.
-#include <ATen/EmptyTensor.h>
-#include <ATen/ops/empty_strided.h>
+// Runs one call. It is found by a signature of words, compared in full. The signature holds all that decides what is
+// run: dtypes, sizes, strides, what shares storage, and numbers that decide. What is found is a finished launch that
+// lacks only pointers and numbers.
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace shadowgraph {
 // One kernel takes so many operands and numbers at most.
 constexpr size_t kMostOperands = 32;
 
-class Trial;
+namespace {
 
 struct PreparedCall {
   struct Part {
@@ -35,14 +35,8 @@ struct PreparedCall {
     std::vector<uint32_t> inputs;   // positions on the stack
     std::vector<uint32_t> outputs;  // of `fresh`
   };
-  struct Fresh {
-    c10::ScalarType dtype;
-    std::vector<int64_t> sizes;
-    std::vector<int64_t> strides;
-    bool contiguous = false;
-  };
   std::vector<Part> parts;  // empty: not supported, and `problem` says why
-  std::vector<Fresh> fresh;
+  std::vector<ResultGeometry> fresh;
   // Says for each result: a fresh tensor, -1 - the position on the stack, or nothing.
   static constexpr int kUndefined = -1000;
   std::vector<int> results;
@@ -54,19 +48,23 @@ struct PreparedCall {
   mutable std::atomic<Trial*> trial = nullptr;  // once somebody measures it
 
   // Elements that it goes over.
-  int64_t work() const;
+  int64_t work() const {
+    int64_t sum = 0;
+    for (const Part& part : parts) sum += part.plan.range * part.plan.row_work;
+    return sum;
+  }
+
   // Returns kReady if all kernels are ready, kFailed if one cannot be had.
-  Kernel::State state() const;
+  Kernel::State state() const {
+    bool ready = !parts.empty();
+    for (const Part& part : parts) {
+      if (part.kernel->function() != nullptr) continue;
+      ready = false;
+      if (part.kernel->state() == Kernel::State::kFailed) return Kernel::State::kFailed;
+    }
+    return ready ? Kernel::State::kReady : parts.empty() ? Kernel::State::kFailed : Kernel::State::kPending;
+  }
 };
-
-std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
-                                                 const KernelOptions& options, KernelCache& cache);
-
-// Appends the call's results to `results`; all kernels must be ready. Returns false if an index is out of range: then
-// there are no results, and the original says what is wrong.
-bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, torch::jit::Stack& results);
-
-namespace {
 
 int64_t scalar_bits(const c10::IValue& argument) {
   if (argument.isDouble()) return std::bit_cast<int64_t>(argument.toDouble());
@@ -95,12 +93,7 @@ void bind(const CallGraph& call, PreparedCall& made) {
     for (const ValueId output : plan.outputs) {
       part.outputs.push_back(static_cast<uint32_t>(outputs.size()));
       outputs.push_back(output);
-      made.fresh.push_back(
-          {.dtype = graph.value(output).dtype,
-           .sizes = {graph.sizes(output).begin(), graph.sizes(output).end()},
-           .strides = {graph.strides(output).begin(), graph.strides(output).end()},
-           .contiguous = are_default_strides({graph.sizes(output).data(), graph.sizes(output).size()},
-                                             {graph.strides(output).data(), graph.strides(output).size()})});
+      made.fresh.push_back(ResultGeometry::of(graph, output));
     }
   }
   for (const Argument& result : graph.results(call.node)) {
@@ -130,24 +123,6 @@ void check_devices(std::span<const c10::IValue> arguments, c10::DeviceType devic
   }
 }
 
-}  // namespace
-
-int64_t PreparedCall::work() const {
-  int64_t sum = 0;
-  for (const Part& part : parts) sum += part.plan.range * part.plan.row_work;
-  return sum;
-}
-
-Kernel::State PreparedCall::state() const {
-  bool ready = !parts.empty();
-  for (const Part& part : parts) {
-    if (part.kernel->function() != nullptr) continue;
-    ready = false;
-    if (part.kernel->state() == Kernel::State::kFailed) return Kernel::State::kFailed;
-  }
-  return ready ? Kernel::State::kReady : parts.empty() ? Kernel::State::kFailed : Kernel::State::kPending;
-}
-
 std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
                                                  const KernelOptions& options, KernelCache& cache) {
   auto made = std::make_shared<PreparedCall>();
@@ -173,6 +148,8 @@ std::shared_ptr<const PreparedCall> prepare_call(const c10::OperatorHandle& op, 
   }
 }
 
+// Appends the call's results to `results`; all kernels must be ready. Returns false if an index is out of range: then
+// there are no results, and the original says what is wrong.
 bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, torch::jit::Stack& results) {
   const at::Tensor* first = nullptr;
   for (const PreparedCall::Part& part : call.parts) {
@@ -182,13 +159,8 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
     }
   }
   c10::SmallVector<at::Tensor, 4> fresh;
-  for (const PreparedCall::Fresh& wanted : call.fresh) {
-    const bool on_cpu = first == nullptr || first->device().is_cpu();
-    fresh.push_back(!on_cpu ? at::empty_strided(wanted.sizes, wanted.strides, first->options().dtype(wanted.dtype))
-                    : wanted.contiguous
-                        ? at::Tensor(at::detail::empty_cpu(wanted.sizes, wanted.dtype))
-                        : at::Tensor(at::detail::empty_strided_cpu(wanted.sizes, wanted.strides, wanted.dtype)));
-  }
+  const c10::Device device = first == nullptr ? c10::Device(c10::kCPU) : first->device();
+  for (const ResultGeometry& wanted : call.fresh) fresh.push_back(wanted.allocate(device));
   for (const PreparedCall::Part& part : call.parts) {
     void* data[kMostOperands];
     int64_t scalars[kMostOperands];
@@ -217,12 +189,6 @@ bool run_call(const PreparedCall& call, std::span<const c10::IValue> arguments, 
   }
   return true;
 }
-
-// Runs one call. It is found by a signature of words, compared in full. The signature holds all that decides what is
-// run: dtypes, sizes, strides, what shares storage, and numbers that decide. What is found is a finished launch that
-// lacks only pointers and numbers.
-
-namespace {
 
 using Words = c10::SmallVector<int64_t, 64>;
 
@@ -370,8 +336,7 @@ class OperatorKernels::Table {
     std::map<std::string, Report> sorted;
     for (const auto& [op, entry] : entries_) {
       const std::shared_lock own(entry->mutex);
-      std::string name = op.schema().name();
-      if (!op.schema().overload_name().empty()) name += "." + op.schema().overload_name();
+      const std::string name = toString(op.operator_name());
       sorted[name] = {name, entry->ran, entry->compiling, entry->unsupported, entry->original, entry->reason};
     }
     std::vector<Report> out;

@@ -66,7 +66,6 @@ std::vector<std::string> ExpansionTable::names() const {
 }
 
 Expander::Expander(Graph& graph, const ExpansionTable& table) : graph_(graph), table_(table), calls_(graph) {}
-Expander::~Expander() = default;
 
 // Runs the function first and looks then whether its results will do. If they will not, the nodes that it made are
 // erased again, and the graph is as it was.
@@ -99,11 +98,11 @@ std::optional<std::string> Expander::expand(NodeId node) {
   } catch (const Declined& declined) {
     why = declined.why;
   } catch (...) {
-    undo(recording);
+    undo();
     throw;
   }
   if (!adopted) {
-    undo(recording);
+    undo();
     return why;
   }
   move_saved(node);
@@ -118,8 +117,7 @@ std::optional<std::string> Expander::expand(NodeId node) {
   return std::nullopt;
 }
 
-// Nodes that were inserted use one another only, so they go together.
-void Expander::undo(CallRecording& recording) {
+void Expander::undo() {
   graph_.erase(inserted_);
   inserted_.clear();
 }
@@ -375,8 +373,6 @@ OperatorSet OperatorSet::named(const std::string& text) {
   }
   return of(std::move(names));
 }
-
-std::vector<std::string> decomposable_operators() { return decompositions::all().names(); }
 
 DecomposeResult decompose(Graph& graph, const DecomposeOptions& options) {
   const OperatorSet& keep = options.to;

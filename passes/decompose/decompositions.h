@@ -89,7 +89,6 @@ class Expander {
  public:
   // Both must outlive this. A FakeTensorMode is active on this thread while it lives.
   Expander(Graph& graph, const ExpansionTable& table);
-  ~Expander();
 
   // Empty if the node was replaced: then inserted() are the nodes in its place. Otherwise why it was left alone.
   // Throws what the function throws, other than by decline; the graph verifies in any case.
@@ -112,7 +111,7 @@ class Expander {
   bool adopt_results(NodeId node, const torch::jit::Stack& stack, CallRecording& recording, std::string& why);
   void move_saved(NodeId node);
   void set_deaths(const CallRecording& recording);
-  void undo(CallRecording& recording);
+  void undo();
 
   Graph& graph_;
   const ExpansionTable& table_;
@@ -129,8 +128,8 @@ class Expander {
 // The table of decompositions: operators as functions of more basic ones. Internal to `decompose` and `split-bias`.
 //
 // A row is a C++ function with the operator's signature and its line in one of the add_* functions; see
-// passes/decompose/decompositions.h. Equal to the operator within rounding unless a comment says bitwise. In half precision
-// they compute in float, as the kernels do.
+// passes/decompose/decompositions.h. Equal to the operator within rounding unless a comment says bitwise. In half
+// precision they compute in float, as the kernels do.
 
 namespace shadowgraph::decompositions {
 

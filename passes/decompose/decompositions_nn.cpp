@@ -93,8 +93,6 @@ void add_convolution_bias(ExpansionTable& table) { table.add("aten::convolution"
 // Results that a GPU's kernel keeps for its own backward are left undefined, since that backward is decomposed too.
 // Means, rstd and the CPU's log-sum-exp are given.
 
-using at::Scalar;
-using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 

@@ -1,5 +1,13 @@
-// Decides which functional operators run in place (reinplace.cpp), and builds the graph in which they do
-// (reinplace_build.cpp). Internal to the pass `reinplace`.
+// Runs functional operators in place.
+//
+//   1. For every storage, finds the last node that reads its contents (views only hand them on). For a placeholder's,
+//      also finds the write-back that overwrites it as a whole.
+//   2. In program order, decides for each node whether it may write over an operand. A decision merges the result's
+//      storage into the operand's, so that chains follow: the last reader of the merged storage is that of the result.
+//   3. Builds the graph anew: nodes are copied, called in place, turned from a scatter into a copy_ into a view, or left
+//      out. All reasons are in Reinplacer, all edits in Build.
+//
+// This is made for functional graphs. In any other, storages that the program itself writes are left alone.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -17,22 +25,57 @@
 #include "shadowgraph/passes/functional.h"
 
 namespace shadowgraph {
+namespace {
 
 // An operator that gives its first operand with a part replaced, and the view that is that part.
 struct Scatter {
   const char* name;
   const char* view;
 };
+
+constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
+                                 {"aten::select_scatter", "aten::select.int"},
+                                 {"aten::diagonal_scatter", "aten::diagonal"},
+                                 {"aten::as_strided_scatter", "aten::as_strided"}};
+
 // Null for other operators.
-const Scatter* scatter_of(const Target& target);
+const Scatter* scatter_of(const Target& target) {
+  const auto found = std::ranges::find(kScatters, target.name(), &Scatter::name);
+  return found == std::end(kScatters) ? nullptr : found;
+}
+
+int64_t int_or(const Argument& argument, int64_t otherwise) {
+  return argument.kind == ArgumentKind::kInt ? argument.i : otherwise;
+}
+
+}  // namespace
 
 class Reinplacer {
  public:
-  explicit Reinplacer(const Graph& graph);
+  explicit Reinplacer(const Graph& graph)
+      : read_(graph),
+        bits_(lazy_bits_of(graph)),
+        storages_(graph.storage_count()),
+        into_(graph.storage_count()),
+        limit_(graph.storage_count()),
+        looked_for_original_(graph.target_count()) {
+    look();
+  }
 
   // Whether there is anything to do.
-  bool decide();
-  Graph build();
+  bool decide() {
+    uint32_t ordinal = 0;
+    for (const NodeId n : read_.nodes()) {
+      ++ordinal;
+      if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that went with its source
+      if (!decide_operator(n, ordinal) && !decide_scatter(n, ordinal)) decide_write_back(n);
+    }
+    result.changed = result.operators + result.scatters + result.write_backs > 0;
+    return result.changed;
+  }
+
+  Graph build() { return Build(*this).run(); }
+
   ReinplaceResult result;
 
  private:
@@ -64,27 +107,331 @@ class Reinplacer {
   class Build;
 
   // Finds StorageFacts in one walk: who reads contents last, who overwrites what the caller gave.
-  void look();
+  void look() {
+    uint32_t ordinal = 0;
+    const AliasAnalysis aliases = AliasAnalysis::of(read_);
+    for (const NodeId n : read_.nodes()) {
+      ordinal_[n] = ++ordinal;
+      const TargetId target = read_.node(n).target;
+      const OperatorFacts& facts = read_.facts(target);
+      const auto arguments = read_.arguments(n);
+      if (is_placeholder(target)) {
+        read_.for_each_output(n, [&](ValueId v) {
+          if (read_.value(v).storage.valid()) storages_[read_.value(v).storage.index].given = true;
+        });
+      }
+      for (const SavedTensor& saved : read_.saved(n)) {
+        const StorageId storage = read_.value(saved.value).storage;
+        if (storage.valid()) storages_[storage.index].saved = true;
+      }
+      if (facts.is_view && !facts.unknown) continue;
+      const bool backward = read_.node(n).phase == Graph::kBackward || read_.node(n).forward.valid();
+      const bool writes = facts.unknown || (!facts.written.empty() && writes_now(read_, n, facts));
+      const bool is_write_back = writes && read_.target(n).name() == "aten::copy_";
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        const bool written = writes && (facts.unknown || std::find(facts.written.begin(), facts.written.end(), i) !=
+                                                             facts.written.end());
+        read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+          const StorageId id = read_.value(v).storage;
+          if (!id.valid()) return;
+          StorageFacts& storage = storages_[id.index];
+          if (written) {
+            const StridedView view = view_of(read_, v);
+            const auto [first, last] = aliases.bytes_used(id);
+            const bool whole = is_dense(view) && view.bytes().first <= first && last <= view.bytes().second;
+            if (is_write_back && storage.given && whole && storage.write_back == 0) {
+              storage.write_back = ordinal;
+              return;  // what was there before is not looked at
+            }
+            storage.written = true;
+          }
+          // After the write-back it is the new content that is read.
+          if (storage.write_back != 0 && !written) return;
+          if (storage.last_read != ordinal) storage.read_before = std::exchange(storage.last_read, ordinal);
+          storage.read_in_backward = storage.read_in_backward || backward;
+          if (is_end(target)) storage.returned = true;
+        });
+      }
+    }
+    for (uint32_t i = 0; i < storages_.size(); ++i) limit_[i] = storages_[i].write_back;
+  }
+
   // A result that took its operand's memory lives in the operand's storage, which may itself have been merged.
   StorageId merged(StorageId storage) {
     while (into_[storage.index].valid()) storage = into_[storage.index];
     return storage;
   }
-  // Whether memory may be taken: nobody reads it any more, and the result fits into it.
-  bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId());
-  bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId());
-  void merge(ValueId operand, ValueId result);
-  std::vector<Write> writes_of(NodeId n, const OperatorFacts& facts) const;
-  bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes);
-  bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter);
-  // Each decides for one node, in program order, and merges storages if it says yes.
-  bool decide_operator(NodeId n, uint32_t ordinal);
-  bool decide_scatter(NodeId n, uint32_t ordinal);
-  bool decide_write_back(NodeId n);
+
+  // Nobody reads what the storage of `value` holds after this node, `except` aside, and it may be written.
+  bool is_dead_after(ValueId value, uint32_t ordinal, NodeId except = NodeId()) {
+    const StorageId id = read_.value(value).storage;
+    if (!id.valid()) return false;
+    const StorageFacts& storage = storages_[id.index];
+    const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
+    // Who writes to it himself counts on what is there, in ways that `last_read` does not tell.
+    if (storage.written || storage.last_read > last) return false;
+    // What the caller gave may only be written if the program would have overwritten it in the end, and has not done so
+    // yet.
+    if (storage.given && (storage.write_back == 0 || storage.write_back < ordinal)) return false;
+    // Kept for a backward that this graph does not have, or that has not read it: somebody may still run it.
+    return !storage.saved || storage.read_in_backward;
+  }
+
+  // Says whether a result may live in its operand's memory from this node on.
+  bool may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except = NodeId()) {
+    const Value& a = read_.value(operand);
+    const Value& b = read_.value(result);
+    if (a.layout != c10::Layout::Strided || !a.storage.valid() || !b.storage.valid() || a.storage == b.storage) {
+      return false;
+    }
+    // Through it the result would be stored as its conjugate or negative.
+    if (bits_[operand] != 0) return false;
+    // The result must be able to live in the operand's place as it is: same geometry, as many bytes, nobody else's
+    // memory. No element may be there twice: a write through expand() would hit it several times.
+    if (a.dtype != b.dtype || a.device() != b.device() ||
+        !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
+        internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
+        read_.storage(a.storage).bytes != read_.storage(b.storage).bytes || storages_[b.storage.index].given ||
+        storages_[b.storage.index].written) {
+      return false;
+    }
+    if (!is_dead_after(operand, ordinal, except)) return false;
+    // Memory that a write-back overwrites must not be read behind it under another name, nor be returned.
+    const uint32_t limit = limit_[merged(a.storage).index];
+    const StorageFacts& taken = storages_[b.storage.index];
+    return limit == 0 || (taken.last_read <= limit && !taken.returned);
+  }
+
+  // Later questions about the result's storage are then about the operand's.
+  void merge(ValueId operand, ValueId result) {
+    const StorageId to = merged(read_.value(operand).storage);
+    into_[read_.value(result).storage.index] = to;
+  }
+
+  // Pairs the operands that an in-place operator writes with the results that stand for them; nothing if it cannot. A
+  // functional call gives its results first, then what it wrote: the last results stand for the written arguments.
+  std::vector<Write> writes_of(NodeId n, const OperatorFacts& facts) const {
+    const auto arguments = read_.arguments(n);
+    const auto results = read_.results(n);
+    if (results.size() < facts.written.size()) return {};
+    const size_t fresh = results.size() - facts.written.size();
+    std::vector<Write> writes;
+    for (size_t w = 0; w < facts.written.size(); ++w) {
+      std::vector<ValueId> operands;
+      std::vector<ValueId> made;
+      read_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
+      read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
+      if (operands.size() != made.size()) return {};
+      for (size_t i = 0; i < made.size(); ++i) writes.push_back({operands[i], made[i]});
+    }
+    return writes;
+  }
+
+  // Says whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
+  bool reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
+    const auto arguments = read_.arguments(n);
+    bool found = false;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
+      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
+        const StorageId storage = read_.value(v).storage;
+        uint32_t same = 0;
+        for (const Write& write : writes) {
+          if (storage.valid() && merged(storage) == merged(read_.value(write.operand).storage)) ++same;
+        }
+        found = found || same > (is_written ? 1U : 0U);
+      });
+    }
+    return found;
+  }
+
+  // Says whether a value computed from the very place that it is scattered into can be written there at once. With
+  // %2 = mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) alone will do. %1 must be
+  // laid out as the slice is, and the kernel give the same bits there: some sum in another order when strides differ.
+  bool goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write, NodeId scatter) {
+    const auto arguments = read_.arguments(scatter);
+    const auto place = region(scatter);
+    const Value& value = read_.value(write.operand);
+    if (!place || bits_[write.operand] != 0 || arguments[0].kind != ArgumentKind::kValue || !value.storage.valid() ||
+        read_.value(arguments[0].ref.value).storage != value.storage || place->dtype != value.dtype ||
+        read_.value(write.made).dtype != value.dtype || storages_[read_.value(write.made).storage.index].saved) {
+      return false;
+    }
+    const StridedView there{{place->sizes.data(), place->sizes.size()},
+                            {place->strides.data(), place->strides.size()},
+                            place->offset,
+                            place->itemsize()};
+    const StridedView dense = view_of(read_, write.made);
+    if (!std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end())) return false;
+    const FunctionalForm* form = functional_form(target);
+    const bool same_bits =
+        form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
+                 same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
+    // Nothing may read the place between the two.
+    const StorageFacts& storage = storages_[value.storage.index];
+    const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
+    const ValueId whole = read_.results(scatter).front().ref.value;
+    return same_bits && same_geometry(there, view_of(read_, write.operand)) && alone &&
+           may_take(arguments[0].ref.value, whole, ordinal, scatter);
+  }
+
+  // Writes over operands, and with the scatter that alone reads the result, if it goes with it. An operator that writes
+  // several operands does so for all or for none.
+  bool decide_operator(NodeId n, uint32_t ordinal) {
+    const Target* target = in_place(n);
+    if (target == nullptr) return false;
+    const OperatorFacts& facts = target->facts();
+    const std::vector<Write> writes = writes_of(n, facts);
+    if (writes.empty()) return false;
+    NodeId scatter;
+    if (writes.size() == 1 && !read_.has_uses(writes[0].made)) return false;
+    if (writes.size() == 1) scatter = only_scatter(writes[0].made);
+    if (reads_what_it_writes(n, facts, writes)) return false;
+    if (scatter.valid() && goes_with_scatter(n, ordinal, *target, writes[0], scatter)) {
+      decisions_[n] = {Kind::kInPlace, target};
+      decisions_[scatter].kind = Kind::kGone;
+      merge(writes[0].operand, writes[0].made);
+      merge(read_.arguments(scatter)[0].ref.value, read_.results(scatter).front().ref.value);
+      ++result.operators;
+      ++result.scatters;
+      return true;
+    }
+    for (const Write& write : writes) {
+      if (!may_take(write.operand, write.made, ordinal)) return false;
+    }
+    decisions_[n] = {Kind::kInPlace, target};
+    for (const Write& write : writes) merge(write.operand, write.made);
+    ++result.operators;
+    return true;
+  }
+
+  // slice_scatter(base, source) becomes a copy_ into the slice of base, if nobody needs the old base.
+  bool decide_scatter(NodeId n, uint32_t ordinal) {
+    const auto arguments = read_.arguments(n);
+    if (scatter_of(read_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
+        arguments[1].kind != ArgumentKind::kValue) {
+      return false;
+    }
+    const ValueId base = arguments[0].ref.value;
+    const ValueId source = arguments[1].ref.value;
+    const ValueId whole = read_.results(n).front().ref.value;
+    const StorageId from = read_.value(source).storage;
+    // A source that was merged into the base's memory would be overwritten while it is read.
+    if (!region(n) || !from.valid() || !may_take(base, whole, ordinal) ||
+        merged(from) == merged(read_.value(base).storage)) {
+      return false;
+    }
+    decisions_[n].kind = Kind::kView;
+    merge(base, whole);
+    ++result.scatters;
+    return true;
+  }
+
+  // Drops copy_(x, y) where y was computed in the memory of x: the write-back has happened already.
+  bool decide_write_back(NodeId n) {
+    const auto arguments = read_.arguments(n);
+    if (read_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||
+        arguments[1].kind != ArgumentKind::kValue) {
+      return false;
+    }
+    const ValueId to = arguments[0].ref.value;
+    const ValueId from = arguments[1].ref.value;
+    const StorageId a = read_.value(to).storage;
+    const StorageId b = read_.value(from).storage;
+    if (!a.valid() || !b.valid() || a == b || merged(a) != merged(b) ||
+        read_.value(to).dtype != read_.value(from).dtype || !same_geometry(view_of(read_, to), view_of(read_, from))) {
+      return false;
+    }
+    decisions_[n].kind = Kind::kGone;
+    ++result.write_backs;
+    return true;
+  }
+
   // Where a scatter writes, as a view of its first operand; nothing for dimensions that are not there.
-  std::optional<TensorGeometry> region(NodeId scatter) const;
-  NodeId only_scatter(ValueId value) const;
-  const Target* in_place(NodeId n);
+  std::optional<TensorGeometry> region(NodeId n) const {
+    const auto arguments = read_.arguments(n);
+    const ValueId base = arguments[0].ref.value;
+    TensorGeometry geometry = TensorGeometry::of(read_, base);
+    const std::string& name = read_.target(n).name();
+    const auto rank = static_cast<int64_t>(geometry.sizes.size());
+    const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
+    // as_strided counts from the storage's begin, whatever the base's offset; the others from the base.
+    if (name == "aten::as_strided_scatter") {
+      const auto sizes = read_.ints(arguments[2]);
+      const auto strides = read_.ints(arguments[3]);
+      geometry.sizes.assign(sizes.begin(), sizes.end());
+      geometry.strides.assign(strides.begin(), strides.end());
+      geometry.offset = int_or(arguments[4], geometry.offset);
+      return geometry;
+    }
+    if (name == "aten::diagonal_scatter") {
+      const int64_t offset = int_or(arguments[2], 0);
+      const auto first = static_cast<size_t>(wrapped(int_or(arguments[3], 0)));
+      const auto second = static_cast<size_t>(wrapped(int_or(arguments[4], 1)));
+      if (first >= geometry.sizes.size() || second >= geometry.sizes.size()) return std::nullopt;
+      const int64_t length = offset >= 0 ? std::min(geometry.sizes[first], geometry.sizes[second] - offset)
+                                         : std::min(geometry.sizes[first] + offset, geometry.sizes[second]);
+      if (length <= 0) return std::nullopt;
+      geometry.offset += offset >= 0 ? offset * geometry.strides[second] : -offset * geometry.strides[first];
+      const int64_t stride = geometry.strides[first] + geometry.strides[second];
+      for (const size_t d : {std::max(first, second), std::min(first, second)}) {
+        geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(d));
+        geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(d));
+      }
+      geometry.sizes.push_back(length);
+      geometry.strides.push_back(stride);
+      return geometry;
+    }
+    const auto dim = static_cast<size_t>(wrapped(int_or(arguments[2], 0)));
+    if (dim >= geometry.sizes.size()) return std::nullopt;
+    const int64_t size = geometry.sizes[dim];
+    const int64_t stride = geometry.strides[dim];
+    if (name == "aten::select_scatter") {
+      const int64_t index = int_or(arguments[3], 0);
+      geometry.offset += (index < 0 ? index + size : index) * stride;
+      geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(dim));
+      geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(dim));
+      return geometry;
+    }
+    const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
+    const int64_t start = clamped(int_or(arguments[3], 0));
+    const int64_t end = std::max(start, clamped(int_or(arguments[4], size)));
+    const int64_t step = int_or(arguments[5], 1);
+    geometry.offset += start * stride;
+    geometry.sizes[dim] = (end - start + step - 1) / step;
+    geometry.strides[dim] = stride * step;
+    return geometry;
+  }
+
+  // The scatter that alone uses `value`, as its source (and not, also, as its base).
+  NodeId only_scatter(ValueId value) const {
+    NodeId found;
+    uint32_t uses = 0;
+    read_.for_each_use(value, [&](NodeId user) {
+      ++uses;
+      found = user;
+    });
+    if (uses != 1 || scatter_of(read_.target(found)) == nullptr) return {};
+    const Argument& source = read_.arguments(found)[1];
+    return source.kind == ArgumentKind::kValue && source.ref.value == value ? found : NodeId();
+  }
+
+  const Target* in_place(NodeId n) {
+    const TargetId id = read_.node(n).target;
+    const Target& target = read_.target(id);
+    if (target.kind() == TargetKind::kOperator) return in_place_form(target);
+    // functionalize made functions of in-place operators that have no functional form (core/calls/functions.h);
+    // here they become the operator that they were.
+    if (target.kind() != TargetKind::kFunction) return nullptr;
+    if (!looked_for_original_[id.index]) {
+      looked_for_original_[id.index] = true;
+      if (auto original = operator_of_functional_call(target)) {
+        originals_.push_back(std::make_unique<const Target>(std::move(*original)));
+        original_of_[id] = originals_.back().get();
+      }
+    }
+    return original_of_[id];
+  }
 
   const Graph& read_;
   const IdMap<ValueId, uint8_t> bits_;
@@ -97,10 +444,6 @@ class Reinplacer {
   IdMap<TargetId, const Target*> original_of_;
   std::vector<bool> looked_for_original_;
 };
-
-// Builds the graph anew as reinplace.cpp has decided. Nodes are copied, called in place, turned from a scatter into a
-// copy_ into a view, or left out. No decision is made here, so that one file has all reasons and the other all edits.
-// One walk over the nodes.
 
 // Makes each node as it was decided, into a new graph.
 class Reinplacer::Build {
@@ -156,14 +499,13 @@ class Reinplacer::Build {
     if (value.kind != ValueKind::kTensor) {
       result = made_.new_scalar(node, value.kind);
     } else {
-      TensorMeta spec;
-      spec.dtype = value.dtype;
-      spec.sizes = read_.sizes(like);
-      spec.strides = read_.strides(like);
-      spec.offset = value.offset;
-      spec.device = value.device();
-      spec.layout = value.layout;
-      spec.requires_grad = read_.value(old).requires_grad;
+      TensorMeta spec{.dtype = value.dtype,
+                      .sizes = read_.sizes(like),
+                      .strides = read_.strides(like),
+                      .offset = value.offset,
+                      .device = value.device(),
+                      .layout = value.layout,
+                      .requires_grad = read_.value(old).requires_grad};
       if (value.storage.valid()) spec.storage = storage_of(value.storage, node);
       result = made_.new_tensor(node, spec);
     }
@@ -242,387 +584,9 @@ class Reinplacer::Build {
   IdMap<StorageId, StorageId> storages_;
 };
 
-Graph Reinplacer::build() { return Build(*this).run(); }
-
-// Runs functional operators in place.
-//
-// There are three walks:
-//
-//   1. For every storage, finds the last node that reads its contents (views only hand them on). For a placeholder's,
-//      also finds the write-back that overwrites it as a whole.
-//   2. In program order, decides for each node whether it may write over an operand. A decision merges the result's
-//      storage into the operand's, so that chains follow: the last reader of the merged storage is that of the result.
-//   3. Builds the graph anew.
-//
-// This is made for functional graphs. In any other, storages that the program itself writes are left alone.
-
-namespace {
-
-constexpr Scatter kScatters[] = {{"aten::slice_scatter", "aten::slice.Tensor"},
-                                 {"aten::select_scatter", "aten::select.int"},
-                                 {"aten::diagonal_scatter", "aten::diagonal"},
-                                 {"aten::as_strided_scatter", "aten::as_strided"}};
-
-int64_t int_or(const Argument& argument, int64_t otherwise) {
-  return argument.kind == ArgumentKind::kInt ? argument.i : otherwise;
-}
-
-}  // namespace
-
-const Scatter* scatter_of(const Target& target) {
-  for (const Scatter& scatter : kScatters) {
-    if (target.name() == scatter.name) return &scatter;
-  }
-  return nullptr;
-}
-
-Reinplacer::Reinplacer(const Graph& graph)
-    : read_(graph),
-      bits_(lazy_bits_of(graph)),
-      storages_(graph.storage_count()),
-      into_(graph.storage_count()),
-      limit_(graph.storage_count()),
-      looked_for_original_(graph.target_count()) {
-  look();
-}
-
-void Reinplacer::look() {
-  uint32_t ordinal = 0;
-  const AliasAnalysis aliases = AliasAnalysis::of(read_);
-  for (const NodeId n : read_.nodes()) {
-    ordinal_[n] = ++ordinal;
-    const TargetId target = read_.node(n).target;
-    const OperatorFacts& facts = read_.facts(target);
-    const auto arguments = read_.arguments(n);
-    if (is_placeholder(target)) {
-      read_.for_each_output(n, [&](ValueId v) {
-        if (read_.value(v).storage.valid()) storages_[read_.value(v).storage.index].given = true;
-      });
-    }
-    for (const SavedTensor& saved : read_.saved(n)) {
-      const StorageId storage = read_.value(saved.value).storage;
-      if (storage.valid()) storages_[storage.index].saved = true;
-    }
-    if (facts.is_view && !facts.unknown) continue;
-    const bool backward = read_.node(n).phase == Graph::kBackward || read_.node(n).forward.valid();
-    const bool writes = facts.unknown || (!facts.written.empty() && writes_now(read_, n, facts));
-    const bool is_write_back = writes && read_.target(n).name() == "aten::copy_";
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const bool written =
-          writes && (facts.unknown || std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end());
-      read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-        const StorageId id = read_.value(v).storage;
-        if (!id.valid()) return;
-        StorageFacts& storage = storages_[id.index];
-        if (written) {
-          const StridedView view = view_of(read_, v);
-          const auto [first, last] = aliases.bytes_used(id);
-          const bool whole = is_dense(view) && view.bytes().first <= first && last <= view.bytes().second;
-          if (is_write_back && storage.given && whole && storage.write_back == 0) {
-            storage.write_back = ordinal;
-            return;  // what was there before is not looked at
-          }
-          storage.written = true;
-        }
-        // After the write-back it is the new content that is read.
-        if (storage.write_back != 0 && !written) return;
-        if (storage.last_read != ordinal) storage.read_before = std::exchange(storage.last_read, ordinal);
-        storage.read_in_backward = storage.read_in_backward || backward;
-        if (is_end(target)) storage.returned = true;
-      });
-    }
-  }
-  for (uint32_t i = 0; i < storages_.size(); ++i) limit_[i] = storages_[i].write_back;
-}
-
-// Nobody reads what the storage of `value` holds after this node, `except` aside, and it may be written.
-bool Reinplacer::is_dead_after(ValueId value, uint32_t ordinal, NodeId except) {
-  const StorageId id = read_.value(value).storage;
-  if (!id.valid()) return false;
-  const StorageFacts& storage = storages_[id.index];
-  const uint32_t last = except.valid() ? ordinal_[except] : ordinal;
-  // Who writes to it himself counts on what is there, in ways that `last_read` does not tell.
-  if (storage.written || storage.last_read > last) return false;
-  // What the caller gave may only be written if the program would have overwritten it in the end, and has not done so
-  // yet.
-  if (storage.given && (storage.write_back == 0 || storage.write_back < ordinal)) return false;
-  // Kept for a backward that this graph does not have, or that has not read it: somebody may still run it.
-  return !storage.saved || storage.read_in_backward;
-}
-
-// Says whether a result may live in its operand's memory from this node on.
-bool Reinplacer::may_take(ValueId operand, ValueId result, uint32_t ordinal, NodeId except) {
-  const Value& a = read_.value(operand);
-  const Value& b = read_.value(result);
-  if (a.layout != c10::Layout::Strided || !a.storage.valid() || !b.storage.valid() || a.storage == b.storage) {
-    return false;
-  }
-  // Through it the result would be stored as its conjugate or negative.
-  if (bits_[operand] != 0) return false;
-  // The result must be able to live in the operand's place as it is: same geometry, as many bytes, nobody else's
-  // memory. No element may be there twice: a write through expand() would hit it several times.
-  if (a.dtype != b.dtype || a.device() != b.device() ||
-      !same_geometry(view_of(read_, operand), view_of(read_, result)) ||
-      internal_overlap(view_of(read_, operand)) != Overlap::kNone ||
-      read_.storage(a.storage).bytes != read_.storage(b.storage).bytes || storages_[b.storage.index].given ||
-      storages_[b.storage.index].written) {
-    return false;
-  }
-  if (!is_dead_after(operand, ordinal, except)) return false;
-  // Memory that a write-back overwrites must not be read behind it under another name, nor be returned.
-  const uint32_t limit = limit_[merged(a.storage).index];
-  const StorageFacts& taken = storages_[b.storage.index];
-  return limit == 0 || (taken.last_read <= limit && !taken.returned);
-}
-
-// Later questions about the result's storage are then about the operand's.
-void Reinplacer::merge(ValueId operand, ValueId result) {
-  const StorageId to = merged(read_.value(operand).storage);
-  into_[read_.value(result).storage.index] = to;
-}
-
-const Target* Reinplacer::in_place(NodeId n) {
-  const TargetId id = read_.node(n).target;
-  const Target& target = read_.target(id);
-  if (target.kind() == TargetKind::kOperator) return in_place_form(target);
-  // functionalize made functions of in-place operators that have no functional form (core/calls/functions.h);
-  // here they become the operator that they were.
-  if (target.kind() != TargetKind::kFunction) return nullptr;
-  if (!looked_for_original_[id.index]) {
-    looked_for_original_[id.index] = true;
-    if (auto original = operator_of_functional_call(target)) {
-      originals_.push_back(std::make_unique<const Target>(std::move(*original)));
-      original_of_[id] = originals_.back().get();
-    }
-  }
-  return original_of_[id];
-}
-
-// The scatter that alone uses `value`, as its source (and not, also, as its base).
-NodeId Reinplacer::only_scatter(ValueId value) const {
-  NodeId found;
-  uint32_t uses = 0;
-  read_.for_each_use(value, [&](NodeId user) {
-    ++uses;
-    found = user;
-  });
-  if (uses != 1 || scatter_of(read_.target(found)) == nullptr) return {};
-  const Argument& source = read_.arguments(found)[1];
-  return source.kind == ArgumentKind::kValue && source.ref.value == value ? found : NodeId();
-}
-
-// Where a scatter writes, in its own result.
-std::optional<TensorGeometry> Reinplacer::region(NodeId n) const {
-  const auto arguments = read_.arguments(n);
-  const ValueId base = arguments[0].ref.value;
-  TensorGeometry geometry = TensorGeometry::of(read_, base);
-  const std::string& name = read_.target(n).name();
-  const auto rank = static_cast<int64_t>(geometry.sizes.size());
-  const auto wrapped = [&](int64_t dim) { return dim < 0 ? dim + rank : dim; };
-  // as_strided counts from the storage's begin, whatever the base's offset; the others from the base.
-  if (name == "aten::as_strided_scatter") {
-    const auto sizes = read_.ints(arguments[2]);
-    const auto strides = read_.ints(arguments[3]);
-    geometry.sizes.assign(sizes.begin(), sizes.end());
-    geometry.strides.assign(strides.begin(), strides.end());
-    geometry.offset = int_or(arguments[4], geometry.offset);
-    return geometry;
-  }
-  if (name == "aten::diagonal_scatter") {
-    const int64_t offset = int_or(arguments[2], 0);
-    const auto first = static_cast<size_t>(wrapped(int_or(arguments[3], 0)));
-    const auto second = static_cast<size_t>(wrapped(int_or(arguments[4], 1)));
-    if (first >= geometry.sizes.size() || second >= geometry.sizes.size()) return std::nullopt;
-    const int64_t length = offset >= 0 ? std::min(geometry.sizes[first], geometry.sizes[second] - offset)
-                                       : std::min(geometry.sizes[first] + offset, geometry.sizes[second]);
-    if (length <= 0) return std::nullopt;
-    geometry.offset += offset >= 0 ? offset * geometry.strides[second] : -offset * geometry.strides[first];
-    const int64_t stride = geometry.strides[first] + geometry.strides[second];
-    for (const size_t d : {std::max(first, second), std::min(first, second)}) {
-      geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(d));
-      geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(d));
-    }
-    geometry.sizes.push_back(length);
-    geometry.strides.push_back(stride);
-    return geometry;
-  }
-  const auto dim = static_cast<size_t>(wrapped(int_or(arguments[2], 0)));
-  if (dim >= geometry.sizes.size()) return std::nullopt;
-  const int64_t size = geometry.sizes[dim];
-  const int64_t stride = geometry.strides[dim];
-  if (name == "aten::select_scatter") {
-    const int64_t index = int_or(arguments[3], 0);
-    geometry.offset += (index < 0 ? index + size : index) * stride;
-    geometry.sizes.erase(geometry.sizes.begin() + static_cast<std::ptrdiff_t>(dim));
-    geometry.strides.erase(geometry.strides.begin() + static_cast<std::ptrdiff_t>(dim));
-    return geometry;
-  }
-  const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
-  const int64_t start = clamped(int_or(arguments[3], 0));
-  const int64_t end = std::max(start, clamped(int_or(arguments[4], size)));
-  const int64_t step = int_or(arguments[5], 1);
-  geometry.offset += start * stride;
-  geometry.sizes[dim] = (end - start + step - 1) / step;
-  geometry.strides[dim] = stride * step;
-  return geometry;
-}
-
-// Pairs the operands that an in-place operator writes with the results that stand for them; nothing if it cannot. A
-// functional call gives its results first, then what it wrote: the last results stand for the written arguments.
-std::vector<Reinplacer::Write> Reinplacer::writes_of(NodeId n, const OperatorFacts& facts) const {
-  const auto arguments = read_.arguments(n);
-  const auto results = read_.results(n);
-  if (results.size() < facts.written.size()) return {};
-  const size_t fresh = results.size() - facts.written.size();
-  std::vector<Write> writes;
-  for (size_t w = 0; w < facts.written.size(); ++w) {
-    std::vector<ValueId> operands;
-    std::vector<ValueId> made;
-    read_.for_each_value(arguments.subspan(facts.written[w], 1), [&](ValueId v) { operands.push_back(v); });
-    read_.for_each_value(results.subspan(fresh + w, 1), [&](ValueId v) { made.push_back(v); });
-    if (operands.size() != made.size()) return {};
-    for (size_t i = 0; i < made.size(); ++i) writes.push_back({operands[i], made[i]});
-  }
-  return writes;
-}
-
-// Says whether a written storage is an operand elsewhere, too: add_(x, x.t()) reads what it has written already.
-bool Reinplacer::reads_what_it_writes(NodeId n, const OperatorFacts& facts, std::span<const Write> writes) {
-  const auto arguments = read_.arguments(n);
-  bool found = false;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool is_written = std::find(facts.written.begin(), facts.written.end(), i) != facts.written.end();
-    read_.for_each_value(arguments.subspan(i, 1), [&](ValueId v) {
-      const StorageId storage = read_.value(v).storage;
-      uint32_t same = 0;
-      for (const Write& write : writes) {
-        if (storage.valid() && merged(storage) == merged(read_.value(write.operand).storage)) ++same;
-      }
-      found = found || same > (is_written ? 1U : 0U);
-    });
-  }
-  return found;
-}
-
-// Says whether a value computed from the very place that it is scattered into can be written there at once. With
-// %2 = mul(%1, 2) and %3 = slice_scatter(%0, %2), where %1 is that slice of %0, mul_(%1, 2) alone will do. %1 must be
-// laid out as the slice is, and the kernel give the same bits there: some sum in another order when strides differ.
-bool Reinplacer::goes_with_scatter(NodeId n, uint32_t ordinal, const Target& target, const Write& write,
-                                   NodeId scatter) {
-  const auto arguments = read_.arguments(scatter);
-  const auto place = region(scatter);
-  const Value& value = read_.value(write.operand);
-  if (!place || bits_[write.operand] != 0 || arguments[0].kind != ArgumentKind::kValue || !value.storage.valid() ||
-      read_.value(arguments[0].ref.value).storage != value.storage || place->dtype != value.dtype ||
-      read_.value(write.made).dtype != value.dtype || storages_[read_.value(write.made).storage.index].saved) {
-    return false;
-  }
-  const StridedView there{{place->sizes.data(), place->sizes.size()},
-                          {place->strides.data(), place->strides.size()},
-                          place->offset,
-                          place->itemsize()};
-  const StridedView dense = view_of(read_, write.made);
-  if (!std::equal(dense.sizes.begin(), dense.sizes.end(), there.sizes.begin(), there.sizes.end())) return false;
-  const FunctionalForm* form = functional_form(target);
-  const bool same_bits =
-      form && ((form->target.facts().pointwise && !form->target.facts().random && is_layout_independent(read_, n)) ||
-               same_elements({dense.sizes, dense.strides, 0, 1}, {there.sizes, there.strides, 0, 1}));
-  // Nothing may read the place between the two.
-  const StorageFacts& storage = storages_[value.storage.index];
-  const bool alone = storage.last_read == ordinal_[scatter] && storage.read_before <= ordinal;
-  const ValueId whole = read_.results(scatter).front().ref.value;
-  return same_bits && same_geometry(there, view_of(read_, write.operand)) && alone &&
-         may_take(arguments[0].ref.value, whole, ordinal, scatter);
-}
-
-// Writes over operands, and with the scatter that alone reads the result, if it goes with it. An operator that writes
-// several operands does so for all or for none.
-bool Reinplacer::decide_operator(NodeId n, uint32_t ordinal) {
-  const Target* target = in_place(n);
-  if (target == nullptr) return false;
-  const OperatorFacts& facts = target->facts();
-  const std::vector<Write> writes = writes_of(n, facts);
-  if (writes.empty()) return false;
-  NodeId scatter;
-  if (writes.size() == 1 && !read_.has_uses(writes[0].made)) return false;
-  if (writes.size() == 1) scatter = only_scatter(writes[0].made);
-  if (reads_what_it_writes(n, facts, writes)) return false;
-  if (scatter.valid() && goes_with_scatter(n, ordinal, *target, writes[0], scatter)) {
-    decisions_[n] = {Kind::kInPlace, target};
-    decisions_[scatter].kind = Kind::kGone;
-    merge(writes[0].operand, writes[0].made);
-    merge(read_.arguments(scatter)[0].ref.value, read_.results(scatter).front().ref.value);
-    ++result.operators;
-    ++result.scatters;
-    return true;
-  }
-  for (const Write& write : writes) {
-    if (!may_take(write.operand, write.made, ordinal)) return false;
-  }
-  decisions_[n] = {Kind::kInPlace, target};
-  for (const Write& write : writes) merge(write.operand, write.made);
-  ++result.operators;
-  return true;
-}
-
-// slice_scatter(base, source) becomes a copy_ into the slice of base, if nobody needs the old base.
-bool Reinplacer::decide_scatter(NodeId n, uint32_t ordinal) {
-  const auto arguments = read_.arguments(n);
-  if (scatter_of(read_.target(n)) == nullptr || arguments[0].kind != ArgumentKind::kValue ||
-      arguments[1].kind != ArgumentKind::kValue) {
-    return false;
-  }
-  const ValueId base = arguments[0].ref.value;
-  const ValueId source = arguments[1].ref.value;
-  const ValueId whole = read_.results(n).front().ref.value;
-  const StorageId from = read_.value(source).storage;
-  // A source that was merged into the base's memory would be overwritten while it is read.
-  if (!region(n) || !from.valid() || !may_take(base, whole, ordinal) ||
-      merged(from) == merged(read_.value(base).storage)) {
-    return false;
-  }
-  decisions_[n].kind = Kind::kView;
-  merge(base, whole);
-  ++result.scatters;
-  return true;
-}
-
-// Drops copy_(x, y) where y was computed in the memory of x: the write-back has happened already.
-bool Reinplacer::decide_write_back(NodeId n) {
-  const auto arguments = read_.arguments(n);
-  if (read_.target(n).name() != "aten::copy_" || arguments[0].kind != ArgumentKind::kValue ||
-      arguments[1].kind != ArgumentKind::kValue) {
-    return false;
-  }
-  const ValueId to = arguments[0].ref.value;
-  const ValueId from = arguments[1].ref.value;
-  const StorageId a = read_.value(to).storage;
-  const StorageId b = read_.value(from).storage;
-  if (!a.valid() || !b.valid() || a == b || merged(a) != merged(b) ||
-      read_.value(to).dtype != read_.value(from).dtype || !same_geometry(view_of(read_, to), view_of(read_, from))) {
-    return false;
-  }
-  decisions_[n].kind = Kind::kGone;
-  ++result.write_backs;
-  return true;
-}
-
-bool Reinplacer::decide() {
-  uint32_t ordinal = 0;
-  for (const NodeId n : read_.nodes()) {
-    ++ordinal;
-    if (std::as_const(decisions_)[n].kind != Kind::kCopy) continue;  // a scatter that went with its source
-    if (!decide_operator(n, ordinal) && !decide_scatter(n, ordinal)) decide_write_back(n);
-  }
-  result.changed = result.operators + result.scatters + result.write_backs > 0;
-  return result.changed;
-}
-
 ReinplaceResult reinplace(Graph& graph) {
   Reinplacer reinplacer(graph);
-  if (!reinplacer.decide()) return reinplacer.result;
-  Graph made = reinplacer.build();
-  graph = std::move(made);
+  if (reinplacer.decide()) graph = reinplacer.build();
   return reinplacer.result;
 }
 

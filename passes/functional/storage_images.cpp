@@ -1,8 +1,3 @@
-// Follows the bits of lazy conjugates and negatives along views, once through the graph.
-//
-//     %2 = aten::_conj(%1)       %2 has the bit
-//     %3 = aten::view(%2, ..)    so has its view
-//     %4 = aten::_conj(%3)       %4 has it no more
 #include "passes/functional/storage_images.h"
 
 #include <c10/util/strides.h>
@@ -88,11 +83,6 @@ bool is_layout_independent(const Graph& graph, NodeId node) {
   return false;
 }
 
-// Keeps the image of every storage and takes values from it. A value's version says which image it was taken from:
-//
-//     add_(%1, 1)  @s0      image of s0: %7, version 1          %1 was taken at version 0
-//     mul(%1, 2)            %1 is read: taken again, from %7
-
 namespace {
 
 bool same_numbers(std::span<const int64_t> a, std::span<const int64_t> b) {
@@ -154,8 +144,6 @@ void StorageImages::find_resized() {
     }
   }
 }
-
-// ---- Reading
 
 // The first value in a storage becomes its image; later ones are views of it at the current version.
 void StorageImages::define(ValueId id, ValueId made) {
@@ -353,8 +341,6 @@ ValueId StorageImages::current(ValueId id) {
   return now_[id].value;
 }
 
-// ---- Writing
-
 // The version says that everything taken before is stale.
 void StorageImages::replace(StorageId storage, ValueId whole) {
   Image& image = images_[storage.index];
@@ -453,8 +439,6 @@ ValueId StorageImages::in_bytes(ValueId content, TensorGeometry& target) {
   return content;
 }
 
-// Writes content into the image. Three ways: it is the new image; a scatter of the view that made it; a scatter by
-// strides.
 bool StorageImages::write(ValueId view, ValueId content) {
   const Value& value = read_.value(view);
   const StorageId storage = value.storage;

@@ -100,8 +100,6 @@ class Rewrite {
   }
 
  private:
-  // ---- The copies
-
   void compute_again(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     const RegionId region = regions_.add(Graph::kRootRegion, graph_.intern(level.segment->name), kRecomputeClass);
@@ -160,8 +158,6 @@ class Rewrite {
     }
   }
 
-  // ---- Random numbers
-
   NodeId add_state_node(const Target& target, std::initializer_list<Argument> arguments, NodeId position,
                         RegionId region, PhaseId phase) {
     const NodeId n = graph_.insert_before(position, graph_.intern_target(target),
@@ -195,8 +191,6 @@ class Rewrite {
     return add_state(n, run.device);
   }
 
-  // ---- Backward reads them
-
   void redirect(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     std::unordered_map<ValueId, std::unordered_set<NodeId>> readers;
@@ -214,8 +208,6 @@ class Rewrite {
     }
   }
 
-  // ---- The host
-
   struct Offload {
     HostTrip trip;
     size_t level = 0;
@@ -232,8 +224,6 @@ class Rewrite {
     }
   }
 
-  // ---- Regions
-
   void wrap(size_t index) {
     const CheckpointLevel& level = plan_.levels()[index];
     // What nodes bound may begin in one module and end in another, and forward is left as it is.
@@ -241,10 +231,8 @@ class Rewrite {
     regions_.wrap_regions(level);
   }
 
-  // ---- What is kept, and how long
-
-  // Notes, before anything is changed, the storages whose lives may end earlier. These are those that are made again, and
-  // those that nodes of segments save and no node outside does.
+  // Notes, before anything is changed, the storages whose lives may end earlier. These are those that are made again,
+  // and those that nodes of segments save and no node outside does.
   void note_touched_storages() {
     for (const CheckpointLevel& level : plan_.levels()) {
       for (const CheckpointDemand& demand : level.accepted) changes_.touched[graph_.value(demand.value).storage] = 1;

@@ -1,8 +1,13 @@
-// Says what nodes cost to run again, as far as their shapes tell.
+// Draws the curve of peak against what is computed again: plans are tried on the graph, and those that no other beats
+// are kept.
 //
-// passes/ may not ask the profiler, which is above it, so the few formulas that decide are here: products,
-// convolutions, attention, recurrent layers. Everything else counts by the bytes that it moves. That is enough to tell
-// a matrix product from a gelu; shadowgraph/passes/recompute.h takes a function for those who know more.
+// The chain model proposes, the graph decides: a proposed plan is applied to a copy, and the peak of that copy counts.
+// So the model may be wrong about a stage and no answer is; at worst a better plan was not proposed. Every policy is
+// tried, too, so `optimal` is never worse than one of them. Cost: a chain (checkpoint_chain.cpp), its dynamic
+// programme, and a copy and rewrite of the graph for each plan.
+//
+// Costs of nodes. passes/ may not ask the profiler, which is above it, so the few formulas that tell a matrix product
+// from a gelu are here. Everything else counts by the bytes that it moves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -130,15 +135,6 @@ CostOfNode flops_and_bytes() {
   };
 }
 
-// Draws the curve of peak against what is computed again: plans are tried on the graph, and those that no other beats
-// are kept.
-//
-// The chain model proposes, the graph decides: a proposed plan is applied to a copy, and the peak of that copy counts.
-// So the model may be wrong about a stage and no answer is; at worst a better plan was not proposed. Every policy is
-// tried, too, so `optimal` is never worse than one of them.
-//
-// Cost: a chain (checkpoint_chain.cpp), its dynamic programme, and a copy and rewrite of the graph for each plan.
-
 namespace {
 
 // Returns at most `most` of n, evenly spread, the first and the last among them.
@@ -175,8 +171,8 @@ int64_t bytes_to_keep_all(std::span<const ChainStage> stages) {
   return most;
 }
 
-// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already. Returns those
-// that a forward graph can have.
+// A stage that keeps a part becomes one that keeps nothing, which may be what another segment says already. Returns
+// those that a forward graph can have.
 std::vector<CheckpointSegment> whole_segments(const Graph& graph, std::vector<CheckpointSegment> segments) {
   std::set<std::pair<NodeId, NodeId>> known;
   std::erase_if(segments, [&](CheckpointSegment& segment) {

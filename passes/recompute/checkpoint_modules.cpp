@@ -179,9 +179,8 @@ void check_countable(const Graph& graph) {
 
 namespace {
 
+// Sums births and deaths along the program, without an allocator: trying a plan costs one walk over its copy.
 template <class Counts>
-// Sums births and deaths along the program. It counts what the graph says and knows no allocator, so that trying a plan
-// costs one walk over its copy.
 int64_t peak_of(const Graph& graph, Counts&& counts) {
   check_countable(graph);
   IdMap<NodeId, int64_t> change;  // at a node, and of the node after it
@@ -248,8 +247,6 @@ CheckpointPolicy within_budget(int64_t bytes) {
 
 // ---- Lives
 
-// Gives every storage the life that a replay gives it: until its last use, or for good where the caller gave it or gets
-// it.
 FreeAtLastUseResult free_at_last_use(Graph& graph) {
   std::vector<NodeId> last_use(graph.storage_count());
   for (const NodeId n : graph.nodes()) {
@@ -289,8 +286,8 @@ PassResult FreeAtLastUseResult::summary() const { return {.changed = moved != 0,
 
 // The pass `checkpoint`: which segments its options mean, and what they came to.
 //
-// In a captured step the policy sees the graph as it is. For a forward graph it sees the step that autograd would make of
-// it (assumed_step.cpp), where the same regions and nodes have the same ids.
+// In a captured step the policy sees the graph as it is. For a forward graph it sees the step that autograd would make
+// of it (assumed_step.cpp), where the same regions and nodes have the same ids.
 
 namespace {
 
@@ -364,8 +361,7 @@ CheckpointResult checkpoint_forward(Graph& graph, const CheckpointModulesOptions
   if (checkpointed && plans_for_bytes(options)) {
     throw Error(
         "this forward graph has checkpoints already, and what they compute again is not known: plan for bytes on a "
-        "graph "
-        "without");
+        "graph without");
   }
   const Graph step = assumed_step(graph);
   const std::vector<CheckpointSegment> segments = policy_of(options, /*whole_stages=*/true)(step, regions);

@@ -35,8 +35,8 @@ std::vector<size_t> statistics_to_leave_out(const Graph& graph, NodeId node) {
   return positions;
 }
 
-// Says whether a storage can wait on the host. All of it must be one value, so that one copy there and one back will
-// do. Backward may only read it, and nothing outside may hold it.
+// All of it must be one value, so that one copy there and one back will do. Backward may only read it, and nothing
+// outside may hold it.
 HostTrip host_trip(const Graph& graph, const Effects& effects, StorageId storage) {
   HostTrip trip;
   const NodeId born = graph.storage(storage).born;
@@ -109,8 +109,6 @@ CheckpointPlan::CheckpointPlan(const Graph& graph, std::span<const CheckpointSeg
   for (const int32_t level : inner_first) decide(level);
 }
 
-// ---- Levels
-
 // Nesting is as deep as the user's segments, so walking up is cheap.
 bool CheckpointPlan::is_within(int32_t inner, int32_t outer) const {
   while (inner >= 0 && inner != outer) inner = levels_[size_t(inner)].outer;
@@ -143,8 +141,6 @@ int32_t CheckpointPlan::home_for(int32_t level, ValueId id) const {
   return home >= 0 && levels_[size_t(home)].made_again.contains(graph_.value(id).storage) ? home : -1;
 }
 
-// ---- Who needs what
-
 // Only backward nodes that differentiate a node of a segment get the copy. Other readers keep the original, so that the
 // result is right whatever they are.
 void CheckpointPlan::collect_demands() {
@@ -160,8 +156,8 @@ void CheckpointPlan::collect_demands() {
   }
 }
 
-// Lists writers by storage and version, so that asking who wrote next costs nothing. Draws are numbered by generator:
-// copies must draw in the same order without a gap.
+// Lists writers by storage and version, and numbers draws by generator: copies must draw in the same order without a
+// gap.
 void CheckpointPlan::index_writes() {
   const uint32_t storages = graph_.storage_count();
   writers_begin_.assign(size_t{storages} + 1, 0);
@@ -197,12 +193,11 @@ bool CheckpointPlan::draws(NodeId n) const {
   return graph_.target(n).name() != "sg_random::get_state";
 }
 
-// Finds which node belongs to which segment of a checkpoint, and how segments nest.
+// ---- Segments and how they nest
 //
-// Policies name segments by regions (modules), the chain by first and last node. Both become levels: a segment, the
-// one around it, its nodes. Segments that cross are refused, for a node can be recomputed with one of them alone.
-// One walk over the nodes for each of the two forms, times the depth of nesting.
-
+// Policies name segments by regions (modules), the chain by first and last node. Both become levels. Segments that
+// cross are refused, for a node can be recomputed with one of them alone. One walk for each form, times the depth of
+// nesting.
 namespace {
 
 std::string_view text_of_name(const Graph& graph, RegionId region) {

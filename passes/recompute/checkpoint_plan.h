@@ -1,4 +1,4 @@
-// Refuses graphs whose sizes are so absurd that no sum of them is right. Internal to the checkpoint passes.
+// What is to be computed again, decided without changing the graph. Internal to the checkpoint passes.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,12 @@
 
 namespace shadowgraph {
 
-// Plans are weighed by sums of bytes and of costs, a few times the total of each.
+// The most that sums of bytes and of costs, by which plans are weighed, may come to.
 constexpr int64_t kMostCountable = int64_t{1} << 58;
 
 // Throws Error if all storages together have more bytes.
 void check_countable(const Graph& graph);
 
-// What is to be computed again, decided without changing the graph. Internal to the pass `checkpoint`.
-//
 // Segments nest; a segment with those around it is a chain of levels. A level computes again some of its nodes, at one
 // place in backward, for backward nodes that belong to it and for the levels inside.
 
@@ -69,12 +67,9 @@ class CheckpointPlan {
   const std::map<std::string, int64_t>& obstacles() const { return obstacles_; }
   int64_t kept() const { return kept_; }
   const Effects& effects() const { return effects_; }
-  // Whether a random node draws.
   bool draws(NodeId node) const;
 
  private:
-  // Steps of the constructor. Segments become levels, and backward nodes become demands on them. Each level decides
-  // what it makes again, inner ones first, since they ask the outer ones for operands.
   void assign_levels(std::span<const CheckpointSegment> segments);
   void assign_ranges(std::span<const CheckpointSegment> segments);
   void collect_demands();
@@ -86,8 +81,6 @@ class CheckpointPlan {
   bool is_within(int32_t inner, int32_t outer) const;
   int32_t common_level(int32_t a, int32_t b) const;
   int32_t level_of_birth(StorageId storage) const;
-  // The innermost level from `from` outwards in which this value could be made again, and is not to be kept; -1 for
-  // none.
   int32_t candidate_level(int32_t from, ValueId value) const;
   // Who makes version + 1 of it; invalid if nobody does.
   NodeId next_writer(StorageId storage, uint32_t version) const;

@@ -126,9 +126,9 @@ SecondRun second_run(const Graph& graph, const Effects& effects, std::span<const
 //     %3 = aten::gelu(%2) saved(%2)           @s3 | r5     %3 = ...                             free(s2)
 //
 // Emitted code and torch.fx call checkpoint() there, which runs the whole segment again in backward. In a graph
-// that has its backward, only what is needed runs again. So a segment is refused as soon as one of its nodes stands in the
-// way (second_run.h), and the report says which. What a segment reads from outside is kept, and listed as saved by the
-// first node that reads it.
+// that has its backward, only what is needed runs again. So a segment is refused as soon as one of its nodes stands in
+// the way (second_run.h), and the report says which. What a segment reads from outside is kept, and listed as saved by
+// the first node that reads it.
 //
 // Linear, times the depth of nesting.
 
@@ -140,10 +140,9 @@ class ForwardMarks {
       : graph_(graph), plan_(graph, segments), regions_(graph) {
     for (const CheckpointSegment& segment : segments) {
       if (segment.keep.empty() && segment.offload.empty()) continue;
-      throw GraphError(
-          "cannot checkpoint segment '" + segment.name +
-          "': a forward graph's checkpoints run whole functions again, so nothing in them is kept or waits "
-          "on the host");
+      throw GraphError("cannot checkpoint segment '" + segment.name +
+                           "': a forward graph's checkpoints run whole functions again, so nothing in them is kept or "
+                           "waits on the host");
     }
   }
 
@@ -181,8 +180,6 @@ class ForwardMarks {
     return false;
   }
 
-  // ---- May it be one
-
   std::string obstacle_of(const CheckpointLevel& level) const {
     if (level.nodes.empty()) return "nothing runs in " + level.segment->name;
     const Effects& effects = plan_.effects();
@@ -211,8 +208,6 @@ class ForwardMarks {
   bool is_made_in(StorageId s, const std::unordered_set<NodeId>& nodes) const {
     return s.valid() && graph_.storage(s).born.valid() && nodes.contains(graph_.storage(s).born);
   }
-
-  // ---- The region
 
   void mark(const CheckpointLevel& level) {
     const CheckpointSegment& segment = *level.segment;
@@ -257,8 +252,6 @@ class ForwardMarks {
     }
     return devices;
   }
-
-  // ---- What autograd keeps
 
   // Autograd keeps what an outermost segment is given, and nothing that it makes.
   void forget(const CheckpointLevel& level) {
@@ -375,8 +368,8 @@ int64_t bytes_kept_for_backward(const Graph& graph) {
 // operand that wants one. Gradients of views, and those that sums hand on, share memory, as in libtorch. A second
 // gradient of one tensor is added in place where nobody else holds the first. Storages die at their last use.
 //
-// The nodes compute nothing: plans are made and peaks counted on them, as on a captured step. Kernels' scratch memory is
-// not there.
+// The nodes compute nothing: plans are made and peaks counted on them, as on a captured step. Kernels' scratch memory
+// is not there.
 //
 // Linear in the graph.
 
@@ -407,8 +400,7 @@ class AssumedStep {
     if (outputs_.empty()) {
       throw Error(
           "no output of this forward graph has a gradient, so no checkpoint can save anything: capture it with "
-          "gradients "
-          "on, in training mode");
+          "gradients on, in training mode");
     }
     const NodeId seed = add_node(seed_, {}, NodeId());
     add_gradients(seed, outputs_);

@@ -49,8 +49,7 @@ void end_lives(Graph& graph, const StorageChanges& changes) {
                          graph.node(storage.freed_after).phase != Graph::kForward;
     if ((!is_new || storage.freed_after == last_use[i]) && !later && !earlier) continue;
     moved[i] = true;
-    const TargetId user = graph.node(last_use[i]).target;
-    if (user == target_of(Builtin::kOutput) || user == target_of(Builtin::kGradient)) continue;  // never
+    if (is_end(graph.node(last_use[i]).target)) continue;  // never
     next_death[i] = first_death[last_use[i].index];
     first_death[last_use[i].index] = s;
   }

@@ -1,7 +1,3 @@
-// Carries over what a pass does not touch when it builds a second graph beside the first. Those are regions, phases,
-// notes, saved tensors, storages and their lives, guards. Passes that change most nodes (functionalize, reinplace)
-// build anew; a small change is an edit.
-//
 // Everything is carried in one walk with the nodes, but for lives: these need all uses, and take a walk at the end.
 #include "passes/rewrite/node_emitter.h"
 
@@ -23,6 +19,16 @@ namespace {
 bool is_given(StorageKind kind) {
   return kind == StorageKind::kParameter || kind == StorageKind::kBuffer || kind == StorageKind::kInput ||
          kind == StorageKind::kConstant;
+}
+
+TensorMeta meta_of(const TensorGeometry& geometry, StorageId storage, bool requires_grad = false) {
+  return {.dtype = geometry.dtype,
+          .sizes = geometry.sizes,
+          .strides = geometry.strides,
+          .storage = storage,
+          .offset = geometry.offset,
+          .device = geometry.device,
+          .requires_grad = requires_grad};
 }
 
 }  // namespace
@@ -239,8 +245,8 @@ TargetId NodeEmitter::target(const std::string& name) {
   return id;
 }
 
-// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids in
-// both.
+// Arguments hold places in the pools of their graph, so they are made again in the new one. Constants have the same ids
+// in both.
 Argument NodeEmitter::copied(const Argument& argument) {
   if (argument.kind == ArgumentKind::kList) return mapped(argument, [](ValueId) { return ValueId(); });
   return copied_argument(made_, read_, argument, [](const Argument& element) { return element; });
@@ -264,24 +270,15 @@ StorageId NodeEmitter::add_storage(NodeId born, const TensorGeometry& geometry, 
   storage.born = born;
   storage.device_type = geometry.device.type();
   storage.device_index = geometry.device.index();
-  const auto extent =
-      extent_of({geometry.sizes.data(), geometry.sizes.size()}, {geometry.strides.data(), geometry.strides.size()});
-  const int64_t reached = extent.value_or(0) == 0 ? 0 : (*extent + geometry.offset) * geometry.itemsize();
-  // A storage shorter than what reaches into it would fail the verifier.
-  storage.bytes = std::max(bytes, reached);
-  return made_.add_storage(storage);
+  const auto extent = return made_.add_storage(storage);
+}
+
+ValueId NodeEmitter::new_tensor(NodeId node, const TensorGeometry& geometry, StorageId storage) {
+  return made_.new_tensor(node, meta_of(geometry, storage));
 }
 
 ValueId NodeEmitter::add_result(NodeId node, const TensorGeometry& geometry, StorageId storage, bool requires_grad) {
-  TensorMeta spec;
-  spec.dtype = geometry.dtype;
-  spec.sizes = {geometry.sizes.data(), geometry.sizes.size()};
-  spec.strides = {geometry.strides.data(), geometry.strides.size()};
-  spec.storage = storage;
-  spec.offset = geometry.offset;
-  spec.device = geometry.device;
-  spec.requires_grad = requires_grad;
-  return made_.add_tensor_result(node, spec);
+  return made_.add_tensor_result(node, meta_of(geometry, storage, requires_grad));
 }
 
 ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
@@ -289,12 +286,10 @@ ValueId NodeEmitter::call(TargetId target, std::initializer_list<Argument> argum
   const NodeId node = append(target, arguments);
   return add_result(node, geometry, storage.valid() ? storage : add_storage(node, geometry));
 }
-
-std::string NodeEmitter::key_of(NodeId node) const {
-  std::string key;
-  put(key, made_.node(node).target);
-  put_arguments(key, made_, made_.arguments(node));
-  return key;
+put(key, made_.node(node).target);
+put_arguments(key, made_, made_.arguments(node));
+if (!never[i] && death[i].valid() && !shadowgraph::is_end(made_.node(death[i]).target))
+  deaths.emplace_back(death[i], StorageId(i));
 }
 
 // Runs the call on fakes of the operands' geometry and notes what its results look like. Only the geometry is kept; the
@@ -315,28 +310,23 @@ NodeEmitter::Results NodeEmitter::run_on_fakes(NodeId node) {
       stack);
   calls_.call(node, stack);
   Results results;
-  const auto look_at = [](const at::Tensor& tensor) {
-    Found found;
-    found.geometry.dtype = tensor.scalar_type();
-    found.geometry.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
-    found.geometry.strides.assign(tensor.strides().begin(), tensor.strides().end());
-    found.geometry.offset = tensor.storage_offset();
-    found.geometry.device = tensor.device();
-    found.bytes = static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes());
-    return found;
-  };
-  for (const c10::IValue& value : stack) {
-    auto& found = results.found.emplace_back();
-    results.is_list.push_back(value.isTensorList());
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) found.push_back(look_at(value.toTensor()));
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(look_at(tensor));
-    } else {
-      throw Error("a result that is no tensor");
-    }
+  found.geometry.offset = tensor.storage_offset();
+  found.geometry.device = tensor.device();
+  found.bytes = static_cast<int64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes());
+  return found;
+};
+for (const c10::IValue& value : stack) {
+  auto& found = results.found.emplace_back();
+  results.is_list.push_back(value.isTensorList());
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) found.push_back(look_at(value.toTensor()));
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) found.push_back(look_at(tensor));
+  } else {
+    throw Error("a result that is no tensor");
   }
-  return results;
+}
+return results;
 }
 
 // Gives an appended call its results, each on a storage of its own. False if the call cannot be run on fakes.
@@ -357,14 +347,8 @@ bool NodeEmitter::find_results(NodeId node) {
   for (size_t r = 0; r < known.found.size(); ++r) {
     std::vector<Argument> elements;
     for (const Found& found : known.found[r]) {
-      TensorMeta spec;
-      spec.dtype = found.geometry.dtype;
-      spec.sizes = {found.geometry.sizes.data(), found.geometry.sizes.size()};
-      spec.strides = {found.geometry.strides.data(), found.geometry.strides.size()};
-      spec.offset = found.geometry.offset;
-      spec.device = found.geometry.device;
-      spec.storage = add_storage(node, found.geometry, found.bytes);
-      elements.push_back(Argument::of_value(made_.new_tensor(node, spec)));
+      const StorageId storage = add_storage(node, found.geometry, found.bytes);
+      elements.push_back(Argument::of_value(new_tensor(node, found.geometry, storage)));
     }
     if (known.is_list[r]) {
       results.push_back(made_.make_list(elements));

@@ -105,6 +105,8 @@ class NodeEmitter {
   ValueId call(TargetId target, std::initializer_list<Argument> arguments, const TensorGeometry& geometry,
                StorageId storage);
   ValueId add_result(NodeId node, const TensorGeometry& geometry, StorageId storage, bool requires_grad = false);
+  // Not yet among the results.
+  ValueId new_tensor(NodeId node, const TensorGeometry& geometry, StorageId storage);
   // A storage for what has this geometry, `bytes` long or longer.
   StorageId add_storage(NodeId born, const TensorGeometry& geometry, int64_t bytes = 0);
 

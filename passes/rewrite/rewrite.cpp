@@ -1,4 +1,16 @@
-// What is asked of a rule before it is used. parse_rules (shadowgraph/passes/simplify.h) asks it, too.
+// rewrite: replaces what matches a pattern by what a replacement says.
+//
+// How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
+// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call
+// runs on fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go
+// to the new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement
+// took the place of is looked up under its new id.
+//
+// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
+// are made only if their neighbours are as they were when the place was found. The others are found again in a next
+// round.
+//
+// Cost. One search and a few microseconds a replacement, most of it the fake calls.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,18 +29,7 @@
 #include "shadowgraph/passes/simplify.h"
 
 namespace shadowgraph {
-
-// Throws ParseError, with the rule's name, if its replacement cannot stand for its pattern.
-void check_rule(const RewriteRule& rule);
-
-// Reads rules: pattern, arrow, replacement. Each side is parsed by Pattern, with its line numbers in the file.
-//
-//     rule drop-double-transpose
-//     %a = aten::t(self=%x)
-//     %b = aten::t(self=%a)
-//     return %b
-//     =>
-//     return %x
+namespace {
 
 // Finds what would go wrong in the middle of a rewrite, before the first match. A replacement may not read values that
 // nobody makes or that the rewrite erases, and its calls must be complete.
@@ -73,6 +74,8 @@ void check_rule(const RewriteRule& rule) {
     }
   }
 }
+
+}  // namespace
 
 std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets, std::string_view name) {
   struct Source {
@@ -124,20 +127,6 @@ std::vector<RewriteRule> parse_rules(std::string_view text, const Graph* targets
   return rules;
 }
 
-// rewrite: replaces what matches a pattern by what a replacement says.
-//
-// How. All matches of a rule are found first; they do not overlap. Then, match by match, the replacement's calls are
-// put at the place found for them: behind the match's last node, or elsewhere (shadowgraph/graph/edit.h). Each call runs on
-// fake tensors of its operands, which gives its results' geometry. Where all fits, the returned values' uses go to the
-// new ones and the matched nodes are erased; otherwise the new nodes are. A value that an earlier replacement took the
-// place of is looked up under its new id.
-//
-// Replacements behind the last node of their matches are in nobody's way, whatever else is replaced. Those elsewhere
-// are made only if their neighbours are as they were when the place was found. The others are found again in a next
-// round.
-//
-// Cost. One search and a few microseconds a replacement, most of it the fake calls.
-
 namespace {
 
 // A match that stays as it is, and why.
@@ -145,28 +134,333 @@ struct Refusal {
   std::string why;
 };
 
+}  // namespace
+
 class Rewriter {
  public:
   Rewriter(Graph& graph, const RewriteRule& rule) : graph_(graph), rule_(rule), calls_(graph) {}
-  void run(RewriteResult& result);
+
+  void run(RewriteResult& result) {
+    // Two matches that are in each other's way are seldom in a third's: a few rounds do.
+    constexpr int kMostRounds = 16;
+    // Otherwise a rule whose replacement matches its own pattern would grow the graph in every round.
+    const uint32_t old_nodes = graph_.node_capacity();  // what a replacement puts in is not replaced again
+    std::vector<std::string> refused;
+    std::unordered_set<NodeId> waiting;  // a node of each match for the next round
+    for (int round = 0; round < kMostRounds; ++round) {
+      moved_.clear();
+      refused.clear();
+      const Dependences dependences = Dependences::of(graph_);
+      std::vector<Match> matches = find_matches(graph_, rule_.pattern, dependences, &refused);
+      std::erase_if(matches, [&](const Match& match) {
+        return std::ranges::any_of(match.nodes, [&](NodeId n) { return n.index >= old_nodes; }) ||
+               (round > 0 && !waiting.contains(match.nodes.front())) || (rule_.filter && !rule_.filter(graph_, match));
+      });
+      waiting.clear();
+      int64_t replaced = 0;
+      for (const Match& match : matches) {
+        // These go first: they are in nobody's way, and the others are checked against what is left.
+        if (match.place.at_last) replaced += replace(match, result) ? 1 : 0;
+      }
+      for (const Match& match : matches) {
+        if (match.place.at_last) continue;
+        if (is_undisturbed(dependences, match)) {
+          replaced += replace(match, result) ? 1 : 0;
+        } else {
+          waiting.insert(match.nodes.front());
+        }
+      }
+      result.replaced += replaced;
+      if (waiting.empty()) break;
+      if (replaced == 0 || round + 1 == kMostRounds) {
+        result.refused += static_cast<int64_t>(waiting.size());
+        result.reasons.push_back(rule_.name + ": its neighbours were replaced as well; run the rule once more");
+        break;
+      }
+    }
+    result.refused += static_cast<int64_t>(refused.size());
+    for (const std::string& why : refused) {
+      if (std::ranges::find(result.reasons, rule_.name + ": " + why) == result.reasons.end()) {
+        result.reasons.push_back(rule_.name + ": " + why);
+      }
+    }
+    if (replaced_.empty()) return;
+    for (NodeId n : graph_.nodes()) {
+      const auto found = replaced_.find(graph_.node(n).forward);
+      if (found != replaced_.end() && graph_.is_before(found->second, n))
+        mutable_node(graph_, n).forward = found->second;
+    }
+  }
 
  private:
-  bool replace(const Match& match, RewriteResult& result);
-  ValueId current(ValueId value) const;
-  void bind(const Match& match);
-  void remember_deaths(const Match& match);
-  void insert_calls(const Match& match);
-  void free_by_products();
-  void exchange(const Match& match, RewriteResult& result);
-  void undo(const Match& match);
-  bool is_undisturbed(const Dependences& dependences, const Match& match) const;
-  Argument instantiate(const PatternArgument& argument);
-  Argument import(const Argument& literal);
-  void call(const PatternCall& call, InsertionPoint& at);
-  Argument result_of(const c10::IValue& value, NodeId node);
-  const at::Tensor& fake(ValueId value);
-  void check(ValueId old_value, ValueId new_value) const;
-  void adopt(ValueId old_value, ValueId new_value);
+  bool replace(const Match& match, RewriteResult& result) {
+    bind(match);
+    remember_deaths(match);
+    std::string why;
+    try {
+      exchange(match, result);
+      return true;
+    } catch (const Refusal& refusal) {
+      why = refusal.why;
+    } catch (const GraphError& error) {
+      why = error.what();
+    } catch (const c10::Error& error) {
+      why = error.what_without_backtrace();
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    undo(match);
+    ++result.refused;
+    why = fmt::format("{}: {}", rule_.name, why.substr(0, why.find('\n')));
+    if (std::find(result.reasons.begin(), result.reasons.end(), why) == result.reasons.end())
+      result.reasons.push_back(why);
+    return false;
+  }
+
+  ValueId current(ValueId value) const {
+    for (auto found = stands_for_.find(value); found != stands_for_.end(); found = stands_for_.find(value)) {
+      value = found->second;
+    }
+    return value;
+  }
+
+  // Wildcards get the values that the match bound; the others are made by the calls.
+  void bind(const Match& match) {
+    values_.assign(rule_.replacement.value_names.size(), ValueId());
+    arguments_.assign(rule_.replacement.argument_names.size(), Argument());
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (rule_.replacement.maker[i] < 0) values_[i] = current(match.value(rule_.replacement.value_names[i]));
+    }
+    for (size_t i = 0; i < arguments_.size(); ++i) arguments_[i] = match.argument(rule_.replacement.argument_names[i]);
+    for (Argument& a : arguments_) {
+      if (a.kind == ArgumentKind::kValue) a = Argument::of_value(current(a.ref.value));
+    }
+    inserted_.clear();
+    pairs_.clear();
+    made_.clear();
+    storages_.clear();
+    held_.clear();
+    // Fakes are made anew for each replacement, as the graph has changed since the last one.
+    fakes_.emplace(graph_);
+  }
+
+  // New nodes extend lives; should they go again, everything dies where it did.
+  void remember_deaths(const Match& match) {
+    deaths_.clear();
+    const auto remember = [&](NodeId n) {
+      if (n.valid() && !graph_.is_erased(n)) {
+        deaths_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
+      }
+    };
+    remember(match.last);
+    const auto remember_death = [&](const Argument& a) {
+      if (a.kind != ArgumentKind::kValue || !a.ref.value.valid()) return;
+      const StorageId s = graph_.value(a.ref.value).storage;
+      if (s.valid()) remember(graph_.storage(s).freed_after);
+    };
+    for (ValueId v : values_) remember_death(Argument::of_value(v));
+    for (const Argument& a : arguments_) {
+      remember_death(a);
+      if (a.kind == ArgumentKind::kList) std::ranges::for_each(graph_.list(a), remember_death);
+    }
+  }
+
+  // Wherever the calls are put, they belong to the region and phase of the match's last node.
+  void insert_calls(const Match& match) {
+    {
+      InsertionPoint at = match.place.at_last ? InsertionPoint::after(graph_, match.last)
+                                              : InsertionPoint(graph_, match.place.position);
+      for (const PatternCall& c : rule_.replacement.calls) call(c, at);
+    }
+    for (NodeId n : inserted_) {
+      const Node& last = graph_.node(match.last);
+      Node& made = mutable_node(graph_, n);
+      made.region = last.region;
+      made.phase = last.phase;
+      made.flags = last.flags;
+      // A link to a forward node that is gone or comes later would fail the verifier.
+      const bool known = last.forward.valid() && !graph_.is_erased(last.forward);
+      made.forward = known && graph_.is_before(last.forward, n) ? last.forward : NodeId();
+      made.source = last.source;
+    }
+  }
+
+  // Results that nobody frees die at once: they came with the replacement.
+  void free_by_products() {
+    for (NodeId n : inserted_) {
+      graph_.for_each_output(n, [&](ValueId v) {
+        const StorageId s = graph_.value(v).storage;
+        const bool returned = std::any_of(pairs_.begin(), pairs_.end(),
+                                          [&](const auto& p) { return graph_.value(p.second).storage == s; });
+        if (!s.valid() || returned || graph_.storage(s).born != n || graph_.storage(s).freed_after.valid()) return;
+        NodeId last = n;
+        graph_.for_each_value_in(s, [&](ValueId alias) {
+          graph_.for_each_use(alias, [&](NodeId user) { last = graph_.is_before(last, user) ? user : last; });
+        });
+        die_at(graph_, {{s, last}});
+      });
+    }
+  }
+
+  // Throws where something does not fit; undo() then takes back what was done so far.
+  void exchange(const Match& match, RewriteResult& result) {
+    insert_calls(match);
+    for (size_t i = 0; i < rule_.pattern.returns.size(); ++i) {
+      pairs_.emplace_back(match.values[rule_.pattern.returns[i]], values_[rule_.replacement.returns[i]]);
+      // Checked before any use is moved, so that most refusals need no undoing of uses.
+      check(pairs_.back().first, pairs_.back().second);
+    }
+    for (NodeId n : match.place.delayed) {
+      graph_.move_before(n, match.place.position);
+      moved_.insert(n);
+      ++result.moved;
+    }
+    for (const auto& [old_value, new_value] : pairs_) graph_.replace_all_uses_with(old_value, new_value);
+    for (const auto& [old_value, new_value] : pairs_) adopt(old_value, new_value);
+    free_by_products();
+    graph_.erase(match.nodes);
+    for (const auto& [old_value, new_value] : pairs_) stands_for_[old_value] = new_value;
+    for (NodeId n : match.nodes) {
+      if (!inserted_.empty()) replaced_[n] = inserted_.back();
+    }
+  }
+
+  // Uses that were moved already go back; then nobody uses what was inserted.
+  void undo(const Match& match) {
+    for (const auto& [old_value, new_value] : pairs_) {
+      if (graph_.is_erased(graph_.value(new_value).producer)) continue;
+      graph_.replace_uses_if(new_value, old_value, [&](NodeId user, const Argument&) {
+        return std::find(inserted_.begin(), inserted_.end(), graph_.value(new_value).producer) != inserted_.end() &&
+               std::find(inserted_.begin(), inserted_.end(), user) == inserted_.end();
+      });
+    }
+    graph_.erase(inserted_);
+    // All are cleared first, since a storage that moved would otherwise die twice for a moment.
+    for (const auto& [n, frees] : deaths_) graph_.set_frees(n, {});
+    for (const auto& [n, frees] : deaths_) graph_.set_frees(n, frees);
+    for (NodeId n : match.place.delayed) {  // they may stand behind a death that they were to wait for
+      const auto touch = [&](ValueId v) {
+        if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
+      };
+      graph_.for_each_input(n, touch);
+      graph_.for_each_output(n, touch);
+    }
+  }
+
+  // Says whether the match and the nodes that are to wait for it are where they were. So must all be that they depend
+  // on or that depends on them. Then the place found for it is still one. Whatever was put in elsewhere does what nodes
+  // did that were not among them.
+  bool is_undisturbed(const Dependences& dependences, const Match& match) const {
+    const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
+    const auto all_good = [&](NodeId n) {
+      return good(n) && std::ranges::all_of(dependences.before(n), good) &&
+             std::ranges::all_of(dependences.after(n), good);
+    };
+    const NodeId position = match.place.position;
+    return (!position.valid() || good(position)) && std::ranges::all_of(match.nodes, all_good) &&
+           std::ranges::all_of(match.place.delayed, all_good);
+  }
+
+  Argument instantiate(const PatternArgument& argument) {
+    switch (argument.kind) {
+      case PatternArgument::Kind::kLiteral:
+        return import(argument.literal);
+      case PatternArgument::Kind::kValue:
+        return Argument::of_value(values_[argument.index]);
+      case PatternArgument::Kind::kArgument:
+        return arguments_[argument.index];
+      case PatternArgument::Kind::kList: {
+        std::vector<Argument> elements;
+        for (const PatternArgument& e : argument.elements) elements.push_back(instantiate(e));
+        return graph_.make_list(elements);
+      }
+      default:
+        return {};  // parse_rules lets no other in
+    }
+  }
+
+  Argument import(const Argument& literal) {
+    return copied_argument(graph_, *rule_.replacement.literals, literal,
+                           [this](const Argument& e) { return import(e); });
+  }
+
+  void call(const PatternCall& call, InsertionPoint& at) {
+    std::vector<Argument> arguments;
+    for (const PatternArgument& a : call.arguments) arguments.push_back(instantiate(a));
+    const Graph& literals = *rule_.replacement.literals;
+    TargetId target;
+    for (uint32_t i = 0; i < literals.target_count() && !target.valid(); ++i) {
+      // Targets of rules live in a graph of their own, and are interned here when first needed.
+      if (literals.target(TargetId(i)).name() == call.target)
+        target = graph_.intern_target(literals.target(TargetId(i)));
+    }
+    const NodeId node = at.insert(target, arguments);
+    inserted_.push_back(node);
+    torch::jit::Stack stack;
+    calls_.push_arguments(
+        node, [this](ValueId v) -> const at::Tensor& { return fake(v); }, stack);
+    calls_.call(node, stack);
+    std::vector<Argument> results;
+    for (const c10::IValue& value : stack) results.push_back(result_of(value, node));
+    graph_.set_results(node, results);
+    size_t flat = 0;
+    graph_.for_each_output(node, [&](ValueId v) {
+      if (flat < call.results.size() && call.results[flat] >= 0) values_[static_cast<size_t>(call.results[flat])] = v;
+      ++flat;
+    });
+    if (flat < call.results.size()) throw Refusal{call.target + " gives fewer results than the replacement names"};
+  }
+
+  Argument result_of(const c10::IValue& value, NodeId node) {
+    return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
+      if (!is_fake(tensor)) throw Refusal{"it makes a real tensor"};
+      const auto [storage, added] = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), StorageId());
+      if (added) {
+        storage->second = graph_.add_storage(storage_of(tensor, node));
+        held_.push_back(tensor.storage());
+      }
+      const ValueId made = graph_.new_tensor(node, spec_of(tensor, storage->second));
+      made_.insert_or_assign(made, tensor);
+      return Argument::of_value(made);
+    });
+  }
+
+  const at::Tensor& fake(ValueId value) {
+    if (const auto found = made_.find(value); found != made_.end()) return found->second;
+    const at::Tensor& tensor = fakes_->of(value);
+    // So a replacement's view of an operand lands in the operand's storage, not in a new one.
+    storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
+    return tensor;
+  }
+
+  void check(ValueId old_value, ValueId new_value) const {
+    const auto same = [](auto a, auto b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); };
+    const Value& a = graph_.value(old_value);
+    const Value& b = graph_.value(new_value);
+    if (a.kind != b.kind || a.dtype != b.dtype || a.device() != b.device() ||
+        (a.kind == ValueKind::kTensor && !(same(graph_.sizes(old_value), graph_.sizes(new_value)) &&
+                                           same(graph_.strides(old_value), graph_.strides(new_value))))) {
+      throw Refusal{fmt::format("{} comes out where {} is expected (or by strides or device)",
+                                type_text(graph_, new_value), type_text(graph_, old_value))};
+    }
+  }
+
+  // The storage of a new result takes over kind and death of the one that it replaces.
+  void adopt(ValueId old_value, ValueId new_value) {
+    graph_.set_requires_grad(new_value, graph_.value(old_value).requires_grad);
+    const StorageId from = graph_.value(old_value).storage;
+    const StorageId to = graph_.value(new_value).storage;
+    if (!from.valid() || !to.valid() || from == to) return;
+    const NodeId born = graph_.storage(to).born;
+    // A replacement may return an operand, whose storage keeps its own kind and death.
+    if (std::find(inserted_.begin(), inserted_.end(), born) == inserted_.end()) return;
+    graph_.set_storage_kind(to, graph_.storage(from).kind);
+    const NodeId death = graph_.storage(from).freed_after;
+    if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
+    // The old storage may have died inside the match; the new one cannot die before it is made.
+    const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
+    die_at(graph_, {{to, after}});
+  }
 
   Graph& graph_;
   const RewriteRule& rule_;
@@ -188,330 +482,6 @@ class Rewriter {
   std::vector<c10::Storage> held_;
   std::optional<FakeValues> fakes_;
 };
-
-const at::Tensor& Rewriter::fake(ValueId value) {
-  if (const auto found = made_.find(value); found != made_.end()) return found->second;
-  const at::Tensor& tensor = fakes_->of(value);
-  // So a replacement's view of an operand lands in the operand's storage, not in a new one.
-  storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), graph_.value(value).storage);
-  return tensor;
-}
-
-Argument Rewriter::import(const Argument& literal) {
-  return copied_argument(graph_, *rule_.replacement.literals, literal, [this](const Argument& e) { return import(e); });
-}
-
-Argument Rewriter::instantiate(const PatternArgument& argument) {
-  switch (argument.kind) {
-    case PatternArgument::Kind::kLiteral:
-      return import(argument.literal);
-    case PatternArgument::Kind::kValue:
-      return Argument::of_value(values_[argument.index]);
-    case PatternArgument::Kind::kArgument:
-      return arguments_[argument.index];
-    case PatternArgument::Kind::kList: {
-      std::vector<Argument> elements;
-      for (const PatternArgument& e : argument.elements) elements.push_back(instantiate(e));
-      return graph_.make_list(elements);
-    }
-    default:
-      return {};  // parse_rules lets no other in
-  }
-}
-
-Argument Rewriter::result_of(const c10::IValue& value, NodeId node) {
-  return shadowgraph::result_of(graph_, node, value, [&](const at::Tensor& tensor) {
-    if (!is_fake(tensor)) throw Refusal{"it makes a real tensor"};
-    const auto [storage, added] = storages_.try_emplace(tensor.storage().unsafeGetStorageImpl(), StorageId());
-    if (added) {
-      storage->second = graph_.add_storage(storage_of(tensor, node));
-      held_.push_back(tensor.storage());
-    }
-    const ValueId made = graph_.new_tensor(node, spec_of(tensor, storage->second));
-    made_.insert_or_assign(made, tensor);
-    return Argument::of_value(made);
-  });
-}
-
-void Rewriter::call(const PatternCall& call, InsertionPoint& at) {
-  std::vector<Argument> arguments;
-  for (const PatternArgument& a : call.arguments) arguments.push_back(instantiate(a));
-  const Graph& literals = *rule_.replacement.literals;
-  TargetId target;
-  for (uint32_t i = 0; i < literals.target_count() && !target.valid(); ++i) {
-    // Targets of rules live in a graph of their own, and are interned here when first needed.
-    if (literals.target(TargetId(i)).name() == call.target) target = graph_.intern_target(literals.target(TargetId(i)));
-  }
-  const NodeId node = at.insert(target, arguments);
-  inserted_.push_back(node);
-  torch::jit::Stack stack;
-  calls_.push_arguments(
-      node, [this](ValueId v) -> const at::Tensor& { return fake(v); }, stack);
-  calls_.call(node, stack);
-  std::vector<Argument> results;
-  for (const c10::IValue& value : stack) results.push_back(result_of(value, node));
-  graph_.set_results(node, results);
-  size_t flat = 0;
-  graph_.for_each_output(node, [&](ValueId v) {
-    if (flat < call.results.size() && call.results[flat] >= 0) values_[static_cast<size_t>(call.results[flat])] = v;
-    ++flat;
-  });
-  if (flat < call.results.size()) throw Refusal{call.target + " gives fewer results than the replacement names"};
-}
-
-void Rewriter::check(ValueId old_value, ValueId new_value) const {
-  const auto same = [](auto a, auto b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); };
-  const Value& a = graph_.value(old_value);
-  const Value& b = graph_.value(new_value);
-  if (a.kind != b.kind || a.dtype != b.dtype || a.device() != b.device() ||
-      (a.kind == ValueKind::kTensor && !(same(graph_.sizes(old_value), graph_.sizes(new_value)) &&
-                                         same(graph_.strides(old_value), graph_.strides(new_value))))) {
-    throw Refusal{fmt::format("{} comes out where {} is expected (or by strides or device)",
-                              type_text(graph_, new_value), type_text(graph_, old_value))};
-  }
-}
-
-// The storage of a new result takes over kind and death of the one that it replaces.
-void Rewriter::adopt(ValueId old_value, ValueId new_value) {
-  graph_.set_requires_grad(new_value, graph_.value(old_value).requires_grad);
-  const StorageId from = graph_.value(old_value).storage;
-  const StorageId to = graph_.value(new_value).storage;
-  if (!from.valid() || !to.valid() || from == to) return;
-  const NodeId born = graph_.storage(to).born;
-  // A replacement may return an operand, whose storage keeps its own kind and death.
-  if (std::find(inserted_.begin(), inserted_.end(), born) == inserted_.end()) return;
-  graph_.set_storage_kind(to, graph_.storage(from).kind);
-  const NodeId death = graph_.storage(from).freed_after;
-  if (!death.valid() || graph_.is_erased(death) || graph_.storage(to).freed_after.valid()) return;
-  // The old storage may have died inside the match; the new one cannot die before it is made.
-  const NodeId after = graph_.is_before(death, inserted_.back()) ? inserted_.back() : death;
-  std::vector<StorageId> frees(graph_.frees(after).begin(), graph_.frees(after).end());
-  frees.push_back(to);
-  graph_.set_frees(after, frees);
-}
-
-ValueId Rewriter::current(ValueId value) const {
-  for (auto found = stands_for_.find(value); found != stands_for_.end(); found = stands_for_.find(value)) {
-    value = found->second;
-  }
-  return value;
-}
-
-// Wildcards get the values that the match bound; the others are made by the calls.
-void Rewriter::bind(const Match& match) {
-  values_.assign(rule_.replacement.value_names.size(), ValueId());
-  arguments_.assign(rule_.replacement.argument_names.size(), Argument());
-  for (size_t i = 0; i < values_.size(); ++i) {
-    if (rule_.replacement.maker[i] < 0) values_[i] = current(match.value(rule_.replacement.value_names[i]));
-  }
-  for (size_t i = 0; i < arguments_.size(); ++i) arguments_[i] = match.argument(rule_.replacement.argument_names[i]);
-  for (Argument& a : arguments_) {
-    if (a.kind == ArgumentKind::kValue) a = Argument::of_value(current(a.ref.value));
-  }
-  inserted_.clear();
-  pairs_.clear();
-  made_.clear();
-  storages_.clear();
-  held_.clear();
-  // Fakes are made anew for each replacement, as the graph has changed since the last one.
-  fakes_.emplace(graph_);
-}
-
-// New nodes extend lives; should they go again, everything dies where it did.
-void Rewriter::remember_deaths(const Match& match) {
-  deaths_.clear();
-  const auto remember = [&](NodeId n) {
-    if (n.valid() && !graph_.is_erased(n)) {
-      deaths_.try_emplace(n, graph_.frees(n).begin(), graph_.frees(n).end());
-    }
-  };
-  remember(match.last);
-  const auto remember_death = [&](const Argument& a) {
-    if (a.kind != ArgumentKind::kValue || !a.ref.value.valid()) return;
-    const StorageId s = graph_.value(a.ref.value).storage;
-    if (s.valid()) remember(graph_.storage(s).freed_after);
-  };
-  for (ValueId v : values_) remember_death(Argument::of_value(v));
-  for (const Argument& a : arguments_) {
-    remember_death(a);
-    if (a.kind == ArgumentKind::kList) std::ranges::for_each(graph_.list(a), remember_death);
-  }
-}
-
-// Wherever the calls are put, they belong to the region and phase of the match's last node.
-void Rewriter::insert_calls(const Match& match) {
-  {
-    InsertionPoint at =
-        match.place.at_last ? InsertionPoint::after(graph_, match.last) : InsertionPoint(graph_, match.place.position);
-    for (const PatternCall& c : rule_.replacement.calls) call(c, at);
-  }
-  for (NodeId n : inserted_) {
-    const Node& last = graph_.node(match.last);
-    Node& made = mutable_node(graph_, n);
-    made.region = last.region;
-    made.phase = last.phase;
-    made.flags = last.flags;
-    // A link to a forward node that is gone or comes later would fail the verifier.
-    const bool known = last.forward.valid() && !graph_.is_erased(last.forward);
-    made.forward = known && graph_.is_before(last.forward, n) ? last.forward : NodeId();
-    made.source = last.source;
-  }
-}
-
-// Results that nobody frees die at once: they came with the replacement.
-void Rewriter::free_by_products() {
-  for (NodeId n : inserted_) {
-    graph_.for_each_output(n, [&](ValueId v) {
-      const StorageId s = graph_.value(v).storage;
-      const bool returned =
-          std::any_of(pairs_.begin(), pairs_.end(), [&](const auto& p) { return graph_.value(p.second).storage == s; });
-      if (!s.valid() || returned || graph_.storage(s).born != n || graph_.storage(s).freed_after.valid()) return;
-      NodeId last = n;
-      graph_.for_each_value_in(s, [&](ValueId alias) {
-        graph_.for_each_use(alias, [&](NodeId user) { last = graph_.is_before(last, user) ? user : last; });
-      });
-      std::vector<StorageId> frees(graph_.frees(last).begin(), graph_.frees(last).end());
-      frees.push_back(s);
-      graph_.set_frees(last, frees);
-    });
-  }
-}
-
-// Throws where something does not fit; undo() then takes back what was done so far.
-void Rewriter::exchange(const Match& match, RewriteResult& result) {
-  insert_calls(match);
-  for (size_t i = 0; i < rule_.pattern.returns.size(); ++i) {
-    pairs_.emplace_back(match.values[rule_.pattern.returns[i]], values_[rule_.replacement.returns[i]]);
-    // Checked before any use is moved, so that most refusals need no undoing of uses.
-    check(pairs_.back().first, pairs_.back().second);
-  }
-  for (NodeId n : match.place.delayed) {
-    graph_.move_before(n, match.place.position);
-    moved_.insert(n);
-    ++result.moved;
-  }
-  for (const auto& [old_value, new_value] : pairs_) graph_.replace_all_uses_with(old_value, new_value);
-  for (const auto& [old_value, new_value] : pairs_) adopt(old_value, new_value);
-  free_by_products();
-  graph_.erase(match.nodes);
-  for (const auto& [old_value, new_value] : pairs_) stands_for_[old_value] = new_value;
-  for (NodeId n : match.nodes) {
-    if (!inserted_.empty()) replaced_[n] = inserted_.back();
-  }
-}
-
-// Uses that were moved already go back; then nobody uses what was inserted.
-void Rewriter::undo(const Match& match) {
-  for (const auto& [old_value, new_value] : pairs_) {
-    if (graph_.is_erased(graph_.value(new_value).producer)) continue;
-    graph_.replace_uses_if(new_value, old_value, [&](NodeId user, const Argument&) {
-      return std::find(inserted_.begin(), inserted_.end(), graph_.value(new_value).producer) != inserted_.end() &&
-             std::find(inserted_.begin(), inserted_.end(), user) == inserted_.end();
-    });
-  }
-  graph_.erase(inserted_);
-  // All are cleared first, since a storage that moved would otherwise die twice for a moment.
-  for (const auto& [n, frees] : deaths_) graph_.set_frees(n, {});
-  for (const auto& [n, frees] : deaths_) graph_.set_frees(n, frees);
-  for (NodeId n : match.place.delayed) {  // they may stand behind a death that they were to wait for
-    const auto touch = [&](ValueId v) {
-      if (graph_.value(v).storage.valid()) graph_.extend_life(graph_.value(v).storage, n);
-    };
-    graph_.for_each_input(n, touch);
-    graph_.for_each_output(n, touch);
-  }
-}
-
-bool Rewriter::replace(const Match& match, RewriteResult& result) {
-  bind(match);
-  remember_deaths(match);
-  std::string why;
-  try {
-    exchange(match, result);
-    return true;
-  } catch (const Refusal& refusal) {
-    why = refusal.why;
-  } catch (const GraphError& error) {
-    why = error.what();
-  } catch (const c10::Error& error) {
-    why = error.what_without_backtrace();
-  } catch (const Error& error) {
-    why = error.what();
-  }
-  undo(match);
-  ++result.refused;
-  why = fmt::format("{}: {}", rule_.name, why.substr(0, why.find('\n')));
-  if (std::find(result.reasons.begin(), result.reasons.end(), why) == result.reasons.end())
-    result.reasons.push_back(why);
-  return false;
-}
-
-// Says whether the match and the nodes that are to wait for it are where they were. So must all be that they depend on
-// or that depends on them. Then the place found for it is still one. Whatever was put in elsewhere does what nodes did
-// that were not among them.
-bool Rewriter::is_undisturbed(const Dependences& dependences, const Match& match) const {
-  const auto good = [&](NodeId n) { return !graph_.is_erased(n) && !moved_.contains(n); };
-  const auto all_good = [&](NodeId n) {
-    return good(n) && std::ranges::all_of(dependences.before(n), good) &&
-           std::ranges::all_of(dependences.after(n), good);
-  };
-  const NodeId position = match.place.position;
-  return (!position.valid() || good(position)) && std::ranges::all_of(match.nodes, all_good) &&
-         std::ranges::all_of(match.place.delayed, all_good);
-}
-
-void Rewriter::run(RewriteResult& result) {
-  // Two matches that are in each other's way are seldom in a third's: a few rounds do.
-  constexpr int kMostRounds = 16;
-  // Otherwise a rule whose replacement matches its own pattern would grow the graph in every round.
-  const uint32_t old_nodes = graph_.node_capacity();  // what a replacement puts in is not replaced again
-  std::vector<std::string> refused;
-  std::unordered_set<NodeId> waiting;  // a node of each match for the next round
-  for (int round = 0; round < kMostRounds; ++round) {
-    moved_.clear();
-    refused.clear();
-    const Dependences dependences = Dependences::of(graph_);
-    std::vector<Match> matches = find_matches(graph_, rule_.pattern, dependences, &refused);
-    std::erase_if(matches, [&](const Match& match) {
-      return std::ranges::any_of(match.nodes, [&](NodeId n) { return n.index >= old_nodes; }) ||
-             (round > 0 && !waiting.contains(match.nodes.front())) || (rule_.filter && !rule_.filter(graph_, match));
-    });
-    waiting.clear();
-    int64_t replaced = 0;
-    for (const Match& match : matches) {
-      // These go first: they are in nobody's way, and the others are checked against what is left.
-      if (match.place.at_last) replaced += replace(match, result) ? 1 : 0;
-    }
-    for (const Match& match : matches) {
-      if (match.place.at_last) continue;
-      if (is_undisturbed(dependences, match)) {
-        replaced += replace(match, result) ? 1 : 0;
-      } else {
-        waiting.insert(match.nodes.front());
-      }
-    }
-    result.replaced += replaced;
-    if (waiting.empty()) break;
-    if (replaced == 0 || round + 1 == kMostRounds) {
-      result.refused += static_cast<int64_t>(waiting.size());
-      result.reasons.push_back(rule_.name + ": its neighbours were replaced as well; run the rule once more");
-      break;
-    }
-  }
-  result.refused += static_cast<int64_t>(refused.size());
-  for (const std::string& why : refused) {
-    if (std::ranges::find(result.reasons, rule_.name + ": " + why) == result.reasons.end()) {
-      result.reasons.push_back(rule_.name + ": " + why);
-    }
-  }
-  if (replaced_.empty()) return;
-  for (NodeId n : graph_.nodes()) {
-    const auto found = replaced_.find(graph_.node(n).forward);
-    if (found != replaced_.end() && graph_.is_before(found->second, n)) mutable_node(graph_, n).forward = found->second;
-  }
-}
-
-}  // namespace
 
 RewriteResult rewrite(Graph& graph, std::span<const RewriteRule> rules) {
   RewriteResult result;

@@ -1,5 +1,9 @@
-// Finds recorded sizes that stand as numbers in a graph's arguments, although the size they were taken from is another
-// now. Internal to shape propagation.
+// Propagates shapes: calls every node again on the fake tensors that its operands became. The graph is written only at
+// the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
+// the results, and which storage each of them is on.
+//
+// Baked sizes. Nothing in a graph says where a number in an argument came from, so finding recorded sizes among them is
+// a guess by value and by argument name, used for messages and reports, never to change a number.
 //
 // It looks at arguments that mean a size by their name (size, end, split_size, ...). It also looks at numbers that
 // equal a changed size of a placeholder. So it does at products of neighbouring sizes with one in them, as flattening
@@ -31,37 +35,6 @@
 #include "shadowgraph/passes/shapes.h"
 
 namespace shadowgraph {
-
-class BakedSizes {
- public:
-  explicit BakedSizes(const Graph& graph) : graph_(graph) {}
-
-  // A placeholder's sizes, recorded and now.
-  void add_input(const std::string& name, std::span<const int64_t> recorded, std::span<const int64_t> now);
-  bool empty() const { return changed_.empty(); }
-
-  // Appends what stands in one node.
-  void find(NodeId node, std::vector<BakedSize>& found) const;
-  // In `node`, otherwise in the nearest nodes that its operands come from.
-  std::vector<BakedSize> find_at_or_above(NodeId node) const;
-
- private:
-  struct Changed {
-    std::string dimension;
-    int64_t now = 0;
-  };
-  void look_at(NodeId node, const std::string& argument, int64_t number, std::vector<BakedSize>& found) const;
-
-  const Graph& graph_;
-  std::unordered_map<int64_t, Changed> changed_;  // by the recorded number
-};
-
-// One line: node, argument, number, and what it was.
-std::string to_text(const Graph& graph, const BakedSize& baked, const Numbering& numbering);
-
-// Finds numbers in arguments that are sizes of the recorded inputs. Nothing in a graph says where a number came from,
-// so this is a guess by value and by argument name. It is used for messages and reports, never to change a number.
-
 namespace {
 
 // Sorted. Windows, strides and paddings are not among them: those stay when a batch grows.
@@ -75,77 +48,17 @@ static_assert(std::ranges::is_sorted(kSizeNames));
 
 constexpr size_t kMostNodesAbove = 4096;  // a message names the nearest, it need not search a whole model
 
-}  // namespace
-
-// Products of neighbouring sizes count, too: view(size=[1024, 768]) of [8, 128, 768] bakes in 8 * 128.
-void BakedSizes::add_input(const std::string& name, std::span<const int64_t> recorded, std::span<const int64_t> now) {
-  if (recorded.size() != now.size()) return;  // nothing says which size became which
-  for (size_t first = 0; first < recorded.size(); ++first) {
-    int64_t before = 1;
-    int64_t after = 1;
-    bool changed = false;
-    for (size_t last = first; last < recorded.size(); ++last) {
-      if (__builtin_mul_overflow(before, recorded[last], &before)) break;
-      if (__builtin_mul_overflow(after, now[last], &after)) break;
-      changed |= recorded[last] != now[last];
-      if (!changed || before <= 1) continue;  // 0 and 1 stand for too much else
-      const std::string dimension =
-          first == last ? "size " + std::to_string(first) + " of '" + name + "'"
-                        : "sizes " + std::to_string(first) + " to " + std::to_string(last) + " of '" + name + "'";
-      changed_.try_emplace(before, Changed{dimension, after});
-    }
-  }
-}
-
-void BakedSizes::look_at(NodeId node, const std::string& argument, int64_t number,
-                         std::vector<BakedSize>& found) const {
-  const auto changed = changed_.find(number);
-  if (changed == changed_.end()) return;
-  found.push_back({node, argument, number, changed->second.dimension, changed->second.now});
-}
-
-void BakedSizes::find(NodeId node, std::vector<BakedSize>& found) const {
-  if (changed_.empty() || graph_.target(node).kind() == TargetKind::kBuiltin) return;
-  const auto arguments = graph_.arguments(node);
-  const auto& formals = graph_.target(node).signature().arguments;
-  for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
-    const Argument& argument = arguments[i];
-    if (argument.kind != ArgumentKind::kInt && argument.kind != ArgumentKind::kIntList) continue;
-    const std::string& name = formals[i].name;
-    if (!std::binary_search(kSizeNames.begin(), kSizeNames.end(), name)) continue;
-    if (argument.kind == ArgumentKind::kInt) {
-      look_at(node, name, argument.i, found);
-      continue;
-    }
-    const auto ints = graph_.ints(argument);
-    for (size_t j = 0; j < ints.size(); ++j) look_at(node, name + "[" + std::to_string(j) + "]", ints[j], found);
-  }
-}
-
-std::vector<BakedSize> BakedSizes::find_at_or_above(NodeId node) const {
-  std::vector<BakedSize> found;
-  if (changed_.empty()) return found;
-  std::unordered_set<NodeId> seen;
-  // Goes by breadth, so that the sizes nearest to the failure are found first.
-  std::deque<NodeId> waiting{node};
-  for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMostNodesAbove; ++looked) {
-    const NodeId next = waiting.front();
-    waiting.pop_front();
-    find(next, found);
-    graph_.for_each_input(next, [&](ValueId value) {
-      const NodeId producer = graph_.value(value).producer;
-      if (producer.valid() && seen.insert(producer).second) waiting.push_back(producer);
-    });
-  }
-  return found;
-}
-
 std::string to_text(const Graph& graph, const BakedSize& baked, const Numbering& numbering) {
   return c10::str("n", numbering.of(baked.node), " ", graph.target(baked.node).name(), ": ", baked.argument, " = ",
                   baked.number, " is ", baked.dimension, " as recorded, now ", baked.now);
 }
 
-// The geometries that inputs shall have, from tensors, from text, and as text.
+std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
+
+// A run keeps every fake tensor alive, so sizes of values before an in-place change can still be asked.
+bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+}  // namespace
 
 InputGeometry InputGeometry::of(const at::Tensor& tensor) {
   InputGeometry geometry;
@@ -189,21 +102,86 @@ std::string ShapePropagationOptions::text_of(const std::map<std::string, InputGe
   return fmt::format("{}", fmt::join(items, ";"));
 }
 
-// Propagates shapes: calls every node again on the fake tensors that its operands became. The graph is written only at
-// the end, so that a run that fails leaves it alone. What is compared with the record on the way is the structure of
-// the results, and which storage each of them is on.
+class BakedSizes {
+ public:
+  explicit BakedSizes(const Graph& graph) : graph_(graph) {}
 
-namespace {
+  // Products of neighbouring sizes count, too: view(size=[1024, 768]) of [8, 128, 768] bakes in 8 * 128.
+  void add_input(const std::string& name, std::span<const int64_t> recorded, std::span<const int64_t> now) {
+    if (recorded.size() != now.size()) return;  // nothing says which size became which
+    for (size_t first = 0; first < recorded.size(); ++first) {
+      int64_t before = 1;
+      int64_t after = 1;
+      bool changed = false;
+      for (size_t last = first; last < recorded.size(); ++last) {
+        if (__builtin_mul_overflow(before, recorded[last], &before)) break;
+        if (__builtin_mul_overflow(after, now[last], &after)) break;
+        changed |= recorded[last] != now[last];
+        if (!changed || before <= 1) continue;  // 0 and 1 stand for too much else
+        const std::string dimension =
+            first == last ? "size " + std::to_string(first) + " of '" + name + "'"
+                          : "sizes " + std::to_string(first) + " to " + std::to_string(last) + " of '" + name + "'";
+        changed_.try_emplace(before, Changed{dimension, after});
+      }
+    }
+  }
 
-std::span<const int64_t> as_span(c10::IntArrayRef ints) { return {ints.data(), ints.size()}; }
+  bool empty() const { return changed_.empty(); }
 
-// A run keeps every fake tensor alive until its end. So an address is one storage, and sizes of values before an
-// in-place change can still be asked.
-bool same(std::span<const int64_t> a, c10::IntArrayRef b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+  // Appends what stands in one node.
+  void find(NodeId node, std::vector<BakedSize>& found) const {
+    if (changed_.empty() || graph_.target(node).kind() == TargetKind::kBuiltin) return;
+    const auto arguments = graph_.arguments(node);
+    const auto& formals = graph_.target(node).signature().arguments;
+    for (size_t i = 0; i < arguments.size() && i < formals.size(); ++i) {
+      const Argument& argument = arguments[i];
+      if (argument.kind != ArgumentKind::kInt && argument.kind != ArgumentKind::kIntList) continue;
+      const std::string& name = formals[i].name;
+      if (!std::binary_search(kSizeNames.begin(), kSizeNames.end(), name)) continue;
+      if (argument.kind == ArgumentKind::kInt) {
+        look_at(node, name, argument.i, found);
+        continue;
+      }
+      const auto ints = graph_.ints(argument);
+      for (size_t j = 0; j < ints.size(); ++j) look_at(node, name + "[" + std::to_string(j) + "]", ints[j], found);
+    }
+  }
 
-}  // namespace
+  // In `node`, otherwise in the nearest nodes that its operands come from.
+  std::vector<BakedSize> find_at_or_above(NodeId node) const {
+    std::vector<BakedSize> found;
+    if (changed_.empty()) return found;
+    std::unordered_set<NodeId> seen;
+    // Goes by breadth, so that the sizes nearest to the failure are found first.
+    std::deque<NodeId> waiting{node};
+    for (size_t looked = 0; !waiting.empty() && found.empty() && looked < kMostNodesAbove; ++looked) {
+      const NodeId next = waiting.front();
+      waiting.pop_front();
+      find(next, found);
+      graph_.for_each_input(next, [&](ValueId value) {
+        const NodeId producer = graph_.value(value).producer;
+        if (producer.valid() && seen.insert(producer).second) waiting.push_back(producer);
+      });
+    }
+    return found;
+  }
 
-// The record answers what the program asked its data: the same answers, so that the run goes the same way.
+ private:
+  struct Changed {
+    std::string dimension;
+    int64_t now = 0;
+  };
+
+  void look_at(NodeId node, const std::string& argument, int64_t number, std::vector<BakedSize>& found) const {
+    const auto changed = changed_.find(number);
+    if (changed == changed_.end()) return;
+    found.push_back({node, argument, number, changed->second.dimension, changed->second.now});
+  }
+
+  const Graph& graph_;
+  std::unordered_map<int64_t, Changed> changed_;  // by the recorded number
+};
+
 class ShapeRun {
  public:
   ShapeRun(const Graph& graph, const ShapePropagationOptions& options)
@@ -221,7 +199,6 @@ class ShapeRun {
     calls_.give_answers(graph);
   }
 
-  // Below autograd, since the graph was recorded there.
   ShapePropagation run() {
     const BelowAutograd below;
     for (const NodeId node : graph_.nodes()) {
@@ -230,7 +207,6 @@ class ShapeRun {
       } else {
         call(node);
       }
-      // Names are checked as soon as placeholders are over: an error then costs nothing.
       if (!unbound_.empty() && !graph_.is_placeholder(node)) refuse_names();
       baked_.find(node, out_.baked_);
     }
@@ -259,14 +235,11 @@ class ShapeRun {
     for (const BakedSize& baked : found) message += "\n  baked in: " + to_text(graph_, baked, numbering);
     if (!found.empty()) {
       message +=
-          "\nA size that the program computed on the host is a number in the "
-          "graph. Capture at the new sizes, or "
-          "fit sizes from captures at several (docs/graph.md).";
+          "\nA size that the program computed on the host is a number in the graph. Capture at the new sizes, or fit "
+          "sizes from captures at several (docs/graph.md).";
     }
     throw UnsupportedError(message, node);
   }
-
-  // ---- Built-ins
 
   std::string placeholder_name(NodeId node) {
     const Argument& argument = graph_.arguments(node)[0];
@@ -306,8 +279,6 @@ class ShapeRun {
     const InputGeometry& input = bound->second;
     // "cuda" and "cuda:0" are one device, but compare as two.
     const c10::Device device = indexed(input.device.value_or(value.device()));
-    // Strides come from a tensor where none are given, so that they follow the
-    // rule for contiguous ones.
     std::vector<int64_t> strides(input.sizes.size(), 1);
     for (size_t i = strides.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(input.sizes[i], 1);
     if (input.strides) strides = *input.strides;
@@ -369,17 +340,14 @@ class ShapeRun {
     const at::Tensor& fake = out_.tensors_[source];
     // Without such a value, the recorded geometry holds only as long as the source is as recorded.
     if (!same(graph_.sizes(source), fake.sizes()) || !same(graph_.strides(source), fake.strides())) {
-      fail(node,
-           "no operator made this alias' geometry, and the tensor that "
-           "it aliases has changed");
+      fail(node, "no operator made this alias' geometry, and the tensor that it aliases has changed");
     }
     const Value& value = graph_.value(id);
     set(id, fake_on(fake.storage(), value.dtype, graph_.sizes(id), graph_.strides(id), value.offset, value.device()),
         out_.storages_[source]);
   }
 
-  // An earlier value with the same recorded geometry. Aliases are rare; what a
-  // look-up needs is made at the first.
+  // An earlier value with the same recorded geometry. Aliases are rare: what a look-up needs is made at the first.
   ValueId model_of_alias(ValueId alias) {
     if (!indexed_) {
       indexed_ = true;
@@ -401,16 +369,12 @@ class ShapeRun {
     return hash * 1000003 + static_cast<size_t>(graph_.value(id).offset);
   }
 
-  // ---- Operators
-
-  // Results are matched with the record one by one: their structure must not change.
   void call(NodeId node) {
     stack_.clear();
     const auto tensor_of = [this](ValueId value) -> const at::Tensor& { return out_.tensors_[value]; };
     calls_.push_arguments(node, tensor_of, stack_);
     if (!has_tensor_results(node)) {
-      // What a node read on the host (item) is in the graph as a number
-      // already, and writes change no shape.
+      // What a node read on the host (item) is in the graph as a number already, and writes change no shape.
       if (graph_.target(node).signature().returns.empty()) run(node);
       return;
     }
@@ -462,11 +426,8 @@ class ShapeRun {
     set(id, tensor, storage);
     int64_t& bytes = out_.bytes_[storage.index];
     const auto now = static_cast<int64_t>(tensor.storage().nbytes());
-    // The first result on a storage says how large it is; later ones may only grow it.
     bytes = std::exchange(written_[storage.index], true) ? std::max(bytes, now) : now;
   }
-
-  // ---- Storages
 
   void bind(StorageId id, c10::StorageImpl* impl) {
     if (id.index >= storage_of_.size()) {
@@ -478,8 +439,7 @@ class ShapeRun {
     id_of_[impl] = id;
   }
 
-  // The recorded storage as long as aliasing is as recorded: the tensors are
-  // all alive, so an address is one storage.
+  // The recorded storage as long as aliasing is as recorded: the tensors are all alive, so an address is one storage.
   StorageId storage_for(ValueId id, c10::StorageImpl* impl) {
     const StorageId recorded = graph_.value(id).storage;
     if (storage_of_[recorded.index] == impl) return recorded;
@@ -530,7 +490,6 @@ class ShapeRun {
   torch::jit::Stack stack_;
   ShapePropagation out_;
   std::vector<std::string> unbound_;
-  std::vector<ValueId> changed_;
   std::vector<c10::StorageImpl*> storage_of_;  // by StorageId
   std::vector<char> written_;                  // by StorageId: its bytes are those of this run
   ska::flat_hash_map<c10::StorageImpl*, StorageId> id_of_;
@@ -543,8 +502,6 @@ class ShapeRun {
 ShapePropagation ShapePropagation::of(const Graph& graph, const ShapePropagationOptions& options) {
   return ShapeRun(graph, options).run();
 }
-
-// ---- The pass
 
 ShapePropResult shape_prop(Graph& graph, const ShapePropagationOptions& options) {
   const ShapePropagation shapes = ShapePropagation::of(graph, options);
@@ -566,8 +523,6 @@ PassResult ShapePropResult::summary() const {
                        {"changed_paths", static_cast<int64_t>(paths.size())}},
           .report = report};
 }
-
-// Writes propagated shapes into their graph.
 
 namespace {
 
@@ -627,7 +582,6 @@ void renew_lifetimes(Graph& graph) {
 
 }  // namespace
 
-// Writes only what differs, so that recorded inputs give the recorded graph, byte for byte.
 bool ShapePropagation::apply(Graph& graph) const {
   bool changed = false;
   bool moved = !models_.empty();

@@ -1,15 +1,9 @@
-// Everything that a graph says, in one order: structure as tokens, and the numbers that may differ between captures of
-// one program at different sizes. Internal to shadowgraph/passes/symbolic.h.
+// Fits one graph to captures at several sizes, and answers for one size after another.
 //
-// A sink is called
-//     node(NodeId)                             what follows is about this node; about none of them, at the end
-//     token(uint64_t)                          structure: equal programs give equal tokens
-//     value(ValueId), storage(StorageId)       whose numbers come next
-//     integer(what, which, const int64_t&)     a size, stride, offset, byte count or integer argument
-//     real(what, which, const double&)         a floating-point argument
-//     text(const std::string&)                 a text that may hold sizes: metadata, then guards
-// where `what` and `which` are for messages: "size", 1. Values, storages and nodes appear by their canonical numbers,
-// and all that shadowgraph/graph/verify.h compares is shown.
+// Each capture is walked in one order into structure (tokens, equal for equal programs) and numbers, which may differ.
+// A number that differs becomes a polynomial, and equal rows of samples share one. So a graph of ten thousand nodes has
+// a few hundred to fit and to evaluate. An instance keeps the addresses of the places where their values stand, which
+// stay good because arenas never move: a size then takes a loop over the varying numbers.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -28,6 +22,20 @@
 
 namespace shadowgraph {
 
+// What is done with what a walk meets; by default nothing. All sinks see the same order: an index means the same number
+// in each. Values, storages and nodes appear by their canonical numbers; `what` and `which` are for messages: "size",
+// 1.
+struct NoSink {
+  void node(NodeId) {}     // what follows is about this node; about none, at the end
+  void token(uint64_t) {}  // structure
+  void value(ValueId) {}   // whose numbers come next
+  void storage(StorageId) {}
+  void integer(const char*, uint32_t, const int64_t&) {}  // a size, stride, offset, byte count or integer argument
+  void real(const char*, uint32_t, const double&) {}
+  void text(const std::string&) {}  // that may hold sizes: metadata, then guards
+};
+
+// Shows all that shadowgraph/graph/verify.h compares.
 template <class Sink>
 class GraphWalk {
  public:
@@ -219,18 +227,9 @@ class GraphWalk {
   IdMap<ConstantId, uint64_t> constants_;
 };
 
-// Fits one graph to captures at several sizes. Each capture is walked in one order (graph_walk.h) into structure and
-// numbers. Structures must be equal. A number that differs becomes a polynomial, and equal rows of samples share one.
-// So a graph of ten thousand nodes has a few hundred to fit and to evaluate.
-
 namespace {
 
 constexpr size_t kMostMisfits = 8;  // that a message names
-
-// ---- Sinks
-//
-// One walk (graph_walk.h) serves several purposes; a sink says what becomes of the tokens (structure) and numbers that
-// it meets. All sinks see the same order, so an index means the same number in each (symbolic.cpp has one more).
 
 struct Numbers {
   std::vector<int64_t> integers;
@@ -239,7 +238,7 @@ struct Numbers {
 };
 
 // The first capture: all of it, and where its values' numbers are.
-struct BaseSink {
+struct BaseSink : NoSink {
   Numbers numbers;
   std::vector<uint64_t> tokens;
   std::vector<std::pair<size_t, NodeId>> nodes;  // first token of each
@@ -256,7 +255,7 @@ struct BaseSink {
 };
 
 // Another capture: its numbers, as long as its structure is that of the first.
-struct AlignedSink {
+struct AlignedSink : NoSink {
   const std::vector<uint64_t>& expected;
   Numbers numbers;
   size_t next = 0;
@@ -275,16 +274,13 @@ struct AlignedSink {
     }
     ++next;
   }
-  void value(ValueId) {}
-  void storage(StorageId) {}
   void integer(const char*, uint32_t, const int64_t& value) { numbers.integers.push_back(value); }
   void real(const char*, uint32_t, const double& value) { numbers.reals.push_back(value); }
   void text(const std::string& text) { numbers.texts.push_back(text); }
 };
 
-// What some numbers are, in words.
-// Filled in by another walk when a message needs it, since names cost text for each number.
-struct NamingSink {
+// What some numbers are, in words. Filled in by another walk when a message needs it, since names cost text for each.
+struct NamingSink : NoSink {
   const Graph& graph;
   const Numbering& numbering;
   std::map<uint32_t, std::string> integers;  // asked for: filled in
@@ -299,9 +295,6 @@ struct NamingSink {
     return text;
   }
   void node(NodeId id) { current = id; }
-  void token(uint64_t) {}
-  void value(ValueId) {}
-  void storage(StorageId) {}
   void integer(const char* what, uint32_t which, const int64_t&) {
     const auto asked = integers.find(integer_index++);
     if (asked != integers.end()) asked->second = name(what, which);
@@ -310,10 +303,7 @@ struct NamingSink {
     const auto asked = reals.find(real_index++);
     if (asked != reals.end()) asked->second = name(what, which);
   }
-  void text(const std::string&) {}
 };
-
-// ---- Words
 
 // "batch 2, seq 64", for messages.
 std::string words(const NamedSizes& sizes) {
@@ -614,17 +604,10 @@ class SymbolicGraph::Fit {
 
 SymbolicGraph SymbolicGraph::fit(std::vector<SizedGraph> captures) { return Fit(std::move(captures)).run(); }
 
-// Answers for one size after another what symbolic_fit.cpp has fitted.
-//
-// Some thousand numbers of a graph vary with the batch, in some dozen ways. So polynomials are evaluated once each, and
-// their values written to all places where they stand. An instance keeps the addresses of these places, which stay
-// good because arenas never move. A size then takes a loop over the varying numbers; a sweep over 500 batches takes a
-// copy of the graph and 500 such loops.
-
 namespace {
 
 // Collects the addresses of the wanted numbers, in the order in which GraphWalk shows them.
-struct AddressSink {
+struct AddressSink : NoSink {
   std::span<const uint32_t> wanted_integers;  // ascending
   // Indices are wanted in ascending order, so one cursor is enough.
   std::span<const uint32_t> wanted_reals;
@@ -633,10 +616,6 @@ struct AddressSink {
   uint32_t integer_index = 0;
   uint32_t real_index = 0;
 
-  void node(NodeId) {}
-  void token(uint64_t) {}
-  void value(ValueId) {}
-  void storage(StorageId) {}
   void integer(const char*, uint32_t, const int64_t& value) {
     if (integers.size() < wanted_integers.size() && wanted_integers[integers.size()] == integer_index) {
       integers.push_back(&value);
@@ -647,7 +626,6 @@ struct AddressSink {
     if (reals.size() < wanted_reals.size() && wanted_reals[reals.size()] == real_index) reals.push_back(&value);
     ++real_index;
   }
-  void text(const std::string&) {}
 };
 
 }  // namespace
@@ -701,9 +679,8 @@ std::optional<std::string> SymbolicGraph::difference_from(const NamedSizes& size
   return first_difference(instantiate(sizes), capture);
 }
 
-// Writes numbers in place, so that another size costs a loop over the varying numbers, not a copy of the graph. The
-// graph is this object's own and not const, so the casts are allowed. Graph shows numbers read-only because most edits
-// must keep lists of uses and of storages right; these touch neither.
+// The graph is this object's own and not const, so the casts are allowed. Graph shows numbers read-only because most
+// edits must keep lists of uses and of storages right; these touch neither.
 SymbolicGraph::Instance::Instance(const SymbolicGraph& symbolic) : symbolic_(symbolic), graph_(clone(symbolic.base_)) {
   for (const auto& [key, text] : graph_.metadata.lines()) metadata_keys_.push_back(key);
   // Values that look alike in the first capture share their sizes in memory, and may be different ones elsewhere.
@@ -752,8 +729,6 @@ const Graph& SymbolicGraph::Instance::at(const NamedSizes& sizes) {
   }
   return graph_;
 }
-
-// ---- Questions
 
 // A number that does not vary is a constant polynomial.
 Polynomial SymbolicGraph::number(uint32_t index, int64_t constant) const {

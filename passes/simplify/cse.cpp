@@ -62,7 +62,6 @@ class CommonSubexpressions {
   }
 
  private:
-  // A result in a storage that was there before the node: a view.
   bool is_fresh(NodeId n, ValueId v) const {
     const StorageId s = graph_.value(v).storage;
     return s.valid() && graph_.storage(s).born == n;

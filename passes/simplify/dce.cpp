@@ -72,7 +72,6 @@ class DeadCode {
  private:
   static constexpr int8_t kUnknown = -1;
 
-  // What the target alone tells.
   bool is_effect(TargetId target) {
     int8_t& known = is_effect_[target.index];
     if (known == kUnknown) {

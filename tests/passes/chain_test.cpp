@@ -17,6 +17,59 @@ namespace {
 
 constexpr int kNotKept = -1;
 
+// What a plan does, one step after the other.
+struct ChainOperation {
+  enum class Kind : uint8_t {
+    kForwardDrop,  // run it; its input goes, unless it is kept for something else
+    kForwardMark,  // run it; its input stays
+    kForwardKeep,  // run it, and keep what the option keeps
+    kBackward,     // what it kept goes
+  };
+  Kind kind = Kind::kForwardDrop;
+  size_t stage = 0;
+  size_t option = 0;  // of kForwardKeep
+  friend bool operator==(const ChainOperation&, const ChainOperation&) = default;
+};
+
+// Writes out what a plan runs, forwards and backwards.
+std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainPlan& plan) {
+  using Kind = ChainOperation::Kind;
+  std::vector<ChainOperation> steps;
+  // What is to be done, the next one last. It is a range of stages from their forward on, without the segment that it
+  // is itself, or the backward of one.
+  struct Work {
+    size_t first = 0, last = 0;
+    size_t inside = 0;  // index of the first segment that may lie in it
+    bool backward = false;
+  };
+  std::vector<Work> work;
+  if (!stages.empty()) work.push_back({0, stages.size() - 1, 0, false});
+  while (!work.empty()) {
+    const Work now = work.back();
+    work.pop_back();
+    if (now.backward) {
+      steps.push_back({Kind::kBackward, now.first, 0});
+      continue;
+    }
+    size_t segment = now.inside;
+    for (size_t k = now.first; k <= now.last; ++k) {
+      while (segment < plan.segments.size() && plan.segments[segment].first < k) ++segment;
+      if (segment < plan.segments.size() && plan.segments[segment].first == k) {
+        const ChainSegment& found = plan.segments[segment++];
+        work.push_back({found.first, found.last, segment, false});
+        for (; k <= found.last; ++k) {
+          steps.push_back({k == found.first ? Kind::kForwardMark : Kind::kForwardDrop, k, 0});
+        }
+        --k;
+      } else {
+        steps.push_back({Kind::kForwardKeep, k, plan.option[k]});
+        work.push_back({k, k, 0, true});
+      }
+    }
+  }
+  return steps;
+}
+
 std::vector<ChainStage> random_chain(uint32_t seed, size_t length) {
   std::mt19937 random(seed);
   const auto number = [&](int64_t least, int64_t most) {

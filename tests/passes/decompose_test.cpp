@@ -88,7 +88,7 @@ TEST_P(DecomposedModel, TrainsAsBefore) {
     expect_close(gradient, actual.gradients.at(name), 2e-3, false, name);
   }
   // Every row that the model uses is gone.
-  for (const std::string& name : decomposable_operators()) {
+  for (const std::string& name : decompositions::all().names()) {
     if (done.why.contains(name)) continue;
     // A row without overload is one overload, not all.
     for (const NodeId node : nodes_calling(graph, name)) EXPECT_NE(graph.target(node).name(), name);
@@ -141,7 +141,7 @@ TEST(Decompose, ReportsWhatRemainsAndWhy) {
 
 // Rows whose operator or signature libtorch changed would be found when used; here all of them are.
 TEST(Decompose, EveryRowNamesAnOperator) {
-  const auto names = decomposable_operators();
+  const auto names = decompositions::all().names();
   EXPECT_GT(names.size(), 80U);
   for (const std::string& name : names) {
     const size_t dot = name.find('.');

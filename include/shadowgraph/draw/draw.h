@@ -1,4 +1,7 @@
-// What boxes of pictures are coloured by: one mode, one value of every node.
+// Pictures of graphs: what they show, and writers of DOT, SVG and HTML.
+//
+// For people who look at a graph, by the tool or a notebook. What is shown is decided in linear time; Graphviz takes
+// far longer for a layout, which is why pictures have at most some hundred boxes.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +21,6 @@ namespace SHADOWGRAPH_API shadowgraph {
 
 struct Profile;
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Colours by what a profile says of nodes, for ViewOptions::colors.
 //
 //     const NodeColors colors = NodeColors::of(costs, ColorBy::kTime);
@@ -70,9 +72,8 @@ struct NodeColors {
   static NodeColors of(const Profile& profile, ColorBy by);
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Colours by values from elsewhere: what was measured, which rank or kernel a node went to. A file names nodes as the text
-// of the graph does, "n12", or "%7" for the node that makes a value.
+// Colours by values from elsewhere: what was measured, which rank or kernel a node went to. A file names nodes as the
+// text of the graph does, "n12", or "%7" for the node that makes a value.
 //
 //     {"title": "measured on gpu 3", "unit": "seconds", "nodes": {"n12": 0.25, "n13": 0.5}}
 //     {"n12": "rank 0", "n13": "rank 1"}
@@ -83,7 +84,8 @@ struct NodeColors {
 // whose first line names its columns) `column` is the one to take, by default the second. A name that ends with _bytes,
 // _flops or seconds says its unit. Nodes that are not named have none.
 
-// Throws Error, naming the line or key, if that is not what `text` holds. `name` is of the file, for messages and title.
+// Throws Error, naming the line or key, if that is not what `text` holds. `name` is of the file, for messages and
+// title.
 NodeColors node_colors_of_text(const Graph& graph, const std::string& text, const std::string& name,
                                const std::string& column = {});
 // Reads "FILE.json", "FILE.csv" or "FILE.csv:COLUMN". Throws what reading the file throws, too.
@@ -91,12 +93,6 @@ NodeColors node_colors_of_file(const Graph& graph, const std::string& name);
 // Whether `name` is that of such a file, rather than of a mode.
 bool is_color_file(std::string_view name);
 
-// Pictures of graphs: what they show, and writers of DOT, SVG and HTML.
-//
-// For people who look at a graph, by the tool or a notebook. What is shown is decided in linear time; Graphviz takes
-// far longer for a layout, which is why pictures have at most some hundred boxes.
-
-// ---------------------------------------------------------------------------------------------------------------------
 // What a picture of a graph shows, decided before anything is drawn.
 //
 //     const ViewModel model = ViewModel::of(graph, {.depth = 2});
@@ -220,11 +216,11 @@ struct ViewModel {
   std::string legend_title;         // of `legend`, with its unit
   std::vector<LegendEntry> legend;  // what fills mean; empty: the categories
 
-  // Throws Error if an option names a phase that the graph does not have, a node that is not shown, or ends without a path.
+  // Throws Error if an option names a phase that the graph does not have, a node that is not shown, or ends without a
+  // path.
   static ViewModel of(const Graph& graph, const ViewOptions& options = {});
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // A view model as text in Graphviz' DOT language: nested clusters, coloured boxes, types on edges, a legend.
 //
 // Ids come from node positions, so the text is the same for every capture of a program. Labels and tooltips may hold
@@ -240,7 +236,6 @@ std::string write_dot(const ViewModel& model, const DotOptions& options = {});
 // `line_end`.
 std::string escape_dot(std::string_view text, std::string_view line_end = "\\n");
 
-// ---------------------------------------------------------------------------------------------------------------------
 // DOT to SVG by Graphviz' own library, in this process.
 //
 // Only the layout and the plain renderer are loaded, from the folder beside libgvc. So neither the `dot` program nor
@@ -253,7 +248,6 @@ constexpr size_t kMostBoxesOfSvg = 250;
 // Throws Error if `dot` is not DOT, or if Graphviz or its plugins cannot be used.
 std::string render_svg(const std::string& dot);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // A profile as one HTML file: the graph to open and search, the memory over the step, the tables (docs/pictures.md).
 //
 //     write_file("report.html", to_html(costs));
@@ -261,8 +255,6 @@ std::string render_svg(const std::string& dot);
 //
 // The file needs nothing but a browser: no network, no other file. Names may hold any bytes. A training step of 26,661
 // nodes is about 1.5 MB.
-
-struct Profile;
 
 struct HtmlOptions {
   std::string title;                // default: the model's name

@@ -13,7 +13,6 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Alias and mutation resolution: the same program without a write, but for copies to what it was given, at the end.
 //
 //     FunctionalizeResult result = functionalize(graph);
@@ -75,7 +74,6 @@ FunctionalizeResult functionalize(Graph& graph);
 // write-backs to placeholders with the views they need, behind all else. Random numbers drawn are no writes here.
 NodeId first_mutation(const Graph& graph);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // The reverse of functionalize: writes to memory that nobody needs any more, instead of new memory.
 //
 //     %1 = aten::mul.Tensor(self=%0, other=%9)         %1 = aten::mul.Tensor(self=%0, other=%9)
@@ -108,9 +106,6 @@ struct ReinplaceResult {
 
 ReinplaceResult reinplace(Graph& graph);
 
-// Operators replaced by more basic ones.
-
-// ---------------------------------------------------------------------------------------------------------------------
 // Decomposition: operators replaced by more basic ones, until only a chosen set is left.
 //
 //     DecomposeResult result = decompose(graph, {.to = OperatorSet::named("no-fused")});
@@ -165,10 +160,7 @@ struct DecomposeResult {
 };
 
 DecomposeResult decompose(Graph& graph, const DecomposeOptions& options = {});
-// Operators that have a row, sorted.
-std::vector<std::string> decomposable_operators();
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Bias-addition split: what adds a bias in one operator becomes the product and the addition by itself.
 //
 //     addmm(bias, x, w)                 mm(x, w), add(bias)

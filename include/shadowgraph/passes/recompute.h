@@ -5,7 +5,6 @@
 //     const ChainSolver solver(stages, 8'000'000'000);       // bytes; once for all smaller budgets, too
 //     const std::optional<ChainPlan> plan = solver.plan(4'000'000'000);
 //     plan->cost;                                            // of what is computed again
-//     for (const ChainOperation& step : schedule(stages, *plan)) ...
 //
 // The dynamic programme is rotor's (Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
 // for heterogeneous chains"). A stage may be kept in more than one way, as in Rockmate (Zhao et al. 2023). For the
@@ -111,21 +110,6 @@ class ChainSolver {
   std::vector<size_t> fewest_;  // slots with which the range can be done at all
 };
 
-// What a plan does, one step after the other.
-struct ChainOperation {
-  enum class Kind : uint8_t {
-    kForwardDrop,  // run it; its input goes, unless it is kept for something else
-    kForwardMark,  // run it; its input stays
-    kForwardKeep,  // run it, and keep what the option keeps
-    kBackward,     // what it kept goes
-  };
-  Kind kind = Kind::kForwardDrop;
-  size_t stage = 0;
-  size_t option = 0;  // of kForwardKeep
-  friend bool operator==(const ChainOperation&, const ChainOperation&) = default;
-};
-std::vector<ChainOperation> schedule(std::span<const ChainStage> stages, const ChainPlan& plan);
-
 // Returns the cost of tensors that go to the host in forward and come back in backward: what computing does not hide.
 // Each direction runs beside `hidden_out` and `hidden_back` of computing, in the same unit. `bytes_per_unit` is what
 // the link carries in one unit.
@@ -191,9 +175,9 @@ struct CheckpointResult {
 // before any change, for segments that overlap, that are empty, or whose regions are not siblings. Throws it, too, for
 // segments by regions among others by nodes.
 //
-// A segment that has nothing to compute again, a second time for instance, is left as it is. In a forward graph so is one
-// of which something cannot run twice; `obstacles` say why, and `keep` and `offload` are refused. Linear in the graph,
-// times the depth of nesting.
+// A segment that has nothing to compute again, a second time for instance, is left as it is. In a forward graph so is
+// one of which something cannot run twice; `obstacles` say why, and `keep` and `offload` are refused. Linear in the
+// graph, times the depth of nesting.
 CheckpointResult checkpoint_segments(Graph& graph, std::span<const CheckpointSegment> segments);
 
 // ---- Choosing. Regions are modules by path, checkpoint regions and scopes by label.
@@ -220,9 +204,9 @@ CheckpointPolicy within_budget(int64_t bytes);
 int64_t peak_of_live_bytes(const Graph& graph);
 int64_t peak_of_live_bytes(const Graph& graph, c10::DeviceType device);
 
-// A forward graph with the backward that autograd would run: its gradients, what it saved, and how long. Nodes of forward
-// keep their ids; those of backward compute nothing. Plans for the forward are made on it. Throws Error for a forward
-// whose outputs have no gradient.
+// A forward graph with the backward that autograd would run: its gradients, what it saved, and how long. Nodes of
+// forward keep their ids; those of backward compute nothing. Plans for the forward are made on it. Throws Error for a
+// forward whose outputs have no gradient.
 Graph assumed_step(const Graph& forward);
 
 // ---- The passes.
@@ -260,7 +244,8 @@ struct FreeAtLastUseResult {
   int64_t moved = 0;  // storages that die elsewhere now
   PassResult summary() const;
 };
-// Storages die after their last use, as a replay frees them (shadowgraph/capture/replay.h), and not when the program let go.
+// Storages die after their last use, as a replay frees them (shadowgraph/capture/replay.h), and not when the program
+// let go.
 FreeAtLastUseResult free_at_last_use(Graph& graph);
 
 // Finds the least recomputing within a number of bytes. Treats a training step as a chain of stages, and gives the
@@ -283,13 +268,12 @@ FreeAtLastUseResult free_at_last_use(Graph& graph);
 
 // What running a node again costs, a whole number in any unit that is the same for all nodes.
 using CostOfNode = std::function<int64_t(const Graph& graph, NodeId node)>;
-// FLOPs of matrix products, convolutions, attention and recurrent layers, 2 per multiply-accumulate, from the shapes; 0 for
-// all else. What passes know of costs: shadowgraph/profile/profile.h has the table of all operators, and seconds.
+// FLOPs of matrix products, convolutions, attention and recurrent layers, 2 per multiply-accumulate, from the shapes; 0
+// for all else. What passes know of costs: shadowgraph/profile/profile.h has the table of all operators, and seconds.
 int64_t product_flops(const Graph& graph, NodeId node);
 // Those, and 1 for each byte that it reads or writes: of two ways with equal products the one that moves less.
 CostOfNode flops_and_bytes();
 
-// ---------------------------------------------------------------------------------------------------------------------
 // A training step as a chain.
 //
 // Forward is cut where all that comes later depends on what came before by one tensor alone: its maker dominates what
@@ -339,7 +323,6 @@ struct CheckpointChain {
   int64_t exposed(const ChainPlan& plan) const;
 };
 
-// ---------------------------------------------------------------------------------------------------------------------
 // The curve.
 
 struct CheckpointChoice {
@@ -361,7 +344,8 @@ class CheckpointCurve {
  public:
   // `regions` are the stages, and what the other policies choose among. Without them stages are found, and the other
   // policies take the longest run of numbered modules. A forward graph stands for its assumed_step(), with whole
-  // stages. Makes some 80 rewritten copies of the graph. With a link to the host, peaks are the bytes on the device that holds most; a step on the CPU gains nothing there.
+  // stages. Makes some 80 rewritten copies of the graph. With a link to the host, peaks are the bytes on the device
+  // that holds most; a step on the CPU gains nothing there.
   static CheckpointCurve of(const Graph& graph, std::span<const RegionId> regions = {},
                             const CheckpointCurveOptions& options = {});
 

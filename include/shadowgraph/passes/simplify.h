@@ -13,7 +13,6 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // One way of writing for what can be written in many: no-op views and copies, view chains, arguments. Changes no bit of
 // any result.
 
@@ -27,7 +26,6 @@ struct CanonicalizeResult {
 };
 CanonicalizeResult canonicalize(Graph& graph);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Keeps one of all nodes that compute the same thing.
 
 struct CseOptions {
@@ -46,7 +44,6 @@ struct CseResult {
 };
 CseResult cse(Graph& graph, const CseOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Computes now, on the CPU, what only depends on constants.
 
 struct ConstFoldOptions {
@@ -65,7 +62,6 @@ struct ConstFoldResult {
 };
 ConstFoldResult const_fold(Graph& graph, const ConstFoldOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Erases nodes that nobody can notice; never an effect.
 
 struct DceOptions {
@@ -84,7 +80,6 @@ struct DceResult {
 };
 DceResult dce(Graph& graph, const DceOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Drops writes that nobody sees; allocations that are filled at once become the filling.
 
 struct DeadStorageResult {
@@ -97,7 +92,6 @@ struct DeadStorageResult {
 };
 DeadStorageResult dead_storage(Graph& graph);
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Keeps one of all constants with the same contents.
 
 struct MergeConstantsResult {

@@ -11,7 +11,6 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
 // One node for each call of a module or composite operator: the graph at the level of torch.fx
 // (passes/structure/collapse.cpp).
 
@@ -39,7 +38,6 @@ struct CollapseResult {
 };
 CollapseResult collapse(Graph& graph, const CollapseOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Blocks that follow one another and do the same, such as layers: notes "repeat" = "run 0, block 3 of 32". What counts
 // as the same is said in ir/analysis/structural_hash.h.
 
@@ -67,7 +65,6 @@ struct FindRepeatsResult {
 };
 FindRepeatsResult find_repeats(Graph& graph, const FindRepeatsOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------------
 // Chains of elementwise operators that one kernel could do: notes "fuse" = "g0" (passes/structure/fuse_groups.cpp).
 
 struct FuseGroupsOptions {
@@ -91,7 +88,6 @@ struct FuseGroupsResult {
 };
 FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------------
 // A graph cut into parts: which nodes may go together, and each part as a graph of its own.
 //
 //     const auto part_of = propose_partition(graph, [&](NodeId n) { return runs_on_my_chip(graph, n); });
@@ -100,9 +96,9 @@ FuseGroupsResult fuse_groups(Graph& graph, const FuseGroupsOptions& options = {}
 //     cut.parts[0].graph      // sg::input, the nodes, sg::output
 //     Graph again = join(cut);
 //
-// A part must be able to run at one point (shadowgraph/graph/edit.h), so parts may not need one another in a circle; effects
-// count. Random operators, host reads and unknown functions may be in a part; its call then says so by its schema.
-// (torch.fx: split_module, CapabilityBasedPartitioner.)
+// A part must be able to run at one point (shadowgraph/graph/edit.h), so parts may not need one another in a circle;
+// effects count. Random operators, host reads and unknown functions may be in a part; its call then says so by its
+// schema. (torch.fx: split_module, CapabilityBasedPartitioner.)
 
 // By node, the number of its part; -1: it stays in the parent.
 using PartOf = IdMap<NodeId, int32_t>;
@@ -166,7 +162,6 @@ struct PartitionResult {
 };
 PartitionResult partition(Graph& graph, const PartitionOptions& options = {});
 
-// ---------------------------------------------------------------------------------------------------------------------
 // A graph as torch.fx prints one: placeholder, get_attr, call_function, call_module, and what is returned.
 //
 //     graph():

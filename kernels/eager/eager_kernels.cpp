@@ -1,14 +1,20 @@
-// What an operator's results look like, before it runs. Internal to kernels/eager.
+// Asks kernels before libtorch's: compiled ones, and a caller's own, whose results are held against the operator's.
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/TensorOptions.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <dlfcn.h>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -16,13 +22,258 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/eager/slots.h"
+#include "ir/operators/operator_name.h"
+#include "kernels/compiler/operator_table.h"
 #include "kernels/replay/call_graph.h"
 #include "shadowgraph/error.h"
+#include "shadowgraph/graph/libtorch.h"
 #include "shadowgraph/kernels/c_kernel.h"
 #include "shadowgraph/kernels/kernel.h"
+#include "shadowgraph/kernels/program.h"
 
 namespace shadowgraph {
+namespace {
+
+// Who is asked. Thread-safe.
+class AskedKernel {
+ public:
+  virtual ~AskedKernel() = default;
+  // Runs the call, or leaves the stack as it is. With kOriginal what would have run comes next, and `original` is told
+  // when it ended. With any other outcome but kRan the next one is asked.
+  virtual OperatorKernels::Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+                                        OperatorKernels::OriginalCall& original) = 0;
+};
+
+// Lists who is asked at an operator's kernel of one device. The boxed kernel that asks stays in libtorch's table for
+// good. Taking it out while another thread runs it would free the object that it runs. With nobody to ask it passes on.
+class Slot {
+ public:
+  using Asked = std::vector<std::shared_ptr<AskedKernel>>;  // the latest last
+
+  explicit Slot(c10::SafeKernelFunction original) : original_(std::move(original)) {}
+
+  void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const {
+    if (occupied_.load(std::memory_order_acquire)) {
+      const std::shared_ptr<const Asked> asked = asked_.load(std::memory_order_acquire);
+      for (auto kernel = asked->rbegin(); kernel != asked->rend(); ++kernel) {
+        OperatorKernels::OriginalCall original;
+        const auto outcome = (*kernel)->call(op, *stack, original);
+        if (outcome == OperatorKernels::Outcome::kRan) return;
+        if (outcome != OperatorKernels::Outcome::kOriginal) continue;
+        original_.callBoxed(op, keys, stack);
+        original.ended();
+        return;
+      }
+    }
+    original_.callBoxed(op, keys, stack);
+  }
+
+  // Call both under slots_mutex.
+  void add(const std::shared_ptr<AskedKernel>& kernel) {
+    Asked asked = *asked_.load();
+    asked.push_back(kernel);
+    set(std::move(asked));
+  }
+  void remove(const std::shared_ptr<AskedKernel>& kernel) {
+    Asked asked = *asked_.load();
+    std::erase(asked, kernel);
+    set(std::move(asked));
+  }
+
+ private:
+  void set(Asked asked) {
+    const bool occupied = !asked.empty();
+    if (!occupied) occupied_.store(false, std::memory_order_release);
+    asked_.store(std::make_shared<const Asked>(std::move(asked)), std::memory_order_release);
+    if (occupied) occupied_.store(true, std::memory_order_release);
+  }
+
+  const c10::SafeKernelFunction original_;
+  std::atomic<bool> occupied_ = false;
+  std::atomic<std::shared_ptr<const Asked>> asked_ = std::make_shared<const Asked>();
+};
+
+struct AskingKernel final : c10::OperatorKernel {
+  explicit AskingKernel(Slot& slot) : slot(slot) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    slot.call(op, keys, stack);
+  }
+  Slot& slot;
+};
+
+// Libtorch warns that a kernel covers one that was there, which is the purpose here.
+struct NoWarnings final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+std::mutex slots_mutex;
+
+// Makes the slot of an operator and device once, for the rest of the process. Call under slots_mutex.
+Slot& slot_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
+  static auto& slots = *new std::map<std::pair<std::string, c10::DispatchKey>, Slot*>();
+  const std::string name = toString(op.operator_name());
+  Slot*& slot = slots[{name, key}];
+  if (slot != nullptr) return *slot;
+  slot = new Slot(op.getComputedKernelForDispatchKey(key));
+  const std::string space(namespace_of(name));
+  auto* const library = new torch::Library(torch::Library::IMPL, space, key, __FILE__, __LINE__);
+  NoWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AskingKernel>(*slot)));
+  return *slot;
+}
+
+// While it lives, calls of some operators ask a kernel. It may go while they are under way; these end as they began.
+class AskingSlots {
+ public:
+  AskingSlots(std::shared_ptr<AskedKernel> kernel, const std::vector<c10::OperatorHandle>& operators,
+              c10::DispatchKey key)
+      : kernel_(std::move(kernel)) {
+    const std::lock_guard lock(slots_mutex);
+    for (const c10::OperatorHandle& op : operators) {
+      Slot& slot = slot_of(op, key);
+      if (std::ranges::find(slots_, &slot) != slots_.end()) continue;  // named twice
+      slot.add(kernel_);
+      slots_.push_back(&slot);
+    }
+  }
+  ~AskingSlots() {
+    const std::lock_guard lock(slots_mutex);
+    for (Slot* slot : slots_) slot->remove(kernel_);
+  }
+  AskingSlots(const AskingSlots&) = delete;
+  AskingSlots& operator=(const AskingSlots&) = delete;
+
+ private:
+  const std::shared_ptr<AskedKernel> kernel_;
+  std::vector<Slot*> slots_;
+};
+
+// libtorch splits such a call above the devices' kernels, where autograd is. A device's kernel would take its gradient
+// away.
+bool is_made_of_others(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+bool is_compilable(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  if (name.starts_with("aten::_foreach_") || name.starts_with("aten::_fused_adam") ||
+      name.starts_with("aten::_fused_sgd")) {
+    return element_operator(op).has_value();
+  }
+  return find_kernel_row(toString(op.operator_name())) != nullptr;
+}
+
+// Calls of chosen operators, each through the kernel that is compiled for it.
+class CompiledKernels final : public AskedKernel {
+ public:
+  CompiledKernels(std::shared_ptr<KernelCache> cache, const CompileOperatorsOptions& options, bool measures)
+      : kernels(std::move(cache), options.kernels, options.measure), measures_(measures) {}
+  OperatorKernels::Outcome call(const c10::OperatorHandle& op, torch::jit::Stack& stack,
+                                OperatorKernels::OriginalCall& original) override {
+    return kernels.call(op, stack, measures_ ? &original : nullptr);
+  }
+
+  OperatorKernels kernels;
+
+ private:
+  const bool measures_;
+};
+
+c10::OperatorHandle compilable_operator(const std::string& name) {
+  const auto op = find_operator(name);
+  if (!op) throw UnsupportedError(fmt::format("compile_operators: there is no operator {}", name));
+  if (!is_compilable(*op)) {
+    throw UnsupportedError(fmt::format(
+        "compile_operators: no kernel is made of {}: {}; compilable_operators() lists what they are made of", name,
+        why_no_kernel(Target(TargetKind::kOperator, op->schema()))));
+  }
+  if (is_made_of_others(*op)) {
+    throw UnsupportedError(fmt::format("compile_operators: libtorch makes {} of other operators; name those", name));
+  }
+  return *op;
+}
+
+// A back end for host memory serves the CPU, and a device of one's own, whose memory may be the host's.
+void check_device(c10::DispatchKey key, const KernelBackend& backend) {
+  const c10::DispatchKey own = c10::computeDispatchKey(std::nullopt, c10::kStrided, c10::Device(backend.device()));
+  if (key == own || (backend.device() == c10::kCPU && key == c10::DispatchKey::PrivateUse1)) return;
+  std::string wanted = c10::toString(key);
+  std::ranges::transform(wanted, wanted.begin(), [](unsigned char c) { return std::tolower(c); });
+  throw UnsupportedError(fmt::format(
+      "compile_operators: the back end makes kernels for {}, not for {}; give CompileOperatorsOptions::cache one that "
+      "does (KernelBackend::device)",
+      c10::DeviceTypeName(backend.device(), /*lower_case=*/true), wanted));
+}
+
+}  // namespace
+
+class CompiledOperators::State {
+ public:
+  State(std::shared_ptr<CompiledKernels> kernels, const std::vector<c10::OperatorHandle>& operators,
+        c10::DispatchKey key)
+      : kernels_(std::move(kernels)), slots_(kernels_, operators, key) {}
+  const OperatorKernels& kernels() const { return kernels_->kernels; }
+
+ private:
+  const std::shared_ptr<CompiledKernels> kernels_;
+  const AskingSlots slots_;
+};
+
+CompiledOperators::CompiledOperators(std::unique_ptr<State> state) : state_(std::move(state)) {}
+CompiledOperators::CompiledOperators(CompiledOperators&&) noexcept = default;
+CompiledOperators& CompiledOperators::operator=(CompiledOperators&&) noexcept = default;
+CompiledOperators::~CompiledOperators() = default;
+
+std::vector<OperatorKernels::Report> CompiledOperators::report() const { return state_->kernels().report(); }
+KernelCache& CompiledOperators::cache() const { return state_->kernels().cache(); }
+
+CompiledOperators compile_operators(const std::vector<std::string>& operators, c10::DispatchKey key,
+                                    const CompileOperatorsOptions& options) {
+  const auto& cache = options.cache ? options.cache : KernelCache::shared();
+  check_device(key, cache->backend());
+  std::vector<c10::OperatorHandle> handles;
+  for (const std::string& name : operators) handles.push_back(compilable_operator(name));
+  // Another device may have nothing else to run, or only copies to the host and back.
+  auto kernels = std::make_shared<CompiledKernels>(cache, options, key == c10::DispatchKey::CPU);
+  return CompiledOperators(std::make_unique<CompiledOperators::State>(std::move(kernels), handles, key));
+}
+
+namespace {
+
+// Calls f(name, operator) for all of ATen's.
+template <class F>
+void for_each_aten_operator(F&& f) {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    if (const auto op = c10::Dispatcher::singleton().findSchema(name)) f(toString(name), *op);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> compilable_operators() {
+  std::vector<std::string> names;
+  for_each_aten_operator([&](const std::string& name, const c10::OperatorHandle& op) {
+    if (is_compilable(op) && !is_made_of_others(op)) names.push_back(name);
+  });
+  std::ranges::sort(names);
+  return names;
+}
+
+std::map<std::string, std::string> operators_without_kernels() {
+  std::map<std::string, std::string> reasons;
+  for_each_aten_operator([&](const std::string& name, const c10::OperatorHandle& op) {
+    const bool compilable = is_compilable(op);
+    if (compilable && !is_made_of_others(op)) return;
+    const std::string_view why = why_no_kernel(Target(TargetKind::kOperator, op.schema()));
+    reasons[name] = compilable || (why == kNoRow && is_made_of_others(op)) ? "libtorch makes it of other operators"
+                                                                           : std::string(why);
+  });
+  return reasons;
+}
+
+namespace {
 
 struct ExpectedResult {
   bool tensor = false;  // otherwise a number or the like, of which nothing is known; or an undefined tensor
@@ -30,22 +281,7 @@ struct ExpectedResult {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   std::vector<int64_t> sizes, strides;
 };
-
 using ExpectedResults = std::shared_ptr<const std::vector<ExpectedResult>>;
-
-// Keeps them by the geometry and the numbers of calls. Thread-safe.
-class KnownResults {
- public:
-  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be shown
-  // to them. Throws c10::Error for a call that the operator refuses.
-  ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<std::string, ExpectedResults> known_;
-};
-
-namespace {
 
 // Meta tensors in place of the call's, each once.
 class MetaArguments {
@@ -147,25 +383,6 @@ ExpectedResults work_out(const c10::OperatorHandle& op, std::span<const c10::IVa
   return std::make_shared<const std::vector<ExpectedResult>>(std::move(expected));
 }
 
-}  // namespace
-
-ExpectedResults KnownResults::of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  const std::string text = text_of(arguments);
-  if (text.empty()) return work_out(op, arguments);
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = known_.find(text); found != known_.end()) return found->second;
-  }
-  ExpectedResults made = work_out(op, arguments);
-  const std::lock_guard lock(mutex_);
-  if (known_.size() >= kMostKnown) known_.clear();
-  return known_.try_emplace(text, std::move(made)).first->second;
-}
-
-// Calls a C function of a shared library as an operator's kernel.
-
-namespace {
-
 // What the C function is given of a call. Lists of sizes lie in the tensors.
 class CArguments {
  public:
@@ -216,6 +433,29 @@ bool is_of_tensors(const c10::Argument& formal) {
   return type->kind() == c10::TypeKind::TensorType;
 }
 
+// Keeps them by the geometry and the numbers of calls. Thread-safe.
+class KnownResults {
+ public:
+  // By our rule or libtorch's Meta kernel. nullptr if neither knows without data, and for arguments that cannot be
+  // shown to them. Throws c10::Error for a call that the operator refuses.
+  ExpectedResults of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+    const std::string text = text_of(arguments);
+    if (text.empty()) return work_out(op, arguments);
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = known_.find(text); found != known_.end()) return found->second;
+    }
+    ExpectedResults made = work_out(op, arguments);
+    const std::lock_guard lock(mutex_);
+    if (known_.size() >= kMostKnown) known_.clear();
+    return known_.try_emplace(text, std::move(made)).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, ExpectedResults> known_;
+};
+
 OwnKernel::Results call_library(shadowgraph_kernel function, KnownResults& known, const c10::OperatorHandle& op,
                                 std::span<const c10::IValue> arguments) {
   const ExpectedResults expected = known.of(op, arguments);
@@ -264,8 +504,6 @@ OwnKernel library_kernel(const std::string& op, const std::string& library, cons
             return call_library(function, *known, handle_of_op, arguments);
           }};
 }
-
-// A caller's kernel in an operator's slot, and what is asked of its results.
 
 namespace {
 
@@ -378,7 +616,7 @@ UsedKernel::~UsedKernel() = default;
 UsedKernel::Report UsedKernel::report() const { return state_->report(); }
 
 UsedKernel use_kernel(OwnKernel kernel, c10::DispatchKey key) {
-  const auto op = operator_of_name(kernel.op);
+  const auto op = find_operator(kernel.op);
   if (!op) throw UnsupportedError("use_kernel: there is no operator " + kernel.op);
   if (is_made_of_others(*op)) {
     throw UnsupportedError("use_kernel: libtorch makes " + kernel.op + " of other operators; give kernels for those");
