@@ -26,8 +26,6 @@ at::Tensor class_loss(const at::Tensor& logits, const at::Tensor& labels);
 // Face's ForCausalLMLoss does: no second copy of the logits.
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& labels);
 
-// The starting weights that the language models share.
-
 // In every Linear and Embedding below `root`: weights normal with mean 0 and `deviation`, biases zero, an embedding's
 // padding row zero. Writes only, reads no data. May be called in the constructor of `root`.
 void normal_linear_and_embedding_(torch::nn::Module& root, double deviation);

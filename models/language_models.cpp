@@ -25,6 +25,20 @@ torch::nn::LayerNorm layer_norm(const BertConfig& config) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
 }
 
+torch::nn::LayerNorm layer_norm(const Gpt2Config& config) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
+}
+
+// Layers that write to the residual stream start smaller the more of them there are: two a block.
+double residual_deviation(const Gpt2Config& config) {
+  return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
+}
+
+at::Tensor gelu_new(const at::Tensor& x) {
+  const double scale = std::sqrt(2.0 / std::numbers::pi);
+  return 0.5 * x * (1.0 + at::tanh(scale * (x + 0.044715 * at::pow(x, 3.0))));
+}
+
 }  // namespace
 
 BertConfig bert_base_config() { return {}; }
@@ -179,24 +193,6 @@ BuiltModel build_bert(BertConfig config, const ModelOptions& options) {
   };
   return built;
 }
-
-namespace {
-
-torch::nn::LayerNorm layer_norm(const Gpt2Config& config) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
-}
-
-// Layers that write to the residual stream start smaller the more of them there are: two a block.
-double residual_deviation(const Gpt2Config& config) {
-  return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
-}
-
-at::Tensor gelu_new(const at::Tensor& x) {
-  const double scale = std::sqrt(2.0 / std::numbers::pi);
-  return 0.5 * x * (1.0 + at::tanh(scale * (x + 0.044715 * at::pow(x, 3.0))));
-}
-
-}  // namespace
 
 Gpt2Config gpt2_config() { return {}; }
 

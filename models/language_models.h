@@ -118,7 +118,6 @@ BuiltModel build_bert(BertConfig config, const ModelOptions& options);
 // GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, by its names. It differs
 // from that in two places that change memory but no result. gelu_new is one fused operator unless the config says
 // otherwise. The causal mask, unused with scaled_dot_product_attention, is not kept as a buffer in every layer.
-
 struct Gpt2Config {
   int64_t layers = 12;
   int64_t heads = 12;
@@ -205,7 +204,6 @@ BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options);
 
 // The LSTM language model of PyTorch's word_language_model example (RNNModel), at its defaults on WikiText-2.
 // Time-major, as there: token ids are [seq, batch].
-
 struct LstmLmConfig {
   int64_t vocab = 33278;
   int64_t embedding = 200;

@@ -45,6 +45,22 @@ at::Tensor repeat_kv(const at::Tensor& x, int64_t times) {
       .reshape({batch, kv_heads * times, seq, head_size});
 }
 
+torch::nn::Linear without_bias(int64_t in_features, int64_t out_features) {
+  return torch::nn::Linear(torch::nn::LinearOptions(in_features, out_features).bias(false));
+}
+
+std::shared_ptr<LlamaMlp> feed_forward(const DeepseekConfig& config, int64_t intermediate) {
+  return std::make_shared<LlamaMlp>(LlamaConfig{.hidden = config.hidden, .intermediate = intermediate});
+}
+
+// Pairs of neighbours turn, where Llama's are halves apart: they are sorted into halves first.
+at::Tensor rotate_pairs(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
+  const int64_t half = x.size(3) / 2;
+  const at::Tensor halves = x.view({x.size(0), x.size(1), x.size(2), half, 2}).transpose(4, 3).reshape(x.sizes().vec());
+  const at::Tensor turned = at::cat({-halves.slice(/*dim=*/-1, half), halves.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
+  return halves * rotation.cos + turned * rotation.sin;
+}
+
 }  // namespace
 
 LlamaConfig llama3_8b_config() { return {}; }
@@ -198,26 +214,6 @@ BuiltModel build_llama(const LlamaConfig& config, const ModelOptions& options) {
   };
   return built;
 }
-
-namespace {
-
-torch::nn::Linear without_bias(int64_t in_features, int64_t out_features) {
-  return torch::nn::Linear(torch::nn::LinearOptions(in_features, out_features).bias(false));
-}
-
-std::shared_ptr<LlamaMlp> feed_forward(const DeepseekConfig& config, int64_t intermediate) {
-  return std::make_shared<LlamaMlp>(LlamaConfig{.hidden = config.hidden, .intermediate = intermediate});
-}
-
-// Pairs of neighbours turn, where Llama's are halves apart: they are sorted into halves first.
-at::Tensor rotate_pairs(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
-  const int64_t half = x.size(3) / 2;
-  const at::Tensor halves = x.view({x.size(0), x.size(1), x.size(2), half, 2}).transpose(4, 3).reshape(x.sizes().vec());
-  const at::Tensor turned = at::cat({-halves.slice(/*dim=*/-1, half), halves.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
-  return halves * rotation.cos + turned * rotation.sin;
-}
-
-}  // namespace
 
 DeepseekConfig deepseek_v3_config() { return {}; }
 

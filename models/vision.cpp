@@ -65,6 +65,27 @@ at::Tensor add_shortcut(at::Tensor branch, torch::nn::Sequential& downsample, co
   return at::relu_(branch);
 }
 
+torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels) {
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, out_channels, 3).padding(1).bias(false));
+}
+
+torch::nn::ReLU relu_in_place() { return torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)); }
+
+at::Tensor twice_as_large(const at::Tensor& x) {
+  return at::upsample_bilinear2d(x, {x.size(2) * 2, x.size(3) * 2}, /*align_corners=*/true);
+}
+
+torch::nn::LayerNorm layer_norm(const VitConfig& config) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(1e-6));
+}
+
+torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
+  torch::nn::Linear linear(in_features, out_features);
+  torch::nn::init::xavier_uniform_(linear->weight);
+  torch::nn::init::normal_(linear->bias, 0, 1e-6);
+  return linear;
+}
+
 }  // namespace
 
 ResNetConfig resnet18_config() { return {}; }
@@ -159,20 +180,6 @@ BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options)
   };
   return built;
 }
-
-namespace {
-
-torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels) {
-  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, out_channels, 3).padding(1).bias(false));
-}
-
-torch::nn::ReLU relu_in_place() { return torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)); }
-
-at::Tensor twice_as_large(const at::Tensor& x) {
-  return at::upsample_bilinear2d(x, {x.size(2) * 2, x.size(3) * 2}, /*align_corners=*/true);
-}
-
-}  // namespace
 
 UnetConfig unet_config() { return {}; }
 
@@ -279,21 +286,6 @@ BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options) {
   };
   return built;
 }
-
-namespace {
-
-torch::nn::LayerNorm layer_norm(const VitConfig& config) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(1e-6));
-}
-
-torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
-  torch::nn::Linear linear(in_features, out_features);
-  torch::nn::init::xavier_uniform_(linear->weight);
-  torch::nn::init::normal_(linear->bias, 0, 1e-6);
-  return linear;
-}
-
-}  // namespace
 
 VitConfig vit_b_16_config() { return {}; }
 

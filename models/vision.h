@@ -63,7 +63,6 @@ BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options)
 
 // U-Net (Ronneberger et al. 2015, arXiv:1505.04597) in the form most people run: padded convolutions with batch norm,
 // by the names of milesial/Pytorch-UNet.
-
 struct UnetConfig {
   int64_t channels = 3;  // of the image
   int64_t classes = 2;
@@ -119,7 +118,6 @@ struct Unet : torch::nn::Module {
 BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options);
 
 // Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), with torchvision's names and structure.
-
 struct VitConfig {
   int64_t image_size = 224;  // the position embedding fixes it
   int64_t patch_size = 16;   // must divide image_size

@@ -59,8 +59,6 @@ class RankEvents {
   std::string events_;
 };
 
-// All ranks as Chrome's trace events: of a pipeline, and of captured graphs.
-
 namespace {
 
 constexpr int kComputingLane = 1, kForwardLane = 2, kBackwardLane = 3, kCommunicatingLane = 2;

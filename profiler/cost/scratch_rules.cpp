@@ -55,18 +55,6 @@ std::optional<int64_t> scratch_with_image_at(const OperandShapes& call) {
   return laid_out_anew(image, weight, out, every_place);
 }
 
-}  // namespace
-
-std::optional<int64_t> convolution_scratch(const OperandShapes& call) { return scratch_with_image_at<0>(call); }
-std::optional<int64_t> convolution_backward_scratch(const OperandShapes& call) {
-  return scratch_with_image_at<1>(call);
-}
-
-// Counts memory inside kernels, operator by operator. CPU rows are held against what libtorch's allocator is asked for
-// (tests/profiler/scratch_test.cpp). CUDA rows come from the kernels' sources (aten/src/ATen/native/, named with each).
-
-namespace {
-
 using Bytes = std::optional<int64_t>;
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -466,6 +454,14 @@ std::vector<ScratchRow> made_of(std::span<const Row> rows, c10::DeviceType devic
 }
 
 }  // namespace
+
+std::optional<int64_t> convolution_scratch(const OperandShapes& call) { return scratch_with_image_at<0>(call); }
+std::optional<int64_t> convolution_backward_scratch(const OperandShapes& call) {
+  return scratch_with_image_at<1>(call);
+}
+
+// Counts memory inside kernels, operator by operator. CPU rows are held against what libtorch's allocator is asked for
+// (tests/profiler/scratch_test.cpp). CUDA rows come from the kernels' sources (aten/src/ATen/native/, named with each).
 
 std::span<const ScratchRow> scratch_rows(c10::DeviceType device) {
   static const auto* cpu = new std::vector<ScratchRow>(made_of(kCpu, c10::kCPU));

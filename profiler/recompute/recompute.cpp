@@ -80,8 +80,6 @@ TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
   return result;
 }
 
-// Puts plans of recomputing into figures: the curve of peak against recomputed FLOPs, as a table and JSON.
-
 CostOfNode nanoseconds(const StepTime& time) {
   return [time](const Graph&, NodeId node) {
     return static_cast<int64_t>(std::ceil(std::min(time.of(node).seconds * 1e9, 1e18)));
@@ -156,8 +154,6 @@ nlohmann::json to_json(const RecomputeCurve& curve) {
           {"why_not_a_chain", curve.not_a_chain}};
 }
 
-// Writes a training step as a chain, for solvers of one's own.
-
 nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, const StepTime* time) {
   const Flops flops = Flops::of(graph);
   IdMap<NodeId, uint32_t> order;
@@ -221,8 +217,6 @@ nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, cons
       {"input_bytes", chain.input},
       {"stages", std::move(stages)}};
 }
-
-// Writes a training step module by module, for PyTorch's selective-checkpoint ILP.
 
 namespace {
 

@@ -42,14 +42,9 @@ struct ProductInPieces {
 };
 std::vector<ProductInPieces> products_in_pieces(const Graph& graph, const std::vector<InputGradientSum>& hidden);
 
-// Backward gathers an input again that forward gathered, so that each rank keeps its part alone. Internal to
-// sharding/overlap.
-
 // For the weight gradients of each sum: collective and wait stand before the first of them and of the products that are
 // summed. Gives how many inputs are gathered again.
 int64_t gather_again(Graph& graph, std::span<const InputGradientSum> sums);
-
-// The order in which one rank issues its program, where waits stand before first uses. Internal to sharding/overlap.
 
 struct HeldBack {
   NodeId node;
@@ -137,74 +132,6 @@ std::vector<NodeId> summed(const Graph& graph, ValueId value) {
   }
   return products;
 }
-
-}  // namespace
-
-std::vector<InputGradientSum> input_gradient_sums(const Graph& graph) {
-  std::vector<InputGradientSum> sums;
-  for (const NodeId node : graph.nodes()) {
-    if (graph.node(node).phase != Graph::kBackward) continue;
-    if (!calls(graph, node, kScatter) && !calls(graph, node, kReduce)) continue;
-    InputGradientSum sum{.collective = node, .products = summed(graph, operand(graph, node, "input"))};
-    for (const NodeId product : sum.products) {
-      const ValueId gradient = behind_views(graph, beside_weight(graph, product));
-      for (const NodeId other : products_of(graph, gradient)) {
-        const bool is_weights = other != product && graph.node(other).phase == Graph::kBackward &&
-                                !is_weight(graph, operand(graph, other, "self")) &&
-                                !is_weight(graph, operand(graph, other, "mat2"));
-        if (is_weights) sum.weight_gradients.push_back(other);
-      }
-    }
-    if (!sum.weight_gradients.empty()) sums.push_back(std::move(sum));
-  }
-  return sums;
-}
-
-NodeId gather_behind(const Graph& graph, ValueId operand_of_product) {
-  const NodeId wait = graph.value(behind_views(graph, operand_of_product)).producer;
-  if (!calls(graph, wait, "_c10d_functional::wait_tensor")) return {};
-  const NodeId gather = graph.value(operand(graph, wait, "tensor")).producer;
-  return calls(graph, gather, kGather) ? gather : NodeId();
-}
-
-std::vector<ProductInPieces> products_in_pieces(const Graph& graph, const std::vector<InputGradientSum>& hidden) {
-  std::set<NodeId> is_hidden;
-  for (const InputGradientSum& sum : hidden) is_hidden.insert(sum.collective);
-  std::vector<ProductInPieces> found;
-  std::set<NodeId> taken;
-  for (const NodeId node : graph.nodes()) {
-    const bool gathers = calls(graph, node, kGather);
-    if (!gathers && !calls(graph, node, kScatter)) continue;
-    const Argument* size = graph.find_argument(node, "group_size");
-    if (size == nullptr || size->kind != ArgumentKind::kInt || size->i < 2) continue;
-    ProductInPieces one{.collective = node, .pieces = size->i};
-    if (gathers) {
-      const NodeId wait = graph.node(node).next;
-      if (!calls(graph, wait, "_c10d_functional::wait_tensor")) continue;
-      std::vector<NodeId> readers = products_of(graph, graph.results(wait)[0].ref.value, &one.others);
-      for (const NodeId reader : readers) {
-        const bool by_rows = is_weight(graph, operand(graph, reader, "mat2")) &&
-                             gather_behind(graph, operand(graph, reader, "self")) == node;
-        if (by_rows && !one.product.valid()) {
-          one.product = reader;
-        } else if (!by_rows) {
-          one.others.push_back(reader);
-        }
-      }
-      if (!one.product.valid()) continue;
-    } else {
-      if (is_hidden.contains(node)) continue;
-      const ValueId made = behind_views(graph, operand(graph, node, "input"));
-      const NodeId product = graph.value(made).producer;
-      if (!is_product(graph, product) || !is_weight(graph, operand(graph, product, "mat2"))) continue;
-      one.product = product;
-    }
-    if (taken.insert(one.product).second) found.push_back(std::move(one));  // a product goes with one collective
-  }
-  return found;
-}
-
-namespace {
 
 class GatherAgain {
  public:
@@ -330,12 +257,6 @@ class GatherAgain {
   std::set<StorageId> changed_;                        // gathered in forward, and again
   std::map<NodeId, std::map<ValueId, ValueId>> made_;  // by what gathered: what it made, and views of it, once more
 };
-
-}  // namespace
-
-int64_t gather_again(Graph& graph, std::span<const InputGradientSum> sums) { return GatherAgain(graph).run(sums); }
-
-namespace {
 
 class IssueOrder {
  public:
@@ -500,12 +421,6 @@ class IssueOrder {
   std::unordered_map<NodeId, std::vector<StorageId>> deaths_;
 };
 
-}  // namespace
-
-void put_in_issue_order(Graph& graph, std::span<const HeldBack> held) { IssueOrder(graph, held).run(); }
-
-namespace {
-
 // Memory that is sent must not be given away before the wait.
 void keep_what_is_sent(Graph& graph) {
   for (const NodeId wait : nodes_calling(graph, "_c10d_functional::wait_tensor")) {
@@ -517,7 +432,81 @@ void keep_what_is_sent(Graph& graph) {
   }
 }
 
+// A linear layer's views of its rows: transposed ones, as heads of attention are, have others.
+bool keeps_rows(const Graph& graph, NodeId node) {
+  const std::string_view name = graph.target(node).name();
+  return name == "aten::view" || name == "aten::_unsafe_view";
+}
+
 }  // namespace
+
+std::vector<InputGradientSum> input_gradient_sums(const Graph& graph) {
+  std::vector<InputGradientSum> sums;
+  for (const NodeId node : graph.nodes()) {
+    if (graph.node(node).phase != Graph::kBackward) continue;
+    if (!calls(graph, node, kScatter) && !calls(graph, node, kReduce)) continue;
+    InputGradientSum sum{.collective = node, .products = summed(graph, operand(graph, node, "input"))};
+    for (const NodeId product : sum.products) {
+      const ValueId gradient = behind_views(graph, beside_weight(graph, product));
+      for (const NodeId other : products_of(graph, gradient)) {
+        const bool is_weights = other != product && graph.node(other).phase == Graph::kBackward &&
+                                !is_weight(graph, operand(graph, other, "self")) &&
+                                !is_weight(graph, operand(graph, other, "mat2"));
+        if (is_weights) sum.weight_gradients.push_back(other);
+      }
+    }
+    if (!sum.weight_gradients.empty()) sums.push_back(std::move(sum));
+  }
+  return sums;
+}
+
+NodeId gather_behind(const Graph& graph, ValueId operand_of_product) {
+  const NodeId wait = graph.value(behind_views(graph, operand_of_product)).producer;
+  if (!calls(graph, wait, "_c10d_functional::wait_tensor")) return {};
+  const NodeId gather = graph.value(operand(graph, wait, "tensor")).producer;
+  return calls(graph, gather, kGather) ? gather : NodeId();
+}
+
+std::vector<ProductInPieces> products_in_pieces(const Graph& graph, const std::vector<InputGradientSum>& hidden) {
+  std::set<NodeId> is_hidden;
+  for (const InputGradientSum& sum : hidden) is_hidden.insert(sum.collective);
+  std::vector<ProductInPieces> found;
+  std::set<NodeId> taken;
+  for (const NodeId node : graph.nodes()) {
+    const bool gathers = calls(graph, node, kGather);
+    if (!gathers && !calls(graph, node, kScatter)) continue;
+    const Argument* size = graph.find_argument(node, "group_size");
+    if (size == nullptr || size->kind != ArgumentKind::kInt || size->i < 2) continue;
+    ProductInPieces one{.collective = node, .pieces = size->i};
+    if (gathers) {
+      const NodeId wait = graph.node(node).next;
+      if (!calls(graph, wait, "_c10d_functional::wait_tensor")) continue;
+      std::vector<NodeId> readers = products_of(graph, graph.results(wait)[0].ref.value, &one.others);
+      for (const NodeId reader : readers) {
+        const bool by_rows = is_weight(graph, operand(graph, reader, "mat2")) &&
+                             gather_behind(graph, operand(graph, reader, "self")) == node;
+        if (by_rows && !one.product.valid()) {
+          one.product = reader;
+        } else if (!by_rows) {
+          one.others.push_back(reader);
+        }
+      }
+      if (!one.product.valid()) continue;
+    } else {
+      if (is_hidden.contains(node)) continue;
+      const ValueId made = behind_views(graph, operand(graph, node, "input"));
+      const NodeId product = graph.value(made).producer;
+      if (!is_product(graph, product) || !is_weight(graph, operand(graph, product, "mat2"))) continue;
+      one.product = product;
+    }
+    if (taken.insert(one.product).second) found.push_back(std::move(one));  // a product goes with one collective
+  }
+  return found;
+}
+
+int64_t gather_again(Graph& graph, std::span<const InputGradientSum> sums) { return GatherAgain(graph).run(sums); }
+
+void put_in_issue_order(Graph& graph, std::span<const HeldBack> held) { IssueOrder(graph, held).run(); }
 
 std::string_view to_string(CollectiveOverlap overlap) {
   constexpr std::array kNames{"none", "backward", "pieces"};
@@ -557,16 +546,6 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
   keep_what_is_sent(rank);
   return result;
 }
-
-namespace {
-
-// A linear layer's views of its rows: transposed ones, as heads of attention are, have others.
-bool keeps_rows(const Graph& graph, NodeId node) {
-  const std::string_view name = graph.target(node).name();
-  return name == "aten::view" || name == "aten::_unsafe_view";
-}
-
-}  // namespace
 
 HiddenCollectives::HiddenCollectives(const Graph& graph, const StepTime& time, CollectiveOverlap overlap, int64_t ranks)
     : graph_(graph),

@@ -288,65 +288,8 @@ class Turns {
   size_t best_round_ = 0;
 };
 
-}  // namespace
-
-RecomputedSharding shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
-                                       const RecomputeAndShardOptions& options) {
-  if (sharding.memory == kNoLimit) {
-    throw Error("sharding and recomputing together need a limit of memory: ShardingOptions::memory (--memory)");
-  }
-  if (sharding.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
-  return Turns(graph, sharding, options).run();
-}
-
-std::string to_text(const RecomputedSharding& found, int rows) {
-  return text_of_rounds(found.rounds, found.answer.memory) + "\n" + to_text(found.answer, rows);
-}
-
-nlohmann::json to_json(const RecomputedSharding& found) {
-  nlohmann::json json = to_json(found.answer);
-  json["recompute"] = json_of_rounds(found.rounds, found.segments);
-  return json;
-}
-
-// Turns a request into the options of shard(), and a captured step into one that can be cut.
-
-UnknownDeviceError::UnknownDeviceError(c10::Device device)
-    : StepRequestError(fmt::format("no figures are known of {} devices; give some: StepRequest::device", device.str())),
-      device_(device) {}
-
-namespace {
-
 // Pipelines cut a step in time, between layers. No layout of tensors says that.
 constexpr std::array kPipelineAxes{"pp", "pipe", "pipeline", "stage", "stages"};
-
-}  // namespace
-
-// Asks here what shard() would only find out after the solver's time.
-void check(const StepRequest& request) {
-  if (request.mesh.axes.empty()) throw StepRequestError("sharding needs a mesh: StepRequest::mesh");
-  for (const MeshAxis& axis : request.mesh.axes) {
-    if (std::ranges::find(kPipelineAxes, axis.name) == kPipelineAxes.end()) continue;
-    throw StepRequestError(fmt::format(
-        "the mesh {} has an axis of a pipeline: layouts cut tensors, and a pipeline cuts the step into stages. "
-        "`shadowgraph pipeline SOURCE --ranks {}` (sg.pipeline) plans those; give the other axes here",
-        request.mesh.to_string(), axis.size));
-  }
-  if (!request.answer.empty() && (request.recompute || !request.by_hand.empty() || request.problem)) {
-    throw StepRequestError("an answer that is given leaves nothing to recompute, to plan by hand or to export");
-  }
-  if (!request.by_hand.empty() && request.recompute) {
-    throw StepRequestError("a plan by hand does not compute again: leave --recompute out");
-  }
-  if (request.rank < 0 || request.rank >= request.mesh.size()) {
-    throw StepRequestError(fmt::format("the mesh {} has no rank {}", request.mesh.to_string(), request.rank));
-  }
-  if (request.recompute && !request.memory) {
-    throw StepRequestError("sharding and recomputing together need a limit of memory: StepRequest::memory (--memory)");
-  }
-}
-
-namespace {
 
 DeviceSpec device_of_step(const StepRequest& request, const Graph& graph) {
   if (request.device) return *request.device;
@@ -375,10 +318,6 @@ ShardOptions options_of_search(const StepRequest& request) {
   options.solve.highs = request.highs;
   return options;
 }
-
-}  // namespace
-
-namespace {
 
 // A plan in which layers that are alike lie differently needs a variable for each.
 ShardingAnswer measured(const Graph& graph, ShardingOptions sharding, const ShardOptions& options) {
@@ -410,6 +349,53 @@ ShardingAnswer searched_or_given(const Graph& graph, ShardingOptions sharding, c
 }
 
 }  // namespace
+
+RecomputedSharding shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
+                                       const RecomputeAndShardOptions& options) {
+  if (sharding.memory == kNoLimit) {
+    throw Error("sharding and recomputing together need a limit of memory: ShardingOptions::memory (--memory)");
+  }
+  if (sharding.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
+  return Turns(graph, sharding, options).run();
+}
+
+std::string to_text(const RecomputedSharding& found, int rows) {
+  return text_of_rounds(found.rounds, found.answer.memory) + "\n" + to_text(found.answer, rows);
+}
+
+nlohmann::json to_json(const RecomputedSharding& found) {
+  nlohmann::json json = to_json(found.answer);
+  json["recompute"] = json_of_rounds(found.rounds, found.segments);
+  return json;
+}
+
+UnknownDeviceError::UnknownDeviceError(c10::Device device)
+    : StepRequestError(fmt::format("no figures are known of {} devices; give some: StepRequest::device", device.str())),
+      device_(device) {}
+
+// Asks here what shard() would only find out after the solver's time.
+void check(const StepRequest& request) {
+  if (request.mesh.axes.empty()) throw StepRequestError("sharding needs a mesh: StepRequest::mesh");
+  for (const MeshAxis& axis : request.mesh.axes) {
+    if (std::ranges::find(kPipelineAxes, axis.name) == kPipelineAxes.end()) continue;
+    throw StepRequestError(fmt::format(
+        "the mesh {} has an axis of a pipeline: layouts cut tensors, and a pipeline cuts the step into stages. "
+        "`shadowgraph pipeline SOURCE --ranks {}` (sg.pipeline) plans those; give the other axes here",
+        request.mesh.to_string(), axis.size));
+  }
+  if (!request.answer.empty() && (request.recompute || !request.by_hand.empty() || request.problem)) {
+    throw StepRequestError("an answer that is given leaves nothing to recompute, to plan by hand or to export");
+  }
+  if (!request.by_hand.empty() && request.recompute) {
+    throw StepRequestError("a plan by hand does not compute again: leave --recompute out");
+  }
+  if (request.rank < 0 || request.rank >= request.mesh.size()) {
+    throw StepRequestError(fmt::format("the mesh {} has no rank {}", request.mesh.to_string(), request.rank));
+  }
+  if (request.recompute && !request.memory) {
+    throw StepRequestError("sharding and recomputing together need a limit of memory: StepRequest::memory (--memory)");
+  }
+}
 
 RedistributionPlanner PlannedStep::planner() const {
   const ShardingOptions options{.mesh = answer.plan.mesh, .device = &device, .interconnect = &links};

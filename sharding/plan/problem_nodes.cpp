@@ -121,6 +121,18 @@ class Classifier {
   std::unordered_map<std::string, uint32_t> ordinals_;
 };
 
+std::string bytes_of(const std::vector<Layout>& layouts) {
+  std::string bytes;
+  for (const Layout& layout : layouts) {
+    for (const Placement& placement : layout) {
+      const int64_t parts[] = {static_cast<int64_t>(placement.kind), static_cast<int64_t>(placement.op), placement.dim,
+                               placement.outer};
+      bytes.append(reinterpret_cast<const char*>(parts), sizeof(parts));
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 NodeClasses NodeClasses::of(const Graph& graph, bool fold) {
@@ -164,22 +176,6 @@ std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, co
   return found;
 }
 
-namespace {
-
-std::string bytes_of(const std::vector<Layout>& layouts) {
-  std::string bytes;
-  for (const Layout& layout : layouts) {
-    for (const Placement& placement : layout) {
-      const int64_t parts[] = {static_cast<int64_t>(placement.kind), static_cast<int64_t>(placement.op), placement.dim,
-                               placement.outer};
-      bytes.append(reinterpret_cast<const char*>(parts), sizeof(parts));
-    }
-  }
-  return bytes;
-}
-
-}  // namespace
-
 std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors& tensors,
                                           std::span<const AxisStrategy> axis, const DeviceMesh& mesh) {
   const size_t axes = mesh.axes.size();
@@ -209,8 +205,7 @@ std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors&
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Places
+// ---- Places
 
 std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis) {
   std::vector<uint32_t> parent(tensors.size());

@@ -39,7 +39,6 @@ std::string without_numbers(std::string_view path);
 
 // Lists a node's strategies on a mesh of several axes: every combination of strategies on one axis that divides its
 // tensors.
-
 // The tensors that a node takes and gives, in the order of for_each_input and for_each_output.
 struct NodeTensors {
   std::vector<ValueId> operands;

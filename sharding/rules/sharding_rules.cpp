@@ -22,79 +22,70 @@ class CallKey {
  public:
   explicit CallKey(const Graph& graph) : graph_(graph) {}
   // Returns bytes that two calls share only if they have the same factors; good until the next call.
-  const std::string& of(NodeId node);
+  const std::string& of(NodeId node) {
+    key_ = graph_.target(node).name();
+    add(graph_.arguments(node));
+    key_ += '>';
+    add(graph_.results(node));
+    return key_;
+  }
 
  private:
-  void add(int64_t number);
-  void add(std::span<const Argument> arguments);
-  void add(const Argument& argument);
+  void add(int64_t number) { key_.append(reinterpret_cast<const char*>(&number), sizeof number); }
+  void add(std::span<const Argument> arguments) {
+    for (const Argument& argument : arguments) add(argument);
+  }
+
+  void add(const Argument& argument) {
+    key_ += static_cast<char>(argument.kind);
+    switch (argument.kind) {
+      case ArgumentKind::kValue: {
+        const Value& value = graph_.value(argument.ref.value);
+        key_ += static_cast<char>(value.kind);
+        key_ += static_cast<char>(value.dtype);
+        add(value.rank);
+        for (const int64_t size : graph_.sizes(argument.ref.value)) add(size);
+        for (const int64_t stride : graph_.strides(argument.ref.value)) add(stride);
+        break;
+      }
+      case ArgumentKind::kConstant: {
+        const auto constant = graph_.constant_meta(argument.constant);
+        add(constant ? static_cast<int64_t>(constant->sizes.size()) : -1);
+        if (!constant) break;
+        for (const int64_t size : constant->sizes) add(size);
+        break;
+      }
+      case ArgumentKind::kInt:
+      case ArgumentKind::kFloat:
+        add(argument.i);
+        break;
+      case ArgumentKind::kBool:
+        add(int64_t{argument.b});
+        break;
+      case ArgumentKind::kIntList:
+        add(static_cast<int64_t>(graph_.ints(argument).size()));
+        for (const int64_t value : graph_.ints(argument)) add(value);
+        break;
+      case ArgumentKind::kList:
+        add(static_cast<int64_t>(graph_.list(argument).size()));
+        add(graph_.list(argument));
+        break;
+      case ArgumentKind::kString:
+      case ArgumentKind::kOpaque:
+        key_ += graph_.text(argument.string);
+        key_ += '\0';
+        break;
+      case ArgumentKind::kNone:
+      case ArgumentKind::kComplex:
+      case ArgumentKind::kDevice:
+      case ArgumentKind::kGenerator:
+        break;
+    }
+  }
 
   const Graph& graph_;
   std::string key_;
 };
-
-const std::string& CallKey::of(NodeId node) {
-  key_ = graph_.target(node).name();
-  add(graph_.arguments(node));
-  key_ += '>';
-  add(graph_.results(node));
-  return key_;
-}
-
-void CallKey::add(int64_t number) { key_.append(reinterpret_cast<const char*>(&number), sizeof number); }
-
-void CallKey::add(std::span<const Argument> arguments) {
-  for (const Argument& argument : arguments) add(argument);
-}
-
-void CallKey::add(const Argument& argument) {
-  key_ += static_cast<char>(argument.kind);
-  switch (argument.kind) {
-    case ArgumentKind::kValue: {
-      const Value& value = graph_.value(argument.ref.value);
-      key_ += static_cast<char>(value.kind);
-      key_ += static_cast<char>(value.dtype);
-      add(value.rank);
-      for (const int64_t size : graph_.sizes(argument.ref.value)) add(size);
-      for (const int64_t stride : graph_.strides(argument.ref.value)) add(stride);
-      break;
-    }
-    case ArgumentKind::kConstant: {
-      const auto constant = graph_.constant_meta(argument.constant);
-      add(constant ? static_cast<int64_t>(constant->sizes.size()) : -1);
-      if (!constant) break;
-      for (const int64_t size : constant->sizes) add(size);
-      break;
-    }
-    case ArgumentKind::kInt:
-    case ArgumentKind::kFloat:
-      add(argument.i);
-      break;
-    case ArgumentKind::kBool:
-      add(int64_t{argument.b});
-      break;
-    case ArgumentKind::kIntList:
-      add(static_cast<int64_t>(graph_.ints(argument).size()));
-      for (const int64_t value : graph_.ints(argument)) add(value);
-      break;
-    case ArgumentKind::kList:
-      add(static_cast<int64_t>(graph_.list(argument).size()));
-      add(graph_.list(argument));
-      break;
-    case ArgumentKind::kString:
-    case ArgumentKind::kOpaque:
-      key_ += graph_.text(argument.string);
-      key_ += '\0';
-      break;
-    case ArgumentKind::kNone:
-    case ArgumentKind::kComplex:
-    case ArgumentKind::kDevice:
-    case ArgumentKind::kGenerator:
-      break;
-  }
-}
-
-// From the factors of a call to the strategies of one mesh axis.
 
 bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy) {
   for (const TensorFactors& operand : factors.operands) {
@@ -190,8 +181,7 @@ namespace {
 
 constexpr std::string_view kWhere = "<sharding rules>";
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Rules of users, for all
+// ---- Rules of users, for all
 
 struct Registered {
   std::mutex mutex;
@@ -204,8 +194,7 @@ Registered& registered() {
   return all;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Classes by what is known of the operator
+// ---- Classes by what is known of the operator
 
 const RuleText& class_rule(std::string_view word) {
   static const std::map<std::string, RuleText, std::less<>> kRules = [] {
@@ -243,8 +232,7 @@ const RuleText* class_by_facts(const NodeCall& call) {
 
 }  // namespace
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The table
+// ---- The table
 
 void ShardingRules::Table::add(std::vector<RuleText> added) {
   std::vector<std::string> cleared;
@@ -280,6 +268,19 @@ std::string name_of_plain(std::string_view name) {
   return fmt::format("{}{}{}", without_underscore(base), overload.empty() ? "" : ".", overload);
 }
 
+// An operator that can drop out draws nothing if it is told to drop nothing: attention without dropout.
+bool draws_numbers(const NodeCall& call) {
+  for (const char* name : {"dropout_p", "p"}) {
+    if (call.position(name) < 0) continue;
+    const Argument* probability = call.argument(name);
+    const bool given = probability != nullptr && probability->kind != ArgumentKind::kNone;
+    if (!given) return name != std::string_view("dropout_p");  // 0 unless it is given
+    if (probability->kind == ArgumentKind::kFloat) return probability->d != 0;
+    if (probability->kind == ArgumentKind::kInt) return probability->i != 0;
+  }
+  return true;
+}
+
 }  // namespace
 
 // Finds the operator's own line, or that of the operator which it does in place: aten::add for aten::add_.
@@ -299,23 +300,6 @@ const std::vector<RuleText>* ShardingRules::Table::lines(std::string_view name) 
   }
   return nullptr;
 }
-
-namespace {
-
-// An operator that can drop out draws nothing if it is told to drop nothing: attention without dropout.
-bool draws_numbers(const NodeCall& call) {
-  for (const char* name : {"dropout_p", "p"}) {
-    if (call.position(name) < 0) continue;
-    const Argument* probability = call.argument(name);
-    const bool given = probability != nullptr && probability->kind != ArgumentKind::kNone;
-    if (!given) return name != std::string_view("dropout_p");  // 0 unless it is given
-    if (probability->kind == ArgumentKind::kFloat) return probability->d != 0;
-    if (probability->kind == ArgumentKind::kInt) return probability->i != 0;
-  }
-  return true;
-}
-
-}  // namespace
 
 NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) const {
   const NodeCall call(graph, node);
@@ -359,8 +343,7 @@ std::shared_ptr<const KnownCall> ShardingRules::Table::known(const Graph& graph,
   return calls.try_emplace(key, std::move(call)).first->second;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// What users see
+// ---- What users see
 
 namespace {
 
@@ -384,93 +367,6 @@ std::vector<RuleText> read_rules(std::string_view text) {
   check_classes(rules);
   return rules;
 }
-
-}  // namespace
-
-void register_sharding_rule(std::string_view text) {
-  std::vector<RuleText> rules = read_rules(text);
-  Registered& all = registered();
-  const std::lock_guard lock(all.mutex);
-  all.rules.push_back(std::move(rules));
-}
-
-ShardingRules::ShardingRules() : table_(std::make_shared<Table>()) {
-  static const std::vector<RuleText> kBuiltin = [] {
-    std::vector<RuleText> rules;
-    std::string folder = source_place(std::source_location::current().file_name());
-    folder.resize(folder.rfind('/'));
-    for (const EmbeddedFile& file : sharding_rule_files()) {
-      std::vector<RuleText> read = read_rules(file.text);
-      for (RuleText& rule : read) {
-        rule.builtin = true;
-        rule.place = fmt::format("{}/{}:{}", folder, file.name, rule.line);
-      }
-      rules.insert(rules.end(), std::make_move_iterator(read.begin()), std::make_move_iterator(read.end()));
-    }
-    return rules;
-  }();
-  table_->add(kBuiltin);
-  Registered& all = registered();
-  const std::lock_guard lock(all.mutex);
-  for (const std::vector<RuleText>& rules : all.rules) table_->add(rules);
-}
-
-void ShardingRules::add(std::string_view text) {
-  auto table = std::make_shared<Table>();
-  table->rules = table_->rules;
-  table->add(read_rules(text));
-  table_ = std::move(table);
-}
-
-NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node) const {
-  return table_->known(graph, node)->strategies;
-}
-
-ShardingRules::OfOperator ShardingRules::of_operator(const Target& target) const {
-  if (const std::vector<RuleText>* lines = table_->lines(target.name())) {
-    OfOperator known{.place = lines->front().place};
-    known.source = lines->front().builder.empty() ? RuleSource::kRule : RuleSource::kClass;
-    for (const RuleText& line : *lines) known.lines.push_back(condition_text(line.condition) + line.text);
-    return known;
-  }
-  const RuleText* by_facts = class_by_facts(target);
-  if (by_facts == nullptr) return {};
-  return {.source = RuleSource::kClass,
-          .lines = {by_facts->text},
-          .place = source_place(std::source_location::current().file_name())};
-}
-
-double RuleCoverage::share() const {
-  return nodes == 0 ? 1 : static_cast<double>(by_rule + by_class) / static_cast<double>(nodes);
-}
-
-RuleCoverage RuleCoverage::of(const Graph& graph, const ShardingRules& rules) {
-  RuleCoverage coverage;
-  for (const NodeId node : graph.nodes()) {
-    bool tensors = false;
-    const auto look = [&](ValueId value) { tensors = tensors || graph.value(value).kind == ValueKind::kTensor; };
-    graph.for_each_input(node, look);
-    graph.for_each_output(node, look);
-    if (!tensors) continue;
-    ++coverage.nodes;
-    switch (rules.strategies(graph, node).source) {
-      case RuleSource::kRule:
-        ++coverage.by_rule;
-        break;
-      case RuleSource::kClass:
-        ++coverage.by_class;
-        break;
-      case RuleSource::kReplicated:
-        ++coverage.without_a_rule[graph.target(node).name()];
-        break;
-    }
-  }
-  return coverage;
-}
-
-// Makes one device's call: which factors the layouts of a node cut, and what its arguments are on a part.
-
-namespace {
 
 // Says which factor, if any, a mesh axis cuts.
 struct AxisCut {
@@ -574,6 +470,87 @@ std::vector<int64_t> strides_in_order(std::span<const int64_t> sizes, std::span<
 }
 
 }  // namespace
+
+void register_sharding_rule(std::string_view text) {
+  std::vector<RuleText> rules = read_rules(text);
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  all.rules.push_back(std::move(rules));
+}
+
+ShardingRules::ShardingRules() : table_(std::make_shared<Table>()) {
+  static const std::vector<RuleText> kBuiltin = [] {
+    std::vector<RuleText> rules;
+    std::string folder = source_place(std::source_location::current().file_name());
+    folder.resize(folder.rfind('/'));
+    for (const EmbeddedFile& file : sharding_rule_files()) {
+      std::vector<RuleText> read = read_rules(file.text);
+      for (RuleText& rule : read) {
+        rule.builtin = true;
+        rule.place = fmt::format("{}/{}:{}", folder, file.name, rule.line);
+      }
+      rules.insert(rules.end(), std::make_move_iterator(read.begin()), std::make_move_iterator(read.end()));
+    }
+    return rules;
+  }();
+  table_->add(kBuiltin);
+  Registered& all = registered();
+  const std::lock_guard lock(all.mutex);
+  for (const std::vector<RuleText>& rules : all.rules) table_->add(rules);
+}
+
+void ShardingRules::add(std::string_view text) {
+  auto table = std::make_shared<Table>();
+  table->rules = table_->rules;
+  table->add(read_rules(text));
+  table_ = std::move(table);
+}
+
+NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node) const {
+  return table_->known(graph, node)->strategies;
+}
+
+ShardingRules::OfOperator ShardingRules::of_operator(const Target& target) const {
+  if (const std::vector<RuleText>* lines = table_->lines(target.name())) {
+    OfOperator known{.place = lines->front().place};
+    known.source = lines->front().builder.empty() ? RuleSource::kRule : RuleSource::kClass;
+    for (const RuleText& line : *lines) known.lines.push_back(condition_text(line.condition) + line.text);
+    return known;
+  }
+  const RuleText* by_facts = class_by_facts(target);
+  if (by_facts == nullptr) return {};
+  return {.source = RuleSource::kClass,
+          .lines = {by_facts->text},
+          .place = source_place(std::source_location::current().file_name())};
+}
+
+double RuleCoverage::share() const {
+  return nodes == 0 ? 1 : static_cast<double>(by_rule + by_class) / static_cast<double>(nodes);
+}
+
+RuleCoverage RuleCoverage::of(const Graph& graph, const ShardingRules& rules) {
+  RuleCoverage coverage;
+  for (const NodeId node : graph.nodes()) {
+    bool tensors = false;
+    const auto look = [&](ValueId value) { tensors = tensors || graph.value(value).kind == ValueKind::kTensor; };
+    graph.for_each_input(node, look);
+    graph.for_each_output(node, look);
+    if (!tensors) continue;
+    ++coverage.nodes;
+    switch (rules.strategies(graph, node).source) {
+      case RuleSource::kRule:
+        ++coverage.by_rule;
+        break;
+      case RuleSource::kClass:
+        ++coverage.by_class;
+        break;
+      case RuleSource::kReplicated:
+        ++coverage.without_a_rule[graph.target(node).name()];
+        break;
+    }
+  }
+  return coverage;
+}
 
 std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, std::span<const Layout> operands,
                                                      std::span<const Layout> results, const DeviceMesh& mesh) const {

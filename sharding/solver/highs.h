@@ -62,9 +62,6 @@ class HighsLibrary {
   const Functions* functions_;
 };
 
-// Asks HiGHS about what reductions leave of a problem: its least cost with a bound, whether anything is possible, and
-// the least limit.
-
 struct HighsRequest {
   const HighsLibrary& library;
   double gap = 0;  // relative
@@ -94,7 +91,6 @@ LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsReq
 // Says why nothing fits, with HiGHS' help. It gives pins that contradict each other or the limit, none of which can be
 // spared, and the least limit that something would fit in. Where no limit is in the way, it gives what ties nodes to
 // one another.
-
 struct ConflictRequest {
   const HighsLibrary& library;
   int threads = 1;

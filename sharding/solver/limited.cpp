@@ -211,14 +211,6 @@ class Branches {
   std::vector<size_t> first_;  // state of each variable in what amounts_at gives
 };
 
-}  // namespace
-
-double bound_by_branches(const BranchSearch& search, double bound, const std::vector<double>& prices) {
-  return Branches(search, bound).run(prices);
-}
-
-namespace {
-
 constexpr double kPriceShare = 0.4;                  // part of the time that bounds get; the rest is the search's
 constexpr double kLeastPace = 1e-4;                  // least step of the prices, relative
 constexpr double kSearchShare = 0.45;                // part of the time after which branches begin
@@ -505,6 +497,10 @@ class LimitSearch {
 };
 
 }  // namespace
+
+double bound_by_branches(const BranchSearch& search, double bound, const std::vector<double>& prices) {
+  return Branches(search, bound).run(prices);
+}
 
 Limited search_within_limit(const AssignmentProblem& problem, PairwiseModel model, const LimitedOptions& options) {
   return LimitSearch(problem, std::move(model), options).run();

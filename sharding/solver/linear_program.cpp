@@ -48,6 +48,53 @@ std::vector<std::pair<uint32_t, uint32_t>> pairs_of(const AssignmentProblem& pro
   return pairs;
 }
 
+int64_t multiplied(int64_t figure, int64_t times) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its count has more than 64 bits");
+  return product;
+}
+
+bool may_be(const AssignmentNode& node, uint32_t s) {
+  return node.costs[s] != kForbidden && (node.pinned < 0 || static_cast<uint32_t>(node.pinned) == s);
+}
+
+using Column = LinearProgram::Column;
+using Row = LinearProgram::Row;
+using Term = LinearProgram::Term;
+
+// Adds one row for each set of what lives at once that is part of no other: where something ends after something began.
+void add_limits(LinearProgram& program, const AssignmentProblem& problem, const std::vector<uint32_t>& first) {
+  std::vector<std::tuple<int64_t, bool, uint32_t>> events;  // ends before begins
+  for (uint32_t v = 0; v < problem.nodes.size(); ++v) {
+    for (const LiveInterval& interval : problem.nodes[v].live) {
+      events.emplace_back(interval.begin, true, v);
+      events.emplace_back(interval.end, false, v);
+    }
+  }
+  std::sort(events.begin(), events.end());
+  std::vector<uint32_t> alive;
+  bool grew = false;
+  for (const auto& [time, begins, v] : events) {
+    if (begins) {
+      alive.push_back(v);
+      grew = true;
+      continue;
+    }
+    if (grew) {
+      Row row{.name = fmt::format("usage{}", time), .is_equation = false, .right = problem.usage_limit};
+      for (const uint32_t u : alive) {
+        for (uint32_t s = 0; s < problem.nodes[u].usages.size(); ++s) {
+          const int64_t usage = problem.nodes[u].usages[s];
+          if (usage > 0) row.terms.push_back({.column = first[u] + s, .factor = usage});
+        }
+      }
+      if (!row.terms.empty()) program.rows.push_back(std::move(row));
+      grew = false;
+    }
+    std::erase(alive, v);
+  }
+}
+
 }  // namespace
 
 bool has_edge_usages(const AssignmentProblem& problem) {
@@ -112,20 +159,6 @@ std::vector<uint32_t> extended(const NodeUsages& usages, const AssignmentProblem
   }
   return result;
 }
-
-namespace {
-
-int64_t multiplied(int64_t figure, int64_t times) {
-  int64_t product = 0;
-  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its count has more than 64 bits");
-  return product;
-}
-
-bool may_be(const AssignmentNode& node, uint32_t s) {
-  return node.costs[s] != kForbidden && (node.pinned < 0 || static_cast<uint32_t>(node.pinned) == s);
-}
-
-}  // namespace
 
 AssignmentProblem plain(const AssignmentProblem& given) {
   AssignmentProblem problem = has_edge_usages(given) ? with_node_usages(given).problem : given;
@@ -199,47 +232,6 @@ int64_t forbidding_cost(const AssignmentProblem& problem) {
   if (sum > std::numeric_limits<int64_t>::max() / 4) throw Error("costs are too large to forbid anything by a cost");
   return static_cast<int64_t>(sum);
 }
-
-namespace {
-
-using Column = LinearProgram::Column;
-using Row = LinearProgram::Row;
-using Term = LinearProgram::Term;
-
-// Adds one row for each set of what lives at once that is part of no other: where something ends after something began.
-void add_limits(LinearProgram& program, const AssignmentProblem& problem, const std::vector<uint32_t>& first) {
-  std::vector<std::tuple<int64_t, bool, uint32_t>> events;  // ends before begins
-  for (uint32_t v = 0; v < problem.nodes.size(); ++v) {
-    for (const LiveInterval& interval : problem.nodes[v].live) {
-      events.emplace_back(interval.begin, true, v);
-      events.emplace_back(interval.end, false, v);
-    }
-  }
-  std::sort(events.begin(), events.end());
-  std::vector<uint32_t> alive;
-  bool grew = false;
-  for (const auto& [time, begins, v] : events) {
-    if (begins) {
-      alive.push_back(v);
-      grew = true;
-      continue;
-    }
-    if (grew) {
-      Row row{.name = fmt::format("usage{}", time), .is_equation = false, .right = problem.usage_limit};
-      for (const uint32_t u : alive) {
-        for (uint32_t s = 0; s < problem.nodes[u].usages.size(); ++s) {
-          const int64_t usage = problem.nodes[u].usages[s];
-          if (usage > 0) row.terms.push_back({.column = first[u] + s, .factor = usage});
-        }
-      }
-      if (!row.terms.empty()) program.rows.push_back(std::move(row));
-      grew = false;
-    }
-    std::erase(alive, v);
-  }
-}
-
-}  // namespace
 
 LinearProgram LinearProgram::of(const AssignmentProblem& given) {
   const AssignmentProblem problem = plain(given);

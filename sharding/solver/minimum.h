@@ -39,7 +39,6 @@ void descend(const PairwiseModel& model, std::vector<uint32_t>& states);
 
 // Finds the least sum of a pairwise model whose usages have a limit. Prices of usages by points of time (Lagrange
 // multipliers) give bounds and choices; moves make the choices feasible and better.
-
 struct LimitedOptions {
   double gap = 0;
   double bound = 0;                                          // known already

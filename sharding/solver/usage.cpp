@@ -91,6 +91,12 @@ std::vector<int64_t> decisive_times(const AssignmentProblem& problem, const std:
   return times;
 }
 
+constexpr uint32_t kNoVariable = std::numeric_limits<uint32_t>::max();
+
+double finite(double cost) {
+  return cost == kInfinite ? CompactModel::kForbiddenCost : std::min(cost, CompactModel::kForbiddenCost / 2);
+}
+
 }  // namespace
 
 UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& model)
@@ -198,16 +204,6 @@ void UsageModel::add_pair_price(uint32_t e, std::span<const double> sums, std::v
     for (size_t i = 0; i < costs.size(); ++i) costs[i] += price * item.bytes[i];
   }
 }
-
-namespace {
-
-constexpr uint32_t kNoVariable = std::numeric_limits<uint32_t>::max();
-
-double finite(double cost) {
-  return cost == kInfinite ? CompactModel::kForbiddenCost : std::min(cost, CompactModel::kForbiddenCost / 2);
-}
-
-}  // namespace
 
 CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) {
   const std::vector<uint32_t> place = add_variables(model);

@@ -65,7 +65,6 @@ class UsageModel {
 
 // A pairwise model and its usages as local search walks through them: flat, with tables by rows of either end, and with
 // no infinite entry.
-
 struct CompactModel {
   // The cost of what is not allowed: more than all that is allowed, and sums of a hundred are exact.
   static constexpr double kForbiddenCost = 0x1p46;
