@@ -56,6 +56,29 @@ const std::vector<TitleWords>& titles() {
   return known;
 }
 
+}  // namespace
+
+std::optional<std::string> device_of_title(std::string_view title) {
+  std::vector<std::string> words(1);
+  for (const char c : title) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0) {
+      words.back() += static_cast<char>(std::tolower(byte));
+    } else if (!words.back().empty()) {
+      words.emplace_back();
+    }
+  }
+  const auto has = [&](std::string_view word) { return std::ranges::find(words, word) != words.end(); };
+  for (const TitleWords& known : titles()) {
+    if (std::ranges::all_of(known.words, has) && std::ranges::none_of(known.without, has)) {
+      return std::string(known.device);
+    }
+  }
+  return std::nullopt;
+}
+
+namespace {
+
 double median_of(std::vector<double> values) {
   std::ranges::sort(values);
   const size_t middle = values.size() / 2;
@@ -273,25 +296,6 @@ std::optional<Interconnect> links_of(const TracedCalls& calls, const std::string
 }
 
 }  // namespace
-
-std::optional<std::string> device_of_title(std::string_view title) {
-  std::vector<std::string> words(1);
-  for (const char c : title) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0) {
-      words.back() += static_cast<char>(std::tolower(byte));
-    } else if (!words.back().empty()) {
-      words.emplace_back();
-    }
-  }
-  const auto has = [&](std::string_view word) { return std::ranges::find(words, word) != words.end(); };
-  for (const TitleWords& known : titles()) {
-    if (std::ranges::all_of(known.words, has) && std::ranges::none_of(known.without, has)) {
-      return std::string(known.device);
-    }
-  }
-  return std::nullopt;
-}
 
 TraceCalibration calibrate_from_trace(const std::string& path, const TraceCalibrationOptions& options) {
   const TracedCalls calls = TracedCalls::read_file(path);

@@ -32,8 +32,6 @@ struct TradeOff {
 
 // Returns a convex function of bytes dropped. Operators that take the least time for their bytes are dropped first.
 // While there are too many corners, the one nearest to the line through its neighbours goes.
-TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments);
-
 TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
   TradeOff result;
   for (const DroppedOperator& one : operators) {

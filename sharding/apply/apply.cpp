@@ -31,6 +31,7 @@
 #include "shadowgraph/graph/text.h"
 #include "shadowgraph/shard/simulate.h"
 #include "sharding/apply/local_program.h"
+#include "sharding/layout/dimension_cuts.h"
 
 namespace shadowgraph {
 
@@ -136,21 +137,8 @@ class Application {
   }
 
   bool is_tensor(ValueId value) const { return read_.value(value).kind == ValueKind::kTensor; }
-  std::vector<ValueId> operands_of(NodeId node) const {
-    std::vector<ValueId> operands;
-    read_.for_each_input(node, [&](ValueId v) {
-      if (is_tensor(v)) operands.push_back(v);
-    });
-    return operands;
-  }
-
-  std::vector<ValueId> results_of(NodeId node) const {
-    std::vector<ValueId> results;
-    read_.for_each_output(node, [&](ValueId v) {
-      if (is_tensor(v)) results.push_back(v);
-    });
-    return results;
-  }
+  std::vector<ValueId> operands_of(NodeId node) const { return NodeTensors::of(read_, node).operands; }
+  std::vector<ValueId> results_of(NodeId node) const { return NodeTensors::of(read_, node).results; }
 
   const NodeLayouts& layouts_of(NodeId node, size_t operands, size_t results) const {
     const NodeLayouts& layouts = plan_.nodes[node];

@@ -577,4 +577,16 @@ std::vector<int64_t> RedistributionPlanner::costs(std::span<const int64_t> sizes
   return costs;
 }
 
+NodeTensors NodeTensors::of(const Graph& graph, NodeId node) {
+  NodeTensors tensors;
+  const auto into = [&](std::vector<ValueId>& list) {
+    return [&](ValueId v) {
+      if (graph.value(v).kind == ValueKind::kTensor) list.push_back(v);
+    };
+  };
+  graph.for_each_input(node, into(tensors.operands));
+  graph.for_each_output(node, into(tensors.results));
+  return tensors;
+}
+
 }  // namespace shadowgraph

@@ -22,10 +22,6 @@
 namespace shadowgraph {
 
 // A table of the rounds; `memory` is what a device had, in bytes.
-std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memory);
-// {"rounds": [...], "segments": [...]}.
-nlohmann::json json_of_rounds(std::span<const RecomputeRound> rounds, std::span<const CheckpointSegment> segments);
-
 std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memory) {
   std::string text = "what was tried within " + human_bytes(memory) + " a device, * is taken:\n";
   text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}\n", "", "ROUND", "A STEP", "COMMUNICATES", "PEAK",
@@ -42,6 +38,7 @@ std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memor
   return text;
 }
 
+// {"rounds": [...], "segments": [...]}.
 nlohmann::json json_of_rounds(std::span<const RecomputeRound> rounds, std::span<const CheckpointSegment> segments) {
   nlohmann::json json;
   json["rounds"] = nlohmann::json::array();
@@ -104,7 +101,7 @@ class Turns {
     trial_.problem = {};
   }
 
-  RecomputedSharding run() {
+  PlannedStep run() {
     const CheckpointChoice& nothing = curve_.choices().front();
     try_sharding("sharding alone", nothing);
     const std::optional<ShardingPlan> free = plan_without_limit();
@@ -250,7 +247,7 @@ class Turns {
     rounds_.push_back(std::move(round));
   }
 
-  RecomputedSharding finish() {
+  PlannedStep finish() {
     if (!best_plan_) {
       std::string why;
       for (const RecomputeRound& round : rounds_) why += fmt::format("\n  {}: {}", round.what, round.why_not);
@@ -258,7 +255,8 @@ class Turns {
                                     human_bytes(sharding_.memory), why));
     }
     rounds_[best_round_].best = true;
-    RecomputedSharding found;
+    PlannedStep found{.device = *sharding_.device};
+    if (sharding_.interconnect != nullptr) found.links = *sharding_.interconnect;
     found.graph = with(*best_choice_);
     found.segments = best_choice_->segments;
     const ShardingPlan plan = std::move(*best_plan_);
@@ -350,23 +348,13 @@ ShardingAnswer searched_or_given(const Graph& graph, ShardingOptions sharding, c
 
 }  // namespace
 
-RecomputedSharding shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
-                                       const RecomputeAndShardOptions& options) {
+PlannedStep shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
+                                const RecomputeAndShardOptions& options) {
   if (sharding.memory == kNoLimit) {
     throw Error("sharding and recomputing together need a limit of memory: ShardingOptions::memory (--memory)");
   }
   if (sharding.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
   return Turns(graph, sharding, options).run();
-}
-
-std::string to_text(const RecomputedSharding& found, int rows) {
-  return text_of_rounds(found.rounds, found.answer.memory) + "\n" + to_text(found.answer, rows);
-}
-
-nlohmann::json to_json(const RecomputedSharding& found) {
-  nlohmann::json json = to_json(found.answer);
-  json["recompute"] = json_of_rounds(found.rounds, found.segments);
-  return json;
 }
 
 UnknownDeviceError::UnknownDeviceError(c10::Device device)
@@ -429,12 +417,7 @@ PlannedStep plan_step(Graph graph, const StepRequest& request) {
     planned.answer = searched_or_given(planned.graph, sharding, request);
     return planned;
   }
-  RecomputedSharding found = shard_and_recompute(planned.graph, sharding, {.shard = options_of_search(request)});
-  planned.graph = std::move(found.graph);
-  planned.answer = std::move(found.answer);
-  planned.segments = std::move(found.segments);
-  planned.rounds = std::move(found.rounds);
-  return planned;
+  return shard_and_recompute(planned.graph, sharding, {.shard = options_of_search(request)});
 }
 
 std::string to_text(const PlannedStep& planned, int rows) {

@@ -142,18 +142,6 @@ NodeClasses NodeClasses::of(const Graph& graph, bool fold) {
   return each;
 }
 
-NodeTensors NodeTensors::of(const Graph& graph, NodeId node) {
-  NodeTensors tensors;
-  const auto into = [&](std::vector<ValueId>& list) {
-    return [&](ValueId v) {
-      if (graph.value(v).kind == ValueKind::kTensor) list.push_back(v);
-    };
-  };
-  graph.for_each_input(node, into(tensors.operands));
-  graph.for_each_output(node, into(tensors.results));
-  return tensors;
-}
-
 std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors) {
   const size_t operands = tensors.operands.size();
   const size_t results = tensors.results.size();

@@ -25,11 +25,25 @@
 
 namespace shadowgraph {
 
-ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingAnswer& answer);
-
 // The lines below the title; each ends with a newline.
-std::string text_of_verdict(const ShardingAnswer& answer);
-nlohmann::json json_of_verdict(const ShardingVerdict& verdict);
+std::string text_of_verdict(const ShardingAnswer& answer) {
+  const ShardingVerdict& verdict = answer.verdict;
+  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of what {} could do", answer.plan.mesh.size(),
+                                 answer.plan.mesh.size() == 1 ? "" : "s", verdict.efficiency * 100,
+                                 answer.plan.mesh.size() == 1 ? "it" : "they");
+  if (!verdict.unused_axes.empty()) {
+    text += fmt::format("; nothing is cut over {}, whose devices do the same", fmt::join(verdict.unused_axes, ", "));
+  }
+  if (!verdict.undivided_axes.empty()) {
+    text +=
+        fmt::format("; the batch of {} is not divided by {}", *verdict.batch, fmt::join(verdict.undivided_axes, ", "));
+  }
+  if (!verdict.overlap_pays) text += "; communicating on a second stream gains nothing";
+  if (!verdict.fits) text += "; it does not fit into the memory";
+  text += "\n";
+  for (const std::string& attempt : verdict.tries) text += "  try " + attempt + "\n";
+  return text;
+}
 
 namespace {
 
@@ -418,25 +432,6 @@ ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, 
   verdict.fits = room <= 0 || answer.peak <= room;
   add_tries(use, sharding, answer, verdict);
   return verdict;
-}
-
-std::string text_of_verdict(const ShardingAnswer& answer) {
-  const ShardingVerdict& verdict = answer.verdict;
-  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of what {} could do", answer.plan.mesh.size(),
-                                 answer.plan.mesh.size() == 1 ? "" : "s", verdict.efficiency * 100,
-                                 answer.plan.mesh.size() == 1 ? "it" : "they");
-  if (!verdict.unused_axes.empty()) {
-    text += fmt::format("; nothing is cut over {}, whose devices do the same", fmt::join(verdict.unused_axes, ", "));
-  }
-  if (!verdict.undivided_axes.empty()) {
-    text +=
-        fmt::format("; the batch of {} is not divided by {}", *verdict.batch, fmt::join(verdict.undivided_axes, ", "));
-  }
-  if (!verdict.overlap_pays) text += "; communicating on a second stream gains nothing";
-  if (!verdict.fits) text += "; it does not fit into the memory";
-  text += "\n";
-  for (const std::string& attempt : verdict.tries) text += "  try " + attempt + "\n";
-  return text;
 }
 
 nlohmann::json json_of_verdict(const ShardingVerdict& verdict) {

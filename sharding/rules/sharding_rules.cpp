@@ -412,43 +412,44 @@ int64_t outer_of_cut(const NodeFactors& factors, FactorId factor, std::span<cons
   return 0;
 }
 
-std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
-                                std::span<const Layout> results, size_t axis, int64_t devices) {
-  for (const AxisStrategy& strategy : call.strategies.axis) {
-    if (strategy.extent == 0 && lies_as(strategy, operands, results, axis)) return AxisCut{.devices = devices};
-  }
-  const NodeFactors& factors = call.factors;
+// Gives each factor that the layouts may cut on an axis, with its strategy.
+template <class F>
+void for_each_possible_cut(const NodeFactors& factors, std::span<const Layout> operands,
+                           std::span<const Layout> results, size_t axis, int64_t devices, const F& visit) {
   for (size_t f = 0; f < factors.factors.size(); ++f) {
     const Factor& factor = factors.factors[f];
     if (factor.whole || factor.extent % devices != 0) continue;
     const auto id = static_cast<FactorId>(f);
     const int64_t outer = outer_of_cut(factors, id, operands, results, axis);
     if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
-    const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
-    if (strategy && lies_as(*strategy, operands, results, axis)) return AxisCut{.factor = id, .devices = devices};
+    if (const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer)) visit(id, *strategy);
   }
-  return std::nullopt;
+}
+
+std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
+                                std::span<const Layout> results, size_t axis, int64_t devices) {
+  for (const AxisStrategy& strategy : call.strategies.axis) {
+    if (strategy.extent == 0 && lies_as(strategy, operands, results, axis)) return AxisCut{.devices = devices};
+  }
+  std::optional<AxisCut> found;
+  for_each_possible_cut(call.factors, operands, results, axis, devices, [&](FactorId id, const AxisStrategy& strategy) {
+    if (!found && lies_as(strategy, operands, results, axis)) found = AxisCut{.factor = id, .devices = devices};
+  });
+  return found;
 }
 
 // Says whether each tensor of an axis lies as some factor says, where factors have nothing to do with one another.
 bool lies_independently(const NodeFactors& factors, std::span<const Layout> operands, std::span<const Layout> results,
                         size_t axis, int64_t devices) {
   AxisStrategy all = replicated(factors);
-  for (size_t f = 0; f < factors.factors.size(); ++f) {
-    const Factor& factor = factors.factors[f];
-    if (factor.whole || factor.extent % devices != 0) continue;
-    const auto id = static_cast<FactorId>(f);
-    const int64_t outer = outer_of_cut(factors, id, operands, results, axis);
-    if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
-    const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
-    if (!strategy) continue;
+  for_each_possible_cut(factors, operands, results, axis, devices, [&](FactorId, const AxisStrategy& strategy) {
     for (size_t i = 0; i < all.operands.size(); ++i) {
-      if (!strategy->operands[i].is_replicate()) all.operands[i] = strategy->operands[i];
+      if (!strategy.operands[i].is_replicate()) all.operands[i] = strategy.operands[i];
     }
     for (size_t i = 0; i < all.results.size(); ++i) {
-      if (!strategy->results[i].is_replicate()) all.results[i] = strategy->results[i];
+      if (!strategy.results[i].is_replicate()) all.results[i] = strategy.results[i];
     }
-  }
+  });
   return lies_as(all, operands, results, axis);
 }
 

@@ -35,7 +35,7 @@ struct HighsOptions {
   std::vector<double> start_values{};
 };
 
-enum class HighsStatus : uint8_t { kOptimal, kInfeasible, kTime, kNone };  // kNone: it gave up
+enum class HighsStatus : uint8_t { kOptimal, kInfeasible, kNone };  // kNone: it gave up
 
 struct HighsAnswer {
   HighsStatus status = HighsStatus::kNone;
@@ -50,7 +50,6 @@ class HighsLibrary {
   // Opens the library of a path once and keeps it. Throws SolverMissingError.
   static const HighsLibrary& open(const std::string& path);
 
-  std::string version() const;
   // Solves one program at a time: HiGHS' threads are shared.
   HighsAnswer solve(const HighsProgram& program, const HighsOptions& options) const;
   // Returns rows of the continuous program that contradict each other, as few as it finds; empty if they do not.

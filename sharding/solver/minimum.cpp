@@ -26,7 +26,6 @@ struct CostTable {
 struct Elimination {
   int64_t minimum = 0;           // of the sum, or a bound from below
   bool exact = true;             // no table was split
-  int64_t largest = 0;           // entries of a table
   std::vector<uint32_t> choice;  // by variable: attains the minimum if exact
 };
 
@@ -300,7 +299,6 @@ class MinimumSearch {
     }
     const std::vector<uint32_t> order = elimination_order(domains, tables);
     const Elimination found = eliminate(domains, std::move(tables), order, table_limit);
-    best_.largest_table = std::max(best_.largest_table, found.largest);
     const bool impossible = found.minimum >= kImpossible;
     if (!impossible) {
       std::vector<uint32_t> states(model_.size(), 0);
@@ -373,7 +371,6 @@ Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> 
   std::vector<std::vector<CostTable>> buckets(domains.size());
   int64_t constant = 0;
   const auto put = [&](CostTable table) {
-    result.largest = std::max(result.largest, static_cast<int64_t>(table.costs.size()));
     if (table.variables.empty()) {
       constant = std::min(constant + table.costs[0], kImpossible);
       return;

@@ -84,7 +84,7 @@ bool uses_no_more(const PairwiseModel& model, const UsageModel& usage, uint32_t 
     const PairwiseModel::Edge& edge = model.edges()[e];
     const bool first = edge.a == v;
     const uint32_t columns = edge.table->columns;
-    for (const PairUsage& item : usage.pairs(e)) {
+    for (const UsageItem& item : usage.pairs(e)) {
       // The other end has lost states since.
       if (item.bytes.size() != edge.table->costs.size()) return false;
       for (uint32_t t = 0; t < (first ? columns : edge.table->rows); ++t) {
@@ -111,7 +111,7 @@ bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
     }
     std::vector<std::vector<double>> pair_needs(model.edges().size());
     for (uint32_t e = 0; e < pair_needs.size(); ++e) {
-      for (const PairUsage& item : usage.pairs(e)) {
+      for (const UsageItem& item : usage.pairs(e)) {
         double need = kInfinite;
         for (size_t i = 0; i < item.bytes.size(); ++i) {
           if (model.edges()[e].table->costs[i] != kInfinite) need = std::min(need, item.bytes[i]);
@@ -136,7 +136,7 @@ bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
         const uint32_t columns = edge.table->columns;
         for (size_t k = 0; k < pair_needs[e].size(); ++k) {
           // `usage` is of the model before states were dropped here. Edges whose ends have lost some are left alone.
-          const PairUsage& item = usage.pairs(e)[k];
+          const UsageItem& item = usage.pairs(e)[k];
           if (item.bytes.size() != edge.table->costs.size()) continue;
           const double room = usage.limit() - least.highest(item.begin, item.end) + pair_needs[e][k];
           for (uint32_t s = 0; s < gone.size(); ++s) {
