@@ -19,20 +19,51 @@
 
 namespace shadowgraph {
 
-namespace {
+class Asker {
+ public:
+  Asker(StepSource source, ClusterRequest request);
+
+  const StepSource& source() const { return source_; }
+  const ClusterRequest& request() const { return request_; }
+  // Tables of the request's own device, links and sequence.
+  KeptTables& kept() { return kept_["own"]; }
+  // Tables of something else, by what that is called.
+  KeptTables& kept(const std::string& other) { return kept_[other]; }
+  // The same model on sequences of so many tokens. Throws Error for sources that have one length.
+  const StepSource& source_of(int64_t sequence);
+
+  PlanRow row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
+              KeptTables& kept);
+  PlanRow row(std::string value, double number, const ClusterRequest& request) {
+    return row(std::move(value), number, source_, request, kept());
+  }
+  // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
+  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept);
+
+ private:
+  StepSource source_;
+  ClusterRequest request_;
+  std::map<std::string, KeptTables> kept_;
+  std::map<int64_t, StepSource> sequences_;
+  double excess_ = 1;  // most of simulated bytes over estimated ones
+};
 
 // Captures with few layers are made once.
-StepSource remembered(const StepSource& source) {
-  StepSource made = source;
-  const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, Graph>>();
-  made.capture = [capture = source.capture, layers = source.layers, known](const StepSize& size) {
-    if (layers > 0 && size.layers == 0) return capture(size);  // whole, and seldom the same again
-    const std::pair key{size.micro_batch, size.layers};
-    const auto found = known->find(key);
-    return clone(found != known->end() ? found->second : known->emplace(key, capture(size)).first->second);
-  };
-  return made;
-}
+StepSource remembered(const StepSource& source);
+
+PlanTable ask_devices(Asker& asker, const PlanQuestion& question);
+PlanTable ask_network(Asker& asker, const PlanQuestion& question);
+PlanTable ask_memory(Asker& asker, const PlanQuestion& question);
+PlanTable ask_batch(Asker& asker, const PlanQuestion& question);
+PlanTable ask_sequence(Asker& asker, const PlanQuestion& question);
+PlanTable ask_price(Asker& asker, const PlanQuestion& question);
+
+// The question's values, or `usual` ones. Throws Error for values that are not above 0.
+std::vector<double> values_of(const PlanQuestion& question, std::vector<double> usual);
+// Processes that the innermost links join, if they divide the devices; otherwise 1.
+int64_t machine_of(const ClusterRequest& request);
+
+namespace {
 
 // A rank's seconds of collectives that its computing does not hide, and of those that it waits for.
 double exposed_of(const PipelineRun& run, int32_t rank) {
@@ -62,78 +93,66 @@ double exposed_of(const PipelineRun& run, int32_t rank) {
 
 }  // namespace
 
-class Asker {
- public:
-  Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
-    request_.simulated = 1;
-  }
+Asker::Asker(StepSource source, ClusterRequest request) : source_(remembered(source)), request_(std::move(request)) {
+  request_.simulated = 1;
+}
 
-  const StepSource& source() const { return source_; }
-  const ClusterRequest& request() const { return request_; }
-  // Tables of the request's own device, links and sequence.
-  KeptTables& kept() { return kept_["own"]; }
-  // Tables of something else, by what that is called.
-  KeptTables& kept(const std::string& other) { return kept_[other]; }
-  // The same model on sequences of so many tokens. Throws Error for sources that have one length.
-  const StepSource& source_of(int64_t sequence) {
-    if (sequence == request_.sequence) return source_;
-    if (!source_.with_sequence) {
-      throw Error(source_.name + " has sequences of one length: its source makes no others");
+const StepSource& Asker::source_of(int64_t sequence) {
+  if (sequence == request_.sequence) return source_;
+  if (!source_.with_sequence) {
+    throw Error(source_.name + " has sequences of one length: its source makes no others");
+  }
+  const auto known = sequences_.find(sequence);
+  if (known != sequences_.end()) return known->second;
+  return sequences_.emplace(sequence, remembered(source_.with_sequence(sequence))).first->second;
+}
+
+PlanRow Asker::row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
+                   KeptTables& kept) {
+  PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
+  try {
+    const PlanAnswer answer = try_plan(source, request, kept, false);
+    if (answer.simulated.empty()) {
+      row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
+      return row;
     }
-    const auto known = sequences_.find(sequence);
-    if (known != sequences_.end()) return known->second;
-    return sequences_.emplace(sequence, remembered(source_.with_sequence(sequence))).first->second;
+    const SimulatedPlan& best = answer.best();
+    row.plan = best.plan;
+    row.seconds = best.run.seconds();
+    row.bytes = best.bytes();
+    row.tokens_per_second = answer.tokens_per_second();
+    row.share = answer.model_flops_share();
+    row.waiting = best.run.bubble();
+    for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
+    row.exposed /= best.run.ranks();
+    excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
+  } catch (const NoTrainingPlanError& error) {  // not even a program
+    row.why_not = error.what();
   }
+  return row;
+}
 
-  PlanRow row(std::string value, double number, const StepSource& source, const ClusterRequest& request,
-              KeptTables& kept) {
-    PlanRow row{.value = std::move(value), .number = number, .devices = request.devices};
-    try {
-      const PlanAnswer answer = try_plan(source, request, kept, false);
-      if (answer.simulated.empty()) {
-        row.why_not = fmt::format("nothing fits into {}", human_bytes(answer.memory));
-        return row;
-      }
-      const SimulatedPlan& best = answer.best();
-      row.plan = best.plan;
-      row.seconds = best.run.seconds();
-      row.bytes = best.bytes();
-      row.tokens_per_second = answer.tokens_per_second();
-      row.share = answer.model_flops_share();
-      row.waiting = best.run.bubble();
-      for (int32_t rank = 0; rank < best.run.ranks(); ++rank) row.exposed += exposed_of(best.run, rank);
-      row.exposed /= best.run.ranks();
-      excess_ = std::max(excess_, static_cast<double>(row.bytes) / static_cast<double>(best.estimated_bytes));
-    } catch (const NoTrainingPlanError& error) {  // not even a program
-      row.why_not = error.what();
-    }
-    return row;
+bool Asker::fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
+  try {
+    const auto memory = static_cast<double>(memory_of(request));
+    return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
+  } catch (const NoTrainingPlanError&) {
+    return false;
   }
+}
 
-  PlanRow row(std::string value, double number, const ClusterRequest& request) {
-    return row(std::move(value), number, source_, request, kept());
-  }
-  // Whether something fits by the figures of layers, where simulated plans need as much more as they did so far.
-  bool fits(const StepSource& source, const ClusterRequest& request, KeptTables& kept) {
-    try {
-      const auto memory = static_cast<double>(memory_of(request));
-      return first_that_fits(source, request, kept, static_cast<int64_t>(memory / excess_)).has_value();
-    } catch (const NoTrainingPlanError&) {
-      return false;
-    }
-  }
+StepSource remembered(const StepSource& source) {
+  StepSource made = source;
+  const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, Graph>>();
+  made.capture = [capture = source.capture, layers = source.layers, known](const StepSize& size) {
+    if (layers > 0 && size.layers == 0) return capture(size);  // whole, and seldom the same again
+    const std::pair key{size.micro_batch, size.layers};
+    const auto found = known->find(key);
+    return clone(found != known->end() ? found->second : known->emplace(key, capture(size)).first->second);
+  };
+  return made;
+}
 
- private:
-  StepSource source_;
-  ClusterRequest request_;
-  std::map<std::string, KeptTables> kept_;
-  std::map<int64_t, StepSource> sequences_;
-  double excess_ = 1;  // most of simulated bytes over estimated ones
-};
-
-namespace {
-
-// The question's values, or `usual` ones. Throws Error for values that are not above 0.
 std::vector<double> values_of(const PlanQuestion& question, std::vector<double> usual) {
   std::vector<double> values = question.values.empty() ? std::move(usual) : question.values;
   for (const double value : values) {
@@ -146,11 +165,12 @@ std::vector<double> values_of(const PlanQuestion& question, std::vector<double> 
   return values;
 }
 
-// Processes that the innermost links join, if they divide the devices; otherwise 1.
 int64_t machine_of(const ClusterRequest& request) {
   const int64_t machine = request.links.levels.empty() ? 1 : request.links.levels.front().size;
   return machine > 0 && request.devices % machine == 0 ? machine : 1;
 }
+
+namespace {
 
 PlanRow row_of_devices(Asker& asker, int64_t devices) {
   ClusterRequest request = asker.request();
@@ -171,6 +191,8 @@ std::vector<double> usual_devices(const ClusterRequest& request) {
 }
 
 std::string said_of(const PlanRow& row) { return fmt::format("{} ({:.1f} %)", row.value, 100 * row.share); }
+
+}  // namespace
 
 PlanTable ask_devices(Asker& asker, const PlanQuestion& question) {
   PlanTable table{.about = question.about,
@@ -215,6 +237,8 @@ PlanTable ask_devices(Asker& asker, const PlanQuestion& question) {
   return table;
 }
 
+namespace {
+
 void speed_up(LinkLevel& level, double factor) {
   level.bandwidth *= factor;
   level.direct *= factor;
@@ -247,6 +271,8 @@ bool layers_stay(const ClusterRequest& request, size_t level) {
 std::string difference(const PlanRow& row, const PlanRow& own) {
   return fmt::format("{:+.1f} % of a step's time", 100 * (row.seconds / own.seconds - 1));
 }
+
+}  // namespace
 
 PlanTable ask_network(Asker& asker, const PlanQuestion& question) {
   const ClusterRequest& request = asker.request();
@@ -339,6 +365,8 @@ PlanTable ask_memory(Asker& asker, const PlanQuestion& question) {
   return table;
 }
 
+namespace {
+
 // All samples go through at once: no pipeline, one micro-batch a step. Twice as large ones are tried until none fits.
 std::optional<PlanRow> largest_at_once(Asker& asker) {
   constexpr int64_t kMostSamples = 4096;
@@ -363,6 +391,8 @@ std::optional<PlanRow> largest_at_once(Asker& asker) {
   }
   return largest;
 }
+
+}  // namespace
 
 PlanTable ask_batch(Asker& asker, const PlanQuestion& question) {
   const ClusterRequest& own = asker.request();
@@ -398,6 +428,8 @@ PlanTable ask_batch(Asker& asker, const PlanQuestion& question) {
   return table;
 }
 
+namespace {
+
 class Sequences {
  public:
   explicit Sequences(Asker& asker) : asker_(asker) {}
@@ -421,6 +453,8 @@ class Sequences {
 
   Asker& asker_;
 };
+
+}  // namespace
 
 PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
   const int64_t own = asker.request().sequence;
@@ -481,6 +515,8 @@ PlanTable ask_sequence(Asker& asker, const PlanQuestion& question) {
   std::ranges::stable_sort(table.rows, {}, &PlanRow::number);
   return table;
 }
+
+namespace {
 
 constexpr double kHour = 3600, kDay = 24 * kHour;
 
@@ -580,6 +616,20 @@ class Offer {
   int64_t machine_ = 1;
 };
 
+}  // namespace
+
+std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string& name) {
+  const nlohmann::json json = parse_json(text, name);
+  const std::string heading = name + ": prices, such as {\"h100\": 2.5}";
+  const JsonPlace place(json, heading);
+  std::vector<DeviceOffer> offers;
+  for (const auto& [device, entry] : place.members()) offers.push_back(offer_of(device, entry));
+  if (offers.empty()) place.fail("name no device");
+  return offers;
+}
+
+std::vector<DeviceOffer> read_offers(const std::string& path) { return parse_offers(read_file(path), path); }
+
 PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
   if (question.offers.empty()) {
     throw Error("--what price needs the user's prices: --prices FILE, such as {\"h100\": 2.5} for a device's hour");
@@ -612,6 +662,8 @@ PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
   return table;
 }
 
+namespace {
+
 struct Topic {
   PlanTopic about;
   const char* name;
@@ -625,18 +677,6 @@ constexpr std::array<Topic, 6> kTopics = {{{PlanTopic::kDevices, "devices", ask_
                                            {PlanTopic::kPrice, "price", ask_price}}};
 
 }  // namespace
-
-std::vector<DeviceOffer> parse_offers(const std::string& text, const std::string& name) {
-  const nlohmann::json json = parse_json(text, name);
-  const std::string heading = name + ": prices, such as {\"h100\": 2.5}";
-  const JsonPlace place(json, heading);
-  std::vector<DeviceOffer> offers;
-  for (const auto& [device, entry] : place.members()) offers.push_back(offer_of(device, entry));
-  if (offers.empty()) place.fail("name no device");
-  return offers;
-}
-
-std::vector<DeviceOffer> read_offers(const std::string& path) { return parse_offers(read_file(path), path); }
 
 std::string to_string(PlanTopic topic) { return kTopics[static_cast<size_t>(topic)].name; }
 

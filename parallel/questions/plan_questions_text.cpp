@@ -37,6 +37,30 @@ double value_of(PlanTopic about, const std::string& text) {
   return value;
 }
 
+}  // namespace
+
+PlanQuestion plan_question(const PlanQuestionText& text) {
+  const std::optional<PlanTopic> about = plan_topic_named(text.what);
+  if (!about) {
+    throw Error(fmt::format("there is no question '{}'; there are {}", text.what, fmt::join(plan_topic_names(), ", ")));
+  }
+  PlanQuestion question{.about = *about, .share = text.share};
+  if (*about == PlanTopic::kPrice && !text.values.empty()) {
+    throw Error("the question 'price' has no values: numbers of devices are found");
+  }
+  for (const std::string& value : text.values) question.values.push_back(value_of(*about, value));
+  if (!text.tokens.empty()) {
+    question.tokens = amount_of(text.tokens, "tokens", "15T or 300B", {{"", 1}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}});
+  }
+  if (!text.within.empty()) {
+    question.within = amount_of(text.within, "within", "14d or 36h", {{"d", 86400}, {"h", 3600}});
+  }
+  if (!text.prices.empty()) question.offers = read_offers(text.prices);
+  return question;
+}
+
+namespace {
+
 constexpr double kDaySeconds = 86400;
 
 std::vector<std::string> head_of(const PlanTable& table) {
@@ -65,26 +89,6 @@ std::vector<std::string> cells_of(const PlanTable& table, const PlanRow& row) {
 }
 
 }  // namespace
-
-PlanQuestion plan_question(const PlanQuestionText& text) {
-  const std::optional<PlanTopic> about = plan_topic_named(text.what);
-  if (!about) {
-    throw Error(fmt::format("there is no question '{}'; there are {}", text.what, fmt::join(plan_topic_names(), ", ")));
-  }
-  PlanQuestion question{.about = *about, .share = text.share};
-  if (*about == PlanTopic::kPrice && !text.values.empty()) {
-    throw Error("the question 'price' has no values: numbers of devices are found");
-  }
-  for (const std::string& value : text.values) question.values.push_back(value_of(*about, value));
-  if (!text.tokens.empty()) {
-    question.tokens = amount_of(text.tokens, "tokens", "15T or 300B", {{"", 1}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}});
-  }
-  if (!text.within.empty()) {
-    question.within = amount_of(text.within, "within", "14d or 36h", {{"d", 86400}, {"h", 3600}});
-  }
-  if (!text.prices.empty()) question.offers = read_offers(text.prices);
-  return question;
-}
 
 std::string to_text(const PlanTable& table) {
   std::vector<std::vector<std::string>> lines{head_of(table)};

@@ -124,6 +124,109 @@ json to_json(const CollectiveTable& table) {
   return points;
 }
 
+}  // namespace
+
+Interconnect interconnect_from_json(const json& object, const std::string& name) {
+  const std::string heading = name + ": not the figures of an interconnect (docs/time.md)";
+  const JsonPlace place(object, heading);
+  if (place["version"].number() != 1) place["version"].fail("is not 1");
+  Interconnect links{.name = place.text_or("name", name)};
+  links.title = place.text_or("title", links.name);
+  links.base = place.amount_or("base", 0);
+  links.device_share = place.amount_or("device_share", 0);
+  if (links.device_share >= 1) place["device_share"].fail("is not below 1: nothing else could run");
+  links.ring_fill = place.amount_or("ring_fill", 0);
+  const JsonPlace levels = place["levels"];
+  if (levels.size() == 0) {
+    levels.fail("is empty; give at least one, {\"name\": \"nvlink\", \"latency\": 6e-7, \"bandwidth\": 3.7e11}");
+  }
+  for (const JsonPlace& entry : levels.elements()) links.levels.push_back(link_level(entry));
+  check_level_sizes(levels, links.levels);
+  if (const auto axes = place.find("axes")) {
+    for (const auto& [axis, entry] : axes->members()) links.axes[axis] = axis_links(entry);
+  }
+  if (const auto tables = place.find("tables")) links.tables = tables_by_size(*tables);
+  if (const auto sources = place.find("sources")) {
+    for (const auto& [figure, source] : sources->members()) links.sources[figure] = source.text();
+  }
+  return links;
+}
+
+json to_json(const Interconnect& links) {
+  json object{{"version", 1},
+              {"name", links.name},
+              {"title", links.title},
+              {"base", links.base},
+              {"device_share", links.device_share},
+              {"ring_fill", links.ring_fill},
+              {"levels", json::array()},
+              {"sources", links.sources}};
+  for (const LinkLevel& level : links.levels) {
+    json entry{{"name", level.name}, {"latency", level.latency}, {"bandwidth", level.bandwidth}};
+    if (level.size > 0) entry["size"] = level.size;
+    if (level.direct > 0) entry["direct"] = level.direct;
+    for (const LinkGroup& group : level.groups) {
+      json& made = entry["groups"].emplace_back(json{{"processes", group.processes}, {"bandwidth", group.bandwidth}});
+      if (group.direct > 0) made["direct"] = group.direct;
+    }
+    object["levels"].push_back(std::move(entry));
+  }
+  for (const auto& [axis, own] : links.axes) {
+    json& entry = object["axes"][axis] = json::object();
+    if (own.latency) entry["latency"] = *own.latency;
+    if (own.bandwidth) entry["bandwidth"] = *own.bandwidth;
+    for (const auto& [kind, table] : own.tables) {
+      entry["tables"][std::string(to_string(kind))] = to_json(table);
+    }
+  }
+  for (const auto& [kind, by_size] : links.tables) {
+    json& entry = object["tables"][std::string(to_string(kind))] = json::object();
+    for (const auto& [processes, table] : by_size) entry[std::to_string(processes)] = to_json(table);
+  }
+  return object;
+}
+
+void Interconnect::write_file(const std::string& path) const {
+  shadowgraph::write_file(path, json_text(to_json(*this), 2) + "\n");
+}
+
+Interconnect Interconnect::read_file(const std::string& path) {
+  return interconnect_from_json(parse_json(shadowgraph::read_file(path), path), path);
+}
+
+std::vector<std::string> Interconnect::names() {
+  std::vector<std::string> names;
+  for (const EmbeddedFile& file : interconnect_files()) names.emplace_back(file.name);
+  return names;
+}
+
+Interconnect Interconnect::named(std::string_view name) {
+  for (const EmbeddedFile& file : interconnect_files()) {
+    if (file.name == name) return interconnect_from_json(parse_json(file.text, name), std::string(name));
+  }
+  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/time.md)", name,
+                          fmt::join(names(), ", ")));
+}
+
+Interconnect Interconnect::find(const std::string& name_or_file) {
+  return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
+}
+
+std::optional<Interconnect> Interconnect::around(std::string_view device) {
+  static constexpr std::pair<std::string_view, std::string_view> kAround[] = {
+      {"a100", "a100"},  {"a100_40gb", "a100"},  {"a100_pcie", "pcie4"}, {"b200", "b200"},     {"h100", "h100"},
+      {"h200", "h200"},  {"h100_pcie", "pcie5"}, {"l4", "pcie4"},        {"mi300x", "mi300x"}, {"rtx4090", "pcie4"},
+      {"h20", "h100"},   {"v100", "v100"},       {"b300", "b200"},       {"mi325x", "mi300x"}, {"a10g", "pcie4"},
+      {"l40s", "pcie4"}, {"rtx3090", "pcie4"},   {"rtx5090", "pcie5"},
+  };
+  for (const auto& [name, links] : kAround) {
+    if (name == device) return named(links);
+  }
+  return std::nullopt;
+}
+
+namespace {
+
 struct MeasuredCollectives {
   CollectiveKind kind;
   int64_t processes;
@@ -144,6 +247,30 @@ CollectiveTable rising_medians(std::map<double, std::vector<double>>& by_bytes) 
   }
   return table;
 }
+
+}  // namespace
+
+void Interconnect::add_csv(const std::string& path) {
+  const CsvTable csv(shadowgraph::read_file(path), path, {"collective", "processes", "bytes", "seconds", "axis"});
+  std::map<MeasuredCollectives, std::map<double, std::vector<double>>> measured;
+  std::map<std::pair<std::string, CollectiveKind>, int64_t> of_axis;
+  for (const CsvRow& row : csv.rows()) {
+    const auto kind = parse_collective_kind(row.text("collective"));
+    if (!kind) row.fail("collective '" + terminal_text(row.text("collective")) + "' is none; all_reduce is one");
+    const int64_t processes = row.count("processes");
+    if (processes < 2 || processes > 1'000'000'000) row.fail("processes are 2 or more, and fewer than 1,000,000,000");
+    const std::string axis(row.text_or_empty("axis"));
+    if (!axis.empty() && of_axis.try_emplace({axis, *kind}, processes).first->second != processes) {
+      row.fail("axis '" + terminal_text(axis) + "' has another number of processes than in the rows before");
+    }
+    measured[{*kind, processes, axis}][row.amount("bytes")].push_back(row.amount("seconds"));
+  }
+  for (auto& [of, by_bytes] : measured) {
+    (of.axis.empty() ? tables[of.kind][of.processes] : axes[of.axis].tables[of.kind]) = rising_medians(by_bytes);
+  }
+}
+
+namespace {
 
 constexpr std::array<std::string_view, kCollectiveKindCount> kKindNames = {
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
@@ -320,125 +447,6 @@ CollectiveCost between_two(int64_t payload, const ProcessGroupInfo& group, const
 }
 
 }  // namespace
-
-Interconnect interconnect_from_json(const json& object, const std::string& name) {
-  const std::string heading = name + ": not the figures of an interconnect (docs/time.md)";
-  const JsonPlace place(object, heading);
-  if (place["version"].number() != 1) place["version"].fail("is not 1");
-  Interconnect links{.name = place.text_or("name", name)};
-  links.title = place.text_or("title", links.name);
-  links.base = place.amount_or("base", 0);
-  links.device_share = place.amount_or("device_share", 0);
-  if (links.device_share >= 1) place["device_share"].fail("is not below 1: nothing else could run");
-  links.ring_fill = place.amount_or("ring_fill", 0);
-  const JsonPlace levels = place["levels"];
-  if (levels.size() == 0) {
-    levels.fail("is empty; give at least one, {\"name\": \"nvlink\", \"latency\": 6e-7, \"bandwidth\": 3.7e11}");
-  }
-  for (const JsonPlace& entry : levels.elements()) links.levels.push_back(link_level(entry));
-  check_level_sizes(levels, links.levels);
-  if (const auto axes = place.find("axes")) {
-    for (const auto& [axis, entry] : axes->members()) links.axes[axis] = axis_links(entry);
-  }
-  if (const auto tables = place.find("tables")) links.tables = tables_by_size(*tables);
-  if (const auto sources = place.find("sources")) {
-    for (const auto& [figure, source] : sources->members()) links.sources[figure] = source.text();
-  }
-  return links;
-}
-
-json to_json(const Interconnect& links) {
-  json object{{"version", 1},
-              {"name", links.name},
-              {"title", links.title},
-              {"base", links.base},
-              {"device_share", links.device_share},
-              {"ring_fill", links.ring_fill},
-              {"levels", json::array()},
-              {"sources", links.sources}};
-  for (const LinkLevel& level : links.levels) {
-    json entry{{"name", level.name}, {"latency", level.latency}, {"bandwidth", level.bandwidth}};
-    if (level.size > 0) entry["size"] = level.size;
-    if (level.direct > 0) entry["direct"] = level.direct;
-    for (const LinkGroup& group : level.groups) {
-      json& made = entry["groups"].emplace_back(json{{"processes", group.processes}, {"bandwidth", group.bandwidth}});
-      if (group.direct > 0) made["direct"] = group.direct;
-    }
-    object["levels"].push_back(std::move(entry));
-  }
-  for (const auto& [axis, own] : links.axes) {
-    json& entry = object["axes"][axis] = json::object();
-    if (own.latency) entry["latency"] = *own.latency;
-    if (own.bandwidth) entry["bandwidth"] = *own.bandwidth;
-    for (const auto& [kind, table] : own.tables) {
-      entry["tables"][std::string(to_string(kind))] = to_json(table);
-    }
-  }
-  for (const auto& [kind, by_size] : links.tables) {
-    json& entry = object["tables"][std::string(to_string(kind))] = json::object();
-    for (const auto& [processes, table] : by_size) entry[std::to_string(processes)] = to_json(table);
-  }
-  return object;
-}
-
-void Interconnect::write_file(const std::string& path) const {
-  shadowgraph::write_file(path, json_text(to_json(*this), 2) + "\n");
-}
-
-Interconnect Interconnect::read_file(const std::string& path) {
-  return interconnect_from_json(parse_json(shadowgraph::read_file(path), path), path);
-}
-
-std::vector<std::string> Interconnect::names() {
-  std::vector<std::string> names;
-  for (const EmbeddedFile& file : interconnect_files()) names.emplace_back(file.name);
-  return names;
-}
-
-Interconnect Interconnect::named(std::string_view name) {
-  for (const EmbeddedFile& file : interconnect_files()) {
-    if (file.name == name) return interconnect_from_json(parse_json(file.text, name), std::string(name));
-  }
-  throw Error(fmt::format("no interconnect '{}' is known; there are {}, and files of your own (docs/time.md)", name,
-                          fmt::join(names(), ", ")));
-}
-
-Interconnect Interconnect::find(const std::string& name_or_file) {
-  return std::filesystem::exists(name_or_file) ? read_file(name_or_file) : named(name_or_file);
-}
-
-std::optional<Interconnect> Interconnect::around(std::string_view device) {
-  static constexpr std::pair<std::string_view, std::string_view> kAround[] = {
-      {"a100", "a100"},  {"a100_40gb", "a100"},  {"a100_pcie", "pcie4"}, {"b200", "b200"},     {"h100", "h100"},
-      {"h200", "h200"},  {"h100_pcie", "pcie5"}, {"l4", "pcie4"},        {"mi300x", "mi300x"}, {"rtx4090", "pcie4"},
-      {"h20", "h100"},   {"v100", "v100"},       {"b300", "b200"},       {"mi325x", "mi300x"}, {"a10g", "pcie4"},
-      {"l40s", "pcie4"}, {"rtx3090", "pcie4"},   {"rtx5090", "pcie5"},
-  };
-  for (const auto& [name, links] : kAround) {
-    if (name == device) return named(links);
-  }
-  return std::nullopt;
-}
-
-void Interconnect::add_csv(const std::string& path) {
-  const CsvTable csv(shadowgraph::read_file(path), path, {"collective", "processes", "bytes", "seconds", "axis"});
-  std::map<MeasuredCollectives, std::map<double, std::vector<double>>> measured;
-  std::map<std::pair<std::string, CollectiveKind>, int64_t> of_axis;
-  for (const CsvRow& row : csv.rows()) {
-    const auto kind = parse_collective_kind(row.text("collective"));
-    if (!kind) row.fail("collective '" + terminal_text(row.text("collective")) + "' is none; all_reduce is one");
-    const int64_t processes = row.count("processes");
-    if (processes < 2 || processes > 1'000'000'000) row.fail("processes are 2 or more, and fewer than 1,000,000,000");
-    const std::string axis(row.text_or_empty("axis"));
-    if (!axis.empty() && of_axis.try_emplace({axis, *kind}, processes).first->second != processes) {
-      row.fail("axis '" + terminal_text(axis) + "' has another number of processes than in the rows before");
-    }
-    measured[{*kind, processes, axis}][row.amount("bytes")].push_back(row.amount("seconds"));
-  }
-  for (auto& [of, by_bytes] : measured) {
-    (of.axis.empty() ? tables[of.kind][of.processes] : axes[of.axis].tables[of.kind]) = rising_medians(by_bytes);
-  }
-}
 
 std::string_view to_string(CollectiveKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
 
