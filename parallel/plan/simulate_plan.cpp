@@ -1,4 +1,4 @@
-// Lays out a step as one of fewer layers was. Variables of the two problems are the same but for numbers in their names.
+// Simulates a plan: a step captured whole, cut by a strategy of fewer layers, and played on all ranks of a pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>

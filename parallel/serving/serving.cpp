@@ -1,4 +1,4 @@
-// Which parameters of a program an engine keeps in a format of quantised weights, and what all of them take.
+// Predicts an inference engine: stored weights, times of passes, batches within the memory.
 #include "shadowgraph/plan/serving.h"
 
 #include <fmt/format.h>

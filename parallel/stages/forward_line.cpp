@@ -1,4 +1,4 @@
-// What a node makes or writes.
+// Lays a step along its forward, and finds the stage and piece of each node.
 #include "parallel/stages/forward_line.h"
 
 #include <algorithm>

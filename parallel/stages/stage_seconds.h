@@ -1,4 +1,4 @@
-// The figures of the device that a graph was captured for, where none are given.
+// Seconds of nodes, and of the pieces of each stage.
 #pragma once
 
 #include <functional>

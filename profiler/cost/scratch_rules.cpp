@@ -1,4 +1,4 @@
-// Memory that cuDNN's convolutions take: operands laid out anew.
+// Rules of memory inside kernels, by operator.
 #include "profiler/cost/scratch_rules.h"
 
 #include <algorithm>

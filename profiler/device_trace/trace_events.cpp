@@ -1,4 +1,4 @@
-// Unpacks files of gzip.
+// Reads the events of a trace of torch.profiler, packed by gzip or not.
 #include <fmt/format.h>
 
 #include <algorithm>

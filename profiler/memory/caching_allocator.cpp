@@ -1,4 +1,3 @@
-// What CachingAllocator holds: segments cut into blocks, and pools of those that are free.
 #include <c10/core/AllocatorConfig.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

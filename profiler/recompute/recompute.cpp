@@ -1,4 +1,4 @@
-// What a module trades: bytes that dropping results of its operators frees, for the time that making them again takes.
+// Curves of recompute as tables and JSON, and steps as chains and modules for other solvers.
 #include "shadowgraph/profile/recompute.h"
 
 #include <fmt/format.h>

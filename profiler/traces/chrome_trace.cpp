@@ -1,4 +1,4 @@
-// Writes what torch.profiler's traces say of a call, and of a collective, so that tools for them read ours.
+// Writes a profile as Chrome's trace events, with what tools for torch.profiler's traces read.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>

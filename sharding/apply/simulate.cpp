@@ -1,4 +1,4 @@
-// What one rank's graph says of itself, whole or from a file.
+// Runs the graphs of all ranks together.
 #include "shadowgraph/shard/simulate.h"
 
 #include <ATen/Context.h>

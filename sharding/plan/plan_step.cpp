@@ -1,4 +1,4 @@
-// What was tried with sharding and computing again, as text and JSON.
+// Plans a captured step, with recompute or without, and writes the rounds as text and JSON.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>

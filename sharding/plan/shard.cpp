@@ -1,4 +1,4 @@
-// Judges a plan that is measured already.
+// Searches or measures a plan, judges it, and writes what was found as text and JSON.
 #include "shadowgraph/shard/shard.h"
 
 #include <fmt/format.h>

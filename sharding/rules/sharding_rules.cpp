@@ -1,4 +1,4 @@
-// Calls as keys: everything that the factors of a call depend on. Internal to sharding/rules.
+// Keeps the rules of operators: what they say of a call, its strategies, and one device's arguments.
 #include <fmt/format.h>
 
 #include <algorithm>

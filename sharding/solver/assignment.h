@@ -1,4 +1,4 @@
-// The unit of an assignment's costs.
+// Sums of costs and usages of an assignment problem.
 #pragma once
 
 #include <cstdint>
