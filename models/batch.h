@@ -6,6 +6,11 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "models/model.h"
 
 namespace shadowgraph::models {
 
@@ -26,10 +31,30 @@ at::Tensor class_loss(const at::Tensor& logits, const at::Tensor& labels);
 // Face's ForCausalLMLoss does: no second copy of the logits.
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& labels);
 
-// The starting weights that the language models share.
-
 // In every Linear and Embedding below `root`: weights normal with mean 0 and `deviation`, biases zero, an embedding's
 // padding row zero. Writes only, reads no data. May be called in the constructor of `root`.
 void normal_linear_and_embedding_(torch::nn::Module& root, double deviation);
+
+// A model that takes one tensor and gives "logits", which `loss` holds against `labels`.
+template <class Model>
+BuiltModel model_of_logits(const std::shared_ptr<Model>& model, std::pair<std::string, at::Tensor> input,
+                           at::Tensor labels, at::Tensor (*loss)(const at::Tensor& logits, const at::Tensor& labels)) {
+  BuiltModel built;
+  built.module = model;
+  built.inputs = {std::move(input.second), std::move(labels)};
+  built.input_names = {std::move(input.first), "labels"};
+  built.forward = [model](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{model->forward(inputs[0])}; };
+  built.output_names = {"logits"};
+  built.loss = [loss](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
+    return loss(outputs[0], inputs[1]);
+  };
+  return built;
+}
+
+template <class Model>
+BuiltModel causal_language_model(const std::shared_ptr<Model>& model, int64_t vocab, const ModelOptions& options) {
+  const at::Tensor input_ids = random_ids(vocab, {options.batch, options.seq});
+  return model_of_logits(model, {"input_ids", input_ids}, input_ids.clone(), next_token_loss);
+}
 
 }  // namespace shadowgraph::models

@@ -21,8 +21,19 @@ namespace shadowgraph::models {
 
 namespace {
 
-torch::nn::LayerNorm layer_norm(const BertConfig& config) {
+template <class Config>
+torch::nn::LayerNorm layer_norm(const Config& config) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
+}
+
+// Layers that write to the residual stream start smaller the more of them there are: two a block.
+double residual_deviation(const Gpt2Config& config) {
+  return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
+}
+
+at::Tensor gelu_new(const at::Tensor& x) {
+  const double scale = std::sqrt(2.0 / std::numbers::pi);
+  return 0.5 * x * (1.0 + at::tanh(scale * (x + 0.044715 * at::pow(x, 3.0))));
 }
 
 }  // namespace
@@ -39,28 +50,36 @@ BertConfig tiny(BertConfig config) {
   return config;
 }
 
-BertEmbeddings::BertEmbeddings(const BertConfig& config) {
-  word_embeddings = register_module(
-      "word_embeddings", torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab, config.hidden).padding_idx(0)));
-  position_embeddings =
-      register_module("position_embeddings", torch::nn::Embedding(config.max_positions, config.hidden));
-  token_type_embeddings =
-      register_module("token_type_embeddings", torch::nn::Embedding(config.token_types, config.hidden));
-  LayerNorm = register_module("LayerNorm", layer_norm(config));
-  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
-  const auto ids = at::TensorOptions().dtype(at::kLong);
-  position_ids = register_buffer("position_ids", torch::arange(config.max_positions, ids).unsqueeze(0));
-  token_type_ids = register_buffer("token_type_ids", torch::zeros({1, config.max_positions}, ids));
-}
+struct BertEmbeddings : torch::nn::Module {
+  explicit BertEmbeddings(const BertConfig& config) {
+    word_embeddings =
+        register_module("word_embeddings",
+                        torch::nn::Embedding(torch::nn::EmbeddingOptions(config.vocab, config.hidden).padding_idx(0)));
+    position_embeddings =
+        register_module("position_embeddings", torch::nn::Embedding(config.max_positions, config.hidden));
+    token_type_embeddings =
+        register_module("token_type_embeddings", torch::nn::Embedding(config.token_types, config.hidden));
+    LayerNorm = register_module("LayerNorm", layer_norm(config));
+    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+    const auto ids = at::TensorOptions().dtype(at::kLong);
+    position_ids = register_buffer("position_ids", torch::arange(config.max_positions, ids).unsqueeze(0));
+    token_type_ids = register_buffer("token_type_ids", torch::zeros({1, config.max_positions}, ids));
+  }
 
-at::Tensor BertEmbeddings::forward(const at::Tensor& input_ids) {
-  ModuleScope scope(*this);
-  const int64_t seq = input_ids.size(1);
-  const at::Tensor types = token_type_ids.slice(/*dim=*/1, 0, seq).expand_as(input_ids);
-  at::Tensor x = word_embeddings->forward(input_ids) + token_type_embeddings->forward(types);
-  x = x + position_embeddings->forward(position_ids.slice(/*dim=*/1, 0, seq));
-  return dropout->forward(LayerNorm->forward(x));
-}
+  at::Tensor forward(const at::Tensor& input_ids) {
+    ModuleScope scope(*this);
+    const int64_t seq = input_ids.size(1);
+    const at::Tensor types = token_type_ids.slice(/*dim=*/1, 0, seq).expand_as(input_ids);
+    at::Tensor x = word_embeddings->forward(input_ids) + token_type_embeddings->forward(types);
+    x = x + position_embeddings->forward(position_ids.slice(/*dim=*/1, 0, seq));
+    return dropout->forward(LayerNorm->forward(x));
+  }
+
+  torch::nn::Embedding word_embeddings{nullptr}, position_embeddings{nullptr}, token_type_embeddings{nullptr};
+  torch::nn::LayerNorm LayerNorm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+  at::Tensor position_ids, token_type_ids;  // buffers [1, max_positions]: 0, 1, 2, ... and zeros
+};
 
 BertSelfAttention::BertSelfAttention(const BertConfig& config)
     : heads(config.heads), dropout(config.attention_dropout) {
@@ -81,84 +100,126 @@ at::Tensor BertSelfAttention::forward(const at::Tensor& x) {
   return y.transpose(1, 2).reshape({batch, seq, hidden});
 }
 
-BertResidualOutput::BertResidualOutput(int64_t in_features, const BertConfig& config) {
-  dense = register_module("dense", torch::nn::Linear(in_features, config.hidden));
-  LayerNorm = register_module("LayerNorm", layer_norm(config));
-  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
-}
-
-at::Tensor BertResidualOutput::forward(const at::Tensor& x, const at::Tensor& residual) {
-  ModuleScope scope(*this);
-  return LayerNorm->forward(dropout->forward(dense->forward(x)) + residual);
-}
-
-BertAttention::BertAttention(const BertConfig& config) {
-  self = register_module("self", std::make_shared<BertSelfAttention>(config));
-  output = register_module("output", std::make_shared<BertResidualOutput>(config.hidden, config));
-}
-
-at::Tensor BertAttention::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  return output->forward(self->forward(x), x);
-}
-
-BertIntermediate::BertIntermediate(const BertConfig& config) {
-  dense = register_module("dense", torch::nn::Linear(config.hidden, config.intermediate));
-}
-
-at::Tensor BertIntermediate::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  return at::gelu(dense->forward(x));
-}
-
-BertLayer::BertLayer(const BertConfig& config) {
-  attention = register_module("attention", std::make_shared<BertAttention>(config));
-  intermediate = register_module("intermediate", std::make_shared<BertIntermediate>(config));
-  output = register_module("output", std::make_shared<BertResidualOutput>(config.intermediate, config));
-}
-
-at::Tensor BertLayer::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  const at::Tensor attended = attention->forward(x);
-  return output->forward(intermediate->forward(attended), attended);
-}
-
-BertEncoder::BertEncoder(const BertConfig& config) {
-  for (int64_t i = 0; i < config.layers; ++i) {
-    layer->push_back(std::make_shared<BertLayer>(config));
+// Projection, dropout, residual and norm that close both halves of a layer: BertSelfOutput and BertOutput there.
+struct BertResidualOutput : torch::nn::Module {
+  BertResidualOutput(int64_t in_features, const BertConfig& config) {
+    dense = register_module("dense", torch::nn::Linear(in_features, config.hidden));
+    LayerNorm = register_module("LayerNorm", layer_norm(config));
+    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
   }
-  register_module("layer", layer);
-}
 
-at::Tensor BertEncoder::forward(at::Tensor x) {
-  ModuleScope scope(*this);
-  for (const auto& module : *layer) {
-    x = module->as<BertLayer>()->forward(x);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual) {
+    ModuleScope scope(*this);
+    return LayerNorm->forward(dropout->forward(dense->forward(x)) + residual);
   }
-  return x;
-}
 
-BertPooler::BertPooler(const BertConfig& config) {
-  dense = register_module("dense", torch::nn::Linear(config.hidden, config.hidden));
-}
+  torch::nn::Linear dense{nullptr};
+  torch::nn::LayerNorm LayerNorm{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+};
 
-at::Tensor BertPooler::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  return at::tanh(dense->forward(x.select(/*dim=*/1, /*index=*/0)));
-}
+struct BertAttention : torch::nn::Module {
+  explicit BertAttention(const BertConfig& config) {
+    self = register_module("self", std::make_shared<BertSelfAttention>(config));
+    output = register_module("output", std::make_shared<BertResidualOutput>(config.hidden, config));
+  }
 
-BertModel::BertModel(const BertConfig& config) {
-  embeddings = register_module("embeddings", std::make_shared<BertEmbeddings>(config));
-  encoder = register_module("encoder", std::make_shared<BertEncoder>(config));
-  pooler = register_module("pooler", std::make_shared<BertPooler>(config));
-  normal_linear_and_embedding_(*this, 0.02);
-}
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return output->forward(self->forward(x), x);
+  }
 
-BertModel::Output BertModel::forward(const at::Tensor& input_ids) {
-  ModuleScope scope(*this);
-  const at::Tensor hidden = encoder->forward(embeddings->forward(input_ids));
-  return {hidden, pooler->forward(hidden)};
-}
+  std::shared_ptr<BertSelfAttention> self;
+  std::shared_ptr<BertResidualOutput> output;
+};
+
+struct BertIntermediate : torch::nn::Module {
+  explicit BertIntermediate(const BertConfig& config) {
+    dense = register_module("dense", torch::nn::Linear(config.hidden, config.intermediate));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return at::gelu(dense->forward(x));
+  }
+
+  torch::nn::Linear dense{nullptr};
+};
+
+struct BertLayer : torch::nn::Module {
+  explicit BertLayer(const BertConfig& config) {
+    attention = register_module("attention", std::make_shared<BertAttention>(config));
+    intermediate = register_module("intermediate", std::make_shared<BertIntermediate>(config));
+    output = register_module("output", std::make_shared<BertResidualOutput>(config.intermediate, config));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    const at::Tensor attended = attention->forward(x);
+    return output->forward(intermediate->forward(attended), attended);
+  }
+
+  std::shared_ptr<BertAttention> attention;
+  std::shared_ptr<BertIntermediate> intermediate;
+  std::shared_ptr<BertResidualOutput> output;
+};
+
+struct BertEncoder : torch::nn::Module {
+  explicit BertEncoder(const BertConfig& config) {
+    for (int64_t i = 0; i < config.layers; ++i) {
+      layer->push_back(std::make_shared<BertLayer>(config));
+    }
+    register_module("layer", layer);
+  }
+
+  at::Tensor forward(at::Tensor x) {
+    ModuleScope scope(*this);
+    for (const auto& module : *layer) {
+      x = module->as<BertLayer>()->forward(x);
+    }
+    return x;
+  }
+
+  torch::nn::ModuleList layer;
+};
+
+struct BertPooler : torch::nn::Module {
+  explicit BertPooler(const BertConfig& config) {
+    dense = register_module("dense", torch::nn::Linear(config.hidden, config.hidden));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return at::tanh(dense->forward(x.select(/*dim=*/1, /*index=*/0)));
+  }
+
+  torch::nn::Linear dense{nullptr};
+};
+
+struct BertModel : torch::nn::Module {
+  struct Output {
+    at::Tensor last_hidden_state;  // [batch, seq, hidden]
+    at::Tensor pooler_output;      // [batch, hidden]
+  };
+
+  explicit BertModel(const BertConfig& config) {
+    embeddings = register_module("embeddings", std::make_shared<BertEmbeddings>(config));
+    encoder = register_module("encoder", std::make_shared<BertEncoder>(config));
+    pooler = register_module("pooler", std::make_shared<BertPooler>(config));
+    normal_linear_and_embedding_(*this, 0.02);
+  }
+
+  // [batch, seq] token ids, all of token type 0
+  Output forward(const at::Tensor& input_ids) {
+    ModuleScope scope(*this);
+    const at::Tensor hidden = encoder->forward(embeddings->forward(input_ids));
+    return {hidden, pooler->forward(hidden)};
+  }
+
+  std::shared_ptr<BertEmbeddings> embeddings;
+  std::shared_ptr<BertEncoder> encoder;
+  std::shared_ptr<BertPooler> pooler;
+};
 
 BuiltModel build_bert(BertConfig config, const ModelOptions& options) {
   check_seq(options.seq, config.max_positions);
@@ -179,24 +240,6 @@ BuiltModel build_bert(BertConfig config, const ModelOptions& options) {
   };
   return built;
 }
-
-namespace {
-
-torch::nn::LayerNorm layer_norm(const Gpt2Config& config) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(config.norm_eps));
-}
-
-// Layers that write to the residual stream start smaller the more of them there are: two a block.
-double residual_deviation(const Gpt2Config& config) {
-  return 0.02 / std::sqrt(2.0 * static_cast<double>(config.layers));
-}
-
-at::Tensor gelu_new(const at::Tensor& x) {
-  const double scale = std::sqrt(2.0 / std::numbers::pi);
-  return 0.5 * x * (1.0 + at::tanh(scale * (x + 0.044715 * at::pow(x, 3.0))));
-}
-
-}  // namespace
 
 Gpt2Config gpt2_config() { return {}; }
 
@@ -274,76 +317,86 @@ at::Tensor Gpt2Block::forward(const at::Tensor& input, const CachedStep& step) {
   return x + mlp->forward(ln_2->forward(x));
 }
 
-Gpt2Model::Gpt2Model(const Gpt2Config& config) {
-  wte = register_module("wte", torch::nn::Embedding(config.vocab, config.hidden));
-  wpe = register_module("wpe", torch::nn::Embedding(config.max_positions, config.hidden));
-  normal_linear_and_embedding_(*this, 0.02);
-  drop = register_module("drop", torch::nn::Dropout(config.dropout));
-  for (int64_t i = 0; i < config.layers; ++i) {
-    h->push_back(std::make_shared<Gpt2Block>(config));
+struct Gpt2Model : torch::nn::Module {
+  explicit Gpt2Model(const Gpt2Config& config) {
+    wte = register_module("wte", torch::nn::Embedding(config.vocab, config.hidden));
+    wpe = register_module("wpe", torch::nn::Embedding(config.max_positions, config.hidden));
+    normal_linear_and_embedding_(*this, 0.02);
+    drop = register_module("drop", torch::nn::Dropout(config.dropout));
+    for (int64_t i = 0; i < config.layers; ++i) {
+      h->push_back(std::make_shared<Gpt2Block>(config));
+    }
+    register_module("h", h);
+    ln_f = register_module("ln_f", layer_norm(config));
   }
-  register_module("h", h);
-  ln_f = register_module("ln_f", layer_norm(config));
-}
 
-at::Tensor Gpt2Model::forward(const at::Tensor& input_ids, KeyValueCache* cache) {
-  ModuleScope scope(*this);
-  const int64_t tokens = input_ids.size(1), past = cache == nullptr ? 0 : cache->length();
-  const at::Tensor positions =
-      (past == 0 ? torch::arange(tokens, input_ids.options()) : torch::arange(past, past + tokens, input_ids.options()))
-          .unsqueeze(0);
-  at::Tensor x = drop->forward(wte->forward(input_ids) + wpe->forward(positions));
-  CachedStep step = CachedStep::of(cache, tokens, x);
-  for (const auto& block : *h) {
-    x = block->as<Gpt2Block>()->forward(x, step);
-    ++step.layer;
+  // [batch, seq] token ids -> [batch, seq, hidden]
+  at::Tensor forward(const at::Tensor& input_ids, KeyValueCache* cache = nullptr) {
+    ModuleScope scope(*this);
+    const int64_t tokens = input_ids.size(1), past = cache == nullptr ? 0 : cache->length();
+    const at::Tensor positions = (past == 0 ? torch::arange(tokens, input_ids.options())
+                                            : torch::arange(past, past + tokens, input_ids.options()))
+                                     .unsqueeze(0);
+    at::Tensor x = drop->forward(wte->forward(input_ids) + wpe->forward(positions));
+    CachedStep step = CachedStep::of(cache, tokens, x);
+    for (const auto& block : *h) {
+      x = block->as<Gpt2Block>()->forward(x, step);
+      ++step.layer;
+    }
+    if (cache != nullptr) cache->advance(tokens);
+    return ln_f->forward(x);
   }
-  if (cache != nullptr) cache->advance(tokens);
-  return ln_f->forward(x);
-}
 
-at::Tensor TiedLinear::forward(const at::Tensor& x, const at::Tensor& weight) {
-  ModuleScope scope(*this);
-  return at::linear(x, weight);
-}
+  torch::nn::Embedding wte{nullptr}, wpe{nullptr};
+  torch::nn::Dropout drop{nullptr};
+  torch::nn::ModuleList h;
+  torch::nn::LayerNorm ln_f{nullptr};
+};
 
-Gpt2LMHeadModel::Gpt2LMHeadModel(const Gpt2Config& config) {
-  transformer = register_module("transformer", std::make_shared<Gpt2Model>(config));
-  lm_head = register_module("lm_head", std::make_shared<TiedLinear>());
-}
+// A projection without bias whose weight is the parameter of another module, here the token embedding. It registers
+// none, so the shared one is counted, named and updated once; torch::nn::Module does not remove duplicates.
+struct TiedLinear : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight) {
+    ModuleScope scope(*this);
+    return at::linear(x, weight);
+  }
+};
 
-at::Tensor Gpt2LMHeadModel::forward(const at::Tensor& input_ids) {
-  ModuleScope scope(*this);
-  return lm_head->forward(transformer->forward(input_ids), transformer->wte->weight);
-}
+struct Gpt2LMHeadModel : torch::nn::Module {
+  explicit Gpt2LMHeadModel(const Gpt2Config& config) {
+    transformer = register_module("transformer", std::make_shared<Gpt2Model>(config));
+    lm_head = register_module("lm_head", std::make_shared<TiedLinear>());
+  }
 
-at::Tensor Gpt2LMHeadModel::next(const at::Tensor& input_ids, KeyValueCache& cache) {
-  ModuleScope scope(*this);
-  const at::Tensor last = transformer->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1);
-  return lm_head->forward(last, transformer->wte->weight);
-}
+  // [batch, seq] token ids -> logits [batch, seq, vocab]
+  at::Tensor forward(const at::Tensor& input_ids) {
+    ModuleScope scope(*this);
+    return lm_head->forward(transformer->forward(input_ids), transformer->wte->weight);
+  }
+
+  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
+  at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache) {
+    ModuleScope scope(*this);
+    const at::Tensor last = transformer->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1);
+    return lm_head->forward(last, transformer->wte->weight);
+  }
+
+  std::shared_ptr<Gpt2Model> transformer;
+  std::shared_ptr<TiedLinear> lm_head;
+};
 
 BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options) {
   check_seq(options.seq, config.max_positions);
   config.dropout = options.dropout.value_or(config.dropout);
   config.attention_dropout = options.dropout.value_or(config.attention_dropout);
   auto gpt2 = std::make_shared<Gpt2LMHeadModel>(config);
-  BuiltModel built;
-  built.module = gpt2;
-  const at::Tensor input_ids = random_ids(config.vocab, {options.batch, options.seq});
-  built.inputs = {input_ids, input_ids.clone()};
-  built.input_names = {"input_ids", "labels"};
-  built.forward = [gpt2](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{gpt2->forward(inputs[0])}; };
-  built.output_names = {"logits"};
+  BuiltModel built = causal_language_model(gpt2, config.vocab, options);
   built.cache = {.layers = config.layers,
                  .kv_heads = config.heads,
                  .head_size = config.hidden / config.heads,
                  .positions = config.max_positions,
                  .positions_limit = true};
   built.next = [gpt2](const at::Tensor& input_ids, KeyValueCache& cache) { return gpt2->next(input_ids, cache); };
-  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
-    return next_token_loss(outputs[0], inputs[1]);
-  };
   return built;
 }
 
@@ -356,26 +409,38 @@ LstmLmConfig tiny(LstmLmConfig config) {
   return config;
 }
 
-LstmLanguageModel::LstmLanguageModel(const LstmLmConfig& config) {
-  drop = register_module("drop", torch::nn::Dropout(config.dropout));
-  encoder = register_module("encoder", torch::nn::Embedding(config.vocab, config.embedding));
-  rnn = register_module(
-      "rnn",
-      torch::nn::LSTM(
-          torch::nn::LSTMOptions(config.embedding, config.hidden).num_layers(config.layers).dropout(config.dropout)));
-  decoder = register_module("decoder", torch::nn::Linear(config.hidden, config.vocab));
-  torch::nn::init::uniform_(encoder->weight, -0.1, 0.1);
-  torch::nn::init::uniform_(decoder->weight, -0.1, 0.1);
-  torch::nn::init::zeros_(decoder->bias);
-}
+struct LstmLanguageModel : torch::nn::Module {
+  struct Output {
+    at::Tensor log_probabilities;  // [seq * batch, vocab]
+    at::Tensor hidden, cell;       // [layers, batch, hidden], for the next stretch of text
+  };
 
-LstmLanguageModel::Output LstmLanguageModel::forward(const at::Tensor& input_ids, const at::Tensor& hidden,
-                                                     const at::Tensor& cell) {
-  ModuleScope scope(*this);
-  const auto [output, state] = rnn->forward(drop->forward(encoder->forward(input_ids)), std::make_tuple(hidden, cell));
-  const at::Tensor decoded = decoder->forward(drop->forward(output));
-  return {at::log_softmax(decoded.view({-1, decoded.size(-1)}), /*dim=*/1), std::get<0>(state), std::get<1>(state)};
-}
+  explicit LstmLanguageModel(const LstmLmConfig& config) {
+    drop = register_module("drop", torch::nn::Dropout(config.dropout));
+    encoder = register_module("encoder", torch::nn::Embedding(config.vocab, config.embedding));
+    rnn = register_module(
+        "rnn",
+        torch::nn::LSTM(
+            torch::nn::LSTMOptions(config.embedding, config.hidden).num_layers(config.layers).dropout(config.dropout)));
+    decoder = register_module("decoder", torch::nn::Linear(config.hidden, config.vocab));
+    torch::nn::init::uniform_(encoder->weight, -0.1, 0.1);
+    torch::nn::init::uniform_(decoder->weight, -0.1, 0.1);
+    torch::nn::init::zeros_(decoder->bias);
+  }
+
+  Output forward(const at::Tensor& input_ids, const at::Tensor& hidden, const at::Tensor& cell) {
+    ModuleScope scope(*this);
+    const auto [output, state] =
+        rnn->forward(drop->forward(encoder->forward(input_ids)), std::make_tuple(hidden, cell));
+    const at::Tensor decoded = decoder->forward(drop->forward(output));
+    return {at::log_softmax(decoded.view({-1, decoded.size(-1)}), /*dim=*/1), std::get<0>(state), std::get<1>(state)};
+  }
+
+  torch::nn::Dropout drop{nullptr};
+  torch::nn::Embedding encoder{nullptr};
+  torch::nn::LSTM rnn{nullptr};
+  torch::nn::Linear decoder{nullptr};
+};
 
 BuiltModel build_lstm_lm(LstmLmConfig config, const ModelOptions& options) {
   config.dropout = options.dropout.value_or(config.dropout);

@@ -29,16 +29,6 @@ struct BertConfig {
 BertConfig bert_base_config();
 BertConfig tiny(BertConfig config);
 
-struct BertEmbeddings : torch::nn::Module {
-  explicit BertEmbeddings(const BertConfig& config);
-  at::Tensor forward(const at::Tensor& input_ids);
-
-  torch::nn::Embedding word_embeddings{nullptr}, position_embeddings{nullptr}, token_type_embeddings{nullptr};
-  torch::nn::LayerNorm LayerNorm{nullptr};
-  torch::nn::Dropout dropout{nullptr};
-  at::Tensor position_ids, token_type_ids;  // buffers [1, max_positions]: 0, 1, 2, ... and zeros
-};
-
 struct BertSelfAttention : torch::nn::Module {
   explicit BertSelfAttention(const BertConfig& config);
   at::Tensor forward(const at::Tensor& x);
@@ -48,69 +38,6 @@ struct BertSelfAttention : torch::nn::Module {
   torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr};
 };
 
-// Projection, dropout, residual and norm that close both halves of a layer: BertSelfOutput and BertOutput there.
-struct BertResidualOutput : torch::nn::Module {
-  BertResidualOutput(int64_t in_features, const BertConfig& config);
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual);
-
-  torch::nn::Linear dense{nullptr};
-  torch::nn::LayerNorm LayerNorm{nullptr};
-  torch::nn::Dropout dropout{nullptr};
-};
-
-struct BertAttention : torch::nn::Module {
-  explicit BertAttention(const BertConfig& config);
-  at::Tensor forward(const at::Tensor& x);
-
-  std::shared_ptr<BertSelfAttention> self;
-  std::shared_ptr<BertResidualOutput> output;
-};
-
-struct BertIntermediate : torch::nn::Module {
-  explicit BertIntermediate(const BertConfig& config);
-  at::Tensor forward(const at::Tensor& x);
-
-  torch::nn::Linear dense{nullptr};
-};
-
-struct BertLayer : torch::nn::Module {
-  explicit BertLayer(const BertConfig& config);
-  at::Tensor forward(const at::Tensor& x);
-
-  std::shared_ptr<BertAttention> attention;
-  std::shared_ptr<BertIntermediate> intermediate;
-  std::shared_ptr<BertResidualOutput> output;
-};
-
-struct BertEncoder : torch::nn::Module {
-  explicit BertEncoder(const BertConfig& config);
-  at::Tensor forward(at::Tensor x);
-
-  torch::nn::ModuleList layer;
-};
-
-struct BertPooler : torch::nn::Module {
-  explicit BertPooler(const BertConfig& config);
-  at::Tensor forward(const at::Tensor& x);
-
-  torch::nn::Linear dense{nullptr};
-};
-
-struct BertModel : torch::nn::Module {
-  struct Output {
-    at::Tensor last_hidden_state;  // [batch, seq, hidden]
-    at::Tensor pooler_output;      // [batch, hidden]
-  };
-
-  explicit BertModel(const BertConfig& config);
-  // [batch, seq] token ids, all of token type 0
-  Output forward(const at::Tensor& input_ids);
-
-  std::shared_ptr<BertEmbeddings> embeddings;
-  std::shared_ptr<BertEncoder> encoder;
-  std::shared_ptr<BertPooler> pooler;
-};
-
 // The model has no head of its own. So the loss takes the features of the pooler's output for classes and scores them
 // against one label a sequence. The gradient enters where that of a sequence classifier does.
 BuiltModel build_bert(BertConfig config, const ModelOptions& options);
@@ -118,7 +45,6 @@ BuiltModel build_bert(BertConfig config, const ModelOptions& options);
 // GPT-2 (Radford et al. 2019) with its language-model head: Hugging Face's GPT2LMHeadModel, by its names. It differs
 // from that in two places that change memory but no result. gelu_new is one fused operator unless the config says
 // otherwise. The causal mask, unused with scaled_dot_product_attention, is not kept as a buffer in every layer.
-
 struct Gpt2Config {
   int64_t layers = 12;
   int64_t heads = 12;
@@ -173,39 +99,10 @@ struct Gpt2Block : torch::nn::Module {
   std::shared_ptr<Gpt2Mlp> mlp;
 };
 
-struct Gpt2Model : torch::nn::Module {
-  explicit Gpt2Model(const Gpt2Config& config);
-  // [batch, seq] token ids -> [batch, seq, hidden]
-  at::Tensor forward(const at::Tensor& input_ids, KeyValueCache* cache = nullptr);
-
-  torch::nn::Embedding wte{nullptr}, wpe{nullptr};
-  torch::nn::Dropout drop{nullptr};
-  torch::nn::ModuleList h;
-  torch::nn::LayerNorm ln_f{nullptr};
-};
-
-// A projection without bias whose weight is the parameter of another module, here the token embedding. It registers
-// none, so the shared one is counted, named and updated once; torch::nn::Module does not remove duplicates.
-struct TiedLinear : torch::nn::Module {
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight);
-};
-
-struct Gpt2LMHeadModel : torch::nn::Module {
-  explicit Gpt2LMHeadModel(const Gpt2Config& config);
-  // [batch, seq] token ids -> logits [batch, seq, vocab]
-  at::Tensor forward(const at::Tensor& input_ids);
-  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
-  at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache);
-
-  std::shared_ptr<Gpt2Model> transformer;
-  std::shared_ptr<TiedLinear> lm_head;
-};
-
 BuiltModel build_gpt2(Gpt2Config config, const ModelOptions& options);
 
 // The LSTM language model of PyTorch's word_language_model example (RNNModel), at its defaults on WikiText-2.
 // Time-major, as there: token ids are [seq, batch].
-
 struct LstmLmConfig {
   int64_t vocab = 33278;
   int64_t embedding = 200;
@@ -216,21 +113,6 @@ struct LstmLmConfig {
 
 LstmLmConfig lstm_lm_config();
 LstmLmConfig tiny(LstmLmConfig config);
-
-struct LstmLanguageModel : torch::nn::Module {
-  struct Output {
-    at::Tensor log_probabilities;  // [seq * batch, vocab]
-    at::Tensor hidden, cell;       // [layers, batch, hidden], for the next stretch of text
-  };
-
-  explicit LstmLanguageModel(const LstmLmConfig& config);
-  Output forward(const at::Tensor& input_ids, const at::Tensor& hidden, const at::Tensor& cell);
-
-  torch::nn::Dropout drop{nullptr};
-  torch::nn::Embedding encoder{nullptr};
-  torch::nn::LSTM rnn{nullptr};
-  torch::nn::Linear decoder{nullptr};
-};
 
 BuiltModel build_lstm_lm(LstmLmConfig config, const ModelOptions& options);
 

@@ -45,6 +45,14 @@ at::Tensor repeat_kv(const at::Tensor& x, int64_t times) {
       .reshape({batch, kv_heads * times, seq, head_size});
 }
 
+// Pairs of neighbours turn, where Llama's are halves apart: they are sorted into halves first.
+at::Tensor rotate_pairs(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
+  const int64_t half = x.size(3) / 2;
+  const at::Tensor halves = x.view({x.size(0), x.size(1), x.size(2), half, 2}).transpose(4, 3).reshape(x.sizes().vec());
+  const at::Tensor turned = rotate_half(halves);
+  return halves * rotation.cos + turned * rotation.sin;
+}
+
 }  // namespace
 
 LlamaConfig llama3_8b_config() { return {}; }
@@ -63,16 +71,19 @@ LlamaConfig tiny(LlamaConfig config) {
   return config;
 }
 
-LlamaRMSNorm::LlamaRMSNorm(int64_t hidden, double eps) : eps(eps) {
-  weight = register_parameter("weight", torch::ones({hidden}));
-}
+struct LlamaRMSNorm : torch::nn::Module {
+  LlamaRMSNorm(int64_t hidden, double eps) : eps(eps) { weight = register_parameter("weight", torch::ones({hidden})); }
 
-at::Tensor LlamaRMSNorm::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor variance = at::pow(wide, 2).mean(/*dim=*/-1, /*keepdim=*/true);
-  return weight * (wide * at::rsqrt(variance + eps)).to(x.scalar_type());
-}
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    const at::Tensor wide = x.to(at::kFloat);
+    const at::Tensor variance = at::pow(wide, 2).mean(/*dim=*/-1, /*keepdim=*/true);
+    return weight * (wide * at::rsqrt(variance + eps)).to(x.scalar_type());
+  }
+
+  double eps;
+  at::Tensor weight;
+};
 
 LlamaRotaryEmbedding::LlamaRotaryEmbedding(const LlamaConfig& config) {
   const int64_t size = config.head_size();
@@ -90,134 +101,137 @@ LlamaRotaryEmbedding::Rotation LlamaRotaryEmbedding::forward(const at::Tensor& x
   return {angles.cos().to(x.scalar_type()), angles.sin().to(x.scalar_type())};
 }
 
-LlamaAttention::LlamaAttention(const LlamaConfig& config)
-    : head_size(config.head_size()), queries_per_kv(config.heads / config.kv_heads) {
-  const int64_t kv_size = config.kv_heads * head_size;
-  q_proj = register_module("q_proj", projection(config.hidden, config.hidden));
-  k_proj = register_module("k_proj", projection(config.hidden, kv_size));
-  v_proj = register_module("v_proj", projection(config.hidden, kv_size));
-  o_proj = register_module("o_proj", projection(config.hidden, config.hidden));
-}
-
-at::Tensor LlamaAttention::forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation,
-                                   const CachedStep& step) {
-  ModuleScope scope(*this);
-  const int64_t batch = x.size(0), seq = x.size(1);
-  const auto split_heads = [&](const at::Tensor& t) { return t.view({batch, seq, -1, head_size}).transpose(1, 2); };
-  const at::Tensor q = rotate(split_heads(q_proj->forward(x)), rotation);
-  const at::Tensor k = rotate(split_heads(k_proj->forward(x)), rotation);
-  const at::Tensor v = split_heads(v_proj->forward(x));
-  const auto [keys, values] = step.extended(k, v);
-  const at::Tensor y = at::scaled_dot_product_attention(
-      q, repeat_kv(keys, queries_per_kv), repeat_kv(values, queries_per_kv), step.mask, /*dropout_p=*/0.0, step.causal);
-  return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
-}
-
-LlamaMlp::LlamaMlp(const LlamaConfig& config) {
-  gate_proj = register_module("gate_proj", projection(config.hidden, config.intermediate));
-  up_proj = register_module("up_proj", projection(config.hidden, config.intermediate));
-  down_proj = register_module("down_proj", projection(config.intermediate, config.hidden));
-}
-
-at::Tensor LlamaMlp::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  return down_proj->forward(at::silu(gate_proj->forward(x)) * up_proj->forward(x));
-}
-
-LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& config) {
-  self_attn = register_module("self_attn", std::make_shared<LlamaAttention>(config));
-  mlp = register_module("mlp", std::make_shared<LlamaMlp>(config));
-  input_layernorm = register_module("input_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-  post_attention_layernorm =
-      register_module("post_attention_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-}
-
-at::Tensor LlamaDecoderLayer::forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation,
-                                      const CachedStep& step) {
-  ModuleScope scope(*this);
-  const at::Tensor x = input + self_attn->forward(input_layernorm->forward(input), rotation, step);
-  return x + mlp->forward(post_attention_layernorm->forward(x));
-}
-
-LlamaModel::LlamaModel(const LlamaConfig& config) {
-  embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab, config.hidden));
-  for (int64_t i = 0; i < config.layers; ++i) {
-    layers->push_back(std::make_shared<LlamaDecoderLayer>(config));
+struct LlamaAttention : torch::nn::Module {
+  explicit LlamaAttention(const LlamaConfig& config)
+      : head_size(config.head_size()), queries_per_kv(config.heads / config.kv_heads) {
+    const int64_t kv_size = config.kv_heads * head_size;
+    q_proj = register_module("q_proj", projection(config.hidden, config.hidden));
+    k_proj = register_module("k_proj", projection(config.hidden, kv_size));
+    v_proj = register_module("v_proj", projection(config.hidden, kv_size));
+    o_proj = register_module("o_proj", projection(config.hidden, config.hidden));
   }
-  register_module("layers", layers);
-  norm = register_module("norm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-  rotary_emb = register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(config));
-}
 
-at::Tensor LlamaModel::forward(const at::Tensor& input_ids, KeyValueCache* cache) {
-  ModuleScope scope(*this);
-  at::Tensor x = embed_tokens->forward(input_ids);
-  const LlamaRotaryEmbedding::Rotation rotation = rotary_emb->forward(x, cache == nullptr ? 0 : cache->length());
-  CachedStep step = CachedStep::of(cache, x.size(1), x);
-  for (const auto& layer : *layers) {
-    x = layer->as<LlamaDecoderLayer>()->forward(x, rotation, step);
-    ++step.layer;
+  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation, const CachedStep& step = {}) {
+    ModuleScope scope(*this);
+    const int64_t batch = x.size(0), seq = x.size(1);
+    const auto split_heads = [&](const at::Tensor& t) { return t.view({batch, seq, -1, head_size}).transpose(1, 2); };
+    const at::Tensor q = rotate(split_heads(q_proj->forward(x)), rotation);
+    const at::Tensor k = rotate(split_heads(k_proj->forward(x)), rotation);
+    const at::Tensor v = split_heads(v_proj->forward(x));
+    const auto [keys, values] = step.extended(k, v);
+    const at::Tensor y =
+        at::scaled_dot_product_attention(q, repeat_kv(keys, queries_per_kv), repeat_kv(values, queries_per_kv),
+                                         step.mask, /*dropout_p=*/0.0, step.causal);
+    return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
   }
-  if (cache != nullptr) cache->advance(x.size(1));
-  return norm->forward(x);
-}
 
-LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config) {
-  model = register_module("model", std::make_shared<LlamaModel>(config));
-  lm_head = register_module("lm_head", projection(config.hidden, config.vocab));
-  normal_linear_and_embedding_(*this, 0.02);
-}
+  int64_t head_size, queries_per_kv;
+  torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+};
 
-at::Tensor LlamaForCausalLM::forward(const at::Tensor& input_ids) {
-  ModuleScope scope(*this);
-  return lm_head->forward(model->forward(input_ids));
-}
+// SwiGLU (Shazeer 2020, arXiv:2002.05202).
+struct LlamaMlp : torch::nn::Module {
+  LlamaMlp(int64_t hidden, int64_t intermediate) {
+    gate_proj = register_module("gate_proj", projection(hidden, intermediate));
+    up_proj = register_module("up_proj", projection(hidden, intermediate));
+    down_proj = register_module("down_proj", projection(intermediate, hidden));
+  }
 
-at::Tensor LlamaForCausalLM::next(const at::Tensor& input_ids, KeyValueCache& cache) {
-  ModuleScope scope(*this);
-  return lm_head->forward(model->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1));
-}
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return down_proj->forward(at::silu(gate_proj->forward(x)) * up_proj->forward(x));
+  }
+
+  torch::nn::Linear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
+};
+
+struct LlamaDecoderLayer : torch::nn::Module {
+  explicit LlamaDecoderLayer(const LlamaConfig& config) {
+    self_attn = register_module("self_attn", std::make_shared<LlamaAttention>(config));
+    mlp = register_module("mlp", std::make_shared<LlamaMlp>(config.hidden, config.intermediate));
+    input_layernorm =
+        register_module("input_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+    post_attention_layernorm =
+        register_module("post_attention_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+  }
+
+  at::Tensor forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation,
+                     const CachedStep& step = {}) {
+    ModuleScope scope(*this);
+    const at::Tensor x = input + self_attn->forward(input_layernorm->forward(input), rotation, step);
+    return x + mlp->forward(post_attention_layernorm->forward(x));
+  }
+
+  std::shared_ptr<LlamaAttention> self_attn;
+  std::shared_ptr<LlamaMlp> mlp;
+  std::shared_ptr<LlamaRMSNorm> input_layernorm, post_attention_layernorm;
+};
+
+struct LlamaModel : torch::nn::Module {
+  explicit LlamaModel(const LlamaConfig& config) {
+    embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab, config.hidden));
+    for (int64_t i = 0; i < config.layers; ++i) {
+      layers->push_back(std::make_shared<LlamaDecoderLayer>(config));
+    }
+    register_module("layers", layers);
+    norm = register_module("norm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+    rotary_emb = register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(config));
+  }
+
+  // [batch, seq] token ids -> [batch, seq, hidden]
+  at::Tensor forward(const at::Tensor& input_ids, KeyValueCache* cache = nullptr) {
+    ModuleScope scope(*this);
+    at::Tensor x = embed_tokens->forward(input_ids);
+    const LlamaRotaryEmbedding::Rotation rotation = rotary_emb->forward(x, cache == nullptr ? 0 : cache->length());
+    CachedStep step = CachedStep::of(cache, x.size(1), x);
+    for (const auto& layer : *layers) {
+      x = layer->as<LlamaDecoderLayer>()->forward(x, rotation, step);
+      ++step.layer;
+    }
+    if (cache != nullptr) cache->advance(x.size(1));
+    return norm->forward(x);
+  }
+
+  torch::nn::Embedding embed_tokens{nullptr};
+  torch::nn::ModuleList layers;
+  std::shared_ptr<LlamaRMSNorm> norm;
+  std::shared_ptr<LlamaRotaryEmbedding> rotary_emb;
+};
+
+struct LlamaForCausalLM : torch::nn::Module {
+  explicit LlamaForCausalLM(const LlamaConfig& config) {
+    model = register_module("model", std::make_shared<LlamaModel>(config));
+    lm_head = register_module("lm_head", projection(config.hidden, config.vocab));
+    normal_linear_and_embedding_(*this, 0.02);
+  }
+
+  // [batch, seq] token ids -> logits [batch, seq, vocab]
+  at::Tensor forward(const at::Tensor& input_ids) {
+    ModuleScope scope(*this);
+    return lm_head->forward(model->forward(input_ids));
+  }
+
+  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
+  at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache) {
+    ModuleScope scope(*this);
+    return lm_head->forward(model->forward(input_ids, &cache).slice(/*dim=*/1, /*start=*/-1));
+  }
+
+  std::shared_ptr<LlamaModel> model;
+  torch::nn::Linear lm_head{nullptr};  // not tied to embed_tokens
+};
 
 BuiltModel build_llama(const LlamaConfig& config, const ModelOptions& options) {
   check_seq(options.seq, config.max_positions);
   auto llama = std::make_shared<LlamaForCausalLM>(config);
-  BuiltModel built;
-  built.module = llama;
-  const at::Tensor input_ids = random_ids(config.vocab, {options.batch, options.seq});
-  built.inputs = {input_ids, input_ids.clone()};
-  built.input_names = {"input_ids", "labels"};
-  built.forward = [llama](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{llama->forward(inputs[0])}; };
-  built.output_names = {"logits"};
+  BuiltModel built = causal_language_model(llama, config.vocab, options);
   built.cache = {.layers = config.layers,
                  .kv_heads = config.kv_heads,
                  .head_size = config.head_size(),
                  .positions = config.max_positions};
   built.next = [llama](const at::Tensor& input_ids, KeyValueCache& cache) { return llama->next(input_ids, cache); };
-  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
-    return next_token_loss(outputs[0], inputs[1]);
-  };
   return built;
 }
-
-namespace {
-
-torch::nn::Linear without_bias(int64_t in_features, int64_t out_features) {
-  return torch::nn::Linear(torch::nn::LinearOptions(in_features, out_features).bias(false));
-}
-
-std::shared_ptr<LlamaMlp> feed_forward(const DeepseekConfig& config, int64_t intermediate) {
-  return std::make_shared<LlamaMlp>(LlamaConfig{.hidden = config.hidden, .intermediate = intermediate});
-}
-
-// Pairs of neighbours turn, where Llama's are halves apart: they are sorted into halves first.
-at::Tensor rotate_pairs(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
-  const int64_t half = x.size(3) / 2;
-  const at::Tensor halves = x.view({x.size(0), x.size(1), x.size(2), half, 2}).transpose(4, 3).reshape(x.sizes().vec());
-  const at::Tensor turned = at::cat({-halves.slice(/*dim=*/-1, half), halves.slice(/*dim=*/-1, 0, half)}, /*dim=*/-1);
-  return halves * rotation.cos + turned * rotation.sin;
-}
-
-}  // namespace
 
 DeepseekConfig deepseek_v3_config() { return {}; }
 
@@ -242,161 +256,197 @@ DeepseekConfig tiny(DeepseekConfig config) {
   return config;
 }
 
-DeepseekAttention::DeepseekAttention(const DeepseekConfig& config) : config(config) {
-  const int64_t query_size = config.plain_size + config.rotated_size;
-  q_a_proj = register_module("q_a_proj", without_bias(config.hidden, config.query_rank));
-  q_a_layernorm = register_module("q_a_layernorm", std::make_shared<LlamaRMSNorm>(config.query_rank, config.norm_eps));
-  q_b_proj = register_module("q_b_proj", without_bias(config.query_rank, config.heads * query_size));
-  kv_a_proj_with_mqa =
-      register_module("kv_a_proj_with_mqa", without_bias(config.hidden, config.value_rank + config.rotated_size));
-  kv_a_layernorm =
-      register_module("kv_a_layernorm", std::make_shared<LlamaRMSNorm>(config.value_rank, config.norm_eps));
-  kv_b_proj = register_module("kv_b_proj",
-                              without_bias(config.value_rank, config.heads * (config.plain_size + config.value_size)));
-  o_proj = register_module("o_proj", without_bias(config.heads * config.value_size, config.hidden));
-}
-
-at::Tensor DeepseekAttention::forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
-  ModuleScope scope(*this);
-  const int64_t batch = x.size(0), seq = x.size(1);
-  const auto split_heads = [&](const at::Tensor& t, int64_t size) {
-    return t.view({batch, seq, -1, size}).transpose(1, 2);
-  };
-  const at::Tensor queries = split_heads(q_b_proj->forward(q_a_layernorm->forward(q_a_proj->forward(x))),
-                                         config.plain_size + config.rotated_size);
-  const auto query = queries.split_with_sizes({config.plain_size, config.rotated_size}, /*dim=*/-1);
-  const auto latent =
-      kv_a_proj_with_mqa->forward(x).split_with_sizes({config.value_rank, config.rotated_size}, /*dim=*/-1);
-  const at::Tensor both =
-      split_heads(kv_b_proj->forward(kv_a_layernorm->forward(latent[0])), config.plain_size + config.value_size);
-  const auto key_value = both.split_with_sizes({config.plain_size, config.value_size}, /*dim=*/-1);
-  const at::Tensor turned_key = rotate_pairs(latent[1].view({batch, 1, seq, config.rotated_size}), rotation);
-  const at::Tensor q = at::cat({query[0], rotate_pairs(query[1].contiguous(), rotation)}, /*dim=*/-1);
-  const at::Tensor k = at::cat({key_value[0], turned_key.expand({batch, key_value[0].size(1), seq, -1})}, /*dim=*/-1);
-  const at::Tensor y = at::scaled_dot_product_attention(q, k, key_value[1], {}, /*dropout_p=*/0.0, /*is_causal=*/true);
-  return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
-}
-
-DeepseekRouter::DeepseekRouter(const DeepseekConfig& config) : config(config) {
-  weight = register_parameter("weight", torch::randn({config.experts, config.hidden}) * 0.02);
-  e_score_correction_bias = register_buffer("e_score_correction_bias", torch::zeros({config.experts}));
-}
-
-std::pair<at::Tensor, at::Tensor> DeepseekRouter::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  const int64_t tokens = x.size(0), of_group = config.experts / config.groups;
-  const at::Tensor scores = at::linear(x.to(at::kFloat), weight.to(at::kFloat)).sigmoid();
-  at::Tensor choice = scores.detach() + e_score_correction_bias.unsqueeze(0);
-  const at::Tensor of_groups = std::get<0>(choice.view({tokens, config.groups, of_group}).topk(2)).sum(-1);
-  const at::Tensor groups = std::get<1>(of_groups.topk(config.groups_per_token, -1, true, /*sorted=*/false));
-  const at::Tensor mask = at::zeros_like(of_groups).scatter_(1, groups, 1);
-  const at::Tensor each =
-      mask.unsqueeze(-1).expand({tokens, config.groups, of_group}).reshape({tokens, config.experts});
-  choice = choice.masked_fill(each.to(at::kBool).logical_not(), 0.0);
-  const at::Tensor chosen = std::get<1>(choice.topk(config.experts_per_token, -1, true, /*sorted=*/false));
-  const at::Tensor weights = scores.gather(1, chosen);
-  return {chosen, weights / (weights.sum(-1, /*keepdim=*/true) + 1e-20) * config.routed_scale};
-}
-
-DeepseekExperts::DeepseekExperts(const DeepseekConfig& config) {
-  gate_up_proj = register_parameter(
-      "gate_up_proj", torch::randn({config.experts, 2 * config.expert_intermediate, config.hidden}) * 0.02);
-  down_proj =
-      register_parameter("down_proj", torch::randn({config.experts, config.hidden, config.expert_intermediate}) * 0.02);
-}
-
-at::Tensor DeepseekExperts::forward(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights) {
-  ModuleScope scope(*this);
-  const int64_t tokens = x.size(0), times = chosen.size(1), experts = gate_up_proj.size(0);
-  const at::Tensor expert = chosen.reshape({-1});
-  const at::Tensor order = expert.argsort();
-  const at::Tensor back = order.argsort();
-  const at::Tensor sorted = expert.index_select(0, order);
-  const at::Tensor counts = at::histc(sorted.to(at::kFloat), experts, 0, static_cast<double>(experts - 1));
-  const at::Tensor ends = counts.cumsum(0, at::kInt);
-  const at::Tensor rows = x.index_select(0, order.floor_divide(times));
-  const auto halves = at::_grouped_mm(rows, gate_up_proj.transpose(-2, -1), ends).chunk(2, /*dim=*/-1);
-  const at::Tensor made = at::_grouped_mm(at::silu(halves[0]) * halves[1], down_proj.transpose(-2, -1), ends);
-  const at::Tensor weight = weights.to(x.scalar_type()).reshape({-1}).index_select(0, order).unsqueeze(-1);
-  return (made * weight).index_select(0, back).view({tokens, times, -1}).sum(1);
-}
-
-DeepseekMoe::DeepseekMoe(const DeepseekConfig& config) {
-  experts = register_module("experts", std::make_shared<DeepseekExperts>(config));
-  gate = register_module("gate", std::make_shared<DeepseekRouter>(config));
-  shared_experts = register_module("shared_experts", feed_forward(config, config.expert_intermediate));
-}
-
-at::Tensor DeepseekMoe::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  const at::Tensor tokens = x.view({-1, x.size(-1)});
-  const auto [chosen, weights] = gate->forward(tokens);
-  return experts->forward(tokens, chosen, weights).view(x.sizes()) + shared_experts->forward(x);
-}
-
-DeepseekLayer::DeepseekLayer(const DeepseekConfig& config, bool is_dense) {
-  self_attn = register_module("self_attn", std::make_shared<DeepseekAttention>(config));
-  if (is_dense) dense = register_module("mlp", feed_forward(config, config.intermediate));
-  if (!is_dense) moe = register_module("mlp", std::make_shared<DeepseekMoe>(config));
-  input_layernorm = register_module("input_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-  post_attention_layernorm =
-      register_module("post_attention_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-}
-
-at::Tensor DeepseekLayer::forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation) {
-  ModuleScope scope(*this);
-  const at::Tensor x = input + self_attn->forward(input_layernorm->forward(input), rotation);
-  const at::Tensor normed = post_attention_layernorm->forward(x);
-  return x + (dense ? dense->forward(normed) : moe->forward(normed));
-}
-
-DeepseekModel::DeepseekModel(const DeepseekConfig& config) {
-  embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab, config.hidden));
-  for (int64_t i = 0; i < config.layers; ++i) {
-    layers->push_back(std::make_shared<DeepseekLayer>(config, i < config.dense_layers));
+struct DeepseekAttention : torch::nn::Module {
+  explicit DeepseekAttention(const DeepseekConfig& config) : config(config) {
+    const int64_t query_size = config.plain_size + config.rotated_size;
+    q_a_proj = register_module("q_a_proj", projection(config.hidden, config.query_rank));
+    q_a_layernorm =
+        register_module("q_a_layernorm", std::make_shared<LlamaRMSNorm>(config.query_rank, config.norm_eps));
+    q_b_proj = register_module("q_b_proj", projection(config.query_rank, config.heads * query_size));
+    kv_a_proj_with_mqa =
+        register_module("kv_a_proj_with_mqa", projection(config.hidden, config.value_rank + config.rotated_size));
+    kv_a_layernorm =
+        register_module("kv_a_layernorm", std::make_shared<LlamaRMSNorm>(config.value_rank, config.norm_eps));
+    kv_b_proj = register_module("kv_b_proj",
+                                projection(config.value_rank, config.heads * (config.plain_size + config.value_size)));
+    o_proj = register_module("o_proj", projection(config.heads * config.value_size, config.hidden));
   }
-  register_module("layers", layers);
-  norm = register_module("norm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
-  rotary_emb =
-      register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(LlamaConfig{
-                                        .heads = 1, .hidden = config.rotated_size, .rope_theta = config.rope_theta}));
-}
 
-at::Tensor DeepseekModel::forward(const at::Tensor& input_ids) {
-  ModuleScope scope(*this);
-  at::Tensor x = embed_tokens->forward(input_ids);
-  const LlamaRotaryEmbedding::Rotation rotation = rotary_emb->forward(x);
-  for (const auto& layer : *layers) x = layer->as<DeepseekLayer>()->forward(x, rotation);
-  return norm->forward(x);
-}
+  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation) {
+    ModuleScope scope(*this);
+    const int64_t batch = x.size(0), seq = x.size(1);
+    const auto split_heads = [&](const at::Tensor& t, int64_t size) {
+      return t.view({batch, seq, -1, size}).transpose(1, 2);
+    };
+    const at::Tensor queries = split_heads(q_b_proj->forward(q_a_layernorm->forward(q_a_proj->forward(x))),
+                                           config.plain_size + config.rotated_size);
+    const auto query = queries.split_with_sizes({config.plain_size, config.rotated_size}, /*dim=*/-1);
+    const auto latent =
+        kv_a_proj_with_mqa->forward(x).split_with_sizes({config.value_rank, config.rotated_size}, /*dim=*/-1);
+    const at::Tensor both =
+        split_heads(kv_b_proj->forward(kv_a_layernorm->forward(latent[0])), config.plain_size + config.value_size);
+    const auto key_value = both.split_with_sizes({config.plain_size, config.value_size}, /*dim=*/-1);
+    const at::Tensor turned_key = rotate_pairs(latent[1].view({batch, 1, seq, config.rotated_size}), rotation);
+    const at::Tensor q = at::cat({query[0], rotate_pairs(query[1].contiguous(), rotation)}, /*dim=*/-1);
+    const at::Tensor k = at::cat({key_value[0], turned_key.expand({batch, key_value[0].size(1), seq, -1})}, /*dim=*/-1);
+    const at::Tensor y =
+        at::scaled_dot_product_attention(q, k, key_value[1], {}, /*dropout_p=*/0.0, /*is_causal=*/true);
+    return o_proj->forward(y.transpose(1, 2).reshape({batch, seq, -1}));
+  }
 
-DeepseekForCausalLM::DeepseekForCausalLM(const DeepseekConfig& config) {
-  model = register_module("model", std::make_shared<DeepseekModel>(config));
-  lm_head = register_module("lm_head", without_bias(config.hidden, config.vocab));
-  normal_linear_and_embedding_(*this, 0.02);
-}
+  DeepseekConfig config;
+  torch::nn::Linear q_a_proj{nullptr}, q_b_proj{nullptr}, kv_a_proj_with_mqa{nullptr}, kv_b_proj{nullptr},
+      o_proj{nullptr};
+  std::shared_ptr<LlamaRMSNorm> q_a_layernorm, kv_a_layernorm;
+};
 
-at::Tensor DeepseekForCausalLM::forward(const at::Tensor& input_ids) {
-  ModuleScope scope(*this);
-  return lm_head->forward(model->forward(input_ids));
-}
+// Which experts a token goes to, and how much each counts. Both [tokens, experts_per_token].
+struct DeepseekRouter : torch::nn::Module {
+  explicit DeepseekRouter(const DeepseekConfig& config) : config(config) {
+    weight = register_parameter("weight", torch::randn({config.experts, config.hidden}) * 0.02);
+    e_score_correction_bias = register_buffer("e_score_correction_bias", torch::zeros({config.experts}));
+  }
+
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    const int64_t tokens = x.size(0), of_group = config.experts / config.groups;
+    const at::Tensor scores = at::linear(x.to(at::kFloat), weight.to(at::kFloat)).sigmoid();
+    at::Tensor choice = scores.detach() + e_score_correction_bias.unsqueeze(0);
+    const at::Tensor of_groups = std::get<0>(choice.view({tokens, config.groups, of_group}).topk(2)).sum(-1);
+    const at::Tensor groups = std::get<1>(of_groups.topk(config.groups_per_token, -1, true, /*sorted=*/false));
+    const at::Tensor mask = at::zeros_like(of_groups).scatter_(1, groups, 1);
+    const at::Tensor each =
+        mask.unsqueeze(-1).expand({tokens, config.groups, of_group}).reshape({tokens, config.experts});
+    choice = choice.masked_fill(each.to(at::kBool).logical_not(), 0.0);
+    const at::Tensor chosen = std::get<1>(choice.topk(config.experts_per_token, -1, true, /*sorted=*/false));
+    const at::Tensor weights = scores.gather(1, chosen);
+    return {chosen, weights / (weights.sum(-1, /*keepdim=*/true) + 1e-20) * config.routed_scale};
+  }
+
+  DeepseekConfig config;
+  at::Tensor weight;
+  at::Tensor e_score_correction_bias;  // buffer: balances loads, untouched by gradients
+};
+
+struct DeepseekExperts : torch::nn::Module {
+  explicit DeepseekExperts(const DeepseekConfig& config) {
+    gate_up_proj = register_parameter(
+        "gate_up_proj", torch::randn({config.experts, 2 * config.expert_intermediate, config.hidden}) * 0.02);
+    down_proj = register_parameter("down_proj",
+                                   torch::randn({config.experts, config.hidden, config.expert_intermediate}) * 0.02);
+  }
+
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights) {
+    ModuleScope scope(*this);
+    const int64_t tokens = x.size(0), times = chosen.size(1), experts = gate_up_proj.size(0);
+    const at::Tensor expert = chosen.reshape({-1});
+    const at::Tensor order = expert.argsort();
+    const at::Tensor back = order.argsort();
+    const at::Tensor sorted = expert.index_select(0, order);
+    const at::Tensor counts = at::histc(sorted.to(at::kFloat), experts, 0, static_cast<double>(experts - 1));
+    const at::Tensor ends = counts.cumsum(0, at::kInt);
+    const at::Tensor rows = x.index_select(0, order.floor_divide(times));
+    const auto halves = at::_grouped_mm(rows, gate_up_proj.transpose(-2, -1), ends).chunk(2, /*dim=*/-1);
+    const at::Tensor made = at::_grouped_mm(at::silu(halves[0]) * halves[1], down_proj.transpose(-2, -1), ends);
+    const at::Tensor weight = weights.to(x.scalar_type()).reshape({-1}).index_select(0, order).unsqueeze(-1);
+    return (made * weight).index_select(0, back).view({tokens, times, -1}).sum(1);
+  }
+
+  at::Tensor gate_up_proj;  // [experts, 2 expert_intermediate, hidden]
+  at::Tensor down_proj;     // [experts, hidden, expert_intermediate]
+};
+
+struct DeepseekMoe : torch::nn::Module {
+  explicit DeepseekMoe(const DeepseekConfig& config) {
+    experts = register_module("experts", std::make_shared<DeepseekExperts>(config));
+    gate = register_module("gate", std::make_shared<DeepseekRouter>(config));
+    shared_experts =
+        register_module("shared_experts", std::make_shared<LlamaMlp>(config.hidden, config.expert_intermediate));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    const at::Tensor tokens = x.view({-1, x.size(-1)});
+    const auto [chosen, weights] = gate->forward(tokens);
+    return experts->forward(tokens, chosen, weights).view(x.sizes()) + shared_experts->forward(x);
+  }
+
+  std::shared_ptr<DeepseekRouter> gate;
+  std::shared_ptr<DeepseekExperts> experts;
+  std::shared_ptr<LlamaMlp> shared_experts;
+};
+
+struct DeepseekLayer : torch::nn::Module {
+  DeepseekLayer(const DeepseekConfig& config, bool is_dense) {
+    self_attn = register_module("self_attn", std::make_shared<DeepseekAttention>(config));
+    if (is_dense) dense = register_module("mlp", std::make_shared<LlamaMlp>(config.hidden, config.intermediate));
+    if (!is_dense) moe = register_module("mlp", std::make_shared<DeepseekMoe>(config));
+    input_layernorm =
+        register_module("input_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+    post_attention_layernorm =
+        register_module("post_attention_layernorm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+  }
+
+  at::Tensor forward(const at::Tensor& input, const LlamaRotaryEmbedding::Rotation& rotation) {
+    ModuleScope scope(*this);
+    const at::Tensor x = input + self_attn->forward(input_layernorm->forward(input), rotation);
+    const at::Tensor normed = post_attention_layernorm->forward(x);
+    return x + (dense ? dense->forward(normed) : moe->forward(normed));
+  }
+
+  std::shared_ptr<DeepseekAttention> self_attn;
+  std::shared_ptr<LlamaMlp> dense;   // one of both
+  std::shared_ptr<DeepseekMoe> moe;  //
+  std::shared_ptr<LlamaRMSNorm> input_layernorm, post_attention_layernorm;
+};
+
+struct DeepseekModel : torch::nn::Module {
+  explicit DeepseekModel(const DeepseekConfig& config) {
+    embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab, config.hidden));
+    for (int64_t i = 0; i < config.layers; ++i) {
+      layers->push_back(std::make_shared<DeepseekLayer>(config, i < config.dense_layers));
+    }
+    register_module("layers", layers);
+    norm = register_module("norm", std::make_shared<LlamaRMSNorm>(config.hidden, config.norm_eps));
+    rotary_emb =
+        register_module("rotary_emb", std::make_shared<LlamaRotaryEmbedding>(LlamaConfig{
+                                          .heads = 1, .hidden = config.rotated_size, .rope_theta = config.rope_theta}));
+  }
+
+  at::Tensor forward(const at::Tensor& input_ids) {
+    ModuleScope scope(*this);
+    at::Tensor x = embed_tokens->forward(input_ids);
+    const LlamaRotaryEmbedding::Rotation rotation = rotary_emb->forward(x);
+    for (const auto& layer : *layers) x = layer->as<DeepseekLayer>()->forward(x, rotation);
+    return norm->forward(x);
+  }
+
+  torch::nn::Embedding embed_tokens{nullptr};
+  torch::nn::ModuleList layers;
+  std::shared_ptr<LlamaRMSNorm> norm;
+  std::shared_ptr<LlamaRotaryEmbedding> rotary_emb;
+};
+
+struct DeepseekForCausalLM : torch::nn::Module {
+  explicit DeepseekForCausalLM(const DeepseekConfig& config) {
+    model = register_module("model", std::make_shared<DeepseekModel>(config));
+    lm_head = register_module("lm_head", projection(config.hidden, config.vocab));
+    normal_linear_and_embedding_(*this, 0.02);
+  }
+
+  // [batch, seq] token ids -> logits [batch, seq, vocab]
+  at::Tensor forward(const at::Tensor& input_ids) {
+    ModuleScope scope(*this);
+    return lm_head->forward(model->forward(input_ids));
+  }
+
+  std::shared_ptr<DeepseekModel> model;
+  torch::nn::Linear lm_head{nullptr};
+};
 
 BuiltModel build_deepseek(const DeepseekConfig& config, const ModelOptions& options) {
   check_seq(options.seq, config.max_positions);
-  auto deepseek = std::make_shared<DeepseekForCausalLM>(config);
-  BuiltModel built;
-  built.module = deepseek;
-  const at::Tensor input_ids = random_ids(config.vocab, {options.batch, options.seq});
-  built.inputs = {input_ids, input_ids.clone()};
-  built.input_names = {"input_ids", "labels"};
-  built.forward = [deepseek](const BuiltModel::Tensors& inputs) {
-    return BuiltModel::Tensors{deepseek->forward(inputs[0])};
-  };
-  built.output_names = {"logits"};
-  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
-    return next_token_loss(outputs[0], inputs[1]);
-  };
-  return built;
+  return causal_language_model(std::make_shared<DeepseekForCausalLM>(config), config.vocab, options);
 }
 
 }  // namespace shadowgraph::models

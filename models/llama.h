@@ -30,14 +30,6 @@ LlamaConfig llama3_70b_config();
 LlamaConfig llama3_405b_config();
 LlamaConfig tiny(LlamaConfig config);
 
-struct LlamaRMSNorm : torch::nn::Module {
-  LlamaRMSNorm(int64_t hidden, double eps);
-  at::Tensor forward(const at::Tensor& x);
-
-  double eps;
-  at::Tensor weight;
-};
-
 // The angles of the rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 struct LlamaRotaryEmbedding : torch::nn::Module {
   struct Rotation {
@@ -50,53 +42,6 @@ struct LlamaRotaryEmbedding : torch::nn::Module {
   Rotation forward(const at::Tensor& x, int64_t past = 0);
 
   at::Tensor inv_freq;  // buffer [head_size / 2], float32 whatever the dtype of the model
-};
-
-struct LlamaAttention : torch::nn::Module {
-  explicit LlamaAttention(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation, const CachedStep& step = {});
-
-  int64_t head_size, queries_per_kv;
-  torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
-};
-
-// SwiGLU (Shazeer 2020, arXiv:2002.05202).
-struct LlamaMlp : torch::nn::Module {
-  explicit LlamaMlp(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x);
-
-  torch::nn::Linear gate_proj{nullptr}, up_proj{nullptr}, down_proj{nullptr};
-};
-
-struct LlamaDecoderLayer : torch::nn::Module {
-  explicit LlamaDecoderLayer(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation, const CachedStep& step = {});
-
-  std::shared_ptr<LlamaAttention> self_attn;
-  std::shared_ptr<LlamaMlp> mlp;
-  std::shared_ptr<LlamaRMSNorm> input_layernorm, post_attention_layernorm;
-};
-
-struct LlamaModel : torch::nn::Module {
-  explicit LlamaModel(const LlamaConfig& config);
-  // [batch, seq] token ids -> [batch, seq, hidden]
-  at::Tensor forward(const at::Tensor& input_ids, KeyValueCache* cache = nullptr);
-
-  torch::nn::Embedding embed_tokens{nullptr};
-  torch::nn::ModuleList layers;
-  std::shared_ptr<LlamaRMSNorm> norm;
-  std::shared_ptr<LlamaRotaryEmbedding> rotary_emb;
-};
-
-struct LlamaForCausalLM : torch::nn::Module {
-  explicit LlamaForCausalLM(const LlamaConfig& config);
-  // [batch, seq] token ids -> logits [batch, seq, vocab]
-  at::Tensor forward(const at::Tensor& input_ids);
-  // After the tokens in the cache, which takes these in: logits of the last, [batch, 1, vocab].
-  at::Tensor next(const at::Tensor& input_ids, KeyValueCache& cache);
-
-  std::shared_ptr<LlamaModel> model;
-  torch::nn::Linear lm_head{nullptr};  // not tied to embed_tokens
 };
 
 // ModelOptions::dropout has no effect: the architecture has none.
@@ -133,72 +78,6 @@ struct DeepseekConfig {
 
 DeepseekConfig deepseek_v3_config();
 DeepseekConfig tiny(DeepseekConfig config);
-
-struct DeepseekAttention : torch::nn::Module {
-  explicit DeepseekAttention(const DeepseekConfig& config);
-  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation);
-
-  DeepseekConfig config;
-  torch::nn::Linear q_a_proj{nullptr}, q_b_proj{nullptr}, kv_a_proj_with_mqa{nullptr}, kv_b_proj{nullptr},
-      o_proj{nullptr};
-  std::shared_ptr<LlamaRMSNorm> q_a_layernorm, kv_a_layernorm;
-};
-
-// Which experts a token goes to, and how much each counts. Both [tokens, experts_per_token].
-struct DeepseekRouter : torch::nn::Module {
-  explicit DeepseekRouter(const DeepseekConfig& config);
-  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x);
-
-  DeepseekConfig config;
-  at::Tensor weight;
-  at::Tensor e_score_correction_bias;  // buffer: balances loads, untouched by gradients
-};
-
-struct DeepseekExperts : torch::nn::Module {
-  explicit DeepseekExperts(const DeepseekConfig& config);
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& weights);
-
-  at::Tensor gate_up_proj;  // [experts, 2 expert_intermediate, hidden]
-  at::Tensor down_proj;     // [experts, hidden, expert_intermediate]
-};
-
-struct DeepseekMoe : torch::nn::Module {
-  explicit DeepseekMoe(const DeepseekConfig& config);
-  at::Tensor forward(const at::Tensor& x);
-
-  std::shared_ptr<DeepseekRouter> gate;
-  std::shared_ptr<DeepseekExperts> experts;
-  std::shared_ptr<LlamaMlp> shared_experts;
-};
-
-struct DeepseekLayer : torch::nn::Module {
-  DeepseekLayer(const DeepseekConfig& config, bool dense);
-  at::Tensor forward(const at::Tensor& x, const LlamaRotaryEmbedding::Rotation& rotation);
-
-  std::shared_ptr<DeepseekAttention> self_attn;
-  std::shared_ptr<LlamaMlp> dense;   // one of both
-  std::shared_ptr<DeepseekMoe> moe;  //
-  std::shared_ptr<LlamaRMSNorm> input_layernorm, post_attention_layernorm;
-};
-
-struct DeepseekModel : torch::nn::Module {
-  explicit DeepseekModel(const DeepseekConfig& config);
-  at::Tensor forward(const at::Tensor& input_ids);
-
-  torch::nn::Embedding embed_tokens{nullptr};
-  torch::nn::ModuleList layers;
-  std::shared_ptr<LlamaRMSNorm> norm;
-  std::shared_ptr<LlamaRotaryEmbedding> rotary_emb;
-};
-
-struct DeepseekForCausalLM : torch::nn::Module {
-  explicit DeepseekForCausalLM(const DeepseekConfig& config);
-  // [batch, seq] token ids -> logits [batch, seq, vocab]
-  at::Tensor forward(const at::Tensor& input_ids);
-
-  std::shared_ptr<DeepseekModel> model;
-  torch::nn::Linear lm_head{nullptr};
-};
 
 // ModelOptions::dropout has no effect: the architecture has none.
 BuiltModel build_deepseek(const DeepseekConfig& config, const ModelOptions& options);

@@ -18,7 +18,6 @@ ProgramToCapture program_of(const BuiltModel& model, torch::optim::Optimizer* op
 
 // Inference as it is served: the prompt at once (prefill), then a token at a time (decode), with a cache of keys and
 // values. Logits are those of the last token alone, as Hugging Face's generate() asks for.
-
 struct GenerationStep {
   bool prefill = false;       // all of the model's input at once, the cache being empty; otherwise one token
   int64_t context = 0;        // decode: tokens in the cache before this one

@@ -18,8 +18,6 @@ struct Row {
   ModelInfo info;
   int64_t tiny_size;                           // of the sequence or the image of a tiny model
   BuiltModel (*build)(const ModelOptions& o);  // wants batch and the size set
-  int64_t (*layers)();                         // ModelInfo::layers
-  int64_t first_layers = 0;                    // ModelInfo::first_layers
 };
 
 template <class Config>
@@ -28,19 +26,17 @@ concept HasLayers = requires(Config config) {
 };
 
 template <auto config, auto build_family>
-BuiltModel family(const ModelOptions& options) {
-  auto made = options.tiny ? tiny(config()) : config();
-  if constexpr (HasLayers<decltype(made)>) {
-    if (options.layers > 0) made.layers = options.layers;
-  }
-  return build_family(made, options);
-}
-
-template <auto config>
-int64_t layers_of() {
-  auto made = config();
-  if constexpr (HasLayers<decltype(made)>) return made.layers;
-  return 0;
+Row row(ModelInfo info, int64_t tiny_size, int64_t first_layers = 0) {
+  using Config = decltype(config());
+  if constexpr (HasLayers<Config>) info.layers = Config(config()).layers;
+  info.first_layers = first_layers;
+  return {std::move(info), tiny_size, [](const ModelOptions& options) {
+            Config made = options.tiny ? tiny(config()) : config();
+            if constexpr (HasLayers<Config>) {
+              if (options.layers > 0) made.layers = options.layers;
+            }
+            return build_family(made, options);
+          }};
 }
 
 constexpr int64_t kTinyBatch = 2;
@@ -48,63 +44,34 @@ constexpr int64_t kTinyBatch = 2;
 // Fields of ModelInfo: name, description, batch, seq, image size, parameters.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
-      {{"resnet18", "residual network, 18 layers (torchvision)", 32, 0, 224, 11'689'512},
-       64,
-       family<resnet18_config, build_resnet>,
-       layers_of<resnet18_config>},
-      {{"resnet50", "residual network, 50 layers, bottleneck blocks (torchvision)", 32, 0, 224, 25'557'032},
-       64,
-       family<resnet50_config, build_resnet>,
-       layers_of<resnet50_config>},
-      {{"vit_b_16", "vision transformer, base, 16x16 patches (torchvision)", 32, 0, 224, 86'567'656},
-       32,
-       family<vit_b_16_config, build_vit>,
-       layers_of<vit_b_16_config>},
-      {{"bert_base", "BERT base, uncased, with pooler (Hugging Face BertModel)", 8, 512, 0, 109'482'240},
-       16,
-       family<bert_base_config, build_bert>,
-       layers_of<bert_base_config>},
-      {{"gpt2", "GPT-2 with tied head (Hugging Face GPT2LMHeadModel)", 8, 512, 0, 124'439'808},
-       16,
-       family<gpt2_config, build_gpt2>,
-       layers_of<gpt2_config>},
-      {{"gpt2_medium", "GPT-2 medium with tied head", 8, 512, 0, 354'823'168},
-       16,
-       family<gpt2_medium_config, build_gpt2>,
-       layers_of<gpt2_medium_config>},
-      {{"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080},
-       16,
-       family<gpt2_large_config, build_gpt2>,
-       layers_of<gpt2_large_config>},
-      {{"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200},
-       16,
-       family<gpt2_xl_config, build_gpt2>,
-       layers_of<gpt2_xl_config>},
-      {{"llama3_8b", "Llama 3 8B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 8'030'261'248},
-       16,
-       family<llama3_8b_config, build_llama>,
-       layers_of<llama3_8b_config>},
-      {{"llama3_70b", "Llama 3 70B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 70'553'706'496},
-       16,
-       family<llama3_70b_config, build_llama>,
-       layers_of<llama3_70b_config>},
-      {{"llama3_405b", "Llama 3 405B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 405'853'388'800},
-       16,
-       family<llama3_405b_config, build_llama>,
-       layers_of<llama3_405b_config>},
-      {{"deepseek_v3", "DeepSeek-V3, 256 experts (Hugging Face DeepseekV3ForCausalLM)", 1, 2048, 0, 671'026'404'352},
-       16,
-       family<deepseek_v3_config, build_deepseek>,
-       layers_of<deepseek_v3_config>,
-       3},
-      {{"unet", "U-Net for segmentation, transposed convolutions (milesial)", 4, 0, 256, 31'037'698},
-       32,
-       family<unet_config, build_unet>,
-       layers_of<unet_config>},
-      {{"lstm_lm", "two-layer LSTM language model on WikiText-2 (PyTorch word_language_model)", 20, 35, 0, 13'987'678},
-       16,
-       family<lstm_lm_config, build_lstm_lm>,
-       layers_of<lstm_lm_config>},
+      row<resnet18_config, build_resnet>(
+          {"resnet18", "residual network, 18 layers (torchvision)", 32, 0, 224, 11'689'512}, 64),
+      row<resnet50_config, build_resnet>(
+          {"resnet50", "residual network, 50 layers, bottleneck blocks (torchvision)", 32, 0, 224, 25'557'032}, 64),
+      row<vit_b_16_config, build_vit>(
+          {"vit_b_16", "vision transformer, base, 16x16 patches (torchvision)", 32, 0, 224, 86'567'656}, 32),
+      row<bert_base_config, build_bert>(
+          {"bert_base", "BERT base, uncased, with pooler (Hugging Face BertModel)", 8, 512, 0, 109'482'240}, 16),
+      row<gpt2_config, build_gpt2>(
+          {"gpt2", "GPT-2 with tied head (Hugging Face GPT2LMHeadModel)", 8, 512, 0, 124'439'808}, 16),
+      row<gpt2_medium_config, build_gpt2>({"gpt2_medium", "GPT-2 medium with tied head", 8, 512, 0, 354'823'168}, 16),
+      row<gpt2_large_config, build_gpt2>({"gpt2_large", "GPT-2 large with tied head", 8, 512, 0, 774'030'080}, 16),
+      row<gpt2_xl_config, build_gpt2>({"gpt2_xl", "GPT-2 XL with tied head", 8, 512, 0, 1'557'611'200}, 16),
+      row<llama3_8b_config, build_llama>(
+          {"llama3_8b", "Llama 3 8B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 8'030'261'248}, 16),
+      row<llama3_70b_config, build_llama>(
+          {"llama3_70b", "Llama 3 70B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 70'553'706'496}, 16),
+      row<llama3_405b_config, build_llama>(
+          {"llama3_405b", "Llama 3 405B (Hugging Face LlamaForCausalLM)", 1, 2048, 0, 405'853'388'800}, 16),
+      row<deepseek_v3_config, build_deepseek>(
+          {"deepseek_v3", "DeepSeek-V3, 256 experts (Hugging Face DeepseekV3ForCausalLM)", 1, 2048, 0, 671'026'404'352},
+          16, 3),
+      row<unet_config, build_unet>(
+          {"unet", "U-Net for segmentation, transposed convolutions (milesial)", 4, 0, 256, 31'037'698}, 32),
+      row<lstm_lm_config, build_lstm_lm>(
+          {"lstm_lm", "two-layer LSTM language model on WikiText-2 (PyTorch word_language_model)", 20, 35, 0,
+           13'987'678},
+          16),
   };
   return table;
 }
@@ -145,8 +112,8 @@ ModelOptions resolved(const Row& row, ModelOptions options) {
   resolve(info, "seq", info.default_seq != 0, choose(info.default_seq, row.tiny_size), options.seq);
   resolve(info, "image_size", info.default_image_size != 0, choose(info.default_image_size, row.tiny_size),
           options.image_size);
-  if (options.layers < 0 || (options.layers > 0 && row.layers() == 0)) {
-    reject(info, row.layers() == 0 ? "has no layers to choose" : "layers must not be negative");
+  if (options.layers < 0 || (options.layers > 0 && info.layers == 0)) {
+    reject(info, info.layers == 0 ? "has no layers to choose" : "layers must not be negative");
   }
   if (!at::isFloatingType(options.dtype)) {
     reject(info, std::string("dtype must be a floating-point type, got ") + c10::toString(options.dtype));
@@ -186,11 +153,7 @@ void convert_to(torch::nn::Module& root, at::ScalarType dtype) {
 const std::vector<ModelInfo>& available() {
   static const std::vector<ModelInfo> infos = [] {
     std::vector<ModelInfo> result;
-    for (const Row& row : rows()) {
-      result.push_back(row.info);
-      result.back().layers = row.layers();
-      result.back().first_layers = row.first_layers;
-    }
+    for (const Row& row : rows()) result.push_back(row.info);
     return result;
   }();
   return infos;

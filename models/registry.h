@@ -1,4 +1,4 @@
-// The built-in models by name. For the modules themselves include the header of their family (resnet.h, llama.h, ...).
+// The built-in models by name. Their configurations are in the header of their family (vision.h, llama.h, ...).
 #pragma once
 
 #include <string_view>

@@ -65,6 +65,27 @@ at::Tensor add_shortcut(at::Tensor branch, torch::nn::Sequential& downsample, co
   return at::relu_(branch);
 }
 
+torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels) {
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, out_channels, 3).padding(1).bias(false));
+}
+
+torch::nn::ReLU relu_in_place() { return torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)); }
+
+at::Tensor twice_as_large(const at::Tensor& x) {
+  return at::upsample_bilinear2d(x, {x.size(2) * 2, x.size(3) * 2}, /*align_corners=*/true);
+}
+
+torch::nn::LayerNorm layer_norm(const VitConfig& config) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(1e-6));
+}
+
+torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
+  torch::nn::Linear linear(in_features, out_features);
+  torch::nn::init::xavier_uniform_(linear->weight);
+  torch::nn::init::normal_(linear->bias, 0, 1e-6);
+  return linear;
+}
+
 }  // namespace
 
 ResNetConfig resnet18_config() { return {}; }
@@ -78,101 +99,102 @@ ResNetConfig tiny(ResNetConfig config) {
   return config;
 }
 
-BasicBlock::BasicBlock(int64_t in_channels, int64_t channels, int64_t stride) {
-  conv1 = register_module("conv1", convolution(in_channels, channels, 3, stride));
-  bn1 = register_module("bn1", torch::nn::BatchNorm2d(channels));
-  conv2 = register_module("conv2", convolution(channels, channels, 3));
-  bn2 = register_module("bn2", torch::nn::BatchNorm2d(channels));
-  if (stride != 1 || in_channels != channels * kExpansion) {
-    downsample = register_module("downsample", projection(in_channels, channels * kExpansion, stride));
+// Two 3x3 convolutions.
+struct BasicBlock : torch::nn::Module {
+  static constexpr int64_t kExpansion = 1;
+  BasicBlock(int64_t in_channels, int64_t channels, int64_t stride) {
+    conv1 = register_module("conv1", convolution(in_channels, channels, 3, stride));
+    bn1 = register_module("bn1", torch::nn::BatchNorm2d(channels));
+    conv2 = register_module("conv2", convolution(channels, channels, 3));
+    bn2 = register_module("bn2", torch::nn::BatchNorm2d(channels));
+    if (stride != 1 || in_channels != channels * kExpansion) {
+      downsample = register_module("downsample", projection(in_channels, channels * kExpansion, stride));
+    }
   }
-}
 
-at::Tensor BasicBlock::forward(const at::Tensor& input) {
-  ModuleScope scope(*this);
-  at::Tensor x = bn1->forward(conv1->forward(input));
-  at::relu_(x);
-  x = bn2->forward(conv2->forward(x));
-  return add_shortcut(x, downsample, input);
-}
-
-Bottleneck::Bottleneck(int64_t in_channels, int64_t channels, int64_t stride) {
-  conv1 = register_module("conv1", convolution(in_channels, channels, 1));
-  bn1 = register_module("bn1", torch::nn::BatchNorm2d(channels));
-  conv2 = register_module("conv2", convolution(channels, channels, 3, stride));
-  bn2 = register_module("bn2", torch::nn::BatchNorm2d(channels));
-  conv3 = register_module("conv3", convolution(channels, channels * kExpansion, 1));
-  bn3 = register_module("bn3", torch::nn::BatchNorm2d(channels * kExpansion));
-  if (stride != 1 || in_channels != channels * kExpansion) {
-    downsample = register_module("downsample", projection(in_channels, channels * kExpansion, stride));
+  at::Tensor forward(const at::Tensor& input) {
+    ModuleScope scope(*this);
+    at::Tensor x = bn1->forward(conv1->forward(input));
+    at::relu_(x);
+    x = bn2->forward(conv2->forward(x));
+    return add_shortcut(x, downsample, input);
   }
-}
 
-at::Tensor Bottleneck::forward(const at::Tensor& input) {
-  ModuleScope scope(*this);
-  at::Tensor x = bn1->forward(conv1->forward(input));
-  at::relu_(x);
-  x = bn2->forward(conv2->forward(x));
-  at::relu_(x);
-  x = bn3->forward(conv3->forward(x));
-  return add_shortcut(x, downsample, input);
-}
+  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
+  torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
+  torch::nn::Sequential downsample{nullptr};  // null where the shortcut is the identity
+};
 
-ResNet::ResNet(const ResNetConfig& config) {
-  conv1 = register_module(
-      "conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.width, 7).stride(2).padding(3).bias(false)));
-  torch::nn::init::kaiming_normal_(conv1->weight, /*a=*/0, torch::kFanOut, torch::kReLU);
-  bn1 = register_module("bn1", torch::nn::BatchNorm2d(config.width));
-  const auto layers = config.bottleneck ? stages<Bottleneck>(config) : stages<BasicBlock>(config);
-  layer1 = register_module("layer1", layers[0]);
-  layer2 = register_module("layer2", layers[1]);
-  layer3 = register_module("layer3", layers[2]);
-  layer4 = register_module("layer4", layers[3]);
-  const int64_t expansion = config.bottleneck ? Bottleneck::kExpansion : BasicBlock::kExpansion;
-  fc = register_module("fc", torch::nn::Linear(config.width * 8 * expansion, config.classes));
-}
+// 1x1 down, 3x3, 1x1 up.
+struct Bottleneck : torch::nn::Module {
+  static constexpr int64_t kExpansion = 4;
+  Bottleneck(int64_t in_channels, int64_t channels, int64_t stride) {
+    conv1 = register_module("conv1", convolution(in_channels, channels, 1));
+    bn1 = register_module("bn1", torch::nn::BatchNorm2d(channels));
+    conv2 = register_module("conv2", convolution(channels, channels, 3, stride));
+    bn2 = register_module("bn2", torch::nn::BatchNorm2d(channels));
+    conv3 = register_module("conv3", convolution(channels, channels * kExpansion, 1));
+    bn3 = register_module("bn3", torch::nn::BatchNorm2d(channels * kExpansion));
+    if (stride != 1 || in_channels != channels * kExpansion) {
+      downsample = register_module("downsample", projection(in_channels, channels * kExpansion, stride));
+    }
+  }
 
-at::Tensor ResNet::forward(const at::Tensor& image) {
-  ModuleScope scope(*this);
-  at::Tensor x = bn1->forward(conv1->forward(image));
-  at::relu_(x);
-  x = at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
-  x = layer1->forward(x);
-  x = layer2->forward(x);
-  x = layer3->forward(x);
-  x = layer4->forward(x);
-  x = at::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
-  return fc->forward(x);
-}
+  at::Tensor forward(const at::Tensor& input) {
+    ModuleScope scope(*this);
+    at::Tensor x = bn1->forward(conv1->forward(input));
+    at::relu_(x);
+    x = bn2->forward(conv2->forward(x));
+    at::relu_(x);
+    x = bn3->forward(conv3->forward(x));
+    return add_shortcut(x, downsample, input);
+  }
+
+  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr}, conv3{nullptr};
+  torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr}, bn3{nullptr};
+  torch::nn::Sequential downsample{nullptr};
+};
+
+struct ResNet : torch::nn::Module {
+  explicit ResNet(const ResNetConfig& config) {
+    conv1 = register_module(
+        "conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.width, 7).stride(2).padding(3).bias(false)));
+    torch::nn::init::kaiming_normal_(conv1->weight, /*a=*/0, torch::kFanOut, torch::kReLU);
+    bn1 = register_module("bn1", torch::nn::BatchNorm2d(config.width));
+    const auto layers = config.bottleneck ? stages<Bottleneck>(config) : stages<BasicBlock>(config);
+    layer1 = register_module("layer1", layers[0]);
+    layer2 = register_module("layer2", layers[1]);
+    layer3 = register_module("layer3", layers[2]);
+    layer4 = register_module("layer4", layers[3]);
+    const int64_t expansion = config.bottleneck ? Bottleneck::kExpansion : BasicBlock::kExpansion;
+    fc = register_module("fc", torch::nn::Linear(config.width * 8 * expansion, config.classes));
+  }
+
+  // [batch, 3, height, width] -> logits [batch, classes]
+  at::Tensor forward(const at::Tensor& image) {
+    ModuleScope scope(*this);
+    at::Tensor x = bn1->forward(conv1->forward(image));
+    at::relu_(x);
+    x = at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
+    x = layer1->forward(x);
+    x = layer2->forward(x);
+    x = layer3->forward(x);
+    x = layer4->forward(x);
+    x = at::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
+    return fc->forward(x);
+  }
+
+  torch::nn::Conv2d conv1{nullptr};
+  torch::nn::BatchNorm2d bn1{nullptr};
+  torch::nn::Sequential layer1, layer2, layer3, layer4;
+  torch::nn::Linear fc{nullptr};
+};
 
 BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options) {
   auto net = std::make_shared<ResNet>(config);
-  BuiltModel built;
-  built.module = net;
-  built.inputs = {random_images(options.batch, 3, options.image_size, options.dtype),
-                  random_ids(config.classes, {options.batch})};
-  built.input_names = {"image", "labels"};
-  built.forward = [net](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{net->forward(inputs[0])}; };
-  built.output_names = {"logits"};
-  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
-    return class_loss(outputs[0], inputs[1]);
-  };
-  return built;
+  at::Tensor images = random_images(options.batch, 3, options.image_size, options.dtype);
+  return model_of_logits(net, {"image", images}, random_ids(config.classes, {options.batch}), class_loss);
 }
-
-namespace {
-
-torch::nn::Conv2d convolution(int64_t in_channels, int64_t out_channels) {
-  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, out_channels, 3).padding(1).bias(false));
-}
-
-torch::nn::ReLU relu_in_place() { return torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)); }
-
-at::Tensor twice_as_large(const at::Tensor& x) {
-  return at::upsample_bilinear2d(x, {x.size(2) * 2, x.size(3) * 2}, /*align_corners=*/true);
-}
-
-}  // namespace
 
 UnetConfig unet_config() { return {}; }
 
@@ -267,33 +289,10 @@ BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options) {
                                 " is too small: the U-Net halves it four times, so it needs at least 16");
   }
   auto unet = std::make_shared<Unet>(config);
-  BuiltModel built;
-  built.module = unet;
-  built.inputs = {random_images(options.batch, config.channels, options.image_size, options.dtype),
-                  random_ids(config.classes, {options.batch, options.image_size, options.image_size})};
-  built.input_names = {"image", "labels"};
-  built.forward = [unet](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{unet->forward(inputs[0])}; };
-  built.output_names = {"logits"};
-  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
-    return class_loss(outputs[0], inputs[1]);
-  };
-  return built;
+  at::Tensor images = random_images(options.batch, config.channels, options.image_size, options.dtype);
+  const at::Tensor labels = random_ids(config.classes, {options.batch, options.image_size, options.image_size});
+  return model_of_logits(unet, {"image", images}, labels, class_loss);
 }
-
-namespace {
-
-torch::nn::LayerNorm layer_norm(const VitConfig& config) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.hidden}).eps(1e-6));
-}
-
-torch::nn::Linear mlp_layer(int64_t in_features, int64_t out_features) {
-  torch::nn::Linear linear(in_features, out_features);
-  torch::nn::init::xavier_uniform_(linear->weight);
-  torch::nn::init::normal_(linear->bias, 0, 1e-6);
-  return linear;
-}
-
-}  // namespace
 
 VitConfig vit_b_16_config() { return {}; }
 
@@ -331,63 +330,85 @@ at::Tensor PackedSelfAttention::forward(const at::Tensor& x) {
   return out_proj->forward(y.transpose(1, 2).reshape({batch, tokens, hidden}));
 }
 
-VitEncoderBlock::VitEncoderBlock(const VitConfig& config) {
-  ln_1 = register_module("ln_1", layer_norm(config));
-  self_attention = register_module(
-      "self_attention", std::make_shared<PackedSelfAttention>(config.hidden, config.heads, config.attention_dropout));
-  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
-  ln_2 = register_module("ln_2", layer_norm(config));
-  mlp = register_module(
-      "mlp",
-      torch::nn::Sequential(mlp_layer(config.hidden, config.mlp), torch::nn::GELU(), torch::nn::Dropout(config.dropout),
-                            mlp_layer(config.mlp, config.hidden), torch::nn::Dropout(config.dropout)));
-}
-
-at::Tensor VitEncoderBlock::forward(const at::Tensor& input) {
-  ModuleScope scope(*this);
-  const at::Tensor x = input + dropout->forward(self_attention->forward(ln_1->forward(input)));
-  return x + mlp->forward(ln_2->forward(x));
-}
-
-VitEncoder::VitEncoder(const VitConfig& config) {
-  const int64_t side = config.image_size / config.patch_size;
-  pos_embedding = register_parameter("pos_embedding", torch::empty({1, 1 + side * side, config.hidden}));
-  torch::nn::init::normal_(pos_embedding, 0, 0.02);
-  dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
-  for (int64_t i = 0; i < config.layers; ++i) {
-    layers->push_back("encoder_layer_" + std::to_string(i), std::make_shared<VitEncoderBlock>(config));
+struct VitEncoderBlock : torch::nn::Module {
+  explicit VitEncoderBlock(const VitConfig& config) {
+    ln_1 = register_module("ln_1", layer_norm(config));
+    self_attention = register_module(
+        "self_attention", std::make_shared<PackedSelfAttention>(config.hidden, config.heads, config.attention_dropout));
+    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+    ln_2 = register_module("ln_2", layer_norm(config));
+    mlp = register_module(
+        "mlp", torch::nn::Sequential(mlp_layer(config.hidden, config.mlp), torch::nn::GELU(),
+                                     torch::nn::Dropout(config.dropout), mlp_layer(config.mlp, config.hidden),
+                                     torch::nn::Dropout(config.dropout)));
   }
-  register_module("layers", layers);
-  ln = register_module("ln", layer_norm(config));
-}
 
-at::Tensor VitEncoder::forward(const at::Tensor& x) {
-  ModuleScope scope(*this);
-  return ln->forward(layers->forward(dropout->forward(x + pos_embedding)));
-}
+  at::Tensor forward(const at::Tensor& input) {
+    ModuleScope scope(*this);
+    const at::Tensor x = input + dropout->forward(self_attention->forward(ln_1->forward(input)));
+    return x + mlp->forward(ln_2->forward(x));
+  }
 
-VisionTransformer::VisionTransformer(const VitConfig& config) {
-  class_token = register_parameter("class_token", torch::zeros({1, 1, config.hidden}));
-  conv_proj = register_module(
-      "conv_proj",
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size).stride(config.patch_size)));
-  torch::nn::init::normal_(conv_proj->weight, 0,
-                           std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
-  torch::nn::init::zeros_(conv_proj->bias);
-  encoder = register_module("encoder", std::make_shared<VitEncoder>(config));
-  // torchvision starts the head at zero, which stops every gradient of the first step below it; Linear's own start is
-  // kept instead.
-  heads->push_back("head", torch::nn::Linear(config.hidden, config.classes));
-  register_module("heads", heads);
-}
+  torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
+  std::shared_ptr<PackedSelfAttention> self_attention;
+  torch::nn::Dropout dropout{nullptr};
+  torch::nn::Sequential mlp{nullptr};  // 0 Linear, 1 GELU, 2 Dropout, 3 Linear, 4 Dropout
+};
 
-at::Tensor VisionTransformer::forward(const at::Tensor& image) {
-  ModuleScope scope(*this);
-  // [batch, hidden, rows, columns] -> [batch, patches, hidden]
-  const at::Tensor patches = conv_proj->forward(image).flatten(2).permute({0, 2, 1});
-  const at::Tensor tokens = at::cat({class_token.expand({image.size(0), -1, -1}), patches}, /*dim=*/1);
-  return heads->forward(encoder->forward(tokens).select(/*dim=*/1, /*index=*/0));
-}
+struct VitEncoder : torch::nn::Module {
+  explicit VitEncoder(const VitConfig& config) {
+    const int64_t side = config.image_size / config.patch_size;
+    pos_embedding = register_parameter("pos_embedding", torch::empty({1, 1 + side * side, config.hidden}));
+    torch::nn::init::normal_(pos_embedding, 0, 0.02);
+    dropout = register_module("dropout", torch::nn::Dropout(config.dropout));
+    for (int64_t i = 0; i < config.layers; ++i) {
+      layers->push_back("encoder_layer_" + std::to_string(i), std::make_shared<VitEncoderBlock>(config));
+    }
+    register_module("layers", layers);
+    ln = register_module("ln", layer_norm(config));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    ModuleScope scope(*this);
+    return ln->forward(layers->forward(dropout->forward(x + pos_embedding)));
+  }
+
+  at::Tensor pos_embedding;  // [1, 1 + patches, hidden]
+  torch::nn::Dropout dropout{nullptr};
+  torch::nn::Sequential layers;  // encoder_layer_0, encoder_layer_1, ...
+  torch::nn::LayerNorm ln{nullptr};
+};
+
+struct VisionTransformer : torch::nn::Module {
+  explicit VisionTransformer(const VitConfig& config) {
+    class_token = register_parameter("class_token", torch::zeros({1, 1, config.hidden}));
+    conv_proj = register_module(
+        "conv_proj",
+        torch::nn::Conv2d(torch::nn::Conv2dOptions(3, config.hidden, config.patch_size).stride(config.patch_size)));
+    torch::nn::init::normal_(conv_proj->weight, 0,
+                             std::sqrt(1.0 / static_cast<double>(3 * config.patch_size * config.patch_size)));
+    torch::nn::init::zeros_(conv_proj->bias);
+    encoder = register_module("encoder", std::make_shared<VitEncoder>(config));
+    // torchvision starts the head at zero, which stops every gradient of the first step below it; Linear's own start is
+    // kept instead.
+    heads->push_back("head", torch::nn::Linear(config.hidden, config.classes));
+    register_module("heads", heads);
+  }
+
+  // [batch, 3, image_size, image_size] -> logits [batch, classes]
+  at::Tensor forward(const at::Tensor& image) {
+    ModuleScope scope(*this);
+    // [batch, hidden, rows, columns] -> [batch, patches, hidden]
+    const at::Tensor patches = conv_proj->forward(image).flatten(2).permute({0, 2, 1});
+    const at::Tensor tokens = at::cat({class_token.expand({image.size(0), -1, -1}), patches}, /*dim=*/1);
+    return heads->forward(encoder->forward(tokens).select(/*dim=*/1, /*index=*/0));
+  }
+
+  torch::nn::Conv2d conv_proj{nullptr};
+  at::Tensor class_token;  // [1, 1, hidden]
+  std::shared_ptr<VitEncoder> encoder;
+  torch::nn::Sequential heads;  // head
+};
 
 BuiltModel build_vit(VitConfig config, const ModelOptions& options) {
   if (options.image_size % config.patch_size != 0) {
@@ -398,17 +419,8 @@ BuiltModel build_vit(VitConfig config, const ModelOptions& options) {
   config.dropout = options.dropout.value_or(config.dropout);
   config.attention_dropout = options.dropout.value_or(config.attention_dropout);
   auto vit = std::make_shared<VisionTransformer>(config);
-  BuiltModel built;
-  built.module = vit;
-  built.inputs = {random_images(options.batch, 3, config.image_size, options.dtype),
-                  random_ids(config.classes, {options.batch})};
-  built.input_names = {"image", "labels"};
-  built.forward = [vit](const BuiltModel::Tensors& inputs) { return BuiltModel::Tensors{vit->forward(inputs[0])}; };
-  built.output_names = {"logits"};
-  built.loss = [](const BuiltModel::Tensors& outputs, const BuiltModel::Tensors& inputs) {
-    return class_loss(outputs[0], inputs[1]);
-  };
-  return built;
+  at::Tensor images = random_images(options.batch, 3, config.image_size, options.dtype);
+  return model_of_logits(vit, {"image", images}, random_ids(config.classes, {options.batch}), class_loss);
 }
 
 }  // namespace shadowgraph::models

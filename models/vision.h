@@ -26,44 +26,10 @@ ResNetConfig resnet18_config();
 ResNetConfig resnet50_config();
 ResNetConfig tiny(ResNetConfig config);
 
-// Two 3x3 convolutions.
-struct BasicBlock : torch::nn::Module {
-  static constexpr int64_t kExpansion = 1;
-  BasicBlock(int64_t in_channels, int64_t channels, int64_t stride);
-  at::Tensor forward(const at::Tensor& input);
-
-  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr};
-  torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
-  torch::nn::Sequential downsample{nullptr};  // null where the shortcut is the identity
-};
-
-// 1x1 down, 3x3, 1x1 up.
-struct Bottleneck : torch::nn::Module {
-  static constexpr int64_t kExpansion = 4;
-  Bottleneck(int64_t in_channels, int64_t channels, int64_t stride);
-  at::Tensor forward(const at::Tensor& input);
-
-  torch::nn::Conv2d conv1{nullptr}, conv2{nullptr}, conv3{nullptr};
-  torch::nn::BatchNorm2d bn1{nullptr}, bn2{nullptr}, bn3{nullptr};
-  torch::nn::Sequential downsample{nullptr};
-};
-
-struct ResNet : torch::nn::Module {
-  explicit ResNet(const ResNetConfig& config);
-  // [batch, 3, height, width] -> logits [batch, classes]
-  at::Tensor forward(const at::Tensor& image);
-
-  torch::nn::Conv2d conv1{nullptr};
-  torch::nn::BatchNorm2d bn1{nullptr};
-  torch::nn::Sequential layer1, layer2, layer3, layer4;
-  torch::nn::Linear fc{nullptr};
-};
-
 BuiltModel build_resnet(const ResNetConfig& config, const ModelOptions& options);
 
 // U-Net (Ronneberger et al. 2015, arXiv:1505.04597) in the form most people run: padded convolutions with batch norm,
 // by the names of milesial/Pytorch-UNet.
-
 struct UnetConfig {
   int64_t channels = 3;  // of the image
   int64_t classes = 2;
@@ -119,7 +85,6 @@ struct Unet : torch::nn::Module {
 BuiltModel build_unet(const UnetConfig& config, const ModelOptions& options);
 
 // Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), with torchvision's names and structure.
-
 struct VitConfig {
   int64_t image_size = 224;  // the position embedding fixes it
   int64_t patch_size = 16;   // must divide image_size
@@ -144,37 +109,6 @@ struct PackedSelfAttention : torch::nn::Module {
   double dropout;
   at::Tensor in_proj_weight, in_proj_bias;
   torch::nn::Linear out_proj{nullptr};
-};
-
-struct VitEncoderBlock : torch::nn::Module {
-  explicit VitEncoderBlock(const VitConfig& config);
-  at::Tensor forward(const at::Tensor& x);
-
-  torch::nn::LayerNorm ln_1{nullptr}, ln_2{nullptr};
-  std::shared_ptr<PackedSelfAttention> self_attention;
-  torch::nn::Dropout dropout{nullptr};
-  torch::nn::Sequential mlp{nullptr};  // 0 Linear, 1 GELU, 2 Dropout, 3 Linear, 4 Dropout
-};
-
-struct VitEncoder : torch::nn::Module {
-  explicit VitEncoder(const VitConfig& config);
-  at::Tensor forward(const at::Tensor& x);
-
-  at::Tensor pos_embedding;  // [1, 1 + patches, hidden]
-  torch::nn::Dropout dropout{nullptr};
-  torch::nn::Sequential layers;  // encoder_layer_0, encoder_layer_1, ...
-  torch::nn::LayerNorm ln{nullptr};
-};
-
-struct VisionTransformer : torch::nn::Module {
-  explicit VisionTransformer(const VitConfig& config);
-  // [batch, 3, image_size, image_size] -> logits [batch, classes]
-  at::Tensor forward(const at::Tensor& image);
-
-  torch::nn::Conv2d conv_proj{nullptr};
-  at::Tensor class_token;  // [1, 1, hidden]
-  std::shared_ptr<VitEncoder> encoder;
-  torch::nn::Sequential heads;  // head
 };
 
 BuiltModel build_vit(VitConfig config, const ModelOptions& options);

@@ -20,6 +20,26 @@ std::vector<NodeId> in_order(const Graph& graph) {
   return nodes;
 }
 
+// Streams and events are few: a larger number is a mistake, for which no table should be made.
+constexpr uint32_t kMost = 1U << 24;
+
+std::vector<uint32_t> numbers_in(std::string_view key, std::string_view text) {
+  std::vector<uint32_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end) {
+    uint32_t number = 0;
+    const auto [stop, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || number > kMost || (stop != end && *stop != ' ')) {
+      throw Error(fmt::format("the note \"{}\"=\"{}\" is not of numbers up to {}, with a space between them", key, text,
+                              kMost));
+    }
+    numbers.push_back(number);
+    at = stop == end ? end : stop + 1;
+  }
+  return numbers;
+}
+
 }  // namespace
 
 ProgramCosts::ProgramCosts(const Graph& program, const MeasuredCalls* measured)
@@ -100,30 +120,6 @@ c10::Device main_device(const Graph& graph, std::optional<c10::Device> asked) {
   }
   return best ? best->first : asked.value_or(c10::Device(c10::DeviceType::CPU));
 }
-
-namespace {
-
-// Streams and events are few: a larger number is a mistake, for which no table should be made.
-constexpr uint32_t kMost = 1U << 24;
-
-std::vector<uint32_t> numbers_in(std::string_view key, std::string_view text) {
-  std::vector<uint32_t> numbers;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at != end) {
-    uint32_t number = 0;
-    const auto [stop, error] = std::from_chars(at, end, number);
-    if (error != std::errc() || number > kMost || (stop != end && *stop != ' ')) {
-      throw Error(fmt::format("the note \"{}\"=\"{}\" is not of numbers up to {}, with a space between them", key, text,
-                              kMost));
-    }
-    numbers.push_back(number);
-    at = stop == end ? end : stop + 1;
-  }
-  return numbers;
-}
-
-}  // namespace
 
 StreamNotes stream_notes(const Graph& graph, NodeId node) {
   StreamNotes notes;

@@ -93,7 +93,6 @@ MemoryPlan plan_memory(const ProgramCosts& costs, const PlanOptions& options);
 
 // On which stream a node was issued, and for what it waits there: the notes that a capture leaves
 // (core/capture/recorder.h).
-
 struct StreamNotes {
   uint32_t stream = 0;
   uint32_t event = 0;             // recorded after the node; 0: none
@@ -103,8 +102,6 @@ struct StreamNotes {
 
 // Throws Error for a note that is no list of numbers.
 StreamNotes stream_notes(const Graph& graph, NodeId node);
-
-// Lists what a capture assumed of data: answers that nobody gave, routing that is taken to be even. Internal to profiler/.
 
 // In the words of the graph's guards, each once: "routing0: 64 evenly over 4, assumed, read at moe.py:12".
 std::vector<std::string> assumptions_of(const Graph& graph);

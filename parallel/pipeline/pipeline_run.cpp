@@ -21,89 +21,6 @@
 
 namespace shadowgraph {
 
-// Fills in the seconds of a run.
-class PipelineClock {
- public:
-  // `schedule` has its transfers. All live until run() has returned.
-  PipelineClock(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options);
-
-  void run(PipelineRun& run);
-
- private:
-  // Seconds of an action: its kernels, and what collectives inside it add.
-  struct Parts {
-    double computing = 0;
-    double exposed = 0;
-  };
-  RankProgram program_of(int32_t rank) const;
-  Parts parts_of(const PipelineAction& action, std::vector<int32_t>& backwards) const;
-  double seconds_of(std::span<const Parts> together) const;
-  double tied_seconds(size_t number) const;
-  double transfer_seconds(const PipelineAction& action) const;
-  double seconds_between(int32_t sender, int32_t receiver, int64_t bytes) const;
-  int32_t other_end(const PipelineAction& action) const;
-  void read_rank(int32_t rank, const RankProgram& program, const RankTimes& times, PipelineRun& run) const;
-
-  const PipelineStages& stages_;
-  const PipelineSchedule& schedule_;
-  const PipelineRunOptions& options_;
-  std::vector<PieceSeconds> transfers_;        // by stage: what it sends to the next one, and to the one before
-  std::vector<char> unsharded_;                // by stage: the schedule gathers its parameters
-  std::vector<std::vector<uint32_t>> groups_;  // each rank alone, then the ranks of each tied parameter
-};
-
-// Plays what one rank of a pipeline allocates and frees, action by action.
-
-class RankMemory {
- public:
-  // `schedule` has its transfers. All outlive this.
-  RankMemory(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options,
-             int32_t rank);
-
-  // Two steps of training, of which the second is told. `actions`: the rank's, in the order of its row without what is
-  // no action of a micro-batch.
-  void run(PipelineRank& of, std::span<PipelineActionTime> actions);
-
- private:
-  struct Held {
-    CachingAllocator::Handle handle;
-    int64_t bytes = 0;
-  };
-  using Slots = std::vector<Held>;
-
-  void take(Held& held, int64_t bytes);
-  void drop(Held& held);
-  void play(std::span<const PieceEvent> events, const StagePart& part, Slots& slots, Slots& gradients);
-  void act(const PipelineAction& action);
-  void receive(std::span<const PieceEvent> events, Slots& slots);
-  void count(const PipelineAction& action);
-  void step(std::span<PipelineActionTime> actions);
-  void optimizer_step();
-  static uint64_t key_of(int32_t stage, int32_t microbatch) {
-    return static_cast<uint64_t>(stage) << 32 | static_cast<uint32_t>(microbatch);
-  }
-  Slots& slots_of(int32_t stage, int32_t microbatch);
-  void forget_if_empty(int32_t stage, int32_t microbatch);
-  const StagePart& part(int32_t stage) const { return parts_.stages[static_cast<size_t>(stage)]; }
-  bool is_here(int32_t stage) const {
-    return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of(stage) == rank_;
-  }
-
-  const PipelineStages& stages_;
-  const StageParts& parts_;
-  const PipelineSchedule& schedule_;
-  const PipelineRunOptions& options_;
-  int32_t rank_;
-  std::vector<int32_t> own_;  // stages
-  CachingAllocator allocator_;
-  std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while anything is held
-  std::vector<Slots> gradients_;               // by stage
-  std::vector<int32_t> between_;               // by stage: micro-batches between forward and backward
-  PipelineAction now_{.stage = -1};
-  int64_t live_ = 0, carried_ = 0, on_host_ = 0;
-  PipelineRank figures_;
-};
-
 namespace {
 
 using enum PipelineWork;
@@ -127,419 +44,473 @@ uint64_t match_of(const PipelineAction& a) {
 
 }  // namespace
 
-int32_t PipelineClock::other_end(const PipelineAction& a) const {
-  const bool up = a.work == kSendForward || a.work == kReceiveBackward;
-  return schedule_.rank_of(a.stage + (up ? 1 : -1));
-}
-
-double PipelineClock::transfer_seconds(const PipelineAction& a) const {
-  const auto sender =
-      static_cast<size_t>(receives(a) ? (a.work == kReceiveForward ? a.stage - 1 : a.stage + 1) : a.stage);
-  return a.work == kSendForward || a.work == kReceiveForward ? transfers_[sender].forward : transfers_[sender].backward;
-}
-
-double PipelineClock::seconds_between(int32_t sender, int32_t receiver, int64_t bytes) const {
-  if (options_.interconnect == nullptr || bytes == 0 || receiver < 0 || receiver == schedule_.stages()) return 0;
-  ProcessGroupInfo pair{.name = "pp", .size = 2};
-  for (const int32_t stage : {sender, receiver}) pair.ranks.push_back(schedule_.rank_of(stage) * options_.ranks_apart);
-  return collective_cost(CollectiveKind::kSend, bytes, pair, *options_.interconnect, 1).seconds();
-}
-
-PipelineClock::PipelineClock(const PipelineStages& stages, const PipelineSchedule& schedule,
-                             const PipelineRunOptions& options)
-    : stages_(stages), schedule_(schedule), options_(options) {
-  unsharded_.resize(static_cast<size_t>(schedule.stages()), 0);
-  for (int32_t s = 0; s < schedule.stages(); ++s) {
-    const StageFigures& of = stages.of(s);
-    transfers_.push_back({.forward = seconds_between(s, s + 1, of.sends_forward),
-                          .backward = seconds_between(s, s - 1, of.sends_backward)});
-  }
-  for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
-    groups_.push_back({static_cast<uint32_t>(rank)});
-    for (const PipelineAction& a : schedule.of(rank)) {
-      if (a.work == kUnshard) unsharded_[static_cast<size_t>(a.stage)] = 1;
+// Fills in the seconds of a run.
+class PipelineClock {
+ public:
+  // `schedule` has its transfers. All live until run() has returned.
+  PipelineClock(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options)
+      : stages_(stages), schedule_(schedule), options_(options) {
+    unsharded_.resize(static_cast<size_t>(schedule.stages()), 0);
+    for (int32_t s = 0; s < schedule.stages(); ++s) {
+      const StageFigures& of = stages.of(s);
+      transfers_.push_back({.forward = seconds_between(s, s + 1, of.sends_forward),
+                            .backward = seconds_between(s, s - 1, of.sends_backward)});
+    }
+    for (int32_t rank = 0; rank < schedule.ranks(); ++rank) {
+      groups_.push_back({static_cast<uint32_t>(rank)});
+      for (const PipelineAction& a : schedule.of(rank)) {
+        if (a.work == kUnshard) unsharded_[static_cast<size_t>(a.stage)] = 1;
+      }
+    }
+    for (const TiedParameter& tied : stages.tied()) {
+      std::vector<uint32_t> ranks;
+      for (const int32_t stage : tied.stages) ranks.push_back(static_cast<uint32_t>(schedule.rank_of(stage)));
+      std::ranges::sort(ranks);
+      ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+      groups_.push_back(std::move(ranks));
     }
   }
-  for (const TiedParameter& tied : stages.tied()) {
-    std::vector<uint32_t> ranks;
-    for (const int32_t stage : tied.stages) ranks.push_back(static_cast<uint32_t>(schedule.rank_of(stage)));
-    std::ranges::sort(ranks);
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    groups_.push_back(std::move(ranks));
+
+  void run(PipelineRun& run) {
+    std::vector<RankProgram> programs;
+    for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) programs.push_back(program_of(rank));
+    const RankTimes times = RankTimes::of(programs, groups_, [&](uint32_t rank, const RankStep& step) {
+      const auto row = schedule_.of(static_cast<int32_t>(rank));
+      if (step.what < row.size()) return to_string(row[step.what]);
+      if (step.what == kOptimizerStep) return std::string("the optimizer's step");
+      return "the sum of gradients of " + stages_.tied()[step.what - kFirstTied].name;
+    });
+    run.seconds_ = times.seconds();
+    run.actions_.resize(programs.size());
+    for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) {
+      read_rank(rank, programs[static_cast<size_t>(rank)], times, run);
+    }
   }
-}
 
-double PipelineClock::tied_seconds(size_t number) const {
-  const std::vector<uint32_t>& ranks = groups_[static_cast<size_t>(schedule_.ranks()) + number];
-  if (options_.interconnect == nullptr) return 0;
-  ProcessGroupInfo group{.name = "tied", .size = static_cast<int64_t>(ranks.size())};
-  for (const uint32_t rank : ranks) group.ranks.push_back(rank * options_.ranks_apart);
-  const int64_t bytes = stages_.tied()[number].gradient_bytes;
-  return collective_cost(CollectiveKind::kAllReduce, bytes, group, *options_.interconnect, 1).seconds();
-}
-
-// From the second micro-batch on gradients are added to those that are there.
-PipelineClock::Parts PipelineClock::parts_of(const PipelineAction& a, std::vector<int32_t>& backwards) const {
-  const StageFigures& of = stages_.of(a.stage);
-  const PieceSeconds& exposed = unsharded_[static_cast<size_t>(a.stage)] != 0 ? of.exposed_unsharded : of.exposed;
-  const auto adding = [&] { return backwards[static_cast<size_t>(a.stage)]++ > 0 ? of.accumulate : 0; };
-  const double input = of.input_gradient - of.exposed.input_gradient;
-  const double weight = of.weight_gradient - of.exposed.weight_gradient;
-  // Copies to the host and back run beside all else.
-  const auto parts = [](double computing, double waiting, double copies) {
-    return Parts{computing, std::max(waiting, copies - computing)};
+ private:
+  // Seconds of an action: its kernels, and what collectives inside it add.
+  struct Parts {
+    double computing = 0;
+    double exposed = 0;
   };
-  switch (a.work) {
-    case kForward:
-      return parts(of.forward - of.exposed.forward, exposed.forward, of.copies.forward);
-    case kBackward:
-      return parts(input + weight + adding(), exposed.backward, of.copies.backward);
-    case kInputGradient:
-      return parts(input, exposed.input_gradient, of.copies.input_gradient);
-    case kWeightGradient:
-      return parts(weight + adding(), exposed.weight_gradient, of.copies.weight_gradient);
-    default:
-      return {};
-  }
-}
-
-// Actions that overlap compute in turns, and their collectives go one after another; each takes its own time at least.
-double PipelineClock::seconds_of(std::span<const Parts> together) const {
-  double computing = 0, exposed = 0, longest = 0;
-  for (const Parts& parts : together) {
-    computing += parts.computing;
-    exposed += parts.exposed;
-    longest = std::max(longest, parts.computing + parts.exposed);
-  }
-  const double apart = computing + exposed;
-  return apart - options_.overlap * (apart - std::max({computing, exposed, longest}));
-}
-
-RankProgram PipelineClock::program_of(int32_t rank) const {
-  RankProgram program;
-  std::unordered_map<uint64_t, uint32_t> received, sent;  // steps
-  std::unordered_map<int32_t, uint32_t> unshards;         // steps, by stage
-  std::vector<uint32_t> reduces;
-  std::unordered_map<int32_t, std::deque<uint32_t>> reduces_of;  // not waited for, by stage
-  std::vector<int32_t> backwards(static_cast<size_t>(schedule_.stages()), 0);
-  const auto row = schedule_.of(rank);
-  received.reserve(row.size());
-  sent.reserve(row.size());
-  for (uint32_t i = 0; i < row.size(); ++i) {
-    const PipelineAction& a = row[i];
-    if (sends(a)) {
-      sent[match_of(a)] = program.send(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
-    } else if (const auto send = waited_send(a)) {
-      const uint32_t cause = *send == kSendForward ? kWaitsForward : kWaitsBackward;
-      program.wait(sent.at(match_of({.work = *send, .stage = a.stage, .microbatch = a.microbatch})), cause);
-    } else if (a.work == kWaitReduce) {
-      program.wait(reduces_of[a.stage].front(), kWaitsReduce);
-      reduces_of[a.stage].pop_front();
-    } else if (receives(a)) {
-      received[match_of(a)] = program.receive(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
-    } else if (a.work == kUnshard || a.work == kReduceGradients) {
-      const StageFigures& of = stages_.of(a.stage);
-      const double seconds = a.work == kUnshard ? of.unshard : of.reduce_gradients;
-      const uint32_t step = program.collective(static_cast<uint32_t>(rank), i, seconds, i);
-      if (a.work == kUnshard) {
-        unshards[a.stage] = step;
-      } else {
-        reduces.push_back(step);
-        reduces_of[a.stage].push_back(step);
-      }
-    } else if (computes(a)) {
-      // Actions that overlap begin together, when the last of their operands is there.
-      std::vector<Parts> together;
-      uint32_t last = i;
-      for (uint32_t k = i;; ++k) {
-        const auto wait_for = [&](PipelineWork work, uint32_t cause) {
-          const auto found =
-              received.find(match_of({.work = work, .stage = row[k].stage, .microbatch = row[k].microbatch}));
-          if (found != received.end()) program.wait(found->second, cause);
-        };
-        const auto gathered = unshards.find(row[k].stage);
-        if (gathered != unshards.end()) {
-          program.wait(gathered->second, kWaitsUnshard);
-          unshards.erase(gathered);
+  RankProgram program_of(int32_t rank) const {
+    RankProgram program;
+    std::unordered_map<uint64_t, uint32_t> received, sent;  // steps
+    std::unordered_map<int32_t, uint32_t> unshards;         // steps, by stage
+    std::vector<uint32_t> reduces;
+    std::unordered_map<int32_t, std::deque<uint32_t>> reduces_of;  // not waited for, by stage
+    std::vector<int32_t> backwards(static_cast<size_t>(schedule_.stages()), 0);
+    const auto row = schedule_.of(rank);
+    received.reserve(row.size());
+    sent.reserve(row.size());
+    for (uint32_t i = 0; i < row.size(); ++i) {
+      const PipelineAction& a = row[i];
+      if (sends(a)) {
+        sent[match_of(a)] = program.send(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
+      } else if (const auto send = waited_send(a)) {
+        const uint32_t cause = *send == kSendForward ? kWaitsForward : kWaitsBackward;
+        program.wait(sent.at(match_of({.work = *send, .stage = a.stage, .microbatch = a.microbatch})), cause);
+      } else if (a.work == kWaitReduce) {
+        program.wait(reduces_of[a.stage].front(), kWaitsReduce);
+        reduces_of[a.stage].pop_front();
+      } else if (receives(a)) {
+        received[match_of(a)] =
+            program.receive(static_cast<uint32_t>(other_end(a)), match_of(a), transfer_seconds(a), i);
+      } else if (a.work == kUnshard || a.work == kReduceGradients) {
+        const StageFigures& of = stages_.of(a.stage);
+        const double seconds = a.work == kUnshard ? of.unshard : of.reduce_gradients;
+        const uint32_t step = program.collective(static_cast<uint32_t>(rank), i, seconds, i);
+        if (a.work == kUnshard) {
+          unshards[a.stage] = step;
+        } else {
+          reduces.push_back(step);
+          reduces_of[a.stage].push_back(step);
         }
-        if (row[k].work == kForward) wait_for(kReceiveForward, kWaitsForward);
-        if (is_backward(row[k])) wait_for(kReceiveBackward, kWaitsBackward);
-        together.push_back(parts_of(row[k], backwards));
-        last = k;
-        if (!row[k].overlaps_next) break;
+      } else if (computes(a)) {
+        // Actions that overlap begin together, when the last of their operands is there.
+        std::vector<Parts> together;
+        uint32_t last = i;
+        for (uint32_t k = i;; ++k) {
+          const auto wait_for = [&](PipelineWork work, uint32_t cause) {
+            const auto found =
+                received.find(match_of({.work = work, .stage = row[k].stage, .microbatch = row[k].microbatch}));
+            if (found != received.end()) program.wait(found->second, cause);
+          };
+          const auto gathered = unshards.find(row[k].stage);
+          if (gathered != unshards.end()) {
+            program.wait(gathered->second, kWaitsUnshard);
+            unshards.erase(gathered);
+          }
+          if (row[k].work == kForward) wait_for(kReceiveForward, kWaitsForward);
+          if (is_backward(row[k])) wait_for(kReceiveBackward, kWaitsBackward);
+          together.push_back(parts_of(row[k], backwards));
+          last = k;
+          if (!row[k].overlaps_next) break;
+        }
+        for (; i < last; ++i) program.compute(0, i);
+        program.compute(seconds_of(together), last);
       }
-      for (; i < last; ++i) program.compute(0, i);
-      program.compute(seconds_of(together), last);
     }
+    for (size_t t = 0; t < stages_.tied().size(); ++t) {
+      const auto group = static_cast<size_t>(schedule_.ranks()) + t;
+      const auto& ranks = groups_[group];
+      if (ranks.size() < 2 || std::ranges::find(ranks, static_cast<uint32_t>(rank)) == ranks.end()) continue;
+      reduces.push_back(
+          program.collective(static_cast<uint32_t>(group), t, tied_seconds(t), kFirstTied + static_cast<uint32_t>(t)));
+    }
+    for (const uint32_t step : reduces) program.wait(step, kWaitsReduce);
+    double optimizer = 0;
+    for (int32_t s = 0; s < schedule_.stages(); ++s) {
+      if (schedule_.rank_of(s) == rank) optimizer += stages_.of(s).optimizer;
+    }
+    program.compute(optimizer, kOptimizerStep);
+    return program;
   }
-  for (size_t t = 0; t < stages_.tied().size(); ++t) {
-    const auto group = static_cast<size_t>(schedule_.ranks()) + t;
-    const auto& ranks = groups_[group];
-    if (ranks.size() < 2 || std::ranges::find(ranks, static_cast<uint32_t>(rank)) == ranks.end()) continue;
-    reduces.push_back(
-        program.collective(static_cast<uint32_t>(group), t, tied_seconds(t), kFirstTied + static_cast<uint32_t>(t)));
-  }
-  for (const uint32_t step : reduces) program.wait(step, kWaitsReduce);
-  double optimizer = 0;
-  for (int32_t s = 0; s < schedule_.stages(); ++s) {
-    if (schedule_.rank_of(s) == rank) optimizer += stages_.of(s).optimizer;
-  }
-  program.compute(optimizer, kOptimizerStep);
-  return program;
-}
 
-void PipelineClock::read_rank(int32_t rank, const RankProgram& program, const RankTimes& times,
-                              PipelineRun& run) const {
-  const auto steps = program.steps();
-  const auto at = times.of(static_cast<uint32_t>(rank));
-  const auto row = schedule_.of(rank);
-  PipelineRank& of = run.ranks_[static_cast<size_t>(rank)];
-  auto& actions = run.actions_[static_cast<size_t>(rank)];
-  bool has_begun = false;
-  double group_begin = -1;  // of actions that overlap
-  for (size_t i = 0; i < steps.size(); ++i) {
-    if (steps[i].kind == RankStep::Kind::kWait) {
-      const double waited = at[i].end - at[i].begin;
-      (!has_begun                        ? of.waits.before
-       : steps[i].what == kWaitsForward  ? of.waits.forward
-       : steps[i].what == kWaitsBackward ? of.waits.backward
-       : steps[i].what == kWaitsUnshard  ? of.waits.unshard
-                                         : of.waits.reduce) += waited;
-      continue;
+  // From the second micro-batch on gradients are added to those that are there.
+  Parts parts_of(const PipelineAction& a, std::vector<int32_t>& backwards) const {
+    const StageFigures& of = stages_.of(a.stage);
+    const PieceSeconds& exposed = unsharded_[static_cast<size_t>(a.stage)] != 0 ? of.exposed_unsharded : of.exposed;
+    const auto adding = [&] { return backwards[static_cast<size_t>(a.stage)]++ > 0 ? of.accumulate : 0; };
+    const double input = of.input_gradient - of.exposed.input_gradient;
+    const double weight = of.weight_gradient - of.exposed.weight_gradient;
+    // Copies to the host and back run beside all else.
+    const auto parts = [](double computing, double waiting, double copies) {
+      return Parts{computing, std::max(waiting, copies - computing)};
+    };
+    switch (a.work) {
+      case kForward:
+        return parts(of.forward - of.exposed.forward, exposed.forward, of.copies.forward);
+      case kBackward:
+        return parts(input + weight + adding(), exposed.backward, of.copies.backward);
+      case kInputGradient:
+        return parts(input, exposed.input_gradient, of.copies.input_gradient);
+      case kWeightGradient:
+        return parts(weight + adding(), exposed.weight_gradient, of.copies.weight_gradient);
+      default:
+        return {};
     }
-    if (steps[i].kind == RankStep::Kind::kCollective) continue;
-    if (steps[i].what == kOptimizerStep) {
-      of.optimizer = steps[i].seconds;
-      continue;
-    }
-    const PipelineAction& a = row[steps[i].what];
-    PipelineActionTime time{.action = a, .begin = at[i].begin, .end = at[i].end};
-    if (computes(a)) {
-      has_begun = true;
-      if (group_begin >= 0) time.begin = group_begin;
-      group_begin = a.overlaps_next ? time.begin : -1;
-    }
-    actions.push_back(time);
   }
-  // Actions that overlap end together.
-  for (size_t i = actions.size(); i-- > 1;) {
-    if (actions[i - 1].action.overlaps_next) actions[i - 1].end = actions[i].end;
-  }
-  of.computing = times.computing(static_cast<uint32_t>(rank));
-  of.waits.after = times.seconds() - times.end(static_cast<uint32_t>(rank));
-}
 
-void PipelineClock::run(PipelineRun& run) {
-  std::vector<RankProgram> programs;
-  for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) programs.push_back(program_of(rank));
-  const RankTimes times = RankTimes::of(programs, groups_, [&](uint32_t rank, const RankStep& step) {
-    const auto row = schedule_.of(static_cast<int32_t>(rank));
-    if (step.what < row.size()) return to_string(row[step.what]);
-    if (step.what == kOptimizerStep) return std::string("the optimizer's step");
-    return "the sum of gradients of " + stages_.tied()[step.what - kFirstTied].name;
-  });
-  run.seconds_ = times.seconds();
-  run.actions_.resize(programs.size());
-  for (int32_t rank = 0; rank < schedule_.ranks(); ++rank) {
-    read_rank(rank, programs[static_cast<size_t>(rank)], times, run);
+  // Actions that overlap compute in turns, and their collectives go one after another; each takes its own time at least.
+  double seconds_of(std::span<const Parts> together) const {
+    double computing = 0, exposed = 0, longest = 0;
+    for (const Parts& parts : together) {
+      computing += parts.computing;
+      exposed += parts.exposed;
+      longest = std::max(longest, parts.computing + parts.exposed);
+    }
+    const double apart = computing + exposed;
+    return apart - options_.overlap * (apart - std::max({computing, exposed, longest}));
   }
-}
+
+  double tied_seconds(size_t number) const {
+    const std::vector<uint32_t>& ranks = groups_[static_cast<size_t>(schedule_.ranks()) + number];
+    if (options_.interconnect == nullptr) return 0;
+    ProcessGroupInfo group{.name = "tied", .size = static_cast<int64_t>(ranks.size())};
+    for (const uint32_t rank : ranks) group.ranks.push_back(rank * options_.ranks_apart);
+    const int64_t bytes = stages_.tied()[number].gradient_bytes;
+    return collective_cost(CollectiveKind::kAllReduce, bytes, group, *options_.interconnect, 1).seconds();
+  }
+
+  double transfer_seconds(const PipelineAction& a) const {
+    const auto sender =
+        static_cast<size_t>(receives(a) ? (a.work == kReceiveForward ? a.stage - 1 : a.stage + 1) : a.stage);
+    return a.work == kSendForward || a.work == kReceiveForward ? transfers_[sender].forward
+                                                               : transfers_[sender].backward;
+  }
+
+  double seconds_between(int32_t sender, int32_t receiver, int64_t bytes) const {
+    if (options_.interconnect == nullptr || bytes == 0 || receiver < 0 || receiver == schedule_.stages()) return 0;
+    ProcessGroupInfo pair{.name = "pp", .size = 2};
+    for (const int32_t stage : {sender, receiver})
+      pair.ranks.push_back(schedule_.rank_of(stage) * options_.ranks_apart);
+    return collective_cost(CollectiveKind::kSend, bytes, pair, *options_.interconnect, 1).seconds();
+  }
+
+  int32_t other_end(const PipelineAction& a) const {
+    const bool up = a.work == kSendForward || a.work == kReceiveBackward;
+    return schedule_.rank_of(a.stage + (up ? 1 : -1));
+  }
+
+  void read_rank(int32_t rank, const RankProgram& program, const RankTimes& times, PipelineRun& run) const {
+    const auto steps = program.steps();
+    const auto at = times.of(static_cast<uint32_t>(rank));
+    const auto row = schedule_.of(rank);
+    PipelineRank& of = run.ranks_[static_cast<size_t>(rank)];
+    auto& actions = run.actions_[static_cast<size_t>(rank)];
+    bool has_begun = false;
+    double group_begin = -1;  // of actions that overlap
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].kind == RankStep::Kind::kWait) {
+        const double waited = at[i].end - at[i].begin;
+        (!has_begun                        ? of.waits.before
+         : steps[i].what == kWaitsForward  ? of.waits.forward
+         : steps[i].what == kWaitsBackward ? of.waits.backward
+         : steps[i].what == kWaitsUnshard  ? of.waits.unshard
+                                           : of.waits.reduce) += waited;
+        continue;
+      }
+      if (steps[i].kind == RankStep::Kind::kCollective) continue;
+      if (steps[i].what == kOptimizerStep) {
+        of.optimizer = steps[i].seconds;
+        continue;
+      }
+      const PipelineAction& a = row[steps[i].what];
+      PipelineActionTime time{.action = a, .begin = at[i].begin, .end = at[i].end};
+      if (computes(a)) {
+        has_begun = true;
+        if (group_begin >= 0) time.begin = group_begin;
+        group_begin = a.overlaps_next ? time.begin : -1;
+      }
+      actions.push_back(time);
+    }
+    // Actions that overlap end together.
+    for (size_t i = actions.size(); i-- > 1;) {
+      if (actions[i - 1].action.overlaps_next) actions[i - 1].end = actions[i].end;
+    }
+    of.computing = times.computing(static_cast<uint32_t>(rank));
+    of.waits.after = times.seconds() - times.end(static_cast<uint32_t>(rank));
+  }
+
+  const PipelineStages& stages_;
+  const PipelineSchedule& schedule_;
+  const PipelineRunOptions& options_;
+  std::vector<PieceSeconds> transfers_;        // by stage: what it sends to the next one, and to the one before
+  std::vector<char> unsharded_;                // by stage: the schedule gathers its parameters
+  std::vector<std::vector<uint32_t>> groups_;  // each rank alone, then the ranks of each tied parameter
+};
 
 using enum PipelineWork;
 
-RankMemory::RankMemory(const PipelineStages& stages, const PipelineSchedule& schedule,
-                       const PipelineRunOptions& options, int32_t rank)
-    : stages_(stages),
-      parts_(stages.parts()),
-      schedule_(schedule),
-      options_(options),
-      rank_(rank),
-      allocator_(options.allocator),
-      gradients_(parts_.stages.size()),
-      between_(parts_.stages.size(), 0) {
-  for (int32_t s = 0; s < schedule.stages(); ++s) {
-    if (!is_here(s)) continue;
-    own_.push_back(s);
-    gradients_[static_cast<size_t>(s)].resize(part(s).slots);
-  }
-}
-
-void RankMemory::take(Held& held, int64_t bytes) {
-  if (parts_.has_allocator) held.handle = allocator_.allocate(bytes);
-  held.bytes = bytes;
-  live_ += bytes;
-  if (live_ > figures_.peak) {
-    figures_.peak = live_;
-    figures_.peak_at = now_;
-  }
-}
-
-void RankMemory::drop(Held& held) {
-  if (parts_.has_allocator) allocator_.free(held.handle);
-  live_ -= held.bytes;
-  held = {};
-}
-
-RankMemory::Slots& RankMemory::slots_of(int32_t stage, int32_t microbatch) {
-  Slots& slots = slots_[key_of(stage, microbatch)];
-  if (slots.empty()) slots.resize(part(stage).slots);
-  return slots;
-}
-
-// Thousands of micro-batches that are through are no longer looked at.
-void RankMemory::forget_if_empty(int32_t stage, int32_t microbatch) {
-  const auto found = slots_.find(key_of(stage, microbatch));
-  if (std::ranges::none_of(found->second, [](const Held& held) { return held.bytes > 0; })) slots_.erase(found);
-}
-
-// A gradient of a weight that is there already takes the new one in, which then goes.
-void RankMemory::play(std::span<const PieceEvent> events, const StagePart& part, Slots& slots, Slots& gradients) {
-  for (const PieceEvent& event : events) {
-    const bool gradient = event.slot != PieceEvent::kScratch && part.is_gradient[event.slot] != 0;
-    const bool is_added = gradient && (part.gradient_buffer > 0 || gradients[event.slot].bytes > 0);
-    if (event.slot == PieceEvent::kScratch || is_added) {
-      Held passing;
-      take(passing, event.bytes);
-      drop(passing);
-    } else if (gradient) {
-      take(gradients[event.slot], event.bytes);
-    } else if (event.bytes > 0) {
-      take(slots[event.slot], event.bytes);
-    } else if (slots[event.slot].bytes > 0) {
-      drop(slots[event.slot]);
+class RankMemory {
+ public:
+  // `schedule` has its transfers. All outlive this.
+  RankMemory(const PipelineStages& stages, const PipelineSchedule& schedule, const PipelineRunOptions& options,
+             int32_t rank)
+      : stages_(stages),
+        parts_(stages.parts()),
+        schedule_(schedule),
+        options_(options),
+        rank_(rank),
+        allocator_(options.allocator),
+        gradients_(parts_.stages.size()),
+        between_(parts_.stages.size(), 0) {
+    for (int32_t s = 0; s < schedule.stages(); ++s) {
+      if (!is_here(s)) continue;
+      own_.push_back(s);
+      gradients_[static_cast<size_t>(s)].resize(part(s).slots);
     }
   }
-}
 
-void RankMemory::receive(std::span<const PieceEvent> events, Slots& slots) {
-  if (options_.receives_ahead) return;
-  for (const PieceEvent& event : events) take(slots[event.slot], event.bytes);
-}
-
-void RankMemory::count(const PipelineAction& a) {
-  const StageFigures& of = stages_.of(a.stage);
-  if (a.work == kForward) {
-    ++between_[static_cast<size_t>(a.stage)];
-    carried_ += of.carried;
-    on_host_ += of.on_host;
-  } else if (a.work == kBackward || a.work == kWeightGradient) {
-    --between_[static_cast<size_t>(a.stage)];
-    carried_ -= of.carried;
-    on_host_ -= of.on_host;
-  }
-  figures_.host_peak = std::max(figures_.host_peak, on_host_);
-  figures_.activations_peak = std::max(figures_.activations_peak, carried_);
-  figures_.microbatches_peak =
-      std::max(figures_.microbatches_peak, std::accumulate(between_.begin(), between_.end(), int32_t{0}));
-}
-
-void RankMemory::act(const PipelineAction& a) {
-  now_ = a;
-  if (a.work == kSendForward || a.work == kSendBackward) return;
-  const StagePart& of = part(a.stage);
-  Slots& slots = slots_of(a.stage, a.microbatch);
-  Slots& gradients = gradients_[static_cast<size_t>(a.stage)];
-  switch (a.work) {
-    case kReceiveForward:
-      return receive(of.received, slots);
-    case kReceiveBackward:
-      return receive(of.received_gradients, slots);
-    case kForward:
-      play(of.forward, of, slots, gradients);
-      break;
-    case kBackward:
-      play(of.backward, of, slots, gradients);
-      break;
-    case kInputGradient:
-      play(of.input_gradient, of, slots, gradients);
-      break;
-    case kWeightGradient:
-      play(of.weight_gradient, of, slots, gradients);
-      break;
-    default:
-      return;
-  }
-  count(a);
-  // Within a rank the stage before is handed the gradient itself.
-  if ((a.work == kBackward || a.work == kInputGradient) && is_here(a.stage - 1)) {
-    Slots& before = slots_of(a.stage - 1, a.microbatch);
-    for (const PieceEvent& event : part(a.stage - 1).received_gradients) take(before[event.slot], event.bytes);
-  }
-  forget_if_empty(a.stage, a.microbatch);
-}
-
-void RankMemory::optimizer_step() {
-  now_ = {.stage = -1};
-  for (const int32_t s : own_) {
-    Slots slots(part(s).slots);
-    const StagePart& of = part(s);
-    play(of.optimizer, of, slots, slots);
-    for (Held& held : slots) {
-      if (held.bytes > 0) drop(held);
+  // Two steps of training, of which the second is told. `actions`: the rank's, in the order of its row without what is
+  // no action of a micro-batch.
+  void run(PipelineRank& of, std::span<PipelineActionTime> actions) {
+    const auto keep = [this](int64_t bytes) {
+      Held held;
+      take(held, bytes);
+    };
+    for (const int32_t s : own_) {
+      for (const int64_t bytes : part(s).resident) keep(bytes);
+      for (const int64_t bytes : part(s).experts) keep(bytes);
+      for (const int64_t bytes : part(s).state) keep(bytes);
+      if (part(s).gradient_buffer > 0) keep(part(s).gradient_buffer);
+      for (const int64_t bytes : part(s).inputs) keep(bytes * schedule_.microbatches());
+      if (!options_.receives_ahead) continue;
+      for (int32_t m = 0; m < schedule_.microbatches(); ++m) {
+        if (!is_here(s - 1)) {
+          for (const PieceEvent& event : part(s).received) keep(event.bytes);
+        }
+        if (!is_here(s + 1)) {
+          for (const PieceEvent& event : part(s).received_gradients) keep(event.bytes);
+        }
+      }
     }
+    // Forward and backward have a thread each, and with it a handle of cuBLAS.
+    for (int i = 0; parts_.has_allocator && i < 2; ++i) allocator_.allocate(parts_.workspace);
+    const int64_t resident = live_;
+    step({});
+    figures_ = {};
+    figures_.peak = resident;
+    step(actions);
+    of.resident = resident;
+    of.peak = figures_.peak;
+    of.peak_at = figures_.peak_at;
+    of.activations_peak = figures_.activations_peak;
+    of.host_peak = figures_.host_peak;
+    of.microbatches_peak = figures_.microbatches_peak;
+    of.stages = own_;
+    of.allocated_peak = allocator_.stats().allocated.peak;
+    of.reserved_peak = allocator_.stats().reserved.peak;
   }
-}
 
-void RankMemory::step(std::span<PipelineActionTime> actions) {
-  size_t at = 0;
-  for (const PipelineAction& a : schedule_.of(rank_)) {
-    if (!computes(a) && !transfers(a)) continue;
-    act(a);
-    if (at < actions.size()) actions[at++].live = live_;
-  }
-  optimizer_step();
-  // zero_grad, and what the program held of its micro-batches to the end.
-  for (auto& [key, slots] : slots_) {
-    for (Held& held : slots) {
-      if (held.bytes > 0) drop(held);
-    }
-  }
-  slots_.clear();
-  for (Slots& gradients : gradients_) {
-    for (Held& held : gradients) {
-      if (held.bytes > 0) drop(held);
-    }
-  }
-}
-
-void RankMemory::run(PipelineRank& of, std::span<PipelineActionTime> actions) {
-  const auto keep = [this](int64_t bytes) {
-    Held held;
-    take(held, bytes);
+ private:
+  struct Held {
+    CachingAllocator::Handle handle;
+    int64_t bytes = 0;
   };
-  for (const int32_t s : own_) {
-    for (const int64_t bytes : part(s).resident) keep(bytes);
-    for (const int64_t bytes : part(s).experts) keep(bytes);
-    for (const int64_t bytes : part(s).state) keep(bytes);
-    if (part(s).gradient_buffer > 0) keep(part(s).gradient_buffer);
-    for (const int64_t bytes : part(s).inputs) keep(bytes * schedule_.microbatches());
-    if (!options_.receives_ahead) continue;
-    for (int32_t m = 0; m < schedule_.microbatches(); ++m) {
-      if (!is_here(s - 1)) {
-        for (const PieceEvent& event : part(s).received) keep(event.bytes);
-      }
-      if (!is_here(s + 1)) {
-        for (const PieceEvent& event : part(s).received_gradients) keep(event.bytes);
+  using Slots = std::vector<Held>;
+
+  void take(Held& held, int64_t bytes) {
+    if (parts_.has_allocator) held.handle = allocator_.allocate(bytes);
+    held.bytes = bytes;
+    live_ += bytes;
+    if (live_ > figures_.peak) {
+      figures_.peak = live_;
+      figures_.peak_at = now_;
+    }
+  }
+
+  void drop(Held& held) {
+    if (parts_.has_allocator) allocator_.free(held.handle);
+    live_ -= held.bytes;
+    held = {};
+  }
+
+  // A gradient of a weight that is there already takes the new one in, which then goes.
+  void play(std::span<const PieceEvent> events, const StagePart& part, Slots& slots, Slots& gradients) {
+    for (const PieceEvent& event : events) {
+      const bool gradient = event.slot != PieceEvent::kScratch && part.is_gradient[event.slot] != 0;
+      const bool is_added = gradient && (part.gradient_buffer > 0 || gradients[event.slot].bytes > 0);
+      if (event.slot == PieceEvent::kScratch || is_added) {
+        Held passing;
+        take(passing, event.bytes);
+        drop(passing);
+      } else if (gradient) {
+        take(gradients[event.slot], event.bytes);
+      } else if (event.bytes > 0) {
+        take(slots[event.slot], event.bytes);
+      } else if (slots[event.slot].bytes > 0) {
+        drop(slots[event.slot]);
       }
     }
   }
-  // Forward and backward have a thread each, and with it a handle of cuBLAS.
-  for (int i = 0; parts_.has_allocator && i < 2; ++i) allocator_.allocate(parts_.workspace);
-  const int64_t resident = live_;
-  step({});
-  figures_ = {};
-  figures_.peak = resident;
-  step(actions);
-  of.resident = resident;
-  of.peak = figures_.peak;
-  of.peak_at = figures_.peak_at;
-  of.activations_peak = figures_.activations_peak;
-  of.host_peak = figures_.host_peak;
-  of.microbatches_peak = figures_.microbatches_peak;
-  of.stages = own_;
-  of.allocated_peak = allocator_.stats().allocated.peak;
-  of.reserved_peak = allocator_.stats().reserved.peak;
-}
+
+  void act(const PipelineAction& a) {
+    now_ = a;
+    if (a.work == kSendForward || a.work == kSendBackward) return;
+    const StagePart& of = part(a.stage);
+    Slots& slots = slots_of(a.stage, a.microbatch);
+    Slots& gradients = gradients_[static_cast<size_t>(a.stage)];
+    switch (a.work) {
+      case kReceiveForward:
+        return receive(of.received, slots);
+      case kReceiveBackward:
+        return receive(of.received_gradients, slots);
+      case kForward:
+        play(of.forward, of, slots, gradients);
+        break;
+      case kBackward:
+        play(of.backward, of, slots, gradients);
+        break;
+      case kInputGradient:
+        play(of.input_gradient, of, slots, gradients);
+        break;
+      case kWeightGradient:
+        play(of.weight_gradient, of, slots, gradients);
+        break;
+      default:
+        return;
+    }
+    count(a);
+    // Within a rank the stage before is handed the gradient itself.
+    if ((a.work == kBackward || a.work == kInputGradient) && is_here(a.stage - 1)) {
+      Slots& before = slots_of(a.stage - 1, a.microbatch);
+      for (const PieceEvent& event : part(a.stage - 1).received_gradients) take(before[event.slot], event.bytes);
+    }
+    forget_if_empty(a.stage, a.microbatch);
+  }
+
+  void receive(std::span<const PieceEvent> events, Slots& slots) {
+    if (options_.receives_ahead) return;
+    for (const PieceEvent& event : events) take(slots[event.slot], event.bytes);
+  }
+
+  void count(const PipelineAction& a) {
+    const StageFigures& of = stages_.of(a.stage);
+    if (a.work == kForward) {
+      ++between_[static_cast<size_t>(a.stage)];
+      carried_ += of.carried;
+      on_host_ += of.on_host;
+    } else if (a.work == kBackward || a.work == kWeightGradient) {
+      --between_[static_cast<size_t>(a.stage)];
+      carried_ -= of.carried;
+      on_host_ -= of.on_host;
+    }
+    figures_.host_peak = std::max(figures_.host_peak, on_host_);
+    figures_.activations_peak = std::max(figures_.activations_peak, carried_);
+    figures_.microbatches_peak =
+        std::max(figures_.microbatches_peak, std::accumulate(between_.begin(), between_.end(), int32_t{0}));
+  }
+
+  void step(std::span<PipelineActionTime> actions) {
+    size_t at = 0;
+    for (const PipelineAction& a : schedule_.of(rank_)) {
+      if (!computes(a) && !transfers(a)) continue;
+      act(a);
+      if (at < actions.size()) actions[at++].live = live_;
+    }
+    optimizer_step();
+    // zero_grad, and what the program held of its micro-batches to the end.
+    for (auto& [key, slots] : slots_) {
+      for (Held& held : slots) {
+        if (held.bytes > 0) drop(held);
+      }
+    }
+    slots_.clear();
+    for (Slots& gradients : gradients_) {
+      for (Held& held : gradients) {
+        if (held.bytes > 0) drop(held);
+      }
+    }
+  }
+
+  void optimizer_step() {
+    now_ = {.stage = -1};
+    for (const int32_t s : own_) {
+      Slots slots(part(s).slots);
+      const StagePart& of = part(s);
+      play(of.optimizer, of, slots, slots);
+      for (Held& held : slots) {
+        if (held.bytes > 0) drop(held);
+      }
+    }
+  }
+
+  static uint64_t key_of(int32_t stage, int32_t microbatch) {
+    return static_cast<uint64_t>(stage) << 32 | static_cast<uint32_t>(microbatch);
+  }
+  Slots& slots_of(int32_t stage, int32_t microbatch) {
+    Slots& slots = slots_[key_of(stage, microbatch)];
+    if (slots.empty()) slots.resize(part(stage).slots);
+    return slots;
+  }
+
+  // Thousands of micro-batches that are through are no longer looked at.
+  void forget_if_empty(int32_t stage, int32_t microbatch) {
+    const auto found = slots_.find(key_of(stage, microbatch));
+    if (std::ranges::none_of(found->second, [](const Held& held) { return held.bytes > 0; })) slots_.erase(found);
+  }
+
+  const StagePart& part(int32_t stage) const { return parts_.stages[static_cast<size_t>(stage)]; }
+  bool is_here(int32_t stage) const {
+    return stage >= 0 && stage < schedule_.stages() && schedule_.rank_of(stage) == rank_;
+  }
+
+  const PipelineStages& stages_;
+  const StageParts& parts_;
+  const PipelineSchedule& schedule_;
+  const PipelineRunOptions& options_;
+  int32_t rank_;
+  std::vector<int32_t> own_;  // stages
+  CachingAllocator allocator_;
+  std::unordered_map<uint64_t, Slots> slots_;  // by stage and micro-batch, while anything is held
+  std::vector<Slots> gradients_;               // by stage
+  std::vector<int32_t> between_;               // by stage: micro-batches between forward and backward
+  PipelineAction now_{.stage = -1};
+  int64_t live_ = 0, carried_ = 0, on_host_ = 0;
+  PipelineRank figures_;
+};
 
 PipelineRun PipelineRun::of(PipelineStages stages, const PipelineSchedule& schedule,
                             const PipelineRunOptions& options) {

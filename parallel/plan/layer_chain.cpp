@@ -18,6 +18,66 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
+// Calls `each` with every figure of two stages that adds up.
+template <class Each>
+void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
+  const auto pieces = [&](PieceSeconds& x, const PieceSeconds& y) {
+    each(x.forward, y.forward);
+    each(x.backward, y.backward);
+    each(x.input_gradient, y.input_gradient);
+    each(x.weight_gradient, y.weight_gradient);
+  };
+  each(a.forward, b.forward);
+  each(a.input_gradient, b.input_gradient);
+  each(a.weight_gradient, b.weight_gradient);
+  pieces(a.exposed, b.exposed);
+  pieces(a.exposed_unsharded, b.exposed_unsharded);
+  pieces(a.copies, b.copies);
+  each(a.unshard, b.unshard);
+  each(a.reduce_gradients, b.reduce_gradients);
+  each(a.accumulate, b.accumulate);
+  each(a.optimizer, b.optimizer);
+  each(a.weights, b.weights);
+  each(a.expert_weights, b.expert_weights);
+  each(a.parameters, b.parameters);
+  each(a.expert_parameters, b.expert_parameters);
+  each(a.optimizer_state, b.optimizer_state);
+  each(a.other, b.other);
+  each(a.inputs, b.inputs);
+  each(a.gradients, b.gradients);
+  each(a.carried, b.carried);
+  each(a.on_host, b.on_host);
+  each(a.awaiting, b.awaiting);
+}
+
+void add(StageFigures& a, const StageFigures& b) {
+  for_figures(a, b, [](auto& x, const auto& y) { x += y; });
+}
+StageFigures difference(StageFigures a, const StageFigures& b) {
+  for_figures(a, b, [](auto& x, const auto& y) { x -= y; });
+  return a;
+}
+
+// What a rank holds at most while it works on one micro-batch, beyond what stays.
+std::vector<int64_t> passing_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
+  const PipelineStages shared = replicated(stages, {.state = state}, spec, nullptr);
+  const auto schedule = PipelineSchedule::named("gpipe", {.ranks = stages.count(), .microbatches = 1});
+  const PipelineRun run = PipelineRun::of(shared, schedule);
+  std::vector<int64_t> passing;
+  for (int32_t s = 0; s < stages.count(); ++s) {
+    passing.push_back(std::max<int64_t>(0, run.rank(s).peak - run.rank(s).resident - shared.of(s).carried));
+  }
+  return passing;
+}
+
+// Units first to last - 1, with the joins between them.
+template <class Sums, class Number>
+Number between(const std::vector<Sums>& units, const std::vector<Sums>& joins, int64_t first, int64_t last,
+               Number Sums::*figure) {
+  const auto at = [](int64_t i) { return static_cast<size_t>(i); };
+  return units[at(last)].*figure - units[at(first)].*figure + joins[at(last - 1)].*figure - joins[at(first)].*figure;
+}
+
 }  // namespace
 
 std::pair<size_t, size_t> number_in_path(const std::string& path) {
@@ -73,62 +133,6 @@ void check_layers(const std::vector<std::string>& units, int64_t wanted, const s
                     model, wanted, layers, list));
   }
 }
-
-namespace {
-
-// Calls `each` with every figure of two stages that adds up.
-template <class Each>
-void for_figures(StageFigures& a, const StageFigures& b, Each&& each) {
-  const auto pieces = [&](PieceSeconds& x, const PieceSeconds& y) {
-    each(x.forward, y.forward);
-    each(x.backward, y.backward);
-    each(x.input_gradient, y.input_gradient);
-    each(x.weight_gradient, y.weight_gradient);
-  };
-  each(a.forward, b.forward);
-  each(a.input_gradient, b.input_gradient);
-  each(a.weight_gradient, b.weight_gradient);
-  pieces(a.exposed, b.exposed);
-  pieces(a.exposed_unsharded, b.exposed_unsharded);
-  pieces(a.copies, b.copies);
-  each(a.unshard, b.unshard);
-  each(a.reduce_gradients, b.reduce_gradients);
-  each(a.accumulate, b.accumulate);
-  each(a.optimizer, b.optimizer);
-  each(a.weights, b.weights);
-  each(a.expert_weights, b.expert_weights);
-  each(a.parameters, b.parameters);
-  each(a.expert_parameters, b.expert_parameters);
-  each(a.optimizer_state, b.optimizer_state);
-  each(a.other, b.other);
-  each(a.inputs, b.inputs);
-  each(a.gradients, b.gradients);
-  each(a.carried, b.carried);
-  each(a.on_host, b.on_host);
-  each(a.awaiting, b.awaiting);
-}
-
-void add(StageFigures& a, const StageFigures& b) {
-  for_figures(a, b, [](auto& x, const auto& y) { x += y; });
-}
-StageFigures difference(StageFigures a, const StageFigures& b) {
-  for_figures(a, b, [](auto& x, const auto& y) { x -= y; });
-  return a;
-}
-
-// What a rank holds at most while it works on one micro-batch, beyond what stays.
-std::vector<int64_t> passing_of(const PipelineStages& stages, const TrainingState& state, const DeviceSpec& spec) {
-  const PipelineStages shared = replicated(stages, {.state = state}, spec, nullptr);
-  const auto schedule = PipelineSchedule::named("gpipe", {.ranks = stages.count(), .microbatches = 1});
-  const PipelineRun run = PipelineRun::of(shared, schedule);
-  std::vector<int64_t> passing;
-  for (int32_t s = 0; s < stages.count(); ++s) {
-    passing.push_back(std::max<int64_t>(0, run.rank(s).peak - run.rank(s).resident - shared.of(s).carried));
-  }
-  return passing;
-}
-
-}  // namespace
 
 LayerChain::LayerChain(const Graph& step, const std::vector<std::string>& begins, const StageOptions& options,
                        const TrainingState& state)
@@ -280,18 +284,6 @@ StageFigures LayerChain::joined(const LayerChain& a, int64_t first, int64_t midd
   all.sends_forward = rest.sends_forward;
   return difference(std::move(all), b.counted_twice(first, last));
 }
-
-namespace {
-
-// Units first to last - 1, with the joins between them.
-template <class Sums, class Number>
-Number between(const std::vector<Sums>& units, const std::vector<Sums>& joins, int64_t first, int64_t last,
-               Number Sums::*figure) {
-  const auto at = [](int64_t i) { return static_cast<size_t>(i); };
-  return units[at(last)].*figure - units[at(first)].*figure + joins[at(last - 1)].*figure - joins[at(first)].*figure;
-}
-
-}  // namespace
 
 ChainSeconds LayerChain::seconds(int64_t first, int64_t last) const {
   const auto sum = [&](double Sums::*figure) { return between(units_before_, joins_before_, first, last, figure); };

@@ -28,7 +28,6 @@ void check_layers(const std::vector<std::string>& units, int64_t wanted, const s
 std::pair<size_t, size_t> number_in_path(const std::string& path);
 
 // What a step's layers cost, one by one and together, so that any stretch of them is a sum.
-
 // What a stretch of units takes for one micro-batch. Copies to the host go beside forward, those back beside backward.
 struct ChainSeconds {
   double forward = 0, backward = 0, copies = 0;  // copies: in each direction

@@ -39,7 +39,6 @@ struct LayoutSizes {
 std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSizes& sizes, int64_t units);
 
 // Which links each axis of a plan goes over.
-
 struct PlacedAxis {
   std::string axis;   // "tensor", "context", "data", "pipeline"
   int64_t ranks = 1;  // of a group

@@ -35,7 +35,6 @@ class PlanSimulator {
 };
 
 // Figures of layers under each way to cut a micro-batch, from captures of a few layers.
-
 struct LayoutTables {
   ExpertLayers experts;
   std::map<int64_t, std::vector<RecomputeLevel>> chains;  // by ranks that share experts
@@ -95,8 +94,6 @@ class LayerTables {
   std::optional<std::vector<LayoutSizes>> layouts_;
 };
 
-// One plan of several: what stays the same between them is kept.
-
 // Nothing is simulated in the answer where nothing fits. Throws Error for requests that make no sense.
 PlanAnswer try_plan(const StepSource& source, const ClusterRequest& request, KeptTables& kept, bool neighbours);
 
@@ -123,8 +120,6 @@ void check_sequence_parts(const Graph& whole, const Graph& part, int64_t context
 int64_t memory_of(const ClusterRequest& request);
 // What a process takes of a device beside its tensors: the context, and buffers of NCCL.
 int64_t beside_program(const DeviceSpec& device);
-
-// What to change where no plan fits, smallest change first.
 
 // A text of what does not fit and of each change that was found. Every change is a plan that was simulated and fits.
 std::string what_would_fit(const StepSource& source, const ClusterRequest& request, KeptTables& kept);

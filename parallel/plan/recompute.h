@@ -22,7 +22,6 @@ std::vector<LayerWay> ways_to_keep(const Graph& rank, const std::string& layer, 
 std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const RegionId> layers, const LayerWay& way);
 
 // What layers keep for backward in the program of a rank: in part, nothing, on the host.
-
 // Backward computes modules again: some whole, some but for what the plan keeps. The selective ones keep what products
 // with weights, convolutions, attention and recurrent layers give, or its sum over ranks. So norms, activations, rotations
 // and scores of attention by hand run twice. What ranks gather is gathered twice in all of them.

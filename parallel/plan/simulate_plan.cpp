@@ -1,4 +1,4 @@
-// Lays out a step as one of fewer layers was. Variables of the two problems are the same but for numbers in their names.
+// Simulates a plan: a step captured whole, cut by a strategy of fewer layers, and played on all ranks of a pipeline.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,19 +23,6 @@
 
 namespace shadowgraph {
 
-class SolvedStrategies {
- public:
-  // First the problem, then what was chosen.
-  void remember(const AssignmentProblem& problem) { nodes_ = problem.nodes; }
-  void choose(const std::vector<uint32_t>& choice);
-  // Nothing if the problem has other variables, or lacks a strategy.
-  std::optional<std::vector<uint32_t>> choice_of(const AssignmentProblem& problem) const;
-
- private:
-  std::vector<AssignmentNode> nodes_;
-  std::map<std::string, std::string> strategies_;  // by name
-};
-
 namespace {
 
 // Names without numbers; those that are the same are told apart by their order.
@@ -54,26 +41,34 @@ class Names {
 
 }  // namespace
 
-void SolvedStrategies::choose(const std::vector<uint32_t>& choice) {
-  Names names;
-  for (size_t v = 0; v < nodes_.size(); ++v) strategies_[names.of(nodes_[v])] = nodes_[v].strategies[choice[v]];
-}
-
-std::optional<std::vector<uint32_t>> SolvedStrategies::choice_of(const AssignmentProblem& problem) const {
-  if (problem.nodes.size() != strategies_.size()) return std::nullopt;
-  Names names;
-  std::vector<uint32_t> choice;
-  for (const AssignmentNode& node : problem.nodes) {
-    const auto chosen = strategies_.find(names.of(node));
-    if (chosen == strategies_.end()) return std::nullopt;
-    const auto found = std::ranges::find(node.strategies, chosen->second);
-    if (found == node.strategies.end()) return std::nullopt;
-    choice.push_back(static_cast<uint32_t>(found - node.strategies.begin()));
+class SolvedStrategies {
+ public:
+  // First the problem, then what was chosen.
+  void remember(const AssignmentProblem& problem) { nodes_ = problem.nodes; }
+  void choose(const std::vector<uint32_t>& choice) {
+    Names names;
+    for (size_t v = 0; v < nodes_.size(); ++v) strategies_[names.of(nodes_[v])] = nodes_[v].strategies[choice[v]];
   }
-  return choice;
-}
 
-// Runs one plan in full: the step captured whole, cut, and played on all ranks of a pipeline.
+  // Nothing if the problem has other variables, or lacks a strategy.
+  std::optional<std::vector<uint32_t>> choice_of(const AssignmentProblem& problem) const {
+    if (problem.nodes.size() != strategies_.size()) return std::nullopt;
+    Names names;
+    std::vector<uint32_t> choice;
+    for (const AssignmentNode& node : problem.nodes) {
+      const auto chosen = strategies_.find(names.of(node));
+      if (chosen == strategies_.end()) return std::nullopt;
+      const auto found = std::ranges::find(node.strategies, chosen->second);
+      if (found == node.strategies.end()) return std::nullopt;
+      choice.push_back(static_cast<uint32_t>(found - node.strategies.begin()));
+    }
+    return choice;
+  }
+
+ private:
+  std::vector<AssignmentNode> nodes_;
+  std::map<std::string, std::string> strategies_;  // by name
+};
 
 namespace {
 
@@ -136,6 +131,32 @@ ContextRanks context_ranks(int64_t context, int64_t tensor) {
   return {.ranks = context, .rank = context / 2, .apart = tensor};
 }
 
+// Bytes and elements of trained parameters that are in no layer.
+std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
+  int64_t bytes = 0, weights = 0;
+  for (const NodeId node : step.nodes()) {
+    if (!step.is_placeholder(node)) break;
+    if (step.node(node).target != target_of(Builtin::kParameter)) continue;
+    if (number_in_path(placeholder_name(step, node)).second > 0) continue;
+    step.for_each_output(node, [&](ValueId value) {
+      if (!step.value(value).requires_grad) return;
+      bytes += step.logical_bytes(value);
+      weights += step.numel(value);
+    });
+  }
+  return {bytes, weights};
+}
+
+std::map<std::string, std::string> layouts_of(const Graph& rank) {
+  std::map<std::string, std::string> layouts;
+  for (const NodeId node : rank.nodes()) {
+    if (!rank.is_placeholder(node)) break;
+    if (rank.node(node).target != target_of(Builtin::kParameter)) continue;
+    layouts[placeholder_name(rank, node)] = rank.note(node, "layout");
+  }
+  return layouts;
+}
+
 }  // namespace
 
 int64_t layers_that_stand_for_all(const StepSource& source) {
@@ -190,36 +211,6 @@ double PlanAnswer::model_flops_share() const {
   return flops * static_cast<double>(request.batch) / best().run.seconds() / static_cast<double>(request.devices) /
          peak->second;
 }
-
-namespace {
-
-// Bytes and elements of trained parameters that are in no layer.
-std::pair<int64_t, int64_t> outside_layers(const Graph& step) {
-  int64_t bytes = 0, weights = 0;
-  for (const NodeId node : step.nodes()) {
-    if (!step.is_placeholder(node)) break;
-    if (step.node(node).target != target_of(Builtin::kParameter)) continue;
-    if (number_in_path(placeholder_name(step, node)).second > 0) continue;
-    step.for_each_output(node, [&](ValueId value) {
-      if (!step.value(value).requires_grad) return;
-      bytes += step.logical_bytes(value);
-      weights += step.numel(value);
-    });
-  }
-  return {bytes, weights};
-}
-
-std::map<std::string, std::string> layouts_of(const Graph& rank) {
-  std::map<std::string, std::string> layouts;
-  for (const NodeId node : rank.nodes()) {
-    if (!rank.is_placeholder(node)) break;
-    if (rank.node(node).target != target_of(Builtin::kParameter)) continue;
-    layouts[placeholder_name(rank, node)] = rank.note(node, "layout");
-  }
-  return layouts;
-}
-
-}  // namespace
 
 SimulatedPlan PlanSimulator::of(const StepSource& source, const ClusterRequest& request, TrainingPlan plan) {
   const LayoutSizes sizes = LayoutSizes::of(plan);

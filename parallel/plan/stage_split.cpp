@@ -29,88 +29,6 @@ int64_t sum_of(const LayoutChains& chains, const StageUnits& stage, Figure figur
   return (middle > stage.first ? (more->*figure)(stage.first, middle) : 0) + (less->*figure)(middle, stage.last);
 }
 
-}  // namespace
-
-// Levels are points of bytes and seconds. One above the line between two others is never worth it. Some layers at one of
-// these and some at the other are quicker with the same bytes.
-LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
-                           std::optional<double> exposed) {
-  const auto bytes = [](const RecomputeLevel& level) {
-    return static_cast<double>(level.chain->carried(0, level.chain->size()));
-  };
-  const auto seconds = [&](const RecomputeLevel& level) {
-    const ChainSeconds of = level.chain->seconds(0, level.chain->size());
-    return of.computing() + exposed.value_or(1) * (of.all() - of.computing());
-  };
-  const auto price = [&](const RecomputeLevel& from, const RecomputeLevel& to) {
-    return (seconds(to) - seconds(from)) / (bytes(from) - bytes(to));
-  };
-  if (!levels.empty()) std::ranges::stable_sort(levels.begin() + 1, levels.end(), std::ranges::greater(), bytes);
-  for (const RecomputeLevel& level : levels) {
-    if (levels_.empty()) {
-      levels_.push_back(level);
-      continue;
-    }
-    if (!allowed.empty() && std::ranges::find(allowed, level.what) == allowed.end()) continue;
-    if (level.on_host && !exposed) continue;
-    if (bytes(level) >= bytes(levels_.back())) continue;
-    while (levels_.size() > 1 && price(levels_.back(), level) <= price(levels_[levels_.size() - 2], levels_.back())) {
-      levels_.pop_back();
-    }
-    levels_.push_back(level);
-  }
-}
-
-WaysDown::WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed,
-                   bool host_allowed) {
-  ways.emplace_back(levels, allowed);
-  if (!host_allowed || std::ranges::none_of(levels, &RecomputeLevel::on_host)) return;
-  const auto is_known = [&](const LayoutChains& way) {
-    return std::ranges::any_of(ways, [&](const LayoutChains& other) {
-      return std::ranges::equal(way.levels(), other.levels(), {}, &RecomputeLevel::chain, &RecomputeLevel::chain);
-    });
-  };
-  for (const double exposed : {0.0, 0.06, 0.12, 0.25, 0.5, 1.0}) {
-    LayoutChains way(levels, allowed, exposed);
-    if (!is_known(way)) ways.push_back(std::move(way));
-  }
-}
-
-int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last) {
-  return (last - first) * (std::ssize(chains.levels()) - 1);
-}
-
-const RecomputeLevel& level_of(const LayoutChains& chains, const StageUnits& stage, int64_t unit) {
-  const int64_t units = stage.last - stage.first;
-  const int64_t level = stage.again / units + (unit - stage.first < stage.again % units ? 1 : 0);
-  return chains.levels()[static_cast<size_t>(level)];
-}
-
-// Where the higher level ends, the join is that of units of the lower one.
-StageFigures figures_of(const LayoutChains& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
-  if (middle == stage.first) return less->stage(stage.first, stage.last);
-  return LayerChain::joined(*more, stage.first, middle, *less, stage.last);
-}
-
-double seconds_of(const LayoutChains& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
-  ChainSeconds seconds = less->seconds(middle, stage.last);
-  if (middle > stage.first) seconds += more->seconds(stage.first, middle);
-  return seconds.all();
-}
-
-int64_t passing_of(const LayoutChains& chains, const StageUnits& stage) {
-  const auto [more, less, middle] = levels_of(chains, stage);
-  return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
-}
-
-int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between) {
-  return between.gradients * sum_of(chains, stage, &LayerChain::on_host);
-}
-
-namespace {
-
 // Bytes that are there whatever is computed again.
 int64_t held_of(const LayoutChains& chains, const StageUnits& stage, const SplitLimits& limits) {
   const LayerChain& kept = chains.kept();
@@ -122,14 +40,6 @@ int64_t beside_held(const LayoutChains& chains, const StageUnits& stage, Between
   if (between.weights > 0) bytes += between.weights * sum_of(chains, stage, &LayerChain::awaiting);
   return bytes + passing_of(chains, stage) / limits.stages_per_rank;
 }
-
-}  // namespace
-
-int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
-  return held_of(chains, stage, limits) + beside_held(chains, stage, between, limits);
-}
-
-namespace {
 
 class Splitter {
  public:
@@ -228,14 +138,6 @@ class Splitter {
   std::unordered_map<uint64_t, Known> known_;  // by number, first and last
 };
 
-}  // namespace
-
-std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits) {
-  return Splitter(chains, limits).run();
-}
-
-namespace {
-
 class SpareMemory {
  public:
   SpareMemory(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule, int32_t rank,
@@ -333,6 +235,92 @@ class SpareMemory {
 };
 
 }  // namespace
+
+// Levels are points of bytes and seconds. One above the line between two others is never worth it. Some layers at one of
+// these and some at the other are quicker with the same bytes.
+LayoutChains::LayoutChains(std::vector<RecomputeLevel> levels, const std::vector<Recompute>& allowed,
+                           std::optional<double> exposed) {
+  const auto bytes = [](const RecomputeLevel& level) {
+    return static_cast<double>(level.chain->carried(0, level.chain->size()));
+  };
+  const auto seconds = [&](const RecomputeLevel& level) {
+    const ChainSeconds of = level.chain->seconds(0, level.chain->size());
+    return of.computing() + exposed.value_or(1) * (of.all() - of.computing());
+  };
+  const auto price = [&](const RecomputeLevel& from, const RecomputeLevel& to) {
+    return (seconds(to) - seconds(from)) / (bytes(from) - bytes(to));
+  };
+  if (!levels.empty()) std::ranges::stable_sort(levels.begin() + 1, levels.end(), std::ranges::greater(), bytes);
+  for (const RecomputeLevel& level : levels) {
+    if (levels_.empty()) {
+      levels_.push_back(level);
+      continue;
+    }
+    if (!allowed.empty() && std::ranges::find(allowed, level.what) == allowed.end()) continue;
+    if (level.on_host && !exposed) continue;
+    if (bytes(level) >= bytes(levels_.back())) continue;
+    while (levels_.size() > 1 && price(levels_.back(), level) <= price(levels_[levels_.size() - 2], levels_.back())) {
+      levels_.pop_back();
+    }
+    levels_.push_back(level);
+  }
+}
+
+WaysDown::WaysDown(const std::vector<RecomputeLevel>& levels, const std::vector<Recompute>& allowed,
+                   bool host_allowed) {
+  ways.emplace_back(levels, allowed);
+  if (!host_allowed || std::ranges::none_of(levels, &RecomputeLevel::on_host)) return;
+  const auto is_known = [&](const LayoutChains& way) {
+    return std::ranges::any_of(ways, [&](const LayoutChains& other) {
+      return std::ranges::equal(way.levels(), other.levels(), {}, &RecomputeLevel::chain, &RecomputeLevel::chain);
+    });
+  };
+  for (const double exposed : {0.0, 0.06, 0.12, 0.25, 0.5, 1.0}) {
+    LayoutChains way(levels, allowed, exposed);
+    if (!is_known(way)) ways.push_back(std::move(way));
+  }
+}
+
+int64_t most_again(const LayoutChains& chains, int64_t first, int64_t last) {
+  return (last - first) * (std::ssize(chains.levels()) - 1);
+}
+
+const RecomputeLevel& level_of(const LayoutChains& chains, const StageUnits& stage, int64_t unit) {
+  const int64_t units = stage.last - stage.first;
+  const int64_t level = stage.again / units + (unit - stage.first < stage.again % units ? 1 : 0);
+  return chains.levels()[static_cast<size_t>(level)];
+}
+
+// Where the higher level ends, the join is that of units of the lower one.
+StageFigures figures_of(const LayoutChains& chains, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(chains, stage);
+  if (middle == stage.first) return less->stage(stage.first, stage.last);
+  return LayerChain::joined(*more, stage.first, middle, *less, stage.last);
+}
+
+double seconds_of(const LayoutChains& chains, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(chains, stage);
+  ChainSeconds seconds = less->seconds(middle, stage.last);
+  if (middle > stage.first) seconds += more->seconds(stage.first, middle);
+  return seconds.all();
+}
+
+int64_t passing_of(const LayoutChains& chains, const StageUnits& stage) {
+  const auto [more, less, middle] = levels_of(chains, stage);
+  return std::max(middle > stage.first ? more->passing(stage.first, middle) : 0, less->passing(middle, stage.last));
+}
+
+int64_t host_bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between) {
+  return between.gradients * sum_of(chains, stage, &LayerChain::on_host);
+}
+
+int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between between, const SplitLimits& limits) {
+  return held_of(chains, stage, limits) + beside_held(chains, stage, between, limits);
+}
+
+std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits) {
+  return Splitter(chains, limits).run();
+}
 
 void keep_more(const LayoutChains& chains, const SplitLimits& limits, const PipelineSchedule& schedule,
                std::vector<StageUnits>& stages) {

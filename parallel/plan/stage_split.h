@@ -85,7 +85,6 @@ int64_t bytes_of(const LayoutChains& chains, const StageUnits& stage, Between be
 std::optional<std::vector<StageUnits>> split(const LayoutChains& chains, const SplitLimits& limits);
 
 // Spends what the stages of a rank leave of its memory.
-
 // split() gives each stage of a rank a share of its memory beforehand. Where layers are few and large, each share is too
 // small for one more of them, while all together are not. Here they go to layers that then need not be computed again:
 // those first that save most seconds for a byte.

@@ -191,25 +191,21 @@ class Remedies {
   void more_devices() {
     const int64_t machine = request_.links.levels.empty() ? 1 : request_.links.levels.front().size;
     const int64_t step = machine > 0 && request_.devices % machine == 0 ? machine : 1;
-    least(
-        request_.devices, step,
-        [&](int64_t devices) {
-          Tried tried{source_, request_, &kept_};
-          tried.request.devices = devices;
-          return std::optional(std::move(tried));
-        },
-        [&](int64_t devices) { return fmt::format("{} devices, {} more", devices, devices - request_.devices); });
+    more(&ClusterRequest::devices, step, "devices");
   }
 
-  void more_samples() {
+  void more_samples() { more(&ClusterRequest::batch, 1, "samples a step"); }
+
+  void more(int64_t ClusterRequest::*count, int64_t step, const char* what) {
+    const int64_t now = request_.*count;
     least(
-        request_.batch, 1,
-        [&](int64_t batch) {
+        now, step,
+        [&](int64_t value) {
           Tried tried{source_, request_, &kept_};
-          tried.request.batch = batch;
+          tried.request.*count = value;
           return std::optional(std::move(tried));
         },
-        [&](int64_t batch) { return fmt::format("{} samples a step, {} more", batch, batch - request_.batch); });
+        [&](int64_t value) { return fmt::format("{} {}, {} more", value, what, value - now); });
   }
 
   // A sequence is cut in as many pieces as it takes, so that more pieces are more of something.

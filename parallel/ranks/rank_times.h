@@ -81,8 +81,6 @@ class RankTimes {
   double seconds_ = 0;
 };
 
-// What to do about ranks that wait for ever, for errors.
-
 constexpr const char* kHowToMeet =
     ". Every send needs a receive at its other rank, in the same order, and every collective a call at each rank of "
     "its "

@@ -1,4 +1,4 @@
-// Which parameters of a program an engine keeps in a format of quantised weights, and what all of them take.
+// Predicts an inference engine: stored weights, times of passes, batches within the memory.
 #include "shadowgraph/plan/serving.h"
 
 #include <fmt/format.h>
@@ -26,45 +26,6 @@
 
 namespace shadowgraph {
 
-class StoredWeights {
- public:
-  // Those that matrix products alone read, in floating point, with two dimensions, or with three for experts. A name
-  // that contains one of `kept` stays.
-  StoredWeights(const Graph& graph, const std::optional<WeightFormat>& format, const std::vector<std::string>& kept);
-
-  int64_t bytes() const { return bytes_; }  // of parameters and buffers, as stored
-  int64_t bytes_made() const { return bytes_made_; }
-  int64_t quantised() const { return quantised_; }  // parameters
-  // What is stored of a value, as a share of what it was made with; 1 for what is no such weight.
-  double share(ValueId value) const;
-  // Experts that the value holds; 0 for anything else.
-  int64_t experts(ValueId value) const;
-
- private:
-  struct Weight {
-    double share = 1;
-    int64_t experts = 0;
-  };
-  Weight weight_of(ValueId value) const;
-
-  const Graph& graph_;
-  IdMap<StorageId, Weight> by_storage_;
-  int64_t bytes_ = 0, bytes_made_ = 0, quantised_ = 0;
-};
-
-// What a captured pass takes in an inference engine: kernels one after another, elementwise ones fused, weights as they
-// are stored. Attention is told apart, since an engine's reads another cache than the captured program's.
-
-struct PassTime {
-  double seconds = 0;                    // of all but attention
-  double attention = 0;                  // seconds of attention as it was captured
-  std::vector<int64_t> attention_flops;  // of each of its calls
-  c10::ScalarType attention_dtype = c10::kFloat;
-
-  // Notes the groups of fused nodes in the graph.
-  static PassTime of(Graph& graph, const StoredWeights& weights, const ServingOptions& options);
-};
-
 namespace {
 
 // By storage, whether something reads it, and whether something that is no matrix product does.
@@ -90,48 +51,66 @@ IdMap<StorageId, Readers> readers_of(const Graph& graph) {
 
 }  // namespace
 
-StoredWeights::StoredWeights(const Graph& graph, const std::optional<WeightFormat>& format,
-                             const std::vector<std::string>& kept)
-    : graph_(graph) {
-  const IdMap<StorageId, Readers> readers = readers_of(graph);
-  IdMap<StorageId, uint8_t> seen;
-  for (const NodeId node : graph.nodes()) {
-    const TargetId target = graph.node(node).target;
-    if (target != target_of(Builtin::kParameter) && target != target_of(Builtin::kBuffer)) continue;
-    graph.for_each_output(node, [&](ValueId value) {
-      const StorageId storage = graph.value(value).storage;
-      if (!storage.valid() || seen[storage] != 0) return;
-      seen[storage] = 1;
-      const int64_t made = graph.storage(storage).bytes;
-      bytes_ += made;
-      bytes_made_ += made;
-      const auto sizes = graph.sizes(value);
-      const bool matrix = sizes.size() == 2 || sizes.size() == 3;
-      const Readers& by = readers[storage];
-      if (!by.product || by.other || !matrix || !c10::isFloatingType(graph.value(value).dtype)) return;
-      Weight weight{.experts = sizes.size() == 3 ? sizes[0] : 0};
-      const std::string name = placeholder_name(graph, node);
-      const bool stays =
-          std::ranges::any_of(kept, [&](const std::string& part) { return name.find(part) != name.npos; });
-      if (format && !stays) {
-        const int64_t one = format->bytes(sizes[sizes.size() - 2], sizes[sizes.size() - 1]);
-        const int64_t stored = one * std::max<int64_t>(1, weight.experts);
-        weight.share = made > 0 ? static_cast<double>(stored) / static_cast<double>(made) : 1;
-        bytes_ += stored - made;
-        quantised_ += graph.numel(value);
-      }
-      by_storage_[storage] = weight;
-    });
+class StoredWeights {
+ public:
+  // Those that matrix products alone read, in floating point, with two dimensions, or with three for experts. A name
+  // that contains one of `kept` stays.
+  StoredWeights(const Graph& graph, const std::optional<WeightFormat>& format, const std::vector<std::string>& kept)
+      : graph_(graph) {
+    const IdMap<StorageId, Readers> readers = readers_of(graph);
+    IdMap<StorageId, uint8_t> seen;
+    for (const NodeId node : graph.nodes()) {
+      const TargetId target = graph.node(node).target;
+      if (target != target_of(Builtin::kParameter) && target != target_of(Builtin::kBuffer)) continue;
+      graph.for_each_output(node, [&](ValueId value) {
+        const StorageId storage = graph.value(value).storage;
+        if (!storage.valid() || seen[storage] != 0) return;
+        seen[storage] = 1;
+        const int64_t made = graph.storage(storage).bytes;
+        bytes_ += made;
+        bytes_made_ += made;
+        const auto sizes = graph.sizes(value);
+        const bool matrix = sizes.size() == 2 || sizes.size() == 3;
+        const Readers& by = readers[storage];
+        if (!by.product || by.other || !matrix || !c10::isFloatingType(graph.value(value).dtype)) return;
+        Weight weight{.experts = sizes.size() == 3 ? sizes[0] : 0};
+        const std::string name = placeholder_name(graph, node);
+        const bool stays =
+            std::ranges::any_of(kept, [&](const std::string& part) { return name.find(part) != name.npos; });
+        if (format && !stays) {
+          const int64_t one = format->bytes(sizes[sizes.size() - 2], sizes[sizes.size() - 1]);
+          const int64_t stored = one * std::max<int64_t>(1, weight.experts);
+          weight.share = made > 0 ? static_cast<double>(stored) / static_cast<double>(made) : 1;
+          bytes_ += stored - made;
+          quantised_ += graph.numel(value);
+        }
+        by_storage_[storage] = weight;
+      });
+    }
   }
-}
 
-StoredWeights::Weight StoredWeights::weight_of(ValueId value) const {
-  const StorageId storage = graph_.value(value).storage;
-  return storage.valid() ? by_storage_[storage] : Weight();
-}
+  int64_t bytes() const { return bytes_; }  // of parameters and buffers, as stored
+  int64_t bytes_made() const { return bytes_made_; }
+  int64_t quantised() const { return quantised_; }  // parameters
+  // What is stored of a value, as a share of what it was made with; 1 for what is no such weight.
+  double share(ValueId value) const { return weight_of(value).share; }
+  // Experts that the value holds; 0 for anything else.
+  int64_t experts(ValueId value) const { return weight_of(value).experts; }
 
-double StoredWeights::share(ValueId value) const { return weight_of(value).share; }
-int64_t StoredWeights::experts(ValueId value) const { return weight_of(value).experts; }
+ private:
+  struct Weight {
+    double share = 1;
+    int64_t experts = 0;
+  };
+  Weight weight_of(ValueId value) const {
+    const StorageId storage = graph_.value(value).storage;
+    return storage.valid() ? by_storage_[storage] : Weight();
+  }
+
+  const Graph& graph_;
+  IdMap<StorageId, Weight> by_storage_;
+  int64_t bytes_ = 0, bytes_made_ = 0, quantised_ = 0;
+};
 
 namespace {
 
@@ -186,39 +165,49 @@ class StoredProducts {
 
 }  // namespace
 
-PassTime PassTime::of(Graph& graph, const StoredWeights& weights, const ServingOptions& options) {
-  const FuseGroupsResult fused = fuse_groups(graph);
-  const ProgramCosts costs(graph);
-  const DeviceSpec& spec = *options.spec;
-  const StepTime time = StepTime::of(costs, spec);
-  StoredProducts products(costs, weights, options);
-  PassTime pass;
-  IdMap<NodeId, uint8_t> grouped;
-  for (const FuseGroupsResult::Group& group : fused.groups) {
-    KernelSeconds fused_kernel =
-        kernel_seconds(spec, {.kind = KernelClass::kPointwise, .bytes = static_cast<double>(group.fused_bytes)});
-    for (const NodeId node : group.nodes) {
-      grouped[node] = 1;
-      fused_kernel.compute += time.of(node).compute;
+// What a captured pass takes in an inference engine: kernels one after another, elementwise ones fused, weights as they
+// are stored. Attention is told apart, since an engine's reads another cache than the captured program's.
+struct PassTime {
+  double seconds = 0;                    // of all but attention
+  double attention = 0;                  // seconds of attention as it was captured
+  std::vector<int64_t> attention_flops;  // of each of its calls
+  c10::ScalarType attention_dtype = c10::kFloat;
+
+  // Notes the groups of fused nodes in the graph.
+  static PassTime of(Graph& graph, const StoredWeights& weights, const ServingOptions& options) {
+    const FuseGroupsResult fused = fuse_groups(graph);
+    const ProgramCosts costs(graph);
+    const DeviceSpec& spec = *options.spec;
+    const StepTime time = StepTime::of(costs, spec);
+    StoredProducts products(costs, weights, options);
+    PassTime pass;
+    IdMap<NodeId, uint8_t> grouped;
+    for (const FuseGroupsResult::Group& group : fused.groups) {
+      KernelSeconds fused_kernel =
+          kernel_seconds(spec, {.kind = KernelClass::kPointwise, .bytes = static_cast<double>(group.fused_bytes)});
+      for (const NodeId node : group.nodes) {
+        grouped[node] = 1;
+        fused_kernel.compute += time.of(node).compute;
+      }
+      pass.seconds += fused_kernel.total();
     }
-    pass.seconds += fused_kernel.total();
-  }
-  for (const NodeId node : costs.nodes) {
-    if (std::as_const(grouped)[node] != 0) continue;
-    const NodeTime& at = time.of(node);
-    if (at.kind == KernelClass::kAttention) {
-      pass.attention += at.seconds;
-      pass.attention_flops.push_back(costs.flops().of(node).matmul);
-      graph.for_each_input(node, [&](ValueId value) {
-        if (c10::isFloatingType(graph.value(value).dtype)) pass.attention_dtype = graph.value(value).dtype;
-      });
-    } else {
-      pass.seconds += at.kind == KernelClass::kMatmul ? products.seconds(node, at) : at.seconds;
+    for (const NodeId node : costs.nodes) {
+      if (std::as_const(grouped)[node] != 0) continue;
+      const NodeTime& at = time.of(node);
+      if (at.kind == KernelClass::kAttention) {
+        pass.attention += at.seconds;
+        pass.attention_flops.push_back(costs.flops().of(node).matmul);
+        graph.for_each_input(node, [&](ValueId value) {
+          if (c10::isFloatingType(graph.value(value).dtype)) pass.attention_dtype = graph.value(value).dtype;
+        });
+      } else {
+        pass.seconds += at.kind == KernelClass::kMatmul ? products.seconds(node, at) : at.seconds;
+      }
     }
+    pass.seconds += Communication::of(graph, {.interconnect = options.interconnect}).total().seconds;
+    return pass;
   }
-  pass.seconds += Communication::of(graph, {.interconnect = options.interconnect}).total().seconds;
-  return pass;
-}
+};
 
 namespace {
 
@@ -401,8 +390,6 @@ Serving serve(const CaptureForward& capture, const std::vector<CacheLayer>& cach
   check(cache, options);
   return Engine(capture, cache, options).answer();
 }
-
-// A Serving as text and as JSON.
 
 nlohmann::json to_json(const Serving& serving) {
   auto rows = nlohmann::json::array();

@@ -1,4 +1,4 @@
-// What a node makes or writes.
+// Lays a step along its forward, and finds the stage and piece of each node.
 #include "parallel/stages/forward_line.h"
 
 #include <algorithm>
@@ -28,6 +28,40 @@ enum class Source : char { kNowhere, kParameters, kElsewhere };
 
 Source sum(Source a, Source b) {
   return a == Source::kNowhere ? b : b == Source::kNowhere || a == b ? a : Source::kElsewhere;
+}
+
+void add_stage(std::vector<int32_t>& stages, int32_t stage) {
+  const auto at = std::ranges::lower_bound(stages, stage);
+  if (at == stages.end() || *at != stage) stages.insert(at, stage);
+}
+
+// Forward nodes whose tensors all come from parameters: weight.t(), weight.to(bf16).
+IdMap<NodeId, char> nodes_of_weights(const ProgramCosts& costs) {
+  const Graph& graph = costs.graph();
+  IdMap<NodeId, char> of_weights(0);
+  for (const NodeId n : costs.nodes) {
+    if (graph.is_placeholder(n)) {
+      graph.for_each_output(n, [&](ValueId v) {
+        const StorageId s = graph.value(v).storage;
+        of_weights[n] |= s.valid() && costs.kinds[s] == StorageKind::kParameter ? 1 : 0;
+      });
+      continue;
+    }
+    bool all = graph.node(n).phase == Graph::kForward, any = false;
+    graph.for_each_input(n, [&](ValueId v) {
+      any = true;
+      const NodeId producer = graph.value(v).producer;
+      all &= producer.valid() && std::as_const(of_weights)[producer] != 0;
+    });
+    if (all && any) of_weights[n] = 1;
+  }
+  return of_weights;
+}
+
+// It makes and writes nothing: fsdp::record_grad_output_stream, for the allocator.
+bool only_looks(const Graph& graph, NodeId node) {
+  const Target& target = graph.target(node);
+  return target.signature().returns.empty() && target.facts().written.empty();
 }
 
 }  // namespace
@@ -232,44 +266,6 @@ void ForwardLine::count_crossing(const ProgramCosts& costs) {
   }
   for (size_t p = 1; p < crossing_.size(); ++p) crossing_[p] += crossing_[p - 1];
 }
-
-namespace {
-
-void add_stage(std::vector<int32_t>& stages, int32_t stage) {
-  const auto at = std::ranges::lower_bound(stages, stage);
-  if (at == stages.end() || *at != stage) stages.insert(at, stage);
-}
-
-// Forward nodes whose tensors all come from parameters: weight.t(), weight.to(bf16).
-IdMap<NodeId, char> nodes_of_weights(const ProgramCosts& costs) {
-  const Graph& graph = costs.graph();
-  IdMap<NodeId, char> of_weights(0);
-  for (const NodeId n : costs.nodes) {
-    if (graph.is_placeholder(n)) {
-      graph.for_each_output(n, [&](ValueId v) {
-        const StorageId s = graph.value(v).storage;
-        of_weights[n] |= s.valid() && costs.kinds[s] == StorageKind::kParameter ? 1 : 0;
-      });
-      continue;
-    }
-    bool all = graph.node(n).phase == Graph::kForward, any = false;
-    graph.for_each_input(n, [&](ValueId v) {
-      any = true;
-      const NodeId producer = graph.value(v).producer;
-      all &= producer.valid() && std::as_const(of_weights)[producer] != 0;
-    });
-    if (all && any) of_weights[n] = 1;
-  }
-  return of_weights;
-}
-
-// It makes and writes nothing: fsdp::record_grad_output_stream, for the allocator.
-bool only_looks(const Graph& graph, NodeId node) {
-  const Target& target = graph.target(node);
-  return target.signature().returns.empty() && target.facts().written.empty();
-}
-
-}  // namespace
 
 StageAssignment::StageAssignment(const ProgramCosts& costs, const ForwardLine& line, std::vector<int32_t> cuts)
     : cuts_(std::move(cuts)) {

@@ -22,7 +22,6 @@ class ParameterSources {
 };
 
 // Lays a step's nodes along its forward, so that cuts of forward cut all of it.
-
 // Positions count forward nodes that depend on parameters or draw numbers. A cut at p lies before the node at p.
 class ForwardLine {
  public:
@@ -56,7 +55,6 @@ class ForwardLine {
 };
 
 // Says which stage and which piece of it each node of a step belongs to, once the cuts are known.
-
 enum class Piece : uint8_t { kForward, kInputGradient, kWeightGradient, kOptimizer, kNone };
 
 class StageAssignment {

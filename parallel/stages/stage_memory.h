@@ -36,7 +36,6 @@ class StorageUses {
 };
 
 // Says which parameters a storage of the optimizer's step belongs to: state, averages, temporaries of lists.
-
 class OptimizerShare {
  public:
   explicit OptimizerShare(const ProgramCosts& costs);
@@ -53,7 +52,6 @@ class OptimizerShare {
 };
 
 // Writes down what each stage allocates and frees in each of its pieces.
-
 class StageMemory {
  public:
   StageMemory(const ProgramCosts& costs, const ForwardLine& line, const StageAssignment& assignment);

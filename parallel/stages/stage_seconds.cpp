@@ -96,6 +96,25 @@ void add_segment(std::vector<PieceSegment>& segments, const PieceSegment& segmen
   segments.back().bytes += segment.bytes;
 }
 
+PieceSeconds exposed(const StageNodes& nodes, const NodeSeconds& seconds,
+                     const std::function<bool(const Collective&)>& takes) {
+  return {.forward = seconds.exposed(nodes.forward, takes),
+          .backward = seconds.exposed(nodes.backward, takes),
+          .input_gradient = seconds.exposed(nodes.input_gradient, takes),
+          .weight_gradient = seconds.exposed(nodes.weight_gradient, takes)};
+}
+
+void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& seconds, StageFigures& of) {
+  for (const NodeId n : nodes.forward) {
+    if (!is_beside_kernels(graph, n)) continue;
+    of.copies.forward += seconds.copying(n);
+    of.on_host += graph.logical_bytes(graph.results(n)[0].ref.value);
+  }
+  for (const NodeId n : nodes.input_gradient) of.copies.input_gradient += seconds.copying(n);
+  for (const NodeId n : nodes.weight_gradient) of.copies.weight_gradient += seconds.copying(n);
+  of.copies.backward = of.copies.input_gradient + of.copies.weight_gradient;
+}
+
 }  // namespace
 
 std::vector<StageNodes> nodes_by_stage(const ProgramCosts& costs, const StageAssignment& assignment) {
@@ -143,29 +162,6 @@ void add_segments(const ProgramCosts& costs, const StageAssignment& assignment, 
     }
   }
 }
-
-namespace {
-
-PieceSeconds exposed(const StageNodes& nodes, const NodeSeconds& seconds,
-                     const std::function<bool(const Collective&)>& takes) {
-  return {.forward = seconds.exposed(nodes.forward, takes),
-          .backward = seconds.exposed(nodes.backward, takes),
-          .input_gradient = seconds.exposed(nodes.input_gradient, takes),
-          .weight_gradient = seconds.exposed(nodes.weight_gradient, takes)};
-}
-
-void add_copies(const Graph& graph, const StageNodes& nodes, const NodeSeconds& seconds, StageFigures& of) {
-  for (const NodeId n : nodes.forward) {
-    if (!is_beside_kernels(graph, n)) continue;
-    of.copies.forward += seconds.copying(n);
-    of.on_host += graph.logical_bytes(graph.results(n)[0].ref.value);
-  }
-  for (const NodeId n : nodes.input_gradient) of.copies.input_gradient += seconds.copying(n);
-  for (const NodeId n : nodes.weight_gradient) of.copies.weight_gradient += seconds.copying(n);
-  of.copies.backward = of.copies.input_gradient + of.copies.weight_gradient;
-}
-
-}  // namespace
 
 void add_seconds(const ProgramCosts& costs, const StageAssignment& assignment, const StageMemory& memory,
                  const NodeSeconds& seconds, const ShardedParameters& sharded, const DeviceSpec& spec,

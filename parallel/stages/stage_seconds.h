@@ -1,4 +1,4 @@
-// The figures of the device that a graph was captured for, where none are given.
+// Seconds of nodes, and of the pieces of each stage.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,6 @@ inline DeviceSpec given_or_usual_spec(const DeviceSpec* given, const Graph& grap
 }
 
 // Tells the collectives that gather sharded parameters and add up their gradients from those of activations.
-
 class ShardedParameters {
  public:
   // `gathers_once`: as StageOptions has it; otherwise gradients that stay whole are all that there is.
@@ -40,8 +39,6 @@ class ShardedParameters {
  private:
   IdMap<NodeId, char> gathers_{0}, reduces_{0};
 };
-
-// Adds up what the pieces of each stage take.
 
 // Seconds of every node. A call takes the host's time at least.
 class NodeSeconds {

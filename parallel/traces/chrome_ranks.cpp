@@ -1,4 +1,4 @@
-// Writes events of many ranks as Chrome's trace format has them: a process a rank.
+// Writes all ranks as Chrome's trace events, a process a rank: of a pipeline, and of captured graphs.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -58,8 +58,6 @@ class RankEvents {
   }
   std::string events_;
 };
-
-// All ranks as Chrome's trace events: of a pipeline, and of captured graphs.
 
 namespace {
 

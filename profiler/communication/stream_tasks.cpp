@@ -280,6 +280,48 @@ namespace {
 // A kernel more has a beginning and an end more.
 constexpr double kBeginsAndEnds = 2e-6;
 
+// Runs all of a program. With `communicate` false its collectives take no time.
+class WholeStep {
+ public:
+  WholeStep(const Graph& graph, const Communication& communication, const StepTime& time, bool communicate)
+      : tasks_(graph, communication, time, schedule_,
+               communicate ? StreamTaskRules{} : StreamTaskRules{.seconds = &none, .whole = true}) {
+    for (const NodeId node : graph.nodes()) tasks_.add(node);
+    schedule_.run(communicate ? communication.device_share() : 0);
+  }
+  const StreamSchedule& schedule() const { return schedule_; }
+  const StreamTasks& tasks() const { return tasks_; }
+
+ private:
+  static double none(const Collective& /*collective*/) { return 0; }
+  StreamSchedule schedule_;
+  StreamTasks tasks_;
+};
+
+std::vector<ExposureCause> causes_of(std::span<const Exposure> exposures, const Graph& graph,
+                                     const Communication& communication) {
+  std::vector<ExposureCause> causes;
+  for (const Exposure& exposure : exposures) {
+    const Collective& collective = *communication.find(exposure.collective);
+    const PhaseId phase = graph.node(exposure.collective).phase;
+    std::optional<PhaseId> waiter;
+    if (exposure.waiter.valid()) waiter = graph.node(exposure.waiter).phase;
+    const auto same = [&](const ExposureCause& cause) {
+      return cause.kind == collective.kind && cause.group == collective.group && cause.phase == phase &&
+             cause.waiter == waiter;
+    };
+    auto found = std::ranges::find_if(causes, same);
+    if (found == causes.end()) {
+      causes.push_back({.kind = collective.kind, .group = collective.group, .phase = phase, .waiter = waiter});
+      found = causes.end() - 1;
+    }
+    ++found->waits;
+    found->seconds += exposure.seconds;
+  }
+  std::ranges::stable_sort(causes, std::greater<>(), &ExposureCause::seconds);
+  return causes;
+}
+
 }  // namespace
 
 StreamTasks::StreamTasks(const Graph& graph, const Communication& communication, const StepTime& time,
@@ -460,52 +502,6 @@ void StreamTasks::makes(NodeId node, uint32_t made, uint32_t stream) {
     if (position < arguments.size()) graph_.for_each_value(arguments.subspan(position, 1), note);
   }
 }
-
-namespace {
-
-// Runs all of a program. With `communicate` false its collectives take no time.
-class WholeStep {
- public:
-  WholeStep(const Graph& graph, const Communication& communication, const StepTime& time, bool communicate)
-      : tasks_(graph, communication, time, schedule_,
-               communicate ? StreamTaskRules{} : StreamTaskRules{.seconds = &none, .whole = true}) {
-    for (const NodeId node : graph.nodes()) tasks_.add(node);
-    schedule_.run(communicate ? communication.device_share() : 0);
-  }
-  const StreamSchedule& schedule() const { return schedule_; }
-  const StreamTasks& tasks() const { return tasks_; }
-
- private:
-  static double none(const Collective& /*collective*/) { return 0; }
-  StreamSchedule schedule_;
-  StreamTasks tasks_;
-};
-
-std::vector<ExposureCause> causes_of(std::span<const Exposure> exposures, const Graph& graph,
-                                     const Communication& communication) {
-  std::vector<ExposureCause> causes;
-  for (const Exposure& exposure : exposures) {
-    const Collective& collective = *communication.find(exposure.collective);
-    const PhaseId phase = graph.node(exposure.collective).phase;
-    std::optional<PhaseId> waiter;
-    if (exposure.waiter.valid()) waiter = graph.node(exposure.waiter).phase;
-    const auto same = [&](const ExposureCause& cause) {
-      return cause.kind == collective.kind && cause.group == collective.group && cause.phase == phase &&
-             cause.waiter == waiter;
-    };
-    auto found = std::ranges::find_if(causes, same);
-    if (found == causes.end()) {
-      causes.push_back({.kind = collective.kind, .group = collective.group, .phase = phase, .waiter = waiter});
-      found = causes.end() - 1;
-    }
-    ++found->waits;
-    found->seconds += exposure.seconds;
-  }
-  std::ranges::stable_sort(causes, std::greater<>(), &ExposureCause::seconds);
-  return causes;
-}
-
-}  // namespace
 
 OverlappedStep OverlappedStep::of(const Graph& graph, const Communication& communication, const StepTime& time) {
   OverlappedStep result;

@@ -91,7 +91,6 @@ class StreamSchedule {
 
 // Who wrote which bytes of one storage last: intervals by their first byte, each with the writes that reach it. A write
 // or read costs no more than the parts that it meets, even where a storage is written in thousands.
-
 template <class Writer>
 class WrittenParts {
  public:
@@ -161,7 +160,6 @@ class WrittenParts {
 };
 
 // Who wrote a part of a storage last, so that a reader of one part does not wait for who writes another.
-
 // Writer is what the caller knows a write by. Parts are bytes from the first to the last that a tensor reaches.
 template <class Writer>
 class LastWrites {

@@ -23,20 +23,6 @@
 
 namespace shadowgraph {
 
-std::optional<int64_t> lu_flops(const OperandShapes& call);                   // A: min(m, n)^2 (max(m, n) - min/3)
-std::optional<int64_t> cholesky_flops(const OperandShapes& call);             // A: n^3 / 3; LDL too
-std::optional<int64_t> cholesky_inverse_flops(const OperandShapes& call);     // L: 2 n^3 / 3
-std::optional<int64_t> inverse_flops(const OperandShapes& call);              // A: 2 n^3
-std::optional<int64_t> qr_flops(const OperandShapes& call);                   // A, mode; by the shape of Q
-std::optional<int64_t> reflector_flops(const OperandShapes& call);            // A: R and reflectors, as LAPACK's geqrf
-std::optional<int64_t> householder_product_flops(const OperandShapes& call);  // reflectors, tau: orgqr
-std::optional<int64_t> reflector_product_flops(const OperandShapes& call);    // reflectors, tau, C, left: ormqr
-std::optional<int64_t> symmetric_eigen_flops(const OperandShapes& call);      // A, uplo, vectors: 9 n^3, or 4/3 n^3
-std::optional<int64_t> eigen_flops(const OperandShapes& call);                // A: 25 n^3, with vectors
-std::optional<int64_t> eigenvalue_flops(const OperandShapes& call);           // A: 10 n^3
-std::optional<int64_t> svd_flops(const OperandShapes& call);                  // A, full matrices, vectors
-std::optional<int64_t> least_squares_flops(const OperandShapes& call);        // A, B: by QR
-
 // Counts two triangular solves a right-hand side, 2 n^2, after a factorisation whose n x n factor is argument
 // `kFactor`.
 template <size_t kFactor>
@@ -44,8 +30,6 @@ std::optional<int64_t> solve_flops(const OperandShapes& call);
 // Counts one triangular solve, n^2.
 template <size_t kFactor>
 std::optional<int64_t> triangular_solve_flops(const OperandShapes& call);
-// Counts LU and two triangular solves; the arguments are A and B.
-std::optional<int64_t> lu_and_solve_flops(const OperandShapes& call);
 
 namespace {
 
@@ -90,25 +74,34 @@ double multiplied_out(double m, double n, double k) { return 4 * m * n * k - 2 *
 
 }  // namespace
 
+// A: min(m, n)^2 (max(m, n) - min/3)
 Count lu_flops(const OperandShapes& call) {
   const auto a = matrices(call.shape(0));
   return a ? counted(lu(*a)) : std::nullopt;
 }
 
+// A: n^3 / 3; LDL too
 Count cholesky_flops(const OperandShapes& call) { return per_cube(call.shape(0), 1.0 / 3); }
+// L: 2 n^3 / 3
 Count cholesky_inverse_flops(const OperandShapes& call) { return per_cube(call.shape(0), 2.0 / 3); }
+// A: 2 n^3
 Count inverse_flops(const OperandShapes& call) { return per_cube(call.shape(0), 2); }
+// A: 25 n^3, with vectors
 Count eigen_flops(const OperandShapes& call) { return per_cube(call.shape(0), 25); }
+// A: 10 n^3
 Count eigenvalue_flops(const OperandShapes& call) { return per_cube(call.shape(0), 10); }
+// A, uplo, vectors: 9 n^3, or 4/3 n^3
 Count symmetric_eigen_flops(const OperandShapes& call) {
   return per_cube(call.shape(0), call.flag(2, true) ? 9 : 4.0 / 3);
 }
 
+// A: R and reflectors, as LAPACK's geqrf
 Count reflector_flops(const OperandShapes& call) {
   const auto a = matrices(call.shape(0));
   return a ? counted(reflectors(*a)) : std::nullopt;
 }
 
+// A, mode; by the shape of Q
 Count qr_flops(const OperandShapes& call) {
   const auto a = matrices(call.shape(0));
   if (!a) return std::nullopt;
@@ -119,12 +112,14 @@ Count qr_flops(const OperandShapes& call) {
   return counted(flops);
 }
 
+// reflectors, tau: orgqr
 Count householder_product_flops(const OperandShapes& call) {
   const auto a = matrices(call.shape(0));
   if (!a || call.shape(1).empty()) return std::nullopt;
   return counted(a->batch * multiplied_out(a->rows, a->columns, static_cast<double>(call.shape(1).back())));
 }
 
+// reflectors, tau, C, left: ormqr
 Count reflector_product_flops(const OperandShapes& call) {
   const auto c = matrices(call.shape(2));
   if (!c || call.shape(1).empty()) return std::nullopt;
@@ -134,8 +129,7 @@ Count reflector_product_flops(const OperandShapes& call) {
   return counted(c->batch * (4 * c->rows * c->columns * k - 2 * vectors * k * k));
 }
 
-// Counts for m >= n, else for the transpose. Singular values alone take 4mn^2 - 4/3 n^3; with n vectors on each side
-// 14mn^2 + 8n^3; with all 4m^2n + 8mn^2 + 9n^3.
+// A, full matrices, vectors
 Count svd_flops(const OperandShapes& call) {
   const auto a = matrices(call.shape(0));
   if (!a) return std::nullopt;
@@ -146,7 +140,7 @@ Count svd_flops(const OperandShapes& call) {
   return counted(a->batch * (14 * m * n * n + 8 * cube(n)));
 }
 
-// Counts QR. A right-hand side takes the product with the reflectors, 4mn - 2n^2, and a triangular solve, n^2.
+// A, B: by QR
 Count least_squares_flops(const OperandShapes& call) {
   const auto a = matrices(call.shape(0));
   if (!a || !call.argument(1).is_tensor() || a->rows == 0) return std::nullopt;
@@ -172,6 +166,7 @@ template Count solve_flops<1>(const OperandShapes&);
 template Count triangular_solve_flops<0>(const OperandShapes&);
 template Count triangular_solve_flops<1>(const OperandShapes&);
 
+// Counts LU and two triangular solves; the arguments are A and B.
 Count lu_and_solve_flops(const OperandShapes& call) {
   const auto a = square_matrices(call.shape(0));
   const Count solve = solve_flops<0>(call);

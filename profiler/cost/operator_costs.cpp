@@ -33,6 +33,34 @@ struct Registered {
   }
 };
 
+struct TargetFormulas {
+  bool known = false;
+  bool free = false;                         // no work whatever the shapes: operands need not be read
+  std::shared_ptr<const OperatorCosts> own;  // given by the user: comes before the tables
+  const FlopRow* flop = nullptr;
+  ElementwiseFormula elementwise;
+};
+
+// A functional call of an operator that writes (core/calls/functions.h) takes the same arguments and works as
+// much.
+TargetFormulas formulas_of(const Target& called) {
+  const std::optional<Target> op = operator_of_functional_call(called);
+  const Target& target = op ? *op : called;
+  TargetFormulas formulas{.known = true, .own = registered_costs(target)};
+  if (formulas.own && !formulas.own->flops) formulas.own = nullptr;
+  if (formulas.own) return formulas;
+  if (target.facts().collective) {
+    formulas.free = true;  // its sums are nothing beside the time of sending (shadowgraph/profile/communication.h)
+    return formulas;
+  }
+  formulas.flop = find_flop_row(target.name());
+  formulas.elementwise = ElementwiseFormula::of(target);
+  formulas.free = formulas.flop == nullptr &&
+                  (formulas.elementwise.coverage == ElementwiseCoverage::kFree ||
+                   (formulas.elementwise.row != nullptr && formulas.elementwise.row->each == ElementwiseWork()));
+  return formulas;
+}
+
 }  // namespace
 
 void register_operator(const std::string& operator_name, OperatorCosts costs) {
@@ -105,38 +133,6 @@ CustomOperators CustomOperators::of(const Graph& graph) {
   }
   return own;
 }
-
-namespace {
-
-struct TargetFormulas {
-  bool known = false;
-  bool free = false;                         // no work whatever the shapes: operands need not be read
-  std::shared_ptr<const OperatorCosts> own;  // given by the user: comes before the tables
-  const FlopRow* flop = nullptr;
-  ElementwiseFormula elementwise;
-};
-
-// A functional call of an operator that writes (core/calls/functions.h) takes the same arguments and works as
-// much.
-TargetFormulas formulas_of(const Target& called) {
-  const std::optional<Target> op = operator_of_functional_call(called);
-  const Target& target = op ? *op : called;
-  TargetFormulas formulas{.known = true, .own = registered_costs(target)};
-  if (formulas.own && !formulas.own->flops) formulas.own = nullptr;
-  if (formulas.own) return formulas;
-  if (target.facts().collective) {
-    formulas.free = true;  // its sums are nothing beside the time of sending (shadowgraph/profile/communication.h)
-    return formulas;
-  }
-  formulas.flop = find_flop_row(target.name());
-  formulas.elementwise = ElementwiseFormula::of(target);
-  formulas.free = formulas.flop == nullptr &&
-                  (formulas.elementwise.coverage == ElementwiseCoverage::kFree ||
-                   (formulas.elementwise.row != nullptr && formulas.elementwise.row->each == ElementwiseWork()));
-  return formulas;
-}
-
-}  // namespace
 
 NodeFlops& NodeFlops::operator+=(const NodeFlops& other) {
   matmul = saturating_add(matmul, other.matmul);

@@ -1,4 +1,4 @@
-// Memory that cuDNN's convolutions take: operands laid out anew.
+// Rules of memory inside kernels, by operator.
 #include "profiler/cost/scratch_rules.h"
 
 #include <algorithm>
@@ -54,18 +54,6 @@ std::optional<int64_t> scratch_with_image_at(const OperandShapes& call) {
   const bool every_place = stride.kind == Operand::Kind::kInts && product_of(stride.shape) == 1;
   return laid_out_anew(image, weight, out, every_place);
 }
-
-}  // namespace
-
-std::optional<int64_t> convolution_scratch(const OperandShapes& call) { return scratch_with_image_at<0>(call); }
-std::optional<int64_t> convolution_backward_scratch(const OperandShapes& call) {
-  return scratch_with_image_at<1>(call);
-}
-
-// Counts memory inside kernels, operator by operator. CPU rows are held against what libtorch's allocator is asked for
-// (tests/profiler/scratch_test.cpp). CUDA rows come from the kernels' sources (aten/src/ATen/native/, named with each).
-
-namespace {
 
 using Bytes = std::optional<int64_t>;
 
@@ -466,6 +454,14 @@ std::vector<ScratchRow> made_of(std::span<const Row> rows, c10::DeviceType devic
 }
 
 }  // namespace
+
+std::optional<int64_t> convolution_scratch(const OperandShapes& call) { return scratch_with_image_at<0>(call); }
+std::optional<int64_t> convolution_backward_scratch(const OperandShapes& call) {
+  return scratch_with_image_at<1>(call);
+}
+
+// Counts memory inside kernels, operator by operator. CPU rows are held against what libtorch's allocator is asked for
+// (tests/profiler/scratch_test.cpp). CUDA rows come from the kernels' sources (aten/src/ATen/native/, named with each).
 
 std::span<const ScratchRow> scratch_rows(c10::DeviceType device) {
   static const auto* cpu = new std::vector<ScratchRow>(made_of(kCpu, c10::kCPU));

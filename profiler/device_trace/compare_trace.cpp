@@ -217,28 +217,6 @@ TraceComparison compared(const StepSums& predicted, StepSums measured) {
   return result;
 }
 
-}  // namespace
-
-const ComparedTime* TraceComparison::most_off() const {
-  const ComparedTime* most = &idle;
-  for (const auto* rows : {&operators, &collectives}) {
-    if (!rows->empty() && std::abs(rows->front().difference()) > std::abs(most->difference())) most = &rows->front();
-  }
-  return most->difference() != 0 ? most : nullptr;
-}
-
-TraceComparison compare_with_trace(const Profile& prediction, const std::string& trace) {
-  return compared(sums_of(prediction), sums_of(trace));
-}
-
-TraceComparison compare_traces(const std::string& prediction, const std::string& trace) {
-  return compared(sums_of(prediction), sums_of(trace));
-}
-
-bool is_trace_file(const std::string& path) { return looks_like_trace(path); }
-
-namespace {
-
 using nlohmann::json;
 
 std::string ratio_of(const ComparedTime& row) {
@@ -338,6 +316,24 @@ json json_of(const std::vector<ComparedTime>& rows) {
 }
 
 }  // namespace
+
+const ComparedTime* TraceComparison::most_off() const {
+  const ComparedTime* most = &idle;
+  for (const auto* rows : {&operators, &collectives}) {
+    if (!rows->empty() && std::abs(rows->front().difference()) > std::abs(most->difference())) most = &rows->front();
+  }
+  return most->difference() != 0 ? most : nullptr;
+}
+
+TraceComparison compare_with_trace(const Profile& prediction, const std::string& trace) {
+  return compared(sums_of(prediction), sums_of(trace));
+}
+
+TraceComparison compare_traces(const std::string& prediction, const std::string& trace) {
+  return compared(sums_of(prediction), sums_of(trace));
+}
+
+bool is_trace_file(const std::string& path) { return looks_like_trace(path); }
 
 std::string to_text(const TraceComparison& comparison, size_t limit) {
   std::string text = fmt::format("predicted for {}\nmeasured in {}{}\n\n{:<32} {:>11} {:>11} {:>11} {:>6}\n",

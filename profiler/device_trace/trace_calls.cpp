@@ -29,21 +29,6 @@
 
 namespace shadowgraph {
 
-class CallResolver {
- public:
-  CallResolver();
-  // The overload whose arguments the inputs fit. Empty if this process has no such operator.
-  std::optional<c10::OperatorHandle> find(const TraceOp& op);
-  // Makes the arguments of a call; tensors are made on `device`, so call it in a fake mode. `list_dtype` is that of lists
-  // of tensors, which traces do not have. Throws Error for an argument that the trace does not tell.
-  static torch::jit::Stack arguments(const c10::OperatorHandle& op, const TraceOp& call, c10::Device device,
-                                     c10::ScalarType list_dtype);
-
- private:
-  std::map<std::string, std::vector<c10::OperatorName>> overloads_;
-  std::map<std::string, std::optional<c10::OperatorHandle>> found_;  // by name and types of inputs
-};
-
 namespace {
 
 using c10::TypeKind;
@@ -180,47 +165,57 @@ c10::IValue argument_value(const TraceInput& input, const c10::Argument& formal,
 
 }  // namespace
 
-CallResolver::CallResolver() {
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    overloads_[name.name].push_back(name);
+class CallResolver {
+ public:
+  CallResolver() {
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      overloads_[name.name].push_back(name);
+    }
+    for (auto& [name, overloads] : overloads_) {
+      std::ranges::sort(overloads, {}, &c10::OperatorName::overload_name);  // the default one first
+    }
   }
-  for (auto& [name, overloads] : overloads_) {
-    std::ranges::sort(overloads, {}, &c10::OperatorName::overload_name);  // the default one first
-  }
-}
 
-std::optional<c10::OperatorHandle> CallResolver::find(const TraceOp& op) {
-  if (op.name.find("::") == op.name.npos) return std::nullopt;
-  std::string key = op.name;
-  for (const TraceInput& input : op.inputs) key += ',' + input.type;
-  const auto [known, fresh] = found_.try_emplace(std::move(key), std::nullopt);
-  if (!fresh) return known->second;
-  const size_t dot = std::min(op.name.find('.'), op.name.size());
-  const auto overloads = overloads_.find(op.name.substr(0, dot));
-  if (overloads == overloads_.end()) return std::nullopt;
-  for (const c10::OperatorName& name : overloads->second) {
-    if (dot < op.name.size() && name.overload_name != op.name.substr(dot + 1)) continue;
-    const auto handle = c10::Dispatcher::singleton().findSchema(name);
-    if (!handle) continue;
-    const auto& formals = handle->schema().arguments();
-    bool all = formals.size() == op.inputs.size();
-    for (size_t i = 0; all && i < formals.size(); ++i) all = takes_input(op.inputs[i], formals[i]);
-    if (!all) continue;
-    known->second = *handle;
-    break;
+  // The overload whose arguments the inputs fit. Empty if this process has no such operator.
+  std::optional<c10::OperatorHandle> find(const TraceOp& op) {
+    if (op.name.find("::") == op.name.npos) return std::nullopt;
+    std::string key = op.name;
+    for (const TraceInput& input : op.inputs) key += ',' + input.type;
+    const auto [known, fresh] = found_.try_emplace(std::move(key), std::nullopt);
+    if (!fresh) return known->second;
+    const size_t dot = std::min(op.name.find('.'), op.name.size());
+    const auto overloads = overloads_.find(op.name.substr(0, dot));
+    if (overloads == overloads_.end()) return std::nullopt;
+    for (const c10::OperatorName& name : overloads->second) {
+      if (dot < op.name.size() && name.overload_name != op.name.substr(dot + 1)) continue;
+      const auto handle = c10::Dispatcher::singleton().findSchema(name);
+      if (!handle) continue;
+      const auto& formals = handle->schema().arguments();
+      bool all = formals.size() == op.inputs.size();
+      for (size_t i = 0; all && i < formals.size(); ++i) all = takes_input(op.inputs[i], formals[i]);
+      if (!all) continue;
+      known->second = *handle;
+      break;
+    }
+    return known->second;
   }
-  return known->second;
-}
 
-torch::jit::Stack CallResolver::arguments(const c10::OperatorHandle& op, const TraceOp& call, c10::Device device,
-                                          c10::ScalarType list_dtype) {
-  torch::jit::Stack stack;
-  const auto& formals = op.schema().arguments();
-  for (size_t i = 0; i < formals.size(); ++i) {
-    stack.push_back(argument_value(call.inputs.at(i), formals[i], device, list_dtype));
+  // Makes the arguments of a call; tensors are made on `device`, so call it in a fake mode. `list_dtype` is that of lists
+  // of tensors, which traces do not have. Throws Error for an argument that the trace does not tell.
+  static torch::jit::Stack arguments(const c10::OperatorHandle& op, const TraceOp& call, c10::Device device,
+                                     c10::ScalarType list_dtype) {
+    torch::jit::Stack stack;
+    const auto& formals = op.schema().arguments();
+    for (size_t i = 0; i < formals.size(); ++i) {
+      stack.push_back(argument_value(call.inputs.at(i), formals[i], device, list_dtype));
+    }
+    return stack;
   }
-  return stack;
-}
+
+ private:
+  std::map<std::string, std::vector<c10::OperatorName>> overloads_;
+  std::map<std::string, std::optional<c10::OperatorHandle>> found_;  // by name and types of inputs
+};
 
 namespace {
 
@@ -460,19 +455,6 @@ class CallPicker {
   bool stepped_ = false;
 };
 
-}  // namespace
-
-TracedCalls TracedCalls::of(TraceEvents events) {
-  TracedCalls calls;
-  calls.events = std::move(events);
-  CallPicker(calls).pick();
-  return calls;
-}
-
-TracedCalls TracedCalls::read_file(const std::string& path) { return of(TraceEvents::read_file(path)); }
-
-namespace {
-
 constexpr std::string_view kPhase = "call ";
 
 std::string failure_text(const std::exception& error) {
@@ -505,6 +487,15 @@ Graph calls_captured(const TracedCalls& calls, std::vector<TracedWork>& into) {
 }
 
 }  // namespace
+
+TracedCalls TracedCalls::of(TraceEvents events) {
+  TracedCalls calls;
+  calls.events = std::move(events);
+  CallPicker(calls).pick();
+  return calls;
+}
+
+TracedCalls TracedCalls::read_file(const std::string& path) { return of(TraceEvents::read_file(path)); }
 
 std::vector<TracedWork> traced_work(const TracedCalls& calls) {
   if (detect_fake_mode({}) != nullptr) {

@@ -83,7 +83,6 @@ bool looks_like_trace(const std::string& path);
 
 // Picks the calls of a trace that a graph would have: operators that do not run as others. Each has the seconds of its
 // kernels, or on a CPU its own.
-
 struct TracedCall {
   uint32_t distinct = 0;  // in TracedCalls::distinct
   double start = 0;       // of the host, seconds, as all here
@@ -125,8 +124,6 @@ struct TracedCalls {
   static TracedCalls read_file(const std::string& path);
   static TracedCalls of(TraceEvents events);
 };
-
-// Says what the calls of a trace compute and move: each distinct one is made once on fake tensors, and captured.
 
 struct TracedWork {
   std::string op;  // "aten::add.Tensor"

@@ -1,4 +1,4 @@
-// Unpacks files of gzip.
+// Reads the events of a trace of torch.profiler, packed by gzip or not.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,12 +21,10 @@
 
 namespace shadowgraph {
 
-bool is_packed(std::string_view bytes);  // begins as gzip's files do
-// Throws ParseError for what is damaged, cut short, or larger than 4 GiB when unpacked.
-std::string unpacked(std::string_view bytes, const std::string& name);
-
+// begins as gzip's files do
 bool is_packed(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
+// Throws ParseError for what is damaged, cut short, or larger than 4 GiB when unpacked.
 std::string unpacked(std::string_view bytes, const std::string& name) {
   constexpr size_t kMost = size_t{4} << 30;
   constexpr size_t kPiece = size_t{1} << 20;

@@ -51,7 +51,6 @@ class AllocationOrder {
 };
 
 // Runs a graph's steps through an allocator and keeps the allocator as it is after them.
-
 struct DeviceRun {
   DeviceMemory memory;
   CachingAllocator allocator;  // tags are StorageId indices; kNoStorage for scratch and workspaces

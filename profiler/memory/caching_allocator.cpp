@@ -1,4 +1,3 @@
-// What CachingAllocator holds: segments cut into blocks, and pools of those that are free.
 #include <c10/core/AllocatorConfig.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -16,6 +15,9 @@
 #include "shadowgraph/units.h"
 
 namespace shadowgraph {
+
+// Does what PyTorch's CUDA caching allocator does, without CUDA. Its facts come from c10/cuda/CUDACachingAllocator.cpp
+// of 2.13, sizes from c10/core/AllocatorConfig.h, which is what CUDA's uses.
 struct CachingAllocator::State {
   static constexpr auto kMinBlock = static_cast<int64_t>(c10::CachingAllocator::kMinBlockSize);
   static constexpr auto kSmallRequest = static_cast<int64_t>(c10::CachingAllocator::kSmallSize);
@@ -85,7 +87,25 @@ struct CachingAllocator::State {
   }
 
   // ---- Blocks by number; those that are free lie in the pool of their size.
-  uint32_t make(int64_t address, int64_t size, int32_t stream, bool small, bool expandable);
+  uint32_t make(int64_t address, int64_t size, int32_t stream, bool small, bool expandable) {
+    uint32_t id;
+    if (unused.empty()) {
+      id = static_cast<uint32_t>(blocks.size());
+      blocks.emplace_back();
+    } else {
+      id = unused.back();
+      unused.pop_back();
+      blocks[id] = {};
+    }
+    Block& block = blocks[id];
+    block.address = address;
+    block.size = size;
+    block.stream = stream;
+    block.small = small;
+    block.expandable = expandable;
+    return id;
+  }
+
   void drop(uint32_t id) { unused.push_back(id); }
   void put(uint32_t id) {
     Block& block = blocks[id];
@@ -113,14 +133,69 @@ struct CachingAllocator::State {
     if (after != kNone) blocks[after].previous = id;
   }
 
-  int64_t rounded(int64_t bytes) const;
-  int64_t segment_size(int64_t size) const;
-  bool should_split(const Block& block, int64_t size) const;
+  int64_t rounded(int64_t bytes) const {
+    if (bytes < kMinBlock) return kMinBlock;
+    const int log = std::bit_width(static_cast<uint64_t>(bytes)) - 1;
+    const int64_t divisions = settings.roundup_power2_divisions[static_cast<size_t>(std::clamp(log - 20, 0, 15))];
+    if (divisions > 1 && bytes > kMinBlock * divisions) {
+      const int64_t step = (int64_t{1} << log) / divisions;
+      return step == 0 ? int64_t{1} << (log + 1) : round_up(bytes, step);
+    }
+    return round_up(bytes, kMinBlock);
+  }
+
+  int64_t segment_size(int64_t size) const {
+    if (size <= kSmallRequest) return kSmallSegment;
+    if (size < kMinLargeRequest) return std::max(settings.large_segment_size, size);
+    return round_up(size, kRoundLarge);
+  }
+
+  bool should_split(const Block& block, int64_t size) const {
+    const int64_t rest = block.size - size;
+    if (block.small || settings.expandable_segments) return rest >= kMinBlock;
+    return size < settings.max_split_size && rest > kSmallRequest;
+  }
+
   // Takes the best fit out of the pool.
-  uint32_t find_free(bool small, int32_t stream, int64_t size);
+  uint32_t find_free(bool small, int32_t stream, int64_t size) {
+    Pool& pool = pools[small];
+    if (collects()) ++pool.searches;
+    FreeBlocks::Place at = pool.free.lower_bound(stream, size);
+    if (at == pool.free.end() || pool.free.stream(at) != stream) return kNone;
+    if (blocks[pool.free.block(at)].expandable) {
+      // What a block may grow into counts as its size.
+      const auto reach = [&](FreeBlocks::Place place) {
+        const Block& block = blocks[pool.free.block(place)];
+        const bool grows = block.next != kNone && !blocks[block.next].mapped;
+        return block.size + (grows ? blocks[block.next].size : 0);
+      };
+      for (auto next = pool.free.next(at); blocks[pool.free.block(at)].expandable && next != pool.free.end() &&
+                                           pool.free.stream(next) == stream && reach(next) < reach(at);
+           next = pool.free.next(next)) {
+        at = next;
+      }
+    }
+    const uint32_t id = pool.free.block(at);
+    const int64_t found = blocks[id].size;
+    if (size < settings.max_split_size && found >= settings.max_split_size) return kNone;
+    // The right side saturates: max_split_size may be "unlimited".
+    if (size >= settings.max_split_size && found - size >= settings.max_non_split_rounding) return kNone;
+    pool.free.erase(at);
+    return id;
+  }
 
   bool has_room(int64_t bytes) const { return bytes <= allowed() - reserved; }
-  uint32_t new_segment(bool small, int32_t stream, int64_t size);
+  uint32_t new_segment(bool small, int32_t stream, int64_t size) {
+    const int64_t bytes = segment_size(size);
+    if (!has_room(bytes)) return kNone;
+    const uint32_t id = make(next_address, bytes, stream, small, false);
+    next_address += round_up(bytes, kRoundLarge) + kRoundLarge;
+    grow_reserved(bytes);
+    add(stats.segments, 1);
+    note(Action::kSegmentAllocate, blocks[id].address, bytes, stream, 0);
+    return id;
+  }
+
   void grow_reserved(int64_t bytes) {
     reserved += bytes;
     add(stats.reserved, bytes);
@@ -136,382 +211,278 @@ struct CachingAllocator::State {
   int64_t page(bool small) const { return small ? kSmallSegment : settings.large_segment_size; }
   bool is_room(uint32_t id) const { return id != kNone && !blocks[id].allocated && !blocks[id].elsewhere; }
   // kNone: no range of the device's size holds as much.
-  uint32_t expandable_candidate(bool small, int32_t stream, int64_t size);
+  uint32_t expandable_candidate(bool small, int32_t stream, int64_t size) {
+    Pool& pool = pools[small];
+    for (auto at = pool.unmapped.lower_bound({stream, 0, 0}); at != pool.unmapped.end() && std::get<0>(*at) == stream;
+         ++at) {
+      uint32_t id = std::get<2>(*at);
+      if (is_room(blocks[id].previous)) id = blocks[id].previous;
+      int64_t room = 0;
+      for (uint32_t b = id; room < size && is_room(b); b = blocks[b].next) room += blocks[b].size;
+      if (room >= size) return id;
+    }
+    // Takes addresses for all of the device and an eighth more, as PyTorch does; 1 TiB where no size is known.
+    const int64_t device =
+        capacity == AllocatorSettings::kUnlimited ? int64_t{1} << 40 : std::min(capacity, kMostBytes);
+    const int64_t range = round_up(device + device / 8, page(small));
+    if (range < size) return kNone;
+    const uint32_t id = make(next_address, range, stream, small, true);
+    next_address += range + kRoundLarge;
+    blocks[id].mapped = false;
+    put_unmapped(id);
+    return id;
+  }
+
   // Backs the front of an unmapped block, which joins its mapped neighbours and becomes free.
-  bool map(uint32_t id, int64_t size);
-  uint32_t grow_segment(bool small, int32_t stream, int64_t size);
+  bool map(uint32_t id, int64_t size) {
+    const int64_t bytes = std::min(round_up(size, page(blocks[id].small)), blocks[id].size);
+    if (!has_room(bytes)) return false;
+    take_unmapped(id);
+    blocks[id].mapped = true;
+    if (bytes < blocks[id].size) {
+      const Block& block = blocks[id];
+      const uint32_t rest = make(block.address + bytes, block.size - bytes, block.stream, block.small, true);
+      blocks[rest].mapped = false;
+      link(id, rest, blocks[id].next);
+      put_unmapped(rest);
+      blocks[id].size = bytes;
+    }
+    note(Action::kSegmentAllocate, blocks[id].address, bytes, blocks[id].stream, 0);
+    merge(id, blocks[id].previous);
+    merge(id, blocks[id].next);
+    put(id);
+    grow_reserved(bytes);
+    return true;
+  }
+
+  uint32_t grow_segment(bool small, int32_t stream, int64_t size) {
+    uint32_t id = expandable_candidate(small, stream, size);
+    if (id == kNone) return kNone;
+    if (!blocks[id].mapped && !map(id, std::min(blocks[id].size, size))) return kNone;
+    while (blocks[id].size < size) {
+      const uint32_t next = blocks[id].next;
+      if (!map(next, std::min(size - blocks[id].size, blocks[next].size))) return kNone;
+      id = next;  // the next block has taken in what was before it
+    }
+    take(id);
+    return id;
+  }
+
   // Gives back the whole pages of a free block.
-  void unmap(uint32_t id);
+  void unmap(uint32_t id) {
+    const int64_t page_bytes = page(blocks[id].small);
+    uint32_t first = id;
+    while (blocks[first].previous != kNone) first = blocks[first].previous;
+    const int64_t origin = blocks[first].address;
+    const int64_t begin = origin + round_up(blocks[id].address - origin, page_bytes);
+    const int64_t end = origin + (blocks[id].address + blocks[id].size - origin) / page_bytes * page_bytes;
+    if (end <= begin) return;
+    take(id);
+    const auto leave = [&](int64_t address, int64_t bytes, bool before) {
+      const uint32_t part = make(address, bytes, blocks[id].stream, blocks[id].small, true);
+      before ? link(blocks[id].previous, part, id) : link(id, part, blocks[id].next);
+      put(part);
+    };
+    const int64_t block_end = blocks[id].address + blocks[id].size;
+    if (begin > blocks[id].address) leave(blocks[id].address, begin - blocks[id].address, true);
+    if (end < block_end) leave(end, block_end - end, false);
+    blocks[id].address = begin;
+    blocks[id].size = end - begin;
+    blocks[id].mapped = false;
+    note(Action::kSegmentFree, begin, end - begin, blocks[id].stream, 0);
+    shrink_reserved(end - begin);
+    merge(id, blocks[id].previous);
+    merge(id, blocks[id].next);
+    if (blocks[id].is_split()) {
+      put_unmapped(id);
+    } else {
+      drop(id);  // the address range goes with its last page
+    }
+  }
 
   // Takes a free neighbour in and returns the bytes that it had.
-  int64_t merge(uint32_t id, uint32_t other);
+  int64_t merge(uint32_t id, uint32_t other) {
+    if (!is_room(other) || blocks[other].mapped != blocks[id].mapped) return 0;
+    blocks[other].mapped ? take(other) : take_unmapped(other);
+    const int64_t bytes = blocks[other].size;
+    if (blocks[id].previous == other) {
+      blocks[id].address = blocks[other].address;
+      link(blocks[other].previous, id, blocks[id].next);
+    } else {
+      link(blocks[id].previous, id, blocks[other].next);
+    }
+    blocks[id].size += bytes;
+    drop(other);
+    return bytes;
+  }
 
-  void release_segment(uint32_t id);
-  void release_cached();
+  void release_segment(uint32_t id) {
+    take(id);
+    note(Action::kSegmentFree, blocks[id].address, blocks[id].size, blocks[id].stream, 0);
+    shrink_reserved(blocks[id].size);
+    add(stats.segments, -1);
+    drop(id);
+  }
+
+  void release_cached() {
+    finish_waiting();
+    for (Pool* pool : {&pools[0], &pools[1]}) {
+      std::vector<uint32_t> whole, expandable;
+      for (auto at = pool->free.begin(); at != pool->free.end(); at = pool->free.next(at)) {
+        const uint32_t id = pool->free.block(at);
+        if (blocks[id].expandable) {
+          expandable.push_back(id);
+        } else if (!blocks[id].is_split()) {
+          whole.push_back(id);
+        }
+      }
+      for (const uint32_t id : whole) release_segment(id);
+      for (const uint32_t id : expandable) unmap(id);
+    }
+  }
+
   // Releases just enough of the blocks that may not be split, if there are such.
-  bool release_oversize(bool small, int32_t stream, int64_t size);
+  bool release_oversize(bool small, int32_t stream, int64_t size) {
+    if (settings.max_split_size == AllocatorSettings::kUnlimited) return false;
+    Pool& pool = pools[small];
+    const int64_t wanted = std::max(size, settings.max_split_size);
+    FreeBlocks::Place at = pool.free.lower_bound(stream, wanted);
+    if (at != pool.free.end() && pool.free.stream(at) == stream) {
+      const uint32_t id = pool.free.block(at);
+      if (blocks[id].is_split()) return false;
+      release_segment(id);
+      return true;
+    }
+    int64_t released = 0;
+    while (released < wanted && at != pool.free.begin()) {
+      const FreeBlocks::Place largest = pool.free.previous(at);
+      const uint32_t id = pool.free.block(largest);
+      if (pool.free.stream(largest) != stream || blocks[id].size < settings.max_split_size || blocks[id].is_split())
+        break;
+      released += blocks[id].size;
+      release_segment(id);
+      at = pool.free.lower_bound(stream, wanted);
+    }
+    return released >= wanted;
+  }
+
   // Releases segments that were free for longer than the average, until the reserved bytes are below the threshold.
-  void collect_garbage();
+  void collect_garbage() {
+    const auto limit = static_cast<int64_t>(settings.garbage_collection_threshold * static_cast<double>(allowed()));
+    if (reserved <= limit) return;
+    const int64_t target = reserved - limit;
+    int64_t reclaimed = 0;
+    for (bool any = true; any && reclaimed < target;) {
+      int64_t ages = 0;
+      int64_t count = 0;
+      std::vector<uint32_t> candidates;
+      for (auto at = pools[0].free.begin(); at != pools[0].free.end(); at = pools[0].free.next(at)) {
+        const uint32_t id = pools[0].free.block(at);
+        if (blocks[id].is_split() || blocks[id].expandable) continue;
+        candidates.push_back(id);
+        ages += pools[0].searches - blocks[id].age_base;
+        ++count;
+      }
+      any = false;
+      for (const uint32_t id : candidates) {
+        if ((pools[0].searches - blocks[id].age_base) * count < ages) continue;
+        any = true;
+        reclaimed += blocks[id].size;
+        release_segment(id);
+      }
+    }
+  }
 
   uint32_t from_device(bool small, int32_t stream, int64_t size) {
     return settings.expandable_segments ? grow_segment(small, stream, size) : new_segment(small, stream, size);
   }
-  Handle allocate(int64_t bytes, int32_t stream, uint32_t tag);
-  void free(uint32_t id);
-  void finish_free(uint32_t id);
-  void finish_waiting();
-  [[noreturn]] void out_of_memory(int64_t bytes) const;
-};
-
-// Expandable segments: one address range a stream and pool, backed page by page.
-
-uint32_t CachingAllocator::State::expandable_candidate(bool small, int32_t stream, int64_t size) {
-  Pool& pool = pools[small];
-  for (auto at = pool.unmapped.lower_bound({stream, 0, 0}); at != pool.unmapped.end() && std::get<0>(*at) == stream;
-       ++at) {
-    uint32_t id = std::get<2>(*at);
-    if (is_room(blocks[id].previous)) id = blocks[id].previous;
-    int64_t room = 0;
-    for (uint32_t b = id; room < size && is_room(b); b = blocks[b].next) room += blocks[b].size;
-    if (room >= size) return id;
-  }
-  // Takes addresses for all of the device and an eighth more, as PyTorch does; 1 TiB where no size is known.
-  const int64_t device = capacity == AllocatorSettings::kUnlimited ? int64_t{1} << 40 : std::min(capacity, kMostBytes);
-  const int64_t range = round_up(device + device / 8, page(small));
-  if (range < size) return kNone;
-  const uint32_t id = make(next_address, range, stream, small, true);
-  next_address += range + kRoundLarge;
-  blocks[id].mapped = false;
-  put_unmapped(id);
-  return id;
-}
-
-bool CachingAllocator::State::map(uint32_t id, int64_t size) {
-  const int64_t bytes = std::min(round_up(size, page(blocks[id].small)), blocks[id].size);
-  if (!has_room(bytes)) return false;
-  take_unmapped(id);
-  blocks[id].mapped = true;
-  if (bytes < blocks[id].size) {
-    const Block& block = blocks[id];
-    const uint32_t rest = make(block.address + bytes, block.size - bytes, block.stream, block.small, true);
-    blocks[rest].mapped = false;
-    link(id, rest, blocks[id].next);
-    put_unmapped(rest);
-    blocks[id].size = bytes;
-  }
-  note(Action::kSegmentAllocate, blocks[id].address, bytes, blocks[id].stream, 0);
-  merge(id, blocks[id].previous);
-  merge(id, blocks[id].next);
-  put(id);
-  grow_reserved(bytes);
-  return true;
-}
-
-uint32_t CachingAllocator::State::grow_segment(bool small, int32_t stream, int64_t size) {
-  uint32_t id = expandable_candidate(small, stream, size);
-  if (id == kNone) return kNone;
-  if (!blocks[id].mapped && !map(id, std::min(blocks[id].size, size))) return kNone;
-  while (blocks[id].size < size) {
-    const uint32_t next = blocks[id].next;
-    if (!map(next, std::min(size - blocks[id].size, blocks[next].size))) return kNone;
-    id = next;  // the next block has taken in what was before it
-  }
-  take(id);
-  return id;
-}
-
-void CachingAllocator::State::unmap(uint32_t id) {
-  const int64_t page_bytes = page(blocks[id].small);
-  uint32_t first = id;
-  while (blocks[first].previous != kNone) first = blocks[first].previous;
-  const int64_t origin = blocks[first].address;
-  const int64_t begin = origin + round_up(blocks[id].address - origin, page_bytes);
-  const int64_t end = origin + (blocks[id].address + blocks[id].size - origin) / page_bytes * page_bytes;
-  if (end <= begin) return;
-  take(id);
-  const auto leave = [&](int64_t address, int64_t bytes, bool before) {
-    const uint32_t part = make(address, bytes, blocks[id].stream, blocks[id].small, true);
-    before ? link(blocks[id].previous, part, id) : link(id, part, blocks[id].next);
-    put(part);
-  };
-  const int64_t block_end = blocks[id].address + blocks[id].size;
-  if (begin > blocks[id].address) leave(blocks[id].address, begin - blocks[id].address, true);
-  if (end < block_end) leave(end, block_end - end, false);
-  blocks[id].address = begin;
-  blocks[id].size = end - begin;
-  blocks[id].mapped = false;
-  note(Action::kSegmentFree, begin, end - begin, blocks[id].stream, 0);
-  shrink_reserved(end - begin);
-  merge(id, blocks[id].previous);
-  merge(id, blocks[id].next);
-  if (blocks[id].is_split()) {
-    put_unmapped(id);
-  } else {
-    drop(id);  // the address range goes with its last page
-  }
-}
-
-// Where the caching allocator takes blocks from and gives them back to: free blocks, and segments of the device.
-
-int64_t CachingAllocator::State::rounded(int64_t bytes) const {
-  if (bytes < kMinBlock) return kMinBlock;
-  const int log = std::bit_width(static_cast<uint64_t>(bytes)) - 1;
-  const int64_t divisions = settings.roundup_power2_divisions[static_cast<size_t>(std::clamp(log - 20, 0, 15))];
-  if (divisions > 1 && bytes > kMinBlock * divisions) {
-    const int64_t step = (int64_t{1} << log) / divisions;
-    return step == 0 ? int64_t{1} << (log + 1) : round_up(bytes, step);
-  }
-  return round_up(bytes, kMinBlock);
-}
-
-int64_t CachingAllocator::State::segment_size(int64_t size) const {
-  if (size <= kSmallRequest) return kSmallSegment;
-  if (size < kMinLargeRequest) return std::max(settings.large_segment_size, size);
-  return round_up(size, kRoundLarge);
-}
-
-bool CachingAllocator::State::should_split(const Block& block, int64_t size) const {
-  const int64_t rest = block.size - size;
-  if (block.small || settings.expandable_segments) return rest >= kMinBlock;
-  return size < settings.max_split_size && rest > kSmallRequest;
-}
-
-uint32_t CachingAllocator::State::find_free(bool small, int32_t stream, int64_t size) {
-  Pool& pool = pools[small];
-  if (collects()) ++pool.searches;
-  FreeBlocks::Place at = pool.free.lower_bound(stream, size);
-  if (at == pool.free.end() || pool.free.stream(at) != stream) return kNone;
-  if (blocks[pool.free.block(at)].expandable) {
-    // What a block may grow into counts as its size.
-    const auto reach = [&](FreeBlocks::Place place) {
-      const Block& block = blocks[pool.free.block(place)];
-      const bool grows = block.next != kNone && !blocks[block.next].mapped;
-      return block.size + (grows ? blocks[block.next].size : 0);
-    };
-    for (auto next = pool.free.next(at); blocks[pool.free.block(at)].expandable && next != pool.free.end() &&
-                                         pool.free.stream(next) == stream && reach(next) < reach(at);
-         next = pool.free.next(next)) {
-      at = next;
-    }
-  }
-  const uint32_t id = pool.free.block(at);
-  const int64_t found = blocks[id].size;
-  if (size < settings.max_split_size && found >= settings.max_split_size) return kNone;
-  // The right side saturates: max_split_size may be "unlimited".
-  if (size >= settings.max_split_size && found - size >= settings.max_non_split_rounding) return kNone;
-  pool.free.erase(at);
-  return id;
-}
-
-uint32_t CachingAllocator::State::new_segment(bool small, int32_t stream, int64_t size) {
-  const int64_t bytes = segment_size(size);
-  if (!has_room(bytes)) return kNone;
-  const uint32_t id = make(next_address, bytes, stream, small, false);
-  next_address += round_up(bytes, kRoundLarge) + kRoundLarge;
-  grow_reserved(bytes);
-  add(stats.segments, 1);
-  note(Action::kSegmentAllocate, blocks[id].address, bytes, stream, 0);
-  return id;
-}
-
-void CachingAllocator::State::release_segment(uint32_t id) {
-  take(id);
-  note(Action::kSegmentFree, blocks[id].address, blocks[id].size, blocks[id].stream, 0);
-  shrink_reserved(blocks[id].size);
-  add(stats.segments, -1);
-  drop(id);
-}
-
-void CachingAllocator::State::release_cached() {
-  finish_waiting();
-  for (Pool* pool : {&pools[0], &pools[1]}) {
-    std::vector<uint32_t> whole, expandable;
-    for (auto at = pool->free.begin(); at != pool->free.end(); at = pool->free.next(at)) {
-      const uint32_t id = pool->free.block(at);
-      if (blocks[id].expandable) {
-        expandable.push_back(id);
-      } else if (!blocks[id].is_split()) {
-        whole.push_back(id);
-      }
-    }
-    for (const uint32_t id : whole) release_segment(id);
-    for (const uint32_t id : expandable) unmap(id);
-  }
-}
-
-bool CachingAllocator::State::release_oversize(bool small, int32_t stream, int64_t size) {
-  if (settings.max_split_size == AllocatorSettings::kUnlimited) return false;
-  Pool& pool = pools[small];
-  const int64_t wanted = std::max(size, settings.max_split_size);
-  FreeBlocks::Place at = pool.free.lower_bound(stream, wanted);
-  if (at != pool.free.end() && pool.free.stream(at) == stream) {
-    const uint32_t id = pool.free.block(at);
-    if (blocks[id].is_split()) return false;
-    release_segment(id);
-    return true;
-  }
-  int64_t released = 0;
-  while (released < wanted && at != pool.free.begin()) {
-    const FreeBlocks::Place largest = pool.free.previous(at);
-    const uint32_t id = pool.free.block(largest);
-    if (pool.free.stream(largest) != stream || blocks[id].size < settings.max_split_size || blocks[id].is_split())
-      break;
-    released += blocks[id].size;
-    release_segment(id);
-    at = pool.free.lower_bound(stream, wanted);
-  }
-  return released >= wanted;
-}
-
-void CachingAllocator::State::collect_garbage() {
-  const auto limit = static_cast<int64_t>(settings.garbage_collection_threshold * static_cast<double>(allowed()));
-  if (reserved <= limit) return;
-  const int64_t target = reserved - limit;
-  int64_t reclaimed = 0;
-  for (bool any = true; any && reclaimed < target;) {
-    int64_t ages = 0;
-    int64_t count = 0;
-    std::vector<uint32_t> candidates;
-    for (auto at = pools[0].free.begin(); at != pools[0].free.end(); at = pools[0].free.next(at)) {
-      const uint32_t id = pools[0].free.block(at);
-      if (blocks[id].is_split() || blocks[id].expandable) continue;
-      candidates.push_back(id);
-      ages += pools[0].searches - blocks[id].age_base;
-      ++count;
-    }
-    any = false;
-    for (const uint32_t id : candidates) {
-      if ((pools[0].searches - blocks[id].age_base) * count < ages) continue;
-      any = true;
-      reclaimed += blocks[id].size;
-      release_segment(id);
-    }
-  }
-}
-
-void CachingAllocator::State::out_of_memory(int64_t bytes) const {
-  throw OutOfMemoryError(fmt::format(
-      "out of memory: {} asked for, of {} that may be reserved {} are; {} of these are allocated, {} are free but in "
-      "segments that something else holds{}",
-      human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.now),
-      human_bytes(stats.reserved.now - stats.active.now),
-      settings.expandable_segments || stats.reserved.now - stats.active.now < bytes
-          ? ""
-          : " (expandable_segments:True may avoid that)"));
-}
-
-// Does what PyTorch's CUDA caching allocator does, without CUDA. Its facts come from c10/cuda/CUDACachingAllocator.cpp
-// of 2.13, sizes from c10/core/AllocatorConfig.h, which is what CUDA's uses.
-
-uint32_t CachingAllocator::State::make(int64_t address, int64_t size, int32_t stream, bool small, bool expandable) {
-  uint32_t id;
-  if (unused.empty()) {
-    id = static_cast<uint32_t>(blocks.size());
-    blocks.emplace_back();
-  } else {
-    id = unused.back();
-    unused.pop_back();
-    blocks[id] = {};
-  }
-  Block& block = blocks[id];
-  block.address = address;
-  block.size = size;
-  block.stream = stream;
-  block.small = small;
-  block.expandable = expandable;
-  return id;
-}
-
-int64_t CachingAllocator::State::merge(uint32_t id, uint32_t other) {
-  if (!is_room(other) || blocks[other].mapped != blocks[id].mapped) return 0;
-  blocks[other].mapped ? take(other) : take_unmapped(other);
-  const int64_t bytes = blocks[other].size;
-  if (blocks[id].previous == other) {
-    blocks[id].address = blocks[other].address;
-    link(blocks[other].previous, id, blocks[id].next);
-  } else {
-    link(blocks[id].previous, id, blocks[other].next);
-  }
-  blocks[id].size += bytes;
-  drop(other);
-  return bytes;
-}
-
-CachingAllocator::Handle CachingAllocator::State::allocate(int64_t bytes, int32_t stream, uint32_t tag) {
-  TORCH_INTERNAL_ASSERT(bytes >= 0);
-  if (bytes == 0) return {};
-  if (bytes > kMostBytes) out_of_memory(bytes);
-  const int64_t size = rounded(bytes);
-  const bool small = size <= kSmallRequest;
-  uint32_t id = find_free(small, stream, size);
-  if (id == kNone) {
-    if (collects()) collect_garbage();
-    id = from_device(small, stream, size);
-    if (id == kNone && release_oversize(small, stream, size)) id = from_device(small, stream, size);
+  Handle allocate(int64_t bytes, int32_t stream, uint32_t tag) {
+    TORCH_INTERNAL_ASSERT(bytes >= 0);
+    if (bytes == 0) return {};
+    if (bytes > kMostBytes) out_of_memory(bytes);
+    const int64_t size = rounded(bytes);
+    const bool small = size <= kSmallRequest;
+    uint32_t id = find_free(small, stream, size);
     if (id == kNone) {
-      release_cached();
+      if (collects()) collect_garbage();
       id = from_device(small, stream, size);
-      if (id != kNone) ++stats.retries;
+      if (id == kNone && release_oversize(small, stream, size)) id = from_device(small, stream, size);
+      if (id == kNone) {
+        release_cached();
+        id = from_device(small, stream, size);
+        if (id != kNone) ++stats.retries;
+      }
+      if (id == kNone) out_of_memory(bytes);
     }
-    if (id == kNone) out_of_memory(bytes);
+    const bool was_split = blocks[id].is_split();
+    const bool counts = !blocks[id].expandable;  // PyTorch leaves expandable segments out of inactive_split
+    if (should_split(blocks[id], size)) {
+      // The front goes out under the number that the whole had; the rest stays free.
+      const Block whole = blocks[id];
+      const uint32_t rest = make(whole.address + size, whole.size - size, whole.stream, whole.small, whole.expandable);
+      link(id, rest, blocks[id].next);
+      blocks[id].size = size;
+      put(rest);
+      if (counts) add(stats.inactive_split, was_split ? -size : blocks[rest].size);
+    } else if (was_split && counts) {
+      add(stats.inactive_split, -blocks[id].size);
+    }
+    Block& block = blocks[id];
+    block.allocated = true;
+    block.requested = bytes;
+    block.tag = tag;
+    add(stats.requested, bytes);
+    add(stats.allocated, block.size);
+    add(stats.active, block.size);
+    note(Action::kAllocate, block.address, bytes, stream, tag);
+    return {id};
   }
-  const bool was_split = blocks[id].is_split();
-  const bool counts = !blocks[id].expandable;  // PyTorch leaves expandable segments out of inactive_split
-  if (should_split(blocks[id], size)) {
-    // The front goes out under the number that the whole had; the rest stays free.
-    const Block whole = blocks[id];
-    const uint32_t rest = make(whole.address + size, whole.size - size, whole.stream, whole.small, whole.expandable);
-    link(id, rest, blocks[id].next);
-    blocks[id].size = size;
-    put(rest);
-    if (counts) add(stats.inactive_split, was_split ? -size : blocks[rest].size);
-  } else if (was_split && counts) {
-    add(stats.inactive_split, -blocks[id].size);
-  }
-  Block& block = blocks[id];
-  block.allocated = true;
-  block.requested = bytes;
-  block.tag = tag;
-  add(stats.requested, bytes);
-  add(stats.allocated, block.size);
-  add(stats.active, block.size);
-  note(Action::kAllocate, block.address, bytes, stream, tag);
-  return {id};
-}
 
-void CachingAllocator::State::free(uint32_t id) {
-  Block& block = blocks[id];
-  TORCH_INTERNAL_ASSERT(block.allocated, "freed twice");
-  block.allocated = false;
-  add(stats.allocated, -block.size);
-  note(Action::kFreeRequested, block.address, block.requested, block.stream, block.tag);
-  if (block.elsewhere) {
-    waiting.push_back(id);
-  } else {
-    finish_free(id);
+  void free(uint32_t id) {
+    Block& block = blocks[id];
+    TORCH_INTERNAL_ASSERT(block.allocated, "freed twice");
+    block.allocated = false;
+    add(stats.allocated, -block.size);
+    note(Action::kFreeRequested, block.address, block.requested, block.stream, block.tag);
+    if (block.elsewhere) {
+      waiting.push_back(id);
+    } else {
+      finish_free(id);
+    }
   }
-}
 
-void CachingAllocator::State::finish_free(uint32_t id) {
-  Block& block = blocks[id];
-  note(Action::kFreeCompleted, block.address, block.requested, block.stream, block.tag);
-  add(stats.active, -block.size);
-  add(stats.requested, -block.requested);
-  int64_t change = 0;
-  change -= merge(id, blocks[id].previous);
-  change -= merge(id, blocks[id].next);
-  put(id);
-  if (blocks[id].expandable) return;
-  if (blocks[id].is_split()) change += blocks[id].size;
-  add(stats.inactive_split, change);
-}
-
-void CachingAllocator::State::finish_waiting() {
-  for (const uint32_t id : std::exchange(waiting, {})) {
-    blocks[id].elsewhere = false;
-    finish_free(id);
+  void finish_free(uint32_t id) {
+    Block& block = blocks[id];
+    note(Action::kFreeCompleted, block.address, block.requested, block.stream, block.tag);
+    add(stats.active, -block.size);
+    add(stats.requested, -block.requested);
+    int64_t change = 0;
+    change -= merge(id, blocks[id].previous);
+    change -= merge(id, blocks[id].next);
+    put(id);
+    if (blocks[id].expandable) return;
+    if (blocks[id].is_split()) change += blocks[id].size;
+    add(stats.inactive_split, change);
   }
-}
+
+  void finish_waiting() {
+    for (const uint32_t id : std::exchange(waiting, {})) {
+      blocks[id].elsewhere = false;
+      finish_free(id);
+    }
+  }
+
+  [[noreturn]] void out_of_memory(int64_t bytes) const {
+    throw OutOfMemoryError(fmt::format(
+        "out of memory: {} asked for, of {} that may be reserved {} are; {} of these are allocated, {} are free but in "
+        "segments that something else holds{}",
+        human_bytes(bytes), human_bytes(allowed()), human_bytes(reserved), human_bytes(stats.allocated.now),
+        human_bytes(stats.reserved.now - stats.active.now),
+        settings.expandable_segments || stats.reserved.now - stats.active.now < bytes
+            ? ""
+            : " (expandable_segments:True may avoid that)"));
+  }
+};
 
 CachingAllocator::CachingAllocator(const AllocatorSettings& settings, int64_t capacity)
     : state_(std::make_unique<State>()) {

@@ -31,52 +31,6 @@ void group(const std::vector<std::pair<uint32_t, StorageId>>& entries, uint32_t 
   for (const auto& [step, storage] : entries) all[next[step]++] = storage;
 }
 
-}  // namespace
-
-AllocationOrder::AllocationOrder(const ProgramCosts& costs, c10::Device device) {
-  const Graph& graph = costs.graph();
-  const auto steps = static_cast<uint32_t>(costs.nodes.size());
-  const auto is_here = [&](c10::Device other) { return is_on(other, device); };
-  std::vector<std::pair<uint32_t, StorageId>> before, born, dead;
-  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
-    const StorageId id(i);
-    const Storage& storage = graph.storage(id);
-    if (!is_here(storage.device())) continue;
-    const bool there = existed_before(graph, storage);
-    const bool has_place = storage.born.valid() && !graph.is_erased(storage.born);
-    const uint32_t first = has_place ? costs.order[storage.born] : 0;
-    (there ? before : born).emplace_back(first, id);
-    first_[id] = there ? 0 : first;
-    last_[id] = steps == 0 ? 0 : steps - 1;
-    if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after)) {
-      last_[id] = std::max(first, costs.order[storage.freed_after]);
-      dead.emplace_back(last_[id], id);
-    } else if (!there) {
-      left_.push_back(id);
-    }
-  }
-  std::stable_sort(before.begin(), before.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [step, id] : before) before_.push_back(id);
-  group(born, steps, born_, born_begin_);
-  group(dead, steps, dead_, dead_begin_);
-  scratch_.assign(steps, 0);
-  streams_.assign(steps, 0);
-  for (uint32_t step = 0; step < steps; ++step) {
-    if (!graph.has_notes(costs.nodes[step])) continue;
-    StreamNotes notes = stream_notes(graph, costs.nodes[step]);
-    streams_[step] = static_cast<int32_t>(notes.stream);
-    if (!notes.used_on.empty()) used_on_[step] = std::move(notes.used_on);
-  }
-  for (uint32_t step = 0; step < steps; ++step) {
-    const int64_t bytes = costs.scratch.of(costs.nodes[step]).bytes;
-    if (bytes > 0 && is_here(device_of_call(graph, costs.nodes[step]).value_or(c10::Device(c10::kCPU)))) {
-      scratch_[step] = bytes;
-    }
-  }
-}
-
-namespace {
-
 // Says whether cuBLAS computes an operator. Convolutions and attention have libraries of their own.
 bool takes_cublas(const Target& target) { return operator_row(target.name()).is & OperatorFact::kCublas; }
 
@@ -234,7 +188,93 @@ uint32_t death(const AllocationOrder& order, uint32_t tag) {
   return tag == DeviceRun::kNoStorage ? std::numeric_limits<uint32_t>::max() : order.last(StorageId(tag));
 }
 
+constexpr std::string_view kLabel = "step ";
+
+// Returns the number in "step 3"; 0 for other regions.
+uint32_t step_of(const Graph& graph, RegionId id) {
+  const Region& region = graph.region(id);
+  const std::string_view name = graph.text_or_empty(region.name);
+  uint32_t number = 0;
+  if (region.kind != RegionKind::kScope || !name.starts_with(kLabel)) return 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kLabel.size(), end, number);
+  return error == std::errc() && stop == end ? number : 0;
+}
+
+// Returns for each step the position of its last node.
+std::vector<uint32_t> ends_of(const ProgramCosts& costs) {
+  const Graph& graph = costs.graph();
+  IdMap<RegionId, uint32_t> steps;
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {  // parents come first
+    const RegionId id(i);
+    const RegionId parent = graph.region(id).parent;
+    steps[id] = parent.valid() && steps[parent] != 0 ? steps[parent] : step_of(graph, id);
+  }
+  std::vector<uint32_t> ends;
+  for (uint32_t at = 0; at < costs.nodes.size(); ++at) {
+    const RegionId region = graph.node(costs.nodes[at]).region;
+    const uint32_t step = region.valid() ? std::as_const(steps)[region] : 0;
+    if (step == 0) continue;
+    if (step == ends.size() + 1) {
+      ends.push_back(at);
+    } else if (step == ends.size()) {
+      ends.back() = at;
+    } else {
+      ends.clear();
+      break;
+    }
+  }
+  if (ends.empty()) {
+    throw Error(
+        "this graph is not of a training run: its nodes are in no regions \"step 1\", \"step 2\", ...; "
+        "capture_training_run records one");
+  }
+  return ends;
+}
+
 }  // namespace
+
+AllocationOrder::AllocationOrder(const ProgramCosts& costs, c10::Device device) {
+  const Graph& graph = costs.graph();
+  const auto steps = static_cast<uint32_t>(costs.nodes.size());
+  const auto is_here = [&](c10::Device other) { return is_on(other, device); };
+  std::vector<std::pair<uint32_t, StorageId>> before, born, dead;
+  for (uint32_t i = 0; i < graph.storage_count(); ++i) {
+    const StorageId id(i);
+    const Storage& storage = graph.storage(id);
+    if (!is_here(storage.device())) continue;
+    const bool there = existed_before(graph, storage);
+    const bool has_place = storage.born.valid() && !graph.is_erased(storage.born);
+    const uint32_t first = has_place ? costs.order[storage.born] : 0;
+    (there ? before : born).emplace_back(first, id);
+    first_[id] = there ? 0 : first;
+    last_[id] = steps == 0 ? 0 : steps - 1;
+    if (storage.freed_after.valid() && !graph.is_erased(storage.freed_after)) {
+      last_[id] = std::max(first, costs.order[storage.freed_after]);
+      dead.emplace_back(last_[id], id);
+    } else if (!there) {
+      left_.push_back(id);
+    }
+  }
+  std::stable_sort(before.begin(), before.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [step, id] : before) before_.push_back(id);
+  group(born, steps, born_, born_begin_);
+  group(dead, steps, dead_, dead_begin_);
+  scratch_.assign(steps, 0);
+  streams_.assign(steps, 0);
+  for (uint32_t step = 0; step < steps; ++step) {
+    if (!graph.has_notes(costs.nodes[step])) continue;
+    StreamNotes notes = stream_notes(graph, costs.nodes[step]);
+    streams_[step] = static_cast<int32_t>(notes.stream);
+    if (!notes.used_on.empty()) used_on_[step] = std::move(notes.used_on);
+  }
+  for (uint32_t step = 0; step < steps; ++step) {
+    const int64_t bytes = costs.scratch.of(costs.nodes[step]).bytes;
+    if (bytes > 0 && is_here(device_of_call(graph, costs.nodes[step]).value_or(c10::Device(c10::kCPU)))) {
+      scratch_[step] = bytes;
+    }
+  }
+}
 
 DeviceRun run_on_device(const ProgramCosts& costs, const DeviceMemoryOptions& options, bool history) {
   const c10::Device device = main_device(costs.graph(), options.device);
@@ -313,54 +353,6 @@ DeviceMemory device_memory(const Graph& graph, const DeviceMemoryOptions& option
 std::vector<SettingsOutcome> other_settings(const Graph& graph, const DeviceMemoryOptions& options) {
   return other_settings(ProgramCosts(graph), options);
 }
-
-namespace {
-
-constexpr std::string_view kLabel = "step ";
-
-// Returns the number in "step 3"; 0 for other regions.
-uint32_t step_of(const Graph& graph, RegionId id) {
-  const Region& region = graph.region(id);
-  const std::string_view name = graph.text_or_empty(region.name);
-  uint32_t number = 0;
-  if (region.kind != RegionKind::kScope || !name.starts_with(kLabel)) return 0;
-  const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kLabel.size(), end, number);
-  return error == std::errc() && stop == end ? number : 0;
-}
-
-// Returns for each step the position of its last node.
-std::vector<uint32_t> ends_of(const ProgramCosts& costs) {
-  const Graph& graph = costs.graph();
-  IdMap<RegionId, uint32_t> steps;
-  for (uint32_t i = 0; i < graph.region_count(); ++i) {  // parents come first
-    const RegionId id(i);
-    const RegionId parent = graph.region(id).parent;
-    steps[id] = parent.valid() && steps[parent] != 0 ? steps[parent] : step_of(graph, id);
-  }
-  std::vector<uint32_t> ends;
-  for (uint32_t at = 0; at < costs.nodes.size(); ++at) {
-    const RegionId region = graph.node(costs.nodes[at]).region;
-    const uint32_t step = region.valid() ? std::as_const(steps)[region] : 0;
-    if (step == 0) continue;
-    if (step == ends.size() + 1) {
-      ends.push_back(at);
-    } else if (step == ends.size()) {
-      ends.back() = at;
-    } else {
-      ends.clear();
-      break;
-    }
-  }
-  if (ends.empty()) {
-    throw Error(
-        "this graph is not of a training run: its nodes are in no regions \"step 1\", \"step 2\", ...; "
-        "capture_training_run records one");
-  }
-  return ends;
-}
-
-}  // namespace
 
 RunMemory RunMemory::of(const Graph& graph, const DeviceMemoryOptions& options) {
   const ProgramCosts costs(graph);

@@ -48,6 +48,27 @@ IdMap<StorageId, uint8_t> optimizer_state_before(const Graph& graph, const IdMap
   return state;
 }
 
+// Numbers that the program's text has, and the host writes into a tensor, are in no memory of their own.
+bool is_literal(const Graph& graph, const Storage& storage) {
+  return storage.kind == StorageKind::kConstant && existed_before(graph, storage) && storage.born.valid() &&
+         !graph.is_erased(storage.born) && !graph.note(storage.born, "literal").empty();
+}
+
+constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
+
+// Returns, by place in program order, where backward next begins; kNever after the last of it.
+std::vector<uint32_t> next_backward(const Graph& graph) {
+  std::vector<uint32_t> next;
+  next.reserve(graph.node_count());
+  for (const NodeId node : graph.nodes()) {
+    const auto at = static_cast<uint32_t>(next.size());
+    next.push_back(graph.node(node).phase == Graph::kBackward ? at : kNever);
+  }
+  uint32_t following = kNever;
+  for (size_t at = next.size(); at-- > 0;) next[at] = following = std::min(following, next[at]);
+  return next;
+}
+
 }  // namespace
 
 bool existed_before(const Graph& graph, const Storage& storage) {
@@ -120,16 +141,6 @@ IdMap<StorageId, StorageKind> storage_kinds(const Graph& graph, const IdMap<Node
   }
   return kinds;
 }
-
-namespace {
-
-// Numbers that the program's text has, and the host writes into a tensor, are in no memory of their own.
-bool is_literal(const Graph& graph, const Storage& storage) {
-  return storage.kind == StorageKind::kConstant && existed_before(graph, storage) && storage.born.valid() &&
-         !graph.is_erased(storage.born) && !graph.note(storage.born, "literal").empty();
-}
-
-}  // namespace
 
 MemoryTimeline MemoryTimeline::of(const Graph& graph, std::optional<c10::Device> device) {
   std::vector<NodeId> nodes;
@@ -304,25 +315,6 @@ std::optional<SteadyState> steady_state(const Graph& graph, const MemoryTimeline
   }
   return steady;
 }
-
-namespace {
-
-constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
-
-// Returns, by place in program order, where backward next begins; kNever after the last of it.
-std::vector<uint32_t> next_backward(const Graph& graph) {
-  std::vector<uint32_t> next;
-  next.reserve(graph.node_count());
-  for (const NodeId node : graph.nodes()) {
-    const auto at = static_cast<uint32_t>(next.size());
-    next.push_back(graph.node(node).phase == Graph::kBackward ? at : kNever);
-  }
-  uint32_t following = kNever;
-  for (size_t at = next.size(); at-- > 0;) next[at] = following = std::min(following, next[at]);
-  return next;
-}
-
-}  // namespace
 
 SavedBytes SavedBytes::of(const Graph& graph) {
   const auto order = program_order(graph);

@@ -1,4 +1,4 @@
-// What a module trades: bytes that dropping results of its operators frees, for the time that making them again takes.
+// Curves of recompute as tables and JSON, and steps as chains and modules for other solvers.
 #include "shadowgraph/profile/recompute.h"
 
 #include <fmt/format.h>
@@ -32,8 +32,6 @@ struct TradeOff {
 
 // Returns a convex function of bytes dropped. Operators that take the least time for their bytes are dropped first.
 // While there are too many corners, the one nearest to the line through its neighbours goes.
-TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments);
-
 TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
   TradeOff result;
   for (const DroppedOperator& one : operators) {
@@ -79,8 +77,6 @@ TradeOff trade_off(std::vector<DroppedOperator> operators, size_t segments) {
   }
   return result;
 }
-
-// Puts plans of recomputing into figures: the curve of peak against recomputed FLOPs, as a table and JSON.
 
 CostOfNode nanoseconds(const StepTime& time) {
   return [time](const Graph&, NodeId node) {
@@ -156,8 +152,6 @@ nlohmann::json to_json(const RecomputeCurve& curve) {
           {"why_not_a_chain", curve.not_a_chain}};
 }
 
-// Writes a training step as a chain, for solvers of one's own.
-
 nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, const StepTime* time) {
   const Flops flops = Flops::of(graph);
   IdMap<NodeId, uint32_t> order;
@@ -221,8 +215,6 @@ nlohmann::json chain_json(const Graph& graph, const CheckpointChain& chain, cons
       {"input_bytes", chain.input},
       {"stages", std::move(stages)}};
 }
-
-// Writes a training step module by module, for PyTorch's selective-checkpoint ILP.
 
 namespace {
 

@@ -118,7 +118,6 @@ class ElementWorks {
 };
 
 // What a call has a kernel do, and the seconds that takes on a device.
-
 struct KernelWork {
   KernelClass kind = KernelClass::kFree;
   c10::ScalarType dtype = c10::kFloat;  // in which it computes

@@ -141,67 +141,6 @@ bool is_count(double value) {
   return value >= 1 && value == std::floor(value) && value < kMostExact;
 }
 
-}  // namespace
-
-SizeKey size_key(const MeasuredSize& size) { return {size.batch, size.m, size.n, size.k, size.bytes, size.flops}; }
-
-MeasuredSize size_of_work(const KernelWork& work) {
-  if (const auto& of = work.product;
-      of && is_count(of->batch) && is_count(of->rows) && is_count(of->columns) && is_count(of->inner)) {
-    return {.batch = static_cast<int64_t>(of->batch),
-            .m = static_cast<int64_t>(of->rows),
-            .n = static_cast<int64_t>(of->columns),
-            .k = static_cast<int64_t>(of->inner)};
-  }
-  return {.bytes = work.bytes, .flops = work.flops};
-}
-
-std::optional<TabledTime> TabledTimes::find(NodeId node, const KernelWork& work) {
-  const auto& tables = spec_.tables.by_name;
-  if (tables.empty()) return std::nullopt;
-  const std::string& name = graph_.target(node).name();
-  for (const std::string_view key : {std::string_view(name), without_overload(name), to_string(work.kind)}) {
-    const auto of_name = tables.find(std::string(key));
-    if (of_name == tables.end()) continue;
-    const auto of_dtype = of_name->second.find(work.dtype);
-    if (of_dtype == of_name->second.end() || of_dtype->second.empty()) continue;
-    const BySize& table = of_dtype->second;
-    const bool by_flops = table.front().flops > 0;
-    MeasuredSize call{.bytes = work.bytes, .flops = by_flops ? work.flops : 0};
-    if (table.front().is_product()) {
-      call = size_of_work(work);
-      if (!call.is_product()) continue;
-    } else if (call.bytes <= 0 || (by_flops && call.flops <= 0)) {
-      continue;
-    }
-    // A step makes the same calls layer by layer.
-    const auto [known, fresh] = known_.try_emplace({&table, work.kind, size_key(call)});
-    if (fresh) known->second = Interpolation(spec_, table, work, by_flops).at(call);
-    return known->second;
-  }
-  return std::nullopt;
-}
-
-void OperatorTables::add(const OperatorTables& other) {
-  for (const auto& [name, by_dtype] : other.by_name) {
-    for (const auto& [dtype, table] : by_dtype) {
-      BySize& own = by_name[name][dtype];
-      // Products and bytes have no common order: a table of the other kind gives way.
-      if (!own.empty() && (own.front().is_product() != table.front().is_product() ||
-                           (own.front().flops > 0) != (table.front().flops > 0))) {
-        own.clear();
-      }
-      std::map<SizeKey, MeasuredSize> merged;
-      for (const MeasuredSize& size : own) merged[size_key(size)] = size;
-      for (const MeasuredSize& size : table) merged[size_key(size)] = size;
-      own.clear();
-      for (const auto& [key, size] : merged) own.push_back(size);
-    }
-  }
-}
-
-namespace {
-
 using nlohmann::json;
 
 // Says what is wrong with the name of a table; empty if it is an operator, or a class that has kernels.
@@ -277,6 +216,63 @@ MeasuredSize csv_size(const CsvRow& row) {
 }
 
 }  // namespace
+
+SizeKey size_key(const MeasuredSize& size) { return {size.batch, size.m, size.n, size.k, size.bytes, size.flops}; }
+
+MeasuredSize size_of_work(const KernelWork& work) {
+  if (const auto& of = work.product;
+      of && is_count(of->batch) && is_count(of->rows) && is_count(of->columns) && is_count(of->inner)) {
+    return {.batch = static_cast<int64_t>(of->batch),
+            .m = static_cast<int64_t>(of->rows),
+            .n = static_cast<int64_t>(of->columns),
+            .k = static_cast<int64_t>(of->inner)};
+  }
+  return {.bytes = work.bytes, .flops = work.flops};
+}
+
+std::optional<TabledTime> TabledTimes::find(NodeId node, const KernelWork& work) {
+  const auto& tables = spec_.tables.by_name;
+  if (tables.empty()) return std::nullopt;
+  const std::string& name = graph_.target(node).name();
+  for (const std::string_view key : {std::string_view(name), without_overload(name), to_string(work.kind)}) {
+    const auto of_name = tables.find(std::string(key));
+    if (of_name == tables.end()) continue;
+    const auto of_dtype = of_name->second.find(work.dtype);
+    if (of_dtype == of_name->second.end() || of_dtype->second.empty()) continue;
+    const BySize& table = of_dtype->second;
+    const bool by_flops = table.front().flops > 0;
+    MeasuredSize call{.bytes = work.bytes, .flops = by_flops ? work.flops : 0};
+    if (table.front().is_product()) {
+      call = size_of_work(work);
+      if (!call.is_product()) continue;
+    } else if (call.bytes <= 0 || (by_flops && call.flops <= 0)) {
+      continue;
+    }
+    // A step makes the same calls layer by layer.
+    const auto [known, fresh] = known_.try_emplace({&table, work.kind, size_key(call)});
+    if (fresh) known->second = Interpolation(spec_, table, work, by_flops).at(call);
+    return known->second;
+  }
+  return std::nullopt;
+}
+
+void OperatorTables::add(const OperatorTables& other) {
+  for (const auto& [name, by_dtype] : other.by_name) {
+    for (const auto& [dtype, table] : by_dtype) {
+      BySize& own = by_name[name][dtype];
+      // Products and bytes have no common order: a table of the other kind gives way.
+      if (!own.empty() && (own.front().is_product() != table.front().is_product() ||
+                           (own.front().flops > 0) != (table.front().flops > 0))) {
+        own.clear();
+      }
+      std::map<SizeKey, MeasuredSize> merged;
+      for (const MeasuredSize& size : own) merged[size_key(size)] = size;
+      for (const MeasuredSize& size : table) merged[size_key(size)] = size;
+      own.clear();
+      for (const auto& [key, size] : merged) own.push_back(size);
+    }
+  }
+}
 
 OperatorTables operator_tables_from_json(const JsonPlace& place) {
   OperatorTables tables;

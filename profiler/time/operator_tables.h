@@ -48,8 +48,6 @@ class TabledTimes {
 OperatorTables operator_tables_from_json(const JsonPlace& place);  // throws ParseError
 nlohmann::json to_json(const OperatorTables& tables);
 
-// Makes the rates of a class of kernels from single calls of it that were timed.
-
 struct TimedCall {
   double flops = 0;  // of float32's, if it computes; otherwise bytes count
   double bytes = 0;

@@ -1,4 +1,4 @@
-// Writes what torch.profiler's traces say of a call, and of a collective, so that tools for them read ours.
+// Writes a profile as Chrome's trace events, with what tools for torch.profiler's traces read.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -123,48 +123,6 @@ KinetoInput input_of(const Graph& graph, const Argument& argument) {
       return {};
   }
 }
-
-}  // namespace
-
-void add_kineto_inputs(const Graph& graph, NodeId node, json& into) {
-  json dims = json::array();
-  json strides = json::array();
-  json types = json::array();
-  json concrete = json::array();
-  const auto& formals = graph.target(node).signature().arguments;
-  const auto arguments = graph.arguments(node);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    KinetoInput input = input_of(graph, arguments[i]);
-    // A number in a tensor's place is a tensor without dimensions.
-    if (input.type == "Scalar" && i < formals.size() && formals[i].type.type == TypeClass::kTensor) {
-      const bool real = arguments[i].kind == ArgumentKind::kFloat;
-      input = {.type = real ? "double" : arguments[i].kind == ArgumentKind::kBool ? "bool" : "long int"};
-    }
-    types.push_back(std::move(input.type));
-    concrete.push_back(std::move(input.text));
-    dims.push_back(std::move(input.sizes));
-    strides.push_back(std::move(input.strides));
-  }
-  into["Input Dims"] = std::move(dims);
-  into["Input Strides"] = std::move(strides);
-  into["Input type"] = std::move(types);
-  into["Concrete Inputs"] = std::move(concrete);
-}
-
-void add_kineto_collective(const Collective& sent, const ProcessGroupInfo& group, json& into) {
-  const int64_t part = sent.payload / group.size;
-  const bool gathers = sent.kind == CollectiveKind::kAllGather || sent.kind == CollectiveKind::kGather;
-  const bool scatters = sent.kind == CollectiveKind::kReduceScatter || sent.kind == CollectiveKind::kScatter;
-  into["Collective name"] = std::string(to_string(sent.kind));
-  into["In msg nelems"] = gathers ? part : sent.payload;
-  into["Out msg nelems"] = scatters ? part : sent.payload;
-  into["dtype"] = "Byte";
-  into["Group size"] = group.size;
-  into["Process Group Name"] = group.name;
-  into["Process Group Ranks"] = fmt::format("[{}]", fmt::join(group.ranks, ", "));
-}
-
-namespace {
 
 using nlohmann::json;
 
@@ -318,6 +276,44 @@ void name_rows(const Profile& profile, json& events) {
 }
 
 }  // namespace
+
+void add_kineto_inputs(const Graph& graph, NodeId node, json& into) {
+  json dims = json::array();
+  json strides = json::array();
+  json types = json::array();
+  json concrete = json::array();
+  const auto& formals = graph.target(node).signature().arguments;
+  const auto arguments = graph.arguments(node);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    KinetoInput input = input_of(graph, arguments[i]);
+    // A number in a tensor's place is a tensor without dimensions.
+    if (input.type == "Scalar" && i < formals.size() && formals[i].type.type == TypeClass::kTensor) {
+      const bool real = arguments[i].kind == ArgumentKind::kFloat;
+      input = {.type = real ? "double" : arguments[i].kind == ArgumentKind::kBool ? "bool" : "long int"};
+    }
+    types.push_back(std::move(input.type));
+    concrete.push_back(std::move(input.text));
+    dims.push_back(std::move(input.sizes));
+    strides.push_back(std::move(input.strides));
+  }
+  into["Input Dims"] = std::move(dims);
+  into["Input Strides"] = std::move(strides);
+  into["Input type"] = std::move(types);
+  into["Concrete Inputs"] = std::move(concrete);
+}
+
+void add_kineto_collective(const Collective& sent, const ProcessGroupInfo& group, json& into) {
+  const int64_t part = sent.payload / group.size;
+  const bool gathers = sent.kind == CollectiveKind::kAllGather || sent.kind == CollectiveKind::kGather;
+  const bool scatters = sent.kind == CollectiveKind::kReduceScatter || sent.kind == CollectiveKind::kScatter;
+  into["Collective name"] = std::string(to_string(sent.kind));
+  into["In msg nelems"] = gathers ? part : sent.payload;
+  into["Out msg nelems"] = scatters ? part : sent.payload;
+  into["dtype"] = "Byte";
+  into["Group size"] = group.size;
+  into["Process Group Name"] = group.name;
+  into["Process Group Ranks"] = fmt::format("[{}]", fmt::join(group.ranks, ", "));
+}
 
 json chrome_trace(const Profile& profile) {
   const Graph& graph = profile.graph();

@@ -306,7 +306,6 @@ void Question::convert(Lives& lives) const {
 
 // Leaves a rank its part under ZeRO (Rajbhandari et al. 2020): stage 1 divides optimizer state by the ranks, 2 also
 // gradients, 3 also parameters. Parts are rounded up to whole bytes; collectives' buffers are not counted.
-
 // Stage 3 gathers the parameters of a module when it runs. One module is whole at any time, so the largest is counted.
 int64_t Question::largest_module(const Lives& lives) const {
   std::map<std::string, int64_t> owned;
@@ -492,8 +491,6 @@ WhatIfAnswer what_if(const Graph& graph, const WhatIf& change) {
   answer.ignored = left_out(question, change);
   return answer;
 }
-
-// Writes an answer as text and JSON.
 
 nlohmann::json to_json(const WhatIfAnswer& answer) {
   const auto kinds = [](const BytesByKind& bytes) {

@@ -79,6 +79,18 @@ c10::Scalar scalar_of(py::handle value) {
                        std::string(py::str(py::type::of(value).attr("__name__"))));
 }
 
+// torch.distributed knows in Python which processes a group has; asked only if the program has imported it.
+bool describe_by_torch(ProcessGroupInfo& info) {
+  const py::gil_scoped_acquire gil;
+  const py::dict modules = py::module_::import("sys").attr("modules");
+  constexpr const char* kHere = "shadowgraph._distributed";
+  if (!modules.contains(kHere)) return false;
+  const py::object ranks = modules[kHere].attr("ranks_of")(info.name);
+  if (ranks.is_none()) return false;
+  info.ranks = ranks.cast<std::vector<int64_t>>();
+  return true;
+}
+
 }  // namespace
 
 // A dict of answers, a function of the question, "finite", "mask full", or a list of such.
@@ -165,22 +177,6 @@ FakeTensorOptions fake_options(const std::optional<std::string>& device, const s
   }
   return options;
 }
-
-namespace {
-
-// torch.distributed knows in Python which processes a group has; asked only if the program has imported it.
-bool describe_by_torch(ProcessGroupInfo& info) {
-  const py::gil_scoped_acquire gil;
-  const py::dict modules = py::module_::import("sys").attr("modules");
-  constexpr const char* kHere = "shadowgraph._distributed";
-  if (!modules.contains(kHere)) return false;
-  const py::object ranks = modules[kHere].attr("ranks_of")(info.name);
-  if (ranks.is_none()) return false;
-  info.ranks = ranks.cast<std::vector<int64_t>>();
-  return true;
-}
-
-}  // namespace
 
 void bind_modes(py::module_& m) {
   set_describe_process_group(&describe_by_torch);

@@ -31,7 +31,6 @@ constexpr const char* kSizesNote = "whole_sizes";  // "8,16;scalar"
 
 // Writes the graph of one rank. Each node that is appended is called on fake tensors of local sizes, which say what its
 // results look like and where they live. Internal to sharding/apply.
-
 class LocalProgram {
  public:
   // `read` and `made` must outlive the program; `made` is empty.
@@ -89,7 +88,6 @@ class LocalProgram {
 // Looks up by index in a part of a vocabulary: indices count from 0 there, and some of them belong to other devices.
 //
 //     rank 1 of 2, 8 words: [5, 2, 7]  ->  [1, 0, 3], others [false, true, false]
-
 struct LocalIndices {
   ValueId indices;
   ValueId others;  // true where the index is another device's, or `ignored`
@@ -104,7 +102,6 @@ std::vector<Argument> rows_of(LocalProgram& program, ValueId tensor, ValueId oth
 ValueId without_rows(LocalProgram& program, ValueId tensor, ValueId others);
 
 // Makes the nodes that bring a tensor from one layout to another. Internal to sharding/apply.
-
 class Redistributor {
  public:
   // All arguments must outlive it.

@@ -1,4 +1,4 @@
-// What one rank's graph says of itself, whole or from a file.
+// Runs the graphs of all ranks together.
 #include "shadowgraph/shard/simulate.h"
 
 #include <ATen/Context.h>
@@ -66,59 +66,6 @@ std::vector<std::string_view> parts_of(std::string_view text) {
   }
 }
 
-}  // namespace
-
-ShardedGraph ShardedGraph::of(Graph graph) {
-  ShardedGraph sharded;
-  const auto& meta = graph.metadata.other;
-  const auto mesh = meta.find(kMeshKey);
-  const auto rank = meta.find(kRankKey);
-  if (mesh == meta.end() || rank == meta.end()) {
-    throw Error("this graph is not one rank's of a sharded program: it says nothing of a mesh; make it with apply()");
-  }
-  sharded.mesh = DeviceMesh::parse(mesh->second);
-  const std::string& number = rank->second;
-  sharded.rank = parse_number<decltype(sharded.rank)>(number).value_or(-1);
-  if (sharded.rank < 0 || sharded.rank >= sharded.mesh.size()) {
-    throw Error("this graph says that it is of rank '" + number + "', which the mesh " + mesh->second +
-                " does not have");
-  }
-  const auto name_of = [&](NodeId node) { return graph.text(graph.arguments(node)[0].string); };
-  for (const NodeId node : graph.nodes()) {
-    const TargetId target = graph.node(node).target;
-    const std::string_view layout = graph.note(node, kLayoutNote);
-    const std::string_view sizes = graph.note(node, kSizesNote);
-    if (target.index <= target_of(Builtin::kInput).index) {
-      sharded.inputs.push_back({name_of(node), Layout::parse(layout), sizes_from(sizes)});
-    } else if (target == target_of(Builtin::kGradient)) {
-      if (layout.empty()) continue;
-      const NodeId parameter = graph.value(graph.arguments(node)[0].ref.value).producer;
-      if (graph.node(parameter).target.index > target_of(Builtin::kInput).index) continue;
-      sharded.gradients.push_back({name_of(parameter), Layout::parse(layout), sizes_from(sizes)});
-    } else if (target == target_of(Builtin::kOutput)) {
-      const std::vector<std::string_view> layouts = parts_of(layout);
-      const std::vector<std::string_view> all_sizes = parts_of(sizes);
-      size_t next = 0;
-      for (const Argument& output : graph.list(graph.arguments(node)[0])) {
-        const bool tensor =
-            output.kind == ArgumentKind::kValue && graph.value(output.ref.value).kind == ValueKind::kTensor;
-        if (!tensor) {
-          sharded.outputs.push_back({.layout = Layout(sharded.mesh.axes.size()), .defined = false});
-          continue;
-        }
-        if (next >= layouts.size() || next >= all_sizes.size())
-          throw Error("sg::output does not say how its tensors lie");
-        sharded.outputs.push_back({"", Layout::parse(layouts[next]), sizes_from(all_sizes[next])});
-        ++next;
-      }
-    }
-  }
-  sharded.graph = std::move(graph);
-  return sharded;
-}
-
-namespace {
-
 DimensionCuts cuts_of(std::span<const int64_t> sizes, const Layout& layout, const DeviceMesh& mesh) {
   if (layout.size() != mesh.axes.size()) {
     throw Error(fmt::format("the layout {} is not one of the mesh {}", to_string(layout), mesh.to_string()));
@@ -163,85 +110,6 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return left.sizes() == right.sizes() && left.dtype() == right.dtype() &&
          (left.numel() == 0 || std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
 }
-
-}  // namespace
-
-at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank) {
-  const DimensionCuts cuts = cuts_of(full.sizes(), layout, mesh);
-  for (size_t axis = 0; axis < layout.size(); ++axis) {
-    if (layout[axis].is_partial() && layout[axis].op == PartialOp::kSum && mesh.coordinate(rank, axis) != 0) {
-      return at::zeros(cuts.local, full.options());
-    }
-  }
-  return part_of(full.reshape(cuts.expanded), cuts, mesh, rank).reshape(cuts.local).clone(at::MemoryFormat::Contiguous);
-}
-
-at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
-                    std::span<const int64_t> sizes) {
-  const DimensionCuts cuts = cuts_of(sizes, layout, mesh);
-  if (parts.size() != static_cast<size_t>(mesh.size())) {
-    throw Error(fmt::format("{} parts of a tensor on the mesh {}", parts.size(), mesh.to_string()));
-  }
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    if (parts[rank].sizes() != at::IntArrayRef(cuts.local)) {
-      throw Error(fmt::format("rank {} has a part of sizes [{}], not [{}]", rank, fmt::join(parts[rank].sizes(), ", "),
-                              fmt::join(cuts.local, ", ")));
-    }
-  }
-  // Axes that do not cut are folded into coordinate 0, the last axis first.
-  std::vector<at::Tensor> folded(parts.begin(), parts.end());
-  const int64_t devices = mesh.size();
-  int64_t stride = 1;
-  for (size_t axis = layout.size(); axis-- > 0; stride *= mesh.axes[axis].size) {
-    const Placement& placement = layout[axis];
-    if (placement.is_shard()) continue;
-    for (int64_t rank = 0; rank < devices; ++rank) {
-      const int64_t coordinate = mesh.coordinate(rank, axis);
-      if (coordinate == 0 || !folded[rank].defined()) continue;
-      at::Tensor& first = folded[rank - coordinate * stride];
-      if (placement.is_partial()) {
-        first = combined(placement.op, first, folded[rank]);
-      } else if (!same_bits(first, folded[rank])) {
-        throw Error(fmt::format("ranks {} and {} differ in what {} says is the same on axis {}",
-                                rank - coordinate * stride, rank, to_string(layout), mesh.axes[axis].name));
-      }
-      folded[rank] = at::Tensor();
-    }
-    if (placement.is_partial() && placement.op == PartialOp::kAverage) {
-      for (at::Tensor& tensor : folded) {
-        if (tensor.defined()) tensor = at::div(tensor, mesh.axes[axis].size);
-      }
-    }
-  }
-  at::Tensor whole = at::empty(cuts.expanded, folded[0].options());
-  for (int64_t rank = 0; rank < devices; ++rank) {
-    if (!folded[rank].defined()) continue;
-    at::Tensor place = part_of(whole, cuts, mesh, rank);
-    place.copy_(folded[rank].reshape(place.sizes()));
-  }
-  return whole.reshape(sizes);
-}
-
-at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole) {
-  const ShardedTensor& tensor = sharded.inputs.at(input);
-  if (!std::ranges::equal(whole.sizes(), tensor.sizes)) {
-    throw Error(fmt::format("{} has sizes [{}], not [{}]", tensor.name, fmt::join(tensor.sizes, ", "),
-                            fmt::join(whole.sizes(), ", ")));
-  }
-  at::Tensor part = local_part(whole, tensor.layout, sharded.mesh, sharded.rank);
-  size_t next = 0;
-  for (const NodeId node : sharded.graph.nodes()) {
-    if (sharded.graph.node(node).target.index > target_of(Builtin::kInput).index || next++ != input) continue;
-    const auto strides = sharded.graph.strides(sharded.graph.results(node)[0].ref.value);
-    if (std::ranges::equal(strides, part.strides())) return part;
-    const at::Tensor strided =
-        at::empty_strided(part.sizes(), c10::IntArrayRef(strides.data(), strides.size()), part.options());
-    return strided.copy_(part);
-  }
-  return part;
-}
-
-namespace {
 
 // What a rank says when it fails because another one did.
 class OtherRankFailed : public Error {
@@ -456,6 +324,130 @@ void check(std::span<const ShardedGraph> ranks, std::span<const at::Tensor> inpu
 }
 
 }  // namespace
+
+ShardedGraph ShardedGraph::of(Graph graph) {
+  ShardedGraph sharded;
+  const auto& meta = graph.metadata.other;
+  const auto mesh = meta.find(kMeshKey);
+  const auto rank = meta.find(kRankKey);
+  if (mesh == meta.end() || rank == meta.end()) {
+    throw Error("this graph is not one rank's of a sharded program: it says nothing of a mesh; make it with apply()");
+  }
+  sharded.mesh = DeviceMesh::parse(mesh->second);
+  const std::string& number = rank->second;
+  sharded.rank = parse_number<decltype(sharded.rank)>(number).value_or(-1);
+  if (sharded.rank < 0 || sharded.rank >= sharded.mesh.size()) {
+    throw Error("this graph says that it is of rank '" + number + "', which the mesh " + mesh->second +
+                " does not have");
+  }
+  const auto name_of = [&](NodeId node) { return graph.text(graph.arguments(node)[0].string); };
+  for (const NodeId node : graph.nodes()) {
+    const TargetId target = graph.node(node).target;
+    const std::string_view layout = graph.note(node, kLayoutNote);
+    const std::string_view sizes = graph.note(node, kSizesNote);
+    if (target.index <= target_of(Builtin::kInput).index) {
+      sharded.inputs.push_back({name_of(node), Layout::parse(layout), sizes_from(sizes)});
+    } else if (target == target_of(Builtin::kGradient)) {
+      if (layout.empty()) continue;
+      const NodeId parameter = graph.value(graph.arguments(node)[0].ref.value).producer;
+      if (graph.node(parameter).target.index > target_of(Builtin::kInput).index) continue;
+      sharded.gradients.push_back({name_of(parameter), Layout::parse(layout), sizes_from(sizes)});
+    } else if (target == target_of(Builtin::kOutput)) {
+      const std::vector<std::string_view> layouts = parts_of(layout);
+      const std::vector<std::string_view> all_sizes = parts_of(sizes);
+      size_t next = 0;
+      for (const Argument& output : graph.list(graph.arguments(node)[0])) {
+        const bool tensor =
+            output.kind == ArgumentKind::kValue && graph.value(output.ref.value).kind == ValueKind::kTensor;
+        if (!tensor) {
+          sharded.outputs.push_back({.layout = Layout(sharded.mesh.axes.size()), .defined = false});
+          continue;
+        }
+        if (next >= layouts.size() || next >= all_sizes.size())
+          throw Error("sg::output does not say how its tensors lie");
+        sharded.outputs.push_back({"", Layout::parse(layouts[next]), sizes_from(all_sizes[next])});
+        ++next;
+      }
+    }
+  }
+  sharded.graph = std::move(graph);
+  return sharded;
+}
+
+at::Tensor local_part(const at::Tensor& full, const Layout& layout, const DeviceMesh& mesh, int64_t rank) {
+  const DimensionCuts cuts = cuts_of(full.sizes(), layout, mesh);
+  for (size_t axis = 0; axis < layout.size(); ++axis) {
+    if (layout[axis].is_partial() && layout[axis].op == PartialOp::kSum && mesh.coordinate(rank, axis) != 0) {
+      return at::zeros(cuts.local, full.options());
+    }
+  }
+  return part_of(full.reshape(cuts.expanded), cuts, mesh, rank).reshape(cuts.local).clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor whole_of(std::span<const at::Tensor> parts, const Layout& layout, const DeviceMesh& mesh,
+                    std::span<const int64_t> sizes) {
+  const DimensionCuts cuts = cuts_of(sizes, layout, mesh);
+  if (parts.size() != static_cast<size_t>(mesh.size())) {
+    throw Error(fmt::format("{} parts of a tensor on the mesh {}", parts.size(), mesh.to_string()));
+  }
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].sizes() != at::IntArrayRef(cuts.local)) {
+      throw Error(fmt::format("rank {} has a part of sizes [{}], not [{}]", rank, fmt::join(parts[rank].sizes(), ", "),
+                              fmt::join(cuts.local, ", ")));
+    }
+  }
+  // Axes that do not cut are folded into coordinate 0, the last axis first.
+  std::vector<at::Tensor> folded(parts.begin(), parts.end());
+  const int64_t devices = mesh.size();
+  int64_t stride = 1;
+  for (size_t axis = layout.size(); axis-- > 0; stride *= mesh.axes[axis].size) {
+    const Placement& placement = layout[axis];
+    if (placement.is_shard()) continue;
+    for (int64_t rank = 0; rank < devices; ++rank) {
+      const int64_t coordinate = mesh.coordinate(rank, axis);
+      if (coordinate == 0 || !folded[rank].defined()) continue;
+      at::Tensor& first = folded[rank - coordinate * stride];
+      if (placement.is_partial()) {
+        first = combined(placement.op, first, folded[rank]);
+      } else if (!same_bits(first, folded[rank])) {
+        throw Error(fmt::format("ranks {} and {} differ in what {} says is the same on axis {}",
+                                rank - coordinate * stride, rank, to_string(layout), mesh.axes[axis].name));
+      }
+      folded[rank] = at::Tensor();
+    }
+    if (placement.is_partial() && placement.op == PartialOp::kAverage) {
+      for (at::Tensor& tensor : folded) {
+        if (tensor.defined()) tensor = at::div(tensor, mesh.axes[axis].size);
+      }
+    }
+  }
+  at::Tensor whole = at::empty(cuts.expanded, folded[0].options());
+  for (int64_t rank = 0; rank < devices; ++rank) {
+    if (!folded[rank].defined()) continue;
+    at::Tensor place = part_of(whole, cuts, mesh, rank);
+    place.copy_(folded[rank].reshape(place.sizes()));
+  }
+  return whole.reshape(sizes);
+}
+
+at::Tensor local_input(const ShardedGraph& sharded, size_t input, const at::Tensor& whole) {
+  const ShardedTensor& tensor = sharded.inputs.at(input);
+  if (!std::ranges::equal(whole.sizes(), tensor.sizes)) {
+    throw Error(fmt::format("{} has sizes [{}], not [{}]", tensor.name, fmt::join(tensor.sizes, ", "),
+                            fmt::join(whole.sizes(), ", ")));
+  }
+  at::Tensor part = local_part(whole, tensor.layout, sharded.mesh, sharded.rank);
+  size_t next = 0;
+  for (const NodeId node : sharded.graph.nodes()) {
+    if (sharded.graph.node(node).target.index > target_of(Builtin::kInput).index || next++ != input) continue;
+    const auto strides = sharded.graph.strides(sharded.graph.results(node)[0].ref.value);
+    if (std::ranges::equal(strides, part.strides())) return part;
+    const at::Tensor strided =
+        at::empty_strided(part.sizes(), c10::IntArrayRef(strides.data(), strides.size()), part.options());
+    return strided.copy_(part);
+  }
+  return part;
+}
 
 std::vector<ShardedGraph> apply_to_all(const Graph& graph, const ShardingPlan& plan, const ApplyOptions& options) {
   std::vector<ShardedGraph> ranks;

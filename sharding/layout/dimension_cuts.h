@@ -1,4 +1,4 @@
-// Describes a tensor's dimensions as a layout cuts them.
+// The tensors of a node, and their dimensions as a layout cuts them.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "shadowgraph/graph/graph.h"
 #include "shadowgraph/shard/layout.h"
 
 namespace shadowgraph {
@@ -17,6 +18,15 @@ struct DimensionCuts {
 
   // Returns nothing if an axis does not divide its dimension.
   static std::optional<DimensionCuts> of(std::span<const int64_t> sizes, const Layout& layout, const DeviceMesh& mesh);
+};
+
+// The tensors that a node takes and gives, in the order of for_each_input and for_each_output.
+struct NodeTensors {
+  std::vector<ValueId> operands;
+  std::vector<ValueId> results;
+  static NodeTensors of(const Graph& graph, NodeId node);
+  size_t size() const { return operands.size() + results.size(); }
+  ValueId operator[](size_t i) const { return i < operands.size() ? operands[i] : results[i - operands.size()]; }
 };
 
 }  // namespace shadowgraph

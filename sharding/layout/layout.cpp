@@ -25,8 +25,7 @@
 
 namespace shadowgraph {
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The mesh
+// ---- The mesh
 
 DeviceMesh DeviceMesh::parse(std::string_view text) {
   DeviceMesh mesh;
@@ -80,8 +79,7 @@ std::string DeviceMesh::to_string() const {
   return text;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Words
+// ---- Words
 
 Layout::Layout(std::span<const Placement> placements) : size_(static_cast<uint8_t>(placements.size())) {
   if (placements.size() > kMostMeshAxes) {
@@ -164,8 +162,7 @@ Layout Layout::parse(std::string_view text) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Parts
+// ---- Parts
 
 std::optional<DimensionCuts> DimensionCuts::of(std::span<const int64_t> sizes, const Layout& layout,
                                                const DeviceMesh& mesh) {
@@ -287,8 +284,7 @@ int64_t blocks_of_pieces(const Layout& layout, size_t axis, std::span<const int6
   return blocks;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The planner
+// ---- The planner
 
 namespace {
 
@@ -349,9 +345,51 @@ struct RedistributionPlanner::State {
       if (found == ids_.end()) return std::nullopt;
       return found->second;
     }
-    const std::vector<PricedStep>& steps(uint32_t vertex);
+    const std::vector<PricedStep>& steps(uint32_t vertex) {
+      if (expanded_[vertex]) return steps_[vertex];
+      expanded_[vertex] = true;
+      const Layout layout = layouts_[vertex];
+      const int64_t bytes_before = bytes(layout);
+      std::vector<PricedStep> found;
+      for (size_t axis = 0; axis < layout.size(); ++axis) {
+        for (const Placement& to : placements_) {
+          const auto step = redistribution_step(layout, axis, to, state_.mesh, sizes_);
+          if (!step) continue;
+          found.push_back(state_.priced(*step, layout, sizes_, bytes_before, bytes(step->after)));
+          found.back().to = this->vertex(step->after);
+        }
+      }
+      for (const PricedStep& step : found) arcs_[vertex].push_back({step.picoseconds, step.to});
+      return steps_[vertex] = std::move(found);
+    }
+
     // Returns by vertex all that can be reached, or what was reached before `target` was.
-    std::vector<Reached> search(uint32_t from, std::optional<Layout> target = std::nullopt);
+    std::vector<Reached> search(uint32_t from, std::optional<Layout> target = std::nullopt) {
+      std::vector<Reached> reached(layouts_.size());
+      reached[from] = {.picoseconds = 0};
+      using Entry = std::tuple<int64_t, int32_t, uint32_t>;
+      std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+      queue.emplace(0, 0, from);
+      while (!queue.empty()) {
+        const auto [picoseconds, count, vertex] = queue.top();
+        queue.pop();
+        if (std::tie(picoseconds, count) > std::tie(reached[vertex].picoseconds, reached[vertex].steps)) continue;
+        if (target && layouts_[vertex] == *target) break;
+        if (!expanded_[vertex]) {
+          steps(vertex);
+          reached.resize(layouts_.size());
+        }
+        const std::vector<Arc>& arcs = arcs_[vertex];
+        for (uint32_t i = 0; i < arcs.size(); ++i) {
+          const Reached next{picoseconds + arcs[i].picoseconds, count + 1, vertex, i};
+          Reached& best = reached[arcs[i].to];
+          if (std::tie(next.picoseconds, next.steps) >= std::tie(best.picoseconds, best.steps)) continue;
+          best = next;
+          queue.emplace(next.picoseconds, next.steps, arcs[i].to);
+        }
+      }
+      return reached;
+    }
 
    private:
     int64_t bytes(const Layout& layout) const {
@@ -373,110 +411,59 @@ struct RedistributionPlanner::State {
   };
 
   PricedStep priced(const RedistributionStep& step, const Layout& before, std::span<const int64_t> sizes,
-                    int64_t bytes_before, int64_t bytes_after) const;
+                    int64_t bytes_before, int64_t bytes_after) const {
+    double seconds = 0;
+    PricedStep priced{.step = step};
+    const auto copy = [&](int64_t bytes) { seconds += rates.launch + 2.0 * bytes / rates.memory_bandwidth; };
+    const auto communicate = [&](CollectiveKind kind, int64_t payload) {
+      const CollectiveCost cost = collective_cost(kind, payload, groups[step.axis], *rates.interconnect);
+      seconds += cost.seconds();
+      priced.wire = cost.wire;
+    };
+    const bool scattered_before = step.from.is_shard() && blocks_of_pieces(before, step.axis, sizes, mesh) != 1;
+    const bool scattered_after = step.to.is_shard() && blocks_of_pieces(step.after, step.axis, sizes, mesh) != 1;
+    switch (step.kind) {
+      case RedistributionKind::kSlice:
+        copy(bytes_after);
+        break;
+      case RedistributionKind::kAllGather:
+        communicate(CollectiveKind::kAllGather, bytes_after);
+        if (scattered_before) copy(bytes_after);
+        break;
+      case RedistributionKind::kAllReduce:
+        communicate(CollectiveKind::kAllReduce, bytes_before);
+        break;
+      case RedistributionKind::kReduceScatter:
+        if (scattered_after) copy(bytes_before);
+        communicate(CollectiveKind::kReduceScatter, bytes_before);
+        break;
+      case RedistributionKind::kAllToAll:
+        if (scattered_after) copy(bytes_before);
+        communicate(CollectiveKind::kAllToAll, bytes_before);
+        if (scattered_before) copy(bytes_after);
+        break;
+    }
+    if (step.from.is_partial() && step.from.op == PartialOp::kAverage) copy(bytes_after);
+    priced.picoseconds = std::llround(seconds * 1e12);
+    return priced;
+  }
+
   // Returns R, every dimension cut as a whole, and the placements that these layouts have.
-  std::vector<Placement> placements(std::span<const int64_t> sizes, std::initializer_list<const Layout*> ends) const;
-};
-
-PricedStep RedistributionPlanner::State::priced(const RedistributionStep& step, const Layout& before,
-                                                std::span<const int64_t> sizes, int64_t bytes_before,
-                                                int64_t bytes_after) const {
-  double seconds = 0;
-  PricedStep priced{.step = step};
-  const auto copy = [&](int64_t bytes) { seconds += rates.launch + 2.0 * bytes / rates.memory_bandwidth; };
-  const auto communicate = [&](CollectiveKind kind, int64_t payload) {
-    const CollectiveCost cost = collective_cost(kind, payload, groups[step.axis], *rates.interconnect);
-    seconds += cost.seconds();
-    priced.wire = cost.wire;
-  };
-  const bool scattered_before = step.from.is_shard() && blocks_of_pieces(before, step.axis, sizes, mesh) != 1;
-  const bool scattered_after = step.to.is_shard() && blocks_of_pieces(step.after, step.axis, sizes, mesh) != 1;
-  switch (step.kind) {
-    case RedistributionKind::kSlice:
-      copy(bytes_after);
-      break;
-    case RedistributionKind::kAllGather:
-      communicate(CollectiveKind::kAllGather, bytes_after);
-      if (scattered_before) copy(bytes_after);
-      break;
-    case RedistributionKind::kAllReduce:
-      communicate(CollectiveKind::kAllReduce, bytes_before);
-      break;
-    case RedistributionKind::kReduceScatter:
-      if (scattered_after) copy(bytes_before);
-      communicate(CollectiveKind::kReduceScatter, bytes_before);
-      break;
-    case RedistributionKind::kAllToAll:
-      if (scattered_after) copy(bytes_before);
-      communicate(CollectiveKind::kAllToAll, bytes_before);
-      if (scattered_before) copy(bytes_after);
-      break;
-  }
-  if (step.from.is_partial() && step.from.op == PartialOp::kAverage) copy(bytes_after);
-  priced.picoseconds = std::llround(seconds * 1e12);
-  return priced;
-}
-
-std::vector<Placement> RedistributionPlanner::State::placements(std::span<const int64_t> sizes,
-                                                                std::initializer_list<const Layout*> ends) const {
-  std::vector<Placement> placements{Placement::replicate()};
-  for (size_t dim = 0; dim < sizes.size() && dim < 256; ++dim) {
-    if (sizes[dim] > 1) placements.push_back(Placement::shard(static_cast<int64_t>(dim)));
-  }
-  for (const Layout* layout : ends) {
-    for (const Placement& placement : *layout) {
-      if (placement.is_shard() && std::find(placements.begin(), placements.end(), placement) == placements.end()) {
-        placements.push_back(placement);
+  std::vector<Placement> placements(std::span<const int64_t> sizes, std::initializer_list<const Layout*> ends) const {
+    std::vector<Placement> placements{Placement::replicate()};
+    for (size_t dim = 0; dim < sizes.size() && dim < 256; ++dim) {
+      if (sizes[dim] > 1) placements.push_back(Placement::shard(static_cast<int64_t>(dim)));
+    }
+    for (const Layout* layout : ends) {
+      for (const Placement& placement : *layout) {
+        if (placement.is_shard() && std::find(placements.begin(), placements.end(), placement) == placements.end()) {
+          placements.push_back(placement);
+        }
       }
     }
+    return placements;
   }
-  return placements;
-}
-
-const std::vector<PricedStep>& RedistributionPlanner::State::Space::steps(uint32_t vertex) {
-  if (expanded_[vertex]) return steps_[vertex];
-  expanded_[vertex] = true;
-  const Layout layout = layouts_[vertex];
-  const int64_t bytes_before = bytes(layout);
-  std::vector<PricedStep> found;
-  for (size_t axis = 0; axis < layout.size(); ++axis) {
-    for (const Placement& to : placements_) {
-      const auto step = redistribution_step(layout, axis, to, state_.mesh, sizes_);
-      if (!step) continue;
-      found.push_back(state_.priced(*step, layout, sizes_, bytes_before, bytes(step->after)));
-      found.back().to = this->vertex(step->after);
-    }
-  }
-  for (const PricedStep& step : found) arcs_[vertex].push_back({step.picoseconds, step.to});
-  return steps_[vertex] = std::move(found);
-}
-
-std::vector<Reached> RedistributionPlanner::State::Space::search(uint32_t from, std::optional<Layout> target) {
-  std::vector<Reached> reached(layouts_.size());
-  reached[from] = {.picoseconds = 0};
-  using Entry = std::tuple<int64_t, int32_t, uint32_t>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  queue.emplace(0, 0, from);
-  while (!queue.empty()) {
-    const auto [picoseconds, count, vertex] = queue.top();
-    queue.pop();
-    if (std::tie(picoseconds, count) > std::tie(reached[vertex].picoseconds, reached[vertex].steps)) continue;
-    if (target && layouts_[vertex] == *target) break;
-    if (!expanded_[vertex]) {
-      steps(vertex);
-      reached.resize(layouts_.size());
-    }
-    const std::vector<Arc>& arcs = arcs_[vertex];
-    for (uint32_t i = 0; i < arcs.size(); ++i) {
-      const Reached next{picoseconds + arcs[i].picoseconds, count + 1, vertex, i};
-      Reached& best = reached[arcs[i].to];
-      if (std::tie(next.picoseconds, next.steps) >= std::tie(best.picoseconds, best.steps)) continue;
-      best = next;
-      queue.emplace(next.picoseconds, next.steps, arcs[i].to);
-    }
-  }
-  return reached;
-}
+};
 
 RedistributionPlanner::RedistributionPlanner(const DeviceMesh& mesh, const RedistributionRates& rates)
     : state_(std::make_unique<State>()) {
@@ -558,6 +545,18 @@ std::vector<int64_t> RedistributionPlanner::costs(std::span<const int64_t> sizes
     }
   }
   return costs;
+}
+
+NodeTensors NodeTensors::of(const Graph& graph, NodeId node) {
+  NodeTensors tensors;
+  const auto into = [&](std::vector<ValueId>& list) {
+    return [&](ValueId v) {
+      if (graph.value(v).kind == ValueKind::kTensor) list.push_back(v);
+    };
+  };
+  graph.for_each_input(node, into(tensors.operands));
+  graph.for_each_output(node, into(tensors.results));
+  return tensors;
 }
 
 }  // namespace shadowgraph

@@ -29,10 +29,7 @@ struct InputGradientSum {
   std::vector<NodeId> products;          // dX = dY W, of which it is the sum
   std::vector<NodeId> weight_gradients;  // dW = dY^T X
 };
-std::vector<InputGradientSum> input_gradient_sums(const Graph& graph);
 
-// The all_gather that made an operand of a product, views between; invalid: none.
-NodeId gather_behind(const Graph& graph, ValueId operand);
 // A collective and the product that goes with it piece by piece. It is the first by rows of what was gathered, or the one
 // whose rows are scattered. `others` read what was gathered, too, as a whole.
 struct ProductInPieces {
@@ -40,26 +37,11 @@ struct ProductInPieces {
   int64_t pieces = 0;
   std::vector<NodeId> others;
 };
-std::vector<ProductInPieces> products_in_pieces(const Graph& graph, const std::vector<InputGradientSum>& hidden);
-
-// Backward gathers an input again that forward gathered, so that each rank keeps its part alone. Internal to
-// sharding/overlap.
-
-// For the weight gradients of each sum: collective and wait stand before the first of them and of the products that are
-// summed. Gives how many inputs are gathered again.
-int64_t gather_again(Graph& graph, std::span<const InputGradientSum> sums);
-
-// The order in which one rank issues its program, where waits stand before first uses. Internal to sharding/overlap.
 
 struct HeldBack {
   NodeId node;
   NodeId behind;  // comes later in the program; `node` and what needs it are issued right behind it
 };
-
-// Program order, but for what is held back, and for waits of collectives: these, and views of what they give, come
-// before their first use. What a node needs comes before it in any case. Memory dies where it did, or after the last
-// use. Linear.
-void put_in_issue_order(Graph& graph, std::span<const HeldBack> held);
 
 namespace {
 
@@ -85,11 +67,25 @@ ValueId behind_views(const Graph& graph, ValueId value) { return source_of(graph
 
 bool is_weight(const Graph& graph, ValueId value) { return parameter_behind(graph, value, Behind::kCasts).valid(); }
 
+// Whether a product in backward is of no weight.
+bool is_weight_gradient(const Graph& graph, NodeId product) {
+  return graph.node(product).phase == Graph::kBackward && !is_weight(graph, operand(graph, product, "self")) &&
+         !is_weight(graph, operand(graph, product, "mat2"));
+}
+
 // The operand of a product that is no weight, where the other one is; invalid: it is no such product.
 ValueId beside_weight(const Graph& graph, NodeId product) {
   const ValueId left = operand(graph, product, "self"), right = operand(graph, product, "mat2");
   if (is_weight(graph, left) == is_weight(graph, right)) return {};
   return is_weight(graph, left) ? right : left;
+}
+
+// The all_gather that made an operand of a product, views between; invalid: none.
+NodeId gather_behind(const Graph& graph, ValueId operand_of_product) {
+  const NodeId wait = graph.value(behind_views(graph, operand_of_product)).producer;
+  if (!calls(graph, wait, "_c10d_functional::wait_tensor")) return {};
+  const NodeId gather = graph.value(operand(graph, wait, "tensor")).producer;
+  return calls(graph, gather, kGather) ? gather : NodeId();
 }
 
 // Products that read a value, or views of it.
@@ -138,74 +134,8 @@ std::vector<NodeId> summed(const Graph& graph, ValueId value) {
   return products;
 }
 
-}  // namespace
-
-std::vector<InputGradientSum> input_gradient_sums(const Graph& graph) {
-  std::vector<InputGradientSum> sums;
-  for (const NodeId node : graph.nodes()) {
-    if (graph.node(node).phase != Graph::kBackward) continue;
-    if (!calls(graph, node, kScatter) && !calls(graph, node, kReduce)) continue;
-    InputGradientSum sum{.collective = node, .products = summed(graph, operand(graph, node, "input"))};
-    for (const NodeId product : sum.products) {
-      const ValueId gradient = behind_views(graph, beside_weight(graph, product));
-      for (const NodeId other : products_of(graph, gradient)) {
-        const bool is_weights = other != product && graph.node(other).phase == Graph::kBackward &&
-                                !is_weight(graph, operand(graph, other, "self")) &&
-                                !is_weight(graph, operand(graph, other, "mat2"));
-        if (is_weights) sum.weight_gradients.push_back(other);
-      }
-    }
-    if (!sum.weight_gradients.empty()) sums.push_back(std::move(sum));
-  }
-  return sums;
-}
-
-NodeId gather_behind(const Graph& graph, ValueId operand_of_product) {
-  const NodeId wait = graph.value(behind_views(graph, operand_of_product)).producer;
-  if (!calls(graph, wait, "_c10d_functional::wait_tensor")) return {};
-  const NodeId gather = graph.value(operand(graph, wait, "tensor")).producer;
-  return calls(graph, gather, kGather) ? gather : NodeId();
-}
-
-std::vector<ProductInPieces> products_in_pieces(const Graph& graph, const std::vector<InputGradientSum>& hidden) {
-  std::set<NodeId> is_hidden;
-  for (const InputGradientSum& sum : hidden) is_hidden.insert(sum.collective);
-  std::vector<ProductInPieces> found;
-  std::set<NodeId> taken;
-  for (const NodeId node : graph.nodes()) {
-    const bool gathers = calls(graph, node, kGather);
-    if (!gathers && !calls(graph, node, kScatter)) continue;
-    const Argument* size = graph.find_argument(node, "group_size");
-    if (size == nullptr || size->kind != ArgumentKind::kInt || size->i < 2) continue;
-    ProductInPieces one{.collective = node, .pieces = size->i};
-    if (gathers) {
-      const NodeId wait = graph.node(node).next;
-      if (!calls(graph, wait, "_c10d_functional::wait_tensor")) continue;
-      std::vector<NodeId> readers = products_of(graph, graph.results(wait)[0].ref.value, &one.others);
-      for (const NodeId reader : readers) {
-        const bool by_rows = is_weight(graph, operand(graph, reader, "mat2")) &&
-                             gather_behind(graph, operand(graph, reader, "self")) == node;
-        if (by_rows && !one.product.valid()) {
-          one.product = reader;
-        } else if (!by_rows) {
-          one.others.push_back(reader);
-        }
-      }
-      if (!one.product.valid()) continue;
-    } else {
-      if (is_hidden.contains(node)) continue;
-      const ValueId made = behind_views(graph, operand(graph, node, "input"));
-      const NodeId product = graph.value(made).producer;
-      if (!is_product(graph, product) || !is_weight(graph, operand(graph, product, "mat2"))) continue;
-      one.product = product;
-    }
-    if (taken.insert(one.product).second) found.push_back(std::move(one));  // a product goes with one collective
-  }
-  return found;
-}
-
-namespace {
-
+// For the weight gradients of each sum: collective and wait stand before the first of them and of the products that are
+// summed. Gives how many inputs are gathered again.
 class GatherAgain {
  public:
   explicit GatherAgain(Graph& graph) : graph_(graph), effects_(Effects::of(graph)) {}
@@ -331,12 +261,9 @@ class GatherAgain {
   std::map<NodeId, std::map<ValueId, ValueId>> made_;  // by what gathered: what it made, and views of it, once more
 };
 
-}  // namespace
-
-int64_t gather_again(Graph& graph, std::span<const InputGradientSum> sums) { return GatherAgain(graph).run(sums); }
-
-namespace {
-
+// Program order, but for what is held back, and for waits of collectives: these, and views of what they give, come
+// before their first use. What a node needs comes before it in any case. Memory dies where it did, or after the last
+// use. Linear.
 class IssueOrder {
  public:
   IssueOrder(Graph& graph, std::span<const HeldBack> held) : graph_(graph), needs_(Dependences::of(graph)) {
@@ -500,12 +427,6 @@ class IssueOrder {
   std::unordered_map<NodeId, std::vector<StorageId>> deaths_;
 };
 
-}  // namespace
-
-void put_in_issue_order(Graph& graph, std::span<const HeldBack> held) { IssueOrder(graph, held).run(); }
-
-namespace {
-
 // Memory that is sent must not be given away before the wait.
 void keep_what_is_sent(Graph& graph) {
   for (const NodeId wait : nodes_calling(graph, "_c10d_functional::wait_tensor")) {
@@ -517,7 +438,67 @@ void keep_what_is_sent(Graph& graph) {
   }
 }
 
+// A linear layer's views of its rows: transposed ones, as heads of attention are, have others.
+bool keeps_rows(const Graph& graph, NodeId node) {
+  const std::string_view name = graph.target(node).name();
+  return name == "aten::view" || name == "aten::_unsafe_view";
+}
+
 }  // namespace
+
+std::vector<InputGradientSum> input_gradient_sums(const Graph& graph) {
+  std::vector<InputGradientSum> sums;
+  for (const NodeId node : graph.nodes()) {
+    if (graph.node(node).phase != Graph::kBackward) continue;
+    if (!calls(graph, node, kScatter) && !calls(graph, node, kReduce)) continue;
+    InputGradientSum sum{.collective = node, .products = summed(graph, operand(graph, node, "input"))};
+    for (const NodeId product : sum.products) {
+      const ValueId gradient = behind_views(graph, beside_weight(graph, product));
+      for (const NodeId other : products_of(graph, gradient)) {
+        if (other != product && is_weight_gradient(graph, other)) sum.weight_gradients.push_back(other);
+      }
+    }
+    if (!sum.weight_gradients.empty()) sums.push_back(std::move(sum));
+  }
+  return sums;
+}
+
+std::vector<ProductInPieces> products_in_pieces(const Graph& graph, const std::vector<InputGradientSum>& hidden) {
+  std::set<NodeId> is_hidden;
+  for (const InputGradientSum& sum : hidden) is_hidden.insert(sum.collective);
+  std::vector<ProductInPieces> found;
+  std::set<NodeId> taken;
+  for (const NodeId node : graph.nodes()) {
+    const bool gathers = calls(graph, node, kGather);
+    if (!gathers && !calls(graph, node, kScatter)) continue;
+    const Argument* size = graph.find_argument(node, "group_size");
+    if (size == nullptr || size->kind != ArgumentKind::kInt || size->i < 2) continue;
+    ProductInPieces one{.collective = node, .pieces = size->i};
+    if (gathers) {
+      const NodeId wait = graph.node(node).next;
+      if (!calls(graph, wait, "_c10d_functional::wait_tensor")) continue;
+      std::vector<NodeId> readers = products_of(graph, graph.results(wait)[0].ref.value, &one.others);
+      for (const NodeId reader : readers) {
+        const bool by_rows = is_weight(graph, operand(graph, reader, "mat2")) &&
+                             gather_behind(graph, operand(graph, reader, "self")) == node;
+        if (by_rows && !one.product.valid()) {
+          one.product = reader;
+        } else if (!by_rows) {
+          one.others.push_back(reader);
+        }
+      }
+      if (!one.product.valid()) continue;
+    } else {
+      if (is_hidden.contains(node)) continue;
+      const ValueId made = behind_views(graph, operand(graph, node, "input"));
+      const NodeId product = graph.value(made).producer;
+      if (!is_product(graph, product) || !is_weight(graph, operand(graph, product, "mat2"))) continue;
+      one.product = product;
+    }
+    if (taken.insert(one.product).second) found.push_back(std::move(one));  // a product goes with one collective
+  }
+  return found;
+}
 
 std::string_view to_string(CollectiveOverlap overlap) {
   constexpr std::array kNames{"none", "backward", "pieces"};
@@ -536,7 +517,7 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
   if (overlap == CollectiveOverlap::kNone) return result;
   const std::vector<InputGradientSum> sums = input_gradient_sums(rank);
   result.sums_hidden = std::ssize(sums);
-  result.gathered_again = gather_again(rank, sums);
+  result.gathered_again = GatherAgain(rank).run(sums);
   std::vector<HeldBack> held;
   for (const InputGradientSum& sum : sums) {
     for (const NodeId weights : sum.weight_gradients) held.push_back({weights, sum.collective});
@@ -553,20 +534,10 @@ OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
       }
     }
   }
-  put_in_issue_order(rank, held);
+  IssueOrder(rank, held).run();
   keep_what_is_sent(rank);
   return result;
 }
-
-namespace {
-
-// A linear layer's views of its rows: transposed ones, as heads of attention are, have others.
-bool keeps_rows(const Graph& graph, NodeId node) {
-  const std::string_view name = graph.target(node).name();
-  return name == "aten::view" || name == "aten::_unsafe_view";
-}
-
-}  // namespace
 
 HiddenCollectives::HiddenCollectives(const Graph& graph, const StepTime& time, CollectiveOverlap overlap, int64_t ranks)
     : graph_(graph),
@@ -581,10 +552,9 @@ HiddenCollectives::HiddenCollectives(const Graph& graph, const StepTime& time, C
 
 void HiddenCollectives::find_weight_gradients() {
   for (const NodeId node : graph_.nodes()) {
-    if (graph_.node(node).phase != Graph::kBackward || !is_product(graph_, node)) continue;
-    const ValueId left = operand(graph_, node, "self"), right = operand(graph_, node, "mat2");
-    if (is_weight(graph_, left) || is_weight(graph_, right)) continue;
-    for (const ValueId factor : {left, right}) of_weights_[source_of(graph_, factor, Behind::kViews)] += seconds(node);
+    if (!is_product(graph_, node) || !is_weight_gradient(graph_, node)) continue;
+    for (const char* factor : {"self", "mat2"})
+      of_weights_[behind_views(graph_, operand(graph_, node, factor))] += seconds(node);
   }
 }
 

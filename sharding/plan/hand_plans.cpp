@@ -54,17 +54,6 @@ bool ends_with_layer(std::string_view module, std::string_view layer) {
   return module.size() == layer.size() || module[module.size() - layer.size() - 1] == '.';
 }
 
-}  // namespace
-
-LinearCut linear_cut(std::string_view module) {
-  const auto is = [&](std::string_view layer) { return ends_with_layer(module, layer); };
-  if (std::ranges::any_of(kColumnLayers, is) || is("intermediate.dense")) return LinearCut::kColumns;
-  if (std::ranges::any_of(kRowLayers, is) || is("output.dense")) return LinearCut::kRows;
-  return LinearCut::kNone;
-}
-
-namespace {
-
 // Returns the dimension of a parameter that `role` cuts; below 0 if it cuts none.
 int64_t dimension_of(LinearCut role, std::string_view name, size_t rank) {
   if (role == LinearCut::kNone) return -1;
@@ -115,20 +104,6 @@ class CutParameters {
   const Graph& graph_;
 };
 
-}  // namespace
-
-int64_t put_biases_behind_sums(Graph& graph) {
-  const CutParameters cut(graph);
-  return split_bias_of(graph,
-                       [&](NodeId node) {
-                         const std::optional<Placement> placement = cut.of_product(node);
-                         return placement && placement->is_partial();
-                       })
-      .split;
-}
-
-namespace {
-
 // Megatron sends activations, never weights. Without this a small batch would have weights gathered, which is quicker for
 // it, and are kept for backward.
 void pin_products(const Graph& graph, const ShardingProblem& problem, std::vector<ShardingPin>& pins) {
@@ -146,6 +121,23 @@ void pin_products(const Graph& graph, const ShardingProblem& problem, std::vecto
 }
 
 }  // namespace
+
+LinearCut linear_cut(std::string_view module) {
+  const auto is = [&](std::string_view layer) { return ends_with_layer(module, layer); };
+  if (std::ranges::any_of(kColumnLayers, is) || is("intermediate.dense")) return LinearCut::kColumns;
+  if (std::ranges::any_of(kRowLayers, is) || is("output.dense")) return LinearCut::kRows;
+  return LinearCut::kNone;
+}
+
+int64_t put_biases_behind_sums(Graph& graph) {
+  const CutParameters cut(graph);
+  return split_bias_of(graph,
+                       [&](NodeId node) {
+                         const std::optional<Placement> placement = cut.of_product(node);
+                         return placement && placement->is_partial();
+                       })
+      .split;
+}
 
 std::vector<ShardingPin> pins_of(HandPlan plan, const Graph& graph, const ShardingProblem& problem,
                                  const DeviceMesh& mesh) {

@@ -44,6 +44,49 @@ std::vector<Layout> layouts_in(const JsonPlace& texts, size_t count, const Devic
   return layouts;
 }
 
+constexpr const char* kSolutionFormat = "shadowgraph-assignment-solution";
+
+std::vector<uint32_t> choice_in(const JsonPlace& list) {
+  std::vector<uint32_t> choice;
+  for (const JsonPlace& strategy : list.elements()) {
+    choice.push_back(static_cast<uint32_t>(strategy.integer(0, std::numeric_limits<uint32_t>::max())));
+  }
+  return choice;
+}
+
+std::optional<GivenChoice> choice_of(const nlohmann::json& json, const std::string& name) {
+  const JsonPlace place(json, name);
+  if (place.is_list()) return GivenChoice{.choice = choice_in(place), .cost = "", .name = name};
+  if (!place.is_object() || place.text_or("format", "") != kSolutionFormat) return std::nullopt;
+  if (place["version"].integer() != 1) place["version"].fail("is not 1");
+  if (const auto why = place.find("why_infeasible"); why && !why->text().empty()) {
+    throw Error(fmt::format("{} has no choice: its solver found that {}", name, why->text()));
+  }
+  return GivenChoice{.choice = choice_in(place["choice"]), .cost = place.text_or("cost", ""), .name = name};
+}
+
+std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
+  std::vector<ShardingPin> pins;
+  for (const auto& [name, layout] : place.members()) {
+    if (!layout.is_text()) {
+      layout.fail(
+          fmt::format("is no layout such as \"S(0),R\". An answer is a plan.json, a solution ({}), a list of "
+                      "strategies, or layouts "
+                      "by name",
+                      kSolutionFormat));
+    }
+    try {
+      pins.push_back({.name = name, .layout = Layout::parse(layout.text())});
+    } catch (const ParseError&) {
+      throw;
+    } catch (const Error& error) {
+      layout.fail(fmt::format("is no layout: {}", error.what()));
+    }
+  }
+  if (pins.empty()) place.fail("has no layouts");
+  return pins;
+}
+
 }  // namespace
 
 nlohmann::json to_json(const ShardingPlan& plan, const Graph& graph) {
@@ -122,53 +165,6 @@ std::vector<PlannedCopy> copies_of(const Graph& graph, const ShardingPlan& plan,
   }
   return copies;
 }
-
-namespace {
-
-constexpr const char* kSolutionFormat = "shadowgraph-assignment-solution";
-
-std::vector<uint32_t> choice_in(const JsonPlace& list) {
-  std::vector<uint32_t> choice;
-  for (const JsonPlace& strategy : list.elements()) {
-    choice.push_back(static_cast<uint32_t>(strategy.integer(0, std::numeric_limits<uint32_t>::max())));
-  }
-  return choice;
-}
-
-std::optional<GivenChoice> choice_of(const nlohmann::json& json, const std::string& name) {
-  const JsonPlace place(json, name);
-  if (place.is_list()) return GivenChoice{.choice = choice_in(place), .cost = "", .name = name};
-  if (!place.is_object() || place.text_or("format", "") != kSolutionFormat) return std::nullopt;
-  if (place["version"].integer() != 1) place["version"].fail("is not 1");
-  if (const auto why = place.find("why_infeasible"); why && !why->text().empty()) {
-    throw Error(fmt::format("{} has no choice: its solver found that {}", name, why->text()));
-  }
-  return GivenChoice{.choice = choice_in(place["choice"]), .cost = place.text_or("cost", ""), .name = name};
-}
-
-std::vector<ShardingPin> layouts_by_name(const JsonPlace& place) {
-  std::vector<ShardingPin> pins;
-  for (const auto& [name, layout] : place.members()) {
-    if (!layout.is_text()) {
-      layout.fail(
-          fmt::format("is no layout such as \"S(0),R\". An answer is a plan.json, a solution ({}), a list of "
-                      "strategies, or layouts "
-                      "by name",
-                      kSolutionFormat));
-    }
-    try {
-      pins.push_back({.name = name, .layout = Layout::parse(layout.text())});
-    } catch (const ParseError&) {
-      throw;
-    } catch (const Error& error) {
-      layout.fail(fmt::format("is no layout: {}", error.what()));
-    }
-  }
-  if (pins.empty()) place.fail("has no layouts");
-  return pins;
-}
-
-}  // namespace
 
 AssignmentCost GivenChoice::of(const AssignmentProblem& problem) const {
   if (choice.size() != problem.nodes.size()) {

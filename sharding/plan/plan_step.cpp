@@ -1,4 +1,4 @@
-// What was tried with sharding and computing again, as text and JSON.
+// Plans a captured step, with recompute or without, and writes the rounds as text and JSON.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -23,10 +23,6 @@
 namespace shadowgraph {
 
 // A table of the rounds; `memory` is what a device had, in bytes.
-std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memory);
-// {"rounds": [...], "segments": [...]}.
-nlohmann::json json_of_rounds(std::span<const RecomputeRound> rounds, std::span<const CheckpointSegment> segments);
-
 std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memory) {
   std::string text = "what was tried within " + human_bytes(memory) + " a device, * is taken:\n";
   text += fmt::format("  {:1} {:22} {:>10} {:>12} {:>12} {:>8} {:>10}\n", "", "ROUND", "A STEP", "COMMUNICATES", "PEAK",
@@ -43,6 +39,7 @@ std::string text_of_rounds(std::span<const RecomputeRound> rounds, int64_t memor
   return text;
 }
 
+// {"rounds": [...], "segments": [...]}.
 nlohmann::json json_of_rounds(std::span<const RecomputeRound> rounds, std::span<const CheckpointSegment> segments) {
   nlohmann::json json;
   json["rounds"] = nlohmann::json::array();
@@ -105,7 +102,7 @@ class Turns {
     trial_.problem = {};
   }
 
-  RecomputedSharding run() {
+  PlannedStep run() {
     const CheckpointChoice& nothing = curve_.choices().front();
     try_sharding("sharding alone", nothing);
     const std::optional<ShardingPlan> free = plan_without_limit();
@@ -251,7 +248,7 @@ class Turns {
     rounds_.push_back(std::move(round));
   }
 
-  RecomputedSharding finish() {
+  PlannedStep finish() {
     if (!best_plan_) {
       std::string why;
       for (const RecomputeRound& round : rounds_) why += fmt::format("\n  {}: {}", round.what, round.why_not);
@@ -259,7 +256,8 @@ class Turns {
                                     human_bytes(sharding_.memory), why));
     }
     rounds_[best_round_].best = true;
-    RecomputedSharding found;
+    PlannedStep found{.device = *sharding_.device};
+    if (sharding_.interconnect != nullptr) found.links = *sharding_.interconnect;
     found.graph = with(*best_choice_);
     found.segments = best_choice_->segments;
     const ShardingPlan plan = std::move(*best_plan_);
@@ -289,61 +287,8 @@ class Turns {
   size_t best_round_ = 0;
 };
 
-}  // namespace
-
-RecomputedSharding shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
-                                       const RecomputeAndShardOptions& options) {
-  if (sharding.memory == kNoLimit) {
-    throw Error("sharding and recomputing together need a limit of memory: ShardingOptions::memory (--memory)");
-  }
-  if (sharding.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
-  return Turns(graph, sharding, options).run();
-}
-
-std::string to_text(const RecomputedSharding& found, int rows) {
-  return text_of_rounds(found.rounds, found.answer.memory) + "\n" + to_text(found.answer, rows);
-}
-
-nlohmann::json to_json(const RecomputedSharding& found) {
-  nlohmann::json json = to_json(found.answer);
-  json["recompute"] = json_of_rounds(found.rounds, found.segments);
-  return json;
-}
-
-// Turns a request into the options of shard(), and a captured step into one that can be cut.
-
-namespace {
-
 // Pipelines cut a step in time, between layers. No layout of tensors says that.
 constexpr std::array kPipelineAxes{"pp", "pipe", "pipeline", "stage", "stages"};
-
-}  // namespace
-
-// Asks here what shard() would only find out after the solver's time.
-void check(const StepRequest& request) {
-  if (request.mesh.axes.empty()) throw Error("sharding needs a mesh: StepRequest::mesh");
-  for (const MeshAxis& axis : request.mesh.axes) {
-    if (std::ranges::find(kPipelineAxes, axis.name) == kPipelineAxes.end()) continue;
-    throw Error(fmt::format(
-        "the mesh {} has an axis of a pipeline: layouts cut tensors, and a pipeline cuts the step into stages. "
-        "`shadowgraph pipeline SOURCE --ranks {}` (sg.pipeline) plans those; give the other axes here",
-        request.mesh.to_string(), axis.size));
-  }
-  if (!request.answer.empty() && (request.recompute || !request.by_hand.empty() || request.problem)) {
-    throw Error("an answer that is given leaves nothing to recompute, to plan by hand or to export");
-  }
-  if (!request.by_hand.empty() && request.recompute) {
-    throw Error("a plan by hand does not compute again: leave --recompute out");
-  }
-  if (request.rank < 0 || request.rank >= request.mesh.size()) {
-    throw Error(fmt::format("the mesh {} has no rank {}", request.mesh.to_string(), request.rank));
-  }
-  if (request.recompute && !request.memory) {
-    throw Error("sharding and recomputing together need a limit of memory: StepRequest::memory (--memory)");
-  }
-}
-
-namespace {
 
 // The request's device and links, or else those that are known of the graph's device.
 Machine machine_of(const StepRequest& request, const Graph& graph) {
@@ -366,10 +311,6 @@ ShardOptions options_of_search(const StepRequest& request) {
   options.solve.highs = request.highs;
   return options;
 }
-
-}  // namespace
-
-namespace {
 
 // A plan in which layers that are alike lie differently needs a variable for each.
 ShardingAnswer measured(const Graph& graph, ShardingOptions sharding, const ShardOptions& options) {
@@ -401,6 +342,39 @@ ShardingAnswer searched_or_given(const Graph& graph, ShardingOptions sharding, c
 }
 
 }  // namespace
+
+PlannedStep shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
+                                const RecomputeAndShardOptions& options) {
+  if (sharding.memory == kNoLimit) {
+    throw Error("sharding and recomputing together need a limit of memory: ShardingOptions::memory (--memory)");
+  }
+  if (sharding.device == nullptr) throw Error("sharding needs the figures of a device: ShardingOptions::device");
+  return Turns(graph, sharding, options).run();
+}
+
+// Asks here what shard() would only find out after the solver's time.
+void check(const StepRequest& request) {
+  if (request.mesh.axes.empty()) throw Error("sharding needs a mesh: StepRequest::mesh");
+  for (const MeshAxis& axis : request.mesh.axes) {
+    if (std::ranges::find(kPipelineAxes, axis.name) == kPipelineAxes.end()) continue;
+    throw Error(fmt::format(
+        "the mesh {} has an axis of a pipeline: layouts cut tensors, and a pipeline cuts the step into stages. "
+        "`shadowgraph pipeline SOURCE --ranks {}` (sg.pipeline) plans those; give the other axes here",
+        request.mesh.to_string(), axis.size));
+  }
+  if (!request.answer.empty() && (request.recompute || !request.by_hand.empty() || request.problem)) {
+    throw Error("an answer that is given leaves nothing to recompute, to plan by hand or to export");
+  }
+  if (!request.by_hand.empty() && request.recompute) {
+    throw Error("a plan by hand does not compute again: leave --recompute out");
+  }
+  if (request.rank < 0 || request.rank >= request.mesh.size()) {
+    throw Error(fmt::format("the mesh {} has no rank {}", request.mesh.to_string(), request.rank));
+  }
+  if (request.recompute && !request.memory) {
+    throw Error("sharding and recomputing together need a limit of memory: StepRequest::memory (--memory)");
+  }
+}
 
 RedistributionPlanner PlannedStep::planner() const {
   const ShardingOptions options{.mesh = answer.plan.mesh, .device = &device, .interconnect = &links};
@@ -435,12 +409,7 @@ PlannedStep plan_step(Graph graph, const StepRequest& request) {
     planned.answer = searched_or_given(planned.graph, sharding, request);
     return planned;
   }
-  RecomputedSharding found = shard_and_recompute(planned.graph, sharding, {.shard = options_of_search(request)});
-  planned.graph = std::move(found.graph);
-  planned.answer = std::move(found.answer);
-  planned.segments = std::move(found.segments);
-  planned.rounds = std::move(found.rounds);
-  return planned;
+  return shard_and_recompute(planned.graph, sharding, {.shard = options_of_search(request)});
 }
 
 std::string to_text(const PlannedStep& planned, int rows) {

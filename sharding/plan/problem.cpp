@@ -37,8 +37,7 @@ ShardingProblem ShardingProblem::of(const Graph& graph, const ShardingOptions& o
   return ShardingProblemBuilder(graph, options).build();
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Which memory is whose
+// ---- Which memory is whose
 
 MemoryUse MemoryUse::of(const Graph& graph) {
   MemoryUse use;
@@ -91,8 +90,7 @@ bool MemoryUse::is_tied(const Graph& graph, NodeId node, ValueId operand) const 
   return tied;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Variables
+// ---- Variables
 
 ShardingProblemBuilder::ShardingProblemBuilder(const Graph& graph, const ShardingOptions& options)
     : graph_(graph),
@@ -414,7 +412,6 @@ std::vector<LiveInterval> ShardingProblemBuilder::stacked(std::vector<LiveInterv
 
 // Makes the edges of a sharding problem. They go from the maker of a tensor to its users, directly or through the
 // copies that several uses of a phase share. problem.cpp has the picture.
-
 PhaseId phase_of_copies(const Graph& graph, NodeId node) {
   if (graph.node(node).target != target_of(Builtin::kGradient)) return graph.node(node).phase;
   return Graph::kOptimizer;

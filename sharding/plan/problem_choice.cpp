@@ -15,8 +15,7 @@ ShardingProblem::~ShardingProblem() = default;
 ShardingProblem::ShardingProblem(ShardingProblem&&) noexcept = default;
 ShardingProblem& ShardingProblem::operator=(ShardingProblem&&) noexcept = default;
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Pins
+// ---- Pins
 
 namespace {
 
@@ -95,8 +94,7 @@ AssignmentProblem ShardingProblem::pinned(std::span<const ShardingPin> pins) con
   return pinned;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// What a choice says
+// ---- What a choice says
 
 std::optional<uint32_t> ShardingProblem::variable_of(NodeId node) const {
   const uint32_t variable = variable_of_[node];

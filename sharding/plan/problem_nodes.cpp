@@ -119,6 +119,18 @@ class Classifier {
   std::unordered_map<std::string, uint32_t> ordinals_;
 };
 
+std::string bytes_of(const std::vector<Layout>& layouts) {
+  std::string bytes;
+  for (const Layout& layout : layouts) {
+    for (const Placement& placement : layout) {
+      const int64_t parts[] = {static_cast<int64_t>(placement.kind), static_cast<int64_t>(placement.op), placement.dim,
+                               placement.outer};
+      bytes.append(reinterpret_cast<const char*>(parts), sizeof(parts));
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 NodeClasses NodeClasses::of(const Graph& graph, bool fold) {
@@ -126,18 +138,6 @@ NodeClasses NodeClasses::of(const Graph& graph, bool fold) {
   NodeClasses each;
   for (const NodeId node : graph.nodes()) each.class_of[node] = each.count++;
   return each;
-}
-
-NodeTensors NodeTensors::of(const Graph& graph, NodeId node) {
-  NodeTensors tensors;
-  const auto into = [&](std::vector<ValueId>& list) {
-    return [&](ValueId v) {
-      if (graph.value(v).kind == ValueKind::kTensor) list.push_back(v);
-    };
-  };
-  graph.for_each_input(node, into(tensors.operands));
-  graph.for_each_output(node, into(tensors.results));
-  return tensors;
 }
 
 std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, const NodeTensors& tensors) {
@@ -161,22 +161,6 @@ std::vector<AxisStrategy> builtin_strategies(const Graph& graph, NodeId node, co
   }
   return found;
 }
-
-namespace {
-
-std::string bytes_of(const std::vector<Layout>& layouts) {
-  std::string bytes;
-  for (const Layout& layout : layouts) {
-    for (const Placement& placement : layout) {
-      const int64_t parts[] = {static_cast<int64_t>(placement.kind), static_cast<int64_t>(placement.op), placement.dim,
-                               placement.outer};
-      bytes.append(reinterpret_cast<const char*>(parts), sizeof(parts));
-    }
-  }
-  return bytes;
-}
-
-}  // namespace
 
 std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors& tensors,
                                           std::span<const AxisStrategy> axis, const DeviceMesh& mesh) {
@@ -207,8 +191,7 @@ std::vector<MeshStrategy> mesh_strategies(const Graph& graph, const NodeTensors&
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Places
+// ---- Places
 
 std::vector<NodePlace> places_of(const NodeTensors& tensors, std::span<const AxisStrategy> axis) {
   std::vector<uint32_t> parent(tensors.size());

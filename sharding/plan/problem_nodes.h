@@ -8,6 +8,7 @@
 
 #include "shadowgraph/graph/graph.h"
 #include "shadowgraph/shard/rules.h"
+#include "sharding/layout/dimension_cuts.h"
 
 namespace shadowgraph {
 
@@ -36,18 +37,6 @@ struct NodeClasses {
 
 // "layers.#.mlp" for "layers.3.mlp", "layer_#.norm_1" for "layer_3.norm_1": where a number ends a name, the first counts.
 std::string without_numbers(std::string_view path);
-
-// Lists a node's strategies on a mesh of several axes: every combination of strategies on one axis that divides its
-// tensors.
-
-// The tensors that a node takes and gives, in the order of for_each_input and for_each_output.
-struct NodeTensors {
-  std::vector<ValueId> operands;
-  std::vector<ValueId> results;
-  static NodeTensors of(const Graph& graph, NodeId node);
-  size_t size() const { return operands.size() + results.size(); }
-  ValueId operator[](size_t i) const { return i < operands.size() ? operands[i] : results[i - operands.size()]; }
-};
 
 struct MeshStrategy {
   std::vector<Layout> layouts;  // of operands, then results

@@ -1,4 +1,4 @@
-// Judges a plan that is measured already.
+// Searches or measures a plan, judges it, and writes what was found as text and JSON.
 #include "shadowgraph/shard/shard.h"
 
 #include <fmt/format.h>
@@ -25,11 +25,25 @@
 
 namespace shadowgraph {
 
-ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingAnswer& answer);
-
 // The lines below the title; each ends with a newline.
-std::string text_of_verdict(const ShardingAnswer& answer);
-nlohmann::json json_of_verdict(const ShardingVerdict& verdict);
+std::string text_of_verdict(const ShardingAnswer& answer) {
+  const ShardingVerdict& verdict = answer.verdict;
+  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of what {} could do", answer.plan.mesh.size(),
+                                 answer.plan.mesh.size() == 1 ? "" : "s", verdict.efficiency * 100,
+                                 answer.plan.mesh.size() == 1 ? "it" : "they");
+  if (!verdict.unused_axes.empty()) {
+    text += fmt::format("; nothing is cut over {}, whose devices do the same", fmt::join(verdict.unused_axes, ", "));
+  }
+  if (!verdict.undivided_axes.empty()) {
+    text +=
+        fmt::format("; the batch of {} is not divided by {}", *verdict.batch, fmt::join(verdict.undivided_axes, ", "));
+  }
+  if (!verdict.overlap_pays) text += "; communicating on a second stream gains nothing";
+  if (!verdict.fits) text += "; it does not fit into the memory";
+  text += "\n";
+  for (const std::string& attempt : verdict.tries) text += "  try " + attempt + "\n";
+  return text;
+}
 
 namespace {
 
@@ -139,58 +153,6 @@ void add_tries(const AxisUse& use, const ShardingOptions& sharding, const Shardi
   });
   if (use.has_log_softmax && vocabulary_whole) tries.push_back("--cut-vocabulary: log_softmax is whole over some axis");
 }
-
-}  // namespace
-
-ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingAnswer& answer) {
-  const AxisUse use = use_of(graph, answer.plan);
-  ShardingVerdict verdict{.batch = use.batch_size};
-  const auto devices = static_cast<double>(answer.plan.mesh.size());
-  if (answer.seconds() > 0) verdict.efficiency = answer.alone / answer.seconds() / devices;
-  for (size_t a = 0; a < answer.plan.mesh.axes.size(); ++a) {
-    const MeshAxis& axis = answer.plan.mesh.axes[a];
-    if (axis.size > 1 && !use.anything[a]) verdict.unused_axes.push_back(axis.name);
-    if (use.batch_size && !use.batch[a] && *use.batch_size % axis.size != 0)
-      verdict.undivided_axes.push_back(axis.name);
-  }
-  verdict.overlap_pays = answer.communication <= 0 || answer.overlapped <= answer.seconds();
-  const int64_t room = answer.memory != kNoLimit ? answer.memory : sharding.device->memory;
-  verdict.fits = room <= 0 || answer.peak <= room;
-  add_tries(use, sharding, answer, verdict);
-  return verdict;
-}
-
-std::string text_of_verdict(const ShardingAnswer& answer) {
-  const ShardingVerdict& verdict = answer.verdict;
-  std::string text = fmt::format("verdict: {} device{} at {:.0f} % of what {} could do", answer.plan.mesh.size(),
-                                 answer.plan.mesh.size() == 1 ? "" : "s", verdict.efficiency * 100,
-                                 answer.plan.mesh.size() == 1 ? "it" : "they");
-  if (!verdict.unused_axes.empty()) {
-    text += fmt::format("; nothing is cut over {}, whose devices do the same", fmt::join(verdict.unused_axes, ", "));
-  }
-  if (!verdict.undivided_axes.empty()) {
-    text +=
-        fmt::format("; the batch of {} is not divided by {}", *verdict.batch, fmt::join(verdict.undivided_axes, ", "));
-  }
-  if (!verdict.overlap_pays) text += "; communicating on a second stream gains nothing";
-  if (!verdict.fits) text += "; it does not fit into the memory";
-  text += "\n";
-  for (const std::string& attempt : verdict.tries) text += "  try " + attempt + "\n";
-  return text;
-}
-
-nlohmann::json json_of_verdict(const ShardingVerdict& verdict) {
-  nlohmann::json json{{"efficiency", verdict.efficiency},
-                      {"unused_axes", verdict.unused_axes},
-                      {"undivided_axes", verdict.undivided_axes},
-                      {"overlap_pays", verdict.overlap_pays},
-                      {"fits", verdict.fits},
-                      {"try", verdict.tries}};
-  if (verdict.batch) json["batch"] = *verdict.batch;
-  return json;
-}
-
-namespace {
 
 class Watch {
  public:
@@ -366,56 +328,6 @@ ComparedPlan compare_with(std::optional<HandPlan> hand, const Graph& graph, cons
   return compared;
 }
 
-}  // namespace
-
-ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& asked) {
-  ShardOptions options = asked;
-  ShardingAnswer answer;
-  Watch watch;
-  const ShardingProblem problem = ShardingProblem::of(graph, sharding);
-  answer.problem_seconds = watch.seconds();
-  if (options.problem) options.problem(problem);
-  if (options.decided) {
-    if (auto choice = options.decided(problem)) options.choice = GivenChoice{.choice = std::move(*choice)};
-  }
-  answer.title = problem.assignment().name;
-  answer.nodes = problem.tensor_nodes();
-  answer.variables = static_cast<int64_t>(problem.assignment().nodes.size());
-  answer.edges = static_cast<int64_t>(problem.assignment().edges.size());
-  answer.folded = !sharding.unfold;
-  answer.memory = sharding.memory;
-  answer.given = options.plan != nullptr || options.choice;
-  answer.by_hand = options.by_hand;
-  answer.coverage = problem.coverage();
-  watch = Watch();
-  solve_within_memory(graph, problem, sharding, options, answer);
-  answer.solver_seconds = watch.seconds();
-  give_each_rank(graph, problem, sharding, options, answer);
-  measure_plan(graph, problem, sharding, answer);
-  answer.placeholders = problem.placeholders(answer.plan);
-  if (sharding.unfold && !answer.given && !options.by_hand) {
-    answer.folded_seconds = seconds_of_layers_alike(graph, sharding, options.solve);
-  }
-  answer.traffic = traffic_of(graph, answer.plan, problem);
-  answer.verdict = verdict_of(graph, sharding, answer);
-  if (options.compare && (answer.given || options.by_hand)) {
-    answer.compared.push_back(compare_with(std::nullopt, graph, problem, sharding.mesh, options.solve));
-  }
-  if (options.compare) {
-    for (const HandPlan hand : hand_plans(sharding.mesh)) {
-      answer.compared.push_back(compare_with(hand, graph, problem, sharding.mesh, options.solve));
-    }
-  }
-  for (const std::string& name : options.explain) {
-    answer.explanations.push_back(explain(graph, problem, answer, name, options.solve));
-  }
-  return answer;
-}
-
-// What shard() found, for people and as JSON.
-
-namespace {
-
 std::string table(const std::vector<std::vector<std::string>>& rows, int limit, const char* rest) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
@@ -503,6 +415,79 @@ std::string text_of_step(const ShardingAnswer& answer) {
 }
 
 }  // namespace
+
+ShardingVerdict verdict_of(const Graph& graph, const ShardingOptions& sharding, const ShardingAnswer& answer) {
+  const AxisUse use = use_of(graph, answer.plan);
+  ShardingVerdict verdict{.batch = use.batch_size};
+  const auto devices = static_cast<double>(answer.plan.mesh.size());
+  if (answer.seconds() > 0) verdict.efficiency = answer.alone / answer.seconds() / devices;
+  for (size_t a = 0; a < answer.plan.mesh.axes.size(); ++a) {
+    const MeshAxis& axis = answer.plan.mesh.axes[a];
+    if (axis.size > 1 && !use.anything[a]) verdict.unused_axes.push_back(axis.name);
+    if (use.batch_size && !use.batch[a] && *use.batch_size % axis.size != 0)
+      verdict.undivided_axes.push_back(axis.name);
+  }
+  verdict.overlap_pays = answer.communication <= 0 || answer.overlapped <= answer.seconds();
+  const int64_t room = answer.memory != kNoLimit ? answer.memory : sharding.device->memory;
+  verdict.fits = room <= 0 || answer.peak <= room;
+  add_tries(use, sharding, answer, verdict);
+  return verdict;
+}
+
+nlohmann::json json_of_verdict(const ShardingVerdict& verdict) {
+  nlohmann::json json{{"efficiency", verdict.efficiency},
+                      {"unused_axes", verdict.unused_axes},
+                      {"undivided_axes", verdict.undivided_axes},
+                      {"overlap_pays", verdict.overlap_pays},
+                      {"fits", verdict.fits},
+                      {"try", verdict.tries}};
+  if (verdict.batch) json["batch"] = *verdict.batch;
+  return json;
+}
+
+ShardingAnswer shard(const Graph& graph, const ShardingOptions& sharding, const ShardOptions& asked) {
+  ShardOptions options = asked;
+  ShardingAnswer answer;
+  Watch watch;
+  const ShardingProblem problem = ShardingProblem::of(graph, sharding);
+  answer.problem_seconds = watch.seconds();
+  if (options.problem) options.problem(problem);
+  if (options.decided) {
+    if (auto choice = options.decided(problem)) options.choice = GivenChoice{.choice = std::move(*choice)};
+  }
+  answer.title = problem.assignment().name;
+  answer.nodes = problem.tensor_nodes();
+  answer.variables = static_cast<int64_t>(problem.assignment().nodes.size());
+  answer.edges = static_cast<int64_t>(problem.assignment().edges.size());
+  answer.folded = !sharding.unfold;
+  answer.memory = sharding.memory;
+  answer.given = options.plan != nullptr || options.choice;
+  answer.by_hand = options.by_hand;
+  answer.coverage = problem.coverage();
+  watch = Watch();
+  solve_within_memory(graph, problem, sharding, options, answer);
+  answer.solver_seconds = watch.seconds();
+  give_each_rank(graph, problem, sharding, options, answer);
+  measure_plan(graph, problem, sharding, answer);
+  answer.placeholders = problem.placeholders(answer.plan);
+  if (sharding.unfold && !answer.given && !options.by_hand) {
+    answer.folded_seconds = seconds_of_layers_alike(graph, sharding, options.solve);
+  }
+  answer.traffic = traffic_of(graph, answer.plan, problem);
+  answer.verdict = verdict_of(graph, sharding, answer);
+  if (options.compare && (answer.given || options.by_hand)) {
+    answer.compared.push_back(compare_with(std::nullopt, graph, problem, sharding.mesh, options.solve));
+  }
+  if (options.compare) {
+    for (const HandPlan hand : hand_plans(sharding.mesh)) {
+      answer.compared.push_back(compare_with(hand, graph, problem, sharding.mesh, options.solve));
+    }
+  }
+  for (const std::string& name : options.explain) {
+    answer.explanations.push_back(explain(graph, problem, answer, name, options.solve));
+  }
+  return answer;
+}
 
 std::string to_text(const ShardingAnswer& answer, int rows) {
   std::string text = text_of_step(answer);

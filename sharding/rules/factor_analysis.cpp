@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "sharding/layout/dimension_cuts.h"
 #include "sharding/rules/node_factors.h"
 
 namespace shadowgraph {
@@ -36,19 +37,6 @@ bool insert_split(std::vector<int64_t>& splits, int64_t at, int64_t extent) {
   if (place != splits.begin() && at % *(place - 1) != 0) return false;
   splits.insert(place, at);
   return true;
-}
-
-template <class F>
-void for_each_tensor(const Graph& graph, std::span<const Argument> arguments, F&& f) {
-  graph.for_each_value(arguments, [&](ValueId value) {
-    if (graph.value(value).kind == ValueKind::kTensor) f(value);
-  });
-}
-
-std::vector<ValueId> operands_of(const Graph& graph, NodeId node) {
-  std::vector<ValueId> operands;
-  for_each_tensor(graph, graph.arguments(node), [&](ValueId value) { operands.push_back(value); });
-  return operands;
 }
 
 constexpr uint8_t bit_of(PartialOp op) { return static_cast<uint8_t>(1U << static_cast<unsigned>(op)); }
@@ -86,9 +74,9 @@ class FactorAnalysis::Finder {
   }
 
   void add(NodeId node, const KnownCall& call) {
-    const std::vector<ValueId> operands = operands_of(graph_, node);
-    join_tensors(node, call.factors, operands);
-    mark_partial(node, call, operands);
+    const NodeTensors tensors = NodeTensors::of(graph_, node);
+    join_tensors(node, call.factors, tensors);
+    mark_partial(call, tensors);
   }
 
   FactorAnalysis finish() {
@@ -126,15 +114,14 @@ class FactorAnalysis::Finder {
   }
 
   // Makes elements of the node's factors, and joins or ties them to the dimensions of its tensors.
-  void join_tensors(NodeId node, const NodeFactors& factors, const std::vector<ValueId>& operands) {
+  void join_tensors(NodeId node, const NodeFactors& factors, const NodeTensors& tensors) {
     const uint32_t own = found_.first_of_node_[node.index] = add_elements(factors.factors.size());
     for (size_t f = 0; f < factors.factors.size(); ++f) extents_[own + f] = factors.factors[f].extent;
     for (const TensorFactors& tensor : factors.operands) {
-      if (tensor.operand >= 0) join(factors, own, tensor, operands[static_cast<size_t>(tensor.operand)]);
+      if (tensor.operand >= 0) join(factors, own, tensor, tensors.operands[static_cast<size_t>(tensor.operand)]);
     }
     size_t at = 0;
-    for_each_tensor(graph_, graph_.results(node),
-                    [&](ValueId value) { join(factors, own, factors.results[at++], value); });
+    for (const ValueId value : tensors.results) join(factors, own, factors.results[at++], value);
   }
 
   void join(const NodeFactors& factors, uint32_t own, const TensorFactors& tensor, ValueId value) {
@@ -157,14 +144,14 @@ class FactorAnalysis::Finder {
   }
 
   // A value can be partial if a node makes it so or passes it on.
-  void mark_partial(NodeId node, const KnownCall& call, const std::vector<ValueId>& operands) {
+  void mark_partial(const KnownCall& call, const NodeTensors& tensors) {
     for (const AxisStrategy& strategy : call.strategies.axis) {
-      if (strategy.extent == 0 && !found_.can_be_given(strategy, operands)) continue;
+      if (strategy.extent == 0 && !found_.can_be_given(strategy, tensors.operands)) continue;
       size_t r = 0;
-      for_each_tensor(graph_, graph_.results(node), [&](ValueId value) {
+      for (const ValueId value : tensors.results) {
         const Placement& placement = strategy.results[r++];
         if (placement.is_partial()) found_.partial_[value.index] |= bit_of(placement.op);
-      });
+      }
     }
   }
 
@@ -208,7 +195,7 @@ FactorAnalysis FactorAnalysis::run(const Graph& graph, const ShardingRules& rule
 NodeStrategies ShardingRules::strategies(const Graph& graph, NodeId node, const FactorAnalysis& analysis) const {
   const std::shared_ptr<const KnownCall> call = table_->known(graph, node);
   const NodeFactors& factors = call->factors;
-  const std::vector<ValueId> operands = operands_of(graph, node);
+  const std::vector<ValueId> operands = NodeTensors::of(graph, node).operands;
   NodeStrategies all{.source = factors.source, .random = factors.random, .independent = factors.independent};
   for (const AxisStrategy& strategy : call->strategies.axis) {
     // A strategy that is partial throughout stays only where something can be partial.

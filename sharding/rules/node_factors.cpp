@@ -18,8 +18,7 @@ bool TensorFactors::has(FactorId factor) const {
   });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Reading a call
+// ---- Reading a call
 
 NodeCall::NodeCall(const Graph& graph, NodeId node) : graph_(graph), node_(node) {}
 
@@ -65,8 +64,7 @@ bool NodeCall::holds(const RuleCondition& condition) const {
   return holds != condition.negated;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Building
+// ---- Building
 
 FactorBuilder::FactorBuilder(const NodeCall& c) : call(c) {
   const Graph& graph = call.graph();
@@ -163,170 +161,6 @@ bool can_be_partial(const TensorFactors& tensor, PartialOp op) {
   if (op == PartialOp::kAverage) return c10::isFloatingType(tensor.dtype) || c10::isComplexType(tensor.dtype);
   return tensor.dtype != c10::ScalarType::Bool;
 }
-
-}  // namespace
-
-void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp from, PartialOp to) {
-  AxisStrategy strategy{.name = std::string(to_string(from))};
-  strategy.operands.resize(made.tensors);
-  std::vector<uint16_t> arguments;
-  bool any = false;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of the partial operands together
-  for (const std::string& name : group) {
-    const int at = call.position(name);
-    if (at < 0) continue;  // of another overload
-    arguments.push_back(static_cast<uint16_t>(at));
-    for (const TensorFactors* tensor : operands(static_cast<uint16_t>(at))) {
-      if (tensor->operand < 0) return;  // a constant is the same on every device
-      if (!can_be_partial(*tensor, from)) return;
-      strategy.operands[static_cast<size_t>(tensor->operand)] = Placement::partial(from);
-      dtype = any ? c10::promoteTypes(dtype, tensor->dtype) : tensor->dtype;
-      any = true;
-    }
-    // The term that is no tensor is added on every device, which is right for a mean alone.
-    const Argument* argument = call.argument(name);
-    const bool number = argument->kind == ArgumentKind::kInt || argument->kind == ArgumentKind::kFloat;
-    if (number && from == PartialOp::kSum) return;
-  }
-  if (!any) return;
-  for (const TensorFactors& result : made.results) {
-    const bool made_of = result.of.empty() || std::any_of(result.of.begin(), result.of.end(), [&](uint16_t argument) {
-                           return std::find(arguments.begin(), arguments.end(), argument) != arguments.end();
-                         });
-    const bool passes = !result.same && made_of;
-    if (passes && !can_be_partial(result, to)) return;
-    // A sum of parts that are rounded or truncated is not the rounded sum.
-    const bool sums = to == PartialOp::kSum || to == PartialOp::kAverage;
-    if (passes && sums && c10::promoteTypes(dtype, result.dtype) != result.dtype) return;
-    strategy.results.push_back(passes ? Placement::partial(to) : Placement::replicate());
-  }
-  made.partial.push_back(std::move(strategy));
-}
-
-void FactorBuilder::linear(const std::vector<std::vector<std::string>>& groups) {
-  for (const PartialOp op : {PartialOp::kSum, PartialOp::kAverage}) {
-    for (const std::vector<std::string>& group : groups) partial(group, op, op);
-  }
-}
-
-void FactorBuilder::monotone(const std::vector<std::vector<std::string>>& groups, bool turn) {
-  for (const PartialOp op : {PartialOp::kMax, PartialOp::kMin}) {
-    const PartialOp other = op == PartialOp::kMax ? PartialOp::kMin : PartialOp::kMax;
-    for (const std::vector<std::string>& group : groups) partial(group, op, turn ? other : op);
-  }
-}
-
-std::vector<FactorId> FactorBuilder::named(const std::vector<std::string>& names) const {
-  std::vector<FactorId> found;
-  for (size_t f = 0; f < made.factors.size(); ++f) {
-    const std::string& own = made.factors[f].name;
-    for (const std::string& name : names) {
-      // "b" names the row *b, too: "b.0", "b.1".
-      if (own == name || (own.starts_with(name) && own.size() > name.size() && own[name.size()] == '.')) {
-        found.push_back(static_cast<FactorId>(f));
-      }
-    }
-  }
-  return found;
-}
-
-void FactorBuilder::apply(const std::vector<RuleClause>& clauses) {
-  using Kind = RuleClause::Kind;
-  for (const RuleClause& clause : clauses) {
-    if (!call.holds(clause.condition)) continue;
-    switch (clause.kind) {
-      case Kind::kWhole:
-        for (const FactorId f : named(clause.groups[0])) made.factors[f].whole = true;
-        break;
-      case Kind::kReduce:
-        for (const FactorId f : named(clause.groups[0])) made.factors[f].op = clause.op;
-        break;
-      case Kind::kWholeAt: {
-        TensorFactors& first = made.operands.at(0);
-        std::vector<int64_t> at = call.integers(clause.argument);
-        if (at.empty()) {
-          for (size_t d = 0; d < first.dims.size(); ++d) at.push_back(static_cast<int64_t>(d));
-        }
-        const auto rank = static_cast<int64_t>(first.dims.size());
-        for (const int64_t d : at) {
-          const int64_t dim = d < 0 ? d + rank : d;
-          if (dim < 0 || dim >= rank) continue;
-          for (const FactorId f : first.dims[static_cast<size_t>(dim)]) made.factors[f].whole = true;
-        }
-        break;
-      }
-      case Kind::kLinear:
-        linear(clause.groups);
-        break;
-      case Kind::kMonotone:
-        monotone(clause.groups, false);
-        break;
-      case Kind::kAntitone:
-        monotone(clause.groups, true);
-        break;
-      case Kind::kLocal:
-        scaled(clause.argument, named(clause.groups[0]));
-        break;
-      case Kind::kMasked:
-        for (const FactorId f : named(clause.groups[0])) made.factors[f].masked_by = call.position(clause.argument);
-        break;
-      case Kind::kExtent:
-        scaled(clause.argument, named(clause.groups[0]));
-        break;
-      case Kind::kSizes:
-        sizes(clause.argument);
-        break;
-      case Kind::kRandom:
-        made.random = true;
-        break;
-      case Kind::kEqual:
-        break;  // when dimensions are bound
-    }
-  }
-}
-
-// Lets tensors that are written lie as the results that they become. Tensors in `out=` have the dimensions of those.
-void FactorBuilder::tie_written() {
-  const OperatorFacts& facts = call.target().facts();
-  for (const OperatorFacts::Alias& alias : facts.aliases) {
-    if (std::find(facts.written.begin(), facts.written.end(), alias.argument) == facts.written.end()) continue;
-    const std::vector<TensorFactors*> written = operands(alias.argument);
-    size_t element = 0;
-    for (size_t r = 0; r < made.results.size() && element < written.size(); ++r) {
-      if (made.results[r].argument != alias.result) continue;
-      TensorFactors& operand = *written[element++];
-      operand.tied = static_cast<int64_t>(r);
-      operand.overwritten = is_overwritten(facts, alias.argument);
-      const bool unsaid =
-          std::all_of(operand.dims.begin(), operand.dims.end(), [](const auto& dim) { return dim.empty(); });
-      if (unsaid && operand.sizes == made.results[r].sizes) operand.dims = made.results[r].dims;
-    }
-  }
-}
-
-NodeFactors FactorBuilder::finish() {
-  tie_written();
-  for (std::vector<TensorFactors>* tensors : {&made.operands, &made.results}) {
-    for (TensorFactors& tensor : *tensors) {
-      for (size_t d = 0; d < tensor.dims.size(); ++d) {
-        int64_t product = 1;
-        for (const FactorId f : tensor.dims[d]) {
-          product = saturating_multiply(product, made.factors[f].extent);
-          if (tensor.operand < 0 && tensors == &made.operands) made.factors[f].whole = true;
-        }
-        if (!tensor.dims[d].empty() && product != tensor.sizes[d]) {
-          throw Misfit(fmt::format("a dimension of {} has factors of {} together", tensor.sizes[d], product));
-        }
-      }
-    }
-  }
-  return std::move(made);
-}
-
-// Binds the patterns of a rule to the tensors of a call: finds which dimension is which factor, and how large factors
-// are.
-
-namespace {
 
 constexpr int64_t kUnknown = -1;
 
@@ -610,6 +444,163 @@ class PatternBinder {
 };
 
 }  // namespace
+
+void FactorBuilder::partial(const std::vector<std::string>& group, PartialOp from, PartialOp to) {
+  AxisStrategy strategy{.name = std::string(to_string(from))};
+  strategy.operands.resize(made.tensors);
+  std::vector<uint16_t> arguments;
+  bool any = false;
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of the partial operands together
+  for (const std::string& name : group) {
+    const int at = call.position(name);
+    if (at < 0) continue;  // of another overload
+    arguments.push_back(static_cast<uint16_t>(at));
+    for (const TensorFactors* tensor : operands(static_cast<uint16_t>(at))) {
+      if (tensor->operand < 0) return;  // a constant is the same on every device
+      if (!can_be_partial(*tensor, from)) return;
+      strategy.operands[static_cast<size_t>(tensor->operand)] = Placement::partial(from);
+      dtype = any ? c10::promoteTypes(dtype, tensor->dtype) : tensor->dtype;
+      any = true;
+    }
+    // The term that is no tensor is added on every device, which is right for a mean alone.
+    const Argument* argument = call.argument(name);
+    const bool number = argument->kind == ArgumentKind::kInt || argument->kind == ArgumentKind::kFloat;
+    if (number && from == PartialOp::kSum) return;
+  }
+  if (!any) return;
+  for (const TensorFactors& result : made.results) {
+    const bool made_of = result.of.empty() || std::any_of(result.of.begin(), result.of.end(), [&](uint16_t argument) {
+                           return std::find(arguments.begin(), arguments.end(), argument) != arguments.end();
+                         });
+    const bool passes = !result.same && made_of;
+    if (passes && !can_be_partial(result, to)) return;
+    // A sum of parts that are rounded or truncated is not the rounded sum.
+    const bool sums = to == PartialOp::kSum || to == PartialOp::kAverage;
+    if (passes && sums && c10::promoteTypes(dtype, result.dtype) != result.dtype) return;
+    strategy.results.push_back(passes ? Placement::partial(to) : Placement::replicate());
+  }
+  made.partial.push_back(std::move(strategy));
+}
+
+void FactorBuilder::linear(const std::vector<std::vector<std::string>>& groups) {
+  for (const PartialOp op : {PartialOp::kSum, PartialOp::kAverage}) {
+    for (const std::vector<std::string>& group : groups) partial(group, op, op);
+  }
+}
+
+void FactorBuilder::monotone(const std::vector<std::vector<std::string>>& groups, bool turn) {
+  for (const PartialOp op : {PartialOp::kMax, PartialOp::kMin}) {
+    const PartialOp other = op == PartialOp::kMax ? PartialOp::kMin : PartialOp::kMax;
+    for (const std::vector<std::string>& group : groups) partial(group, op, turn ? other : op);
+  }
+}
+
+std::vector<FactorId> FactorBuilder::named(const std::vector<std::string>& names) const {
+  std::vector<FactorId> found;
+  for (size_t f = 0; f < made.factors.size(); ++f) {
+    const std::string& own = made.factors[f].name;
+    for (const std::string& name : names) {
+      // "b" names the row *b, too: "b.0", "b.1".
+      if (own == name || (own.starts_with(name) && own.size() > name.size() && own[name.size()] == '.')) {
+        found.push_back(static_cast<FactorId>(f));
+      }
+    }
+  }
+  return found;
+}
+
+void FactorBuilder::apply(const std::vector<RuleClause>& clauses) {
+  using Kind = RuleClause::Kind;
+  for (const RuleClause& clause : clauses) {
+    if (!call.holds(clause.condition)) continue;
+    switch (clause.kind) {
+      case Kind::kWhole:
+        for (const FactorId f : named(clause.groups[0])) made.factors[f].whole = true;
+        break;
+      case Kind::kReduce:
+        for (const FactorId f : named(clause.groups[0])) made.factors[f].op = clause.op;
+        break;
+      case Kind::kWholeAt: {
+        TensorFactors& first = made.operands.at(0);
+        std::vector<int64_t> at = call.integers(clause.argument);
+        if (at.empty()) {
+          for (size_t d = 0; d < first.dims.size(); ++d) at.push_back(static_cast<int64_t>(d));
+        }
+        const auto rank = static_cast<int64_t>(first.dims.size());
+        for (const int64_t d : at) {
+          const int64_t dim = d < 0 ? d + rank : d;
+          if (dim < 0 || dim >= rank) continue;
+          for (const FactorId f : first.dims[static_cast<size_t>(dim)]) made.factors[f].whole = true;
+        }
+        break;
+      }
+      case Kind::kLinear:
+        linear(clause.groups);
+        break;
+      case Kind::kMonotone:
+        monotone(clause.groups, false);
+        break;
+      case Kind::kAntitone:
+        monotone(clause.groups, true);
+        break;
+      case Kind::kLocal:
+        scaled(clause.argument, named(clause.groups[0]));
+        break;
+      case Kind::kMasked:
+        for (const FactorId f : named(clause.groups[0])) made.factors[f].masked_by = call.position(clause.argument);
+        break;
+      case Kind::kExtent:
+        scaled(clause.argument, named(clause.groups[0]));
+        break;
+      case Kind::kSizes:
+        sizes(clause.argument);
+        break;
+      case Kind::kRandom:
+        made.random = true;
+        break;
+      case Kind::kEqual:
+        break;  // when dimensions are bound
+    }
+  }
+}
+
+// Lets tensors that are written lie as the results that they become. Tensors in `out=` have the dimensions of those.
+void FactorBuilder::tie_written() {
+  const OperatorFacts& facts = call.target().facts();
+  for (const OperatorFacts::Alias& alias : facts.aliases) {
+    if (std::find(facts.written.begin(), facts.written.end(), alias.argument) == facts.written.end()) continue;
+    const std::vector<TensorFactors*> written = operands(alias.argument);
+    size_t element = 0;
+    for (size_t r = 0; r < made.results.size() && element < written.size(); ++r) {
+      if (made.results[r].argument != alias.result) continue;
+      TensorFactors& operand = *written[element++];
+      operand.tied = static_cast<int64_t>(r);
+      operand.overwritten = is_overwritten(facts, alias.argument);
+      const bool unsaid =
+          std::all_of(operand.dims.begin(), operand.dims.end(), [](const auto& dim) { return dim.empty(); });
+      if (unsaid && operand.sizes == made.results[r].sizes) operand.dims = made.results[r].dims;
+    }
+  }
+}
+
+NodeFactors FactorBuilder::finish() {
+  tie_written();
+  for (std::vector<TensorFactors>* tensors : {&made.operands, &made.results}) {
+    for (TensorFactors& tensor : *tensors) {
+      for (size_t d = 0; d < tensor.dims.size(); ++d) {
+        int64_t product = 1;
+        for (const FactorId f : tensor.dims[d]) {
+          product = saturating_multiply(product, made.factors[f].extent);
+          if (tensor.operand < 0 && tensors == &made.operands) made.factors[f].whole = true;
+        }
+        if (!tensor.dims[d].empty() && product != tensor.sizes[d]) {
+          throw Misfit(fmt::format("a dimension of {} has factors of {} together", tensor.sizes[d], product));
+        }
+      }
+    }
+  }
+  return std::move(made);
+}
 
 void bind_patterns(const RuleText& rule, FactorBuilder& builder) { PatternBinder(rule, builder).bind(); }
 

@@ -143,8 +143,6 @@ void bind_patterns(const RuleText& rule, FactorBuilder& builder);
 using ClassBuilder = void (*)(const RuleText& rule, FactorBuilder& builder);
 ClassBuilder find_class(std::string_view word);
 
-// Holds the rules by operator, and the calls whose factors are known already. Internal to sharding/rules.
-
 // Keeps what is known of a call: it holds for all nodes that make the same call on tensors of the same geometry.
 struct KnownCall {
   NodeFactors factors;

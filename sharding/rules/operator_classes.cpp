@@ -23,29 +23,57 @@ struct ClassRow {
   std::string_view word;  // as a rule names it: "reshape"
   ClassBuilder build;
 };
-std::span<const ClassRow> view_classes();
 
 // Returns a dimension that may be counted from the back (-1: the last) as counted from the front. Throws Misfit beyond
 // the rank; a tensor without dimensions has dimension 0, as in PyTorch.
-size_t wrapped(int64_t dim, size_t rank);
+size_t wrapped(int64_t dim, size_t rank) {
+  const auto size = static_cast<int64_t>(std::max<size_t>(rank, 1));
+  const int64_t at = dim < 0 ? dim + size : dim;
+  if (at < 0 || at >= size) throw Misfit(fmt::format("there is no dimension {} in {}", dim, rank));
+  return static_cast<size_t>(at);
+}
+
 // Returns the first tensor among the operands, of which a view is taken. Throws Misfit without one.
-TensorFactors& self_of(FactorBuilder& b);
+TensorFactors& self_of(FactorBuilder& b) {
+  if (b.made.operands.empty()) throw Misfit("there is no tensor among the operands");
+  return b.made.operands[0];
+}
+
 // Gives each dimension that has no factor yet one of its own: d0, d1, ...
-void name_dims(FactorBuilder& b, TensorFactors& tensor);
+void name_dims(FactorBuilder& b, TensorFactors& tensor) {
+  for (size_t d = 0; d < tensor.dims.size(); ++d) {
+    if (tensor.dims[d].empty()) tensor.dims[d] = {b.factor(fmt::format("d{}", d), tensor.sizes[d])};
+  }
+}
+
 // Lets partial values of every kind pass from an argument to the results. That is right for operators that only move
 // elements: wherever one goes, it stays a part of the same sum or maximum.
-void passes_partial(FactorBuilder& b, const std::string& argument);
+void passes_partial(FactorBuilder& b, const std::string& argument) {
+  b.linear({{argument}});
+  b.monotone({{argument}}, false);
+}
+
 // Does the same for the operand of a view.
-void view_passes_partial(FactorBuilder& b);
-// Returns the strides of the first result, or else of the first operand.
-std::vector<int64_t> strides_of(FactorBuilder& b, bool of_result);
+void view_passes_partial(FactorBuilder& b) {
+  passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
+}
+
 // Gives the tensor's dimensions, counted from the right, the factors of `whole`. Those of size 1 get none: every device
 // needs them, wherever `whole` is cut.
-void broadcast_to(TensorFactors& tensor, const TensorFactors& whole);
+void broadcast_to(TensorFactors& tensor, const TensorFactors& whole) {
+  const size_t rank = tensor.dims.size();
+  if (rank > whole.dims.size()) throw Misfit("an operand has more dimensions than the result");
+  for (size_t d = 0; d < rank; ++d) {
+    const size_t of = whole.dims.size() - rank + d;
+    if (tensor.sizes[d] == whole.sizes[of]) {
+      tensor.dims[d] = whole.dims[of];
+    } else if (tensor.sizes[d] != 1) {
+      throw Misfit(fmt::format("sizes {} and {} do not broadcast", tensor.sizes[d], whole.sizes[of]));
+    }
+  }
+}
 
-// Classes of operators that move elements about: they reorder dimensions, regroup them in the same order, or take
-// pieces.
-
+// Returns the strides of the first result, or else of the first operand.
 std::vector<int64_t> strides_of(FactorBuilder& b, bool of_result) {
   const Graph& graph = b.call.graph();
   std::vector<int64_t> strides;
@@ -380,54 +408,6 @@ constexpr std::array kViewClasses = std::to_array<ClassRow>({
     {"cat", cat},
     {"pad", pad},
 });
-
-}  // namespace
-
-std::span<const ClassRow> view_classes() { return kViewClasses; }
-
-// Classes of operators that patterns cannot say. Their dimensions follow from lists of dimensions, from sizes, or from
-// how two shapes fit together.
-
-size_t wrapped(int64_t dim, size_t rank) {
-  const auto size = static_cast<int64_t>(std::max<size_t>(rank, 1));
-  const int64_t at = dim < 0 ? dim + size : dim;
-  if (at < 0 || at >= size) throw Misfit(fmt::format("there is no dimension {} in {}", dim, rank));
-  return static_cast<size_t>(at);
-}
-
-TensorFactors& self_of(FactorBuilder& b) {
-  if (b.made.operands.empty()) throw Misfit("there is no tensor among the operands");
-  return b.made.operands[0];
-}
-
-void name_dims(FactorBuilder& b, TensorFactors& tensor) {
-  for (size_t d = 0; d < tensor.dims.size(); ++d) {
-    if (tensor.dims[d].empty()) tensor.dims[d] = {b.factor(fmt::format("d{}", d), tensor.sizes[d])};
-  }
-}
-
-void passes_partial(FactorBuilder& b, const std::string& argument) {
-  b.linear({{argument}});
-  b.monotone({{argument}}, false);
-}
-void view_passes_partial(FactorBuilder& b) {
-  passes_partial(b, b.call.signature().arguments.at(self_of(b).argument).name);
-}
-
-void broadcast_to(TensorFactors& tensor, const TensorFactors& whole) {
-  const size_t rank = tensor.dims.size();
-  if (rank > whole.dims.size()) throw Misfit("an operand has more dimensions than the result");
-  for (size_t d = 0; d < rank; ++d) {
-    const size_t of = whole.dims.size() - rank + d;
-    if (tensor.sizes[d] == whole.sizes[of]) {
-      tensor.dims[d] = whole.dims[of];
-    } else if (tensor.sizes[d] != 1) {
-      throw Misfit(fmt::format("sizes {} and {} do not broadcast", tensor.sizes[d], whole.sizes[of]));
-    }
-  }
-}
-
-namespace {
 
 using Dims = std::vector<int64_t>;
 
@@ -806,6 +786,8 @@ constexpr std::array kClasses = std::to_array<ClassRow>({
 });
 
 }  // namespace
+
+std::span<const ClassRow> view_classes() { return kViewClasses; }
 
 ClassBuilder find_class(std::string_view word) {
   for (const std::span<const ClassRow>& rows : {std::span<const ClassRow>(kClasses), view_classes()}) {

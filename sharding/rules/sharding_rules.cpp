@@ -1,4 +1,4 @@
-// Calls as keys: everything that the factors of a call depend on. Internal to sharding/rules.
+// Keeps the rules of operators: what they say of a call, its strategies, and one device's arguments.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,79 +22,70 @@ class CallKey {
  public:
   explicit CallKey(const Graph& graph) : graph_(graph) {}
   // Returns bytes that two calls share only if they have the same factors; good until the next call.
-  const std::string& of(NodeId node);
+  const std::string& of(NodeId node) {
+    key_ = graph_.target(node).name();
+    add(graph_.arguments(node));
+    key_ += '>';
+    add(graph_.results(node));
+    return key_;
+  }
 
  private:
-  void add(int64_t number);
-  void add(std::span<const Argument> arguments);
-  void add(const Argument& argument);
+  void add(int64_t number) { key_.append(reinterpret_cast<const char*>(&number), sizeof number); }
+  void add(std::span<const Argument> arguments) {
+    for (const Argument& argument : arguments) add(argument);
+  }
+
+  void add(const Argument& argument) {
+    key_ += static_cast<char>(argument.kind);
+    switch (argument.kind) {
+      case ArgumentKind::kValue: {
+        const Value& value = graph_.value(argument.ref.value);
+        key_ += static_cast<char>(value.kind);
+        key_ += static_cast<char>(value.dtype);
+        add(value.rank);
+        for (const int64_t size : graph_.sizes(argument.ref.value)) add(size);
+        for (const int64_t stride : graph_.strides(argument.ref.value)) add(stride);
+        break;
+      }
+      case ArgumentKind::kConstant: {
+        const auto constant = graph_.constant_meta(argument.constant);
+        add(constant ? static_cast<int64_t>(constant->sizes.size()) : -1);
+        if (!constant) break;
+        for (const int64_t size : constant->sizes) add(size);
+        break;
+      }
+      case ArgumentKind::kInt:
+      case ArgumentKind::kFloat:
+        add(argument.i);
+        break;
+      case ArgumentKind::kBool:
+        add(int64_t{argument.b});
+        break;
+      case ArgumentKind::kIntList:
+        add(static_cast<int64_t>(graph_.ints(argument).size()));
+        for (const int64_t value : graph_.ints(argument)) add(value);
+        break;
+      case ArgumentKind::kList:
+        add(static_cast<int64_t>(graph_.list(argument).size()));
+        add(graph_.list(argument));
+        break;
+      case ArgumentKind::kString:
+      case ArgumentKind::kOpaque:
+        key_ += graph_.text(argument.string);
+        key_ += '\0';
+        break;
+      case ArgumentKind::kNone:
+      case ArgumentKind::kComplex:
+      case ArgumentKind::kDevice:
+      case ArgumentKind::kGenerator:
+        break;
+    }
+  }
 
   const Graph& graph_;
   std::string key_;
 };
-
-const std::string& CallKey::of(NodeId node) {
-  key_ = graph_.target(node).name();
-  add(graph_.arguments(node));
-  key_ += '>';
-  add(graph_.results(node));
-  return key_;
-}
-
-void CallKey::add(int64_t number) { key_.append(reinterpret_cast<const char*>(&number), sizeof number); }
-
-void CallKey::add(std::span<const Argument> arguments) {
-  for (const Argument& argument : arguments) add(argument);
-}
-
-void CallKey::add(const Argument& argument) {
-  key_ += static_cast<char>(argument.kind);
-  switch (argument.kind) {
-    case ArgumentKind::kValue: {
-      const Value& value = graph_.value(argument.ref.value);
-      key_ += static_cast<char>(value.kind);
-      key_ += static_cast<char>(value.dtype);
-      add(value.rank);
-      for (const int64_t size : graph_.sizes(argument.ref.value)) add(size);
-      for (const int64_t stride : graph_.strides(argument.ref.value)) add(stride);
-      break;
-    }
-    case ArgumentKind::kConstant: {
-      const auto constant = graph_.constant_meta(argument.constant);
-      add(constant ? static_cast<int64_t>(constant->sizes.size()) : -1);
-      if (!constant) break;
-      for (const int64_t size : constant->sizes) add(size);
-      break;
-    }
-    case ArgumentKind::kInt:
-    case ArgumentKind::kFloat:
-      add(argument.i);
-      break;
-    case ArgumentKind::kBool:
-      add(int64_t{argument.b});
-      break;
-    case ArgumentKind::kIntList:
-      add(static_cast<int64_t>(graph_.ints(argument).size()));
-      for (const int64_t value : graph_.ints(argument)) add(value);
-      break;
-    case ArgumentKind::kList:
-      add(static_cast<int64_t>(graph_.list(argument).size()));
-      add(graph_.list(argument));
-      break;
-    case ArgumentKind::kString:
-    case ArgumentKind::kOpaque:
-      key_ += graph_.text(argument.string);
-      key_ += '\0';
-      break;
-    case ArgumentKind::kNone:
-    case ArgumentKind::kComplex:
-    case ArgumentKind::kDevice:
-    case ArgumentKind::kGenerator:
-      break;
-  }
-}
-
-// From the factors of a call to the strategies of one mesh axis.
 
 bool fits_writes(const NodeFactors& factors, AxisStrategy& strategy) {
   for (const TensorFactors& operand : factors.operands) {
@@ -190,8 +181,7 @@ namespace {
 
 constexpr std::string_view kWhere = "<sharding rules>";
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Rules of users, for all
+// ---- Rules of users, for all
 
 struct Registered {
   std::mutex mutex;
@@ -204,8 +194,7 @@ Registered& registered() {
   return all;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Classes by what is known of the operator
+// ---- Classes by what is known of the operator
 
 const RuleText& class_rule(std::string_view word) {
   static const std::map<std::string, RuleText, std::less<>> kRules = [] {
@@ -243,8 +232,7 @@ const RuleText* class_by_facts(const NodeCall& call) {
 
 }  // namespace
 
-// ---------------------------------------------------------------------------------------------------------------------
-// The table
+// ---- The table
 
 void ShardingRules::Table::add(std::vector<RuleText> added) {
   std::vector<std::string> cleared;
@@ -280,6 +268,19 @@ std::string name_of_plain(std::string_view name) {
   return fmt::format("{}{}{}", without_underscore(base), overload.empty() ? "" : ".", overload);
 }
 
+// An operator that can drop out draws nothing if it is told to drop nothing: attention without dropout.
+bool draws_numbers(const NodeCall& call) {
+  for (const char* name : {"dropout_p", "p"}) {
+    if (call.position(name) < 0) continue;
+    const Argument* probability = call.argument(name);
+    const bool given = probability != nullptr && probability->kind != ArgumentKind::kNone;
+    if (!given) return name != std::string_view("dropout_p");  // 0 unless it is given
+    if (probability->kind == ArgumentKind::kFloat) return probability->d != 0;
+    if (probability->kind == ArgumentKind::kInt) return probability->i != 0;
+  }
+  return true;
+}
+
 }  // namespace
 
 // Finds the operator's own line, or that of the operator which it does in place: aten::add for aten::add_.
@@ -299,23 +300,6 @@ const std::vector<RuleText>* ShardingRules::Table::lines(std::string_view name) 
   }
   return nullptr;
 }
-
-namespace {
-
-// An operator that can drop out draws nothing if it is told to drop nothing: attention without dropout.
-bool draws_numbers(const NodeCall& call) {
-  for (const char* name : {"dropout_p", "p"}) {
-    if (call.position(name) < 0) continue;
-    const Argument* probability = call.argument(name);
-    const bool given = probability != nullptr && probability->kind != ArgumentKind::kNone;
-    if (!given) return name != std::string_view("dropout_p");  // 0 unless it is given
-    if (probability->kind == ArgumentKind::kFloat) return probability->d != 0;
-    if (probability->kind == ArgumentKind::kInt) return probability->i != 0;
-  }
-  return true;
-}
-
-}  // namespace
 
 NodeFactors ShardingRules::Table::work_out(const Graph& graph, NodeId node) const {
   const NodeCall call(graph, node);
@@ -359,8 +343,7 @@ std::shared_ptr<const KnownCall> ShardingRules::Table::known(const Graph& graph,
   return calls.try_emplace(key, std::move(call)).first->second;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// What users see
+// ---- What users see
 
 namespace {
 
@@ -383,6 +366,108 @@ std::vector<RuleText> read_rules(std::string_view text) {
   std::vector<RuleText> rules = parse_rules(text, kWhere);
   check_classes(rules);
   return rules;
+}
+
+// Says which factor, if any, a mesh axis cuts.
+struct AxisCut {
+  std::optional<FactorId> factor;
+  int64_t devices = 1;
+};
+
+bool lies_as(const AxisStrategy& strategy, std::span<const Layout> operands, std::span<const Layout> results,
+             size_t axis) {
+  if (operands.size() != strategy.operands.size() || results.size() != strategy.results.size()) return false;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i][axis] != strategy.operands[i]) return false;
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i][axis] != strategy.results[i]) return false;
+  }
+  return true;
+}
+
+// Returns how far behind the factor's beginning a tensor that has it is cut; 0 if it is not cut.
+int64_t outer_of(const NodeFactors& factors, FactorId factor, const TensorFactors& tensor, const Placement& placement) {
+  if (!placement.is_shard() || placement.dim >= tensor.dims.size()) return 0;
+  int64_t before = 1;
+  for (const FactorId f : tensor.dims[placement.dim]) {
+    if (f == factor) return placement.outer % before == 0 ? placement.outer / before : 0;
+    before *= factors.factors[f].extent;
+  }
+  return 0;
+}
+
+// Returns the outer of the first tensor in which an axis cuts a factor; 0 if there is none.
+int64_t outer_of_cut(const NodeFactors& factors, FactorId factor, std::span<const Layout> operands,
+                     std::span<const Layout> results, size_t axis) {
+  for (const TensorFactors& tensor : factors.operands) {
+    if (tensor.operand < 0 || static_cast<size_t>(tensor.operand) >= operands.size()) continue;
+    const int64_t outer = outer_of(factors, factor, tensor, operands[static_cast<size_t>(tensor.operand)][axis]);
+    if (outer != 0) return outer;
+  }
+  for (size_t r = 0; r < factors.results.size() && r < results.size(); ++r) {
+    const int64_t outer = outer_of(factors, factor, factors.results[r], results[r][axis]);
+    if (outer != 0) return outer;
+  }
+  return 0;
+}
+
+// Gives each factor that the layouts may cut on an axis, with its strategy.
+template <class F>
+void for_each_possible_cut(const NodeFactors& factors, std::span<const Layout> operands,
+                           std::span<const Layout> results, size_t axis, int64_t devices, const F& visit) {
+  for (size_t f = 0; f < factors.factors.size(); ++f) {
+    const Factor& factor = factors.factors[f];
+    if (factor.whole || factor.extent % devices != 0) continue;
+    const auto id = static_cast<FactorId>(f);
+    const int64_t outer = outer_of_cut(factors, id, operands, results, axis);
+    if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
+    if (const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer)) visit(id, *strategy);
+  }
+}
+
+std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
+                                std::span<const Layout> results, size_t axis, int64_t devices) {
+  for (const AxisStrategy& strategy : call.strategies.axis) {
+    if (strategy.extent == 0 && lies_as(strategy, operands, results, axis)) return AxisCut{.devices = devices};
+  }
+  std::optional<AxisCut> found;
+  for_each_possible_cut(call.factors, operands, results, axis, devices, [&](FactorId id, const AxisStrategy& strategy) {
+    if (!found && lies_as(strategy, operands, results, axis)) found = AxisCut{.factor = id, .devices = devices};
+  });
+  return found;
+}
+
+// Says whether each tensor of an axis lies as some factor says, where factors have nothing to do with one another.
+bool lies_independently(const NodeFactors& factors, std::span<const Layout> operands, std::span<const Layout> results,
+                        size_t axis, int64_t devices) {
+  AxisStrategy all = replicated(factors);
+  for_each_possible_cut(factors, operands, results, axis, devices, [&](FactorId, const AxisStrategy& strategy) {
+    for (size_t i = 0; i < all.operands.size(); ++i) {
+      if (!strategy.operands[i].is_replicate()) all.operands[i] = strategy.operands[i];
+    }
+    for (size_t i = 0; i < all.results.size(); ++i) {
+      if (!strategy.results[i].is_replicate()) all.results[i] = strategy.results[i];
+    }
+  });
+  return lies_as(all, operands, results, axis);
+}
+
+// Returns strides without gaps for tensors of these sizes, in the order of `strides`; 0 stays 0.
+std::vector<int64_t> strides_in_order(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  // Where strides are equal, the outer dimension has one element and may have any stride.
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return strides[a] != strides[b] ? strides[a] < strides[b] : a > b; });
+  std::vector<int64_t> made(sizes.size(), 0);
+  int64_t next = 1;
+  for (const size_t d : order) {
+    if (strides[d] == 0) continue;
+    made[d] = next;
+    next = saturating_multiply(next, sizes[d]);
+  }
+  return made;
 }
 
 }  // namespace
@@ -467,113 +552,6 @@ RuleCoverage RuleCoverage::of(const Graph& graph, const ShardingRules& rules) {
   }
   return coverage;
 }
-
-// Makes one device's call: which factors the layouts of a node cut, and what its arguments are on a part.
-
-namespace {
-
-// Says which factor, if any, a mesh axis cuts.
-struct AxisCut {
-  std::optional<FactorId> factor;
-  int64_t devices = 1;
-};
-
-bool lies_as(const AxisStrategy& strategy, std::span<const Layout> operands, std::span<const Layout> results,
-             size_t axis) {
-  if (operands.size() != strategy.operands.size() || results.size() != strategy.results.size()) return false;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (operands[i][axis] != strategy.operands[i]) return false;
-  }
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (results[i][axis] != strategy.results[i]) return false;
-  }
-  return true;
-}
-
-// Returns how far behind the factor's beginning a tensor that has it is cut; 0 if it is not cut.
-int64_t outer_of(const NodeFactors& factors, FactorId factor, const TensorFactors& tensor, const Placement& placement) {
-  if (!placement.is_shard() || placement.dim >= tensor.dims.size()) return 0;
-  int64_t before = 1;
-  for (const FactorId f : tensor.dims[placement.dim]) {
-    if (f == factor) return placement.outer % before == 0 ? placement.outer / before : 0;
-    before *= factors.factors[f].extent;
-  }
-  return 0;
-}
-
-// Returns the outer of the first tensor in which an axis cuts a factor; 0 if there is none.
-int64_t outer_of_cut(const NodeFactors& factors, FactorId factor, std::span<const Layout> operands,
-                     std::span<const Layout> results, size_t axis) {
-  for (const TensorFactors& tensor : factors.operands) {
-    if (tensor.operand < 0 || static_cast<size_t>(tensor.operand) >= operands.size()) continue;
-    const int64_t outer = outer_of(factors, factor, tensor, operands[static_cast<size_t>(tensor.operand)][axis]);
-    if (outer != 0) return outer;
-  }
-  for (size_t r = 0; r < factors.results.size() && r < results.size(); ++r) {
-    const int64_t outer = outer_of(factors, factor, factors.results[r], results[r][axis]);
-    if (outer != 0) return outer;
-  }
-  return 0;
-}
-
-std::optional<AxisCut> find_cut(const KnownCall& call, std::span<const Layout> operands,
-                                std::span<const Layout> results, size_t axis, int64_t devices) {
-  for (const AxisStrategy& strategy : call.strategies.axis) {
-    if (strategy.extent == 0 && lies_as(strategy, operands, results, axis)) return AxisCut{.devices = devices};
-  }
-  const NodeFactors& factors = call.factors;
-  for (size_t f = 0; f < factors.factors.size(); ++f) {
-    const Factor& factor = factors.factors[f];
-    if (factor.whole || factor.extent % devices != 0) continue;
-    const auto id = static_cast<FactorId>(f);
-    const int64_t outer = outer_of_cut(factors, id, operands, results, axis);
-    if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
-    const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
-    if (strategy && lies_as(*strategy, operands, results, axis)) return AxisCut{.factor = id, .devices = devices};
-  }
-  return std::nullopt;
-}
-
-// Says whether each tensor of an axis lies as some factor says, where factors have nothing to do with one another.
-bool lies_independently(const NodeFactors& factors, std::span<const Layout> operands, std::span<const Layout> results,
-                        size_t axis, int64_t devices) {
-  AxisStrategy all = replicated(factors);
-  for (size_t f = 0; f < factors.factors.size(); ++f) {
-    const Factor& factor = factors.factors[f];
-    if (factor.whole || factor.extent % devices != 0) continue;
-    const auto id = static_cast<FactorId>(f);
-    const int64_t outer = outer_of_cut(factors, id, operands, results, axis);
-    if (outer == 0 || factor.extent % outer != 0 || factor.extent / outer % devices != 0) continue;
-    const std::optional<AxisStrategy> strategy = strategy_of(factors, id, outer);
-    if (!strategy) continue;
-    for (size_t i = 0; i < all.operands.size(); ++i) {
-      if (!strategy->operands[i].is_replicate()) all.operands[i] = strategy->operands[i];
-    }
-    for (size_t i = 0; i < all.results.size(); ++i) {
-      if (!strategy->results[i].is_replicate()) all.results[i] = strategy->results[i];
-    }
-  }
-  return lies_as(all, operands, results, axis);
-}
-
-// Returns strides without gaps for tensors of these sizes, in the order of `strides`; 0 stays 0.
-std::vector<int64_t> strides_in_order(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
-  std::vector<size_t> order(sizes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  // Where strides are equal, the outer dimension has one element and may have any stride.
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return strides[a] != strides[b] ? strides[a] < strides[b] : a > b; });
-  std::vector<int64_t> made(sizes.size(), 0);
-  int64_t next = 1;
-  for (const size_t d : order) {
-    if (strides[d] == 0) continue;
-    made[d] = next;
-    next = saturating_multiply(next, sizes[d]);
-  }
-  return made;
-}
-
-}  // namespace
 
 std::vector<Argument> ShardingRules::local_arguments(Graph& graph, NodeId node, std::span<const Layout> operands,
                                                      std::span<const Layout> results, const DeviceMesh& mesh) const {

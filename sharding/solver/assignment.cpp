@@ -30,54 +30,6 @@ void check_figures(std::span<const int64_t> figures, const std::string& where, c
   }
 }
 
-}  // namespace
-
-void AssignmentProblem::check() const {
-  if (usage_limit < 0) throw Error("the limit of usages is below 0");
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const AssignmentNode& node = nodes[i];
-    const std::string where = fmt::format("node {} {}", i, node.name);
-    if (node.costs.empty()) throw Error(where + " has no strategy");
-    if (!node.usages.empty() && node.usages.size() != node.costs.size()) {
-      throw Error(fmt::format("{} has {} costs and {} usages", where, node.costs.size(), node.usages.size()));
-    }
-    if (!node.strategies.empty() && node.strategies.size() != node.costs.size()) {
-      throw Error(fmt::format("{} has {} costs and {} names", where, node.costs.size(), node.strategies.size()));
-    }
-    if (node.times < 1) throw Error(where + " stands for less than one");
-    if (node.pinned >= static_cast<int64_t>(node.costs.size())) throw Error(where + " is pinned to no strategy");
-    check_figures(node.costs, where, "cost");
-    check_figures(node.usages, where, "usage");
-    check_intervals(node.live, where);
-  }
-  for (size_t m = 0; m < matrices.size(); ++m) {
-    const CostMatrix& matrix = matrices[m];
-    const std::string where = fmt::format("matrix {}", m);
-    if (matrix.costs.size() != size_t{matrix.rows} * matrix.columns)
-      throw Error(where + " has another number of costs");
-    if (!matrix.usages.empty() && matrix.usages.size() != matrix.costs.size()) {
-      throw Error(where + " has another number of usages");
-    }
-    check_figures(matrix.costs, where, "cost");
-    check_figures(matrix.usages, where, "usage");
-  }
-  for (size_t e = 0; e < edges.size(); ++e) {
-    const AssignmentEdge& edge = edges[e];
-    const std::string where = fmt::format("edge {}", e);
-    if (edge.a >= nodes.size() || edge.b >= nodes.size()) throw Error(where + " is of a node that is not there");
-    if (edge.matrix >= matrices.size()) throw Error(where + " has a matrix that is not there");
-    const CostMatrix& matrix = matrices[edge.matrix];
-    if (matrix.rows != nodes[edge.a].costs.size() || matrix.columns != nodes[edge.b].costs.size()) {
-      throw Error(fmt::format("{} has a matrix of {} x {} between nodes of {} and {} strategies", where, matrix.rows,
-                              matrix.columns, nodes[edge.a].costs.size(), nodes[edge.b].costs.size()));
-    }
-    if (edge.times < 1) throw Error(where + " stands for less than one");
-    check_intervals(edge.live, where);
-  }
-}
-
-namespace {
-
 // What is used from a point of time on, as a change; below 0 where a use ends.
 template <class Amount>
 struct Change {
@@ -165,23 +117,6 @@ bool evaluate_in(const AssignmentProblem& problem, std::span<const uint32_t> cho
   return fits;
 }
 
-}  // namespace
-
-AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32_t> choice) {
-  if (choice.size() != problem.nodes.size()) {
-    throw Error(fmt::format("{} choices for {} nodes", choice.size(), problem.nodes.size()));
-  }
-  AssignmentCost result;
-  if (!evaluate_in<int64_t>(problem, choice, result)) {
-    result = AssignmentCost();
-    evaluate_in<AssignmentCost::Wide>(problem, choice, result);
-  }
-  result.within_limit = problem.usage_limit == kNoLimit || result.peak <= problem.usage_limit;
-  return result;
-}
-
-namespace {
-
 using Wide = AssignmentCost::Wide;
 using Used = std::pair<Wide, std::string>;
 
@@ -204,6 +139,63 @@ int64_t count_at(std::span<const LiveInterval> live, int64_t time) {
 }
 
 }  // namespace
+
+void AssignmentProblem::check() const {
+  if (usage_limit < 0) throw Error("the limit of usages is below 0");
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const AssignmentNode& node = nodes[i];
+    const std::string where = fmt::format("node {} {}", i, node.name);
+    if (node.costs.empty()) throw Error(where + " has no strategy");
+    if (!node.usages.empty() && node.usages.size() != node.costs.size()) {
+      throw Error(fmt::format("{} has {} costs and {} usages", where, node.costs.size(), node.usages.size()));
+    }
+    if (!node.strategies.empty() && node.strategies.size() != node.costs.size()) {
+      throw Error(fmt::format("{} has {} costs and {} names", where, node.costs.size(), node.strategies.size()));
+    }
+    if (node.times < 1) throw Error(where + " stands for less than one");
+    if (node.pinned >= static_cast<int64_t>(node.costs.size())) throw Error(where + " is pinned to no strategy");
+    check_figures(node.costs, where, "cost");
+    check_figures(node.usages, where, "usage");
+    check_intervals(node.live, where);
+  }
+  for (size_t m = 0; m < matrices.size(); ++m) {
+    const CostMatrix& matrix = matrices[m];
+    const std::string where = fmt::format("matrix {}", m);
+    if (matrix.costs.size() != size_t{matrix.rows} * matrix.columns)
+      throw Error(where + " has another number of costs");
+    if (!matrix.usages.empty() && matrix.usages.size() != matrix.costs.size()) {
+      throw Error(where + " has another number of usages");
+    }
+    check_figures(matrix.costs, where, "cost");
+    check_figures(matrix.usages, where, "usage");
+  }
+  for (size_t e = 0; e < edges.size(); ++e) {
+    const AssignmentEdge& edge = edges[e];
+    const std::string where = fmt::format("edge {}", e);
+    if (edge.a >= nodes.size() || edge.b >= nodes.size()) throw Error(where + " is of a node that is not there");
+    if (edge.matrix >= matrices.size()) throw Error(where + " has a matrix that is not there");
+    const CostMatrix& matrix = matrices[edge.matrix];
+    if (matrix.rows != nodes[edge.a].costs.size() || matrix.columns != nodes[edge.b].costs.size()) {
+      throw Error(fmt::format("{} has a matrix of {} x {} between nodes of {} and {} strategies", where, matrix.rows,
+                              matrix.columns, nodes[edge.a].costs.size(), nodes[edge.b].costs.size()));
+    }
+    if (edge.times < 1) throw Error(where + " stands for less than one");
+    check_intervals(edge.live, where);
+  }
+}
+
+AssignmentCost evaluate(const AssignmentProblem& problem, std::span<const uint32_t> choice) {
+  if (choice.size() != problem.nodes.size()) {
+    throw Error(fmt::format("{} choices for {} nodes", choice.size(), problem.nodes.size()));
+  }
+  AssignmentCost result;
+  if (!evaluate_in<int64_t>(problem, choice, result)) {
+    result = AssignmentCost();
+    evaluate_in<AssignmentCost::Wide>(problem, choice, result);
+  }
+  result.within_limit = problem.usage_limit == kNoLimit || result.peak <= problem.usage_limit;
+  return result;
+}
 
 LeastNeeds::LeastNeeds(const AssignmentProblem& problem) : problem_(problem) {
   std::map<int64_t, Wide> changes;

@@ -1,4 +1,4 @@
-// The unit of an assignment's costs.
+// Sums of costs and usages of an assignment problem.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,6 @@ namespace shadowgraph {
 
 inline double seconds_of(AssignmentCost::Wide picoseconds) { return static_cast<double>(picoseconds) * 1e-12; }
 
-// Writes sums of costs, which may have more than 64 bits.
-
 inline std::string text_of(AssignmentCost::Wide value) {
   std::string digits;
   const bool negative = value < 0;
@@ -23,8 +21,6 @@ inline std::string text_of(AssignmentCost::Wide value) {
   if (negative) digits += '-';
   return {digits.rbegin(), digits.rend()};
 }
-
-// Says in words what the usages of a problem come to at one point of time.
 
 // The least that each node can use, by itself. Where that is too much together, nothing fits.
 class LeastNeeds {

@@ -237,6 +237,18 @@ double worth_of(const std::vector<double>& prices, double limit) {
   return worth * (1 + 1e-12);
 }
 
+bool move_prices(std::vector<double>& prices, std::span<const double> profile, double limit, double length) {
+  double norm = 0;
+  for (size_t i = 0; i < prices.size(); ++i) {
+    const double over = profile[i] - limit;
+    if (over > 0 || prices[i] > 0) norm += over * over;
+  }
+  if (norm == 0) return false;
+  const double step = length / norm;
+  for (size_t i = 0; i < prices.size(); ++i) prices[i] = std::max(0.0, prices[i] + step * (profile[i] - limit));
+  return true;
+}
+
 void set_prices(DualAscent& dual, const PairwiseModel& model, const UsageModel& usage,
                 const std::vector<double>& prices, const std::vector<std::vector<bool>>& out, double out_cost) {
   std::vector<double> sums(prices.size() + 1, 0);
@@ -247,7 +259,7 @@ void set_prices(DualAscent& dual, const PairwiseModel& model, const UsageModel& 
     if (!model.is_left(v) || (out.empty() && usage.items(v).empty())) continue;
     costs = model.unary(v);
     more.assign(costs.size(), 0);
-    usage.add_price(v, sums, more);
+    add_price(usage.items(v), sums, more);
     // Rounding down keeps costs at or below what exact sums would give.
     for (size_t s = 0; s < costs.size(); ++s) {
       costs[s] += std::floor(more[s] * (1 - 1e-12));
@@ -259,7 +271,7 @@ void set_prices(DualAscent& dual, const PairwiseModel& model, const UsageModel& 
     if (usage.pairs(e).empty()) continue;
     costs = model.edges()[e].table->costs;
     more.assign(costs.size(), 0);
-    usage.add_pair_price(e, sums, more);
+    add_price(usage.pairs(e), sums, more);
     for (size_t i = 0; i < costs.size(); ++i) costs[i] += std::floor(more[i] * (1 - 1e-12));
     dual.set_pairs(e, costs);
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "sharding/solver/pairwise.h"
@@ -83,6 +84,9 @@ void round_prices(std::vector<double>& prices);
 
 // Returns what a choice pays that uses all of the limit at every point, rounded up.
 double worth_of(const std::vector<double>& prices, double limit);
+
+// Moves prices by what a profile exceeds the limit, `length` in all. Returns false where nothing is exceeded or priced.
+bool move_prices(std::vector<double>& prices, std::span<const double> profile, double limit, double length);
 
 // Sets the dual's costs to model cost plus price times usage, rounded down. `out` marks states that a branch rules
 // out: they cost `out_cost` more, since the dual takes no infinite costs. It has one list for each variable (empty:

@@ -223,55 +223,6 @@ AssignmentProblem without_costs(AssignmentProblem problem) {
   return problem;
 }
 
-}  // namespace
-
-HighsMinimum minimum_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
-  HighsMinimum result;
-  const CoreProgram core(problem, Aim::kLeastCost);
-  if (!core.is_possible()) {
-    result.possible = false;
-    return result;
-  }
-  const HighsAnswer answer = core.solve(request);
-  if (answer.status == HighsStatus::kInfeasible) {
-    result.possible = false;
-    return result;
-  }
-  result.bound = core.bound_of(answer.bound);
-  if (answer.found) result.choice = core.choice_of(answer.values);
-  return result;
-}
-
-std::optional<bool> is_possible_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
-  const AssignmentProblem free = without_costs(problem);
-  const CoreProgram core(free, Aim::kAny);
-  if (!core.is_possible()) return false;
-  const HighsAnswer answer = core.solve(request);
-  if (answer.status == HighsStatus::kInfeasible) return false;
-  if (answer.found && evaluate(free, core.choice_of(answer.values)).feasible()) return true;
-  return std::nullopt;
-}
-
-LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
-  LeastLimit least;
-  AssignmentProblem free = without_costs(problem);
-  free.usage_limit = kNoLimit;
-  const CoreProgram core(free, Aim::kLeastLimit);
-  if (!core.is_possible()) return least;
-  const HighsAnswer answer = core.solve(request);
-  least.bound = core.bound_of(answer.bound);
-  if (!answer.found) return least;
-  std::vector<uint32_t> choice = core.choice_of(answer.values);
-  const AssignmentCost cost = evaluate(free, choice);
-  if (!cost.allowed) return least;
-  least.choice = std::move(choice);
-  least.usage = cost.peak;
-  least.bound = std::min(least.bound, least.usage);
-  return least;
-}
-
-namespace {
-
 using Wide = AssignmentCost::Wide;
 
 constexpr size_t kMostColumns = 400'000;  // of a program whose rows are held against each other
@@ -458,6 +409,51 @@ class Conflict {
 };
 
 }  // namespace
+
+HighsMinimum minimum_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
+  HighsMinimum result;
+  const CoreProgram core(problem, Aim::kLeastCost);
+  if (!core.is_possible()) {
+    result.possible = false;
+    return result;
+  }
+  const HighsAnswer answer = core.solve(request);
+  if (answer.status == HighsStatus::kInfeasible) {
+    result.possible = false;
+    return result;
+  }
+  result.bound = core.bound_of(answer.bound);
+  if (answer.found) result.choice = core.choice_of(answer.values);
+  return result;
+}
+
+std::optional<bool> is_possible_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
+  const AssignmentProblem free = without_costs(problem);
+  const CoreProgram core(free, Aim::kAny);
+  if (!core.is_possible()) return false;
+  const HighsAnswer answer = core.solve(request);
+  if (answer.status == HighsStatus::kInfeasible) return false;
+  if (answer.found && evaluate(free, core.choice_of(answer.values)).feasible()) return true;
+  return std::nullopt;
+}
+
+LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsRequest& request) {
+  LeastLimit least;
+  AssignmentProblem free = without_costs(problem);
+  free.usage_limit = kNoLimit;
+  const CoreProgram core(free, Aim::kLeastLimit);
+  if (!core.is_possible()) return least;
+  const HighsAnswer answer = core.solve(request);
+  least.bound = core.bound_of(answer.bound);
+  if (!answer.found) return least;
+  std::vector<uint32_t> choice = core.choice_of(answer.values);
+  const AssignmentCost cost = evaluate(free, choice);
+  if (!cost.allowed) return least;
+  least.choice = std::move(choice);
+  least.usage = cost.peak;
+  least.bound = std::min(least.bound, least.usage);
+  return least;
+}
 
 std::string conflict_by_highs(const AssignmentProblem& problem, const ConflictRequest& request) {
   return Conflict(problem, request).text();

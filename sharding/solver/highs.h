@@ -35,7 +35,7 @@ struct HighsOptions {
   std::vector<double> start_values{};
 };
 
-enum class HighsStatus : uint8_t { kOptimal, kInfeasible, kTime, kNone };  // kNone: it gave up
+enum class HighsStatus : uint8_t { kOptimal, kInfeasible, kNone };  // kNone: it gave up
 
 struct HighsAnswer {
   HighsStatus status = HighsStatus::kNone;
@@ -50,7 +50,6 @@ class HighsLibrary {
   // Opens the library of a path once and keeps it. Throws Error.
   static const HighsLibrary& open(const std::string& path);
 
-  std::string version() const;
   // Solves one program at a time: HiGHS' threads are shared.
   HighsAnswer solve(const HighsProgram& program, const HighsOptions& options) const;
   // Returns rows of the continuous program that contradict each other, as few as it finds; empty if they do not.
@@ -61,9 +60,6 @@ class HighsLibrary {
   explicit HighsLibrary(const Functions* functions) : functions_(functions) {}
   const Functions* functions_;
 };
-
-// Asks HiGHS about what reductions leave of a problem: its least cost with a bound, whether anything is possible, and
-// the least limit.
 
 struct HighsRequest {
   const HighsLibrary& library;
@@ -94,7 +90,6 @@ LeastLimit least_limit_by_highs(const AssignmentProblem& problem, const HighsReq
 // Says why nothing fits, with HiGHS' help. It gives pins that contradict each other or the limit, none of which can be
 // spared, and the least limit that something would fit in. Where no limit is in the way, it gives what ties nodes to
 // one another.
-
 struct ConflictRequest {
   const HighsLibrary& library;
   int threads = 1;

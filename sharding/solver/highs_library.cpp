@@ -20,7 +20,6 @@ namespace shadowgraph {
 // The functions that highs_c_api.h declares, with HighsInt as 32 bits, which open() makes sure of.
 struct HighsLibrary::Functions {
   void* library = nullptr;
-  std::string path;
   std::vector<std::string> missing;
 
   template <class T>
@@ -34,7 +33,6 @@ struct HighsLibrary::Functions {
 
   void* (*create)() = find<void*()>("Highs_create");
   void (*destroy)(void*) = find<void(void*)>("Highs_destroy");
-  const char* (*version)() = find<const char*()>("Highs_version");
   int32_t (*size_of_int)(const void*) = find<int32_t(const void*)>("Highs_getSizeofHighsInt");
   void (*reset_threads)(int32_t) = find<void(int32_t)>("Highs_resetGlobalScheduler");
   int32_t (*set_bool)(void*, const char*,
@@ -71,9 +69,8 @@ constexpr int32_t kMinimise = 1;  // kHighsObjSenseMinimize
 constexpr int32_t kOptimal = 7;   // kHighsModelStatus...
 constexpr int32_t kInfeasible = 8;
 constexpr int32_t kUnboundedOrInfeasible = 9;  // costs are bounded: infeasible
-constexpr int32_t kTimeLimit = 13;
-constexpr int32_t kFeasible = 2;           // kHighsSolutionStatusFeasible, of "primal_solution_status"
-constexpr int32_t kIrreducibleFromLp = 6;  // kIisStrategyFromLp + kIisStrategyIrreducible
+constexpr int32_t kFeasible = 2;               // kHighsSolutionStatusFeasible, of "primal_solution_status"
+constexpr int32_t kIrreducibleFromLp = 6;      // kIisStrategyFromLp + kIisStrategyIrreducible
 
 // HiGHS has one pool of threads for all of a process.
 std::mutex& one_at_a_time() {
@@ -181,7 +178,6 @@ const HighsLibrary& HighsLibrary::open(const std::string& path) {
       continue;
     }
     auto functions = std::make_unique<Functions>(library);
-    functions->path = name;
     if (!functions->missing.empty()) {
       reasons.push_back(fmt::format("{} has no {}", name, fmt::join(functions->missing, ", ")));
       continue;
@@ -201,8 +197,6 @@ const HighsLibrary& HighsLibrary::open(const std::string& path) {
                   fmt::join(reasons, "; ")));
 }
 
-std::string HighsLibrary::version() const { return functions_->version(); }
-
 HighsAnswer HighsLibrary::solve(const HighsProgram& program, const HighsOptions& options) const {
   const Functions& f = *functions_;
   const std::lock_guard lock(one_at_a_time());
@@ -221,7 +215,6 @@ HighsAnswer HighsLibrary::solve(const HighsProgram& program, const HighsOptions&
   const int32_t status = f.status(model.get());
   answer.status = status == kOptimal                                          ? HighsStatus::kOptimal
                   : status == kInfeasible || status == kUnboundedOrInfeasible ? HighsStatus::kInfeasible
-                  : status == kTimeLimit                                      ? HighsStatus::kTime
                                                                               : HighsStatus::kNone;
   int32_t primal = 0;
   f.int_info(model.get(), "primal_solution_status", &primal);

@@ -34,9 +34,6 @@ struct BranchSearch {
   std::function<void(std::span<const uint32_t> states, const std::vector<double>& prices)> polish;
 };
 
-// Returns at least `bound`, which is known. Branches begin at `prices`, which that bound comes from.
-double bound_by_branches(const BranchSearch& search, double bound, const std::vector<double>& prices);
-
 namespace {
 
 constexpr int kBranchSteps = 30;  // of prices in a branch
@@ -131,16 +128,8 @@ class Branches {
         search_.polish(states, prices);
       }
       const std::vector<double> profile = search_.usage.profile(search_.model, states);
-      double norm = 0;
-      for (size_t i = 0; i < prices.size(); ++i) {
-        const double over = profile[i] - search_.usage.limit();
-        if (over > 0 || prices[i] > 0) norm += over * over;
-      }
-      if (norm == 0) break;
-      const double length = pace * std::max(search_.best() - reached, search_.best() * 1e-5) / norm;
-      for (size_t i = 0; i < prices.size(); ++i) {
-        prices[i] = std::max(0.0, prices[i] + length * (profile[i] - search_.usage.limit()));
-      }
+      const double length = pace * std::max(search_.best() - reached, search_.best() * 1e-5);
+      if (!move_prices(prices, profile, search_.usage.limit(), length)) break;
     }
     Split split;
     double widest = 0;
@@ -191,12 +180,12 @@ class Branches {
       first_[v] = amounts.size();
       if (!search_.model.is_left(v)) continue;
       here.assign(search_.model.states(v), 0);
-      search_.usage.add_price(v, sums, here);
+      add_price(search_.usage.items(v), sums, here);
       for (const uint32_t e : search_.model.edges_of(v)) {
         if (search_.usage.pairs(e).empty()) continue;
         const PairwiseModel::Edge& edge = search_.model.edges()[e];
         std::vector<double> pairs(edge.table->costs.size(), 0);
-        search_.usage.add_pair_price(e, sums, pairs);
+        add_price(search_.usage.pairs(e), sums, pairs);
         const uint32_t columns = edge.table->columns;
         const double others = edge.a == v ? columns : edge.table->rows;
         for (size_t i = 0; i < pairs.size(); ++i) here[edge.a == v ? i / columns : i % columns] += pairs[i] / others;
@@ -210,14 +199,6 @@ class Branches {
   double bound_;
   std::vector<size_t> first_;  // state of each variable in what amounts_at gives
 };
-
-}  // namespace
-
-double bound_by_branches(const BranchSearch& search, double bound, const std::vector<double>& prices) {
-  return Branches(search, bound).run(prices);
-}
-
-namespace {
 
 constexpr double kPriceShare = 0.4;                  // part of the time that bounds get; the rest is the search's
 constexpr double kLeastPace = 1e-4;                  // least step of the prices, relative
@@ -246,7 +227,6 @@ class LimitSearch {
     prices_.assign(usage_->points(), 0);
     begin();
     find_prices();
-    for (const double price : prices_) result_.priced += price > 0 ? 1 : 0;
     improve(is_small() ? kSearchShare : 1);
     if (is_small()) branch();
     return result_;
@@ -396,16 +376,7 @@ class LimitSearch {
         set_row_prices(prices);
         polish(compact_->compact(states));
       }
-      double norm = 0;
-      for (size_t i = 0; i < points; ++i) {
-        const double g = mean_profile[i] - usage_->limit();
-        if (g > 0 || prices[i] > 0) norm += g * g;
-      }
-      if (norm == 0) continue;
-      const double step = pace * std::max(target - guide, guide * 1e-5) / norm;
-      for (size_t i = 0; i < points; ++i) {
-        prices[i] = std::max(0.0, prices[i] + step * (mean_profile[i] - usage_->limit()));
-      }
+      move_prices(prices, mean_profile, usage_->limit(), pace * std::max(target - guide, guide * 1e-5));
     }
     round_prices(prices_);
     set_prices(dual, model_, *usage_, prices_);
@@ -429,7 +400,7 @@ class LimitSearch {
                                     set_row_prices(prices);
                                     polish(compact_->compact(states));
                                   }};
-    result_.bound = std::max(result_.bound, bound_by_branches(search, result_.bound, prices_));
+    result_.bound = std::max(result_.bound, Branches(search, result_.bound).run(prices_));
   }
 
   // ---- Search

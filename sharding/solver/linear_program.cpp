@@ -17,18 +17,6 @@
 
 namespace shadowgraph {
 
-bool has_edge_usages(const AssignmentProblem& problem);
-
-struct NodeUsages {
-  AssignmentProblem problem;   // nodes of the given one first
-  std::vector<uint32_t> edge;  // of the given problem, by added node
-};
-// Extended choices cost the same as before. A forbidden pair has no strategy.
-NodeUsages with_node_usages(const AssignmentProblem& problem);
-// Returns the choice of the added nodes too; empty if one of its pairs is forbidden.
-std::vector<uint32_t> extended(const NodeUsages& usages, const AssignmentProblem& problem,
-                               std::span<const uint32_t> choice);
-
 namespace {
 
 bool uses_bytes(const AssignmentProblem& problem, const AssignmentEdge& edge) {
@@ -48,22 +36,66 @@ std::vector<std::pair<uint32_t, uint32_t>> pairs_of(const AssignmentProblem& pro
   return pairs;
 }
 
-}  // namespace
+int64_t multiplied(int64_t figure, int64_t times) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its count has more than 64 bits");
+  return product;
+}
+
+bool may_be(const AssignmentNode& node, uint32_t s) {
+  return node.costs[s] != kForbidden && (node.pinned < 0 || static_cast<uint32_t>(node.pinned) == s);
+}
+
+using Column = LinearProgram::Column;
+using Row = LinearProgram::Row;
+using Term = LinearProgram::Term;
+
+// Adds one row for each set of what lives at once that is part of no other: where something ends after something began.
+void add_limits(LinearProgram& program, const AssignmentProblem& problem, const std::vector<uint32_t>& first) {
+  std::vector<std::tuple<int64_t, bool, uint32_t>> events;  // ends before begins
+  for (uint32_t v = 0; v < problem.nodes.size(); ++v) {
+    for (const LiveInterval& interval : problem.nodes[v].live) {
+      events.emplace_back(interval.begin, true, v);
+      events.emplace_back(interval.end, false, v);
+    }
+  }
+  std::sort(events.begin(), events.end());
+  std::vector<uint32_t> alive;
+  bool grew = false;
+  for (const auto& [time, begins, v] : events) {
+    if (begins) {
+      alive.push_back(v);
+      grew = true;
+      continue;
+    }
+    if (grew) {
+      Row row{.name = fmt::format("usage{}", time), .is_equation = false, .right = problem.usage_limit};
+      for (const uint32_t u : alive) {
+        for (uint32_t s = 0; s < problem.nodes[u].usages.size(); ++s) {
+          const int64_t usage = problem.nodes[u].usages[s];
+          if (usage > 0) row.terms.push_back({.column = first[u] + s, .factor = usage});
+        }
+      }
+      if (!row.terms.empty()) program.rows.push_back(std::move(row));
+      grew = false;
+    }
+    std::erase(alive, v);
+  }
+}
 
 bool has_edge_usages(const AssignmentProblem& problem) {
   return std::any_of(problem.edges.begin(), problem.edges.end(),
                      [&](const AssignmentEdge& edge) { return uses_bytes(problem, edge); });
 }
 
-NodeUsages with_node_usages(const AssignmentProblem& problem) {
-  NodeUsages made;
-  AssignmentProblem& result = made.problem;
+// Nodes of the given problem come first. Extended choices cost the same as before. A forbidden pair has no strategy.
+AssignmentProblem with_node_usages(const AssignmentProblem& problem) {
+  AssignmentProblem result;
   result.name = problem.name;
   result.nodes = problem.nodes;
   result.matrices = problem.matrices;
   result.usage_limit = problem.usage_limit;
-  for (uint32_t e = 0; e < problem.edges.size(); ++e) {
-    const AssignmentEdge& edge = problem.edges[e];
+  for (const AssignmentEdge& edge : problem.edges) {
     const CostMatrix& matrix = problem.matrices[edge.matrix];
     const auto pairs = uses_bytes(problem, edge) ? pairs_of(problem, edge) : decltype(pairs_of(problem, edge)){};
     if (pairs.empty()) {
@@ -88,7 +120,6 @@ NodeUsages with_node_usages(const AssignmentProblem& problem) {
     node.times = edge.times;
     const auto added = static_cast<uint32_t>(result.nodes.size());
     result.nodes.push_back(std::move(node));
-    made.edge.push_back(e);
     const auto tie = [&](uint32_t end, CostMatrix ties) {
       result.edges.push_back({.a = added, .b = end, .matrix = static_cast<uint32_t>(result.matrices.size())});
       result.matrices.push_back(std::move(ties));
@@ -97,38 +128,13 @@ NodeUsages with_node_usages(const AssignmentProblem& problem) {
     if (edge.a != edge.b) tie(edge.b, std::move(to_b));
   }
   for (CostMatrix& matrix : result.matrices) matrix.usages.clear();
-  return made;
-}
-
-std::vector<uint32_t> extended(const NodeUsages& usages, const AssignmentProblem& problem,
-                               std::span<const uint32_t> choice) {
-  std::vector<uint32_t> result(choice.begin(), choice.end());
-  for (const uint32_t e : usages.edge) {
-    const AssignmentEdge& edge = problem.edges[e];
-    const auto pairs = pairs_of(problem, edge);
-    const auto found = std::find(pairs.begin(), pairs.end(), std::pair(choice[edge.a], choice[edge.b]));
-    if (found == pairs.end()) return {};
-    result.push_back(static_cast<uint32_t>(found - pairs.begin()));
-  }
   return result;
-}
-
-namespace {
-
-int64_t multiplied(int64_t figure, int64_t times) {
-  int64_t product = 0;
-  if (__builtin_mul_overflow(figure, times, &product)) throw Error("a cost times its count has more than 64 bits");
-  return product;
-}
-
-bool may_be(const AssignmentNode& node, uint32_t s) {
-  return node.costs[s] != kForbidden && (node.pinned < 0 || static_cast<uint32_t>(node.pinned) == s);
 }
 
 }  // namespace
 
 AssignmentProblem plain(const AssignmentProblem& given) {
-  AssignmentProblem problem = has_edge_usages(given) ? with_node_usages(given).problem : given;
+  AssignmentProblem problem = has_edge_usages(given) ? with_node_usages(given) : given;
   const size_t count = problem.nodes.size();
   for (size_t i = 0; i < count; ++i) {
     for (uint32_t s = 0; s < problem.nodes[i].costs.size(); ++s) {
@@ -199,47 +205,6 @@ int64_t forbidding_cost(const AssignmentProblem& problem) {
   if (sum > std::numeric_limits<int64_t>::max() / 4) throw Error("costs are too large to forbid anything by a cost");
   return static_cast<int64_t>(sum);
 }
-
-namespace {
-
-using Column = LinearProgram::Column;
-using Row = LinearProgram::Row;
-using Term = LinearProgram::Term;
-
-// Adds one row for each set of what lives at once that is part of no other: where something ends after something began.
-void add_limits(LinearProgram& program, const AssignmentProblem& problem, const std::vector<uint32_t>& first) {
-  std::vector<std::tuple<int64_t, bool, uint32_t>> events;  // ends before begins
-  for (uint32_t v = 0; v < problem.nodes.size(); ++v) {
-    for (const LiveInterval& interval : problem.nodes[v].live) {
-      events.emplace_back(interval.begin, true, v);
-      events.emplace_back(interval.end, false, v);
-    }
-  }
-  std::sort(events.begin(), events.end());
-  std::vector<uint32_t> alive;
-  bool grew = false;
-  for (const auto& [time, begins, v] : events) {
-    if (begins) {
-      alive.push_back(v);
-      grew = true;
-      continue;
-    }
-    if (grew) {
-      Row row{.name = fmt::format("usage{}", time), .is_equation = false, .right = problem.usage_limit};
-      for (const uint32_t u : alive) {
-        for (uint32_t s = 0; s < problem.nodes[u].usages.size(); ++s) {
-          const int64_t usage = problem.nodes[u].usages[s];
-          if (usage > 0) row.terms.push_back({.column = first[u] + s, .factor = usage});
-        }
-      }
-      if (!row.terms.empty()) program.rows.push_back(std::move(row));
-      grew = false;
-    }
-    std::erase(alive, v);
-  }
-}
-
-}  // namespace
 
 LinearProgram LinearProgram::of(const AssignmentProblem& given) {
   const AssignmentProblem problem = plain(given);

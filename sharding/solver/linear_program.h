@@ -20,7 +20,6 @@ int64_t forbidding_cost(const AssignmentProblem& problem);
 // Writes an assignment problem as an integer program. It has a column for each strategy of each node and for each pair
 // of an edge. Rows choose one strategy a node and make pairs follow from it (the local polytope). One more row stands
 // for each maximal set of what lives at once.
-
 struct LinearProgram {
   struct Column {
     std::string name;  // "x3_1": node 3 with strategy 1; "y5_0_2": edge 5 with strategies 0 and 2

@@ -26,7 +26,6 @@ struct CostTable {
 struct Elimination {
   int64_t minimum = 0;           // of the sum, or a bound from below
   bool exact = true;             // no table was split
-  int64_t largest = 0;           // entries of a table
   std::vector<uint32_t> choice;  // by variable: attains the minimum if exact
 };
 
@@ -155,121 +154,6 @@ std::vector<std::vector<size_t>> grouped(std::span<const uint32_t> domains, cons
   }
   return groups;
 }
-
-}  // namespace
-
-std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables) {
-  const size_t count = domains.size();
-  std::vector<std::set<uint32_t>> neighbours(count);
-  for (const CostTable& table : tables) {
-    for (const uint32_t a : table.variables) {
-      for (const uint32_t b : table.variables) {
-        if (a != b) neighbours[a].insert(b);
-      }
-    }
-  }
-  const auto weight = [&](uint32_t v) {
-    double sum = 0;
-    for (const uint32_t n : neighbours[v]) sum += std::log2(static_cast<double>(domains[n]));
-    return sum;
-  };
-  using Entry = std::pair<double, uint32_t>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  std::vector<double> current(count);
-  std::vector<bool> done(count, false);
-  for (uint32_t v = 0; v < count; ++v) queue.emplace(current[v] = weight(v), v);
-  std::vector<uint32_t> order;
-  while (!queue.empty()) {
-    const auto [key, v] = queue.top();
-    queue.pop();
-    if (done[v] || key != current[v]) continue;
-    done[v] = true;
-    order.push_back(v);
-    const std::vector<uint32_t> around(neighbours[v].begin(), neighbours[v].end());
-    for (const uint32_t a : around) {
-      neighbours[a].erase(v);
-      for (const uint32_t b : around) {
-        if (a != b) neighbours[a].insert(b);
-      }
-    }
-    for (const uint32_t a : around) queue.emplace(current[a] = weight(a), a);
-  }
-  return order;
-}
-
-Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
-                      int64_t limit) {
-  Elimination result;
-  result.choice.assign(domains.size(), 0);
-  std::vector<uint32_t> place(domains.size());
-  for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = i;
-  std::vector<std::vector<CostTable>> buckets(domains.size());
-  int64_t constant = 0;
-  const auto put = [&](CostTable table) {
-    result.largest = std::max(result.largest, static_cast<int64_t>(table.costs.size()));
-    if (table.variables.empty()) {
-      constant = std::min(constant + table.costs[0], kImpossible);
-      return;
-    }
-    uint32_t first = table.variables[0];
-    for (const uint32_t v : table.variables) {
-      if (place[v] < place[first]) first = v;
-    }
-    buckets[first].push_back(std::move(table));
-  };
-  for (CostTable& table : tables) put(std::move(table));
-  // The tables say for each variable what its choice depends on. On the way back, all groups of a split bucket are
-  // asked again.
-  std::vector<std::vector<Minimised>> solved(domains.size());
-  for (const uint32_t v : order) {
-    const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
-    if (groups.size() > 1) result.exact = false;
-    for (const std::vector<size_t>& group : groups) {
-      std::vector<const CostTable*> bucket;
-      for (const size_t i : group) bucket.push_back(&buckets[v][i]);
-      Minimised made = minimise(domains, v, bucket);
-      CostTable message = made.table;
-      if (groups.size() == 1) {
-        solved[v].push_back(std::move(made));
-        buckets[v].clear();
-      }
-      put(std::move(message));
-      if (groups.size() == 1) break;
-    }
-  }
-  result.minimum = constant;
-  for (size_t i = order.size(); i-- > 0;) {
-    const uint32_t v = order[i];
-    if (!solved[v].empty()) {
-      const Minimised& made = solved[v][0];
-      int64_t entry = 0;
-      for (const uint32_t other : made.table.variables) entry = entry * domains[other] + result.choice[other];
-      result.choice[v] = made.best[entry];
-      continue;
-    }
-    // All other variables of these tables are chosen already.
-    int64_t best = -1;
-    for (uint32_t s = 0; s < domains[v]; ++s) {
-      result.choice[v] = s;
-      int64_t sum = 0;
-      for (const CostTable& table : buckets[v]) {
-        int64_t entry = 0;
-        for (const uint32_t other : table.variables) entry = entry * domains[other] + result.choice[other];
-        sum = std::min(sum + table.costs[entry], kImpossible);
-      }
-      if (best < 0 || sum < best) {
-        best = sum;
-        result.choice[v] = s;
-        // Keep it in a slot of its own: the loop goes on with other choices.
-        solved[v].assign(1, Minimised{.table = {}, .best = {s}});
-      }
-    }
-    result.choice[v] = solved[v].empty() ? 0 : solved[v][0].best[0];
-  }
-  return result;
-}
-
-namespace {
 
 constexpr double kEasyWidth = 18;  // log2 of the steps of an elimination that is done at once
 constexpr double kMostWork = 30;   // of one that is done at all, where tables may not be split
@@ -415,7 +299,6 @@ class MinimumSearch {
     }
     const std::vector<uint32_t> order = elimination_order(domains, tables);
     const Elimination found = eliminate(domains, std::move(tables), order, table_limit);
-    best_.largest_table = std::max(best_.largest_table, found.largest);
     const bool impossible = found.minimum >= kImpossible;
     if (!impossible) {
       std::vector<uint32_t> states(model_.size(), 0);
@@ -439,6 +322,116 @@ class MinimumSearch {
 };
 
 }  // namespace
+
+std::vector<uint32_t> elimination_order(std::span<const uint32_t> domains, std::span<const CostTable> tables) {
+  const size_t count = domains.size();
+  std::vector<std::set<uint32_t>> neighbours(count);
+  for (const CostTable& table : tables) {
+    for (const uint32_t a : table.variables) {
+      for (const uint32_t b : table.variables) {
+        if (a != b) neighbours[a].insert(b);
+      }
+    }
+  }
+  const auto weight = [&](uint32_t v) {
+    double sum = 0;
+    for (const uint32_t n : neighbours[v]) sum += std::log2(static_cast<double>(domains[n]));
+    return sum;
+  };
+  using Entry = std::pair<double, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  std::vector<double> current(count);
+  std::vector<bool> done(count, false);
+  for (uint32_t v = 0; v < count; ++v) queue.emplace(current[v] = weight(v), v);
+  std::vector<uint32_t> order;
+  while (!queue.empty()) {
+    const auto [key, v] = queue.top();
+    queue.pop();
+    if (done[v] || key != current[v]) continue;
+    done[v] = true;
+    order.push_back(v);
+    const std::vector<uint32_t> around(neighbours[v].begin(), neighbours[v].end());
+    for (const uint32_t a : around) {
+      neighbours[a].erase(v);
+      for (const uint32_t b : around) {
+        if (a != b) neighbours[a].insert(b);
+      }
+    }
+    for (const uint32_t a : around) queue.emplace(current[a] = weight(a), a);
+  }
+  return order;
+}
+
+Elimination eliminate(std::span<const uint32_t> domains, std::vector<CostTable> tables, std::span<const uint32_t> order,
+                      int64_t limit) {
+  Elimination result;
+  result.choice.assign(domains.size(), 0);
+  std::vector<uint32_t> place(domains.size());
+  for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  std::vector<std::vector<CostTable>> buckets(domains.size());
+  int64_t constant = 0;
+  const auto put = [&](CostTable table) {
+    if (table.variables.empty()) {
+      constant = std::min(constant + table.costs[0], kImpossible);
+      return;
+    }
+    uint32_t first = table.variables[0];
+    for (const uint32_t v : table.variables) {
+      if (place[v] < place[first]) first = v;
+    }
+    buckets[first].push_back(std::move(table));
+  };
+  for (CostTable& table : tables) put(std::move(table));
+  // The tables say for each variable what its choice depends on. On the way back, all groups of a split bucket are
+  // asked again.
+  std::vector<std::vector<Minimised>> solved(domains.size());
+  for (const uint32_t v : order) {
+    const std::vector<std::vector<size_t>> groups = grouped(domains, buckets[v], limit);
+    if (groups.size() > 1) result.exact = false;
+    for (const std::vector<size_t>& group : groups) {
+      std::vector<const CostTable*> bucket;
+      for (const size_t i : group) bucket.push_back(&buckets[v][i]);
+      Minimised made = minimise(domains, v, bucket);
+      CostTable message = made.table;
+      if (groups.size() == 1) {
+        solved[v].push_back(std::move(made));
+        buckets[v].clear();
+      }
+      put(std::move(message));
+      if (groups.size() == 1) break;
+    }
+  }
+  result.minimum = constant;
+  for (size_t i = order.size(); i-- > 0;) {
+    const uint32_t v = order[i];
+    if (!solved[v].empty()) {
+      const Minimised& made = solved[v][0];
+      int64_t entry = 0;
+      for (const uint32_t other : made.table.variables) entry = entry * domains[other] + result.choice[other];
+      result.choice[v] = made.best[entry];
+      continue;
+    }
+    // All other variables of these tables are chosen already.
+    int64_t best = -1;
+    for (uint32_t s = 0; s < domains[v]; ++s) {
+      result.choice[v] = s;
+      int64_t sum = 0;
+      for (const CostTable& table : buckets[v]) {
+        int64_t entry = 0;
+        for (const uint32_t other : table.variables) entry = entry * domains[other] + result.choice[other];
+        sum = std::min(sum + table.costs[entry], kImpossible);
+      }
+      if (best < 0 || sum < best) {
+        best = sum;
+        result.choice[v] = s;
+        // Keep it in a slot of its own: the loop goes on with other choices.
+        solved[v].assign(1, Minimised{.table = {}, .best = {s}});
+      }
+    }
+    result.choice[v] = solved[v].empty() ? 0 : solved[v][0].best[0];
+  }
+  return result;
+}
 
 Minimum minimum_of(PairwiseModel model, const MinimumOptions& options) {
   return MinimumSearch(std::move(model), options).run();

@@ -28,7 +28,6 @@ struct Minimum {
   std::vector<uint32_t> choice;  // by node of the problem; empty: none below the cutoff was found
   bool possible = true;          // false: no choice is allowed at all
   uint32_t impossible_node = 0;  // the node that has no strategy left; kNoNode: no single one
-  int64_t largest_table = 0;
   int passes = 0;
 };
 
@@ -39,7 +38,6 @@ void descend(const PairwiseModel& model, std::vector<uint32_t>& states);
 
 // Finds the least sum of a pairwise model whose usages have a limit. Prices of usages by points of time (Lagrange
 // multipliers) give bounds and choices; moves make the choices feasible and better.
-
 struct LimitedOptions {
   double gap = 0;
   double bound = 0;                                          // known already
@@ -55,7 +53,6 @@ struct LimitedOptions {
 struct Limited {
   double bound = 0;
   bool possible = true;  // false: no choice keeps within the limit
-  int priced = 0;        // points with prices
 };
 
 // `model` must be a model of `problem`.

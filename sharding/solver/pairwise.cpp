@@ -37,6 +37,150 @@ const double* row_of(const PairwiseModel::Edge& edge, uint32_t v, uint32_t state
 
 uint32_t other_end(const PairwiseModel::Edge& edge, uint32_t v) { return edge.a == v ? edge.b : edge.a; }
 
+using Wide = AssignmentCost::Wide;
+
+constexpr double kMostCost = 0x1p45;
+
+// Returns the least cost, multiplied out, above which a single cost is more than the dearest choice without such costs;
+// kForbidden if there is none.
+int64_t cost_above_all(const AssignmentProblem& problem) {
+  // Costs are grouped by their bits: the largest of each node and edge with that many, summed, and the least one with
+  // more.
+  constexpr size_t kBits = 64;
+  std::array<Wide, kBits> dearest{};
+  std::array<int64_t, kBits> least;
+  least.fill(kForbidden);
+  std::array<int64_t, kBits> here{};
+  const auto look = [&](std::span<const int64_t> costs, int64_t times) {
+    here.fill(0);
+    for (const int64_t cost : costs) {
+      if (cost == kForbidden) continue;
+      const Wide product = Wide{cost} * times;
+      const int64_t amount = product < kForbidden ? static_cast<int64_t>(product) : kForbidden - 1;
+      const auto bits = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(amount)));
+      here[bits] = std::max(here[bits], amount);
+      least[bits] = std::min(least[bits], amount);
+    }
+    for (size_t bits = 0, most = 0; bits < kBits; ++bits) {
+      most = std::max(most, static_cast<size_t>(here[bits]));
+      dearest[bits] += static_cast<Wide>(most);
+    }
+  };
+  for (const AssignmentNode& node : problem.nodes) look(node.costs, node.times);
+  for (const AssignmentEdge& edge : problem.edges) look(problem.matrices[edge.matrix].costs, edge.times);
+  int64_t above = kForbidden;
+  for (size_t bits = kBits - 1; bits-- > 0;) {
+    above = std::min(above, least[bits + 1]);
+    if (above != kForbidden && Wide{above} > dearest[bits]) return above;
+  }
+  return kForbidden;
+}
+
+constexpr int kDominanceTries = 24;  // states that others are held against
+
+// Compares pairs with every state that `state` may be next to.
+bool uses_no_more(const PairwiseModel& model, const UsageModel& usage, uint32_t v, uint32_t better, uint32_t state) {
+  for (const uint32_t e : model.edges_of(v)) {
+    const PairwiseModel::Edge& edge = model.edges()[e];
+    const bool first = edge.a == v;
+    const uint32_t columns = edge.table->columns;
+    for (const UsageItem& item : usage.pairs(e)) {
+      // The other end has lost states since.
+      if (item.bytes.size() != edge.table->costs.size()) return false;
+      for (uint32_t t = 0; t < (first ? columns : edge.table->rows); ++t) {
+        const auto at = [&](uint32_t s) { return first ? size_t{s} * columns + t : size_t{t} * columns + s; };
+        if (edge.table->costs[at(state)] == kInfinite) continue;
+        if (item.bytes[at(better)] > item.bytes[at(state)]) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Drops states that use more than the limit leaves when all others use their least, and whatever follows.
+bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
+  for (int round = 0; round < 8; ++round) {
+    const UsageModel usage(problem, model);
+    UsageTree least(usage.points());
+    std::vector<std::vector<double>> needs(model.size());
+    for (uint32_t v = 0; v < model.size(); ++v) {
+      for (const UsageItem& item : usage.items(v)) {
+        needs[v].push_back(*std::min_element(item.bytes.begin(), item.bytes.end()));
+        least.add(item.begin, item.end, needs[v].back());
+      }
+    }
+    std::vector<std::vector<double>> pair_needs(model.edges().size());
+    for (uint32_t e = 0; e < pair_needs.size(); ++e) {
+      for (const UsageItem& item : usage.pairs(e)) {
+        double need = kInfinite;
+        for (size_t i = 0; i < item.bytes.size(); ++i) {
+          if (model.edges()[e].table->costs[i] != kInfinite) need = std::min(need, item.bytes[i]);
+        }
+        pair_needs[e].push_back(need);
+        least.add(item.begin, item.end, need);
+      }
+    }
+    if (least.highest() > usage.limit()) return false;
+    bool changed = false;
+    for (uint32_t v = 0; v < model.size(); ++v) {
+      if (!model.is_left(v)) continue;
+      std::vector<bool> gone(model.states(v), false);
+      for (size_t i = 0; i < needs[v].size(); ++i) {
+        const UsageItem& item = usage.items(v)[i];
+        const double room = usage.limit() - least.highest(item.begin, item.end) + needs[v][i];
+        for (size_t s = 0; s < gone.size(); ++s) gone[s] = gone[s] || item.bytes[s] > room;
+      }
+      for (const uint32_t e : model.edges_of(v)) {
+        const PairwiseModel::Edge& edge = model.edges()[e];
+        const bool first = edge.a == v;
+        const uint32_t columns = edge.table->columns;
+        for (size_t k = 0; k < pair_needs[e].size(); ++k) {
+          // `usage` is of the model before states were dropped here. Edges whose ends have lost some are left alone.
+          const UsageItem& item = usage.pairs(e)[k];
+          if (item.bytes.size() != edge.table->costs.size()) continue;
+          const double room = usage.limit() - least.highest(item.begin, item.end) + pair_needs[e][k];
+          for (uint32_t s = 0; s < gone.size(); ++s) {
+            bool fits = false;
+            for (uint32_t t = 0; t < (first ? columns : edge.table->rows) && !fits; ++t) {
+              const size_t at = first ? size_t{s} * columns + t : size_t{t} * columns + s;
+              fits = edge.table->costs[at] != kInfinite && item.bytes[at] <= room;
+            }
+            gone[s] = gone[s] || !fits;
+          }
+        }
+      }
+      std::vector<uint32_t> keep;
+      for (uint32_t s = 0; s < gone.size(); ++s) {
+        if (!gone[s]) keep.push_back(s);
+      }
+      changed |= keep.size() < gone.size();
+      model.restrict_to(v, keep);
+    }
+    if (!model.is_possible()) return false;
+    if (!changed) break;
+    model.propagate();
+    if (!model.is_possible()) return false;
+  }
+  return true;
+}
+
+bool simplify(const AssignmentProblem& problem, PairwiseModel& model, bool within_limit) {
+  for (int round = 0; round < 4; ++round) {
+    model.propagate();
+    if (!model.is_possible()) return false;
+    model.merge_functional();
+    if (within_limit && !drop_too_large(problem, model)) return false;
+    const UsageModel usage(problem, model);
+    const bool dropped = model.drop_dominated(kDominanceTries, [&](uint32_t v, uint32_t better, uint32_t state) {
+      const auto no_more = [&](const UsageItem& item) { return item.bytes[better] <= item.bytes[state]; };
+      return std::all_of(usage.items(v).begin(), usage.items(v).end(), no_more) &&
+             uses_no_more(model, usage, v, better, state);
+    });
+    if (!dropped) break;
+  }
+  return true;
+}
+
 }  // namespace
 
 void complete(PairTable& table) {
@@ -378,49 +522,6 @@ double PairwiseModel::cost(std::span<const uint32_t> states) const {
   return sum;
 }
 
-namespace {
-
-using Wide = AssignmentCost::Wide;
-
-constexpr double kMostCost = 0x1p45;
-
-// Returns the least cost, multiplied out, above which a single cost is more than the dearest choice without such costs;
-// kForbidden if there is none.
-int64_t cost_above_all(const AssignmentProblem& problem) {
-  // Costs are grouped by their bits: the largest of each node and edge with that many, summed, and the least one with
-  // more.
-  constexpr size_t kBits = 64;
-  std::array<Wide, kBits> dearest{};
-  std::array<int64_t, kBits> least;
-  least.fill(kForbidden);
-  std::array<int64_t, kBits> here{};
-  const auto look = [&](std::span<const int64_t> costs, int64_t times) {
-    here.fill(0);
-    for (const int64_t cost : costs) {
-      if (cost == kForbidden) continue;
-      const Wide product = Wide{cost} * times;
-      const int64_t amount = product < kForbidden ? static_cast<int64_t>(product) : kForbidden - 1;
-      const auto bits = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(amount)));
-      here[bits] = std::max(here[bits], amount);
-      least[bits] = std::min(least[bits], amount);
-    }
-    for (size_t bits = 0, most = 0; bits < kBits; ++bits) {
-      most = std::max(most, static_cast<size_t>(here[bits]));
-      dearest[bits] += static_cast<Wide>(most);
-    }
-  };
-  for (const AssignmentNode& node : problem.nodes) look(node.costs, node.times);
-  for (const AssignmentEdge& edge : problem.edges) look(problem.matrices[edge.matrix].costs, edge.times);
-  int64_t above = kForbidden;
-  for (size_t bits = kBits - 1; bits-- > 0;) {
-    above = std::min(above, least[bits + 1]);
-    if (above != kForbidden && Wide{above} > dearest[bits]) return above;
-  }
-  return kForbidden;
-}
-
-}  // namespace
-
 PairwiseModel pairwise_model(const AssignmentProblem& problem) {
   const auto cost_of = [](int64_t cost, int64_t times) {
     return cost == kForbidden ? kInfinite : std::min(static_cast<double>(cost) * static_cast<double>(times), kMostCost);
@@ -458,115 +559,6 @@ std::optional<AssignmentProblem> without_costs_above_all(const AssignmentProblem
   for (size_t m = 0; m < times.size(); ++m) forbid(strict.matrices[m].costs, times[m]);
   return strict;
 }
-
-namespace {
-
-constexpr int kDominanceTries = 24;  // states that others are held against
-
-// Compares pairs with every state that `state` may be next to.
-bool uses_no_more(const PairwiseModel& model, const UsageModel& usage, uint32_t v, uint32_t better, uint32_t state) {
-  for (const uint32_t e : model.edges_of(v)) {
-    const PairwiseModel::Edge& edge = model.edges()[e];
-    const bool first = edge.a == v;
-    const uint32_t columns = edge.table->columns;
-    for (const PairUsage& item : usage.pairs(e)) {
-      // The other end has lost states since.
-      if (item.bytes.size() != edge.table->costs.size()) return false;
-      for (uint32_t t = 0; t < (first ? columns : edge.table->rows); ++t) {
-        const auto at = [&](uint32_t s) { return first ? size_t{s} * columns + t : size_t{t} * columns + s; };
-        if (edge.table->costs[at(state)] == kInfinite) continue;
-        if (item.bytes[at(better)] > item.bytes[at(state)]) return false;
-      }
-    }
-  }
-  return true;
-}
-
-// Drops states that use more than the limit leaves when all others use their least, and whatever follows.
-bool drop_too_large(const AssignmentProblem& problem, PairwiseModel& model) {
-  for (int round = 0; round < 8; ++round) {
-    const UsageModel usage(problem, model);
-    UsageTree least(usage.points());
-    std::vector<std::vector<double>> needs(model.size());
-    for (uint32_t v = 0; v < model.size(); ++v) {
-      for (const UsageItem& item : usage.items(v)) {
-        needs[v].push_back(*std::min_element(item.bytes.begin(), item.bytes.end()));
-        least.add(item.begin, item.end, needs[v].back());
-      }
-    }
-    std::vector<std::vector<double>> pair_needs(model.edges().size());
-    for (uint32_t e = 0; e < pair_needs.size(); ++e) {
-      for (const PairUsage& item : usage.pairs(e)) {
-        double need = kInfinite;
-        for (size_t i = 0; i < item.bytes.size(); ++i) {
-          if (model.edges()[e].table->costs[i] != kInfinite) need = std::min(need, item.bytes[i]);
-        }
-        pair_needs[e].push_back(need);
-        least.add(item.begin, item.end, need);
-      }
-    }
-    if (least.highest() > usage.limit()) return false;
-    bool changed = false;
-    for (uint32_t v = 0; v < model.size(); ++v) {
-      if (!model.is_left(v)) continue;
-      std::vector<bool> gone(model.states(v), false);
-      for (size_t i = 0; i < needs[v].size(); ++i) {
-        const UsageItem& item = usage.items(v)[i];
-        const double room = usage.limit() - least.highest(item.begin, item.end) + needs[v][i];
-        for (size_t s = 0; s < gone.size(); ++s) gone[s] = gone[s] || item.bytes[s] > room;
-      }
-      for (const uint32_t e : model.edges_of(v)) {
-        const PairwiseModel::Edge& edge = model.edges()[e];
-        const bool first = edge.a == v;
-        const uint32_t columns = edge.table->columns;
-        for (size_t k = 0; k < pair_needs[e].size(); ++k) {
-          // `usage` is of the model before states were dropped here. Edges whose ends have lost some are left alone.
-          const PairUsage& item = usage.pairs(e)[k];
-          if (item.bytes.size() != edge.table->costs.size()) continue;
-          const double room = usage.limit() - least.highest(item.begin, item.end) + pair_needs[e][k];
-          for (uint32_t s = 0; s < gone.size(); ++s) {
-            bool fits = false;
-            for (uint32_t t = 0; t < (first ? columns : edge.table->rows) && !fits; ++t) {
-              const size_t at = first ? size_t{s} * columns + t : size_t{t} * columns + s;
-              fits = edge.table->costs[at] != kInfinite && item.bytes[at] <= room;
-            }
-            gone[s] = gone[s] || !fits;
-          }
-        }
-      }
-      std::vector<uint32_t> keep;
-      for (uint32_t s = 0; s < gone.size(); ++s) {
-        if (!gone[s]) keep.push_back(s);
-      }
-      changed |= keep.size() < gone.size();
-      model.restrict_to(v, keep);
-    }
-    if (!model.is_possible()) return false;
-    if (!changed) break;
-    model.propagate();
-    if (!model.is_possible()) return false;
-  }
-  return true;
-}
-
-bool simplify(const AssignmentProblem& problem, PairwiseModel& model, bool within_limit) {
-  for (int round = 0; round < 4; ++round) {
-    model.propagate();
-    if (!model.is_possible()) return false;
-    model.merge_functional();
-    if (within_limit && !drop_too_large(problem, model)) return false;
-    const UsageModel usage(problem, model);
-    const bool dropped = model.drop_dominated(kDominanceTries, [&](uint32_t v, uint32_t better, uint32_t state) {
-      const auto no_more = [&](const UsageItem& item) { return item.bytes[better] <= item.bytes[state]; };
-      return std::all_of(usage.items(v).begin(), usage.items(v).end(), no_more) &&
-             uses_no_more(model, usage, v, better, state);
-    });
-    if (!dropped) break;
-  }
-  return true;
-}
-
-}  // namespace
 
 bool simplify_within_limit(const AssignmentProblem& problem, PairwiseModel& model) {
   return simplify(problem, model, true);

@@ -20,7 +20,6 @@
 
 // A sum of costs of single variables and of pairs, as the solver works with it: without limits, without pins, every
 // state possible. Reductions keep the minimum, and how states of the problem follow from what is left.
-
 namespace shadowgraph {
 
 // Costs are whole numbers in doubles, exact below 2^53; what is not allowed is infinite.
@@ -118,8 +117,6 @@ class PairwiseModel {
   uint32_t impossible_node_ = 0;
 };
 
-// Gives a problem's costs to the pairwise model that the solver reduces.
-
 // Leaves the limit out and takes the pins in. Costs of more than 2^45 count as 2^45: bounds stay bounds, sums stay
 // exact in doubles, and choices are weighed by evaluate().
 PairwiseModel pairwise_model(const AssignmentProblem& problem);
@@ -127,8 +124,6 @@ PairwiseModel pairwise_model(const AssignmentProblem& problem);
 // Forbids costs that are each more than the dearest choice without such costs. Formats without a word for what is
 // forbidden write such costs instead. Returns nothing if there are none.
 std::optional<AssignmentProblem> without_costs_above_all(const AssignmentProblem& problem);
-
-// Makes the reductions that a limit on usages allows.
 
 // Drops what no neighbour allows, what uses more than the limit leaves when all others use their least, and what is
 // never better. A state is never better if another one costs and uses no more. Variables that follow from a neighbour

@@ -82,7 +82,6 @@ class Solver {
                    {.gap = options_.gap, .table_limit = options_.table_limit, .split = !limited, .out_of_time = [&] {
                       return time_spent() > share;
                     }});
-    solution_.largest_table = free.largest_table;
     if (!free.possible) {
       is_impossible_ = true;
       solution_.why_infeasible = free.impossible_node == kNoNode
@@ -113,7 +112,6 @@ class Solver {
     if (solution_.feasible) options.best = static_cast<double>(solution_.cost);
     const Limited limited = search_within_limit(problem_, pairwise_model(problem_), options);
     bound_ = std::max(bound_, static_cast<Wide>(std::ceil(limited.bound)));
-    solution_.priced = limited.priced;
     is_impossible_ = !limited.possible;
   }
 

@@ -37,12 +37,6 @@ void UsageTree::add(uint32_t begin, uint32_t end, double amount) {
   }
 }
 
-uint32_t UsageTree::highest_at() const {
-  uint32_t node = 1;
-  while (node < size_) node = 2 * node + (most_[2 * node] >= most_[2 * node + 1] ? 0 : 1);
-  return size_ == 0 ? 0 : node - size_;
-}
-
 double UsageTree::highest(uint32_t begin, uint32_t end) const {
   // Amounts added above a node of the tree count for it too.
   double best = -kInfinite;
@@ -89,6 +83,12 @@ std::vector<int64_t> decisive_times(const AssignmentProblem& problem, const std:
     if (i + 1 == begins.size() || (end != ends.end() && *end <= begins[i + 1])) times.push_back(begins[i]);
   }
   return times;
+}
+
+constexpr uint32_t kNoVariable = std::numeric_limits<uint32_t>::max();
+
+double finite(double cost) {
+  return cost == kInfinite ? CompactModel::kForbiddenCost : std::min(cost, CompactModel::kForbiddenCost / 2);
 }
 
 }  // namespace
@@ -152,16 +152,13 @@ UsageModel::UsageModel(const AssignmentProblem& problem, const PairwiseModel& mo
       break;
     }
   }
-  for (uint32_t v = 0; v < items.size(); ++v) {
-    for (auto& [range, bytes] : items[v]) {
-      items_[v].push_back({.begin = range.first, .end = range.second, .bytes = std::move(bytes)});
+  const auto keep = [](auto& from, std::vector<std::vector<UsageItem>>& to) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      for (auto& [range, bytes] : from[i]) to[i].push_back({range.first, range.second, std::move(bytes)});
     }
-  }
-  for (uint32_t e = 0; e < pairs.size(); ++e) {
-    for (auto& [range, bytes] : pairs[e]) {
-      pairs_[e].push_back({.begin = range.first, .end = range.second, .bytes = std::move(bytes)});
-    }
-  }
+  };
+  keep(items, items_);
+  keep(pairs, pairs_);
 }
 
 std::vector<double> UsageModel::profile(const PairwiseModel& model, std::span<const uint32_t> states) const {
@@ -175,39 +172,13 @@ std::vector<double> UsageModel::profile(const PairwiseModel& model, std::span<co
   }
   for (uint32_t e = 0; e < pairs_.size(); ++e) {
     const PairwiseModel::Edge& edge = model.edges()[e];
-    for (const PairUsage& item : pairs_[e]) add(item, size_t{states[edge.a]} * edge.table->columns + states[edge.b]);
+    for (const UsageItem& item : pairs_[e]) add(item, size_t{states[edge.a]} * edge.table->columns + states[edge.b]);
   }
   change.pop_back();
   double sum = 0;
   for (double& amount : change) amount = sum += amount;
   return change;
 }
-
-void UsageModel::add_price(uint32_t v, std::span<const double> sums, std::vector<double>& costs) const {
-  for (const UsageItem& item : items_[v]) {
-    const double price = sums[item.end] - sums[item.begin];
-    if (price == 0) continue;
-    for (size_t s = 0; s < costs.size(); ++s) costs[s] += price * item.bytes[s];
-  }
-}
-
-void UsageModel::add_pair_price(uint32_t e, std::span<const double> sums, std::vector<double>& costs) const {
-  for (const PairUsage& item : pairs_[e]) {
-    const double price = sums[item.end] - sums[item.begin];
-    if (price == 0) continue;
-    for (size_t i = 0; i < costs.size(); ++i) costs[i] += price * item.bytes[i];
-  }
-}
-
-namespace {
-
-constexpr uint32_t kNoVariable = std::numeric_limits<uint32_t>::max();
-
-double finite(double cost) {
-  return cost == kInfinite ? CompactModel::kForbiddenCost : std::min(cost, CompactModel::kForbiddenCost / 2);
-}
-
-}  // namespace
 
 CompactModel::CompactModel(const PairwiseModel& model, const UsageModel& usage) {
   const std::vector<uint32_t> place = add_variables(model);
@@ -287,7 +258,7 @@ void CompactModel::add_rows(const PairwiseModel& model, const UsageModel& usage)
     for (const UsageItem& item : usage.items(v)) count(item);
   }
   for (uint32_t e = 0; e < model.edges().size(); ++e) {
-    for (const PairUsage& item : usage.pairs(e)) count(item);
+    for (const UsageItem& item : usage.pairs(e)) count(item);
   }
   double fixed_here = 0;
   double most_here = 0;
@@ -318,14 +289,14 @@ void CompactModel::add_items(const PairwiseModel& model, const UsageModel& usage
     // Next to a variable without a choice, pairs are states.
     for (const uint32_t e : model.edges_of(v)) {
       if (edge_of[e] != kNoVariable) continue;
-      for (const PairUsage& item : usage.pairs(e)) add(items, item);
+      for (const UsageItem& item : usage.pairs(e)) add(items, item);
     }
     item_first.push_back(static_cast<uint32_t>(items.size()));
   }
   pair_first.push_back(0);
   for (uint32_t e = 0; e < model.edges().size(); ++e) {
     if (edge_of[e] == kNoVariable) continue;
-    for (const PairUsage& item : usage.pairs(e)) add(pair_items, item);
+    for (const UsageItem& item : usage.pairs(e)) add(pair_items, item);
     pair_first.push_back(static_cast<uint32_t>(pair_items.size()));
   }
 }

@@ -16,7 +16,6 @@ class UsageTree {
   explicit UsageTree(size_t points = 0);
   void add(uint32_t begin, uint32_t end, double amount);
   double highest() const { return size_ == 0 ? 0 : most_[1]; }
-  uint32_t highest_at() const;
   double highest(uint32_t begin, uint32_t end) const;
 
  private:
@@ -28,15 +27,18 @@ class UsageTree {
 struct UsageItem {
   uint32_t begin = 0;  // points
   uint32_t end = 0;
-  std::vector<double> bytes;  // by state
+  std::vector<double> bytes;  // by state; of an edge's pairs, by rows of its a
 };
 
-// Usage of an edge's pairs, by rows of its a.
-struct PairUsage {
-  uint32_t begin = 0;  // points
-  uint32_t end = 0;
-  std::vector<double> bytes;
-};
+// Adds to `costs` what each state of a variable, or each pair of an edge, uses at prices. Prices are given as sums of
+// those before each point.
+inline void add_price(std::span<const UsageItem> items, std::span<const double> sums, std::vector<double>& costs) {
+  for (const UsageItem& item : items) {
+    const double price = sums[item.end] - sums[item.begin];
+    if (price == 0) continue;
+    for (size_t s = 0; s < costs.size(); ++s) costs[s] += price * item.bytes[s];
+  }
+}
 
 // Keeps only points of time whose live sets are part of no other one's.
 class UsageModel {
@@ -44,28 +46,22 @@ class UsageModel {
   UsageModel(const AssignmentProblem& problem, const PairwiseModel& model);
 
   size_t points() const { return times_.size(); }
-  int64_t time_of(uint32_t point) const { return times_[point]; }
   const std::vector<UsageItem>& items(uint32_t v) const { return items_[v]; }
   double limit() const { return limit_; }
   // Returns the usages of an edge's pairs.
-  const std::vector<PairUsage>& pairs(uint32_t e) const { return pairs_[e]; }
+  const std::vector<UsageItem>& pairs(uint32_t e) const { return pairs_[e]; }
 
   std::vector<double> profile(const PairwiseModel& model, std::span<const uint32_t> states) const;
-  // Adds to `costs` what each state of a variable, and each pair of an edge, uses at prices. Prices are given as sums
-  // of those before each point.
-  void add_price(uint32_t v, std::span<const double> sums, std::vector<double>& costs) const;
-  void add_pair_price(uint32_t e, std::span<const double> sums, std::vector<double>& costs) const;
 
  private:
   std::vector<int64_t> times_;
   std::vector<std::vector<UsageItem>> items_;
-  std::vector<std::vector<PairUsage>> pairs_;
+  std::vector<std::vector<UsageItem>> pairs_;
   double limit_ = 0;
 };
 
 // A pairwise model and its usages as local search walks through them: flat, with tables by rows of either end, and with
 // no infinite entry.
-
 struct CompactModel {
   // The cost of what is not allowed: more than all that is allowed, and sums of a hundred are exact.
   static constexpr double kForbiddenCost = 0x1p46;

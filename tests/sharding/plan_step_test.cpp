@@ -123,7 +123,7 @@ TEST_F(PlanStep, ComputesAgainWhatTheRoundsSay) {
   StepRequest request = on_mesh("2");
   request.recompute = true;
   request.memory = peak_of_live_bytes(graph) * 6 / 10;
-  const RecomputedSharding found = shard_and_recompute(graph, by_hand(request), {.shard = {.solve = {.gap = 1e-3}}});
+  const PlannedStep found = shard_and_recompute(graph, by_hand(request), {.shard = {.solve = {.gap = 1e-3}}});
   const PlannedStep planned = plan_step(clone(llama_step()), request);
   expect_same(planned, found.graph, found.answer);
   EXPECT_EQ(planned.segments.size(), found.segments.size());

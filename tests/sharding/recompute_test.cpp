@@ -39,7 +39,7 @@ class ShardAndRecompute : public ::testing::Test {
     return graph;
   }
   // What is promised of any answer.
-  void check(const RecomputedSharding& found, int64_t memory) const {
+  void check(const PlannedStep& found, int64_t memory) const {
     verify(found.graph);
     verify(found.answer.rank->graph);
     EXPECT_EQ(found.answer.peak, peak_of_live_bytes(found.answer.rank->graph));
@@ -57,7 +57,7 @@ class ShardAndRecompute : public ::testing::Test {
     }
     EXPECT_EQ(taken, 1);
   }
-  static const RecomputeRound& round(const RecomputedSharding& found, const std::string& what) {
+  static const RecomputeRound& round(const PlannedStep& found, const std::string& what) {
     for (const RecomputeRound& round : found.rounds) {
       if (round.what == what) return round;
     }
@@ -70,7 +70,7 @@ class ShardAndRecompute : public ::testing::Test {
 // 1.5 GB a device: logits alone are 2 x 412 MB of a half of the batch.
 TEST_F(ShardAndRecompute, FitWhereShardingAloneDoesNot) {
   const int64_t memory = 1'500'000'000;
-  const RecomputedSharding found = shard_and_recompute(gpt2(), options("2", memory));
+  const PlannedStep found = shard_and_recompute(gpt2(), options("2", memory));
   check(found, memory);
   EXPECT_FALSE(round(found, "sharding alone").fits);
   EXPECT_LE(found.answer.seconds(), round(found, "recomputing alone").seconds * (1 + 1e-9));
@@ -84,7 +84,7 @@ TEST_F(ShardAndRecompute, FitWhereShardingAloneDoesNot) {
 
 TEST_F(ShardAndRecompute, IsNeverWorseThanOneOfThem) {
   for (const int64_t memory : {int64_t{2'000'000'000}, int64_t{2'300'000'000}, int64_t{10'000'000'000}}) {
-    const RecomputedSharding found = shard_and_recompute(gpt2(), options("2", memory));
+    const PlannedStep found = shard_and_recompute(gpt2(), options("2", memory));
     check(found, memory);
     try {
       const ShardingAnswer alone = shard(gpt2(), options("2", memory));
@@ -102,7 +102,7 @@ TEST_F(ShardAndRecompute, RanksComputeWhatOneDeviceDoes) {
   const CapturedStep step = capture_step("gpt2", StepOptimizer::kAdamW, 4);
   const int64_t memory = peak_of_live_bytes(step.graph) * 6 / 10;
   ShardingOptions cut = options("2", memory);
-  const RecomputedSharding found = shard_and_recompute(step.graph, cut);
+  const PlannedStep found = shard_and_recompute(step.graph, cut);
   check(found, memory);
   worst_difference(run_whole(step), simulate(apply_to_all(found.graph, found.answer.plan), step.inputs));
   // And with everything computed again that can be.

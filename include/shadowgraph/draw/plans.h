@@ -1,4 +1,4 @@
-// A sharding plan as a picture.
+// Plans as pictures: of a sharding plan, of a pipeline's run, of a cluster.
 #pragma once
 
 #include <cstdint>

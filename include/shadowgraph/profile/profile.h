@@ -1,8 +1,4 @@
-// How large the model is: elements and bytes of its parameters and buffers, shared ones once.
-//
-// Two placeholders are the same tensor if they have the same storage, offset and sizes (tied weights). Parameters that
-// are different parts of one storage (flattened recurrent weights) count each. Bytes are those of the tensors, not of
-// the storages, which may be padded.
+// A profile of a captured step: what the costs, memory and time of its nodes come to.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -28,6 +24,11 @@
 
 namespace SHADOWGRAPH_API shadowgraph {
 
+// How large the model is: elements and bytes of its parameters and buffers, shared ones once.
+//
+// Two placeholders are the same tensor if they have the same storage, offset and sizes (tied weights). Parameters that
+// are different parts of one storage (flattened recurrent weights) count each. Bytes are those of the tensors, not of
+// the storages, which may be padded.
 struct ParameterCount {
   int64_t parameters = 0;  // elements that this process holds
   // Elements on all ranks together, where placeholders say what they are a part of (note "whole_sizes"); else the same.

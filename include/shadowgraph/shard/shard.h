@@ -154,7 +154,7 @@ nlohmann::json to_json(const ShardingAnswer& answer);
 
 // Sharding and computing again, together: a step that fits into a device's memory by both, at least time.
 //
-//     const RecomputedSharding found = shard_and_recompute(graph, {.mesh = ..., .memory = int64_t{20} << 30});
+//     const PlannedStep found = shard_and_recompute(graph, {.mesh = ..., .memory = int64_t{20} << 30});
 //     found.graph;             // the step with what is computed again, which found.answer.plan is of
 //     to_text(found);          // what each round brought, then the plan
 //
@@ -180,28 +180,14 @@ struct RecomputeRound {
   bool best = false;
 };
 
-struct RecomputedSharding {
-  Graph graph;  // with what is computed again
-  std::vector<CheckpointSegment> segments;
-  ShardingAnswer answer;
-  std::vector<RecomputeRound> rounds;
-};
-
 struct RecomputeAndShardOptions {
   ShardOptions shard = {};
   int turns = 3;   // at most, of recomputing and sharding
   int probes = 3;  // points of the curve between nothing and what recomputing alone takes, that sharding is asked for
 };
 
-// `sharding.memory` is needed. Throws NoPlanError if nothing fits, and what shard() throws.
-RecomputedSharding shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
-                                       const RecomputeAndShardOptions& options = {});
-
 // The plan of a graph for one in which some of its nodes are computed again: those lie as what they repeat.
 ShardingPlan with_repeated(const ShardingPlan& plan, const Graph& rewritten);
-
-std::string to_text(const RecomputedSharding& found, int rows = 40);
-nlohmann::json to_json(const RecomputedSharding& found);
 
 // A plan of a captured step in one call: what must be so before shard(), and what a request leaves open.
 //
@@ -276,6 +262,10 @@ struct PlannedStep {
   // The planner of its redistributions, for copies_of() and pictures.
   RedistributionPlanner planner() const;
 };
+
+// `sharding.memory` is needed. Throws NoPlanError if nothing fits, and what shard() throws.
+PlannedStep shard_and_recompute(const Graph& graph, const ShardingOptions& sharding,
+                                const RecomputeAndShardOptions& options = {});
 
 // Takes the graph over: give clone(graph) to keep one. Throws Error, NoPlanError, and what shard() throws.
 PlannedStep plan_step(Graph graph, const StepRequest& request);

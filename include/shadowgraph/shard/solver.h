@@ -153,10 +153,8 @@ struct AssignmentSolution {
   Wide peak = 0;               // of usages
   int64_t peak_at = 0;         //
   std::string why_infeasible;  // "" if feasible
-  std::string stopped;        // "optimal", "gap" (it is small enough), "infeasible" (shown), "time", or "work": no more
-                              // iterations and moves
-  int64_t largest_table = 0;  // entries
-  int priced = 0;             // points of time that got prices
+  std::string stopped;  // "optimal", "gap" (it is small enough), "infeasible" (shown), "time", or "work": no more
+                        // iterations and moves
   double gap() const { return cost > 0 ? static_cast<double>(cost - lower_bound) / static_cast<double>(cost) : 0; }
 };
 
