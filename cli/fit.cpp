@@ -41,8 +41,8 @@ struct FitRequest {
   BoundedBytes by = BoundedBytes::kDevice;
   std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
   std::optional<SizeRange> batches;      // --batch 1..512: a table over these instead of a search
-  std::optional<int64_t> longest_from;   // --seq 1k..: the sequence is looked for, from here on, at the batch given
-  std::optional<SizeRange> seqs;         // --seq 512..8k: of a table, with `batches`
+  std::optional<int64_t> longest_from;   // --seq 1Ki..: the sequence is looked for, from here on, at the batch given
+  std::optional<SizeRange> seqs;         // --seq 512..8Ki: of a table, with `batches`
   std::vector<std::string> checkpoints;  // policies tried besides none: "auto", "layers.*"
   ServeRequest serve;
   bool json = false;
@@ -382,8 +382,8 @@ int fit(const CLI::App& command, const FitRequest& request) {
 std::optional<SizeRange> sequence_range(const std::string& text) {
   const size_t dots = text.find("..");
   if (dots == text.npos) return std::nullopt;
-  const auto first = parse_tokens(text.substr(0, dots));
-  const auto last = parse_tokens(text.substr(dots + 2));
+  const auto first = parse_count(text.substr(0, dots));
+  const auto last = parse_count(text.substr(dots + 2));
   if (!first || !last || *last < *first) return std::nullopt;
   return SizeRange{.first = *first, .last = *last};
 }
@@ -397,7 +397,7 @@ void add_ranges(CLI::App& command, FitRequest& request) {
             request.batches = parse_size_range(text);
             if (!request.batches) request.capture.batch = std::stoll(text);
           },
-          "With --seq 1k..: the batch; or a range, 1..512 or 8..512:8: a row for each of them")
+          "With --seq 1Ki..: the batch; or a range, 1..512 or 8..512:8: a row for each of them")
       ->check(
           [](const std::string& text) { return parse_size_range(text) ? std::string() : whole_number_from(1)(text); });
   command
@@ -406,15 +406,15 @@ void add_ranges(CLI::App& command, FitRequest& request) {
           [&request](const std::string& text) {
             request.seqs = sequence_range(text);
             if (text.ends_with("..")) {
-              request.longest_from = parse_tokens(text.substr(0, text.size() - 2));
+              request.longest_from = parse_count(text.substr(0, text.size() - 2));
             } else if (!request.seqs) {
-              request.capture.seq = *parse_tokens(text);
+              request.capture.seq = *parse_count(text);
             }
           },
           "Sequence length; 1k.. for the longest from there on; 512..8k: a table, with --batch A..B")
       ->check([](const std::string& text) {
-        const bool open = text.ends_with("..") && parse_tokens(text.substr(0, text.size() - 2));
-        if (open || parse_tokens(text) || sequence_range(text)) return std::string();
+        const bool open = text.ends_with("..") && parse_count(text.substr(0, text.size() - 2));
+        if (open || parse_count(text) || sequence_range(text)) return std::string();
         return "'" + text + "' is neither a length such as 512 or 1k nor a range such as 1k.. or 512..8k";
       });
 }
@@ -452,10 +452,10 @@ void add_options(CLI::App& command, FitRequest& request) {
   command.add_flag("--json", request.json, "As JSON, key batch (or seq, or context)");
   command.footer(
       "Examples:\n"
-      "  shadowgraph fit llama3_8b --memory h100 --dtype bf16 --seq 8k.. --batch 1\n"
+      "  shadowgraph fit llama3_8b --memory h100 --dtype bf16 --seq 8Ki.. --batch 1\n"
       "  shadowgraph fit gpt2 --memory l4 --batch 1..64 --seq 128..1024\n"
       "  shadowgraph fit resnet50 --memory 24GiB --batch 1..256\n"
-      "  shadowgraph fit hf:CONFIG.json --mode serve --spec h100 --tp 4 --context 32k --weights fp8");
+      "  shadowgraph fit hf:CONFIG.json --mode serve --spec h100 --tp 4 --context 32Ki --weights fp8");
 }
 
 }  // namespace

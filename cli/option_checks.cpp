@@ -85,21 +85,12 @@ void add_choice(CLI::App& command, const std::string& name, std::string& value, 
   command.add_option(name, value, description)->check(one_of(std::move(words)))->capture_default_str();
 }
 
-std::optional<int64_t> parse_tokens(std::string text) {
-  const bool thousands = text.ends_with('k') || text.ends_with('K');
-  if (thousands) text.pop_back();
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
-    return std::nullopt;
-  return thousands ? number * 1024 : number;
-}
-
 CLI::Option* add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description) {
-  const auto set = [&tokens](const std::string& text) { tokens = *parse_tokens(text); };
+  const auto set = [&tokens](const std::string& text) { tokens = *parse_count(text); };
   CLI::Option* option =
       command.add_option_function<std::string>(name, set, description)->check([](const std::string& text) {
-        return parse_tokens(text) ? std::string() : "'" + text + "' is no number of tokens such as 8192 or 8k";
+        return parse_count(text) ? std::string()
+                                 : "'" + text + "' is no number of tokens such as 8192, 8Ki (of 1,024) or 16M";
       });
   return tokens > 0 ? option->default_str(std::to_string(tokens)) : option;
 }
@@ -130,6 +121,44 @@ void add_memory(CLI::App& command, const std::function<void(const MemoryLimit&)>
 void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description) {
   add_memory(
       command, [&memory](const MemoryLimit& limit) { memory = limit; }, description);
+}
+
+CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords& read, const ReadWords& check,
+                        const std::vector<std::string>& held) {
+  if (!option.group.empty()) command.option_defaults()->group(option.group);
+  const std::string name = option.flag();
+  const OptionTakes& takes = option.takes;
+  if (takes.kind == OptionKind::kFlag) {
+    return command.add_flag_function(name, [read](int64_t) { read({"true"}); }, option.summary);
+  }
+  const auto set = [name, read, note = takes.note](const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      const std::string said = note == nullptr ? "" : note(word);
+      if (!said.empty()) fmt::print(stderr, "shadowgraph: {} {}\n", name, said);
+    }
+    read(words);
+  };
+  const auto why_not = [check](const std::vector<std::string>& words) {
+    try {
+      check(words);
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CLI::Option* added = takes.list ? command.add_option_function<std::vector<std::string>>(name, set, option.summary)
+                                  : command.add_option_function<std::string>(
+                                        name, [set](const std::string& word) { set({word}); }, option.summary);
+  if (takes.list) added->take_all();
+  if (takes.list && !takes.has_commas) added->delimiter(',');
+  if (takes.words.empty()) {
+    added->check([why_not](const std::string& word) { return why_not({word}); });
+  } else {
+    added->check(one_of(takes.words));
+  }
+  added->type_name(option.placeholder());
+  if (!takes.list && !held.empty() && why_not(held).empty()) added->default_str(held.front());
+  return added;
 }
 
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,

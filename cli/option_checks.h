@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "shadowgraph/options.h"
 #include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph::cli {
@@ -57,8 +58,7 @@ void add_number(CLI::App& command, const std::string& name, Number& number, int6
     if (number >= static_cast<Number>(least)) option->capture_default_str();
   }
 }
-// Tokens: "512", "8k" of 1,024 each.
-std::optional<int64_t> parse_tokens(std::string text);
+// Tokens, as parse_count takes them: "512", "8Ki".
 CLI::Option* add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description);
 void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
                const std::string& description, const std::string& example = "24GiB");
@@ -66,6 +66,25 @@ void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t
 // been meant for is said on stderr.
 void add_memory(CLI::App& command, const std::function<void(const MemoryLimit&)>& set, const std::string& description);
 void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description);
+// The option of a row, under the heading of the row. `read` throws Error for words that it does not take; `check` does
+// the same and leaves no trace. `held` is shown as the default.
+using ReadWords = std::function<void(const std::vector<std::string>& words)>;
+CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords& read, const ReadWords& check,
+                        const std::vector<std::string>& held);
+template <class Request>
+CLI::Option* add_option(CLI::App& command, Request& request, const typename OptionTable<Request>::Row& row) {
+  return add_option(
+      command, row, [&request, read = row.read](const auto& words) { read(request, words); },
+      [read = row.read](const auto& words) {
+        Request scratch;
+        read(scratch, words);
+      },
+      row.print(request));
+}
+template <class Request>
+void add_options(CLI::App& command, Request& request, const OptionTable<Request>& table) {
+  for (const auto& row : table.rows()) add_option(command, request, row);
+}
 // May be given several times. `delimiter` stands between several in one word; '\0': nothing does.
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                       const std::string& description, char delimiter = '\0');

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -25,6 +26,13 @@ def keywords_apart(entry: Callable[_Given, _Result]) -> Callable[_Given, _Result
         return entry(*args, **kwargs)
 
     return call
+
+
+def list_options(entry, lines):
+    """Appends what the tables of options say of an entry's further keywords, by name, to its docstring."""
+    indent = " " * (len(entry.__doc__) - len(entry.__doc__.rstrip(" ")))
+    wrapped = [textwrap.fill(line, 118, initial_indent=indent, subsequent_indent=indent + "  ") for line in lines.values()]
+    entry.__doc__ += "\n".join(["", f"{indent}Further keywords; None is the default:", "", *wrapped, indent])
 
 
 def refuse_shared(entry, given, taken):
