@@ -129,7 +129,8 @@ CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords
   const std::string name = option.flag();
   const OptionTakes& takes = option.takes;
   if (takes.kind == OptionKind::kFlag) {
-    return command.add_flag_function(name, [read](int64_t) { read({"true"}); }, option.summary);
+    return command.add_flag_function(
+        name, [read](int64_t) { read({"true"}); }, option.summary);
   }
   const auto set = [name, read, note = takes.note](const std::vector<std::string>& words) {
     for (const std::string& word : words) {

@@ -159,7 +159,8 @@ void add_options(CLI::App& command, ClusterOptions& options) {
       ->check(CLI::ExistingFile)
       ->excludes(links);
   begin_group(command, "The step");
-  add_tokens(command, "--tokens-per-step", options.tokens, "On all devices: 16Mi (of 1,048,576), 16M (of 1,000,000), 512Ki");
+  add_tokens(command, "--tokens-per-step", options.tokens,
+             "On all devices: 16Mi (of 1,048,576), 16M (of 1,000,000), 512Ki");
   add_number(command, "--samples-per-step", options.samples, 1, "The same in samples, or sequences");
   add_tokens(command, "--seq", options.capture.seq, "Sequence length of a language model: 8192, 8Ki");
   add_list(command, "--input", options.capture.inputs,

@@ -47,11 +47,11 @@ struct OptionTakes {
   OptionKind kind = OptionKind::kText;  // follows from the field but for quantities
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
-  bool above = false;              // more than the least
-  bool list = false;               // follows from the field
-  bool has_commas = false;         // what a list has; others are separated by commas
-  std::vector<std::string> words;  // one of these; empty: any
-  std::string placeholder = {};    // in --help; empty: by the kind
+  bool above = false;                                      // more than the least
+  bool list = false;                                       // follows from the field
+  bool has_commas = false;                                 // what a list has; others are separated by commas
+  std::vector<std::string> words;                          // one of these; empty: any
+  std::string placeholder = {};                            // in --help; empty: by the kind
   std::string (*note)(const std::string& text) = nullptr;  // what is to be said of a value that is taken; "": nothing
 
   std::string text() const;  // "a whole number of at least 1", "a list of ..."

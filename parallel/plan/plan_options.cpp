@@ -14,10 +14,8 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
   static const auto table =
       OptionTable<ClusterRequest>()
           .group("The cluster")
-          .parsed(
-              "memory", &ClusterRequest::memory, [](const std::string& text) { return MemoryLimit::parse(text).bytes; },
-              [](int64_t bytes) { return std::to_string(bytes); }, "Memory of a device, 80GB (default: its own)",
-              {.placeholder = "SIZE|DEVICE", .note = [](const std::string& text) { return MemoryLimit::parse(text).note; }})
+          .parsed("memory", &ClusterRequest::memory, &MemoryLimit::bytes_of, &MemoryLimit::text_of,
+                  "Memory of a device, 80GB (default: its own)", MemoryLimit::takes())
           .group("The step")
           .parsed(
               "captured_state", &ClusterRequest::state,
@@ -40,12 +38,14 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
           .add("experts", &ClusterRequest::experts, "Data ranks that share the experts of a layer: 8,64", {.least = 1})
           .add("expert_capacity", &ClusterRequest::expert_capacity,
                "Rows that a rank of experts has room for, over the mean; 1: routing is even", {.least = 1})
-          .add("overlap", &ClusterRequest::overlap,
-               "Tensor parallel's collectives: none are hidden, as by DTensor; backward's, as by Megatron-LM; pieces of "
-               "products, too, as by --tp-comm-overlap and asynchronous tensor parallel")
-          .add("layout", &ClusterRequest::layouts,
-               "Who lays tensors out over ranks of tensor parallel: megatron (its rules, the default), or the solver of "
-               "shard: solved (quickest), lean (keeps less); no engine has words for that, but layout.json")
+          .add(
+              "overlap", &ClusterRequest::overlap,
+              "Tensor parallel's collectives: none are hidden, as by DTensor; backward's, as by Megatron-LM; pieces of "
+              "products, too, as by --tp-comm-overlap and asynchronous tensor parallel")
+          .add(
+              "layout", &ClusterRequest::layouts,
+              "Who lays tensors out over ranks of tensor parallel: megatron (its rules, the default), or the solver of "
+              "shard: solved (quickest), lean (keeps less); no engine has words for that, but layout.json")
           .add("micro_batch", &ClusterRequest::micro_batch, "Samples of a micro-batch", {.least = 1})
           .add("zero", &ClusterRequest::zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut",
                {.least = 0, .most = 3})
@@ -57,7 +57,8 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
                "What may be on the host: activations (what layers keep for backward), optimizer (its state and step)")
           .add("attention", &ClusterRequest::attention,
                "Kernels of scaled_dot_product_attention (default: device, what PyTorch takes there)")
-          .add("simulated", &ClusterRequest::simulated, "Plans that are simulated on all ranks, at least", {.least = 1});
+          .add("simulated", &ClusterRequest::simulated, "Plans that are simulated on all ranks, at least",
+               {.least = 1});
   return table;
 }
 

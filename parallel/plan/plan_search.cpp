@@ -337,7 +337,8 @@ void PlanSearch::look_around() {
   };
   look("optimizer on", [](const TrainingPlan& plan) { return plan.optimizer_on_host ? "host" : "device"; });
   for (const auto& row : TrainingPlan::table().rows()) {
-    if (row.group == kNeighbours) look(row.flag().c_str() + 2, [&](const TrainingPlan& plan) { return row.print(plan).front(); });
+    if (row.group == kNeighbours)
+      look(row.flag().c_str() + 2, [&](const TrainingPlan& plan) { return row.print(plan).front(); });
   }
   look("schedule", [](const TrainingPlan& plan) {
     return plan.pipeline == 1 ? "none" : fmt::format("{} x {}", plan.schedule, plan.stages_per_rank);

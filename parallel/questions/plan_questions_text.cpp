@@ -14,7 +14,8 @@ namespace {
 
 double value_of(PlanTopic about, const std::string& text) {
   if (about == PlanTopic::kMemory) return static_cast<double>(MemoryLimit::parse(text).bytes);
-  if (about == PlanTopic::kNetwork) return internal::number_of(text, {.kind = OptionKind::kNumber, .least = 0, .above = true});
+  if (about == PlanTopic::kNetwork)
+    return internal::number_of(text, {.kind = OptionKind::kNumber, .least = 0, .above = true});
   return static_cast<double>(internal::whole_of(text, {.kind = OptionKind::kCount, .least = 1}));
 }
 
@@ -33,7 +34,8 @@ const OptionTable<PlanQuestion>& PlanQuestion::table() {
   static const auto table =
       OptionTable<PlanQuestion>()
           .group("Questions, one table each, in place of one plan")
-          .add("share", &PlanQuestion::share, "Of the peak, that devices and batch are to reach", {.least = 0, .most = 1})
+          .add("share", &PlanQuestion::share, "Of the peak, that devices and batch are to reach",
+               {.least = 0, .most = 1})
           .add("tokens", &PlanQuestion::tokens, "With price: tokens in all, 15T, 300B (powers of 1,000)",
                {.kind = OptionKind::kCount, .least = 0, .above = true})
           .add("within", &PlanQuestion::within, "With price: time for all of them, 14d, 36h",

@@ -683,10 +683,8 @@ def serve(capture: Callable[[int, int], Graph], layers: Sequence[tuple[int, int,
 def weight_formats() -> list[str]: ...
 
 class Sharding:
-    def __init__(self, graph: Graph, mesh: str, spec: str, interconnect: str, memory: int | None,
-                 pins: Sequence[tuple[str, str]], unfold: bool, cut_random: bool, cut_vocabulary: bool,
-                 compare: bool, explain: Sequence[str], time_limit: float, recompute: bool, solver: str,
-                 highs: str, answer: str, answer_name: str, by_hand: str) -> None: ...  # fmt: skip
+    def __init__(self, graph: Graph, mesh: str, spec: str, interconnect: str, answer: str, answer_name: str,
+                 how: dict[str, Any]) -> None: ...  # fmt: skip
     @property
     def graph(self) -> Graph: ...
     def plan(self) -> dict[str, Any]: ...

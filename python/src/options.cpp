@@ -16,13 +16,17 @@ std::string word_of_dtype(const std::string& name) {
 std::string word_of(const Option& option, const py::handle& value) {
   const bool flag = option.takes.kind == OptionKind::kFlag;
   if (py::isinstance<py::bool_>(value)) {
-    if (!flag) refuse_keyword(option, fmt::format("{} is not {}", py::repr(value).cast<std::string>(), option.takes.text()));
+    if (!flag)
+      refuse_keyword(option, fmt::format("{} is not {}", py::repr(value).cast<std::string>(), option.takes.text()));
     return value.cast<bool>() ? "true" : "false";
   }
   if (py::isinstance<py::str>(value)) return value.cast<std::string>();
   if (py::hasattr(value, "__fspath__")) return py::str(value.attr("__fspath__")());
   if (py::isinstance<py::float_>(value)) return py::repr(value);
-  if (py::hasattr(value, "__index__")) return py::str(value.attr("__index__")());
+  if (py::hasattr(value, "__index__")) {
+    const std::string number = py::str(value.attr("__index__")());
+    return option.takes.kind == OptionKind::kBytes && number != "0" ? number + "B" : number;
+  }
   const std::string text = py::str(value);
   if (text.starts_with("torch.")) return word_of_dtype(text);
   refuse_keyword(option, fmt::format("{} is not {}", py::repr(value).cast<std::string>(), option.takes.text()));

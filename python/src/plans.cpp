@@ -57,8 +57,8 @@ auto with_cost_rules(Work&& work) {
   return made;
 }
 
-std::shared_ptr<PlanTable> ask(PlanQuestions& questions, const std::string& what, const std::vector<std::string>& values,
-                               const py::dict& how) {
+std::shared_ptr<PlanTable> ask(PlanQuestions& questions, const std::string& what,
+                               const std::vector<std::string>& values, const py::dict& how) {
   PlanQuestion question{.about = parse<PlanTopic>(what, "question")};
   question.values = question_values(question.about, values);
   read_keywords(question, PlanQuestion::table(), how);

@@ -16,7 +16,11 @@ struct DeviceProfile;  // shadowgraph/capture/fake.h
 // kDevices: what PyTorch takes there.
 enum class AttentionKernel : uint8_t { kDevices, kFlash, kEfficient, kCudnn, kMath };
 constexpr auto enum_names(AttentionKernel) {
-  return names_of<AttentionKernel>({{AttentionKernel::kDevices, "device"}, {AttentionKernel::kFlash, "flash"}, {AttentionKernel::kEfficient, "efficient"}, {AttentionKernel::kCudnn, "cudnn"}, {AttentionKernel::kMath, "math"}});
+  return names_of<AttentionKernel>({{AttentionKernel::kDevices, "device"},
+                                    {AttentionKernel::kFlash, "flash"},
+                                    {AttentionKernel::kEfficient, "efficient"},
+                                    {AttentionKernel::kCudnn, "cudnn"},
+                                    {AttentionKernel::kMath, "math"}});
 }
 
 // Leaves the profile as it is for kDevices.

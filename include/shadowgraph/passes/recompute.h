@@ -237,13 +237,15 @@ struct CheckpointModulesOptions {
   static OptionTable<CheckpointModulesOptions> table() {
     return OptionTable<CheckpointModulesOptions>()
         .add("modules", &CheckpointModulesOptions::modules,
-              "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
-              "regions marked as checkpoints")
+             "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
+             "regions marked as checkpoints")
         .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
                 "each, every (k-th), sqrt (segments), budget (the fewest from the first on), or optimal (the least to "
                 "compute again)")
         .add("every", &CheckpointModulesOptions::every, "with policy=every: k", {.least = 1})
-        .add("bytes", &CheckpointModulesOptions::bytes, "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000", {.kind = OptionKind::kBytes, .least = 1});
+        .add("bytes", &CheckpointModulesOptions::bytes,
+             "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000",
+             {.kind = OptionKind::kBytes, .least = 1});
   }
 };
 // The pass `checkpoint`: segments by name and policy. Throws Error for patterns that no region matches. Throws it, too,
@@ -397,8 +399,9 @@ struct OffloadOptions {
   static OptionTable<OffloadOptions> table() {
     return OptionTable<OffloadOptions>()
         .add("modules", &OffloadOptions::modules,
-              "patterns of paths joined by '+', or auto: the longest run of numbered modules")
-        .add("least", &OffloadOptions::least, "bytes of a tensor; smaller ones stay", {.kind = OptionKind::kBytes, .least = 0});
+             "patterns of paths joined by '+', or auto: the longest run of numbered modules")
+        .add("least", &OffloadOptions::least, "bytes of a tensor; smaller ones stay",
+             {.kind = OptionKind::kBytes, .least = 0});
   }
 };
 

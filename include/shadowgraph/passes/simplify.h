@@ -53,7 +53,8 @@ struct ConstFoldOptions {
   int64_t max_bytes = 4096;
 
   static OptionTable<ConstFoldOptions> table() {
-    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes, "largest constant to make", {.kind = OptionKind::kBytes, .least = 0});
+    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes, "largest constant to make",
+                                               {.kind = OptionKind::kBytes, .least = 0});
   }
 };
 struct ConstFoldResult {

@@ -25,7 +25,8 @@ struct CollapseOptions {
   static OptionTable<CollapseOptions> table() {
     return OptionTable<CollapseOptions>()
         .choice("level", &CollapseOptions::level, {"module", "composite"}, "module or composite")
-        .add("depth", &CollapseOptions::depth, "names in the path of the modules that become calls: layers.0 has 2", {.least = 1})
+        .add("depth", &CollapseOptions::depth, "names in the path of the modules that become calls: layers.0 has 2",
+             {.least = 1})
         .choice("bodies", &CollapseOptions::bodies, {"drop", "keep"},
                 "drop, or keep: calls carry what they stand for, so that they can be run");
   }
@@ -73,7 +74,8 @@ struct FuseGroupsOptions {
   int64_t min_nodes = 2;  // of the smallest group; 2 or more
 
   static OptionTable<FuseGroupsOptions> table() {
-    return OptionTable<FuseGroupsOptions>().add("min_nodes", &FuseGroupsOptions::min_nodes, "nodes of the smallest group", {.least = 2});
+    return OptionTable<FuseGroupsOptions>().add("min_nodes", &FuseGroupsOptions::min_nodes,
+                                                "nodes of the smallest group", {.least = 2});
   }
 };
 struct FuseGroupsResult {

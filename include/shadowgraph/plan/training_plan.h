@@ -32,10 +32,10 @@
 #include <vector>
 
 #include "shadowgraph/capture/attention_kernel.h"
-#include "shadowgraph/options.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/options.h"
 #include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -66,7 +66,10 @@ struct StepSource {
 // ways.
 enum class Recompute : uint8_t { kNothing, kSelective, kWhole, kCurve };
 constexpr auto enum_names(Recompute) {
-  return names_of<Recompute>({{Recompute::kNothing, "nothing"}, {Recompute::kSelective, "selective"}, {Recompute::kWhole, "whole"}, {Recompute::kCurve, "curve"}});
+  return names_of<Recompute>({{Recompute::kNothing, "nothing"},
+                              {Recompute::kSelective, "selective"},
+                              {Recompute::kWhole, "whole"},
+                              {Recompute::kCurve, "curve"}});
 }
 
 // Who lays out a stage's tensors over the ranks of tensor parallel: Megatron-LM's rules, or the solver of
@@ -77,7 +80,8 @@ enum class TensorLayout : uint8_t {
   kLean,    // where a byte that is kept from forward to backward costs what it takes to compute it again
 };
 constexpr auto enum_names(TensorLayout) {
-  return names_of<TensorLayout>({{TensorLayout::kMegatron, "megatron"}, {TensorLayout::kSolved, "solved"}, {TensorLayout::kLean, "lean"}});
+  return names_of<TensorLayout>(
+      {{TensorLayout::kMegatron, "megatron"}, {TensorLayout::kSolved, "solved"}, {TensorLayout::kLean, "lean"}});
 }
 
 // What may be on the host: what layers keep for backward, and main weights and moments, whose step is then run there.
@@ -273,7 +277,12 @@ enum class PlanTopic : uint8_t {
   kPrice,     // the cheapest cluster that trains so many tokens in time
 };
 constexpr auto enum_names(PlanTopic) {
-  return names_of<PlanTopic>({{PlanTopic::kDevices, "devices"}, {PlanTopic::kNetwork, "network"}, {PlanTopic::kMemory, "memory"}, {PlanTopic::kBatch, "batch"}, {PlanTopic::kSequence, "sequence"}, {PlanTopic::kPrice, "price"}});
+  return names_of<PlanTopic>({{PlanTopic::kDevices, "devices"},
+                              {PlanTopic::kNetwork, "network"},
+                              {PlanTopic::kMemory, "memory"},
+                              {PlanTopic::kBatch, "batch"},
+                              {PlanTopic::kSequence, "sequence"},
+                              {PlanTopic::kPrice, "price"}});
 }
 
 // Devices that can be had, at a price of the user's.

@@ -77,7 +77,8 @@ SizeCost size_cost(const Profile& profile);
 // Which bytes a limit of memory is of: live tensors, what the allocator reserves, or that with the context.
 enum class BoundedBytes : uint8_t { kLive, kReserved, kDevice };
 constexpr auto enum_names(BoundedBytes) {
-  return names_of<BoundedBytes>({{BoundedBytes::kLive, "live"}, {BoundedBytes::kReserved, "reserved"}, {BoundedBytes::kDevice, "device"}});
+  return names_of<BoundedBytes>(
+      {{BoundedBytes::kLive, "live"}, {BoundedBytes::kReserved, "reserved"}, {BoundedBytes::kDevice, "device"}});
 }
 // Throws Error for bytes of an allocator that a CPU does not have.
 int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes);

@@ -93,7 +93,9 @@ enum class CollectiveOverlap : uint8_t {
   kPieces,
 };
 constexpr auto enum_names(CollectiveOverlap) {
-  return names_of<CollectiveOverlap>({{CollectiveOverlap::kNone, "none"}, {CollectiveOverlap::kBackward, "backward"}, {CollectiveOverlap::kPieces, "pieces"}});
+  return names_of<CollectiveOverlap>({{CollectiveOverlap::kNone, "none"},
+                                      {CollectiveOverlap::kBackward, "backward"},
+                                      {CollectiveOverlap::kPieces, "pieces"}});
 }
 
 struct OverlapResult {

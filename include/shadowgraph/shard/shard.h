@@ -16,6 +16,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/options.h"
 #include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -144,6 +145,9 @@ struct ShardOptions {
   std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> decided = {};
   // Called with the problem before it is solved: to export it.
   std::function<void(const ShardingProblem&)> problem = {};
+
+  // What is said in words beside the mesh, the device and an answer.
+  static const OptionTable<StepRequest>& table();
 };
 
 // Solves for a plan. Throws NoPlanError, and what ShardingProblem::of throws. Split a loss that is a mean first
@@ -263,6 +267,9 @@ struct StepRequest {
   std::function<void(const ShardedGraph&)> each_rank = {};
   std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> decided = {};
   std::function<void(const ShardingProblem&)> problem = {};
+
+  // What is said in words beside the mesh, the device and an answer.
+  static const OptionTable<StepRequest>& table();
 };
 
 // A request cannot be met, whatever the step. what() names the field.
