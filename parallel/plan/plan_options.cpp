@@ -16,6 +16,8 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
           .group("The cluster")
           .parsed("memory", &ClusterRequest::memory, &MemoryLimit::bytes_of, &MemoryLimit::text_of,
                   "Memory of a device, 80GB (default: its own)", MemoryLimit::takes())
+          .add("leave_free", &ClusterRequest::leave_free, "Memory of a device that plans leave free: 4GiB",
+               {.kind = OptionKind::kBytes, .least = 0})
           .group("The step")
           .parsed(
               "captured_state", &ClusterRequest::state,

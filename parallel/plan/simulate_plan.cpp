@@ -275,7 +275,7 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
 }
 
 int64_t memory_of(const ClusterRequest& request) {
-  const int64_t all = request.memory.value_or(request.device.memory);
+  const int64_t all = request.memory.value_or(request.device.memory) - request.leave_free;
   const int64_t beside = beside_program(request.device);
   if (all <= beside) {
     throw NoTrainingPlanError(

@@ -128,6 +128,12 @@ def test_what_cannot_be_is_refused(changed, error, why):
         plan(**changed)
 
 
+def test_memory_may_be_left_free():
+    assert plan(memory="4GB", leave_free="1GB").dict()["memory"] == plan(memory="3GB").dict()["memory"]
+    with pytest.raises(sg.Error, match="leave_free: 'some' is not a size such as 24GiB"):
+        plan(leave_free="some")
+
+
 def ids_of(samples, tokens):
     return {"input_ids": f"i64[{samples},{tokens}]", "labels": f"i64[{samples},{tokens}]"}
 

@@ -96,6 +96,7 @@ struct ClusterRequest {
   DeviceSpec device;
   Interconnect links;
   std::optional<int64_t> memory;  // bytes of a device; nothing: its own
+  int64_t leave_free = 0;         // bytes of these that no plan takes
   int64_t batch = 1;              // samples, or sequences, of a step on all devices
   int64_t sequence = 0;           // tokens of a sample; 0: tokens are not counted
   TrainingState state = kMixedPrecision;
