@@ -12,6 +12,7 @@
 #include "cli/source_options.h"
 #include "cli/tool.h"
 #include "cli/verbs.h"
+#include "shadowgraph/plan/serving.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
@@ -23,13 +24,10 @@ namespace {
 
 // What --mode serve takes beside a spec, a context and a memory.
 struct ServeRequest {
-  int64_t prompt = 0;  // tokens; 0: all of the context
+  ServingOptions engine;
   std::optional<std::string> weights;
   std::vector<std::string> keep;
   int devices = 1;
-  double memory_share = 0.9;
-  int64_t tokens_at_once = 8192;
-  int64_t page = 16;
   std::string interconnect;
 };
 
@@ -323,7 +321,7 @@ FitRequest with_memory(const FitRequest& request) {
   return asked;
 }
 
-constexpr const char* kServing = "With --mode serve: what an engine with paged keys and values holds";
+const std::string& kServing = ServingOptions::table().rows().front().group;
 
 int serve(const CLI::App& command, const FitRequest& request) {
   takes_only(command, "--mode serve",
@@ -341,22 +339,19 @@ int serve(const CLI::App& command, const FitRequest& request) {
   if (!asked.keep.empty()) keep = asked.keep;
   nlohmann::json weights;
   if (asked.weights) weights = *asked.weights == "none" ? "" : *asked.weights;
+  nlohmann::json how{{"spec", device},
+                     {"context", capture.context},
+                     {"weights", weights},
+                     {"keep", keep},
+                     {"tensor_parallel", asked.devices},
+                     {"memory", request.memory ? request.memory->bytes : 0},
+                     {"interconnect", asked.interconnect}};
+  for (const auto& row : ServingOptions::table().rows()) how[row.name] = row.json(row.print(asked.engine));
   const Serving answer = needed_python(capture.source + " is a model in Python")
                              .serve({{"source", capture.source},
                                      {"debug", capture.debug},
                                      {"dtype", capture.dtype ? nlohmann::json(dtype_name(*capture.dtype)) : nullptr},
-                                     {"how",
-                                      {{"spec", device},
-                                       {"context", capture.context},
-                                       {"prompt", asked.prompt},
-                                       {"weights", weights},
-                                       {"keep", keep},
-                                       {"tensor_parallel", asked.devices},
-                                       {"memory", request.memory ? request.memory->bytes : 0},
-                                       {"memory_share", asked.memory_share},
-                                       {"tokens_at_once", asked.tokens_at_once},
-                                       {"page", asked.page},
-                                       {"interconnect", asked.interconnect}}}});
+                                     {"how", std::move(how)}});
   print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
   return answer.fits() ? 0 : 1;
 }
@@ -420,18 +415,12 @@ void add_ranges(CLI::App& command, FitRequest& request) {
 }
 
 void add_serving_options(CLI::App& command, ServeRequest& request) {
-  begin_group(command, kServing);
-  add_tokens(command, "--prompt", request.prompt, "Of --context, tokens that a request comes with (all)");
+  cli::add_options(command, request.engine, ServingOptions::table());
   command.add_option("--weights", request.weights,
                      "How parameters are stored: awq, gptq:group=32, none, ... (as the configuration says)");
   add_list(command, "--keep", request.keep,
            "Parameters that stay as made: parts of names, or patterns (the output layer); repeat");
   add_number(command, "--tp", request.devices, 1, "Devices that share each layer");
-  command.add_option("--memory-share", request.memory_share, "Of the memory, for the engine")
-      ->check(from_0_to_1)
-      ->capture_default_str();
-  add_tokens(command, "--tokens-at-once", request.tokens_at_once, "Of a pass, at most");
-  add_number(command, "--page", request.page, 1, "Tokens of a page of the cache");
   add_interconnect_option(command, request.interconnect);
 }
 

@@ -678,8 +678,8 @@ class Serving:
     def dict(self) -> dict[str, Any]: ...
 
 def serve(capture: Callable[[int, int], Graph], layers: Sequence[tuple[int, int, int]], spec: str, interconnect: str,
-          memory: int, memory_share: float, context: int, prompt: int, tokens_at_once: int, page: int, weights: str,
-          kept: Sequence[str], assumptions: Sequence[str]) -> Serving: ...  # fmt: skip
+          memory: int, context: int, weights: str, kept: Sequence[str], assumptions: Sequence[str],
+          how: dict[str, Any]) -> Serving: ...  # fmt: skip
 def weight_formats() -> list[str]: ...
 
 class Sharding:
