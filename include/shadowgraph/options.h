@@ -146,6 +146,11 @@ std::string print_word(const T& value) {
 
 template <class Options>
 class OptionTable {
+  template <class Field>
+  using Type = std::remove_cvref_t<std::invoke_result_t<Field, Options&>>;
+  template <class Field>
+  using Choices = std::vector<std::pair<std::string, typename internal::OptionField<Type<Field>>::Element>>;
+
  public:
   struct Row : Option {
     // Throws Error for words that it does not take.
@@ -174,12 +179,11 @@ class OptionTable {
         [parse](const std::string& text, const OptionTakes&) { return parse(text); }, print);
   }
   // Words that mean values.
-  template <class Field, class Value>
-  OptionTable choice(std::string name, Field field, std::vector<std::pair<std::string, Value>> choices,
-                     std::string summary) && {
+  template <class Field>
+  OptionTable words(std::string name, Field field, Choices<Field> choices, std::string summary) && {
     OptionTakes takes;
     for (const auto& [word, value] : choices) takes.words.push_back(word);
-    const auto print = [choices](const Value& value) {
+    const auto print = [choices](const auto& value) {
       for (const auto& [word, meaning] : choices) {
         if (meaning == value) return word;
       }
@@ -196,7 +200,7 @@ class OptionTable {
                                                    std::vector<std::string> names, std::string summary) && {
     std::vector<std::pair<std::string, Enum>> choices;
     for (std::string& word : names) choices.emplace_back(std::move(word), static_cast<Enum>(choices.size()));
-    return std::move(*this).choice(std::move(name), field, std::move(choices), std::move(summary));
+    return std::move(*this).words(std::move(name), field, std::move(choices), std::move(summary));
   }
 
   const std::vector<Row>& rows() const { return rows_; }
@@ -242,9 +246,6 @@ class OptionTable {
   }
 
  private:
-  template <class Field>
-  using Type = std::remove_cvref_t<std::invoke_result_t<Field, Options&>>;
-
   // `read` makes the whole value of a word, or an element of a list, or what is there of an optional one.
   template <class Field, class Read, class Print>
   OptionTable fill(std::string name, Field field, std::string summary, OptionTakes takes, Read read, Print print) {

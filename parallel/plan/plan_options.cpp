@@ -25,9 +25,8 @@ const OptionTable<ClusterRequest>& ClusterRequest::table() {
               [](const TrainingState& state) { return std::string(state.optimizer ? "false" : "true"); },
               "State as --optimizer and --dtype leave it (default: float32 gradients, weights and moments)",
               {.kind = OptionKind::kFlag})
-          .choice<>(
-              "gradients", [](auto& request) -> auto& { return request.state.gradient; },
-              std::vector<std::pair<std::string, std::optional<int64_t>>>{{"f32", 4}, {"bf16", 2}},
+          .words(
+              "gradients", [](auto& request) -> auto& { return request.state.gradient; }, {{"f32", 4}, {"bf16", 2}},
               "How gradients are kept and summed over replicas: f32, bf16")
           .add("float8", &ClusterRequest::float8,
                "Products of layers in float8, the head's left out, as torchao and TransformerEngine do")
