@@ -64,11 +64,6 @@ CLI::Validator size_like(const std::string& example) {
           ""};
 }
 
-std::string positive_number(const std::string& text) {
-  const auto number = number_of(text);
-  return number && *number > 0 ? std::string() : "'" + text + "' is not a number above 0";
-}
-
 std::string from_0_to_1(const std::string& text) {
   const auto number = number_of(text);
   return number && *number >= 0 && *number <= 1 ? std::string() : "'" + text + "' is not a number from 0 to 1";

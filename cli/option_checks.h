@@ -24,7 +24,6 @@ CLI::Validator whole_number_from(int64_t least);
 CLI::Validator one_of(std::vector<std::string> words);
 // "80GB", "24GiB"; `example` is one that the message names.
 CLI::Validator size_like(const std::string& example);
-std::string positive_number(const std::string& text);
 std::string from_0_to_1(const std::string& text);
 // "cpu", "cuda", "cuda:1".
 std::string device_name(const std::string& text);

@@ -163,12 +163,9 @@ void add_options(CLI::App& command, ClusterOptions& options) {
              "On all devices: 16Mi (of 1,048,576), 16M (of 1,000,000), 512Ki");
   add_number(command, "--samples-per-step", options.samples, 1, "The same in samples, or sequences");
   add_tokens(command, "--seq", options.capture.seq, "Sequence length of a language model: 8192, 8Ki");
-  add_list(command, "--input", options.capture.inputs,
-           "An input of a TorchScript file or in Python, [NAME=]'f32[batch,3,64,64]'; repeat");
-  add_dtype_option(command, options.capture);
-  add_answers_to_reads(command, options.capture);
-  add_loop_options(command, options.capture);
-  add_optimizer_option(command, options.capture, "With --captured-state: sgd, adam, adamw; in Python adafactor");
+  add_capture_options_named(command, options.capture,
+                            {"input", "dtype", "host_reads", "data_sizes", "autocast", "clip_grad_norm", "grad_scaler",
+                             "ema", "zero_grads", "debug", "optimizer"});
   cli::add_options(command, options.plan, ClusterRequest::table());
   add_what_options(command, options.what);
   begin_group(command, kOutput);

@@ -601,7 +601,7 @@ class RanksRun:
 
 class PipelineRun:
     def __init__(self, step: Graph, schedule: PipelineSchedule, cuts: Sequence[str], spec: str, interconnect: str,
-                 allocator: str, ranks_apart: int, receives_ahead: bool, overlap: float) -> None: ...  # fmt: skip
+                 allocator: str, how: dict[str, Any]) -> None: ...  # fmt: skip
     @property
     def seconds(self) -> float: ...
     @property

@@ -22,6 +22,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/options.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/memory.h"
@@ -335,6 +336,8 @@ struct PipelineRunOptions {
   // Bytes are those of this run of the same stages in the same order, which links do not change.
   const PipelineRun* bytes_of = nullptr;
   bool memory = true;  // false: seconds alone, and no bytes
+
+  static const OptionTable<PipelineRunOptions>& table();
 };
 
 // Seconds in which a rank does not compute, by cause.
