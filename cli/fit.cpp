@@ -430,9 +430,8 @@ void add_options(CLI::App& command, FitRequest& request) {
   add_capture_options_but_sizes(command, request.capture);
   add_memory(command, request.memory, "Memory of the device: l4, 24GiB (default: that of --spec)");
   add_spec_option(command, request.spec);
-  using enum BoundedBytes;
-  add_choice(command, "--by", request.by, {{"live", kLive}, {"reserved", kReserved}, {"device", kDevice}},
-             "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
+  add_field(command, "--by", request.by,
+            "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
   add_allocator_option(command, request.allocator);
   add_serving_options(command, request.serve);
   begin_group(command, kOutput);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <system_error>
 
@@ -15,13 +14,6 @@
 
 namespace shadowgraph::cli {
 namespace {
-
-std::optional<double> number_of(const std::string& text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number)) return std::nullopt;
-  return number;
-}
 
 // `named_are_fine`: whether the words are those that may be given, or those that may not.
 void refuse(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words,
@@ -57,65 +49,10 @@ CLI::Validator one_of(std::vector<std::string> words) {
           ""};
 }
 
-CLI::Validator size_like(const std::string& example) {
-  return {[example](const std::string& text) {
-            return parse_bytes(text) ? std::string() : "'" + text + "' is no size such as " + example;
-          },
-          ""};
-}
-
-std::string from_0_to_1(const std::string& text) {
-  const auto number = number_of(text);
-  return number && *number >= 0 && *number <= 1 ? std::string() : "'" + text + "' is not a number from 0 to 1";
-}
-
 std::string device_name(const std::string& text) {
   const bool cuda = text == "cuda" || (text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 &&
                                        text.find_first_not_of("0123456789", 5) == std::string::npos);
   return text == "cpu" || cuda ? std::string() : "'" + text + "' is not cpu, cuda or cuda:i";
-}
-
-void add_choice(CLI::App& command, const std::string& name, std::string& value, std::vector<std::string> words,
-                const std::string& description) {
-  command.add_option(name, value, description)->check(one_of(std::move(words)))->capture_default_str();
-}
-
-CLI::Option* add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description) {
-  const auto set = [&tokens](const std::string& text) { tokens = *parse_count(text); };
-  CLI::Option* option =
-      command.add_option_function<std::string>(name, set, description)->check([](const std::string& text) {
-        return parse_count(text) ? std::string()
-                                 : "'" + text + "' is no number of tokens such as 8192, 8Ki (of 1,024) or 16M";
-      });
-  return tokens > 0 ? option->default_str(std::to_string(tokens)) : option;
-}
-
-void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
-               const std::string& description, const std::string& example) {
-  const auto set = [&bytes](const std::string& text) { bytes = parse_bytes(text); };
-  command.add_option_function<std::string>(name, set, description)->type_name("SIZE")->check(size_like(example));
-}
-
-void add_memory(CLI::App& command, const std::function<void(const MemoryLimit&)>& set, const std::string& description) {
-  const auto parse = [set](const std::string& text) {
-    const MemoryLimit limit = MemoryLimit::parse(text);
-    if (!limit.note.empty()) fmt::print(stderr, "shadowgraph: --memory {}\n", limit.note);
-    set(limit);
-  };
-  const auto check = [](const std::string& text) {
-    try {
-      MemoryLimit::parse(text);
-      return std::string();
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-  };
-  command.add_option_function<std::string>("--memory", parse, description)->type_name("SIZE|DEVICE")->check(check);
-}
-
-void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description) {
-  add_memory(
-      command, [&memory](const MemoryLimit& limit) { memory = limit; }, description);
 }
 
 CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords& read, const ReadWords& check,
@@ -155,11 +92,6 @@ CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords
   added->type_name(option.placeholder());
   if (!takes.list && !held.empty() && why_not(held).empty()) added->default_str(held.front());
   return added;
-}
-
-CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
-                      const std::string& description, char delimiter) {
-  return command.add_option(name, list, description)->take_all()->delimiter(delimiter);
 }
 
 void takes_only(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words) {

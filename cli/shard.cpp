@@ -225,10 +225,9 @@ void add_plan_options(CLI::App& command, ShardRequest& request) {
   command.add_option("--problem", request.problem,
                      "Solve this file instead of a SOURCE: written by --export, or of IOPDDL");
   add_solver_options(command, request);
-  command.add_option("--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001")
-      ->check(from_0_to_1);
-  command.add_option("--threads", request.threads, "With --problem: 1 or 2; the result is the same")
-      ->check(one_of({"1", "2"}));
+  add_field(command, "--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001",
+            {.least = 0, .most = 1});
+  add_field(command, "--threads", request.threads, "With --problem: the result is the same", {.least = 1, .most = 2});
 }
 
 void add_options(CLI::App& command, ShardRequest& request) {
