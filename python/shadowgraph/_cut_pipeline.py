@@ -37,4 +37,4 @@ def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: i
     return PipelineRun(step, schedule, list(cuts), spec, interconnect, allocator, how)
 
 
-_keywords.list_options(pipeline, getattr(_C, "_pipeline_options")())  # noqa: B009
+_keywords.list_options(pipeline)

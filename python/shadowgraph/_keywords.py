@@ -8,6 +8,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from . import _shadowgraph as _C
+
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -28,11 +30,12 @@ def keywords_apart(entry: Callable[_Given, _Result]) -> Callable[_Given, _Result
     return call
 
 
-def list_options(entry, lines):
-    """Appends what the tables of options say of an entry's further keywords, by name, to its docstring."""
-    indent = " " * (len(entry.__doc__) - len(entry.__doc__.rstrip(" ")))
-    wrapped = [textwrap.fill(line, 118, initial_indent=indent, subsequent_indent=indent + "  ") for line in lines.values()]
-    entry.__doc__ += "\n".join(["", f"{indent}Further keywords; None is the default:", "", *wrapped, indent])
+def list_options(entry, but=()):
+    """Appends what the table of an entry's further keywords says of them to its docstring; gives these lines, by name."""
+    lines = {name: line for name, line in getattr(_C, f"_{entry.__name__}_options")().items() if name not in but}
+    wrapped = [textwrap.fill(line, 118, initial_indent=" " * 4, subsequent_indent=" " * 6) for line in lines.values()]
+    entry.__doc__ = "\n".join([entry.__doc__.rstrip(), "", "    Further keywords; None is the default:", "", *wrapped, ""])
+    return lines
 
 
 def refuse_shared(entry, given, taken):

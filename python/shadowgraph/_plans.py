@@ -14,7 +14,6 @@ from ._shadowgraph import ClusterPlan, Graph, PlanTable, SimulatedPlan
 
 __all__ = ["PlanQuestions", "plan", "simulate_plan"]
 
-_KNOBS: dict[str, str] = getattr(_C, "_plan_knobs")()  # noqa: B009 - by name, what the docstring says of it
 
 
 class PlanQuestions:
@@ -121,8 +120,8 @@ def simulate_plan(model: Any, inputs: Callable[..., Any], plan: Mapping[str, Any
     return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).simulate(plan)
 
 
-_keywords.list_options(plan, _KNOBS)
-_keywords.list_options(PlanQuestions.ask, getattr(_C, "_plan_question")())  # noqa: B009
+_KNOBS = _keywords.list_options(plan)
+_keywords.list_options(PlanQuestions.ask)
 
 
 def _takes_two(inputs: Callable[..., Any]) -> bool:

@@ -63,7 +63,7 @@ def serve(model: Any, *, spec: str, context: int, weights: str | None = None, ke
         return _C.serve(captured, layers, spec, interconnect, memory, context, weights, left_out, said, how)
 
 
-_keywords.list_options(serve, getattr(_C, "_serve_options")())  # noqa: B009
+_keywords.list_options(serve)
 
 
 def _configuration_of(model):

@@ -140,4 +140,4 @@ def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interc
     return Sharding(found, how.get("cut_random") or False)
 
 
-_keywords.list_options(shard, {name: line for name, line in getattr(_C, "_shard_options")().items() if name != "pin"})
+_keywords.list_options(shard, but=("pin",))

@@ -75,8 +75,8 @@ std::shared_ptr<PipelineRun> run_of(const std::shared_ptr<PlanAnswer>& answer) {
 void bind_plans(py::module_& m) {
   add_error<NoTrainingPlanError>(m, "NoTrainingPlanError",
                                  "No plan fits into the memory of the devices; the message says what would do.");
-  m.def("_plan_knobs", [] { return options_of(ClusterRequest::table()); });
-  m.def("_plan_question", [] { return options_of(PlanQuestion::table()); });
+  m.def("_plan_options", [] { return options_of(ClusterRequest::table()); });
+  m.def("_ask_options", [] { return options_of(PlanQuestion::table()); });
   py::class_<PlanTable, std::shared_ptr<PlanTable>>(m, "PlanTable", "What a question about plans was answered.")
       .def_readonly("findings", &PlanTable::findings, "Sentences: what was asked for.")
       .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })
