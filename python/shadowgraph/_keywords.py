@@ -31,10 +31,11 @@ def keywords_apart(entry: Callable[_Given, _Result]) -> Callable[_Given, _Result
 
 
 def list_options(entry, but=()):
-    """Appends what the table of an entry's further keywords says of them to its docstring; gives these lines, by name."""
+    """Appends what the table of an entry's further keywords says of them to its docstring. Gives the lines, by name."""
     lines = {name: line for name, line in getattr(_C, f"_{entry.__name__}_options")().items() if name not in but}
     wrapped = [textwrap.fill(line, 118, initial_indent=" " * 4, subsequent_indent=" " * 6) for line in lines.values()]
-    entry.__doc__ = "\n".join([entry.__doc__.rstrip(), "", "    Further keywords; None is the default:", "", *wrapped, ""])
+    head = [entry.__doc__.rstrip(), "", "    Further keywords; None is the default:", ""]
+    entry.__doc__ = "\n".join([*head, *wrapped, ""])
     return lines
 
 

@@ -15,7 +15,6 @@ from ._shadowgraph import ClusterPlan, Graph, PlanTable, SimulatedPlan
 __all__ = ["PlanQuestions", "plan", "simulate_plan"]
 
 
-
 class PlanQuestions:
     """Questions about a model on a cluster. Arguments are those of `sg.plan`.
 
