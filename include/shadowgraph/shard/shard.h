@@ -145,9 +145,6 @@ struct ShardOptions {
   std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> decided = {};
   // Called with the problem before it is solved: to export it.
   std::function<void(const ShardingProblem&)> problem = {};
-
-  // What is said in words beside the mesh, the device and an answer.
-  static const OptionTable<StepRequest>& table();
 };
 
 // Solves for a plan. Throws NoPlanError, and what ShardingProblem::of throws. Split a loss that is a mean first
