@@ -19,6 +19,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/passes/symbolic.h"
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/operator_costs.h"
