@@ -69,7 +69,7 @@ def simulated(case, tensor, data, pipeline, micro_batch):
     model, inputs, given = asked(case[0], case[1], tensor * data * pipeline, case[3])
     try:
         made = sg.plan(model, inputs, tensor=[tensor], pipeline=[pipeline], zero=[0, 1], micro_batch=[micro_batch],
-                       stages_per_rank=[1], schedules=["1f1b"], simulated=1, **given)  # fmt: skip
+                       stages_per_rank=[1], schedule=["1f1b"], simulated=1, **given)  # fmt: skip
     except sg.NoPlanError:
         return None
     return made.seconds, made.dict()["simulated"][0]["text"]

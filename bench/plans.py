@@ -23,18 +23,18 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import write_figures  # noqa: E402
 
-TOKENS = ("--tokens-per-step", "16M", "--seq", "8192")
+TOKENS = ("--tokens-per-step", "16Mi", "--seq", "8192")
 MORE = ("--offload", "activations,optimizer", "--recompute", "whole,selective,curve")
 LAYOUTS = ("--layout", "megatron,solved,lean")
 CASES = [
-    ("llama3_8b", "64xh100", ("--tokens-per-step", "1M", "--seq", "8192"), ""),
-    ("llama3_70b", "256xh100", ("--tokens-per-step", "8M", "--seq", "8192"), ""),
+    ("llama3_8b", "64xh100", ("--tokens-per-step", "1Mi", "--seq", "8192"), ""),
+    ("llama3_70b", "256xh100", ("--tokens-per-step", "8Mi", "--seq", "8192"), ""),
     ("llama3_405b", "1024xh100", TOKENS, "10 s, 2 GiB"),
     ("llama3_405b", "8192xh100", TOKENS, "10 s, 2 GiB"),
     ("llama3_405b", "1024xh100", (*TOKENS, *MORE), ""),
     ("llama3_405b", "1024xh100", (*TOKENS, *LAYOUTS), ""),
     ("llama3_405b", "8192xh100", (*TOKENS, *LAYOUTS), ""),
-    ("deepseek_v3", "2048xh100", ("--tokens-per-step", "60M", "--seq", "4096"), "30 s"),
+    ("deepseek_v3", "2048xh100", ("--tokens-per-step", "60Mi", "--seq", "4096"), "30 s"),
     ("llama3_405b", "8192xh100", (*TOKENS, "--tensor", "8", "--pipeline", "16", "--zero", "1"), ""),
     ("llama3_405b", "16384xh100", (*TOKENS, "--tensor", "8", "--pipeline", "16", "--zero", "1"), ""),
 ]

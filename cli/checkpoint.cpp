@@ -185,7 +185,7 @@ void add_options(CLI::App& command, CheckpointRequest& request) {
   add_capture_options(command, request.capture);
   add_spec_option(command, request.spec);
   add_bytes(command, "--link-bandwidth", request.link_bandwidth,
-            "With --cost time: bytes a second to the host, where kept tensors may then wait: 25GB", "25GB");
+            "With --cost time: bytes a second to the host, where kept tensors may then wait: 25GB");
   begin_group(command, "The plan");
   command.add_flag("--pareto", request.pareto, "The curve: peaks that can be had, and what each takes again");
   add_memory(command, request.memory, "The least to compute again so that the step fits into a device: l4, 24GiB");

@@ -13,6 +13,7 @@
 #include "cli/tool.h"
 #include "cli/verbs.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/plan/serving.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/fits.h"
 #include "shadowgraph/profile/profile.h"
@@ -24,13 +25,10 @@ namespace {
 
 // What --mode serve takes beside a spec, a context and a memory.
 struct ServeRequest {
-  int64_t prompt = 0;  // tokens; 0: all of the context
+  ServingOptions engine;
   std::optional<std::string> weights;
   std::vector<std::string> keep;
   int devices = 1;
-  double memory_share = 0.9;
-  int64_t tokens_at_once = 8192;
-  int64_t page = 16;
   std::string interconnect;
 };
 
@@ -42,8 +40,8 @@ struct FitRequest {
   BoundedBytes by = BoundedBytes::kDevice;
   std::string allocator;                 // as PYTORCH_ALLOC_CONF takes it
   std::optional<SizeRange> batches;      // --batch 1..512: a table over these instead of a search
-  std::optional<int64_t> longest_from;   // --seq 1k..: the sequence is looked for, from here on, at the batch given
-  std::optional<SizeRange> seqs;         // --seq 512..8k: of a table, with `batches`
+  std::optional<int64_t> longest_from;   // --seq 1Ki..: the sequence is looked for, from here on, at the batch given
+  std::optional<SizeRange> seqs;         // --seq 512..8Ki: of a table, with `batches`
   std::vector<std::string> checkpoints;  // policies tried besides none: "auto", "layers.*"
   ServeRequest serve;
   bool json = false;
@@ -324,7 +322,7 @@ FitRequest with_memory(const FitRequest& request) {
   return asked;
 }
 
-constexpr const char* kServing = "With --mode serve: what an engine with paged keys and values holds";
+const std::string& kServing = ServingOptions::table().rows().front().group;
 
 int serve(const CLI::App& command, const FitRequest& request) {
   takes_only(command, "--mode serve",
@@ -342,22 +340,19 @@ int serve(const CLI::App& command, const FitRequest& request) {
   if (!asked.keep.empty()) keep = asked.keep;
   nlohmann::json weights;
   if (asked.weights) weights = *asked.weights == "none" ? "" : *asked.weights;
+  nlohmann::json how{{"spec", device},
+                     {"context", capture.context},
+                     {"weights", weights},
+                     {"keep", keep},
+                     {"tensor_parallel", asked.devices},
+                     {"memory", request.memory ? request.memory->bytes : 0},
+                     {"interconnect", asked.interconnect}};
+  for (const auto& row : ServingOptions::table().rows()) how[row.name] = row.json(row.print(asked.engine));
   const Serving answer = needed_python(capture.source + " is a model in Python")
                              .serve({{"source", capture.source},
                                      {"debug", capture.debug},
                                      {"dtype", capture.dtype ? nlohmann::json(dtype_name(*capture.dtype)) : nullptr},
-                                     {"how",
-                                      {{"spec", device},
-                                       {"context", capture.context},
-                                       {"prompt", asked.prompt},
-                                       {"weights", weights},
-                                       {"keep", keep},
-                                       {"tensor_parallel", asked.devices},
-                                       {"memory", request.memory ? request.memory->bytes : 0},
-                                       {"memory_share", asked.memory_share},
-                                       {"tokens_at_once", asked.tokens_at_once},
-                                       {"page", asked.page},
-                                       {"interconnect", asked.interconnect}}}});
+                                     {"how", std::move(how)}});
   print_text(request.json ? json_text(to_json(answer)) : to_text(answer));
   return answer.fits() ? 0 : 1;
 }
@@ -383,8 +378,8 @@ int fit(const CLI::App& command, const FitRequest& request) {
 std::optional<SizeRange> sequence_range(const std::string& text) {
   const size_t dots = text.find("..");
   if (dots == text.npos) return std::nullopt;
-  const auto first = parse_tokens(text.substr(0, dots));
-  const auto last = parse_tokens(text.substr(dots + 2));
+  const auto first = parse_count(text.substr(0, dots));
+  const auto last = parse_count(text.substr(dots + 2));
   if (!first || !last || *last < *first) return std::nullopt;
   return SizeRange{.first = *first, .last = *last};
 }
@@ -398,7 +393,7 @@ void add_ranges(CLI::App& command, FitRequest& request) {
             request.batches = parse_size_range(text);
             if (!request.batches) request.capture.batch = std::stoll(text);
           },
-          "With --seq 1k..: the batch; or a range, 1..512 or 8..512:8: a row for each of them")
+          "With --seq 1Ki..: the batch; or a range, 1..512 or 8..512:8: a row for each of them")
       ->check(
           [](const std::string& text) { return parse_size_range(text) ? std::string() : whole_number_from(1)(text); });
   command
@@ -407,32 +402,26 @@ void add_ranges(CLI::App& command, FitRequest& request) {
           [&request](const std::string& text) {
             request.seqs = sequence_range(text);
             if (text.ends_with("..")) {
-              request.longest_from = parse_tokens(text.substr(0, text.size() - 2));
+              request.longest_from = parse_count(text.substr(0, text.size() - 2));
             } else if (!request.seqs) {
-              request.capture.seq = *parse_tokens(text);
+              request.capture.seq = *parse_count(text);
             }
           },
           "Sequence length; 1k.. for the longest from there on; 512..8k: a table, with --batch A..B")
       ->check([](const std::string& text) {
-        const bool open = text.ends_with("..") && parse_tokens(text.substr(0, text.size() - 2));
-        if (open || parse_tokens(text) || sequence_range(text)) return std::string();
+        const bool open = text.ends_with("..") && parse_count(text.substr(0, text.size() - 2));
+        if (open || parse_count(text) || sequence_range(text)) return std::string();
         return "'" + text + "' is neither a length such as 512 or 1k nor a range such as 1k.. or 512..8k";
       });
 }
 
 void add_serving_options(CLI::App& command, ServeRequest& request) {
-  begin_group(command, kServing);
-  add_tokens(command, "--prompt", request.prompt, "Of --context, tokens that a request comes with (all)");
+  cli::add_options(command, request.engine, ServingOptions::table());
   command.add_option("--weights", request.weights,
                      "How parameters are stored: awq, gptq:group=32, none, ... (as the configuration says)");
   add_list(command, "--keep", request.keep,
            "Parameters that stay as made: parts of names, or patterns (the output layer); repeat");
   add_number(command, "--tp", request.devices, 1, "Devices that share each layer");
-  command.add_option("--memory-share", request.memory_share, "Of the memory, for the engine")
-      ->check(from_0_to_1)
-      ->capture_default_str();
-  add_tokens(command, "--tokens-at-once", request.tokens_at_once, "Of a pass, at most");
-  add_number(command, "--page", request.page, 1, "Tokens of a page of the cache");
   add_interconnect_option(command, request.interconnect);
 }
 
@@ -442,9 +431,8 @@ void add_options(CLI::App& command, FitRequest& request) {
   add_capture_options_but_sizes(command, request.capture);
   add_memory(command, request.memory, "Memory of the device: l4, 24GiB (default: that of --spec)");
   add_spec_option(command, request.spec);
-  using enum BoundedBytes;
-  add_choice(command, "--by", request.by, {{"live", kLive}, {"reserved", kReserved}, {"device", kDevice}},
-             "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
+  add_field(command, "--by", request.by,
+            "What --memory bounds: live, tensors; reserved, the allocator; device, and context");
   add_allocator_option(command, request.allocator);
   add_serving_options(command, request.serve);
   begin_group(command, kOutput);
@@ -453,10 +441,10 @@ void add_options(CLI::App& command, FitRequest& request) {
   command.add_flag("--json", request.json, "As JSON, key batch (or seq, or context)");
   command.footer(
       "Examples:\n"
-      "  shadowgraph fit llama3_8b --memory h100 --dtype bf16 --seq 8k.. --batch 1\n"
+      "  shadowgraph fit llama3_8b --memory h100 --dtype bf16 --seq 8Ki.. --batch 1\n"
       "  shadowgraph fit gpt2 --memory l4 --batch 1..64 --seq 128..1024\n"
       "  shadowgraph fit resnet50 --memory 24GiB --batch 1..256\n"
-      "  shadowgraph fit hf:CONFIG.json --mode serve --spec h100 --tp 4 --context 32k --weights fp8");
+      "  shadowgraph fit hf:CONFIG.json --mode serve --spec h100 --tp 4 --context 32Ki --weights fp8");
 }
 
 }  // namespace

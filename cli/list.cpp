@@ -265,7 +265,7 @@ void add_options(CLI::App& command, ListRequest& request) {
   command.add_flag("--verify", request.verify,
                    "Compare every library with its manifest (exit code 1: some are broken)");
   add_bytes(command, "--prune", request.prune,
-            "Erase what is broken, and what was not used for longest, until this much stays: 1GiB", "100MB");
+            "Erase what is broken, and what was not used for longest, until this much stays: 1GiB");
   command.add_flag("--clear", request.clear, "Erase all kernels");
   command.add_flag("--dry-run", request.dry_run, "With --prune or --clear: say what would go");
   command.add_option("--dir", request.directory,

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <system_error>
 
@@ -15,13 +14,6 @@
 
 namespace shadowgraph::cli {
 namespace {
-
-std::optional<double> number_of(const std::string& text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number)) return std::nullopt;
-  return number;
-}
 
 // `named_are_fine`: whether the words are those that may be given, or those that may not.
 void refuse(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words,
@@ -57,84 +49,49 @@ CLI::Validator one_of(std::vector<std::string> words) {
           ""};
 }
 
-CLI::Validator size_like(const std::string& example) {
-  return {[example](const std::string& text) {
-            return parse_bytes(text) ? std::string() : "'" + text + "' is no size such as " + example;
-          },
-          ""};
-}
-
-std::string positive_number(const std::string& text) {
-  const auto number = number_of(text);
-  return number && *number > 0 ? std::string() : "'" + text + "' is not a number above 0";
-}
-
-std::string from_0_to_1(const std::string& text) {
-  const auto number = number_of(text);
-  return number && *number >= 0 && *number <= 1 ? std::string() : "'" + text + "' is not a number from 0 to 1";
-}
-
 std::string device_name(const std::string& text) {
   const bool cuda = text == "cuda" || (text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 &&
                                        text.find_first_not_of("0123456789", 5) == std::string::npos);
   return text == "cpu" || cuda ? std::string() : "'" + text + "' is not cpu, cuda or cuda:i";
 }
 
-void add_choice(CLI::App& command, const std::string& name, std::string& value, std::vector<std::string> words,
-                const std::string& description) {
-  command.add_option(name, value, description)->check(one_of(std::move(words)))->capture_default_str();
-}
-
-std::optional<int64_t> parse_tokens(std::string text) {
-  const bool thousands = text.ends_with('k') || text.ends_with('K');
-  if (thousands) text.pop_back();
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > (int64_t{1} << 40))
-    return std::nullopt;
-  return thousands ? number * 1024 : number;
-}
-
-CLI::Option* add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description) {
-  const auto set = [&tokens](const std::string& text) { tokens = *parse_tokens(text); };
-  CLI::Option* option =
-      command.add_option_function<std::string>(name, set, description)->check([](const std::string& text) {
-        return parse_tokens(text) ? std::string() : "'" + text + "' is no number of tokens such as 8192 or 8k";
-      });
-  return tokens > 0 ? option->default_str(std::to_string(tokens)) : option;
-}
-
-void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
-               const std::string& description, const std::string& example) {
-  const auto set = [&bytes](const std::string& text) { bytes = parse_bytes(text); };
-  command.add_option_function<std::string>(name, set, description)->type_name("SIZE")->check(size_like(example));
-}
-
-void add_memory(CLI::App& command, const std::function<void(const MemoryLimit&)>& set, const std::string& description) {
-  const auto parse = [set](const std::string& text) {
-    const MemoryLimit limit = MemoryLimit::parse(text);
-    if (!limit.note.empty()) fmt::print(stderr, "shadowgraph: --memory {}\n", limit.note);
-    set(limit);
+CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords& read, const ReadWords& check,
+                        const std::vector<std::string>& held) {
+  if (!option.group.empty()) command.option_defaults()->group(option.group);
+  const std::string name = option.flag();
+  const OptionTakes& takes = option.takes;
+  if (takes.kind == OptionKind::kFlag) {
+    return command.add_flag_function(
+        name, [read](int64_t) { read({"true"}); }, option.summary);
+  }
+  const auto set = [name, read, note = takes.note](const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      const std::string said = note == nullptr ? "" : note(word);
+      if (!said.empty()) fmt::print(stderr, "shadowgraph: {} {}\n", name, said);
+    }
+    read(words);
   };
-  const auto check = [](const std::string& text) {
+  const auto why_not = [check](const std::vector<std::string>& words) {
     try {
-      MemoryLimit::parse(text);
-      return std::string();
-    } catch (const Error& error) {
+      check(words);
+    } catch (const std::exception& error) {
       return std::string(error.what());
     }
+    return std::string();
   };
-  command.add_option_function<std::string>("--memory", parse, description)->type_name("SIZE|DEVICE")->check(check);
-}
-
-void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description) {
-  add_memory(
-      command, [&memory](const MemoryLimit& limit) { memory = limit; }, description);
-}
-
-CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
-                      const std::string& description, char delimiter) {
-  return command.add_option(name, list, description)->take_all()->delimiter(delimiter);
+  CLI::Option* added = takes.list ? command.add_option_function<std::vector<std::string>>(name, set, option.summary)
+                                  : command.add_option_function<std::string>(
+                                        name, [set](const std::string& word) { set({word}); }, option.summary);
+  if (takes.list) added->take_all();
+  if (takes.list && !takes.has_commas) added->delimiter(',');
+  if (takes.words.empty()) {
+    added->check([why_not](const std::string& word) { return why_not({word}); });
+  } else {
+    added->check(one_of(takes.words));
+  }
+  added->type_name(option.placeholder());
+  if (!takes.list && !held.empty() && why_not(held).empty()) added->default_str(held.front());
+  return added;
 }
 
 void takes_only(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words) {

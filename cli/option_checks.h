@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "shadowgraph/names.h"
+#include "shadowgraph/options.h"
 #include "shadowgraph/profile/memory.h"
 
 namespace shadowgraph::cli {
@@ -22,61 +23,94 @@ namespace shadowgraph::cli {
 CLI::Validator whole_number_from(int64_t least);
 // One of these words; CLI11's own check fills the screen of --help with them.
 CLI::Validator one_of(std::vector<std::string> words);
-// "80GB", "24GiB"; `example` is one that the message names.
-CLI::Validator size_like(const std::string& example);
-std::string positive_number(const std::string& text);
-std::string from_0_to_1(const std::string& text);
 // "cpu", "cuda", "cuda:1".
 std::string device_name(const std::string& text);
 
-// Options of one kind; what they hold already is shown as the default, if the option would take it.
-void add_choice(CLI::App& command, const std::string& name, std::string& value, std::vector<std::string> words,
-                const std::string& description);
-// The same for words that mean values: an enumerator, a dtype. A value that no word means is not shown.
+// The option of a row, under the heading of the row. `read` throws Error for words that it does not take; `check` does
+// the same and leaves no trace. `held` is shown as the default.
+using ReadWords = std::function<void(const std::vector<std::string>& words)>;
+CLI::Option* add_option(CLI::App& command, const Option& option, const ReadWords& read, const ReadWords& check,
+                        const std::vector<std::string>& held);
+template <class Request>
+CLI::Option* add_option(CLI::App& command, Request& request, const typename OptionTable<Request>::Row& row) {
+  return add_option(
+      command, row, [&request, read = row.read](const auto& words) { read(request, words); },
+      [read = row.read](const auto& words) {
+        Request scratch{};
+        read(scratch, words);
+      },
+      row.print(request));
+}
+template <class Request>
+void add_options(CLI::App& command, Request& request, const OptionTable<Request>& table) {
+  for (const auto& row : table.rows()) add_option(command, request, row);
+}
+
+// One field, by a row of its own. `name` is "--rows". What it holds already is shown as the default, if the option would
+// take it.
+template <class T>
+struct Held {
+  T value;
+};
+template <class T>
+CLI::Option* add_field(CLI::App& command, T& value, const OptionTable<Held<T>>& table) {
+  const auto& row = table.rows().front();
+  const auto check = [read = row.read](const std::vector<std::string>& words) {
+    Held<T> scratch{};
+    read(scratch, words);
+    return std::move(scratch.value);
+  };
+  return add_option(
+      command, row, [&value, check](const auto& words) { value = check(words); }, check, row.print({value}));
+}
+template <class T>
+CLI::Option* add_field(CLI::App& command, const std::string& name, T& value, const std::string& description,
+                       OptionTakes takes = {}) {
+  return add_field(command, value,
+                   OptionTable<Held<T>>().add(name.substr(2), &Held<T>::value, description, std::move(takes)));
+}
+template <class Number>
+void add_number(CLI::App& command, const std::string& name, Number& number, double least,
+                const std::string& description) {
+  add_field(command, name, number, description, {.least = least});
+}
+inline void add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description) {
+  add_field(command, name, tokens, description, {.kind = OptionKind::kCount, .least = 1});
+}
+inline void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
+                      const std::string& description) {
+  add_field(command, name, bytes, description, {.kind = OptionKind::kBytes, .least = 1});
+}
+// May be given several times.
+inline CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
+                             const std::string& description) {
+  return add_field(command, name, list, description, {.has_commas = true});
+}
+inline void add_choice(CLI::App& command, const std::string& name, std::string& value, std::vector<std::string> words,
+                       const std::string& description) {
+  add_field(command, name, value, description, {.words = std::move(words)});
+}
+// The same for words that mean values. A value that no word means is not shown.
 template <class Value>
 requires(!std::is_same_v<Value, std::string>) void add_choice(
     CLI::App& command, const std::string& name, Value& value,
     std::vector<std::pair<std::string, std::type_identity_t<Value>>> choices, const std::string& description) {
-  std::vector<std::string> words;
-  std::string held;
-  for (const auto& [word, meaning] : choices) {
-    words.push_back(word);
-    if (meaning == value) held = word;
-  }
-  const auto set = [&value, choices = std::move(choices)](const std::string& text) {
-    for (const auto& [word, meaning] : choices) {
-      if (word == text) value = meaning;
-    }
-  };
-  command.add_option_function<std::string>(name, set, description)->check(one_of(std::move(words)))->default_str(held);
+  add_field(command, value,
+            OptionTable<Held<Value>>().words(name.substr(2), &Held<Value>::value, std::move(choices), description));
 }
 // Words of an enum.
 template <NamedEnum E>
 void add_choice(CLI::App& command, const std::string& name, E& value, const std::string& description) {
-  std::vector<std::pair<std::string, E>> choices;
-  for (const auto& row : enum_names(E{})) choices.emplace_back(row.name, row.value);
-  add_choice(command, name, value, std::move(choices), description);
+  add_field(command, name, value, description);
 }
-template <class Number>
-void add_number(CLI::App& command, const std::string& name, Number& number, int64_t least,
-                const std::string& description) {
-  CLI::Option* option = command.add_option(name, number, description)->check(whole_number_from(least));
-  if constexpr (std::is_integral_v<Number>) {
-    if (number >= static_cast<Number>(least)) option->capture_default_str();
-  }
+// The memory of a device, the same in all verbs: a size, or a device's name (MemoryLimit::parse).
+inline void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description) {
+  using Memory = Held<std::optional<MemoryLimit>>;
+  add_field(command, memory,
+            OptionTable<Memory>().parsed(
+                "memory", &Memory::value, &MemoryLimit::parse, [](const MemoryLimit& limit) { return limit.title; },
+                description, MemoryLimit::takes()));
 }
-// Tokens: "512", "8k" of 1,024 each.
-std::optional<int64_t> parse_tokens(std::string text);
-CLI::Option* add_tokens(CLI::App& command, const std::string& name, int64_t& tokens, const std::string& description);
-void add_bytes(CLI::App& command, const std::string& name, std::optional<int64_t>& bytes,
-               const std::string& description, const std::string& example = "24GiB");
-// The memory of a device, the same in all verbs: a size, or a device's name (MemoryLimit::parse). What a size may have
-// been meant for is said on stderr.
-void add_memory(CLI::App& command, const std::function<void(const MemoryLimit&)>& set, const std::string& description);
-void add_memory(CLI::App& command, std::optional<MemoryLimit>& memory, const std::string& description);
-// May be given several times. `delimiter` stands between several in one word; '\0': nothing does.
-CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
-                      const std::string& description, char delimiter = '\0');
 
 // Both refuse, as wrong usage, options that were given beside `option`. Words are names of options and of groups.
 void takes_only(const CLI::App& command, std::string_view option, std::initializer_list<std::string_view> words);

@@ -29,8 +29,7 @@ struct PipelineRequest {
   std::string schedule = "1f1b";      // a name, or a file
   std::vector<std::string> cuts;      // modules
   std::optional<MemoryLimit> memory;  // of a device
-  int64_t ranks_apart = 1;
-  bool receives_ahead = false;
+  PipelineRunOptions run;
   std::string output;  // folder
   std::string chakra;  // folder; empty: no traces of that kind
   bool json = false;
@@ -87,7 +86,7 @@ void write_traces(const PipelineRun& run, const PipelineRequest& request, const 
   if (request.chakra.empty()) return;
   const Progress progress("writing " + request.chakra);
   const ChakraFiles files =
-      write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.ranks_apart});
+      write_chakra(run, request.chakra, {.name = name, .processes_per_stage = request.run.ranks_apart});
   fmt::print(stderr, "{}: {} files, {} nodes, {}\n", request.chakra, files.files, files.nodes,
              human_bytes(files.bytes));
 }
@@ -101,11 +100,10 @@ int pipeline(const CLI::App& command, const PipelineRequest& request) {
   const Machine machine = Machine::find(request.spec, request.interconnect, request.memory, device.type());
   const StageOptions of_stages{.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr};
   const PipelineStages stages = stages_of(loaded.graph, request, schedule.stages(), of_stages);
-  const PipelineRun run = PipelineRun::of(stages, schedule,
-                                          {.interconnect = of_stages.interconnect,
-                                           .ranks_apart = request.ranks_apart,
-                                           .allocator = AllocatorSettings::parse(request.allocator),
-                                           .receives_ahead = request.receives_ahead});
+  PipelineRunOptions options = request.run;
+  options.interconnect = of_stages.interconnect;
+  options.allocator = AllocatorSettings::parse(request.allocator);
+  const PipelineRun run = PipelineRun::of(stages, schedule, options);
   write_files(run, request, loaded.name);
   write_traces(run, request, loaded.name);
   print_text(request.json ? json_text(to_json(run)) : to_text(run));
@@ -130,9 +128,7 @@ void add_options(CLI::App& command, PipelineRequest& request) {
   add_number(command, "--microbatches", request.size.microbatches, 1, "Of a step; --batch is the size of one");
   add_number(command, "--stages-per-rank", request.size.stages_per_rank, 1, "Of interleaved, looped_bfs, zero_bubble");
   add_list(command, "--cut", request.cuts, "Module at which the next stage begins; repeat (default: balanced)");
-  add_number(command, "--ranks-apart", request.ranks_apart, 1, "Processes of one stage: 8 of tensor parallel");
-  command.add_flag("--receives-ahead", request.receives_ahead,
-                   "Room for all that is received from the beginning, as torch.distributed.pipelining has it");
+  cli::add_options(command, request.run, PipelineRunOptions::table());
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
                      "Folder for pipeline.html, .svg, .json, .txt, schedule.csv and trace.json");

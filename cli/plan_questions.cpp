@@ -16,32 +16,27 @@ namespace shadowgraph::cli {
 void add_what_options(CLI::App& command, WhatOptions& options) {
   begin_group(command, "Questions, one table each, in place of one plan");
   command
-      .add_option("--what", options.what, fmt::format("{}; several with commas", fmt::join(plan_topic_names(), ", ")))
+      .add_option("--what", options.what,
+                  fmt::format("{}; several with commas", fmt::join(enum_words<PlanTopic>(), ", ")))
       ->delimiter(',')
-      ->check(one_of(plan_topic_names()));
+      ->check(one_of(enum_words<PlanTopic>()));
   command
-      .add_option("--values", options.text.values,
+      .add_option("--values", options.values,
                   "Numbers of devices, factors of the network, memories, batches, sequences: 512,1024 (default: around "
                   "the request's)")
       ->delimiter(',');
-  command.add_option("--share", options.text.share, "Of the peak, that devices and batch are to reach")
-      ->check(from_0_to_1)
-      ->capture_default_str();
-  command.add_option("--tokens", options.text.tokens, "With --what price: tokens in all, 15T, 300B (powers of 1,000)");
-  command.add_option("--within", options.text.within, "With --what price: time for all of them, 14d, 36h");
-  command.add_option("--prices", options.text.prices,
-                     "With --what price: a JSON file of a device's price an hour, {\"h100\": 2.5}");
+  add_options(command, options.question, PlanQuestion::table());
 }
 
 void answer_questions(const WhatOptions& options, const StepSource& source, const ClusterRequest& request,
                       const std::string& folder, bool as_json) {
   std::vector<PlanQuestion> asked;  // all are read before the first is answered
   for (const std::string& what : options.what) {
-    PlanQuestionText text = options.text;
-    text.what = what;
-    asked.push_back(plan_question(text));
+    PlanQuestion& question = asked.emplace_back(options.question);
+    question.about = *find_named<PlanTopic>(what);
+    question.values = question_values(question.about, options.values);
   }
-  if (asked.size() > 1 && !options.text.values.empty()) {
+  if (asked.size() > 1 && !options.values.empty()) {
     throw CLI::ValidationError("--values", "are of one question; ask one at a time");
   }
   PlanQuestions questions(source, request);

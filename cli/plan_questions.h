@@ -11,8 +11,8 @@
 namespace shadowgraph::cli {
 
 struct WhatOptions {
-  std::vector<std::string> what;
-  PlanQuestionText text;
+  std::vector<std::string> what, values;
+  PlanQuestion question;
 };
 void add_what_options(CLI::App& command, WhatOptions& options);
 

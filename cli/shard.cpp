@@ -26,23 +26,21 @@ struct ShardRequest {
   CaptureRequest capture{.mode = CaptureMode::kTrain};
   StepRequest step;  // without what the words below say
   std::string mesh;
-  std::string spec;               // device; empty: by the graph's
-  std::string interconnect;       // empty: what is usual around the device
-  std::vector<std::string> pins;  // NAME=LAYOUT
-  std::string rules;              // file of rules; empty: none
-  std::string answer;             // file of an answer from elsewhere; empty: none
-  std::string output;             // folder for the graph, the plan and a device's graph; file for a solution
-  bool all_ranks = false;         // every device's graph is written there, not that of StepRequest::rank
-  std::string emit_python;        // file of the plan for eager modules; empty: none
-  std::string dot;                // files for a picture of the plan; empty: none
+  std::string spec;          // device; empty: by the graph's
+  std::string interconnect;  // empty: what is usual around the device
+  std::string rules;         // file of rules; empty: none
+  std::string answer;        // file of an answer from elsewhere; empty: none
+  std::string output;        // folder for the graph, the plan and a device's graph; file for a solution
+  bool all_ranks = false;    // every device's graph is written there, not that of StepRequest::rank
+  std::string emit_python;   // file of the plan for eager modules; empty: none
+  std::string dot;           // files for a picture of the plan; empty: none
   std::string svg;
   int rows = 40;
   bool json = false;
-  std::string problem;               // file of a problem, ours or one of IOPDDL, solved instead of a step
-  double gap = 0;                    // of that: relative, good enough
-  size_t threads = 0;                // 0: as many as the machine has
-  std::optional<double> time_limit;  // seconds; empty: that of StepRequest, and 60 for a problem from a file
-  std::string exported;              // file to write the problem to; empty: none
+  std::string problem;   // file of a problem, ours or one of IOPDDL, solved instead of a step
+  double gap = 0;        // of that: relative, good enough
+  int64_t threads = 0;   // 0: as many as the machine has
+  std::string exported;  // file to write the problem to; empty: none
   AssignmentFormat format = AssignmentFormat::kJson;
 };
 
@@ -51,21 +49,14 @@ void export_problem(const AssignmentProblem& problem, const ShardRequest& reques
   write_file(request.exported, [&](std::ostream& out) { write_assignment(problem, request.format, out); });
 }
 
-ShardingPin pin_of(const std::string& text) {
-  const size_t equals = text.rfind('=');
-  return {.name = text.substr(0, equals), .layout = Layout::parse(text.substr(equals + 1))};
-}
-
 // What can be said before a step is captured. It points at `request`.
 StepRequest step_request(const ShardRequest& request) {
   StepRequest step = request.step;
   step.mesh = DeviceMesh::parse(request.mesh);
   if (!request.rules.empty()) step.rules.add(read_file(request.rules));
-  for (const std::string& pin : request.pins) step.pins.push_back(pin_of(pin));
   if (!request.spec.empty()) step.device = DeviceSpec::find(request.spec);
-  if (!request.interconnect.empty()) step.links = Interconnect::find(request.interconnect);
   step.device_advice = "name some with --spec";
-  if (request.time_limit) step.time_limit = *request.time_limit;
+  if (!request.interconnect.empty()) step.links = Interconnect::find(request.interconnect);
   if (!request.answer.empty()) {
     step.answer = read_file(request.answer);
     step.answer_name = request.answer;
@@ -155,11 +146,11 @@ int solve_problem(const CLI::App& command, const ShardRequest& request) {
   export_problem(problem, request);
   if (!request.answer.empty()) takes_only(command, "--answer", {"--problem", "--export", "--format", "--json"});
   // The time is what ends it.
-  const SolveOptions options{.time_limit = request.time_limit.value_or(60),
+  const SolveOptions options{.time_limit = command.count("--time-limit") > 0 ? request.step.time_limit : 60,
                              .gap = request.gap,
                              .iterations = std::numeric_limits<int>::max(),
                              .moves = std::numeric_limits<int64_t>::max(),
-                             .threads = request.threads,
+                             .threads = static_cast<size_t>(request.threads),
                              .solver = request.step.solver,
                              .highs = request.step.highs};
   const AssignmentSolution solution =
@@ -210,12 +201,6 @@ int shard_or_solve(const CLI::App& command, const ShardRequest& request) {
 }
 
 void add_solver_options(CLI::App& command, ShardRequest& request) {
-  add_choice(command, "--solver", request.step.solver,
-             "own search; highs, of the package highspy; both: HiGHS for what is left open");
-  command.add_option("--highs", request.step.highs,
-                     "libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)");
-  command.add_option("--time-limit", request.time_limit, "Seconds for the solver (default: 20; 60 with --problem)")
-      ->check(positive_number);
   command.add_option("--export", request.exported, "File to write the problem to, for other solvers");
   add_choice(command, "--format", request.format, "Of --export: json, iopddl, lp or mps");
 }
@@ -223,35 +208,17 @@ void add_solver_options(CLI::App& command, ShardRequest& request) {
 void add_plan_options(CLI::App& command, ShardRequest& request) {
   begin_group(command, "The plan");
   command.add_option("--mesh", request.mesh, "Devices: 8, 8x8, 4x4x4, or with names dp=8,tp=4 (required)");
-  add_memory(
-      command, [&request](const MemoryLimit& limit) { request.step.memory = limit.bytes; },
-      "Memory that a device has for the step: 24GiB, or its name, l4");
-  add_list(command, "--pin", request.pins,
-           "A layout that is given: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeat")
-      ->check([](const std::string& text) {
-        return text.find('=') == text.npos ? "'" + text + "' is not NAME=LAYOUT" : std::string();
-      });
   command.add_option("--answer", request.answer,
                      "From elsewhere: plan.json, solution of --export, {\"head.weight\": \"R,S(0)\"}");
-  command.add_option("--by-hand", request.step.by_hand,
-                     "data-parallel, fully-sharded, tensor-parallel, fully-sharded-tensor-parallel, ...");
   command.add_option("--rules", request.rules, "File with sharding rules of your own, a line an operator");
-  command.add_flag("--unfold", request.step.unfold, "Decide over layers that repeat one by one");
-  command.add_flag("--recompute", request.step.recompute,
-                   "With --memory: compute again in backward where that costs less than cutting more");
-  command.add_flag("--cut-random", request.step.cut_random, "Random operators may be cut: each device draws its own");
-  command.add_flag("--cut-vocabulary", request.step.cut_vocabulary,
-                   "log_softmax in parts, so that a loss may be cut along the vocabulary");
   begin_group(command, "The solver");
   command.add_option("--problem", request.problem,
                      "Solve this file instead of a SOURCE: written by --export, or of IOPDDL");
   add_solver_options(command, request);
-  command.add_option("--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001")
-      ->check(from_0_to_1);
-  command
-      .add_option("--threads", request.threads,
-                  "With --problem: by default as many as the machine has; the result is the same")
-      ->check(whole_number_from(1));
+  add_field(command, "--gap", request.gap, "With --problem: distance to the bound that is good enough, 0.001",
+            {.least = 0, .most = 1});
+  add_field(command, "--threads", request.threads,
+            "With --problem: by default as many as the machine has; the result is the same", {.least = 1});
 }
 
 void add_options(CLI::App& command, ShardRequest& request) {
@@ -260,6 +227,7 @@ void add_options(CLI::App& command, ShardRequest& request) {
   add_spec_option(command, request.spec);
   add_interconnect_option(command, request.interconnect);
   add_plan_options(command, request);
+  cli::add_options(command, request.step, StepRequest::table());
   begin_group(command, kOutput);
   command.add_option("-o,--output", request.output,
                      "Folder for graph.sg, plan.json, answer.json and rank0.sg; with --problem: solution file");
@@ -269,9 +237,6 @@ void add_options(CLI::App& command, ShardRequest& request) {
                      "File of the plan in Python, for eager modules: torch.distributed.tensor and fully_shard");
   command.add_option("--dot", request.dot, "File for a picture of the plan: layouts as colours, redistributions red");
   command.add_option("--svg", request.svg, "The same picture, rendered");
-  command.add_flag("--compare", request.step.compare,
-                   "Also the usual plans: data parallel, fully sharded, tensor parallel");
-  add_list(command, "--explain", request.step.explain, "What else a parameter, input or node 'n329' could be; repeat");
   add_number(command, "--rows", request.rows, 0, "Most rows of a table (0: all)");
   command.add_flag("--json", request.json, "As JSON");
   command.footer(

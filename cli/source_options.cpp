@@ -9,85 +9,60 @@
 namespace shadowgraph::cli {
 namespace {
 
-void add_model_options(CLI::App& command, CaptureRequest& request) {
-  begin_group(command, kModel);
-  add_dtype_option(command, request);
-  add_list(command, "--input", request.inputs,
-           "An input of .pt or in Python, [NAME=]'f32[batch,3,64]'; repeat. .pt2: for other sizes");
-  add_choice(command, "--attention", request.attention,
-             {{"device", AttentionKernel::kDevices},
-              {"flash", AttentionKernel::kFlash},
-              {"efficient", AttentionKernel::kEfficient},
-              {"cudnn", AttentionKernel::kCudnn},
-              {"math", AttentionKernel::kMath}},
-             "Kernel of attention: device (PyTorch's choice), flash, efficient, cudnn, math");
-  add_answers_to_reads(command, request);
-}
-
-void add_training_options(CLI::App& command, CaptureRequest& request) {
-  add_optimizer_option(command, request, "Optimizer of a training step: sgd, adam, adamw; in Python adafactor");
-  command.add_flag("--steady-state", request.steady_state, "The second training step, with optimizer state there");
-  add_number(command, "--accumulate", request.training.accumulate, 1, "Micro-batches before the optimizer's step");
-  add_loop_options(command, request);
-  command.add_option("--checkpoint", request.checkpoint,
-                     "Modules that backward computes again: 'transformer.h.*', or auto for numbered layers");
-}
-
-void add_step_options(CLI::App& command, CaptureRequest& request) {
-  begin_group(command, kStep);
+// What a capture takes but its source and sizes.
+const OptionTable<CaptureRequest>& capture_options() {
   using enum CaptureMode;
-  const bool fits = command.get_name() == "fit";
-  std::vector<std::pair<std::string, CaptureMode>> modes = {
-      {"infer", kInfer}, {"train", kTrain}, {"prefill", kPrefill}, {"decode", kDecode}};
-  if (fits) modes.emplace_back("serve", kServe);
-  add_choice(command, "--mode", request.mode, std::move(modes),
-             fits ? "infer, train; of gpt2, llama3: prefill, decode; in Python: serve (below)"
-                  : "infer, train; of gpt2, llama3: prefill, decode (a token after --context)");
-  add_tokens(command, "--context", request.context,
-             fits ? "decode: tokens in the cache; serve: of a request, 8k" : "decode: tokens in the cache, 4096 or 4k");
-  add_choice(command, "--cache", request.cache, {{"grown", CacheKind::kGrown}, {"static", CacheKind::kStatic}},
-             "prefill, decode: grown by concatenation (default), or static");
-  add_training_options(command, request);
+  using enum OptimizerKind;
+  const auto training = [](auto field) {
+    return [field](auto& request) -> auto& { return request.training.*field; };
+  };
+  static const auto table =
+      OptionTable<CaptureRequest>()
+          .group(kModel)
+          .words("dtype", &CaptureRequest::dtype, {{"f32", c10::kFloat}, {"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
+                 "Convert parameters and inputs to f32, bf16; in Python f16 (as made; built-in models: f32)")
+          .add("input", &CaptureRequest::inputs,
+               "An input of .pt or in Python, [NAME=]'f32[batch,3,64]'; repeat. .pt2: for other sizes",
+               {.has_commas = true})
+          .add("attention", &CaptureRequest::attention,
+               "Kernel of attention: device (PyTorch's choice), flash, efficient, cudnn, math")
+          .add("host_reads", &CaptureRequest::host_reads,
+               "What the program reads from data: item0=2.5, bool=false, finite, mask-full; repeat")
+          .add("data_sizes", &CaptureRequest::data_sizes, "Sizes of results that depend on data: nonzero0=17; repeat")
+          .group(kStep)
+          .words("mode", &CaptureRequest::mode,
+                 {{"infer", kInfer}, {"train", kTrain}, {"prefill", kPrefill}, {"decode", kDecode}, {"serve", kServe}},
+                 "infer, train; of gpt2, llama3: prefill, decode (a token after --context); in fit, in Python: serve")
+          .add("context", &CaptureRequest::context, "decode: tokens in the cache; serve: of a request, 4096 or 8Ki",
+               {.kind = OptionKind::kCount, .least = 1})
+          .words("cache", &CaptureRequest::cache, {{"grown", CacheKind::kGrown}, {"static", CacheKind::kStatic}},
+                 "prefill, decode: grown by concatenation (default), or static")
+          .words("optimizer", &CaptureRequest::optimizer,
+                 {{"sgd", kSgd}, {"adam", kAdam}, {"adamw", kAdamW}, {"adafactor", kAdafactor}},
+                 "Optimizer of a training step: sgd, adam, adamw; in Python adafactor")
+          .add("steady_state", &CaptureRequest::steady_state, "The second training step, with optimizer state there")
+          .add("accumulate", training(&TrainingOptions::accumulate), "Micro-batches before the optimizer's step",
+               {.least = 1})
+          .words("autocast", &CaptureRequest::autocast, {{"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
+                 "torch.autocast of forward and loss: bf16, f16")
+          .add("clip_grad_norm", training(&TrainingOptions::clip_grad_norm),
+               "torch.nn.utils.clip_grad_norm_ to this norm", {.least = 0, .above = true})
+          .add("grad_scaler", training(&TrainingOptions::grad_scaler),
+               "torch.amp.GradScaler, which finds no infinity unless --host-reads says so")
+          .add("ema", training(&TrainingOptions::ema), "A moving average of the parameters with this decay, 0.999",
+               {.least = 0, .most = 1})
+          .add("zero_grads", training(&TrainingOptions::zero_grads),
+               "zero_grad(set_to_none=False): gradients stay from step to step")
+          .add("debug", &CaptureRequest::debug, "Of a model in Python: show where the program raised")
+          .add("checkpoint", &CaptureRequest::checkpoint,
+               "Modules that backward computes again: 'transformer.h.*', or auto for numbered layers");
+  return table;
 }
 
 }  // namespace
 
-void add_dtype_option(CLI::App& command, CaptureRequest& request) {
-  add_choice(command, "--dtype", request.dtype, {{"f32", c10::kFloat}, {"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
-             "Convert parameters and inputs to f32, bf16; in Python f16 (as made; built-in models: f32)");
-}
-
-void add_answers_to_reads(CLI::App& command, CaptureRequest& request) {
-  add_list(command, "--host-reads", request.host_reads,
-           "What the program reads from data: item0=2.5, bool=false, finite, mask-full; repeat", ',');
-  add_list(command, "--data-sizes", request.data_sizes, "Sizes of results that depend on data: nonzero0=17; repeat",
-           ',');
-}
-
-void add_optimizer_option(CLI::App& command, CaptureRequest& request, const char* description) {
-  using enum OptimizerKind;
-  add_choice(command, "--optimizer", request.optimizer,
-             {{"sgd", kSgd}, {"adam", kAdam}, {"adamw", kAdamW}, {"adafactor", kAdafactor}}, description);
-}
-
-void add_loop_options(CLI::App& command, CaptureRequest& request) {
-  add_choice(command, "--autocast", request.autocast, {{"bf16", c10::kBFloat16}, {"f16", c10::kHalf}},
-             "torch.autocast of forward and loss: bf16, f16");
-  command
-      .add_option_function<double>(
-          "--clip-grad-norm", [&request](const double& norm) { request.training.clip_grad_norm = norm; },
-          "torch.nn.utils.clip_grad_norm_ to this norm")
-      ->check(positive_number);
-  command.add_flag("--grad-scaler", request.training.grad_scaler,
-                   "torch.amp.GradScaler, which finds no infinity unless --host-reads says so");
-  command
-      .add_option_function<double>(
-          "--ema", [&request](const double& decay) { request.training.ema = decay; },
-          "A moving average of the parameters with this decay, 0.999")
-      ->check(from_0_to_1);
-  command.add_flag("--zero-grads", request.training.zero_grads,
-                   "zero_grad(set_to_none=False): gradients stay from step to step");
-  command.add_flag("--debug", request.debug, "Of a model in Python: show where the program raised");
+void add_capture_options_named(CLI::App& command, CaptureRequest& request, std::initializer_list<const char*> names) {
+  for (const char* name : names) add_option(command, request, capture_options().at(name));
 }
 
 void begin_group(CLI::App& command, const char* heading) { command.option_defaults()->group(heading); }
@@ -103,12 +78,14 @@ void add_sizes(CLI::App& command, CaptureRequest& request) {
         if (!parse_size_range(text)) return whole_number_from(1)(text);
         return fmt::format("a range of batches is for 'shadowgraph fit SOURCE --batch {}'", text);
       });
-  add_number(command, "--seq", request.seq, 1, "Sequence length of a language model");
+  add_tokens(command, "--seq", request.seq, "Sequence length of a language model: 8192, 8Ki");
 }
 
 void add_capture_options_but_sizes(CLI::App& command, CaptureRequest& request) {
-  add_model_options(command, request);
-  add_step_options(command, request);
+  for (OptionTable<CaptureRequest>::Row row : capture_options().rows()) {
+    if (row.name == "mode" && command.get_name() != "fit") std::erase(row.takes.words, "serve");
+    add_option(command, request, row);
+  }
   begin_group(command, kDevice);
   command
       .add_option_function<std::string>(

@@ -26,11 +26,8 @@ CLI::Option* add_source(CLI::App& command, CaptureRequest& request, const char* 
 void add_capture_options(CLI::App& command, CaptureRequest& request);
 void add_sizes(CLI::App& command, CaptureRequest& request);
 void add_capture_options_but_sizes(CLI::App& command, CaptureRequest& request);
-// Parts of it, for `plan`, which has its own attention.
-void add_dtype_option(CLI::App& command, CaptureRequest& request);
-void add_answers_to_reads(CLI::App& command, CaptureRequest& request);
-void add_optimizer_option(CLI::App& command, CaptureRequest& request, const char* description);
-void add_loop_options(CLI::App& command, CaptureRequest& request);
+// Some of these, for `plan`, which has its own attention.
+void add_capture_options_named(CLI::App& command, CaptureRequest& request, std::initializer_list<const char*> names);
 
 // Figures that times and reserved bytes are estimated from.
 void add_estimate_options(CLI::App& command, EstimateRequest& request);

@@ -71,7 +71,7 @@ constexpr const char* kExamples =
     "  shadowgraph capture net.pt --input 'f32[8,3,224,224]' --mode train -o net.sg\n"
     "  shadowgraph draw net.sg -o net.html\n"
     "  shadowgraph profile some.module:factory --input 'f32[batch,16]' --batch 8 --mode train\n"
-    "  shadowgraph fit hf:CONFIG.json --mode serve --spec l4 --context 8k --weights awq\n"
+    "  shadowgraph fit hf:CONFIG.json --mode serve --spec l4 --context 8Ki --weights awq\n"
     "  shadowgraph VERB --help\n"
     "\n"
     "Exit codes: 0 done, 1 the input's fault (or compare --nodes found a difference), 2 wrong usage, 3 a bug of "

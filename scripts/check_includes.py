@@ -29,7 +29,7 @@ LAYERS = [
 ]
 # Where a public header's declarations are defined; the first pattern that fits counts.
 PUBLIC = {
-    "support": ["error", "export", "graph/ids", "names", "units"],
+    "support": ["error", "export", "graph/ids", "names", "options", "units"],
     "ir": ["graph/*"],
     "core": ["capture/*", "deferred/*"],
     "passes": ["passes/*"],

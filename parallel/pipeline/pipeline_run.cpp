@@ -512,6 +512,21 @@ class RankMemory {
   PipelineRank figures_;
 };
 
+const OptionTable<PipelineRunOptions>& PipelineRunOptions::table() {
+  static const auto table =
+      OptionTable<PipelineRunOptions>()
+          .group("The pipeline")
+          .add("ranks_apart", &PipelineRunOptions::ranks_apart,
+               "Processes of one stage, 8 of tensor parallel: how far apart neighbours of the pipeline are",
+               {.least = 1})
+          .add("receives_ahead", &PipelineRunOptions::receives_ahead,
+               "Room for all that is received from the beginning, as torch.distributed.pipelining has it")
+          .add("overlap", &PipelineRunOptions::overlap,
+               "Where two actions overlap, the share of what collectives expose that the other's computing hides",
+               {.least = 0, .most = 1});
+  return table;
+}
+
 PipelineRun PipelineRun::of(PipelineStages stages, const PipelineSchedule& schedule,
                             const PipelineRunOptions& options) {
   if (stages.count() != schedule.stages()) {

@@ -25,11 +25,6 @@ void check_keys(const JsonPlace& given, const nlohmann::json& written, std::stri
   }
 }
 
-int64_t number_or(const JsonPlace& plan, std::string_view key, int64_t otherwise) {
-  const auto found = plan.find(key);
-  return found ? found->integer(1, kMostOfAKnob) : otherwise;
-}
-
 // Where a stage begins, by its name; the one behind the last: where the model ends.
 int64_t first_unit(const std::vector<JsonPlace>& stages, size_t stage, const std::vector<std::string>& units) {
   if (stage == stages.size()) return std::ssize(units);
@@ -171,31 +166,20 @@ TrainingPlan knobs_of(const JsonPlace& place, const ClusterRequest& request) {
   };
   check_all("stages", "a stage");
   check_all("in_part", "layers in part");
-  const auto flag = [&](const char* key) {
-    const auto found = place.find(key);
-    return found && found->boolean();
-  };
-  TrainingPlan plan{.tensor = number_or(place, "tensor", 1),
-                    .context = number_or(place, "context", 1),
-                    .data = number_or(place, "data", 1),
-                    .pipeline = number_or(place, "pipeline", 1),
-                    .stages_per_rank = number_or(place, "stages_per_rank", 1),
-                    .experts = number_or(place, "experts", 1),
-                    .micro_batch = number_or(place, "micro_batch", 1),
-                    .microbatches = number_or(place, "microbatches", 1),
-                    .schedule = place.text_or("schedule", "1f1b"),
-                    .data_outermost = flag("data_outermost"),
-                    .optimizer_on_host = flag("optimizer_on_host")};
-  if (const auto zero = place.find("zero")) plan.zero = static_cast<int>(zero->integer(0, 3));
-  plan.overlap = overlap_of(request, plan.tensor);
-  if (const auto overlap = place.find("overlap")) {
-    plan.overlap = collective_overlap(overlap->text());
-    if (plan.tensor == 1 && plan.overlap != CollectiveOverlap::kNone) {
-      overlap->fail("is of collectives of tensor parallel, of which the plan has none");
+  TrainingPlan plan;
+  for (const auto& row : TrainingPlan::table().rows()) {
+    const auto given = place.find(row.name);
+    try {
+      if (given) row.read(plan, row.words(given->json()));
+    } catch (const Error& error) {
+      given->fail(fmt::format("is wrong: {}", error.what()));
     }
   }
-  if (const auto layout = place.find("layout")) plan.layout = parse_tensor_layout(layout->text());
-  if (const auto attention = place.find("attention")) plan.attention = parse_attention_kernel(attention->text());
+  const auto overlap = place.find("overlap");
+  if (!overlap) plan.overlap = overlap_of(request, plan.tensor);
+  if (plan.tensor == 1 && plan.overlap != CollectiveOverlap::kNone) {
+    overlap->fail("is of collectives of tensor parallel, of which the plan has none");
+  }
   return plan;
 }
 

@@ -109,7 +109,7 @@ std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) co
     }
   }
   const size_t here = levels.size();
-  for (size_t level = 0; request_.offload_activations && level < here; ++level) {
+  for (size_t level = 0; request_.may_offload(Offload::kActivations) && level < here; ++level) {
     levels.push_back({levels[level].what, true, clone(levels[level].step), levels[level].keeps});
     keep_on_host(levels.back().step, layers());
   }
@@ -119,7 +119,7 @@ std::vector<LayerTables::StepLevel> LayerTables::levels_of(const Graph& kept) co
 // nullptr: the step cannot be cut so. Throws LayersDiffer.
 const LayoutTables* LayerTables::tables_of(const LayoutSizes& sizes) {
   const int64_t tensor = sizes.tensor;
-  std::tuple key{sizes, request_.offload_activations, by_curve()};
+  std::tuple key{sizes, request_.may_offload(Offload::kActivations), by_curve()};
   std::get<0>(key).experts = 1;
   const auto known = kept_.layouts.find(key);
   if (known != kept_.layouts.end()) {

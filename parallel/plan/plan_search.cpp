@@ -336,17 +336,10 @@ void PlanSearch::look_around() {
     }
   };
   look("optimizer on", [](const TrainingPlan& plan) { return plan.optimizer_on_host ? "host" : "device"; });
-  const auto number = [](int64_t TrainingPlan::*knob) {
-    return [knob](const TrainingPlan& plan) { return fmt::format("{}", plan.*knob); };
-  };
-  look("attention", [](const TrainingPlan& plan) { return std::string(to_string(plan.attention)); });
-  look("layout", [](const TrainingPlan& plan) { return std::string(to_string(plan.layout)); });
-  look("tensor", number(&TrainingPlan::tensor));
-  look("context", number(&TrainingPlan::context));
-  look("pipeline", number(&TrainingPlan::pipeline));
-  look("micro-batch", number(&TrainingPlan::micro_batch));
-  look("experts", number(&TrainingPlan::experts));
-  look("zero", [](const TrainingPlan& plan) { return fmt::format("{}", plan.zero); });
+  for (const auto& row : TrainingPlan::table().rows()) {
+    if (row.group == kNeighbours)
+      look(row.flag().c_str() + 2, [&](const TrainingPlan& plan) { return row.print(plan).front(); });
+  }
   look("schedule", [](const TrainingPlan& plan) {
     return plan.pipeline == 1 ? "none" : fmt::format("{} x {}", plan.schedule, plan.stages_per_rank);
   });

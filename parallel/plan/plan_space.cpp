@@ -56,22 +56,11 @@ void check(const ClusterRequest& request) {
   if (request.devices < 1) throw Error(fmt::format("a plan is of one device at least, not of {}", request.devices));
   if (request.batch < 1) throw Error(fmt::format("a step has one sample at least, not {}", request.batch));
   if (request.sequence < 0) throw Error(fmt::format("a sample has no {} tokens", request.sequence));
-  const auto positive = [](const char* knob, const std::vector<int64_t>& values) {
-    for (const int64_t value : values) {
-      if (value < 1) throw Error(fmt::format("{} is 1 at least, not {}", knob, value));
-    }
-  };
-  positive("tensor", request.tensor);
-  positive("context", request.context);
-  positive("pipeline", request.pipeline);
-  positive("stages per rank", request.stages_per_rank);
-  positive("micro-batch", request.micro_batch);
-  positive("ranks that share experts", request.experts);
-  if (!(request.expert_capacity >= 1)) {
-    throw Error(
-        fmt::format("experts have room for the mean of rows at least, not for {} of it", request.expert_capacity));
+  ClusterRequest::table().check(request);
+  if (request.state.gradient && !request.state.optimizer) {
+    throw Error("gradients are those of the capture with captured_state: give one of them");
   }
-  if (request.offload_activations && !request.device.host) {
+  if (request.may_offload(Offload::kActivations) && !request.device.host) {
     throw Error(
         fmt::format("copies to the host take unknown seconds: {} has no host.link; give a file of the device "
                     "with it",
@@ -79,9 +68,6 @@ void check(const ClusterRequest& request) {
   }
   if (request.float8 && !request.device.matmul.contains(c10::kFloat8_e4m3fn)) {
     throw Error(fmt::format("{} has no products in float8", request.device.title));
-  }
-  for (const int zero : request.zero) {
-    if (zero < 0 || zero > 3) throw Error(fmt::format("ZeRO has the stages 0 to 3, not {}", zero));
   }
   const std::vector<std::string> names = PipelineSchedule::names();
   for (const std::string& name : request.schedules) {
@@ -93,25 +79,6 @@ void check(const ClusterRequest& request) {
       throw Error(fmt::format("tensor parallel of {} does not divide {} devices", tensor, request.devices));
     }
   }
-}
-
-void allow_on_host(ClusterRequest& request, std::string_view what) {
-  if (what != "activations" && what != "optimizer") {
-    throw Error(fmt::format("activations and the optimizer may be on the host, not '{}'", what));
-  }
-  (what == "optimizer" ? request.offload_optimizer : request.offload_activations) = true;
-}
-
-std::string_view to_string(TensorLayout layout) {
-  constexpr std::array<std::string_view, 3> kWords{"megatron", "solved", "lean"};
-  return kWords[static_cast<size_t>(layout)];
-}
-
-TensorLayout parse_tensor_layout(std::string_view text) {
-  for (const TensorLayout layout : {TensorLayout::kMegatron, TensorLayout::kSolved, TensorLayout::kLean}) {
-    if (to_string(layout) == text) return layout;
-  }
-  throw Error(fmt::format("tensors are laid out as megatron, solved or lean, not as '{}'", text));
 }
 
 std::vector<AttentionKernel> attention_kernels(const ClusterRequest& request) {
@@ -201,7 +168,7 @@ std::vector<TrainingPlan> plans_of(const ClusterRequest& request, const LayoutSi
                               .data_outermost = data_outermost};
             plans.push_back(plan);
             plan.optimizer_on_host = true;
-            if (request.offload_optimizer) plans.push_back(std::move(plan));
+            if (request.may_offload(Offload::kOptimizer)) plans.push_back(std::move(plan));
           }
         }
       }

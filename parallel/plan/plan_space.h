@@ -24,6 +24,9 @@ std::vector<int64_t> micro_batches(const ClusterRequest& request, int64_t contex
 // Ranks that may share layers of so many experts.
 std::vector<int64_t> expert_sizes(const ClusterRequest& request, int64_t experts);
 
+// Rows of TrainingPlan::table() whose other values neighbours of a plan have.
+constexpr const char* kNeighbours = "neighbours";
+
 struct LayoutSizes {
   int64_t tensor = 1;
   int64_t context = 1;

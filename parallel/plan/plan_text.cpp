@@ -19,11 +19,11 @@ std::string to_string(const TrainingPlan& plan) {
   if (plan.zero > 0) text += fmt::format(" zero {}", plan.zero);
   if (plan.experts > 1) text += fmt::format(", ep {}", plan.experts);
   text += fmt::format(", {} x {}", plan.microbatches, plan.micro_batch);
-  if (plan.layout != TensorLayout::kMegatron) text += fmt::format(", {} layout", to_string(plan.layout));
-  if (plan.overlap != CollectiveOverlap::kNone) text += fmt::format(", overlap {}", to_string(plan.overlap));
-  if (plan.attention != AttentionKernel::kDevices) text += fmt::format(", {} attention", to_string(plan.attention));
-  if (plan.data_outermost) text += ", dp outermost";
-  if (plan.optimizer_on_host) text += ", optimizer on the host";
+  for (const auto& row : TrainingPlan::table().rows()) {
+    const std::vector<std::string> said = row.print(plan);
+    if (row.summary.empty() || said == row.print({})) continue;
+    text += ", " + fmt::format(fmt::runtime(row.summary), said.front());
+  }
   return text;
 }
 
@@ -116,26 +116,13 @@ nlohmann::json to_json(const TrainingPlan& plan) {
   }
   nlohmann::json in_part = nlohmann::json::array();
   for (const PartlyKept& part : plan.in_part) in_part.push_back({{"layers", part.layers}, {"keeps", part.keeps}});
-  return {{"tensor", plan.tensor},
-          {"context", plan.context},
-          {"data", plan.data},
-          {"pipeline", plan.pipeline},
-          {"stages_per_rank", plan.stages_per_rank},
-          {"experts", plan.experts},
-          {"micro_batch", plan.micro_batch},
-          {"microbatches", plan.microbatches},
-          {"zero", plan.zero},
-          {"schedule", plan.schedule},
-          {"layout", to_string(plan.layout)},
-          {"overlap", to_string(plan.overlap)},
-          {"attention", to_string(plan.attention)},
-          {"data_outermost", plan.data_outermost},
-          {"stages", std::move(stages)},
-          {"recomputed", plan.recomputed},
-          {"selective", plan.selective},
-          {"in_part", std::move(in_part)},
-          {"offloaded", plan.offloaded},
-          {"optimizer_on_host", plan.optimizer_on_host}};
+  nlohmann::json json{{"stages", std::move(stages)},
+                      {"recomputed", plan.recomputed},
+                      {"selective", plan.selective},
+                      {"in_part", std::move(in_part)},
+                      {"offloaded", plan.offloaded}};
+  for (const auto& row : TrainingPlan::table().rows()) json[row.name] = row.json(row.print(plan));
+  return json;
 }
 
 nlohmann::json to_json(const PlanAnswer& answer) {

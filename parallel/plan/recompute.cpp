@@ -181,20 +181,6 @@ std::vector<std::vector<StorageId>> kept_by(const Graph& rank, std::span<const R
   return storages;
 }
 
-std::string_view to_string(Recompute what) {
-  constexpr std::array<std::string_view, 4> kWords{"nothing", "selective", "whole", "curve"};
-  return kWords[static_cast<size_t>(what)];
-}
-
-Recompute parse_recompute(std::string_view text) {
-  using enum Recompute;
-  for (const Recompute what : {kNothing, kSelective, kWhole, kCurve}) {
-    if (to_string(what) == text) return what;
-  }
-  throw Error(
-      fmt::format("backward computes again nothing, selective or whole layers, or by the curve, not '{}'", text));
-}
-
 std::string recomputing_of(const TrainingPlan& plan) {
   std::vector<std::string_view> words;
   if (!plan.selective.empty()) words.push_back(to_string(Recompute::kSelective));

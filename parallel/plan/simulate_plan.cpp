@@ -266,7 +266,7 @@ SimulatedPlan simulate(const StepSource& source, const ClusterRequest& request, 
 }
 
 int64_t memory_of(const ClusterRequest& request) {
-  const int64_t all = request.memory.value_or(request.device.memory);
+  const int64_t all = request.memory.value_or(request.device.memory) - request.leave_free;
   const int64_t beside = beside_program(request.device);
   if (all <= beside) {
     throw NoPlanError(fmt::format("a device of {} has no room for a program: its context and NCCL's buffers take {}",

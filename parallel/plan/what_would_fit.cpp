@@ -95,19 +95,18 @@ class Remedies {
 
   // What takes nothing away but time.
   void use_host() {
-    const auto with = [&](const char* what, auto... knobs) {
-      if (((request_.*knobs) && ...)) return false;
+    const auto with = [&](const char* what, const std::vector<Offload>& offload) {
+      if (std::ranges::all_of(offload, [&](Offload what) { return request_.may_offload(what); })) return false;
       ClusterRequest changed = request_;
-      ((changed.*knobs = true), ...);
+      changed.offload.insert(changed.offload.end(), offload.begin(), offload.end());
       return add(1, fmt::format("with {} on the host", what), source_, changed, kept_);
     };
     const DeviceSpec& device = request_.device;
     const bool state = device.host && device.host->bandwidth > 0 && request_.state.optimizer;
-    bool fits = device.host && with("what layers keep", &ClusterRequest::offload_activations);
-    fits = (state && with("the optimizer", &ClusterRequest::offload_optimizer)) || fits;
+    bool fits = device.host && with("what layers keep", {Offload::kActivations});
+    fits = (state && with("the optimizer", {Offload::kOptimizer})) || fits;
     if (state && !fits) {
-      with("what layers keep, and the optimizer,", &ClusterRequest::offload_activations,
-           &ClusterRequest::offload_optimizer);
+      with("what layers keep, and the optimizer,", {Offload::kActivations, Offload::kOptimizer});
     }
   }
 

@@ -665,34 +665,10 @@ PlanTable ask_price(Asker& asker, const PlanQuestion& question) {
 
 namespace {
 
-struct Topic {
-  PlanTopic about;
-  const char* name;
-  PlanTable (*ask)(Asker& asker, const PlanQuestion& question);
-};
-constexpr std::array<Topic, 6> kTopics = {{{PlanTopic::kDevices, "devices", ask_devices},
-                                           {PlanTopic::kNetwork, "network", ask_network},
-                                           {PlanTopic::kMemory, "memory", ask_memory},
-                                           {PlanTopic::kBatch, "batch", ask_batch},
-                                           {PlanTopic::kSequence, "sequence", ask_sequence},
-                                           {PlanTopic::kPrice, "price", ask_price}}};
+// By topic.
+constexpr std::array kAsk{ask_devices, ask_network, ask_memory, ask_batch, ask_sequence, ask_price};
 
 }  // namespace
-
-std::string to_string(PlanTopic topic) { return kTopics[static_cast<size_t>(topic)].name; }
-
-std::optional<PlanTopic> plan_topic_named(std::string_view name) {
-  for (const Topic& topic : kTopics) {
-    if (name == topic.name) return topic.about;
-  }
-  return std::nullopt;
-}
-
-std::vector<std::string> plan_topic_names() {
-  std::vector<std::string> names;
-  for (const Topic& topic : kTopics) names.emplace_back(topic.name);
-  return names;
-}
 
 struct PlanQuestions::Kept {
   Asker asker;
@@ -718,7 +694,7 @@ PlanTable PlanQuestions::ask(const PlanQuestion& question) {
   if (!(question.share > 0 && question.share <= 1)) {
     throw Error(fmt::format("a share of the peak is above 0 and at most 1, not {}", question.share));
   }
-  return kTopics[static_cast<size_t>(question.about)].ask(kept_->asker, question);
+  return kAsk[static_cast<size_t>(question.about)](kept_->asker, question);
 }
 
 SimulatedPlan PlanQuestions::simulate(std::string_view plan) {

@@ -386,6 +386,19 @@ class Engine {
 
 }  // namespace
 
+const OptionTable<ServingOptions>& ServingOptions::table() {
+  static const auto table =
+      OptionTable<ServingOptions>()
+          .group("With --mode serve: what an engine with paged keys and values holds")
+          .add("prompt", &ServingOptions::prompt, "Of the context, tokens that a request comes with; 0: all",
+               {.kind = OptionKind::kCount, .least = 0})
+          .add("memory_share", &ServingOptions::memory_share, "Of the memory, for the engine", {.least = 0, .most = 1})
+          .add("tokens_at_once", &ServingOptions::tokens_at_once, "Tokens of a pass, at most",
+               {.kind = OptionKind::kCount, .least = 1})
+          .add("page", &ServingOptions::page, "Tokens of a page of the cache", {.least = 1});
+  return table;
+}
+
 Serving serve(const CaptureForward& capture, const std::vector<CacheLayer>& cache, const ServingOptions& options) {
   check(cache, options);
   return Engine(capture, cache, options).answer();

@@ -32,8 +32,8 @@ struct Float8Options {
   std::string except = "lm_head,*.lm_head,output";  // modules, by patterns of their paths
 
   static OptionTable<Float8Options> table() {
-    return OptionTable<Float8Options>().text("except", &Float8Options::except,
-                                             "modules whose products stay as they are: 'lm_head,layers.0.*'");
+    return OptionTable<Float8Options>().add("except", &Float8Options::except,
+                                            "modules whose products stay as they are: 'lm_head,layers.0.*'");
   }
 };
 

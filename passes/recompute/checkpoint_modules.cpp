@@ -388,25 +388,6 @@ CheckpointResult checkpoint_forward(Graph& graph, const CheckpointModulesOptions
 
 }  // namespace
 
-// Takes GiB and GB apart: 40GB, as it stands on a card, is 7 % less than 40GiB.
-int64_t bytes_from_text(const std::string& text) {
-  static const std::map<std::string, double, std::less<>> kUnits = {
-      {"", 1},      {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-      {"KB", 1000}, {"MB", 1e6}, {"GB", 1e9},     {"TB", 1e12},
-  };
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  std::string unit(end, static_cast<const char*>(text.data() + text.size()));
-  std::erase(unit, ' ');
-  const auto factor = kUnits.find(unit);
-  if (error != std::errc() || factor == kUnits.end() || !(number * factor->second >= 1) ||
-      number * factor->second > 9e18) {
-    throw Error(
-        fmt::format("bytes={} is no size: a number of at least 1, with a unit such as GiB or GB, or without", text));
-  }
-  return static_cast<int64_t>(std::floor(number * factor->second));
-}
-
 CheckpointResult checkpoint_modules(Graph& graph, const CheckpointModulesOptions& options) {
   if (is_forward_alone(graph)) return checkpoint_forward(graph, options);
   const std::vector<RegionId> regions = named_regions(graph, options.modules);

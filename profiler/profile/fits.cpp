@@ -336,25 +336,6 @@ SizeCost size_cost(const Profile& profile) {
   return cost;
 }
 
-std::string_view to_string(BoundedBytes bytes) {
-  switch (bytes) {
-    case BoundedBytes::kLive:
-      return "live";
-    case BoundedBytes::kReserved:
-      return "reserved";
-    case BoundedBytes::kDevice:
-      return "device";
-  }
-  return "";
-}
-
-BoundedBytes bounded_bytes_named(std::string_view word) {
-  for (const BoundedBytes bytes : {BoundedBytes::kLive, BoundedBytes::kReserved, BoundedBytes::kDevice}) {
-    if (to_string(bytes) == word) return bytes;
-  }
-  throw Error(fmt::format("'{}' are no bytes that a memory bounds: live, reserved or device", word));
-}
-
 int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes) {
   if (bytes == BoundedBytes::kLive) return cost.peak_bytes;
   const auto& asked = bytes == BoundedBytes::kReserved ? cost.reserved_bytes : cost.footprint_bytes;

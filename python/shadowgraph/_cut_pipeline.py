@@ -1,7 +1,9 @@
 """Pipelines of one captured step, simulated on all ranks."""
 
 from collections.abc import Iterable
+from typing import Any
 
+from . import _keywords
 from . import _shadowgraph as _C
 from ._shadowgraph import Graph, PipelineRun, PipelineSchedule
 
@@ -10,8 +12,7 @@ __all__ = ["pipeline"]
 
 def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: int | None = None,
              microbatches: int | None = None, stages_per_rank: int | None = None, cuts: Iterable[str] = (),
-             spec: str = "", interconnect: str = "", allocator: str = "", ranks_apart: int = 1,
-             receives_ahead: bool = False, overlap: float = 1.0) -> PipelineRun:  # fmt: skip
+             spec: str = "", interconnect: str = "", allocator: str = "", **how: Any) -> PipelineRun:  # fmt: skip
     """Cuts a training step of one micro-batch into stages and runs all ranks of a schedule against each other.
 
         step = sg.capture_training_step(make, "i64[1,2048]", loss=".loss", optimizer=torch.optim.AdamW, device="cuda")
@@ -22,10 +23,6 @@ def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: i
     schedule: one of PipelineSchedule.names(), with `ranks`, `microbatches` and where it is open `stages_per_rank`; or a
     PipelineSchedule, of a CSV for example.
     cuts: modules at which the second stage begins, the third, ...; by default where the slowest stage is quickest.
-    ranks_apart: processes of one stage, such as 8 of tensor parallel; neighbours of the pipeline are so far apart.
-    receives_ahead: room for all that is received from the beginning, as torch.distributed.pipelining has it.
-    overlap: where two actions overlap, the share of what collectives expose that hides behind the other's computing, as
-      far as that goes; 0: none.
 
     run.piece(step, 2, "I") is the input gradient of stage 2 as a graph, with names of what goes in and comes out.
 
@@ -37,5 +34,7 @@ def pipeline(step: Graph, schedule: str | PipelineSchedule = "1f1b", *, ranks: i
         schedule = PipelineSchedule(schedule, ranks, microbatches, stages_per_rank)
     elif any(given is not None for given in (ranks, microbatches, stages_per_rank)):
         raise _C.Error("a PipelineSchedule has its ranks, micro-batches and stages: give the name of one with others")
-    return PipelineRun(step, schedule, list(cuts), spec, interconnect, allocator, ranks_apart, receives_ahead,
-                       overlap)  # fmt: skip
+    return PipelineRun(step, schedule, list(cuts), spec, interconnect, allocator, how)
+
+
+_keywords.list_options(pipeline)

@@ -2,10 +2,13 @@
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import torch
+
+from . import _shadowgraph as _C
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -25,6 +28,15 @@ def keywords_apart(entry: Callable[_Given, _Result]) -> Callable[_Given, _Result
         return entry(*args, **kwargs)
 
     return call
+
+
+def list_options(entry, but=()):
+    """Appends what the table of an entry's further keywords says of them to its docstring. Gives the lines, by name."""
+    lines = {name: line for name, line in getattr(_C, f"_{entry.__name__}_options")().items() if name not in but}
+    wrapped = [textwrap.fill(line, 118, initial_indent=" " * 4, subsequent_indent=" " * 6) for line in lines.values()]
+    head = [entry.__doc__.rstrip(), "", "    Further keywords; None is the default:", ""]
+    entry.__doc__ = "\n".join([*head, *wrapped, ""])
+    return lines
 
 
 def refuse_shared(entry, given, taken):

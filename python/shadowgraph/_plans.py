@@ -3,20 +3,16 @@
 import copy
 import inspect
 import json
-import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
-from . import _capture, _models
+from . import _capture, _keywords, _models
 from . import _shadowgraph as _C
 from ._shadowgraph import ClusterPlan, Graph, PlanTable, SimulatedPlan
 
 __all__ = ["PlanQuestions", "plan", "simulate_plan"]
-
-_DEVICES = re.compile(r"(\d+)(?:x(\S+))?")
 
 
 class PlanQuestions:
@@ -31,24 +27,11 @@ class PlanQuestions:
     def __init__(self, model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: int, sequence: int = 0,
                  loss: Any = None, optimizer: Any = None, dtype: torch.dtype | None = torch.bfloat16,
                  layers: tuple[int, Callable[[int], Any]] | tuple[int, Callable[[int], Any], int] | None = None,
-                 captured_state: bool = False,
-                 interconnect: str = "", memory: int | str | None = None, tensor: Iterable[int] = (),
-                 context: Iterable[int] = (), pipeline: Iterable[int] = (), stages_per_rank: Iterable[int] = (),
-                 micro_batch: Iterable[int] = (), experts: Iterable[int] = (), expert_capacity: float = 1,
-                 zero: Iterable[int] = (), schedules: Iterable[str] = (), recompute: Iterable[str] = (),
-                 offload: Iterable[str] = (), attention: Iterable[str] = (), layout: Iterable[str] = (),
-                 overlap: str = "none", float8: bool = False, gradients: torch.dtype | None = None, simulated: int = 3,
-                 name: str = "model",
-                 options: Mapping[str, Any] | None = None, **training: Any) -> None:  # fmt: skip
-        found = _DEVICES.fullmatch(str(devices))
-        if found is None:
-            raise _C.Error(f"devices={devices!r} is not a number of devices such as '1024xh100'")
+                 interconnect: str = "", name: str = "model", options: Mapping[str, Any] | None = None,
+                 **how: Any) -> None:  # fmt: skip
+        knobs = {knob: how.pop(knob) for knob in _KNOBS if knob in how}
         if not callable(inputs):
             raise _C.Error("inputs is no function: give one from a micro-batch to inputs, lambda n: f'i64[{n},512]'")
-        for knob, values in (("tensor", tensor), ("pipeline", pipeline), ("stages_per_rank", stages_per_rank),
-                             ("micro_batch", micro_batch), ("experts", experts), ("zero", zero)):  # fmt: skip
-            if not isinstance(values, Iterable):
-                raise _C.Error(f"{knob}={values!r} is no list of what is tried: give {knob}=[{values!r}]")
         if layers is not None and (not isinstance(layers, tuple) or len(layers) not in (2, 3)):
             raise _C.Error(f"layers={layers!r} is not (how many, a function that makes the model with fewer)")
         count, fewer, *first = layers if layers is not None else _layers_of(model)
@@ -60,22 +43,13 @@ class PlanQuestions:
             with _capture.attention(kernel):
                 graph, _ = _capture.of_model(fewer(wanted) if wanted else model, given, loss=loss,
                                              optimizer=optimizer, device="cuda", dtype=dtype, mode="train",
-                                             steady_state=captured_state, options=options, **training)  # fmt: skip
+                                             steady_state=knobs.get("captured_state") or False, options=options,
+                                             **how)  # fmt: skip
             return graph
 
-        limit = _C.memory_limit(memory)[0] if isinstance(memory, str) else memory
         made: Any = getattr(_C, "_PlanQuestions")  # noqa: B009 - not in the stub, which has what users see
-        tried = {"tensor": tensor, "context": context, "pipeline": pipeline, "stages_per_rank": stages_per_rank,
-                 "micro_batch": micro_batch, "experts": experts, "zero": zero, "schedules": schedules,
-                 "recompute": recompute, "offload": offload, "attention": attention, "layout": layout}  # fmt: skip
-        if gradients not in (None, torch.float32, torch.bfloat16) or (captured_state and gradients is not None):
-            raise _C.Error(f"gradients={gradients} are neither torch.float32 nor torch.bfloat16, or state is captured")
-        knobs = {"memory": limit, "batch": batch, "sequence": sequence, "captured_state": captured_state,
-                 "bfloat16_gradients": gradients is torch.bfloat16, "float8": float8, "overlap": overlap,
-                 "expert_capacity": expert_capacity, "simulated": simulated,
-                 **{knob: list(values) for knob, values in tried.items()}}  # fmt: skip
-        self._asked = made(captured, count, first[0] if first else 0, name, any_sequence, int(found[1]),
-                           found[2] or "", interconnect, knobs)
+        self._asked = made(captured, count, first[0] if first else 0, name, any_sequence, str(devices), interconnect,
+                           batch, sequence, knobs)  # fmt: skip
 
     def plan(self) -> ClusterPlan:
         """The best plan; raises NoPlanError where nothing fits, with what would."""
@@ -87,23 +61,17 @@ class PlanQuestions:
         made: SimulatedPlan = self._asked.simulate(json.dumps(dict(plan)))
         return made
 
-    def ask(self, what: str, *, values: Iterable[Any] = (), share: float = 0.4, tokens: str | float = "",
-            within: str = "",
-            prices: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> PlanTable:  # fmt: skip
+    def ask(self, what: str, *, values: Iterable[Any] = (), **how: Any) -> PlanTable:
         """A table of plans of changed requests.
 
         what: "devices", "network", "memory", "batch", "sequence", "price".
         values: numbers of devices, factors of the links' speed, memories ("80GB"), samples, tokens of a sequence; by
           default around the request's own.
-        share: of the peak, that devices and batch are to reach.
-        tokens, within: for "price", what is trained in all ("15T"), and in what time ("14d").
-        prices: of a device's hour, {"h100": 2.5, "a100": {"per_hour": 1.2, "most": 512, "interconnect": "a100"}}, or a
-          file of that.
+        prices may also be a mapping of devices, {"h100": 2.5, "a100": {"per_hour": 1.2, "most": 512}}.
         """
-        file = "" if prices is None or isinstance(prices, Mapping) else os.fspath(prices)
-        offers = json.dumps(dict(prices)) if isinstance(prices, Mapping) else ""
-        table: PlanTable = self._asked.ask(what, [str(value) for value in values], share, str(tokens), within, file,
-                                           offers)  # fmt: skip
+        if isinstance(how.get("prices"), Mapping):
+            how["prices"] = json.dumps(dict(how["prices"]))
+        table: PlanTable = self._asked.ask(what, [str(value) for value in values], how)
         return table
 
 
@@ -116,7 +84,7 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
         print(plan)                                              # the plan, its bound, what other values would bring
         plan.seconds, plan.bytes, plan.bound, plan.run, plan.dict()
 
-    model, loss, options, training: as for `profile`. The model is of one device.
+    model, loss, options, and what is no knob: as for `profile`. The model is of one device.
     inputs: a function from the samples of a micro-batch to what `profile` takes as inputs. One of two arguments is
       given the tokens of a sample, too, so that other lengths can be asked about.
     devices: how many of which device, "1024xh100"; a number alone: of the usual one.
@@ -125,28 +93,6 @@ def plan(model: Any, inputs: Callable[..., Any], *, devices: str | int, batch: i
     layers: how many layers the model has, and a function that makes it with fewer. All are alike, or all behind the
       first few, whose number comes third. It is known of configurations of transformers with such layers. Without it
       each size is captured whole.
-    captured_state: gradients and optimizer state are as `optimizer` and `dtype` leave them; by default gradients, main
-      weights and both moments are in float32.
-    memory: bytes of a device, or "80GB"; by default its own.
-    tensor, context, pipeline, stages_per_rank, micro_batch, experts, zero, schedules: what is tried; by default all
-      that makes sense. Context parallel, ranks that share each sequence, wants `inputs` of two arguments. `experts` are
-      data ranks that share the experts of a layer.
-    expert_capacity: rows that a rank of experts has room for, over the mean. 1: routing is even.
-    recompute: what backward may compute again of a layer: "nothing", "selective" (all but products, attention and sums
-      over ranks), "whole"; by default each. "curve" adds up to six ways to keep what is worth its bytes.
-    offload: what may be on the host: "activations" (what layers keep for backward), "optimizer" (its state and step).
-    attention: kernels of scaled_dot_product_attention that are tried: "flash", "efficient", "cudnn", "math"; by default
-      "device", what PyTorch takes there.
-    layout: who lays tensors out over ranks of tensor parallel. "megatron" (default): its rules. "solved": the solver
-      of `shard`, to which collectives cost what `overlap` does not hide. "lean": what is kept for backward costs, too.
-      Engines have no words for these.
-    overlap: what the engine does with collectives of tensor parallel. "none": they are waited for where they stand, as
-      DTensor does. "backward": those of backward run beside products, as Megatron-LM's. "pieces": products go piece by
-      piece, too, as with --tp-comm-overlap and asynchronous tensor parallel.
-    float8: products of layers in float8, the head's left out.
-    gradients: how they are kept and summed over replicas, torch.float32 (default) or torch.bfloat16.
-    simulated: how many plans are simulated on all ranks, at least.
-
     Raises NoPlanError where nothing fits, with what would; Error for arguments that make no sense, and what the
     program raises.
     """
@@ -171,6 +117,10 @@ def simulate_plan(model: Any, inputs: Callable[..., Any], plan: Mapping[str, Any
     Raises ParseError for what is no plan of the model; Error for plans that take more devices or have no schedule.
     """
     return PlanQuestions(model, inputs, devices=devices, batch=batch, **how).simulate(plan)
+
+
+_KNOBS = _keywords.list_options(plan)
+_keywords.list_options(PlanQuestions.ask)
 
 
 def _takes_two(inputs: Callable[..., Any]) -> bool:

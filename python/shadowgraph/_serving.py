@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import _capture, _models
+from . import _capture, _keywords, _models
 from . import _shadowgraph as _C
 from ._distributed import fake_process_group
 from ._fake import fake
@@ -18,10 +18,9 @@ from ._shadowgraph import Serving
 __all__ = ["serve"]
 
 
-def serve(model: Any, *, spec: str, context: int, prompt: int = 0, weights: str | None = None,
-          keep: Iterable[str] | None = None, dtype: torch.dtype | None = None, tensor_parallel: int = 1,
-          memory: int = 0, memory_share: float = 0.9, tokens_at_once: int = 8192, page: int = 16,
-          interconnect: str = "", options: dict[str, Any] | None = None) -> Serving:  # fmt: skip
+def serve(model: Any, *, spec: str, context: int, weights: str | None = None, keep: Iterable[str] | None = None,
+          dtype: torch.dtype | None = None, tensor_parallel: int = 1, memory: int = 0, interconnect: str = "",
+          options: dict[str, Any] | None = None, **how: Any) -> Serving:  # fmt: skip
     """What an engine with paged keys and values, such as vLLM, serves of a language model on a device.
 
         answer = sg.serve(transformers.LlamaConfig(), spec="l4", context=8192, weights="awq")
@@ -31,15 +30,14 @@ def serve(model: Any, *, spec: str, context: int, prompt: int = 0, weights: str 
     model: a transformers configuration or class, or a function that makes a model; its forward takes input_ids and
         use_cache and gives past_key_values.
     spec: the device, as in `profile`.
-    context: tokens of a request, its answer's too; prompt: of them, those that it comes with (all of them).
+    context: tokens of a request, its answer's too.
     weights: how matrix products' parameters are stored: one of `weight_formats()`, "gptq:bits=8,group=32". By default
         what the configuration's quantization_config says; "" leaves them as made.
     keep: parameters that stay as they are: parts of names, or patterns with *. By default what the quantization_config
         leaves out, and the output embeddings.
     dtype: of what is not quantised, and of keys and values: the configuration's, or bfloat16.
     tensor_parallel: devices that share each layer, by the model's own plan (tp_plan).
-    memory: bytes of the device. memory_share: what the engine takes of it. tokens_at_once: of one pass, at most.
-    page: tokens of one page of the cache.
+    memory: bytes of the device.
     interconnect: links between the devices, as in `profile`.
     options: those of `Capture`.
 
@@ -62,8 +60,10 @@ def serve(model: Any, *, spec: str, context: int, prompt: int = 0, weights: str 
             inputs = {"input_ids": f"i64[{batch},{tokens}]", **arguments}
             return _capture.of_model(making, inputs, device="cuda", dtype=dtype, mode="infer", options=options)[0]
 
-        return _C.serve(captured, layers, spec, interconnect, memory, memory_share, context, prompt, tokens_at_once,
-                        page, weights, left_out, said)  # fmt: skip
+        return _C.serve(captured, layers, spec, interconnect, memory, context, weights, left_out, said, how)
+
+
+_keywords.list_options(serve)
 
 
 def _configuration_of(model):

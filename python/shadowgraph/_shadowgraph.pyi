@@ -683,7 +683,7 @@ class RanksRun:
 
 class PipelineRun:
     def __init__(self, step: Graph, schedule: PipelineSchedule, cuts: Sequence[str], spec: str, interconnect: str,
-                 allocator: str, ranks_apart: int, receives_ahead: bool, overlap: float) -> None: ...  # fmt: skip
+                 allocator: str, how: dict[str, Any]) -> None: ...  # fmt: skip
     @property
     def seconds(self) -> float: ...
     @property
@@ -760,15 +760,13 @@ class Serving:
     def dict(self) -> dict[str, Any]: ...
 
 def serve(capture: Callable[[int, int], Graph], layers: Sequence[tuple[int, int, int]], spec: str, interconnect: str,
-          memory: int, memory_share: float, context: int, prompt: int, tokens_at_once: int, page: int, weights: str,
-          kept: Sequence[str], assumptions: Sequence[str]) -> Serving: ...  # fmt: skip
+          memory: int, context: int, weights: str, kept: Sequence[str], assumptions: Sequence[str],
+          how: dict[str, Any]) -> Serving: ...  # fmt: skip
 def weight_formats() -> list[str]: ...
 
 class Sharding:
-    def __init__(self, graph: Graph, mesh: str, spec: str, interconnect: str, memory: int | None,
-                 pins: Sequence[tuple[str, str]], unfold: bool, cut_random: bool, cut_vocabulary: bool,
-                 compare: bool, explain: Sequence[str], time_limit: float, recompute: bool, solver: str,
-                 highs: str, answer: str, answer_name: str, by_hand: str) -> None: ...  # fmt: skip
+    def __init__(self, graph: Graph, mesh: str, spec: str, interconnect: str, answer: str, answer_name: str,
+                 how: dict[str, Any]) -> None: ...  # fmt: skip
     @property
     def graph(self) -> Graph: ...
     def plan(self) -> dict[str, Any]: ...

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from . import _keywords
 from . import _shadowgraph as _C
 from ._eager_plan import eager_plan
 from ._shadowgraph import Graph
@@ -117,11 +118,7 @@ def _text_of_answer(answer: _Answer | None) -> tuple[str, str]:
 
 
 def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interconnect: str = "",
-          memory: int | None = None, pins: Mapping[str, str] | None = None, unfold: bool = False,
-          cut_random: bool = False, cut_vocabulary: bool = False,
-          recompute: bool = False, compare: bool = False, explain: Iterable[str] = (),
-          time_limit: float = 20, solver: str = "own", highs: str = "", answer: _Answer | None = None,
-          by_hand: str = "") -> Sharding:  # fmt: skip
+          pins: Mapping[str, str] | None = None, answer: _Answer | None = None, **how: Any) -> Sharding:
     """How the tensors of a graph are best laid out over the devices of a mesh, by the time model's seconds.
 
         step = sg.capture_training_step(Net, "f32[64,256]", loss=torch.mean, optimizer=torch.optim.AdamW)
@@ -131,25 +128,16 @@ def shard(graph: Graph, mesh: str | Mapping[str, int], *, spec: str = "", interc
 
     mesh: sizes by name, or a text as the tool takes it: "8x8", "dp=2,tp=4".
     spec, interconnect: a device and its links by name or file; by default those of the graph's device.
-    memory: bytes that a device has for the step. pins: layouts that are given, of placeholders by name or of "n329".
-    unfold: layers that repeat are decided one by one. cut_random: devices may draw random numbers of their own.
-    cut_vocabulary: log_softmax as a maximum, exponentials and a sum, so that a loss may be cut along the vocabulary.
-    recompute: with `memory`, compute again in backward what is not kept, where that costs less than cutting more.
-    compare: also data parallel, fully sharded and tensor parallel plans. explain: what else these could be.
-
+    pins: layouts that are given, of placeholders by name or of "n329".
     answer: one from elsewhere, which is measured. It is a plan as plan() gives it, a solution of the exported
-    problem, or its list of strategies. Or layouts by name, or a file with one of these. by_hand: "data parallel",
-    "fully sharded", "tensor parallel", with two axes also "data + tensor parallel", "fully sharded + tensor parallel".
-
-    solver: "own", "highs" (HiGHS, from the package highspy) or "both": HiGHS for what the search leaves open in half of
-    the time. HiGHS also says which pins contradict each other. highs: its library, where it is not highspy's.
+    problem, or its list of strategies. Or layouts by name, or a file with one of these.
 
     Raises NoPlanError where nothing fits; Error for what cannot be.
     """
     if not isinstance(mesh, str):
         mesh = ",".join(f"{name}={size}" for name, size in mesh.items())
-    given = list((pins or {}).items())
-    found = _C.Sharding(graph, mesh, spec, interconnect, memory, given, unfold, cut_random, cut_vocabulary, compare,
-                        list(explain),
-                        time_limit, recompute, solver, highs, *_text_of_answer(answer), by_hand)  # fmt: skip
-    return Sharding(found, cut_random)
+    found = _C.Sharding(graph, mesh, spec, interconnect, *_text_of_answer(answer), {"pin": pins, **how})
+    return Sharding(found, how.get("cut_random") or False)
+
+
+_keywords.list_options(shard, but=("pin",))

@@ -3,6 +3,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
+#include "python/src/options.h"
 #include "python/src/profile.h"
 #include "shadowgraph/draw/plans.h"
 #include "shadowgraph/graph/text.h"
@@ -37,8 +38,7 @@ std::shared_ptr<PipelineSchedule> named_schedule(const std::string& name, int32_
 std::shared_ptr<PipelineRun> run_pipeline(const Graph& step, const PipelineSchedule& schedule,
                                           const std::vector<std::string>& cuts, const std::string& spec,
                                           const std::string& interconnect, const std::string& allocator,
-                                          int64_t ranks_apart, bool receives_ahead, double overlap) {
-  if (!(overlap >= 0 && overlap <= 1)) throw Error("overlap is a share, from 0 to 1");
+                                          const py::dict& how) {
   const c10::Device device = step.metadata.device.value_or(c10::Device(c10::kCPU));
   const Machine machine = Machine::find(spec, interconnect, {}, device.type());
   const StageOptions options{.spec = &machine.specs(), .interconnect = machine.links ? &*machine.links : nullptr};
@@ -46,12 +46,9 @@ std::shared_ptr<PipelineRun> run_pipeline(const Graph& step, const PipelineSched
   const PipelineStages stages = cuts.empty() ? PipelineStages::balanced(step, schedule.stages(), options)
                                              : PipelineStages::at_modules(step, cuts, options);
   end_cost_rules();
-  return std::make_shared<PipelineRun>(PipelineRun::of(stages, schedule,
-                                                       {.interconnect = options.interconnect,
-                                                        .ranks_apart = ranks_apart,
-                                                        .allocator = AllocatorSettings::parse(allocator),
-                                                        .overlap = overlap,
-                                                        .receives_ahead = receives_ahead}));
+  PipelineRunOptions run{.interconnect = options.interconnect, .allocator = AllocatorSettings::parse(allocator)};
+  read_keywords(run, PipelineRunOptions::table(), how);
+  return std::make_shared<PipelineRun>(PipelineRun::of(stages, schedule, run));
 }
 
 // A graph, and names of what goes in and comes out: "%12" as in the step, or a placeholder's.
@@ -127,6 +124,7 @@ void bind_pipelines(py::module_& m) {
         py::call_guard<CppCall>(),
         "A plan (JSON, of `shadowgraph plan --json`) in the words of engines: (engine, file name, text, why there is "
         "none, what differs) of each. `step`: of one device and one micro-batch.");
+  m.def("_pipeline_options", [] { return options_of(PipelineRunOptions::table()); });
   py::class_<PipelineSchedule, std::shared_ptr<PipelineSchedule>>(
       m, "PipelineSchedule", "In which order the ranks of a pipeline work on stages and micro-batches.")
       .def(py::init(&named_schedule), py::arg("name"), py::arg("ranks"), py::arg("microbatches"),
@@ -149,8 +147,7 @@ void bind_pipelines(py::module_& m) {
   py::class_<PipelineRun, std::shared_ptr<PipelineRun>>(m, "PipelineRun",
                                                         "All ranks of a pipeline, in seconds and bytes.")
       .def(py::init(&run_pipeline), py::arg("step"), py::arg("schedule"), py::arg("cuts"), py::arg("spec"),
-           py::arg("interconnect"), py::arg("allocator"), py::arg("ranks_apart"), py::arg("receives_ahead"),
-           py::arg("overlap"), py::call_guard<CppCall>())
+           py::arg("interconnect"), py::arg("allocator"), py::arg("how"), py::call_guard<CppCall>())
       .def_property_readonly("seconds", &PipelineRun::seconds, "Of a step.")
       .def_property_readonly("bubble", &PipelineRun::bubble, "The share of all ranks' time in which they wait.")
       .def_property_readonly("worst_rank", &PipelineRun::worst_rank, "The one with most memory.")

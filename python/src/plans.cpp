@@ -6,6 +6,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
+#include "python/src/options.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/plan/training_plan.h"
 #include "shadowgraph/profile/communication.h"
@@ -35,54 +36,15 @@ StepSource source_of(const Captured& capture, int64_t layers, int64_t first_laye
   return source;
 }
 
-// A knob that was not given keeps its default.
-template <class T>
-void read(const py::dict& knobs, const char* name, T& value) {
-  if (knobs.contains(name)) value = knobs[name].cast<T>();
-}
-
-ClusterRequest request_of(int64_t devices, const Machine& machine, const py::dict& knobs) {
-  ClusterRequest request{.devices = devices, .device = machine.specs(), .links = machine.network()};
-  bool captured_state = false, bfloat16_gradients = false;
-  std::string overlap(to_string(request.overlap));
-  std::vector<std::string> recompute, offload, attention, layout;
-  read(knobs, "memory", request.memory);
-  read(knobs, "batch", request.batch);
-  read(knobs, "sequence", request.sequence);
-  read(knobs, "captured_state", captured_state);
-  read(knobs, "bfloat16_gradients", bfloat16_gradients);
-  read(knobs, "float8", request.float8);
-  read(knobs, "tensor", request.tensor);
-  read(knobs, "context", request.context);
-  read(knobs, "pipeline", request.pipeline);
-  read(knobs, "stages_per_rank", request.stages_per_rank);
-  read(knobs, "micro_batch", request.micro_batch);
-  read(knobs, "experts", request.experts);
-  read(knobs, "expert_capacity", request.expert_capacity);
-  read(knobs, "zero", request.zero);
-  read(knobs, "schedules", request.schedules);
-  read(knobs, "recompute", recompute);
-  read(knobs, "offload", offload);
-  read(knobs, "attention", attention);
-  read(knobs, "layout", layout);
-  read(knobs, "overlap", overlap);
-  read(knobs, "simulated", request.simulated);
-  request.overlap = collective_overlap(overlap);
-  for (const std::string& what : recompute) request.recompute.push_back(parse_recompute(what));
-  for (const std::string& kernel : attention) request.attention.push_back(parse_attention_kernel(kernel));
-  for (const std::string& who : layout) request.layouts.push_back(parse_tensor_layout(who));
-  for (const std::string& what : offload) allow_on_host(request, what);
-  if (captured_state) request.state = {};
-  if (bfloat16_gradients) request.state.gradient = 2;
-  return request;
-}
-
 std::shared_ptr<PlanQuestions> questions_of(const Captured& capture, int64_t layers, int64_t first_layers,
-                                            const std::string& name, bool any_sequence, int64_t devices,
-                                            const std::string& spec, const std::string& interconnect,
+                                            const std::string& name, bool any_sequence, const std::string& devices,
+                                            const std::string& interconnect, int64_t batch, int64_t sequence,
                                             const py::dict& knobs) {
-  ClusterRequest request = request_of(devices, Machine::find(spec, interconnect), knobs);
-  return std::make_shared<PlanQuestions>(source_of(capture, layers, first_layers, name, any_sequence, request.sequence),
+  ClusterRequest request = ClusterRequest::on(devices, interconnect);
+  request.batch = batch;
+  request.sequence = sequence;
+  read_keywords(request, ClusterRequest::table(), knobs);
+  return std::make_shared<PlanQuestions>(source_of(capture, layers, first_layers, name, any_sequence, sequence),
                                          request);
 }
 
@@ -96,11 +58,10 @@ auto with_cost_rules(Work&& work) {
 }
 
 std::shared_ptr<PlanTable> ask(PlanQuestions& questions, const std::string& what,
-                               const std::vector<std::string>& values, double share, const std::string& tokens,
-                               const std::string& within, const std::string& prices, const std::string& offers) {
-  PlanQuestion question = plan_question(
-      {.what = what, .values = values, .share = share, .tokens = tokens, .within = within, .prices = prices});
-  if (!offers.empty()) question.offers = parse_offers(offers, "prices");
+                               const std::vector<std::string>& values, const py::dict& how) {
+  PlanQuestion question{.about = parse<PlanTopic>(what, "question")};
+  question.values = question_values(question.about, values);
+  read_keywords(question, PlanQuestion::table(), how);
   return with_cost_rules([&] { return questions.ask(question); });
 }
 
@@ -112,18 +73,20 @@ std::shared_ptr<PipelineRun> run_of(const std::shared_ptr<PlanAnswer>& answer) {
 }  // namespace
 
 void bind_plans(py::module_& m) {
+  m.def("_plan_options", [] { return options_of(ClusterRequest::table()); });
+  m.def("_ask_options", [] { return options_of(PlanQuestion::table()); });
   py::class_<PlanTable, std::shared_ptr<PlanTable>>(m, "PlanTable", "What a question about plans was answered.")
       .def_readonly("findings", &PlanTable::findings, "Sentences: what was asked for.")
       .def("dict", [](const PlanTable& table) { return to_python(to_json(table)); })
       .def("__str__", [](const PlanTable& table) { return to_text(table); });
   py::class_<PlanQuestions, std::shared_ptr<PlanQuestions>>(m, "_PlanQuestions")
       .def(py::init(&questions_of), py::arg("capture"), py::arg("layers"), py::arg("first_layers"), py::arg("name"),
-           py::arg("any_sequence"), py::arg("devices"), py::arg("spec"), py::arg("interconnect"), py::arg("knobs"))
+           py::arg("any_sequence"), py::arg("devices"), py::arg("interconnect"), py::arg("batch"), py::arg("sequence"),
+           py::arg("knobs"))
       .def(
           "plan", [](PlanQuestions& questions) { return with_cost_rules([&] { return questions.plan(); }); },
           py::call_guard<CppCall>())
-      .def("ask", &ask, py::arg("what"), py::arg("values"), py::arg("share"), py::arg("tokens"), py::arg("within"),
-           py::arg("prices"), py::arg("offers"), py::call_guard<CppCall>())
+      .def("ask", &ask, py::arg("what"), py::arg("values"), py::arg("how"), py::call_guard<CppCall>())
       .def(
           "simulate",
           [](PlanQuestions& questions, const std::string& plan) {

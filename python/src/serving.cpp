@@ -7,6 +7,7 @@
 
 #include "python/src/binding.h"
 #include "python/src/cost_rules.h"
+#include "python/src/options.h"
 #include "shadowgraph/error.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/profile/communication.h"
@@ -18,22 +19,19 @@ using Layer = std::tuple<int64_t, int64_t, int64_t>;
 using PythonCapture = std::function<std::shared_ptr<Graph>(int64_t, int64_t)>;
 
 Serving serve_in_python(const PythonCapture& capture, const std::vector<Layer>& layers, const std::string& spec,
-                        const std::string& interconnect, int64_t memory, double memory_share, int64_t context,
-                        int64_t prompt, int64_t tokens_at_once, int64_t page, const std::string& weights,
-                        const std::vector<std::string>& kept, const std::vector<std::string>& assumptions) {
+                        const std::string& interconnect, int64_t memory, int64_t context, const std::string& weights,
+                        const std::vector<std::string>& kept, const std::vector<std::string>& assumptions,
+                        const py::dict& how) {
   const Machine machine = Machine::find(spec, interconnect);
   std::vector<CacheLayer> cache;
   for (const auto& [token_bytes, window, state_bytes] : layers) cache.push_back({token_bytes, window, state_bytes});
   ServingOptions options{.spec = &machine.specs(),
                          .interconnect = machine.links ? &*machine.links : nullptr,
                          .memory = memory,
-                         .memory_share = memory_share,
                          .context = context,
-                         .prompt = prompt,
-                         .tokens_at_once = tokens_at_once,
-                         .page = page,
                          .kept = kept,
                          .assumptions = assumptions};
+  read_keywords(options, ServingOptions::table(), how);
   if (!weights.empty()) options.weights = WeightFormat::parse(weights);
   begin_cost_rules();
   Serving answer = serve([&](int64_t batch, int64_t tokens) { return clone(*capture(batch, tokens)); }, cache, options);
@@ -71,8 +69,9 @@ void bind_serving(py::module_& m) {
           "dict", [](const Serving& serving) { return to_python(to_json(serving)); }, "Every figure, by name.")
       .def("__str__", [](const Serving& serving) { return to_text(serving); });
   m.def("serve", &serve_in_python, py::arg("capture"), py::arg("layers"), py::arg("spec"), py::arg("interconnect"),
-        py::arg("memory"), py::arg("memory_share"), py::arg("context"), py::arg("prompt"), py::arg("tokens_at_once"),
-        py::arg("page"), py::arg("weights"), py::arg("kept"), py::arg("assumptions"));
+        py::arg("memory"), py::arg("context"), py::arg("weights"), py::arg("kept"), py::arg("assumptions"),
+        py::arg("how"));
+  m.def("_serve_options", [] { return options_of(ServingOptions::table()); });
   m.def("weight_formats", &WeightFormat::names, "Names that `serve` takes for the way weights are stored.");
 }
 

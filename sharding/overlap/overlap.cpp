@@ -500,18 +500,6 @@ std::vector<ProductInPieces> products_in_pieces(const Graph& graph, const std::v
   return found;
 }
 
-std::string_view to_string(CollectiveOverlap overlap) {
-  constexpr std::array kNames{"none", "backward", "pieces"};
-  return kNames[static_cast<size_t>(overlap)];
-}
-
-CollectiveOverlap collective_overlap(std::string_view name) {
-  for (const auto overlap : {CollectiveOverlap::kNone, CollectiveOverlap::kBackward, CollectiveOverlap::kPieces}) {
-    if (to_string(overlap) == name) return overlap;
-  }
-  throw Error(fmt::format("there is no overlap of collectives '{}'; there are none, backward, pieces", name));
-}
-
 OverlapResult overlap_collectives(Graph& rank, CollectiveOverlap overlap) {
   OverlapResult result;
   if (overlap == CollectiveOverlap::kNone) return result;

@@ -14,6 +14,7 @@
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile/communication.h"
+#include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/recompute.h"
 #include "shadowgraph/profile/step_time.h"
 #include "shadowgraph/shard/shard.h"
@@ -289,6 +290,47 @@ class Turns {
 
 // Pipelines cut a step in time, between layers. No layout of tensors says that.
 constexpr std::array kPipelineAxes{"pp", "pipe", "pipeline", "stage", "stages"};
+
+}  // namespace
+
+const OptionTable<StepRequest>& StepRequest::table() {
+  static const auto table =
+      OptionTable<StepRequest>()
+          .group("The plan")
+          .parsed("memory", &StepRequest::memory, &MemoryLimit::bytes_of, &MemoryLimit::text_of,
+                  "Memory that a device has for the step: 24GiB, or its name, l4", MemoryLimit::takes())
+          .parsed(
+              "pin", &StepRequest::pins,
+              [](const std::string& text) {
+                const size_t equals = text.rfind('=');
+                if (equals == text.npos) throw Error("'" + text + "' is not NAME=LAYOUT");
+                return ShardingPin{.name = text.substr(0, equals), .layout = Layout::parse(text.substr(equals + 1))};
+              },
+              [](const ShardingPin& pin) { return pin.name + "=" + to_string(pin.layout); },
+              "A layout that is given: 'layers.*.q_proj.weight=R,S(0)', 'n329=S(0),R'; repeat", {.has_commas = true})
+          .add("by_hand", &StepRequest::by_hand,
+               "data-parallel, fully-sharded, tensor-parallel, fully-sharded-tensor-parallel, ...")
+          .add("unfold", &StepRequest::unfold, "Decide over layers that repeat one by one")
+          .add("recompute", &StepRequest::recompute,
+               "With memory: compute again in backward where that costs less than cutting more")
+          .add("cut_random", &StepRequest::cut_random, "Random operators may be cut: each device draws its own")
+          .add("cut_vocabulary", &StepRequest::cut_vocabulary,
+               "log_softmax in parts, so that a loss may be cut along the vocabulary")
+          .group("The solver")
+          .choice("solver", &StepRequest::solver, {"own", "highs", "both"},
+                  "own search; highs, of the package highspy; both: HiGHS for what is left open")
+          .add("highs", &StepRequest::highs,
+               "libhighs.so.1 or its folder (default: $SHADOWGRAPH_HIGHS, else beside libtorch)")
+          .add("time_limit", &StepRequest::time_limit, "Seconds for the solver; 60 of a problem from a file",
+               {.least = 0, .above = true})
+          .group("The output")
+          .add("compare", &StepRequest::compare, "Also the usual plans: data parallel, fully sharded, tensor parallel")
+          .add("explain", &StepRequest::explain, "What else a parameter, input or node 'n329' could be; repeat",
+               {.has_commas = true});
+  return table;
+}
+
+namespace {
 
 // The request's device and links, or else those that are known of the graph's device.
 Machine machine_of(const StepRequest& request, const Graph& graph) {

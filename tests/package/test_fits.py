@@ -123,13 +123,13 @@ def test_fit_looks_for_the_largest(capfd):
     assert held(8, longest["seq"]) == longest["bytes"] <= 1 << 30 < held(8, longest["seq"] + 1)
     ended = figures(capfd, "fit", *TOKENS, "--memory", "80GiB", "--seq", "256..", "--batch", "1", "--json")
     assert ended["seq"] == 4096 and "no more than 4096 positions" in ended["limit"]
-    assert main(["fit", *TOKENS, "--spec", "t4", "--seq", "1k"]) == 0
+    assert main(["fit", *TOKENS, "--spec", "t4", "--seq", "1Ki"]) == 0
     assert "14.74 GiB of memory (NVIDIA T4 16 GB): what fits" in capfd.readouterr().out
-    table = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--batch", "1..64", "--seq", "256..1k", "--json")
+    table = figures(capfd, "fit", *TOKENS, "--memory", "1GiB", "--batch", "1..64", "--seq", "256..1Ki", "--json")
     by_seq = {row["seq"]: row["batch"] for row in table["largest_batch"]}
     assert by_seq[256] == min(found["batch"], 64) and by_seq[256] > by_seq[1024] > 0
     assert [cell["seq"] for cell in table["cells"][:3]] == [256, 512, 1024] and table["captures"] < 40
-    assert main(["fit", *TOKENS, "--memory", "1GiB", "--batch", "1..8", "--seq", "256..1k"]) == 0
+    assert main(["fit", *TOKENS, "--memory", "1GiB", "--batch", "1..8", "--seq", "256..1Ki"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert "largest seq" in lines[1] and any(line.startswith("largest batch") for line in lines)
     assert max(map(len, lines)) <= 100

@@ -53,7 +53,7 @@ def simulated(plan):
 
 def test_a_plan_that_was_found_is_simulated_as_it_was():
     found = sg.plan(Decoder, inputs, layers=(LAYERS, lambda count: lambda: Decoder(count)), **HOW, pipeline=[2, 4],
-                    schedules=["interleaved"])  # fmt: skip
+                    schedule=["interleaved"])  # fmt: skip
     for one in found.dict()["simulated"]:
         made = simulated(one["plan"])
         assert (made.seconds, made.bytes) == (one["seconds"], one["bytes"])

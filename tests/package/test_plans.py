@@ -116,7 +116,7 @@ def test_a_module_without_layers_is_planned():
         (dict(devices="8xh9000"), sg.Error, "h9000"),
         (dict(memory="2070MB"), sg.NoPlanError, "no plan of model fits"),
         (dict(memory="1GB"), sg.NoPlanError, "no room for a program"),
-        (dict(schedules=["2f2b"]), sg.Error, "no schedule"),
+        (dict(schedule=["2f2b"]), sg.Error, "no schedule"),
         (dict(tensor=[3]), sg.Error, "does not divide"),
         (dict(pipeline=[3]), sg.NoPlanError, "no size of tensor parallel(.|\\n)*with any pipeline"),
         (dict(tensor=2), sg.Error, r"give tensor=\[2\]"),
@@ -126,6 +126,30 @@ def test_a_module_without_layers_is_planned():
 def test_what_cannot_be_is_refused(changed, error, why):
     with pytest.raises(error, match=why):
         plan(**changed)
+
+
+def test_memory_may_be_left_free():
+    assert plan(memory="4GB", leave_free="1GB").dict()["memory"] == plan(memory="3GB").dict()["memory"]
+    with pytest.raises(sg.Error, match="leave_free: 'some' is not a size such as 24GiB"):
+        plan(leave_free="some")
+
+
+@pytest.mark.parametrize(
+    ("knob", "why"),
+    [
+        (dict(micro_batch=[0]), "micro_batch: '0' is not a whole number of at least 1"),
+        (dict(zero=["one"]), "zero: 'one' is not a whole number from 0 to 3"),
+        (dict(recompute="whole"), r"recompute: 'whole' is no list: give recompute=\['whole'\]"),
+        (dict(float8="yes"), "float8: 'yes' is not true or false"),
+        (dict(gradients=torch.float16), "gradients: 'f16' is not one of f32, bf16"),
+        (dict(gradients=torch.bfloat16, captured_state=True), "give one of them"),
+        (dict(simulated=True), "simulated: True is not a whole number"),
+    ],
+)
+def test_knobs_are_checked_by_their_table(knob, why):
+    with pytest.raises(sg.Error, match=why):
+        plan(**knob)
+    assert "micro_batch: Samples of a micro-batch (a list, each a whole number of at least 1)" in sg.plan.__doc__
 
 
 def ids_of(samples, tokens):
@@ -158,7 +182,7 @@ def test_sequences_can_be_asked_about_where_inputs_take_them():
 @pytest.mark.parametrize(
     ("what", "how", "why"),
     [
-        ("weather", {}, "there are devices, network"),
+        ("weather", {}, "none of devices, network"),
         ("price", dict(tokens="1M", within="1d"), "needs the user's prices"),
         ("price", dict(tokens="1M", within="1d", prices={"h9000": 1}), "h9000"),
         ("devices", dict(share=2), "above 0 and at most 1"),
@@ -254,5 +278,5 @@ def test_kernels_of_attention_are_a_knob():
     seconds = {kernel: sg.simulate_plan(llama(), ids, given | {"attention": kernel}, **how).seconds
                for kernel in ("device", "cudnn", "flash", "math")}  # fmt: skip
     assert seconds["device"] == seconds["cudnn"] < seconds["math"]  # what PyTorch takes on an H100
-    with pytest.raises(sg.Error, match="no kernel of attention 'fast'"):
+    with pytest.raises(sg.Error, match="attention: 'fast' is not one of device"):
         plan(attention=["fast"])

@@ -153,12 +153,12 @@ def test_the_tool(tmp_path, capfd, monkeypatch):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", **small().to_diff_dict()}))
     command = ["fit", f"hf:{path}", "--mode", "serve", "--spec", "l4", "--context"]
-    assert main([*command, "1k", "--weights", "awq"]) == 0
+    assert main([*command, "1Ki", "--weights", "awq"]) == 0
     assert capfd.readouterr().out.startswith("fits: ")
-    assert main([*command, "1k", "--json"]) == 0
+    assert main([*command, "1Ki", "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
     assert answer["fits"] and answer["requests"] == answer["cache_bytes"] // answer["bytes_per_request"]
     assert main([*command, "900000000"]) == 1
     assert "does not fit" in capfd.readouterr().out
-    assert main(["fit", "gpt2", "--mode=serve", "--spec", "l4", "--context", "1k"]) == 1
+    assert main(["fit", "gpt2", "--mode=serve", "--spec", "l4", "--context", "1Ki"]) == 1
     assert "--mode decode" in capfd.readouterr().err

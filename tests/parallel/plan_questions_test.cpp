@@ -154,23 +154,24 @@ TEST(PlanQuestions, TheCheapestClusterIsTheFewestDevicesInTime) {
 }
 
 TEST(PlanQuestions, WordsAreReadOrRefused) {
-  const PlanQuestion price = plan_question({.what = "price", .tokens = "15T", .within = "14d"});
+  const PlanQuestion price = PlanQuestion::table().read({{"tokens", "15T"}, {"within", "14d"}});
   EXPECT_EQ(price.tokens, 15e12);
   EXPECT_EQ(price.within, 14 * 86400);
-  EXPECT_THAT(plan_question({.what = "memory", .values = {"40GB", "80GiB"}}).values, ElementsAre(40e9, 85899345920.0));
-  const auto refused = [](const PlanQuestionText& text, const char* why) {
+  EXPECT_THAT(question_values(PlanTopic::kMemory, {"40GB", "80GiB"}), ElementsAre(40e9, 85899345920.0));
+  EXPECT_THAT(question_values(PlanTopic::kSequence, {"8k", "8Ki"}), ElementsAre(8000, 8192));
+  const auto refused = [](const auto& read, const char* why) {
     try {
-      plan_question(text);
+      read();
       FAIL() << why;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr(why));
     }
   };
-  refused({.what = "weather"}, "there are devices, network");
-  refused({.what = "price", .within = "14"}, "give such as 14d");
-  refused({.what = "price", .tokens = "many"}, "give such as 15T");
-  refused({.what = "devices", .values = {"1.5"}}, "no whole number");
-  refused({.what = "price", .values = {"8"}}, "has no values");
+  refused([] { parse<PlanTopic>("weather", "question"); }, "devices, network");
+  refused([] { PlanQuestion::table().read({{"within", "14"}}); }, "such as 14d");
+  refused([] { PlanQuestion::table().read({{"tokens", "many"}}); }, "16M");
+  refused([] { question_values(PlanTopic::kDevices, {"1.5"}); }, "'1.5' is not a number such as");
+  refused([] { question_values(PlanTopic::kPrice, {"8"}); }, "has no values");
   EXPECT_THROW(parse_offers(R"({"h9000": 1})", "here"), Error);
   EXPECT_THROW(parse_offers(R"({"h100": "cheap"})", "here"), ParseError);
   EXPECT_THROW(parse_offers(R"({"h100": {"most": 8}})", "here"), ParseError);

@@ -402,7 +402,7 @@ TEST(TrainingPlan, WhatIsOnTheHostIsNearlyTheBestOfAllWays) {
   request.batch = 2;
   request.sequence = 8192;
   request.tensor = {1}, request.micro_batch = {1};
-  request.offload_activations = true;
+  request.offload.push_back(Offload::kActivations);
   request.simulated = 4;
   const StepSource source = wide_source("llama3_8b", 6, 8192);
   const std::vector<Recomputed> all = kept_in_all_ways(source, request);
@@ -431,7 +431,7 @@ TEST(TrainingPlan, TheHostIsAKnobAndHasAnEnd) {
   } catch (const NoPlanError& error) {
     EXPECT_THAT(error.what(), HasSubstr("with the optimizer on the host: tp 1"));
   }
-  request.offload_optimizer = true;
+  request.offload.push_back(Offload::kOptimizer);
   const PlanAnswer with = plan_training(source, request);
   EXPECT_TRUE(with.best().plan.optimizer_on_host);
   EXPECT_GT(with.best().on_host, 0);
@@ -533,7 +533,7 @@ TEST(TrainingPlan, WhatMakesNoSenseIsRefused) {
   refused([](auto& r) { r.tensor = {3}; }, "does not divide 8 devices");
   refused([](auto& r) { r.schedules = {"2f2b"}; }, "no schedule '2f2b'");
   refused([](auto& r) { r.zero = {4}; }, "0 to 3");
-  refused([](auto& r) { r.micro_batch = {0}; }, "micro-batch is 1 at least");
+  refused([](auto& r) { r.micro_batch = {0}; }, "micro_batch: '0' is not a whole number of at least 1");
   refused([](auto& r) { r.batch = 2, r.tensor = {1}, r.pipeline = {1}; }, "no size of tensor parallel");
 }
 

@@ -140,13 +140,6 @@ TEST(LeastRecompute, StoragesThatNoSumHolds) {
   EXPECT_THAT(refusal([&] { CheckpointCurve::of(parse(text), {}, dear); }), HasSubstr("cost more than 2^58"));
 }
 
-TEST(LeastRecompute, BytesAsText) {
-  EXPECT_EQ(bytes_from_text("40GB"), 40'000'000'000);
-  EXPECT_EQ(bytes_from_text("1.5 KiB"), 1536);
-  EXPECT_EQ(bytes_from_text("7"), 7);
-  for (const char* text : {"", "GB", "-1", "0", "1 XB", "1e30"}) EXPECT_THROW(bytes_from_text(text), Error) << text;
-}
-
 // ---- To the host
 
 TEST(LeastRecompute, WithALinkThatHidesEverything) {

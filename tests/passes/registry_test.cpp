@@ -48,8 +48,8 @@ struct CountOptions {
   static OptionTable<CountOptions> table() {
     return OptionTable<CountOptions>()
         .choice("of", &CountOptions::of, {"nodes", "regions"}, "what is counted")
-        .whole_number("least", &CountOptions::least, 1, "at least", 9)
-        .text("label", &CountOptions::label, "what it is called")
+        .add("least", &CountOptions::least, "at least", {.least = 1, .most = 9})
+        .add("label", &CountOptions::label, "what it is called")
         .parsed("weights", &CountOptions::weights, &weights_of, &text_of, "digits");
   }
 };

@@ -245,9 +245,9 @@ TEST(Overlap, NoneLeavesAProgramAsItIs) {
 }
 
 TEST(Overlap, NamesAreTheirs) {
-  for (const char* name : {"none", "backward", "pieces"}) EXPECT_EQ(to_string(collective_overlap(name)), name);
+  for (const char* name : {"none", "backward", "pieces"}) EXPECT_EQ(to_string(parse<CollectiveOverlap>(name, "overlap")), name);
   try {
-    collective_overlap("all");
+    parse<CollectiveOverlap>("all", "overlap");
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("none, backward, pieces"));

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "shadowgraph/export.h"
+#include "shadowgraph/names.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -15,8 +15,13 @@ struct DeviceProfile;  // shadowgraph/capture/fake.h
 
 // kDevices: what PyTorch takes there.
 enum class AttentionKernel : uint8_t { kDevices, kFlash, kEfficient, kCudnn, kMath };
-std::string_view to_string(AttentionKernel kernel);             // "device", "flash", "efficient", "cudnn", "math"
-AttentionKernel parse_attention_kernel(std::string_view text);  // throws Error
+constexpr auto enum_names(AttentionKernel) {
+  return names_of<AttentionKernel>({{AttentionKernel::kDevices, "device"},
+                                    {AttentionKernel::kFlash, "flash"},
+                                    {AttentionKernel::kEfficient, "efficient"},
+                                    {AttentionKernel::kCudnn, "cudnn"},
+                                    {AttentionKernel::kMath, "math"}});
+}
 
 // Leaves the profile as it is for kDevices.
 void allow_only(DeviceProfile& profile, AttentionKernel kernel);

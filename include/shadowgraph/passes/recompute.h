@@ -211,9 +211,6 @@ Graph assumed_step(const Graph& forward);
 
 // ---- The passes.
 
-// "40GB", "512 MiB", "1000". Throws Error.
-int64_t bytes_from_text(const std::string& text);
-
 struct CheckpointModulesOptions {
   enum class Policy : uint8_t { kEach, kEvery, kSqrt, kBudget, kOptimal };
   std::string modules;  // as regions_named takes it; of kOptimal, "" without regions of kind checkpoint: found stages
@@ -223,17 +220,16 @@ struct CheckpointModulesOptions {
 
   static OptionTable<CheckpointModulesOptions> table() {
     return OptionTable<CheckpointModulesOptions>()
-        .text("modules", &CheckpointModulesOptions::modules,
-              "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
-              "regions marked as checkpoints")
+        .add("modules", &CheckpointModulesOptions::modules,
+             "patterns of paths joined by '+', or auto: the longest run of numbered modules; none: "
+             "regions marked as checkpoints")
         .choice("policy", &CheckpointModulesOptions::policy, {"each", "every", "sqrt", "budget", "optimal"},
                 "each, every (k-th), sqrt (segments), budget (the fewest from the first on), or optimal (the least to "
                 "compute again)")
-        .whole_number("every", &CheckpointModulesOptions::every, 1, "with policy=every: k")
-        .parsed<int64_t>(
-            "bytes", &CheckpointModulesOptions::bytes, bytes_from_text,
-            [](const int64_t& bytes) { return std::to_string(bytes); },
-            "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000");
+        .add("every", &CheckpointModulesOptions::every, "with policy=every: k", {.least = 1})
+        .add("bytes", &CheckpointModulesOptions::bytes,
+             "with policy=budget and optimal: the peak of live bytes that is allowed: 40GB, 512MiB, 1000",
+             {.kind = OptionKind::kBytes, .least = 1});
   }
 };
 // The pass `checkpoint`: segments by name and policy. Throws Error for patterns that no region matches. Throws it, too,
@@ -386,9 +382,10 @@ struct OffloadOptions {
 
   static OptionTable<OffloadOptions> table() {
     return OptionTable<OffloadOptions>()
-        .text("modules", &OffloadOptions::modules,
-              "patterns of paths joined by '+', or auto: the longest run of numbered modules")
-        .whole_number("least", &OffloadOptions::least, 0, "bytes of a tensor; smaller ones stay");
+        .add("modules", &OffloadOptions::modules,
+             "patterns of paths joined by '+', or auto: the longest run of numbered modules")
+        .add("least", &OffloadOptions::least, "bytes of a tensor; smaller ones stay",
+             {.kind = OptionKind::kBytes, .least = 0});
   }
 };
 

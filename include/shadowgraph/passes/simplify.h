@@ -50,8 +50,8 @@ struct ConstFoldOptions {
   int64_t max_bytes = 4096;
 
   static OptionTable<ConstFoldOptions> table() {
-    return OptionTable<ConstFoldOptions>().whole_number("max_bytes", &ConstFoldOptions::max_bytes, 0,
-                                                        "largest constant to make");
+    return OptionTable<ConstFoldOptions>().add("max_bytes", &ConstFoldOptions::max_bytes, "largest constant to make",
+                                               {.kind = OptionKind::kBytes, .least = 0});
   }
 };
 struct ConstFoldResult {
@@ -161,8 +161,8 @@ struct RewriteOptions {
 
   static OptionTable<RewriteOptions> table() {
     return OptionTable<RewriteOptions>()
-        .text("file", &RewriteOptions::file, "file of rules: rule NAME, pattern, =>, replacement")
-        .text("rules", &RewriteOptions::rules, "the rules themselves, with ';' for line ends");
+        .add("file", &RewriteOptions::file, "file of rules: rule NAME, pattern, =>, replacement")
+        .add("rules", &RewriteOptions::rules, "the rules themselves, with ';' for line ends");
   }
 };
 // Throws Error if both or none are given, FileError, ParseError.

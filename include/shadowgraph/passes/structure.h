@@ -24,8 +24,8 @@ struct CollapseOptions {
   static OptionTable<CollapseOptions> table() {
     return OptionTable<CollapseOptions>()
         .choice("level", &CollapseOptions::level, {"module", "composite"}, "module or composite")
-        .whole_number("depth", &CollapseOptions::depth, 1,
-                      "names in the path of the modules that become calls: layers.0 has 2")
+        .add("depth", &CollapseOptions::depth, "names in the path of the modules that become calls: layers.0 has 2",
+             {.least = 1})
         .choice("bodies", &CollapseOptions::bodies, {"drop", "keep"},
                 "drop, or keep: calls carry what they stand for, so that they can be run");
   }
@@ -47,8 +47,8 @@ struct FindRepeatsOptions {
 
   static OptionTable<FindRepeatsOptions> table() {
     return OptionTable<FindRepeatsOptions>()
-        .whole_number("min_nodes", &FindRepeatsOptions::min_nodes, 1, "nodes of the smallest block", kMost)
-        .whole_number("min_blocks", &FindRepeatsOptions::min_blocks, 2, "blocks of the shortest run", kMost);
+        .add("min_nodes", &FindRepeatsOptions::min_nodes, "nodes of the smallest block", {.least = 1, .most = kMost})
+        .add("min_blocks", &FindRepeatsOptions::min_blocks, "blocks of the shortest run", {.least = 2, .most = kMost});
   }
   static constexpr int64_t kMost = 1 << 30;
 };
@@ -71,8 +71,8 @@ struct FuseGroupsOptions {
   int64_t min_nodes = 2;  // of the smallest group; 2 or more
 
   static OptionTable<FuseGroupsOptions> table() {
-    return OptionTable<FuseGroupsOptions>().whole_number("min_nodes", &FuseGroupsOptions::min_nodes, 2,
-                                                         "nodes of the smallest group");
+    return OptionTable<FuseGroupsOptions>().add("min_nodes", &FuseGroupsOptions::min_nodes,
+                                                "nodes of the smallest group", {.least = 2});
   }
 };
 struct FuseGroupsResult {
@@ -146,8 +146,8 @@ struct PartitionOptions {
 
   static OptionTable<PartitionOptions> table() {
     return OptionTable<PartitionOptions>()
-        .text("operators", &PartitionOptions::operators, "names joined by '+', all overloads or one; *: all")
-        .whole_number("min_nodes", &PartitionOptions::min_nodes, 1, "nodes of the smallest part")
+        .add("operators", &PartitionOptions::operators, "names joined by '+', all overloads or one; *: all")
+        .add("min_nodes", &PartitionOptions::min_nodes, "nodes of the smallest part", {.least = 1})
         .choice("merge", &PartitionOptions::merge, {"all", "linked"},
                 "all: as few parts as can be; linked: only what exchanges data is a part");
   }

@@ -22,6 +22,7 @@
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/edit.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/options.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/profile/memory.h"
@@ -336,6 +337,8 @@ struct PipelineRunOptions {
   const PipelineRun* bytes_of = nullptr;
   bool memory = true;  // false: seconds alone, and no bytes
   size_t threads = 0;  // 0: as many as the machine has; the result is the same
+
+  static const OptionTable<PipelineRunOptions>& table();
 };
 
 // Seconds in which a rank does not compute, by cause.

@@ -17,6 +17,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/options.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 
@@ -78,6 +79,9 @@ struct ServingOptions {
   std::optional<WeightFormat> weights;         // of matrix products; none: as they are
   std::vector<std::string> kept;               // parts of parameters' names that stay as they are: "lm_head"
   std::vector<std::string> assumptions;        // the caller's, for the answer to repeat
+
+  // What is the engine's alone.
+  static const OptionTable<ServingOptions>& table();
 };
 
 struct ServingRow {

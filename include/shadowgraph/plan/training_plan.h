@@ -20,6 +20,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -34,6 +35,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/options.h"
 #include "shadowgraph/plan/pipeline.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -63,8 +65,12 @@ struct StepSource {
 // give, which is kept as the sums over ranks of it are. kCurve: what is worth it, by rotor's curve; there are several
 // ways.
 enum class Recompute : uint8_t { kNothing, kSelective, kWhole, kCurve };
-std::string_view to_string(Recompute what);        // "nothing", "selective", "whole", "curve"
-Recompute parse_recompute(std::string_view text);  // throws Error
+constexpr auto enum_names(Recompute) {
+  return names_of<Recompute>({{Recompute::kNothing, "nothing"},
+                              {Recompute::kSelective, "selective"},
+                              {Recompute::kWhole, "whole"},
+                              {Recompute::kCurve, "curve"}});
+}
 
 // Who lays out a stage's tensors over the ranks of tensor parallel: Megatron-LM's rules, or the solver of
 // shadowgraph/shard/shard.h. To that collectives cost what the engine does not hide.
@@ -73,14 +79,24 @@ enum class TensorLayout : uint8_t {
   kSolved,  // the quickest
   kLean,    // where a byte that is kept from forward to backward costs what it takes to compute it again
 };
-std::string_view to_string(TensorLayout layout);          // "megatron", "solved", "lean"
-TensorLayout parse_tensor_layout(std::string_view text);  // throws Error
+constexpr auto enum_names(TensorLayout) {
+  return names_of<TensorLayout>(
+      {{TensorLayout::kMegatron, "megatron"}, {TensorLayout::kSolved, "solved"}, {TensorLayout::kLean, "lean"}});
+}
 
+// What may be on the host: what layers keep for backward, and main weights and moments, whose step is then run there.
+enum class Offload : uint8_t { kActivations, kOptimizer };
+constexpr auto enum_names(Offload) {
+  return names_of<Offload>({{Offload::kActivations, "activations"}, {Offload::kOptimizer, "optimizer"}});
+}
+
+// A knob is a field here and a row of the table: command line, Python's keywords, help and checks follow (CONTRIBUTING.md).
 struct ClusterRequest {
   int64_t devices = 1;
   DeviceSpec device;
   Interconnect links;
   std::optional<int64_t> memory;  // bytes of a device; nothing: its own
+  int64_t leave_free = 0;         // bytes of these that no plan takes
   int64_t batch = 1;              // samples, or sequences, of a step on all devices
   int64_t sequence = 0;           // tokens of a sample; 0: tokens are not counted
   TrainingState state = kMixedPrecision;
@@ -92,17 +108,19 @@ struct ClusterRequest {
   std::vector<AttentionKernel> attention;  // empty: what PyTorch takes on the device
   std::vector<TensorLayout> layouts;       // empty: Megatron-LM's
   std::vector<Recompute> recompute;        // besides nothing, which always may be; empty: all but kCurve
-  // What may be on the host: what layers keep for backward, and main weights and moments, whose step is then run there.
-  bool offload_activations = false, offload_optimizer = false;
+  std::vector<Offload> offload;            // what may be on the host
   // Rows that a rank of experts has room for, over the mean. 1: routing is even.
   double expert_capacity = 1;
   // What the engine does with collectives of tensor parallel.
   CollectiveOverlap overlap = CollectiveOverlap::kNone;
   int simulated = 3;  // how many plans are simulated in full, at least
-};
 
-// "activations" and "optimizer" may be on the host. Throws Error for other words.
-void allow_on_host(ClusterRequest& request, std::string_view what);
+  bool may_offload(Offload what) const { return std::ranges::find(offload, what) != offload.end(); }
+  // "1024xh100": of how many of which device; "8": of the usual one. Links: a name or file; "": what is usual around the
+  // device. Throws Error.
+  static ClusterRequest on(const std::string& devices, const std::string& links);
+  static const OptionTable<ClusterRequest>& table();
+};
 
 // Layers of which the same is kept; the rest is computed again (Recompute::kCurve).
 struct PartlyKept {
@@ -144,6 +162,9 @@ struct TrainingPlan {
   std::vector<std::string> offloaded;   // of all, those whose kept tensors wait for backward on the host
   bool optimizer_on_host = false;       // its state is there, and its step is run there
 
+  // What no list says: keys of JSON, values that neighbours differ in (the group), and what text says of a value that is
+  // not the usual one (the summary).
+  static const OptionTable<TrainingPlan>& table();
   int64_t replicas() const { return context * data; }  // that have the same weights
   int64_t devices() const { return tensor * replicas() * pipeline; }
   friend bool operator==(const TrainingPlan&, const TrainingPlan&) = default;
@@ -250,9 +271,14 @@ enum class PlanTopic : uint8_t {
   kSequence,  // the longest sequence that fits
   kPrice,     // the cheapest cluster that trains so many tokens in time
 };
-std::string to_string(PlanTopic topic);  // "devices"
-std::optional<PlanTopic> plan_topic_named(std::string_view name);
-std::vector<std::string> plan_topic_names();
+constexpr auto enum_names(PlanTopic) {
+  return names_of<PlanTopic>({{PlanTopic::kDevices, "devices"},
+                              {PlanTopic::kNetwork, "network"},
+                              {PlanTopic::kMemory, "memory"},
+                              {PlanTopic::kBatch, "batch"},
+                              {PlanTopic::kSequence, "sequence"},
+                              {PlanTopic::kPrice, "price"}});
+}
 
 // Devices that can be had, at a price of the user's.
 struct DeviceOffer {
@@ -276,17 +302,13 @@ struct PlanQuestion {
   double tokens = 0;  // that are trained in all
   double within = 0;  // seconds
   std::vector<DeviceOffer> offers = {};
+
+  // All but what it is about, and its values.
+  static const OptionTable<PlanQuestion>& table();
 };
 
-// A question in the words of the tool. Values are as the topic has them: "512", "80GB", "2". Tokens are such as "15T", in
-// powers of 1,000, `within` is "14d" or "36h", and `prices` a file of read_offers(). Throws Error.
-struct PlanQuestionText {
-  std::string what;
-  std::vector<std::string> values = {};
-  double share = 0.4;
-  std::string tokens = {}, within = {}, prices = {};
-};
-PlanQuestion plan_question(const PlanQuestionText& text);
+// Values of a question in words, as its topic has them: "512", "80GB", "2". Throws Error.
+std::vector<double> question_values(PlanTopic about, const std::vector<std::string>& words);
 
 struct PlanRow {
   std::string value;  // "2048", "infiniband x 2"

@@ -19,6 +19,7 @@
 
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/passes/symbolic.h"
 #include "shadowgraph/profile/memory.h"
 #include "shadowgraph/profile/operator_costs.h"
@@ -76,8 +77,10 @@ SizeCost size_cost(const Profile& profile);
 
 // Which bytes a limit of memory is of: live tensors, what the allocator reserves, or that with the context.
 enum class BoundedBytes : uint8_t { kLive, kReserved, kDevice };
-std::string_view to_string(BoundedBytes bytes);           // "live", "reserved", "device"
-BoundedBytes bounded_bytes_named(std::string_view word);  // throws Error
+constexpr auto enum_names(BoundedBytes) {
+  return names_of<BoundedBytes>(
+      {{BoundedBytes::kLive, "live"}, {BoundedBytes::kReserved, "reserved"}, {BoundedBytes::kDevice, "device"}});
+}
 // Throws Error for bytes of an allocator that a CPU does not have.
 int64_t bytes_of(const SizeCost& cost, BoundedBytes bytes);
 

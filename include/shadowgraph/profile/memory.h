@@ -42,6 +42,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/options.h"
 
 namespace SHADOWGRAPH_API shadowgraph {
 
@@ -501,6 +502,14 @@ struct MemoryLimit {
   // devices`, however it is spelled ("RTX 4090"), or a file with a device's figures. Throws Error for anything else.
   static MemoryLimit parse(const std::string& text);
   static MemoryLimit of_bytes(int64_t bytes);
+  // What rows of option tables are made with whose field is bytes.
+  static int64_t bytes_of(const std::string& text) { return parse(text).bytes; }
+  static std::string text_of(int64_t bytes) { return std::to_string(bytes) + "B"; }
+  static OptionTakes takes() {
+    return {.kind = OptionKind::kBytes, .placeholder = "SIZE|DEVICE", .note = [](const std::string& text) {
+              return parse(text).note;
+            }};
+  }
   // Empty for a device without figures of its memory.
   static std::optional<MemoryLimit> of(const DeviceSpec& spec);
 };

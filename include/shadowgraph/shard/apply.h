@@ -16,6 +16,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/names.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
 #include "shadowgraph/shard/layout.h"
@@ -92,9 +93,11 @@ enum class CollectiveOverlap : uint8_t {
   // what they mean in seconds says docs/time.md.
   kPieces,
 };
-std::string_view to_string(CollectiveOverlap overlap);  // "none", "backward", "pieces"
-// Throws Error that names them.
-CollectiveOverlap collective_overlap(std::string_view name);
+constexpr auto enum_names(CollectiveOverlap) {
+  return names_of<CollectiveOverlap>({{CollectiveOverlap::kNone, "none"},
+                                      {CollectiveOverlap::kBackward, "backward"},
+                                      {CollectiveOverlap::kPieces, "pieces"}});
+}
 
 struct OverlapResult {
   int64_t sums_hidden = 0;     // collectives of input gradients with weight gradients behind them

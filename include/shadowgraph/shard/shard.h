@@ -16,6 +16,7 @@
 #include "shadowgraph/error.h"
 #include "shadowgraph/export.h"
 #include "shadowgraph/graph/graph.h"
+#include "shadowgraph/options.h"
 #include "shadowgraph/passes/recompute.h"
 #include "shadowgraph/profile/communication.h"
 #include "shadowgraph/profile/device_spec.h"
@@ -244,6 +245,9 @@ struct StepRequest {
   std::function<void(const ShardedGraph&)> each_rank = {};
   std::function<std::optional<std::vector<uint32_t>>(const ShardingProblem&)> decided = {};
   std::function<void(const ShardingProblem&)> problem = {};
+
+  // What is said in words beside the mesh, the device and an answer.
+  static const OptionTable<StepRequest>& table();
 };
 
 // Throws Error for what is wrong with a request whatever the graph. plan_step() asks first, too.

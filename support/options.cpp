@@ -1,0 +1,165 @@
+#include "shadowgraph/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "shadowgraph/units.h"
+
+namespace shadowgraph {
+namespace {
+
+std::string range_of(const OptionTakes& takes, std::string_view least) {
+  if (takes.above) return fmt::format(" above {}", takes.least);
+  if (takes.most < 9e18 && takes.most != std::numeric_limits<int32_t>::max()) {
+    return fmt::format(" from {} to {}", takes.least, takes.most);
+  }
+  return std::isinf(takes.least) ? "" : fmt::format(" {} {}", least, takes.least);
+}
+
+std::string one_of(const OptionTakes& takes) {
+  if (!takes.words.empty()) return fmt::format("one of {}", fmt::join(takes.words, ", "));
+  switch (takes.kind) {
+    case OptionKind::kText:
+      return "a text";
+    case OptionKind::kFlag:
+      return "true or false";
+    case OptionKind::kWhole:
+      return "a whole number" + range_of(takes, "of at least");
+    case OptionKind::kNumber:
+      return "a number" + range_of(takes, "of at least");
+    case OptionKind::kCount:
+      return "a number such as 8192, 8Ki (of 1,024) or 16M (of 1,000,000)";
+    case OptionKind::kBytes:
+      return "a size such as 24GiB";
+    case OptionKind::kSeconds:
+      return "a time such as 14d or 36h";
+  }
+  return "";
+}
+
+[[noreturn]] void refuse_value(const std::string& text, const OptionTakes& takes) {
+  throw Error(fmt::format("'{}' is not {}", text, one_of(takes)));
+}
+
+template <class Number>
+std::optional<Number> parse_number(const std::string& text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+bool within(double number, const OptionTakes& takes) {
+  return number >= takes.least && number <= takes.most && !(takes.above && number == takes.least);
+}
+
+}  // namespace
+
+std::string OptionTakes::text() const {
+  const std::string one = one_of(*this);
+  return list ? "a list, each " + one : one;
+}
+
+std::string Option::flag() const {
+  std::string text = "--" + name;
+  std::ranges::replace(text, '_', '-');
+  return text;
+}
+
+std::string Option::placeholder() const {
+  if (!takes.placeholder.empty()) return takes.placeholder;
+  constexpr std::array kByKind{"TEXT", "", "INT", "FLOAT", "COUNT", "SIZE", "TIME"};
+  return kByKind[static_cast<size_t>(takes.kind)];
+}
+
+nlohmann::json Option::json(const std::vector<std::string>& words) const {
+  const auto one = [&](const std::string& word) -> nlohmann::json {
+    if (takes.kind == OptionKind::kFlag) return word == "true";
+    if (takes.kind == OptionKind::kText) return word;
+    if (const auto whole = parse_number<int64_t>(word)) return *whole;
+    return parse_number<double>(word).value_or(0);
+  };
+  if (!takes.list) return words.empty() ? nlohmann::json() : one(words.front());
+  nlohmann::json all = nlohmann::json::array();
+  for (const std::string& word : words) all.push_back(one(word));
+  return all;
+}
+
+std::vector<std::string> Option::words(const nlohmann::json& value) const {
+  if (value.is_array() != takes.list) throw Error(fmt::format("{} is not {}", value.dump(), takes.text()));
+  std::vector<std::string> all;
+  for (const nlohmann::json& one : takes.list ? value : nlohmann::json::array({value})) {
+    const bool fits = takes.kind == OptionKind::kFlag   ? one.is_boolean()
+                      : takes.kind == OptionKind::kText ? one.is_string()
+                                                        : one.is_number();
+    if (!fits) throw Error(fmt::format("{} is not {}", one.dump(), one_of(takes)));
+    all.push_back(one.is_string() ? one.get<std::string>() : one.dump());
+  }
+  return all;
+}
+
+std::vector<std::string> Option::split(const std::string& text) const {
+  if (!takes.list || takes.has_commas) return {text};
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+std::string Option::joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ",")); }
+
+namespace internal {
+
+size_t choice_of(const std::string& text, const OptionTakes& takes) {
+  const auto found = std::ranges::find(takes.words, text);
+  if (found == takes.words.end()) refuse_value(text, takes);
+  return static_cast<size_t>(found - takes.words.begin());
+}
+
+int64_t whole_of(const std::string& text, const OptionTakes& takes) {
+  std::optional<int64_t> number = parse_number<int64_t>(text);
+  if (!number && takes.kind == OptionKind::kCount) number = parse_count(text);
+  if (!number && takes.kind == OptionKind::kBytes) number = parse_bytes(text);
+  if (!number || !within(static_cast<double>(*number), takes)) refuse_value(text, takes);
+  return *number;
+}
+
+double number_of(const std::string& text, const OptionTakes& takes) {
+  std::optional<double> number;
+  if (takes.kind == OptionKind::kSeconds) {
+    number = parse_duration(text);
+  } else if (takes.kind == OptionKind::kCount) {
+    if (const auto count = parse_count(text)) number = static_cast<double>(*count);
+  } else {
+    number = parse_number<double>(text);
+  }
+  if (!number || !std::isfinite(*number) || !within(*number, takes)) refuse_value(text, takes);
+  return *number;
+}
+
+bool flag_of(const std::string& text, const OptionTakes& takes) {
+  if (text != "true" && text != "false") refuse_value(text, takes);
+  return text == "true";
+}
+
+std::string print_number(double number) { return fmt::format("{}", number); }
+
+void refuse_count(size_t given) { throw Error(fmt::format("it takes one value, not {}", given)); }
+
+void refuse_option(std::string_view name, const std::vector<std::string>& names) {
+  if (names.empty()) throw Error(fmt::format("there is no option '{}', nor any other", name));
+  throw Error(fmt::format("there is no option '{}'; there are {}", name, fmt::join(names, ", ")));
+}
+
+}  // namespace internal
+
+}  // namespace shadowgraph
