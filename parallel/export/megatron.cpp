@@ -1,9 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "parallel/export/planned_model.h"
+#include "parallel/schedule/known_schedules.h"
 #include "shadowgraph/plan/exports.h"
 
 namespace shadowgraph {
@@ -120,8 +122,13 @@ std::string attention_argument(const TrainingPlan& plan) {
 }
 
 void check_schedule(const TrainingPlan& plan) {
-  if (plan.pipeline == 1 || plan.schedule == "1f1b" || plan.schedule == "interleaved") return;
-  throw CannotExpressError("Megatron-LM has the schedules 1f1b and interleaved, not " + plan.schedule);
+  if (plan.pipeline == 1 || known_schedule(plan.schedule).in_megatron) return;
+  std::vector<std::string_view> names;
+  for (const KnownSchedule& known : known_schedules()) {
+    if (known.in_megatron) names.push_back(known.name);
+  }
+  throw CannotExpressError(
+      fmt::format("Megatron-LM has the schedules {}, not {}", fmt::join(names, " and "), plan.schedule));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "parallel/export/planned_model.h"
 #include "parallel/plan/layer_chain.h"
+#include "parallel/schedule/known_schedules.h"
 #include "shadowgraph/plan/exports.h"
 #include "support/json.h"
 
@@ -28,18 +29,12 @@ std::string titan_name(const std::string& module) {
       fmt::format("torchtitan's decoders have tok_embeddings, layers, norm and lm_head, not {}", module));
 }
 
-std::string titan_schedule(const std::string& schedule) {
-  static const std::map<std::string, std::string> kSchedules{{"gpipe", "GPipe"},
-                                                             {"1f1b", "1F1B"},
-                                                             {"interleaved", "Interleaved1F1B"},
-                                                             {"looped_bfs", "LoopedBFS"},
-                                                             {"zero_bubble", "InterleavedZeroBubble"},
-                                                             {"zbv", "ZBVZeroBubble"},
-                                                             {"dualpipe_v", "DualPipeV"}};
-  const auto found = kSchedules.find(schedule);
-  if (found != kSchedules.end()) return found->second;
-  throw CannotExpressError("torchtitan has no schedule of the name " + schedule +
-                           ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks");
+std::string_view titan_schedule(const std::string& schedule) {
+  const KnownSchedule& known = known_schedule(schedule);
+  if (!known.torch_class.empty()) return known.torch_name();
+  throw CannotExpressError(
+      fmt::format("torchtitan has no schedule of the name {}{}", schedule,
+                  known.v_shaped ? ", and its pipeline_parallel_schedule_csv puts stages in a loop over ranks" : ""));
 }
 
 // torchtitan's own policies are for all layers, so the recipe has one for those of the plan.

@@ -183,7 +183,7 @@ TrainingPlan knobs_of(const JsonPlace& place, const ClusterRequest& request) {
                     .experts = number_or(place, "experts", 1),
                     .micro_batch = number_or(place, "micro_batch", 1),
                     .microbatches = number_or(place, "microbatches", 1),
-                    .schedule = place.text_or("schedule", "1f1b"),
+                    .schedule = place.text_or("schedule", TrainingPlan{}.schedule),
                     .data_outermost = flag("data_outermost"),
                     .optimizer_on_host = flag("optimizer_on_host")};
   if (const auto zero = place.find("zero")) plan.zero = static_cast<int>(zero->integer(0, 3));
