@@ -220,7 +220,8 @@ void add_tried_options(CLI::App& command, ClusterOptions& options) {
       ->check(CLI::IsMember({"megatron", "solved", "lean"}));
   add_numbers(command, "--micro-batch", options.plan.micro_batch, "Samples of a micro-batch");
   add_numbers(command, "--zero", options.plan.zero, "1: optimizer state, 2: and gradients, 3: and parameters are cut");
-  add_list(command, "--schedule", options.plan.schedules, "1f1b, interleaved, zero_bubble, zbv, ...");
+  add_list(command, "--schedule", options.plan.schedules,
+           fmt::format("{}", fmt::join(PipelineSchedule::names(), ", ")));
   command
       .add_option("--recompute", options.recompute,
                   "What backward may compute again of a layer: nothing, whole, selective (all but products, attention "
@@ -275,7 +276,8 @@ void add_options(CLI::App& command, ClusterOptions& options) {
   command.add_option("-o,--output", options.output,
                      "Folder for report.html, plan.json, plan.txt, pipeline.txt, schedule.csv, trace.json, and the "
                      "plan in the words of "
-                     "engines: train.py, torchtitan_recipe.py, megatron.args, accelerate.yaml");
+                     "engines: " +
+                         fmt::format("{}", fmt::join(engine_file_names(), ", ")));
   command.add_flag("--chakra", options.chakra, "With -o: Chakra traces of one replica, without sums over replicas");
   command.add_flag("--json", options.json, "As JSON");
   command.footer(

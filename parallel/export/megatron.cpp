@@ -6,7 +6,6 @@
 
 #include "parallel/export/planned_model.h"
 #include "parallel/schedule/known_schedules.h"
-#include "shadowgraph/plan/exports.h"
 
 namespace shadowgraph {
 namespace {
@@ -139,8 +138,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
   check_model(model);
   check_laid_out_by_hand(plan, "Megatron-LM");
   check_no_curve(plan, "Megatron-LM");
-  const int64_t samples = plan.data * plan.micro_batch * plan.microbatches;
-  EngineFile file{.engine = "Megatron-LM core 0.16", .name = "megatron.args"};
+  EngineFile file;
   std::string& text = file.text;
   const auto add = [&](std::string_view flag, const auto&... value) {
     text += flag;
@@ -167,7 +165,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     if (plan.data_outermost) add("--use-tp-pp-dp-mapping");
   }
   add("--micro-batch-size", plan.micro_batch);
-  add("--global-batch-size", samples);
+  add("--global-batch-size", samples_of(plan));
   if (request.sequence > 0) add("--seq-length", request.sequence);
   if (plan.zero == 1) add("--use-distributed-optimizer");
   if (plan.zero > 1) {
@@ -197,9 +195,7 @@ EngineFile megatron_arguments(const TrainingPlan& plan, const Graph& step, const
     add("--fp8-format", "hybrid");
     add("--fp8-recipe", "tensorwise");
   }
-  if (request.batch > 0 && samples > request.batch) {
-    file.differs.push_back(fmt::format("batch: {} samples a step, as {} do not divide", samples, request.batch));
-  }
+  say_batch(plan, request, file.differs);
   if (plan.tensor > 1 && plan.overlap == CollectiveOverlap::kNone) {
     file.differs.emplace_back(
         "tensor parallel: backward's collectives run beside products here, and gathered inputs are not kept; plan with "

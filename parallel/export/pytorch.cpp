@@ -11,7 +11,6 @@
 #include "parallel/export/planned_model.h"
 #include "parallel/schedule/known_schedules.h"
 #include "shadowgraph/graph/edit.h"
-#include "shadowgraph/plan/exports.h"
 #include "sharding/ranks/ranks.h"
 #include "support/embedded_file.h"
 #include "support/json.h"
@@ -46,8 +45,7 @@ std::string plan_block(const TrainingPlan& plan, const Graph& step, const Planne
                       request.sequence);
   text += fmt::format("ZERO = {}\n", plan.zero);
   text += fmt::format("SCHEDULE, SCHEDULE_CLASS, SCHEDULE_ROWS = \"{}\", \"{}\", \"\"\"{}\"\"\"\n", plan.schedule,
-                      schedule.torch_class,
-                      plan.pipeline > 1 && schedule.torch_class.empty() ? rows_of(plan) : "");
+                      schedule.torch_class, plan.pipeline > 1 && schedule.torch_class.empty() ? rows_of(plan) : "");
   text += fmt::format("V_SHAPED, SPLITS_BACKWARD = {}, {}\n", python_bool(schedule.v_shaped),
                       python_bool(schedule.splits_backward));
   text += plan.data_outermost ? "MESH = (\"data\", \"pipeline\", \"context\", \"tensor\")\n"
@@ -125,12 +123,7 @@ std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts&
   }
   if (plan.experts > 1) all.emplace_back("experts: as many rows go to a rank as are routed to it; none are padded");
   if (plan.tensor > 1 && !plan.selective.empty()) all.emplace_back(kPartsOfSumsAreKept);
-  if (plan.zero == 1 || plan.zero == 2) {
-    all.push_back(
-        fmt::format("ZeRO {}: FSDP2 with parameters that stay gathered from forward to backward, beside the rank's "
-                    "part of them",
-                    plan.zero));
-  }
+  say_zero(plan, all, ", beside the rank's part of them");
   if (plan.pipeline > 1 && known_schedule(plan.schedule).splits_backward) {
     all.push_back(fmt::format("{}: torch keeps what both pieces of backward read until the second", plan.schedule));
   }
@@ -149,10 +142,7 @@ std::vector<std::string> differences(const TrainingPlan& plan, const LinearCuts&
         "float8: torch alone has no layers for it: let --model's function convert the model, by torchao's "
         "convert_to_float8_training");
   }
-  const int64_t filled = plan.data * plan.micro_batch * plan.microbatches;
-  if (request.batch > 0 && filled > request.batch) {
-    all.push_back(fmt::format("batch: {} samples a step, as {} do not divide", filled, request.batch));
-  }
+  say_batch(plan, request, all);
   return all;
 }
 
@@ -220,7 +210,7 @@ EngineFile pytorch_script(const TrainingPlan& plan, const Graph& step, const Eng
         "{}--schedule 1f1b",
         plan.schedule, plan.optimizer_on_host ? "" : "--zero 0, or "));
   }
-  EngineFile file{.engine = "PyTorch 2.13", .name = "train.py", .differs = differences(plan, cuts, request)};
+  EngineFile file{.differs = differences(plan, cuts, request)};
   const std::span<const EmbeddedFile> templates = engine_templates();
   const auto found = std::ranges::find(templates, "train.py", &EmbeddedFile::name);
   std::string text = with_parts(found->text, parts_of(plan, step, tied, cuts));
