@@ -13,7 +13,8 @@ namespace shadowgraph {
 namespace {
 
 // The table stands behind the line that begins so, and before "<!-- end -->".
-void expect_table(const std::string& page, const std::string& mark, const std::string& table) {
+void expect_table(const std::string& page, const std::string& mark, const std::string& rows) {
+  const std::string table = "\n" + rows + "\n";
   const std::string path = std::string(SHADOWGRAPH_SOURCE_DIR) + "/docs/" + page;
   std::string text = read_file(path);
   const size_t begin = text.find('\n', text.find("<!-- " + mark)) + 1, end = text.find("<!-- end -->", begin);
