@@ -62,14 +62,14 @@ struct Rounds {
 // the backwards that are left.
 class InterleavedRank {
  public:
-  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward)
+  InterleavedRank(const PipelineSize& size, int32_t rank, const Rounds& rounds, bool splits_backward, int32_t a_hop)
       : size_(size),
         rank_(rank),
         round_(rounds.microbatches_a_round),
         splits_(splits_backward),
+        a_hop_(a_hop),
         total_(size.stages_per_rank * size.microbatches),
         row_(size.ranks * size.stages_per_rank) {
-    const int32_t a_hop = splits_ ? 1 : 2;
     const int32_t fill = (size.stages_per_rank - 1) * round_ + a_hop * (size.ranks - 1 - rank);
     fill_ = std::min(fill, total_);
   }
@@ -79,8 +79,8 @@ class InterleavedRank {
     for (int32_t i = 0; i < total_; ++i) {
       if (fill_ + i < total_) row_.forward(forward_stage(fill_ + i));
       backward(backward_stage(i));
-      // A weight gradient waits for as many turns as the rank has others before it.
-      if (splits_ && i >= rank_) weight();
+      // A weight gradient waits for as many turns as fill the ranks before this one.
+      if (splits_ && i >= a_hop_ * rank_) weight();
     }
     while (!weights_.empty()) weight();
     return row_.take();
@@ -104,16 +104,17 @@ class InterleavedRank {
   const PipelineSize& size_;
   int32_t rank_, round_;
   bool splits_;
-  int32_t total_, fill_ = 0;
+  int32_t a_hop_, total_, fill_ = 0;
   std::deque<int32_t> weights_;  // stages whose weight gradients are still to be computed
   RowWriter row_;
 };
 
-PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward) {
+// `a_hop`: forwards that fill the pipeline for each rank behind.
+PipelineSchedule::Rows interleaved(const PipelineSize& size, const char* name, bool splits_backward, int32_t a_hop) {
   const Rounds rounds(size, name);
   PipelineSchedule::Rows rows;
   for (int32_t rank = 0; rank < size.ranks; ++rank) {
-    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward).row());
+    rows.push_back(InterleavedRank(size, rank, rounds, splits_backward, a_hop).row());
   }
   return rows;
 }
@@ -162,8 +163,10 @@ PipelineSchedule::Rows looped_rows(const PipelineSize& size) {
   return rows;
 }
 
-PipelineSchedule::Rows interleaved_rows(const PipelineSize& size) { return interleaved(size, "interleaved", false); }
-PipelineSchedule::Rows zero_bubble_rows(const PipelineSize& size) { return interleaved(size, "zero_bubble", true); }
+PipelineSchedule::Rows interleaved_rows(const PipelineSize& size) { return interleaved(size, "interleaved", false, 2); }
+PipelineSchedule::Rows zero_bubble_rows(const PipelineSize& size) { return interleaved(size, "zero_bubble", true, 1); }
+// "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241), ZB-H2.
+PipelineSchedule::Rows zb_h2_rows(const PipelineSize& size) { return interleaved(size, "zb_h2", true, 2); }
 
 // Schedules that repeat one block every six slots ("Pipeline Parallelism with Controllable Memory", arXiv 2405.15362).
 //
@@ -433,6 +436,12 @@ constexpr KnownSchedule kSchedules[] = {
      .splits_backward = true,
      .torch_class = "ScheduleInterleavedZeroBubble",
      .searched = true,
+     .in_rounds = true},
+    {.name = "zb_h2",
+     .about = "no rank waits between its first action and its last, in twice 1F1B's memory",
+     .rows = zb_h2_rows,
+     .stages_per_rank = 1,
+     .splits_backward = true,
      .in_rounds = true},
     {.name = "zbv",
      .about = "no rank waits where F, I and W take equally long, in 1F1B's memory",
